@@ -1,0 +1,15 @@
+//! The `ringfence` command.
+//!
+//! A thin translator: flags in, the library's answers out. It must never decide what a policy means. Each
+//! command is one file of [`cli`].
+
+mod cli;
+mod report;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    // First of all: as a launcher this process is asked to fork, and must have done nothing yet.
+    ringfence::launcher::serve_if_asked();
+    cli::run()
+}

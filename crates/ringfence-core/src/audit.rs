@@ -1,0 +1,301 @@
+//! Execution records: what is kept of a run, and how a removed or altered record shows.
+//!
+//! Each record carries the hash of the one before it, so records form a chain. The values of variables are
+//! never part of a record; [`redact`] takes them out of what the command itself printed.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::ExecutionResult;
+
+/// Which runs leave a record.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Store {
+    /// Those that did not end well.
+    #[default]
+    OnError,
+    /// All.
+    Always,
+    /// None.
+    Never,
+}
+
+impl Store {
+    /// Whether this run leaves a record.
+    pub fn wants(self, result: &ExecutionResult) -> bool {
+        match self {
+            Store::OnError => !result.ok,
+            Store::Always => true,
+            Store::Never => false,
+        }
+    }
+}
+
+impl fmt::Display for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Store::OnError => "on_error",
+            Store::Always => "always",
+            Store::Never => "never",
+        })
+    }
+}
+
+/// A word that says nothing about which runs leave a record.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown choice `{0}`: it is one of on_error, always, never")]
+pub struct UnknownStore(String);
+
+impl FromStr for Store {
+    type Err = UnknownStore;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let all = [Store::OnError, Store::Always, Store::Never];
+        all.into_iter().find(|store| store.to_string() == text).ok_or_else(|| UnknownStore(text.to_owned()))
+    }
+}
+
+/// What is kept of one run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Record {
+    /// The hash of the record before; the first has none.
+    pub previous: Option<String>,
+    /// When the run ended, in RFC 3339.
+    pub time: String,
+    /// The command and its arguments.
+    pub command: Vec<String>,
+    /// The code, where code was run and is to be kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    /// What became of it.
+    pub result: ExecutionResult,
+    /// SHA-256 of all the above, as canonical JSON.
+    pub hash: String,
+}
+
+impl Record {
+    /// Makes a record and links it to the one before.
+    pub fn seal(
+        previous: Option<String>,
+        time: String,
+        command: Vec<String>,
+        code: Option<String>,
+        result: ExecutionResult,
+    ) -> Record {
+        let mut record = Record { previous, time, command, code, result, hash: String::new() };
+        record.hash = record.expected_hash();
+        record
+    }
+
+    /// The hash that this record's content has.
+    fn expected_hash(&self) -> String {
+        let mut value = serde_json::to_value(self).expect("a record has only string keys");
+        let fields = value.as_object_mut().expect("a struct is an object");
+        fields.remove("hash");
+        // serde_json keeps an object's keys sorted, and prints a number in one way only.
+        let canonical = value.to_string();
+        Sha256::digest(canonical.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+/// What is wrong with a chain of records.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChainFault {
+    /// A record's content does not have the hash it carries.
+    #[error("`{name}` was altered: its content does not have the hash it carries")]
+    Altered {
+        /// Which record.
+        name: String,
+    },
+    /// The record that this one follows is not there.
+    #[error("a record before `{name}` was removed: it follows {previous}, which is not there")]
+    Removed {
+        /// Which record.
+        name: String,
+        /// The hash of the missing one.
+        previous: String,
+    },
+    /// The same record is there twice.
+    #[error("`{name}` is a copy of another record")]
+    Duplicated {
+        /// Which record.
+        name: String,
+    },
+    /// Two records follow the same one.
+    #[error("`{name}` follows a record that another one follows too")]
+    Forked {
+        /// Which record.
+        name: String,
+    },
+}
+
+/// Checks records against their hashes and against each other, whatever their order; no fault means a whole chain.
+///
+/// A missing end does not show: nothing points to the last record. Whoever needs that keeps its hash elsewhere.
+pub fn verify_chain<'a>(records: impl IntoIterator<Item = (&'a str, &'a Record)>) -> Vec<ChainFault> {
+    let records: Vec<_> = records.into_iter().collect();
+    let known: BTreeSet<&str> = records.iter().map(|(_, record)| record.hash.as_str()).collect();
+    let mut seen = BTreeSet::new();
+    let mut followed = BTreeSet::new();
+    let mut faults = Vec::new();
+    for (name, record) in records {
+        let name = name.to_owned();
+        if !seen.insert(&record.hash) {
+            faults.push(ChainFault::Duplicated { name });
+            continue;
+        }
+        if record.hash != record.expected_hash() {
+            faults.push(ChainFault::Altered { name: name.clone() });
+        }
+        match &record.previous {
+            Some(previous) if !known.contains(previous.as_str()) => {
+                faults.push(ChainFault::Removed { name: name.clone(), previous: previous.clone() });
+            }
+            _ => {}
+        }
+        if !followed.insert(&record.previous) {
+            faults.push(ChainFault::Forked { name });
+        }
+    }
+    faults
+}
+
+/// The shortest value that is taken for a secret; shorter ones occur by chance.
+const SHORTEST_SECRET: usize = 6;
+
+/// Replaces the values of variables by `***`, longest first, so that no part of a longer one is left.
+pub fn redact(text: &str, secrets: &[String]) -> String {
+    let mut secrets: Vec<&str> =
+        secrets.iter().map(String::as_str).filter(|secret| secret.len() >= SHORTEST_SECRET).collect();
+    secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+    secrets.into_iter().fold(text.to_owned(), |text, secret| text.replace(secret, "***"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Backend;
+    use crate::result::{Dropped, Meta, Usage};
+
+    fn result(id: &str, ok: bool) -> ExecutionResult {
+        ExecutionResult {
+            id: id.to_owned(),
+            exit_code: Some(if ok { 0 } else { 1 }),
+            signal: None,
+            ok,
+            timed_out: false,
+            oom_killed: false,
+            stdout: "héllo\n".to_owned(),
+            stderr: String::new(),
+            dropped: Dropped::default(),
+            duration: 0.1 + 0.2,
+            meta: Meta {
+                backend: Backend::Native,
+                chosen_because: "native works here".to_owned(),
+                held: Default::default(),
+                policy_sha256: "0".repeat(64),
+                limits: Default::default(),
+                usage: Usage { cpu_seconds: 1.0 / 3.0, max_rss: u64::MAX },
+                denials: Vec::new(),
+                planted: Vec::new(),
+                blocked_imports: Vec::new(),
+            },
+        }
+    }
+
+    fn chain(length: usize) -> Vec<(String, Record)> {
+        let mut records: Vec<(String, Record)> = Vec::new();
+        for index in 0..length {
+            let previous = records.last().map(|(_, record)| record.hash.clone());
+            let time = format!("2026-01-01T00:00:0{index}Z");
+            let record = Record::seal(previous, time, vec!["true".into()], None, result(&index.to_string(), false));
+            records.push((format!("{index}.json"), record));
+        }
+        records
+    }
+
+    #[track_caller]
+    fn check(records: &[(String, Record)], expected: &[&str]) {
+        let faults = verify_chain(records.iter().map(|(name, record)| (name.as_str(), record)));
+        assert_eq!(faults.iter().map(ToString::to_string).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_whole_chain_has_no_fault_in_any_order_and_after_a_round_trip() {
+        check(&[], &[]);
+        let mut records = chain(4);
+        check(&records, &[]);
+        records.reverse();
+        check(&records, &[]);
+        for (_, record) in &mut records {
+            *record = serde_json::from_str(&serde_json::to_string_pretty(record).unwrap()).unwrap();
+        }
+        check(&records, &[]);
+    }
+
+    #[test]
+    fn an_altered_record_shows() {
+        let mut records = chain(3);
+        records[1].1.result.exit_code = Some(0);
+        check(&records, &["`1.json` was altered: its content does not have the hash it carries"]);
+    }
+
+    #[test]
+    fn an_altered_and_resealed_record_shows_in_the_next_one() {
+        let mut records = chain(3);
+        let old = records[1].1.clone();
+        records[1].1 = Record::seal(old.previous, old.time, vec!["false".into()], old.code, old.result);
+        let message = format!("a record before `2.json` was removed: it follows {}, which is not there", old.hash);
+        check(&records, &[&message]);
+    }
+
+    #[test]
+    fn a_removed_record_shows() {
+        let mut records = chain(3);
+        let (_, removed) = records.remove(1);
+        let message = format!("a record before `2.json` was removed: it follows {}, which is not there", removed.hash);
+        check(&records, &[&message]);
+        let mut records = chain(3);
+        let (_, first) = records.remove(0);
+        let message = format!("a record before `1.json` was removed: it follows {}, which is not there", first.hash);
+        check(&records, &[&message]);
+    }
+
+    #[test]
+    fn a_copy_and_a_fork_show() {
+        let mut records = chain(2);
+        records.push(("copy.json".into(), records[1].1.clone()));
+        check(&records, &["`copy.json` is a copy of another record"]);
+        let mut records = chain(2);
+        let fork = Record::seal(records[1].1.previous.clone(), "t".into(), Vec::new(), None, result("x", true));
+        records.push(("fork.json".into(), fork));
+        check(&records, &["`fork.json` follows a record that another one follows too"]);
+    }
+
+    #[test]
+    fn the_store_decides_which_runs_leave_a_record() {
+        let (good, bad) = (result("a", true), result("b", false));
+        let wants = |store: Store| (store.wants(&good), store.wants(&bad));
+        assert_eq!(wants(Store::OnError), (false, true));
+        assert_eq!(wants(Store::Always), (true, true));
+        assert_eq!(wants(Store::Never), (false, false));
+        assert_eq!(
+            "sometimes".parse::<Store>().unwrap_err().to_string(),
+            "unknown choice `sometimes`: it is one of on_error, always, never"
+        );
+    }
+
+    #[test]
+    fn secrets_are_taken_out_longest_first_and_short_values_stay() {
+        let secrets = ["hunter22".to_owned(), "hunter22-and-more".to_owned(), "yes".to_owned(), String::new()];
+        assert_eq!(redact("a hunter22-and-more b hunter22 yes", &secrets), "a *** b *** yes");
+        assert_eq!(redact("nothing", &secrets), "nothing");
+    }
+}

@@ -1,0 +1,142 @@
+//! The backends by name.
+
+use std::fmt;
+use std::str::FromStr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A way to make a policy hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Backend {
+    /// Our own launcher: namespaces, Landlock and seccomp.
+    Native,
+    /// Bubblewrap, with the same view and filter.
+    Bwrap,
+    /// A Docker engine.
+    Docker,
+    /// A Podman engine.
+    Podman,
+    /// A Pod per sandbox.
+    Kubernetes,
+    /// E2B's cloud, or anything that speaks its API.
+    E2b,
+    /// No isolation of its own: trusts the container or VM that ringfence runs in.
+    Outer,
+    /// None, by explicit choice.
+    Local,
+}
+
+impl Backend {
+    /// Every backend, in the order of the documentation.
+    pub const ALL: [Backend; 8] = [
+        Backend::Native,
+        Backend::Bwrap,
+        Backend::Docker,
+        Backend::Podman,
+        Backend::Kubernetes,
+        Backend::E2b,
+        Backend::Outer,
+        Backend::Local,
+    ];
+
+    /// The name in policies, flags and results.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Backend::Native => "native",
+            Backend::Bwrap => "bwrap",
+            Backend::Docker => "docker",
+            Backend::Podman => "podman",
+            Backend::Kubernetes => "kubernetes",
+            Backend::E2b => "e2b",
+            Backend::Outer => "outer",
+            Backend::Local => "local",
+        }
+    }
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Which backend a policy asks for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Choice {
+    /// The first that can hold the whole policy here: native, then bwrap, then a detected container.
+    #[default]
+    Auto,
+    /// This one, or nothing.
+    Only(Backend),
+}
+
+impl Choice {
+    /// The names a policy may use, `auto` first.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        std::iter::once("auto").chain(Backend::ALL.into_iter().map(Backend::name))
+    }
+}
+
+impl From<Backend> for Choice {
+    fn from(backend: Backend) -> Self {
+        Choice::Only(backend)
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Choice::Auto => f.write_str("auto"),
+            Choice::Only(backend) => backend.fmt(f),
+        }
+    }
+}
+
+/// A backend's name that is none of ours.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown backend `{0}`: it is one of {list}", list = Choice::names().collect::<Vec<_>>().join(", "))]
+pub struct UnknownBackend(String);
+
+impl FromStr for Choice {
+    type Err = UnknownBackend;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "auto" {
+            return Ok(Choice::Auto);
+        }
+        let named = Backend::ALL.into_iter().find(|backend| backend.name() == text);
+        named.map(Choice::Only).ok_or_else(|| UnknownBackend(text.to_owned()))
+    }
+}
+
+crate::policy::text::serde_as_text!(
+    Choice,
+    "a backend: auto, native, bwrap, docker, podman, kubernetes, e2b, outer or local"
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_reads_back_as_the_same_choice() {
+        for name in Choice::names() {
+            assert_eq!(name.parse::<Choice>().unwrap().to_string(), name);
+        }
+        assert_eq!("bwrap".parse(), Ok(Choice::from(Backend::Bwrap)));
+        for backend in Backend::ALL {
+            assert_eq!(serde_json::to_value(backend).unwrap(), backend.name());
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_is_refused_with_those_there_are() {
+        assert_eq!(
+            "firejail".parse::<Choice>().unwrap_err().to_string(),
+            "unknown backend `firejail`: it is one of auto, native, bwrap, docker, podman, kubernetes, e2b, outer, \
+             local"
+        );
+    }
+}

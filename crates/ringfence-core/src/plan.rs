@@ -1,0 +1,289 @@
+//! Policy × capabilities: a plan, or a refusal that names every clause that cannot be held.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::policy::Network;
+use crate::{Backend, Capabilities, Clause, Defaults, Policy, Support};
+
+/// What a plan needs to know of the place it is made for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Ground {
+    /// Whether any path that `protect` names exists by now. One that does not cannot be guarded by any
+    /// backend; it is reported when it appears.
+    pub protected_paths_exist: bool,
+}
+
+/// A policy that one backend has agreed to hold.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Who holds it.
+    pub backend: Backend,
+    /// How that backend works here.
+    pub summary: String,
+    /// The policy, every field filled in.
+    pub policy: Policy,
+    /// The hash of the policy as it was written.
+    pub policy_sha256: String,
+    /// What holds each clause that the policy has.
+    pub held: BTreeMap<Clause, Support>,
+}
+
+impl Plan {
+    /// The clauses that were asked for or implied, and are not fully held.
+    pub fn not_held(&self) -> impl Iterator<Item = (Clause, &Support)> {
+        self.held.iter().filter(|(_, support)| !support.is_enforced()).map(|(clause, support)| (*clause, support))
+    }
+}
+
+/// One clause that a backend cannot hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unmet {
+    /// Which.
+    pub clause: Clause,
+    /// How well it would be held.
+    pub support: Support,
+    /// Who asked for it.
+    pub demand: Demand,
+}
+
+/// Why a backend does not start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// Who refuses.
+    pub backend: Backend,
+    /// Every clause that cannot be held; never empty.
+    pub unmet: Vec<Unmet>,
+}
+
+impl std::error::Error for Refusal {}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "backend `{}` refuses the policy", self.backend)?;
+        for unmet in &self.unmet {
+            let Unmet { clause, support, demand } = unmet;
+            match support {
+                Support::Enforced { by } => write!(f, "\n  {clause}: held by {by}")?,
+                Support::Weaker { how } => write!(f, "\n  {clause}: would be weaker: {how}")?,
+                Support::Absent { why, .. } => write!(f, "\n  {clause}: cannot be enforced: {why}")?,
+            }
+            if *demand == Demand::Required {
+                write!(f, " (named by `require`)")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Refusal {
+    /// The next thing to type, one line per way forward.
+    pub fn hints(&self) -> Vec<String> {
+        let mut hints: Vec<String> = Vec::new();
+        for unmet in &self.unmet {
+            if let Support::Absent { fix, .. } = &unmet.support
+                && !hints.contains(fix)
+            {
+                hints.push(fix.clone());
+            }
+        }
+        let weaker: Vec<_> = self.unmet.iter().filter(|unmet| unmet.demand != Demand::Required).collect();
+        if !weaker.is_empty() {
+            let flags: Vec<_> = weaker.iter().map(|unmet| format!("--allow-weaker {}", unmet.clause)).collect();
+            hints.push(format!("or accept it by name: {}", flags.join(" ")));
+        }
+        hints
+    }
+}
+
+/// Who asks for a clause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Demand {
+    /// Nobody said it; it is part of the default.
+    Default,
+    /// The policy says it.
+    Stated,
+    /// The policy says that nothing less will do.
+    Required,
+}
+
+/// The clauses that a policy consists of, and who asked for each.
+pub fn demands(policy: &Policy, ground: Ground) -> BTreeMap<Clause, Demand> {
+    let mut demands: BTreeMap<Clause, Demand> = [
+        Clause::Filesystem,
+        Clause::Processes,
+        Clause::Ipc,
+        Clause::Privilege,
+        Clause::Kernel,
+        Clause::Terminal,
+        Clause::Environment,
+        Clause::Cleanup,
+        Clause::Output,
+    ]
+    .map(|clause| (clause, Demand::Default))
+    .into();
+
+    match &policy.network {
+        None => drop(demands.insert(Clause::Network, Demand::Default)),
+        Some(Network::Closed) => drop(demands.insert(Clause::Network, Demand::Stated)),
+        Some(Network::Allow(_)) => drop(demands.insert(Clause::Egress, Demand::Stated)),
+        Some(Network::Open) => {}
+    }
+
+    let full = policy.with_defaults();
+    let protects = full.filesystem.protect.is_some_and(|globs| !globs.is_empty());
+    if protects && ground.protected_paths_exist {
+        let stated = policy.filesystem.protect.is_some();
+        demands.insert(Clause::Protect, if stated { Demand::Stated } else { Demand::Default });
+    }
+
+    let files = &policy.filesystem;
+    let limits = &policy.limits;
+    let stated = [
+        (Clause::Hide, files.hide.as_ref().is_some_and(|globs| !globs.is_empty())),
+        (Clause::Time, limits.time.is_some()),
+        (Clause::Output, limits.output.is_some()),
+        (Clause::Memory, limits.memory.is_some()),
+        (Clause::Cpus, limits.cpus.is_some()),
+        (Clause::ProcessCount, limits.processes.is_some()),
+        (Clause::Tmp, limits.tmp.is_some()),
+        (Clause::Disk, limits.disk.is_some()),
+    ];
+    for (clause, _) in stated.into_iter().filter(|(_, is_stated)| *is_stated) {
+        demands.insert(clause, Demand::Stated);
+    }
+    for clause in &policy.require {
+        demands.insert(*clause, Demand::Required);
+    }
+    demands
+}
+
+/// Turns a policy and what a backend can do into a plan, or says every clause that stands in the way.
+///
+/// Pure, and monotone: a plan never permits what the policy does not.
+pub fn plan(policy: &Policy, ground: Ground, capabilities: &Capabilities) -> Result<Plan, Refusal> {
+    let mut held = BTreeMap::new();
+    let mut unmet = Vec::new();
+    for (clause, demand) in demands(policy, ground) {
+        let support = capabilities.support(clause);
+        let accepted = match (&support, demand) {
+            (Support::Enforced { .. }, _) => true,
+            (_, Demand::Required) => false,
+            (_, Demand::Default) if capabilities.defaults == Defaults::Waived => true,
+            _ => policy.allow_weaker.contains(&clause),
+        };
+        if !accepted {
+            unmet.push(Unmet { clause, support: support.clone(), demand });
+        }
+        held.insert(clause, support);
+    }
+    if !unmet.is_empty() {
+        return Err(Refusal { backend: capabilities.backend, unmet });
+    }
+    Ok(Plan {
+        backend: capabilities.backend,
+        summary: capabilities.summary.clone(),
+        policy: policy.with_defaults(),
+        policy_sha256: policy.sha256(),
+        held,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A backend that holds everything but what is named.
+    fn capabilities(defaults: Defaults, except: &[(Clause, Support)]) -> Capabilities {
+        let mut support: BTreeMap<_, _> = Clause::ALL.map(|clause| (clause, Support::enforced("test"))).into();
+        support.extend(except.iter().cloned());
+        Capabilities { backend: Backend::Native, summary: "test".to_owned(), defaults, support }
+    }
+
+    fn absent() -> Support {
+        Support::absent("no cgroup", "systemd-run --user --scope")
+    }
+
+    const GROUND: Ground = Ground { protected_paths_exist: true };
+
+    #[track_caller]
+    fn refuse(policy: &Policy, capabilities: &Capabilities, message: &str, hints: &[&str]) {
+        let refusal = plan(policy, GROUND, capabilities).expect_err("must be refused");
+        assert_eq!(
+            (refusal.to_string().as_str(), refusal.hints()),
+            (message, hints.iter().map(|h| (*h).into()).collect())
+        );
+    }
+
+    #[test]
+    fn a_refusal_names_every_clause_the_reason_and_the_ways_forward() {
+        let policy = Policy::default().memory(crate::policy::Size::mebibytes(1)).cpus(1.0).require(Clause::Disk);
+        let weaker = Support::weaker("only half of it");
+        let able = capabilities(
+            Defaults::Required,
+            &[(Clause::Memory, absent()), (Clause::Cpus, weaker), (Clause::Disk, absent())],
+        );
+        refuse(
+            &policy,
+            &able,
+            "backend `native` refuses the policy\
+             \n  memory: cannot be enforced: no cgroup\
+             \n  cpus: would be weaker: only half of it\
+             \n  disk: cannot be enforced: no cgroup (named by `require`)",
+            &["systemd-run --user --scope", "or accept it by name: --allow-weaker memory --allow-weaker cpus"],
+        );
+    }
+
+    #[test]
+    fn what_is_given_up_by_name_is_planned_and_shown() {
+        let able = capabilities(Defaults::Required, &[(Clause::Memory, absent())]);
+        let policy = Policy::default().memory(crate::policy::Size::mebibytes(1)).allow_weaker(Clause::Memory);
+        let plan = plan(&policy, GROUND, &able).unwrap();
+        assert_eq!(plan.not_held().collect::<Vec<_>>(), [(Clause::Memory, &absent())]);
+    }
+
+    #[test]
+    fn a_requirement_beats_an_allowance() {
+        let able = capabilities(Defaults::Waived, &[(Clause::Memory, absent())]);
+        let policy = Policy::default().allow_weaker(Clause::Memory).require(Clause::Memory);
+        refuse(
+            &policy,
+            &able,
+            "backend `native` refuses the policy\n  memory: cannot be enforced: no cgroup (named by `require`)",
+            &["systemd-run --user --scope"],
+        );
+    }
+
+    #[test]
+    fn waived_defaults_do_not_waive_what_is_stated() {
+        let able = capabilities(Defaults::Waived, &[(Clause::Network, absent())]);
+        assert!(plan(&Policy::default(), GROUND, &able).is_ok());
+        assert!(plan(&Policy::default().network(Network::Closed), GROUND, &able).is_err());
+        let able = capabilities(Defaults::Required, &[(Clause::Network, absent())]);
+        assert!(plan(&Policy::default(), GROUND, &able).is_err());
+        assert!(plan(&Policy::default().network(Network::Open), GROUND, &able).is_ok());
+    }
+
+    #[test]
+    fn an_allowlist_asks_for_egress_control_even_when_it_is_empty() {
+        let demands = demands(&Policy::default().network(Network::Allow(Vec::new())), GROUND);
+        assert_eq!(demands.get(&Clause::Egress), Some(&Demand::Stated));
+        assert_eq!(demands.get(&Clause::Network), None);
+    }
+
+    #[test]
+    fn protection_is_asked_for_only_where_there_is_something_to_protect() {
+        let of = |policy: &Policy, protected_paths_exist| {
+            demands(policy, Ground { protected_paths_exist }).get(&Clause::Protect).copied()
+        };
+        let stated = Policy::default().protect("Makefile".parse().unwrap());
+        assert_eq!(of(&Policy::default(), true), Some(Demand::Default));
+        assert_eq!(of(&Policy::default(), false), None);
+        assert_eq!(of(&stated, true), Some(Demand::Stated));
+        let mut none = Policy::default();
+        none.filesystem.protect = Some(Vec::new());
+        assert_eq!(of(&none, true), None);
+    }
+}

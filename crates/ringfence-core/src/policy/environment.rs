@@ -1,0 +1,78 @@
+//! The variables of a sandbox.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// The variables of a sandbox.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Environment {
+    /// Variables of the caller that are passed on.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "names")]
+    pub pass: Option<Vec<String>>,
+    /// Variables with their values.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "values")]
+    pub set: BTreeMap<String, String>,
+}
+
+/// Why something cannot stand in an environment.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum VariableError {
+    /// A name that is empty, or would read back as another one.
+    #[error("`{}` is no name of a variable: it is not empty and has neither `=` nor NUL", .0.escape_default())]
+    Name(String),
+    /// A value that would be cut short.
+    #[error("the value of `{0}` contains NUL")]
+    Value(String),
+}
+
+impl Environment {
+    /// Makes sure that a name means the variable it looks like: `A=B` would set `A`.
+    pub fn check_name(name: &str) -> Result<(), VariableError> {
+        if name.is_empty() || name.contains(['=', '\0']) { Err(VariableError::Name(name.to_owned())) } else { Ok(()) }
+    }
+
+    /// Makes sure that a name and its value arrive as they are.
+    pub fn check(name: &str, value: &str) -> Result<(), VariableError> {
+        Self::check_name(name)?;
+        if value.contains('\0') { Err(VariableError::Value(name.to_owned())) } else { Ok(()) }
+    }
+}
+
+fn names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
+    let names = Option::<Vec<String>>::deserialize(deserializer)?;
+    names.iter().flatten().try_for_each(|name| Environment::check_name(name)).map_err(serde::de::Error::custom)?;
+    Ok(names)
+}
+
+fn values<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
+    let values = BTreeMap::<String, String>::deserialize(deserializer)?;
+    let checked = values.iter().try_for_each(|(name, value)| Environment::check(name, value));
+    checked.map_err(serde::de::Error::custom)?;
+    Ok(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn refuse(document: &str, message: &str) {
+        assert_eq!(toml::from_str::<Environment>(document).unwrap_err().message(), message);
+    }
+
+    #[test]
+    fn a_name_that_would_read_back_as_another_is_refused() {
+        let rule = "is no name of a variable: it is not empty and has neither `=` nor NUL";
+        refuse("pass = ['PROXY=evil']", &format!("`PROXY=evil` {rule}"));
+        refuse("pass = ['']", &format!("`` {rule}"));
+        refuse("set = { 'PROXY=evil' = '' }", &format!("`PROXY=evil` {rule}"));
+        refuse(r#"set = { "A\u0000" = '' }"#, &format!("`A\\u{{0}}` {rule}"));
+        refuse(r#"set = { A = "\u0000" }"#, "the value of `A` contains NUL");
+        let environment: Environment = toml::from_str("pass = ['A']\nset = { B = 'x=y' }").unwrap();
+        assert_eq!((environment.pass, environment.set["B"].as_str()), (Some(vec!["A".to_owned()]), "x=y"));
+    }
+}

@@ -1,0 +1,185 @@
+//! Patterns of paths in the workspace.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use globset::{GlobBuilder, GlobMatcher};
+
+/// Paths of the workspace: one path such as `.git/config`, or a pattern such as `**/.env`.
+///
+/// `*` and `?` stay within one directory, `**` crosses them. A pattern matches a path itself; that whatever lies
+/// beneath a matching directory shares its fate is for the reader of the pattern to see to.
+#[derive(Debug, Clone)]
+pub struct PathGlob {
+    text: String,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone)]
+enum Kind {
+    Literal(PathBuf),
+    Pattern(GlobMatcher),
+}
+
+impl PathGlob {
+    /// One path that is known when the program is compiled.
+    ///
+    /// # Panics
+    ///
+    /// When the path is empty, absolute, contains `..`, or is a pattern.
+    pub fn literal(path: &'static str) -> Self {
+        let glob: Self = path.parse().expect("a path in the source code is one that the workspace can hold");
+        assert!(glob.is_literal(), "`{path}` is a pattern");
+        glob
+    }
+
+    /// Whether this names one path.
+    pub fn is_literal(&self) -> bool {
+        matches!(self.kind, Kind::Literal(_))
+    }
+
+    /// The one path this names, relative to the workspace; a pattern has none.
+    pub fn as_literal(&self) -> Option<&Path> {
+        match &self.kind {
+            Kind::Literal(path) => Some(path),
+            Kind::Pattern(_) => None,
+        }
+    }
+
+    /// Whether `path`, relative to the workspace, is named.
+    pub fn matches(&self, path: &Path) -> bool {
+        match &self.kind {
+            Kind::Literal(literal) => path == literal,
+            Kind::Pattern(matcher) => matcher.is_match(path),
+        }
+    }
+
+    /// The pattern as it was written, without a leading `./` or a trailing `/`.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+}
+
+impl PartialEq for PathGlob {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for PathGlob {}
+
+impl fmt::Display for PathGlob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// Why a text names no path of the workspace.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GlobError {
+    /// There is no text, or only dots and slashes.
+    #[error("`{0}` names nothing in the workspace: write a path such as `.git/hooks` or a pattern such as `**/.env`")]
+    Empty(String),
+    /// It starts at the root.
+    #[error("`{0}` is absolute: a pattern is relative to the workspace")]
+    Absolute(String),
+    /// It leaves the workspace.
+    #[error("`{0}` contains `..`: a pattern cannot leave the workspace")]
+    Parent(String),
+    /// It is no valid pattern.
+    #[error("`{text}` is no valid pattern: {reason}")]
+    Syntax {
+        /// The whole text.
+        text: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+impl FromStr for PathGlob {
+    type Err = GlobError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.starts_with('/') {
+            return Err(GlobError::Absolute(text.to_owned()));
+        }
+        let parts: Vec<&str> = text.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
+        if parts.is_empty() {
+            return Err(GlobError::Empty(text.to_owned()));
+        }
+        if parts.contains(&"..") {
+            return Err(GlobError::Parent(text.to_owned()));
+        }
+        let text = parts.join("/");
+        let kind = if text.contains(['*', '?', '[', ']', '{', '}', '\\']) {
+            let glob = GlobBuilder::new(&text).literal_separator(true).build();
+            let glob =
+                glob.map_err(|error| GlobError::Syntax { text: text.clone(), reason: error.kind().to_string() })?;
+            Kind::Pattern(glob.compile_matcher())
+        } else {
+            Kind::Literal(PathBuf::from(&text))
+        };
+        Ok(PathGlob { text, kind })
+    }
+}
+
+crate::policy::text::serde_as_text!(
+    PathGlob,
+    "a path of the workspace such as `.git/config`, or a pattern such as `**/.env`"
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(pattern: &str, matching: &[&str], others: &[&str]) {
+        let glob: PathGlob = pattern.parse().unwrap();
+        for path in matching {
+            assert!(glob.matches(Path::new(path)), "`{pattern}` must match `{path}`");
+        }
+        for path in others {
+            assert!(!glob.matches(Path::new(path)), "`{pattern}` must not match `{path}`");
+        }
+        assert_eq!(glob.to_string().parse::<PathGlob>().unwrap(), glob);
+    }
+
+    #[track_caller]
+    fn refuse(text: &str, message: &str) {
+        assert_eq!(text.parse::<PathGlob>().unwrap_err().to_string(), message);
+    }
+
+    #[test]
+    fn a_double_star_matches_at_every_depth_and_at_the_top() {
+        check("**/.env", &[".env", "a/.env", "a/b/.env"], &[".envrc", "a/.env/b", "x.env"]);
+        check("secrets/**", &["secrets/a", "secrets/a/b"], &["secret/a", "a/secrets/b"]);
+    }
+
+    #[test]
+    fn a_single_star_stays_in_its_directory() {
+        check("*.pem", &["a.pem", ".pem"], &["a/b.pem", "a.pem.bak"]);
+        check("{a,b}/key?", &["a/key1", "b/key2"], &["c/key1", "a/key", "a/key12"]);
+    }
+
+    #[test]
+    fn text_without_a_pattern_is_one_path() {
+        check(".git/config", &[".git/config"], &["a/.git/config", ".git/config/x", ".git"]);
+        let glob: PathGlob = "./.git//hooks/".parse().unwrap();
+        assert_eq!((glob.as_str(), glob.as_literal()), (".git/hooks", Some(Path::new(".git/hooks"))));
+        assert!(!"**/.env".parse::<PathGlob>().unwrap().is_literal());
+        assert_eq!("**/.env".parse::<PathGlob>().unwrap().as_literal(), None);
+    }
+
+    #[test]
+    fn each_wrong_pattern_is_refused_with_its_own_message() {
+        let nothing =
+            "names nothing in the workspace: write a path such as `.git/hooks` or a pattern such as `**/.env`";
+        refuse("", &format!("`` {nothing}"));
+        refuse("./", &format!("`./` {nothing}"));
+        refuse("/etc/passwd", "`/etc/passwd` is absolute: a pattern is relative to the workspace");
+        refuse("a/../../b", "`a/../../b` contains `..`: a pattern cannot leave the workspace");
+        assert!(matches!("a[".parse::<PathGlob>(), Err(GlobError::Syntax { .. })));
+    }
+}

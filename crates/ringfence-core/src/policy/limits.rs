@@ -1,0 +1,98 @@
+//! How much a run may use.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::policy::{Size, Span};
+
+/// How much a run may use.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Wall-clock time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time: Option<Span>,
+    /// Memory of all processes together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Size>,
+    /// Processors' worth of time: 1.5 is one and a half.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "cpus")]
+    #[schemars(range(min = 0.01))]
+    pub cpus: Option<f64>,
+    /// Processes and threads at once.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "processes")]
+    #[schemars(range(min = 1))]
+    pub processes: Option<u32>,
+    /// Output that is kept, of each stream.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<Size>,
+    /// What `/tmp` can hold, and the private home as much again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tmp: Option<Size>,
+    /// What the workspace may grow by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk: Option<Size>,
+}
+
+/// Why a number is no limit.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LimitError {
+    /// So few processors that nothing could run, or no number at all.
+    #[error("`{0}` processors: it is a number from 0.01, such as 0.5 or 2")]
+    Cpus(f64),
+    /// No process at all.
+    #[error("`{0}` processes: it is a number from 1, and the command itself is one")]
+    Processes(u32),
+}
+
+impl Limits {
+    /// The number, if a run can be given this many processors' worth of time.
+    pub fn check_cpus(cpus: f64) -> Result<f64, LimitError> {
+        if cpus.is_finite() && cpus >= 0.01 { Ok(cpus) } else { Err(LimitError::Cpus(cpus)) }
+    }
+
+    /// The number, if a run can make do with this many processes.
+    pub fn check_processes(processes: u32) -> Result<u32, LimitError> {
+        if processes >= 1 { Ok(processes) } else { Err(LimitError::Processes(processes)) }
+    }
+}
+
+fn cpus<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    let cpus = Option::<f64>::deserialize(deserializer)?;
+    cpus.map(Limits::check_cpus).transpose().map_err(serde::de::Error::custom)
+}
+
+fn processes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    let processes = Option::<u32>::deserialize(deserializer)?;
+    processes.map(Limits::check_processes).transpose().map_err(serde::de::Error::custom)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn refuse(document: &str, message: &str) {
+        assert_eq!(toml::from_str::<Limits>(document).unwrap_err().message(), message);
+    }
+
+    #[test]
+    fn limits_that_nothing_could_run_under_are_refused() {
+        for wrong in ["0", "-1", "inf", "nan"] {
+            let shown = if wrong == "nan" { "NaN" } else { wrong };
+            refuse(
+                &format!("cpus = {wrong}"),
+                &format!("`{shown}` processors: it is a number from 0.01, such as 0.5 or 2"),
+            );
+        }
+        refuse("processes = 0", "`0` processes: it is a number from 1, and the command itself is one");
+        let limits: Limits = toml::from_str("cpus = 1\nprocesses = 1").unwrap();
+        assert_eq!((limits.cpus, limits.processes), (Some(1.0), Some(1)));
+    }
+
+    #[test]
+    fn a_number_where_text_belongs_is_refused_with_what_to_write() {
+        refuse("time = 30", "invalid type: integer `30`, expected a duration such as `500ms`, `30s`, `2m` or `1h30m`");
+    }
+}

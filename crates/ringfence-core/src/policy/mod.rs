@@ -1,0 +1,226 @@
+//! What must hold.
+//!
+//! A [`Policy`] is what somebody wrote: in TOML, in JSON, with flags, or with the methods below. A field that
+//! is `None` was not said; [`Policy::with_defaults`] fills it. Keeping the two apart is what lets a stated
+//! clause be refused where an unstated one may be waived.
+
+mod document;
+mod environment;
+mod glob;
+mod host;
+mod limits;
+mod network;
+mod size;
+mod span;
+pub(crate) mod text;
+mod workspace;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+pub use document::{DocumentError, schema};
+pub(crate) use document::{Lines, nearest, parse_toml};
+pub use environment::{Environment, VariableError};
+pub use glob::{GlobError, PathGlob};
+pub use host::{Host, HostRule, HostRuleError};
+pub use limits::{LimitError, Limits};
+pub use network::{Mode, Network, NetworkError};
+pub use size::{Size, SizeError};
+pub use span::{Span, SpanError};
+pub use workspace::{Workspace, WorkspaceError};
+
+use crate::{Choice, Clause};
+
+/// What must hold in a sandbox.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Policy {
+    /// How it is made to hold.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backend: Option<Choice>,
+    /// What can be read and written.
+    pub filesystem: Filesystem,
+    /// What can be reached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
+    /// How much may be used.
+    pub limits: Limits,
+    /// Which variables are seen.
+    pub env: Environment,
+    /// Promises that must be fully enforced.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub require: BTreeSet<Clause>,
+    /// Promises that may be weaker than written, or absent.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub allow_weaker: BTreeSet<Clause>,
+}
+
+/// The files of a sandbox.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Filesystem {
+    /// The directory that is read-write inside, as `SOURCE` or `SOURCE:DESTINATION`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<Workspace>,
+    /// Further paths that can be read.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "text::paths")]
+    pub read: Option<Vec<PathBuf>>,
+    /// Further paths that can be read and written.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "text::paths")]
+    pub write: Option<Vec<PathBuf>>,
+    /// Files of the workspace that cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hide: Option<Vec<PathGlob>>,
+    /// Files of the workspace that cannot be changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub protect: Option<Vec<PathGlob>>,
+}
+
+impl Policy {
+    /// Paths of a repository that make the host run code: hooks, and the settings that name hooks.
+    pub const PROTECTED: [&'static str; 2] = [".git/hooks", ".git/config"];
+    /// Output kept of each stream when nobody says.
+    pub const OUTPUT: Size = Size::mebibytes(10);
+    /// Size of `/tmp` when nobody says.
+    pub const TMP: Size = Size::mebibytes(1024);
+
+    /// The policy with every unsaid field filled in.
+    #[must_use]
+    pub fn with_defaults(&self) -> Policy {
+        let mut full = self.clone();
+        full.backend.get_or_insert_default();
+        full.filesystem.workspace.get_or_insert_with(|| Workspace::at("."));
+        full.filesystem.read.get_or_insert_default();
+        full.filesystem.write.get_or_insert_default();
+        full.filesystem.hide.get_or_insert_default();
+        full.filesystem.protect.get_or_insert_with(|| Self::PROTECTED.map(PathGlob::literal).to_vec());
+        full.network.get_or_insert(Network::Closed);
+        full.limits.output.get_or_insert(Self::OUTPUT);
+        full.limits.tmp.get_or_insert(Self::TMP);
+        full.env.pass.get_or_insert_default();
+        full
+    }
+
+    /// The hash that names this policy in results and certificates: SHA-256 of its JSON.
+    pub fn sha256(&self) -> String {
+        let json =
+            serde_json::to_vec(self).expect("a policy has only string keys, and paths that are not UTF-8 are replaced");
+        Sha256::digest(&json).iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Chooses a backend.
+    #[must_use]
+    pub fn backend(mut self, choice: impl Into<Choice>) -> Self {
+        self.backend = Some(choice.into());
+        self
+    }
+
+    /// Makes `workspace` the directory that can be written.
+    #[must_use]
+    pub fn workspace(mut self, workspace: impl Into<PathBuf>) -> Self {
+        self.filesystem.workspace = Some(Workspace::at(workspace));
+        self
+    }
+
+    /// Lets a path be read.
+    #[must_use]
+    pub fn read(mut self, path: impl Into<PathBuf>) -> Self {
+        self.filesystem.read.get_or_insert_default().push(path.into());
+        self
+    }
+
+    /// Lets a path be read and written.
+    #[must_use]
+    pub fn write(mut self, path: impl Into<PathBuf>) -> Self {
+        self.filesystem.write.get_or_insert_default().push(path.into());
+        self
+    }
+
+    /// Makes files of the workspace unreadable.
+    #[must_use]
+    pub fn hide(mut self, glob: PathGlob) -> Self {
+        self.filesystem.hide.get_or_insert_default().push(glob);
+        self
+    }
+
+    /// Makes files of the workspace unchangeable, instead of the default ones.
+    #[must_use]
+    pub fn protect(mut self, glob: PathGlob) -> Self {
+        self.filesystem.protect.get_or_insert_default().push(glob);
+        self
+    }
+
+    /// Says what can be reached.
+    #[must_use]
+    pub fn network(mut self, network: Network) -> Self {
+        self.network = Some(network);
+        self
+    }
+
+    /// Limits wall-clock time.
+    #[must_use]
+    pub fn time(mut self, time: impl Into<Span>) -> Self {
+        self.limits.time = Some(time.into());
+        self
+    }
+
+    /// Limits memory.
+    #[must_use]
+    pub fn memory(mut self, memory: Size) -> Self {
+        self.limits.memory = Some(memory);
+        self
+    }
+
+    /// Limits processor time to this many processors' worth.
+    #[must_use]
+    pub fn cpus(mut self, cpus: f64) -> Self {
+        self.limits.cpus = Some(cpus);
+        self
+    }
+
+    /// Limits the number of processes and threads.
+    #[must_use]
+    pub fn processes(mut self, processes: u32) -> Self {
+        self.limits.processes = Some(processes);
+        self
+    }
+
+    /// Limits the output that is kept of each stream.
+    #[must_use]
+    pub fn output(mut self, output: Size) -> Self {
+        self.limits.output = Some(output);
+        self
+    }
+
+    /// Passes a variable of the caller on.
+    #[must_use]
+    pub fn pass_env(mut self, name: impl Into<String>) -> Self {
+        self.env.pass.get_or_insert_default().push(name.into());
+        self
+    }
+
+    /// Sets a variable.
+    #[must_use]
+    pub fn set_env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.env.set.insert(name.into(), value.into());
+        self
+    }
+
+    /// Demands that a promise be fully enforced.
+    #[must_use]
+    pub fn require(mut self, clause: Clause) -> Self {
+        self.require.insert(clause);
+        self
+    }
+
+    /// Accepts that a promise be weaker than written, or absent.
+    #[must_use]
+    pub fn allow_weaker(mut self, clause: Clause) -> Self {
+        self.allow_weaker.insert(clause);
+        self
+    }
+}

@@ -1,0 +1,73 @@
+//! Types that a document writes as one string.
+
+use std::fmt::{self, Display};
+use std::marker::PhantomData;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::de::{Deserializer, Error, Visitor};
+use serde::ser::{SerializeSeq, Serializer};
+
+/// Gives a type that has `Display` and `FromStr` the same text in documents, and says in the schema what it is.
+macro_rules! serde_as_text {
+    ($type:ty, $description:literal) => {
+        impl serde::Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                $crate::policy::text::parsed(deserializer, $description)
+            }
+        }
+
+        impl schemars::JsonSchema for $type {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($type).into()
+            }
+
+            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                schemars::json_schema!({ "type": "string", "description": $description })
+            }
+        }
+    };
+}
+pub(crate) use serde_as_text;
+
+/// Reads one string and parses it; `description` says what was expected when it is no string at all.
+pub(crate) fn parsed<'de, D, T>(deserializer: D, description: &'static str) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: FromStr<Err: Display>,
+{
+    deserializer.deserialize_str(Text { description, parsed: PhantomData })
+}
+
+struct Text<T> {
+    description: &'static str,
+    parsed: PhantomData<T>,
+}
+
+impl<T: FromStr<Err: Display>> Visitor<'_> for Text<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.description)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+        text.parse().map_err(E::custom)
+    }
+}
+
+/// Writes paths, replacing what is not UTF-8: a document cannot hold it, and a policy must always have a hash.
+pub(crate) fn paths<S: Serializer>(paths: &Option<Vec<PathBuf>>, serializer: S) -> Result<S::Ok, S::Error> {
+    let Some(paths) = paths else { return serializer.serialize_none() };
+    let mut sequence = serializer.serialize_seq(Some(paths.len()))?;
+    for path in paths {
+        sequence.serialize_element(&path.to_string_lossy())?;
+    }
+    sequence.end()
+}

@@ -1,0 +1,89 @@
+//! What became of a run.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::policy::Limits;
+use crate::{Backend, Clause};
+
+/// What became of one command.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ExecutionResult {
+    /// Names this run in logs and records.
+    pub id: String,
+    /// What the command exited with; absent when a signal ended it.
+    pub exit_code: Option<i32>,
+    /// The signal that ended the command.
+    pub signal: Option<i32>,
+    /// Whether the command exited with 0 in time.
+    pub ok: bool,
+    /// Whether the deadline ended it.
+    pub timed_out: bool,
+    /// Whether the memory limit ended a process of it.
+    pub oom_killed: bool,
+    /// What it wrote to its standard output, head and tail.
+    pub stdout: String,
+    /// What it wrote to its standard error, head and tail.
+    pub stderr: String,
+    /// How many bytes were dropped between head and tail.
+    pub dropped: Dropped,
+    /// Seconds from launch to end.
+    pub duration: f64,
+    /// How it was run.
+    pub meta: Meta,
+}
+
+/// Bytes that were not kept.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Dropped {
+    /// Of standard output.
+    pub stdout: u64,
+    /// Of standard error.
+    pub stderr: u64,
+}
+
+/// How a command was run, and what held.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Meta {
+    /// Who held the policy.
+    pub backend: Backend,
+    /// Why this backend.
+    pub chosen_because: String,
+    /// What held each clause, in the backend's words.
+    pub held: BTreeMap<Clause, String>,
+    /// The hash of the policy.
+    pub policy_sha256: String,
+    /// The limits that applied.
+    pub limits: Limits,
+    /// What was used.
+    pub usage: Usage,
+    /// What was denied, where the backend can tell.
+    #[serde(default)]
+    pub denials: Vec<Denial>,
+    /// Protected paths that did not exist before the run and do after it, relative to the workspace.
+    #[serde(default)]
+    pub planted: Vec<String>,
+    /// Imports that the lint found; it is lint, and isolates nothing.
+    #[serde(default)]
+    pub blocked_imports: Vec<String>,
+}
+
+/// What a run used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Usage {
+    /// Processor time of every process that was waited for.
+    pub cpu_seconds: f64,
+    /// The largest resident set of one process, in bytes.
+    pub max_rss: u64,
+}
+
+/// One thing that was denied.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Denial {
+    /// The clause that denied it.
+    pub clause: Clause,
+    /// What was attempted.
+    pub what: String,
+}

@@ -1,0 +1,120 @@
+//! Finding out whether a container or a cloud workspace is around us.
+
+use std::path::Path;
+
+/// What detection may look at: the real host, or a test's.
+pub trait HostView {
+    /// Whether a path exists.
+    fn exists(&self, path: &Path) -> bool;
+    /// The text of a file; none when it cannot be read.
+    fn read(&self, path: &Path) -> Option<String>;
+    /// The value of an environment variable; none when it is unset.
+    fn variable(&self, name: &str) -> Option<String>;
+}
+
+/// The container or workspace that this process runs in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Container {
+    /// Its kind: docker, codespaces, gitpod, container or podman.
+    pub name: &'static str,
+    /// What gave it away.
+    pub evidence: String,
+}
+
+/// Looks for the signs of a container, in the documented order; the first one found wins.
+pub fn detect_container(host: &impl HostView) -> Option<Container> {
+    let found = |name, evidence: &str| Some(Container { name, evidence: evidence.to_owned() });
+    if host.exists(Path::new("/.dockerenv")) {
+        return found("docker", "/.dockerenv exists");
+    }
+    if host.variable("CODESPACES").as_deref() == Some("true") {
+        return found("codespaces", "CODESPACES=true");
+    }
+    if host.variable("GITPOD_WORKSPACE_ID").is_some_and(|id| !id.is_empty()) {
+        return found("gitpod", "GITPOD_WORKSPACE_ID is set");
+    }
+    let cgroup = host.read(Path::new("/proc/1/cgroup")).unwrap_or_default();
+    if let Some(word) = ["docker", "kubepods", "containerd"].into_iter().find(|word| cgroup.contains(word)) {
+        return found("container", &format!("/proc/1/cgroup names {word}"));
+    }
+    if host.exists(Path::new("/run/.containerenv")) {
+        return found("podman", "/run/.containerenv exists");
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Host {
+        files: Vec<(&'static str, &'static str)>,
+        variables: Vec<(&'static str, &'static str)>,
+    }
+
+    impl HostView for Host {
+        fn exists(&self, path: &Path) -> bool {
+            self.read(path).is_some()
+        }
+
+        fn read(&self, path: &Path) -> Option<String> {
+            self.files.iter().find(|(name, _)| Path::new(name) == path).map(|(_, text)| (*text).to_owned())
+        }
+
+        fn variable(&self, name: &str) -> Option<String> {
+            self.variables.iter().find(|(own, _)| *own == name).map(|(_, value)| (*value).to_owned())
+        }
+    }
+
+    #[track_caller]
+    fn check(
+        files: &[(&'static str, &'static str)],
+        variables: &[(&'static str, &'static str)],
+        expected: Option<(&str, &str)>,
+    ) {
+        let found = detect_container(&Host { files: files.to_vec(), variables: variables.to_vec() });
+        assert_eq!(found.as_ref().map(|container| (container.name, container.evidence.as_str())), expected);
+    }
+
+    const DOCKERENV: (&str, &str) = ("/.dockerenv", "");
+    const CONTAINERENV: (&str, &str) = ("/run/.containerenv", "");
+    const DOCKER_CGROUP: (&str, &str) = ("/proc/1/cgroup", "0::/docker/abc123\n");
+
+    #[test]
+    fn every_sign_is_recognised_by_itself() {
+        check(&[DOCKERENV], &[], Some(("docker", "/.dockerenv exists")));
+        check(&[], &[("CODESPACES", "true")], Some(("codespaces", "CODESPACES=true")));
+        check(&[], &[("GITPOD_WORKSPACE_ID", "x-1")], Some(("gitpod", "GITPOD_WORKSPACE_ID is set")));
+        check(&[DOCKER_CGROUP], &[], Some(("container", "/proc/1/cgroup names docker")));
+        check(
+            &[("/proc/1/cgroup", "1:name=systemd:/kubepods/besteffort/pod1")],
+            &[],
+            Some(("container", "/proc/1/cgroup names kubepods")),
+        );
+        check(
+            &[("/proc/1/cgroup", "0::/system.slice/containerd.service")],
+            &[],
+            Some(("container", "/proc/1/cgroup names containerd")),
+        );
+        check(&[CONTAINERENV], &[], Some(("podman", "/run/.containerenv exists")));
+    }
+
+    #[test]
+    fn an_earlier_sign_wins_over_a_later_one() {
+        let variables = [("CODESPACES", "true"), ("GITPOD_WORKSPACE_ID", "x")];
+        let files = [DOCKERENV, DOCKER_CGROUP, CONTAINERENV];
+        check(&files, &variables, Some(("docker", "/.dockerenv exists")));
+        check(&files[1..], &variables, Some(("codespaces", "CODESPACES=true")));
+        check(&files[1..], &variables[1..], Some(("gitpod", "GITPOD_WORKSPACE_ID is set")));
+        check(&files[1..], &[], Some(("container", "/proc/1/cgroup names docker")));
+        check(&files[2..], &[], Some(("podman", "/run/.containerenv exists")));
+    }
+
+    #[test]
+    fn what_only_resembles_a_sign_is_none() {
+        check(&[], &[], None);
+        check(&[("/proc/1/cgroup", "0::/init.scope\n")], &[], None);
+        check(&[], &[("CODESPACES", "false"), ("GITPOD_WORKSPACE_ID", "")], None);
+    }
+}

@@ -1,0 +1,259 @@
+//! The variables of existing deployments, each with its own documented meaning.
+
+use std::time::Duration;
+
+use crate::Backend;
+use crate::audit::Store;
+use crate::policy::Span;
+use crate::settings::Selection;
+
+/// What the variables of existing deployments say.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Dialect {
+    /// How a backend is to be chosen.
+    pub selection: Option<Selection>,
+    /// Which variable says so.
+    pub selected_by: Option<&'static str>,
+    /// `SANDBOX_TIMEOUT_SEC`.
+    pub time: Option<Span>,
+    /// `SANDBOX_BLOCK_DANGEROUS_IMPORTS`.
+    pub block_dangerous_imports: Option<bool>,
+    /// `SANDBOX_STORE_CODE`.
+    pub store_code: Option<Store>,
+}
+
+/// Why the variables of existing deployments make no sense.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DialectError {
+    /// A value that the variable does not have.
+    #[error("{name}=`{value}` is not valid: it is {values}")]
+    Value {
+        /// The variable.
+        name: &'static str,
+        /// What it was set to.
+        value: String,
+        /// What it can be set to.
+        values: String,
+    },
+    /// Two variables ask for different things.
+    #[error("{first} and {second} disagree: `{first_asks}` against `{second_asks}`")]
+    Disagreement {
+        /// One, as `NAME=value`.
+        first: String,
+        /// What it asks for.
+        first_asks: Selection,
+        /// The other, as `NAME=value`.
+        second: String,
+        /// What that one asks for.
+        second_asks: Selection,
+    },
+}
+
+impl DialectError {
+    /// The next thing to type.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            DialectError::Value { .. } => None,
+            DialectError::Disagreement { .. } => {
+                Some("unset one of the two; RINGFENCE_BACKEND says all that either can".to_owned())
+            }
+        }
+    }
+}
+
+/// A variable that chooses a backend, and what each of its values asks for.
+struct Selector {
+    name: &'static str,
+    values: &'static [(&'static str, Selection)],
+}
+
+const SELECTORS: [Selector; 3] = [
+    Selector {
+        name: "SANDBOX_MODE",
+        values: &[
+            ("auto", Selection::BwrapElseContainerElseBare),
+            ("container", Selection::TrustContainer),
+            ("bwrap", Selection::Only(Backend::Bwrap)),
+        ],
+    },
+    Selector {
+        name: "SANDBOX_METHOD",
+        values: &[
+            ("bwrap", Selection::Only(Backend::Bwrap)),
+            ("docker", Selection::Only(Backend::Docker)),
+            ("podman", Selection::Only(Backend::Podman)),
+            ("noop", Selection::Only(Backend::Local)),
+        ],
+    },
+    Selector {
+        name: "SANDBOX_TYPE",
+        values: &[
+            ("local", Selection::Auto),
+            ("docker", Selection::DockerElseAuto),
+            ("e2b", Selection::Only(Backend::E2b)),
+        ],
+    },
+];
+
+const TIMEOUT: &str = "SANDBOX_TIMEOUT_SEC";
+const BLOCK_IMPORTS: &str = "SANDBOX_BLOCK_DANGEROUS_IMPORTS";
+const STORE_CODE: &str = "SANDBOX_STORE_CODE";
+
+impl Dialect {
+    /// Reads the variables that are ours to know; every other is left alone.
+    pub fn read(variables: impl IntoIterator<Item = (String, String)>) -> Result<Self, DialectError> {
+        let mut dialect = Dialect::default();
+        let mut asked: Vec<(&'static str, String, Selection)> = Vec::new();
+        for (name, value) in variables {
+            match name.as_str() {
+                TIMEOUT => dialect.time = Some(seconds(&value)?),
+                BLOCK_IMPORTS => dialect.block_dangerous_imports = Some(switch(&value)?),
+                STORE_CODE => dialect.store_code = Some(store(&value)?),
+                name => {
+                    let Some(selector) = SELECTORS.iter().find(|selector| selector.name == name) else { continue };
+                    asked.push((selector.name, value.clone(), selector.select(&value)?));
+                }
+            }
+        }
+        // The environment has no order; the table's is the same every time.
+        asked.sort_by_key(|(name, ..)| SELECTORS.iter().position(|selector| selector.name == *name));
+        if let Some((first, rest)) = asked.split_first() {
+            if let Some(second) = rest.iter().find(|second| second.2 != first.2) {
+                return Err(DialectError::Disagreement {
+                    first: format!("{}={}", first.0, first.1),
+                    first_asks: first.2,
+                    second: format!("{}={}", second.0, second.1),
+                    second_asks: second.2,
+                });
+            }
+            dialect.selected_by = Some(first.0);
+            dialect.selection = Some(first.2);
+        }
+        Ok(dialect)
+    }
+}
+
+impl Selector {
+    fn select(&self, value: &str) -> Result<Selection, DialectError> {
+        let named = self.values.iter().find(|(name, _)| value.eq_ignore_ascii_case(name));
+        let list = || self.values.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+        named.map(|(_, selection)| *selection).ok_or_else(|| wrong(self.name, value, format!("one of {}", list())))
+    }
+}
+
+fn wrong(name: &'static str, value: &str, values: impl Into<String>) -> DialectError {
+    DialectError::Value { name, value: value.to_owned(), values: values.into() }
+}
+
+fn seconds(value: &str) -> Result<Span, DialectError> {
+    let seconds: Option<u32> = value.trim().parse().ok().filter(|seconds| *seconds > 0);
+    let wrong = || wrong(TIMEOUT, value, "a whole number of seconds, 1 or more");
+    seconds.map(|seconds| Duration::from_secs(seconds.into()).into()).ok_or_else(wrong)
+}
+
+fn switch(value: &str) -> Result<bool, DialectError> {
+    match value.to_ascii_lowercase().as_str() {
+        "true" | "1" | "yes" | "on" => Ok(true),
+        "false" | "0" | "no" | "off" => Ok(false),
+        _ => Err(wrong(BLOCK_IMPORTS, value, "true or false")),
+    }
+}
+
+fn store(value: &str) -> Result<Store, DialectError> {
+    value.to_ascii_lowercase().parse().map_err(|_| wrong(STORE_CODE, value, "one of on_error, always, never"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> Result<Dialect, DialectError> {
+        Dialect::read(variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
+    }
+
+    #[track_caller]
+    fn refuse(variables: &[(&str, &str)], message: &str) {
+        assert_eq!(read(variables).unwrap_err().to_string(), message);
+    }
+
+    #[test]
+    fn every_value_of_every_selector_is_understood_in_any_case() {
+        for selector in &SELECTORS {
+            for (value, selection) in selector.values {
+                for spelling in [(*value).to_owned(), value.to_uppercase()] {
+                    let dialect = read(&[(selector.name, &spelling)]).unwrap();
+                    assert_eq!((dialect.selection, dialect.selected_by), (Some(*selection), Some(selector.name)));
+                }
+            }
+        }
+        assert_eq!(read(&[]).unwrap(), Dialect::default());
+        assert_eq!(read(&[("SANDBOX_COLOUR", "red"), ("HOME", "/")]).unwrap(), Dialect::default());
+    }
+
+    #[test]
+    fn the_other_variables_mean_what_they_are_called() {
+        let dialect = read(&[(TIMEOUT, "30"), (BLOCK_IMPORTS, "True"), (STORE_CODE, "always")]).unwrap();
+        assert_eq!(dialect.time, Some("30s".parse().unwrap()));
+        assert_eq!(dialect.block_dangerous_imports, Some(true));
+        assert_eq!(dialect.store_code, Some(Store::Always));
+        assert_eq!(read(&[(BLOCK_IMPORTS, "0")]).unwrap().block_dangerous_imports, Some(false));
+    }
+
+    #[test]
+    fn a_wrong_value_is_refused_with_the_values_there_are() {
+        refuse(
+            &[("SANDBOX_MODE", "docker")],
+            "SANDBOX_MODE=`docker` is not valid: it is one of auto, container, bwrap",
+        );
+        refuse(
+            &[("SANDBOX_METHOD", "auto")],
+            "SANDBOX_METHOD=`auto` is not valid: it is one of bwrap, docker, podman, noop",
+        );
+        refuse(&[("SANDBOX_TYPE", "")], "SANDBOX_TYPE=`` is not valid: it is one of local, docker, e2b");
+        for wrong in ["0", "-1", "30s", ""] {
+            let message =
+                format!("SANDBOX_TIMEOUT_SEC=`{wrong}` is not valid: it is a whole number of seconds, 1 or more");
+            refuse(&[(TIMEOUT, wrong)], &message);
+        }
+        refuse(
+            &[(BLOCK_IMPORTS, "maybe")],
+            "SANDBOX_BLOCK_DANGEROUS_IMPORTS=`maybe` is not valid: it is true or false",
+        );
+        refuse(
+            &[(STORE_CODE, "sometimes")],
+            "SANDBOX_STORE_CODE=`sometimes` is not valid: it is one of on_error, always, never",
+        );
+    }
+
+    #[test]
+    fn two_selectors_that_agree_are_one() {
+        let dialect = read(&[("SANDBOX_METHOD", "bwrap"), ("SANDBOX_MODE", "bwrap")]).unwrap();
+        assert_eq!(dialect.selection, Some(Selection::Only(Backend::Bwrap)));
+        assert_eq!(dialect.selected_by, Some("SANDBOX_MODE"));
+    }
+
+    #[test]
+    fn every_two_values_that_ask_for_different_things_are_an_error_naming_both() {
+        let all: Vec<_> = SELECTORS
+            .iter()
+            .flat_map(|selector| selector.values.iter().map(move |(value, asks)| (selector.name, *value, *asks)))
+            .collect();
+        for (index, first) in all.iter().enumerate() {
+            for second in all[index..].iter().filter(|second| second.0 != first.0) {
+                let read = read(&[(second.0, second.1), (first.0, first.1)]);
+                if first.2 == second.2 {
+                    assert!(read.is_ok());
+                    continue;
+                }
+                let message = read.unwrap_err().to_string();
+                let (one, other) = (format!("{}={}", first.0, first.1), format!("{}={}", second.0, second.1));
+                assert!(message.starts_with(&format!("{one} and {other} disagree")), "{message}");
+            }
+        }
+        refuse(
+            &[("SANDBOX_TYPE", "docker"), ("SANDBOX_METHOD", "bwrap")],
+            "SANDBOX_METHOD=bwrap and SANDBOX_TYPE=docker disagree: `bwrap` against `docker, else auto`",
+        );
+    }
+}

@@ -1,0 +1,69 @@
+//! Every effective value with its source.
+
+use std::fmt::Display;
+
+use super::{Settings, Source};
+
+/// One effective value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Explained {
+    /// What it is of.
+    pub key: String,
+    /// What it is; `unset` where there is none.
+    pub value: String,
+    /// Where it comes from; for a list, each place that added to it.
+    pub sources: Vec<Source>,
+}
+
+impl Settings {
+    /// Every effective value with its source, defaults included, in the order of the documentation.
+    pub fn explain(&self) -> Vec<Explained> {
+        let policy = self.policy.with_defaults();
+        let files = &policy.filesystem;
+        let limits = &policy.limits;
+        let network = policy.network.as_ref();
+        let paths = |paths: &[std::path::PathBuf]| list(paths.iter().map(|path| path.display()));
+        let mut values = vec![
+            ("backend".to_owned(), self.selection.to_string()),
+            ("filesystem.workspace".to_owned(), optional(files.workspace.as_ref())),
+            ("filesystem.read".to_owned(), paths(files.read.as_deref().unwrap_or_default())),
+            ("filesystem.write".to_owned(), paths(files.write.as_deref().unwrap_or_default())),
+            ("filesystem.hide".to_owned(), list(files.hide.iter().flatten())),
+            ("filesystem.protect".to_owned(), list(files.protect.iter().flatten())),
+            ("network.mode".to_owned(), optional(network)),
+            ("network.allow".to_owned(), list(network.map(|network| network.rules()).unwrap_or_default())),
+            ("limits.time".to_owned(), optional(limits.time)),
+            ("limits.memory".to_owned(), optional(limits.memory)),
+            ("limits.cpus".to_owned(), optional(limits.cpus)),
+            ("limits.processes".to_owned(), optional(limits.processes)),
+            ("limits.output".to_owned(), optional(limits.output)),
+            ("limits.tmp".to_owned(), optional(limits.tmp)),
+            ("limits.disk".to_owned(), optional(limits.disk)),
+            ("env.pass".to_owned(), list(policy.env.pass.iter().flatten())),
+        ];
+        // A value may be a secret; that it is set is not.
+        values.extend(policy.env.set.keys().map(|name| (format!("env.set.{name}"), "***".to_owned())));
+        values.extend([
+            ("require".to_owned(), list(&policy.require)),
+            ("allow_weaker".to_owned(), list(&policy.allow_weaker)),
+            ("workspace_root".to_owned(), optional(self.workspace_root.as_ref().map(|path| path.display()))),
+            ("allow_workspace".to_owned(), paths(&self.allow_workspace)),
+            ("audit.store".to_owned(), self.audit.store.to_string()),
+            ("audit.dir".to_owned(), self.audit.dir.display().to_string()),
+            ("code.block_dangerous_imports".to_owned(), self.code.block_dangerous_imports.to_string()),
+            ("code.store".to_owned(), self.code.store.to_string()),
+        ]);
+        let explained =
+            values.into_iter().map(|(key, value)| Explained { sources: self.sources.of(&key).to_vec(), key, value });
+        explained.collect()
+    }
+}
+
+fn optional(value: Option<impl Display>) -> String {
+    value.map_or("unset".to_owned(), |value| value.to_string())
+}
+
+fn list<T: Display>(items: impl IntoIterator<Item = T>) -> String {
+    let items: Vec<_> = items.into_iter().map(|item| item.to_string()).collect();
+    format!("[{}]", items.join(", "))
+}

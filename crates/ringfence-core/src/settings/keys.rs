@@ -1,0 +1,205 @@
+//! Every key, with the variable and the flag that say the same.
+
+use std::error::Error;
+use std::str::FromStr;
+
+use crate::policy::{Environment, HostRule, Limits, Mode, Network};
+use crate::settings::Config;
+
+/// One thing that can be set.
+#[derive(Debug, Clone, Copy)]
+pub struct Key {
+    /// Its name in files, with the table it lies in.
+    pub name: &'static str,
+    /// The flag that says the same.
+    pub flag: Option<&'static str>,
+    /// The variable that says the same.
+    pub variable: Option<Variable>,
+}
+
+/// An environment variable that sets a key.
+#[derive(Debug, Clone, Copy)]
+pub struct Variable {
+    /// Its name.
+    pub name: &'static str,
+    /// What to write into it.
+    pub value: &'static str,
+    /// Puts its value into a layer.
+    pub(super) apply: fn(&mut Config, &str) -> Result<(), Wrong>,
+}
+
+/// Why a value is none.
+pub(super) type Wrong = Box<dyn Error + Send + Sync>;
+
+/// Every key, in the order of the documentation.
+pub const KEYS: [Key; 23] = [
+    key("backend", "--backend", "RINGFENCE_BACKEND", "a backend, or auto", |config, text| {
+        set(&mut config.backend, text)
+    }),
+    key(
+        "filesystem.workspace",
+        "--workspace",
+        "RINGFENCE_WORKSPACE",
+        "SOURCE or SOURCE:DESTINATION",
+        |config, text| set(&mut config.filesystem.workspace, text),
+    ),
+    key("filesystem.read", "--read", "RINGFENCE_READ", "paths with colons between", |config, text| {
+        set_list(&mut config.filesystem.read, text, ':')
+    }),
+    key("filesystem.write", "--write", "RINGFENCE_WRITE", "paths with colons between", |config, text| {
+        set_list(&mut config.filesystem.write, text, ':')
+    }),
+    key("filesystem.hide", "--hide", "RINGFENCE_HIDE", "patterns with commas between", |config, text| {
+        set_list(&mut config.filesystem.hide, text, ',')
+    }),
+    key("filesystem.protect", "--protect", "RINGFENCE_PROTECT", "patterns with commas between", |config, text| {
+        set_list(&mut config.filesystem.protect, text, ',')
+    }),
+    key("network.mode", "--net", "RINGFENCE_NET", "closed, allow or open", |config, text| {
+        set_network(config, Some(text.parse()?), None)
+    }),
+    key("network.allow", "--allow", "RINGFENCE_ALLOW", "hosts with commas between", |config, text| {
+        set_network(config, None, Some(list(text, ',')?))
+    }),
+    key("limits.time", "--time", "RINGFENCE_TIME", "a duration such as 30s", |config, text| {
+        set(&mut config.limits.time, text)
+    }),
+    key("limits.memory", "--memory", "RINGFENCE_MEMORY", "a size such as 512M", |config, text| {
+        set(&mut config.limits.memory, text)
+    }),
+    key("limits.cpus", "--cpus", "RINGFENCE_CPUS", "a number such as 1.5", |config, text| {
+        config.limits.cpus = Some(Limits::check_cpus(text.parse()?)?);
+        Ok(())
+    }),
+    key("limits.processes", "--processes", "RINGFENCE_PROCESSES", "a number such as 256", |config, text| {
+        config.limits.processes = Some(Limits::check_processes(text.parse()?)?);
+        Ok(())
+    }),
+    key("limits.output", "--output", "RINGFENCE_OUTPUT", "a size such as 10M", |config, text| {
+        set(&mut config.limits.output, text)
+    }),
+    key("limits.tmp", "--tmp", "RINGFENCE_TMP", "a size such as 1G", |config, text| set(&mut config.limits.tmp, text)),
+    key("limits.disk", "--disk", "RINGFENCE_DISK", "a size such as 1G", |config, text| {
+        set(&mut config.limits.disk, text)
+    }),
+    key("env.pass", "--env", "RINGFENCE_ENV_PASS", "names with commas between", |config, text| {
+        let names: Vec<String> = list(text, ',')?;
+        names.iter().try_for_each(|name| Environment::check_name(name))?;
+        config.env.pass = Some(names);
+        Ok(())
+    }),
+    Key { name: "env.set", flag: Some("--env"), variable: None },
+    key("require", "--require", "RINGFENCE_REQUIRE", "promises with commas between", |config, text| {
+        config.require = list(text, ',')?.into_iter().collect();
+        Ok(())
+    }),
+    key("allow_weaker", "--allow-weaker", "RINGFENCE_ALLOW_WEAKER", "promises with commas between", |config, text| {
+        config.allow_weaker = list(text, ',')?.into_iter().collect();
+        Ok(())
+    }),
+    Key {
+        name: "workspace_root",
+        flag: None,
+        variable: variable("RINGFENCE_WORKSPACE_ROOT", "a directory", |config, text| {
+            set(&mut config.workspace_root, text)
+        }),
+    },
+    Key { name: "allow_workspace", flag: None, variable: None },
+    Key {
+        name: "audit.store",
+        flag: None,
+        variable: variable("RINGFENCE_AUDIT", "on_error, always or never", |config, text| {
+            set(&mut config.audit.store, text)
+        }),
+    },
+    Key {
+        name: "audit.dir",
+        flag: None,
+        variable: variable("RINGFENCE_AUDIT_DIR", "a directory", |config, text| set(&mut config.audit.dir, text)),
+    },
+];
+
+const fn key(
+    name: &'static str,
+    flag: &'static str,
+    variable_name: &'static str,
+    value: &'static str,
+    apply: fn(&mut Config, &str) -> Result<(), Wrong>,
+) -> Key {
+    Key { name, flag: Some(flag), variable: variable(variable_name, value, apply) }
+}
+
+const fn variable(
+    name: &'static str,
+    value: &'static str,
+    apply: fn(&mut Config, &str) -> Result<(), Wrong>,
+) -> Option<Variable> {
+    Some(Variable { name, value, apply })
+}
+
+fn set<T: FromStr<Err: Into<Wrong>>>(into: &mut Option<T>, text: &str) -> Result<(), Wrong> {
+    *into = Some(text.parse().map_err(Into::into)?);
+    Ok(())
+}
+
+fn set_list<T: FromStr<Err: Into<Wrong>>>(into: &mut Option<Vec<T>>, text: &str, between: char) -> Result<(), Wrong> {
+    *into = Some(list(text, between)?);
+    Ok(())
+}
+
+/// The parts of a list; an empty text is an empty list, and empty parts count for nothing.
+fn list<T: FromStr<Err: Into<Wrong>>>(text: &str, between: char) -> Result<Vec<T>, Wrong> {
+    let parts = text.split(between).map(str::trim).filter(|part| !part.is_empty());
+    parts.map(|part| part.parse().map_err(Into::into)).collect()
+}
+
+/// Adds a mode or hosts to what the layer's other variable may have said before, in either order.
+fn set_network(config: &mut Config, mode: Option<Mode>, allow: Option<Vec<HostRule>>) -> Result<(), Wrong> {
+    let (mode, allow) = match config.network.take() {
+        None => (mode, allow),
+        Some(Network::Closed) => (mode.or(Some(Mode::Closed)), allow),
+        Some(Network::Open) => (mode.or(Some(Mode::Open)), allow),
+        Some(Network::Allow(rules)) => (mode, allow.or(Some(rules))),
+    };
+    config.network = Some(Network::from_parts(mode, allow)?);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_key_variable_or_name_is_there_twice() {
+        for (index, key) in KEYS.iter().enumerate() {
+            for other in &KEYS[index + 1..] {
+                assert_ne!(key.name, other.name);
+                let names = [key, other].map(|key| key.variable.map(|variable| variable.name));
+                assert!(names[0].is_none() || names[0] != names[1]);
+            }
+        }
+    }
+
+    #[test]
+    fn the_two_network_variables_work_in_either_order() {
+        let network = |first: (Option<&str>, Option<&str>), second: (Option<&str>, Option<&str>)| {
+            let mut config = Config::default();
+            for (mode, hosts) in [first, second] {
+                let mode = mode.map(|mode| mode.parse().unwrap());
+                let hosts = hosts.map(|hosts| list(hosts, ',').unwrap_or_default());
+                if mode.is_some() || hosts.is_some() {
+                    set_network(&mut config, mode, hosts)?;
+                }
+            }
+            Ok::<_, Wrong>(config.network)
+        };
+        let allowed = Some(Network::Allow(vec!["a.org".parse().unwrap()]));
+        let (none, allow, hosts) = ((None, None), (Some("allow"), None), (None, Some("a.org")));
+        assert_eq!(network(hosts, none).unwrap(), allowed);
+        assert_eq!(network(hosts, allow).unwrap(), allowed);
+        assert_eq!(network(allow, hosts).unwrap(), allowed);
+        assert!(network((Some("open"), None), hosts).is_err());
+        assert!(network(hosts, (Some("open"), None)).is_err());
+        assert!(network(hosts, (Some("closed"), None)).is_err());
+    }
+}

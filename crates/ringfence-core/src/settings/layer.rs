@@ -1,0 +1,202 @@
+//! One layer: what it says, and where.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use super::dialect::Dialect;
+use super::keys::KEYS;
+use super::{Config, Selection, SettingsError, Source};
+use crate::audit::Store;
+use crate::policy::{Lines, Network, nearest, parse_toml};
+
+/// Whose file it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// The system's: `/etc/ringfence/config.toml`.
+    System,
+    /// The user's: `$XDG_CONFIG_HOME/ringfence/config.toml`.
+    User,
+    /// The project's: `./ringfence.toml`, which may only narrow.
+    Project,
+    /// Given by name on the command line.
+    Given,
+}
+
+impl Origin {
+    pub(super) const fn rank(self) -> Rank {
+        match self {
+            Origin::System => Rank::System,
+            Origin::User => Rank::User,
+            Origin::Project => Rank::Project,
+            Origin::Given => Rank::Given,
+        }
+    }
+}
+
+/// A file that exists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LayerText {
+    /// Whose it is.
+    pub origin: Origin,
+    /// Its path, as messages should show it.
+    pub path: PathBuf,
+    /// What it says, in TOML.
+    pub text: String,
+}
+
+/// The order of the layers, lowest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Rank {
+    System,
+    User,
+    Project,
+    Dialect,
+    Variables,
+    Given,
+    Flags,
+}
+
+/// What one layer says, and where it says it.
+#[derive(Debug)]
+pub(super) struct Layer {
+    pub(super) rank: Rank,
+    pub(super) config: Config,
+    pub(super) selection: Option<Selection>,
+    pub(super) block_dangerous_imports: Option<bool>,
+    pub(super) store_code: Option<Store>,
+    place: Place,
+}
+
+#[derive(Debug)]
+enum Place {
+    File {
+        path: PathBuf,
+        lines: Lines,
+    },
+    /// The variable for each key.
+    Variables(BTreeMap<&'static str, &'static str>),
+    Flags,
+}
+
+impl Layer {
+    fn new(rank: Rank, config: Config, place: Place) -> Self {
+        let selection = config.backend.map(Selection::from);
+        Layer { rank, config, selection, block_dangerous_imports: None, store_code: None, place }
+    }
+
+    pub(super) fn file(file: &LayerText) -> Result<Layer, SettingsError> {
+        let config =
+            parse_toml(&file.text).map_err(|source| SettingsError::File { path: file.path.clone(), source })?;
+        let place = Place::File { path: file.path.clone(), lines: Lines::of(&file.text) };
+        Ok(Layer::new(file.origin.rank(), config, place))
+    }
+
+    pub(super) fn flags(config: Config) -> Layer {
+        Layer::new(Rank::Flags, config, Place::Flags)
+    }
+
+    /// The layers of the environment: ours, and that of existing deployments; none where nothing is said.
+    pub(super) fn variables(
+        variables: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Result<Vec<Layer>, SettingsError> {
+        let mut config = Config::default();
+        let mut said = BTreeMap::new();
+        let mut foreign = Vec::new();
+        for (name, value) in variables {
+            // The bulk of an environment is none of ours, and may be anything.
+            let Some(name) = name.to_str().filter(|name| is_ours(name)) else { continue };
+            let value = value.into_string().map_err(|_| SettingsError::NotText(name.to_owned()))?;
+            if name.starts_with("SANDBOX_") {
+                foreign.push((name.to_owned(), value));
+                continue;
+            }
+            let known = KEYS.iter().find_map(|key| Some((key, key.variable.filter(|own| own.name == name)?)));
+            let (key, variable) = known.ok_or_else(|| unknown(name))?;
+            (variable.apply)(&mut config, &value).map_err(|source| SettingsError::Value {
+                name: variable.name,
+                value,
+                expected: variable.value,
+                source,
+            })?;
+            said.insert(key.name, variable.name);
+        }
+        let mut layers = Vec::new();
+        if !foreign.is_empty() {
+            layers.push(Layer::dialect(Dialect::read(foreign)?));
+        }
+        if !said.is_empty() {
+            layers.push(Layer::new(Rank::Variables, config, Place::Variables(said)));
+        }
+        Ok(layers)
+    }
+
+    fn dialect(dialect: Dialect) -> Layer {
+        let mut config = Config { backend: dialect.selection.map(Selection::choice), ..Config::default() };
+        config.limits.time = dialect.time;
+        let selected = dialect.selected_by.map(|name| ("backend", name));
+        let rest = [
+            ("limits.time", "SANDBOX_TIMEOUT_SEC"),
+            ("code.block_dangerous_imports", "SANDBOX_BLOCK_DANGEROUS_IMPORTS"),
+            ("code.store", "SANDBOX_STORE_CODE"),
+        ];
+        let said = selected.into_iter().chain(rest).collect();
+        Layer {
+            selection: dialect.selection,
+            block_dangerous_imports: dialect.block_dangerous_imports,
+            store_code: dialect.store_code,
+            ..Layer::new(Rank::Dialect, config, Place::Variables(said))
+        }
+    }
+
+    /// Where this layer says `key`, which it does.
+    pub(super) fn source(&self, key: &str) -> Source {
+        match &self.place {
+            Place::File { path, lines } => Source::File { path: path.clone(), line: lines.line(key).unwrap_or(1) },
+            Place::Variables(said) => {
+                // The two variables of the network make one value.
+                let either = key.strip_prefix("network.").map(|_| ["network.mode", "network.allow"]);
+                let name = said.get(key).or_else(|| either?.iter().find_map(|key| said.get(key)));
+                Source::Variable(name.copied().unwrap_or_default().to_owned())
+            }
+            Place::Flags => {
+                let key = match (&self.config.network, key) {
+                    (Some(Network::Allow(_)), "network.mode") => "network.allow",
+                    (Some(Network::Closed | Network::Open), "network.allow") => "network.mode",
+                    _ => key,
+                };
+                let key = KEYS.iter().find(|known| key.starts_with(known.name));
+                Source::Flag(key.and_then(|key| key.flag).unwrap_or("a flag"))
+            }
+        }
+    }
+
+    /// Puts the home directory into paths, and makes sure that those that bound a workspace are absolute.
+    pub(super) fn check(&mut self, home: Option<&Path>) -> Result<(), SettingsError> {
+        let expanded = self.config.expand_home(home);
+        expanded.map_err(|key| SettingsError::no_home(&self.source(key), key))?;
+        let root = self.config.workspace_root.iter().map(|path| ("workspace_root", path));
+        let allowed = self.config.allow_workspace.iter().map(|path| ("allow_workspace", path));
+        match root.chain(allowed).find(|(_, path)| !path.is_absolute()) {
+            None => Ok(()),
+            Some((key, path)) => {
+                let source_name = self.source(key).to_string();
+                Err(SettingsError::Relative { source_name, key, path: path.clone() })
+            }
+        }
+    }
+}
+
+/// Whether a variable is one that we must understand or refuse.
+fn is_ours(name: &str) -> bool {
+    let is_setting = name.starts_with("RINGFENCE_") && name != "RINGFENCE_LOG" && !name.starts_with("RINGFENCE_TEST_");
+    is_setting || name.starts_with("SANDBOX_")
+}
+
+fn unknown(name: &str) -> SettingsError {
+    let known = KEYS.iter().filter_map(|key| key.variable).map(|variable| variable.name.to_owned());
+    // The prefix that all share would make everything look alike.
+    let short = |name: &str| name.trim_start_matches("RINGFENCE_").to_owned();
+    let nearest = nearest(&short(name), known.map(|name| short(&name))).map(|name| format!("RINGFENCE_{name}"));
+    SettingsError::UnknownVariable { name: name.to_owned(), nearest }
+}

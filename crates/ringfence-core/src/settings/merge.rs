@@ -1,0 +1,148 @@
+//! Putting layers on top of each other.
+
+use std::path::{Path, PathBuf};
+
+use super::layer::{Layer, Rank};
+use super::{Audit, Code, Config, Selection, Settings, Sources};
+use crate::Policy;
+use crate::policy::{Network, PathGlob};
+
+/// The layers so far.
+#[derive(Debug, Default)]
+pub(super) struct Merged {
+    pub(super) config: Config,
+    pub(super) selection: Selection,
+    pub(super) sources: Sources,
+    code: Code,
+    workspace_is_from_project: bool,
+}
+
+impl Merged {
+    /// Puts a layer on top.
+    pub(super) fn add(&mut self, layer: Layer) {
+        let own = &mut self.config;
+        let mut onto = Onto { layer: &layer, sources: &mut self.sources };
+        let from = &layer.config;
+
+        if let Some(selection) = layer.selection {
+            self.selection = selection;
+        }
+        onto.replace("backend", &mut own.backend, &from.backend);
+
+        if onto.replace("filesystem.workspace", &mut own.filesystem.workspace, &from.filesystem.workspace) {
+            self.workspace_is_from_project = layer.rank == Rank::Project;
+        }
+        onto.unite("filesystem.read", &mut own.filesystem.read, &from.filesystem.read);
+        onto.unite("filesystem.write", &mut own.filesystem.write, &from.filesystem.write);
+        onto.unite("filesystem.hide", &mut own.filesystem.hide, &from.filesystem.hide);
+        onto.unite("filesystem.protect", &mut own.filesystem.protect, &from.filesystem.protect);
+
+        // One value with two keys: whoever speaks of the network speaks of all of it.
+        if onto.replace("network.mode", &mut own.network, &from.network) {
+            onto.sources.replace("network.allow", layer.source("network.allow"));
+        }
+
+        onto.replace("limits.time", &mut own.limits.time, &from.limits.time);
+        onto.replace("limits.memory", &mut own.limits.memory, &from.limits.memory);
+        onto.replace("limits.cpus", &mut own.limits.cpus, &from.limits.cpus);
+        onto.replace("limits.processes", &mut own.limits.processes, &from.limits.processes);
+        onto.replace("limits.output", &mut own.limits.output, &from.limits.output);
+        onto.replace("limits.tmp", &mut own.limits.tmp, &from.limits.tmp);
+        onto.replace("limits.disk", &mut own.limits.disk, &from.limits.disk);
+
+        onto.unite("env.pass", &mut own.env.pass, &from.env.pass);
+        for (name, value) in &from.env.set {
+            own.env.set.insert(name.clone(), value.clone());
+            let key = format!("env.set.{name}");
+            onto.sources.replace(&key, layer.source(&key));
+        }
+
+        for (key, own, from) in
+            [("require", &mut own.require, &from.require), ("allow_weaker", &mut own.allow_weaker, &from.allow_weaker)]
+        {
+            if !from.is_empty() {
+                own.extend(from);
+                onto.sources.add(key, layer.source(key));
+            }
+        }
+
+        onto.replace("workspace_root", &mut own.workspace_root, &from.workspace_root);
+        if !from.allow_workspace.is_empty() {
+            own.allow_workspace.extend_from_slice(&from.allow_workspace);
+            onto.sources.add("allow_workspace", layer.source("allow_workspace"));
+        }
+        onto.replace("audit.store", &mut own.audit.store, &from.audit.store);
+        onto.replace("audit.dir", &mut own.audit.dir, &from.audit.dir);
+
+        if let Some(block) = layer.block_dangerous_imports {
+            self.code.block_dangerous_imports = block;
+            onto.mark("code.block_dangerous_imports");
+        }
+        if let Some(store) = layer.store_code {
+            self.code.store = store;
+            onto.mark("code.store");
+        }
+    }
+
+    /// The protected paths as they stand, the built-in ones when nobody spoke of them.
+    pub(super) fn protected(&self) -> Vec<PathGlob> {
+        let built_in = || Policy::PROTECTED.map(PathGlob::literal).to_vec();
+        self.config.filesystem.protect.clone().unwrap_or_else(built_in)
+    }
+
+    /// The network as it stands.
+    pub(super) fn network(&self) -> &Network {
+        self.config.network.as_ref().unwrap_or(&Network::Closed)
+    }
+
+    /// The end of it.
+    pub(super) fn settle(self, directory: &Path) -> Settings {
+        let Merged { config, selection, sources, code, workspace_is_from_project } = self;
+        Settings {
+            selection,
+            workspace_root: config.workspace_root.clone(),
+            allow_workspace: config.allow_workspace.clone(),
+            workspace_bound: workspace_is_from_project.then(|| directory.to_owned()),
+            audit: Audit {
+                store: config.audit.store.unwrap_or_default(),
+                dir: config.audit.dir.clone().unwrap_or_else(|| PathBuf::from(Settings::AUDIT_DIR)),
+            },
+            code,
+            sources,
+            policy: config.policy(),
+        }
+    }
+}
+
+/// A layer on its way onto the others.
+struct Onto<'a> {
+    layer: &'a Layer,
+    sources: &'a mut Sources,
+}
+
+impl Onto<'_> {
+    fn mark(&mut self, key: &str) {
+        self.sources.replace(key, self.layer.source(key));
+    }
+
+    /// Replaces a value if the layer has one, and says whether it had.
+    fn replace<T: Clone>(&mut self, key: &str, own: &mut Option<T>, from: &Option<T>) -> bool {
+        if from.is_some() {
+            own.clone_from(from);
+            self.mark(key);
+        }
+        from.is_some()
+    }
+
+    /// Adds to a list what it does not have.
+    fn unite<T: Clone + PartialEq>(&mut self, key: &str, own: &mut Option<Vec<T>>, from: &Option<Vec<T>>) {
+        let Some(from) = from else { return };
+        let own = own.get_or_insert_default();
+        for item in from {
+            if !own.contains(item) {
+                own.push(item.clone());
+            }
+        }
+        self.sources.add(key, self.layer.source(key));
+    }
+}

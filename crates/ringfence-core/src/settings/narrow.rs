@@ -1,0 +1,294 @@
+//! What a project may say: less than the layers below it, never more.
+
+use std::fmt::{self, Display};
+use std::path::{Component, Path, PathBuf};
+
+use super::keys::KEYS;
+use super::layer::Layer;
+use super::merge::Merged;
+use super::{Selection, Source};
+use crate::policy::{Network, PathGlob, Workspace};
+use crate::{Backend, Policy};
+
+/// A project's attempt to widen the policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Widening {
+    /// Where the project says it.
+    pub place: Source,
+    /// What it speaks of.
+    pub key: String,
+    /// What it says.
+    pub value: String,
+    /// What holds below it.
+    pub below: String,
+    /// Where that was said.
+    pub set_at: Source,
+}
+
+impl std::error::Error for Widening {}
+
+impl Display for Widening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Widening { place, key, value, below, set_at } = self;
+        write!(f, "{place}: {key} = {value} would widen `{below}`, ")?;
+        match set_at {
+            Source::BuiltIn => f.write_str("the built-in default"),
+            said => write!(f, "set at {said}"),
+        }
+    }
+}
+
+impl Widening {
+    /// The next thing to do.
+    pub fn hint(&self) -> String {
+        let flag = KEYS.iter().find(|key| self.key.starts_with(key.name)).and_then(|key| key.flag);
+        let or_flag = flag.map(|flag| format!(", or say it yourself with {flag}")).unwrap_or_default();
+        format!("a project may only narrow the policy: remove the line, move it to your own config.toml{or_flag}")
+    }
+}
+
+/// Checks a project's layer against what is below, and leaves in it only what narrows.
+pub(super) fn narrow(below: &mut Merged, mut project: Layer, directory: &Path) -> Result<Layer, Box<Widening>> {
+    let check = Check { below, project: &project, directory };
+    check.backend()?;
+    check.network()?;
+    check.limits()?;
+    check.environment()?;
+    check.lists()?;
+    check.user_only()?;
+    let moved = check.workspace()?;
+
+    let files = &mut project.config.filesystem;
+    // They lie beneath what is allowed already; to list them again would follow a symlink planted since.
+    files.read = None;
+    files.write = None;
+    project.config.env.pass = None;
+    project.config.allow_weaker.clear();
+    if let Some(moved) = moved {
+        let hidden = moved.patterns(below.config.filesystem.hide.as_deref().unwrap_or_default());
+        if !hidden.is_empty() {
+            files.hide.get_or_insert_default().extend(hidden);
+        }
+        let protected = moved.patterns(&below.protected());
+        if !protected.is_empty() {
+            files.protect.get_or_insert_default().extend(protected);
+        }
+    }
+    if files.protect.is_some() && below.config.filesystem.protect.is_none() {
+        below.config.filesystem.protect = Some(below.protected());
+    }
+    Ok(project)
+}
+
+struct Check<'a> {
+    below: &'a Merged,
+    project: &'a Layer,
+    directory: &'a Path,
+}
+
+impl Check<'_> {
+    fn widens(&self, key: &str, value: impl Display, below: impl Display) -> Result<(), Box<Widening>> {
+        self.widens_another(key, value, below, key)
+    }
+
+    /// A value of `key` that would widen what `other` says.
+    fn widens_another(
+        &self,
+        key: &str,
+        value: impl Display,
+        below: impl Display,
+        other: &str,
+    ) -> Result<(), Box<Widening>> {
+        Err(Box::new(Widening {
+            place: self.project.source(key),
+            key: key.to_owned(),
+            value: value.to_string(),
+            below: below.to_string(),
+            set_at: self.below.sources.last(other).clone(),
+        }))
+    }
+
+    fn backend(&self) -> Result<(), Box<Widening>> {
+        let Some(asked) = self.project.selection else { return Ok(()) };
+        let below = self.below.selection;
+        let isolates = |backend| !matches!(backend, Backend::E2b | Backend::Outer | Backend::Local);
+        match (below, asked) {
+            _ if below == asked => Ok(()),
+            (Selection::Auto, Selection::Only(backend)) if isolates(backend) => Ok(()),
+            _ => self.widens("backend", quoted(asked), below),
+        }
+    }
+
+    fn network(&self) -> Result<(), Box<Widening>> {
+        let Some(asked) = &self.project.config.network else { return Ok(()) };
+        match (self.below.network(), asked) {
+            (_, Network::Closed) | (Network::Open, _) => Ok(()),
+            (below, Network::Open) => self.widens("network.mode", quoted("open"), below),
+            (below, Network::Allow(rules)) => {
+                let covered = |rule| below.rules().iter().any(|own| own.covers(rule));
+                let Some(wider) = rules.iter().find(|rule| !covered(rule)) else { return Ok(()) };
+                let own: Vec<_> = below.rules().iter().map(ToString::to_string).collect();
+                let own = if own.is_empty() { below.mode().to_owned() } else { own.join(", ") };
+                self.widens("network.allow", quoted(wider), own)
+            }
+        }
+    }
+
+    fn limits(&self) -> Result<(), Box<Widening>> {
+        let (own, below) = (&self.project.config.limits, &self.below.config.limits);
+        self.limit("limits.time", own.time, below.time, quoted)?;
+        self.limit("limits.memory", own.memory, below.memory, quoted)?;
+        self.limit("limits.cpus", own.cpus, below.cpus, |cpus| cpus.to_string())?;
+        self.limit("limits.processes", own.processes, below.processes, |processes| processes.to_string())?;
+        self.limit("limits.output", own.output, below.output.or(Some(Policy::OUTPUT)), quoted)?;
+        self.limit("limits.tmp", own.tmp, below.tmp.or(Some(Policy::TMP)), quoted)?;
+        self.limit("limits.disk", own.disk, below.disk, quoted)
+    }
+
+    fn limit<T: PartialOrd + Display>(
+        &self,
+        key: &str,
+        own: Option<T>,
+        below: Option<T>,
+        shown: impl Fn(T) -> String,
+    ) -> Result<(), Box<Widening>> {
+        match (own, below) {
+            (Some(own), Some(below)) if own > below => self.widens(key, shown(own), below),
+            _ => Ok(()),
+        }
+    }
+
+    fn environment(&self) -> Result<(), Box<Widening>> {
+        let below = &self.below.config.env;
+        let passed = below.pass.as_deref().unwrap_or_default();
+        let own = &self.project.config.env;
+        if let Some(name) = own.pass.iter().flatten().find(|name| !passed.contains(name)) {
+            return self.widens("env.pass", quoted(name), listed(passed));
+        }
+        for (name, value) in &own.set {
+            let key = format!("env.set.{name}");
+            match below.set.get(name) {
+                Some(said) if said != value => return self.widens(&key, quoted(value), said),
+                None if passed.contains(name) => {
+                    return self.widens_another(&key, quoted(value), listed(passed), "env.pass");
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// What can be read is what can be written and more.
+    fn lists(&self) -> Result<(), Box<Widening>> {
+        let (own, below) = (&self.project.config.filesystem, &self.below.config.filesystem);
+        let written = below.write.as_deref().unwrap_or_default();
+        let read = below.read.as_deref().unwrap_or_default();
+        let beneath = |path: &Path, allowed: &[PathBuf]| {
+            let path = self.absolute(path);
+            allowed.iter().filter_map(|allowed| self.absolute(allowed)).any(|allowed| {
+                // `None` climbs with `..`, and nobody knows where to.
+                path.as_ref().is_some_and(|path| path.starts_with(&allowed))
+            })
+        };
+        for path in own.write.iter().flatten() {
+            if !beneath(path, written) {
+                return self.widens("filesystem.write", quoted(path.display()), paths(written));
+            }
+        }
+        for path in own.read.iter().flatten() {
+            if !beneath(path, read) && !beneath(path, written) {
+                return self.widens("filesystem.read", quoted(path.display()), paths(read));
+            }
+        }
+        let allowed = &self.below.config.allow_weaker;
+        match self.project.config.allow_weaker.iter().find(|clause| !allowed.contains(clause)) {
+            Some(clause) => self.widens("allow_weaker", quoted(clause), listed(allowed)),
+            None => Ok(()),
+        }
+    }
+
+    /// Keys that are the user's and the system's alone.
+    fn user_only(&self) -> Result<(), Box<Widening>> {
+        let (own, below) = (&self.project.config, &self.below.config);
+        let path = |path: &Option<PathBuf>| path.as_ref().map_or("unset".to_owned(), |path| path.display().to_string());
+        if own.workspace_root.is_some() {
+            return self.widens("workspace_root", quoted(path(&own.workspace_root)), path(&below.workspace_root));
+        }
+        if let Some(asked) = own.allow_workspace.first() {
+            return self.widens("allow_workspace", quoted(asked.display()), paths(&below.allow_workspace));
+        }
+        if let Some(store) = own.audit.store {
+            return self.widens("audit.store", quoted(store), below.audit.store.unwrap_or_default());
+        }
+        if own.audit.dir.is_some() {
+            return self.widens("audit.dir", quoted(path(&own.audit.dir)), path(&below.audit.dir));
+        }
+        Ok(())
+    }
+
+    /// A project may choose a directory within its own; patterns that are relative to the old one move with it.
+    fn workspace(&self) -> Result<Option<Moved>, Box<Widening>> {
+        const KEY: &str = "filesystem.workspace";
+        let Some(asked) = &self.project.config.filesystem.workspace else { return Ok(None) };
+        let below = self.below.config.filesystem.workspace.clone().unwrap_or_else(|| Workspace::at("."));
+        let inner = self.absolute(&asked.source).filter(|new| new.starts_with(self.directory)).and_then(|new| {
+            let old = self.absolute(&below.source)?;
+            new.strip_prefix(old).ok().map(Path::to_owned)
+        });
+        let Some(inner) = inner else { return self.widens(KEY, quoted(asked), below).map(|()| None) };
+        if inner.as_os_str().is_empty() {
+            return Ok(None);
+        }
+        let moved = Moved { inner };
+        let hidden = self.below.config.filesystem.hide.clone().unwrap_or_default();
+        for (key, globs) in [("filesystem.hide", hidden), ("filesystem.protect", self.below.protected())] {
+            if let Some(glob) = globs.iter().find(|glob| !moved.can_move(glob)) {
+                self.widens_another(KEY, quoted(asked), glob, key)?;
+            }
+        }
+        Ok(Some(moved))
+    }
+
+    /// The path from the root, by name alone; none when it climbs with `..`.
+    fn absolute(&self, path: &Path) -> Option<PathBuf> {
+        let path = self.directory.join(path);
+        let climbs = path.components().any(|component| component == Component::ParentDir);
+        (!climbs).then(|| path.components().collect())
+    }
+}
+
+/// A workspace that moved to a directory within the old one.
+struct Moved {
+    inner: PathBuf,
+}
+
+impl Moved {
+    /// Whether a pattern means the same files after the move, or can be rewritten so that it does.
+    fn can_move(&self, glob: &PathGlob) -> bool {
+        match glob.as_literal() {
+            // The new workspace itself, or a directory around it, is what the pattern names.
+            Some(literal) => !self.inner.starts_with(literal),
+            // `**/name` means the same wherever it starts.
+            None => glob.as_str().strip_prefix("**/").is_some_and(|rest| !rest.contains('/') && !rest.contains("**")),
+        }
+    }
+
+    /// The patterns that have to be added for the new workspace.
+    fn patterns(&self, globs: &[PathGlob]) -> Vec<PathGlob> {
+        let inside = globs.iter().filter_map(|glob| glob.as_literal()?.strip_prefix(&self.inner).ok());
+        inside.filter_map(|rest| rest.to_str()?.parse().ok()).collect()
+    }
+}
+
+fn quoted(value: impl Display) -> String {
+    format!("{:?}", value.to_string())
+}
+
+fn listed<T: Display>(items: impl IntoIterator<Item = T>) -> String {
+    let items: Vec<_> = items.into_iter().map(quoted).collect();
+    format!("[{}]", items.join(", "))
+}
+
+fn paths(paths: &[PathBuf]) -> String {
+    listed(paths.iter().map(|path| path.display()))
+}

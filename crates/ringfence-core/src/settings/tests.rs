@@ -1,0 +1,75 @@
+mod explained;
+mod layers;
+mod narrowing;
+
+use super::*;
+
+/// The layers of one test.
+#[derive(Default)]
+struct Given {
+    files: Vec<LayerText>,
+    variables: Vec<(&'static str, &'static str)>,
+    flags: Config,
+}
+
+impl Given {
+    fn file(mut self, origin: Origin, text: &str) -> Self {
+        let path = match origin {
+            Origin::System => "/etc/ringfence/config.toml",
+            Origin::User => "/home/ada/.config/ringfence/config.toml",
+            Origin::Project => "ringfence.toml",
+            Origin::Given => "policy.toml",
+        };
+        self.files.push(LayerText { origin, path: path.into(), text: text.to_owned() });
+        self
+    }
+
+    fn system(self, text: &str) -> Self {
+        self.file(Origin::System, text)
+    }
+
+    fn user(self, text: &str) -> Self {
+        self.file(Origin::User, text)
+    }
+
+    fn project(self, text: &str) -> Self {
+        self.file(Origin::Project, text)
+    }
+
+    fn variable(mut self, name: &'static str, value: &'static str) -> Self {
+        self.variables.push((name, value));
+        self
+    }
+
+    fn flags(mut self, policy: Policy) -> Self {
+        self.flags = policy.into();
+        self
+    }
+
+    fn load(self) -> Result<Settings, SettingsError> {
+        Settings::load(Inputs {
+            files: &self.files,
+            variables: self.variables.into_iter().map(|(name, value)| (name.into(), value.into())),
+            flags: self.flags,
+            home: Some(Path::new("/home/ada")),
+            directory: Path::new("/home/ada/app"),
+        })
+    }
+}
+
+#[track_caller]
+fn refuse(given: Given, message: &str) -> SettingsError {
+    let error = given.load().expect_err("must be refused");
+    assert_eq!(error.to_string(), message);
+    error
+}
+
+#[track_caller]
+fn check_source(settings: &Settings, key: &str, source: &str) {
+    let sources: Vec<_> = settings.sources.of(key).iter().map(ToString::to_string).collect();
+    assert_eq!(sources.join(" + "), source, "{key}");
+}
+
+fn given() -> Given {
+    Given::default()
+}

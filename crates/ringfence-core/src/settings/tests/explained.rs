@@ -1,0 +1,67 @@
+use super::*;
+
+fn rows(given: Given) -> Vec<String> {
+    let row = |row: Explained| {
+        let sources: Vec<_> = row.sources.iter().map(ToString::to_string).collect();
+        format!("{} = {} ({})", row.key, row.value, sources.join(" + "))
+    };
+    given.load().unwrap().explain().into_iter().map(row).collect()
+}
+
+#[test]
+fn every_value_is_explained_even_when_nobody_said_any() {
+    let expected = [
+        "backend = auto",
+        "filesystem.workspace = .",
+        "filesystem.read = []",
+        "filesystem.write = []",
+        "filesystem.hide = []",
+        "filesystem.protect = [.git/hooks, .git/config]",
+        "network.mode = closed",
+        "network.allow = []",
+        "limits.time = unset",
+        "limits.memory = unset",
+        "limits.cpus = unset",
+        "limits.processes = unset",
+        "limits.output = 10M",
+        "limits.tmp = 1G",
+        "limits.disk = unset",
+        "env.pass = []",
+        "require = []",
+        "allow_weaker = []",
+        "workspace_root = unset",
+        "allow_workspace = []",
+        "audit.store = on_error",
+        "audit.dir = artifacts/executions",
+        "code.block_dangerous_imports = false",
+        "code.store = on_error",
+    ];
+    assert_eq!(rows(given()), expected.map(|row| format!("{row} (built-in default)")));
+}
+
+#[test]
+fn every_key_of_the_table_is_explained() {
+    let explained = given().user("env.set.A = '1'").load().unwrap().explain();
+    for key in KEYS {
+        assert!(explained.iter().any(|row| row.key.starts_with(key.name)), "{}", key.name);
+    }
+}
+
+#[test]
+fn a_value_names_where_it_was_said_and_a_variable_keeps_its_secret() {
+    let rows = rows(
+        given()
+            .user("[env]\nset = { TOKEN = 'hunter22' }\n[filesystem]\nhide = ['a']")
+            .variable("RINGFENCE_HIDE", "b")
+            .variable("SANDBOX_MODE", "auto")
+            .flags(Policy::default().cpus(1.5)),
+    );
+    for row in [
+        "backend = bwrap, else outer in a container, else local (SANDBOX_MODE)",
+        "filesystem.hide = [a, b] (/home/ada/.config/ringfence/config.toml:4 + RINGFENCE_HIDE)",
+        "limits.cpus = 1.5 (--cpus)",
+        "env.set.TOKEN = *** (/home/ada/.config/ringfence/config.toml:2)",
+    ] {
+        assert!(rows.iter().any(|own| own == row), "{row} is not in {rows:#?}");
+    }
+}

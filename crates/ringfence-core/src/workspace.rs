@@ -1,0 +1,297 @@
+//! Which directories may be a workspace.
+//!
+//! A workspace is writable inside, so a careless one would hand over what a sandbox is there to keep: a home
+//! directory, the system's files, every file there is. Both the path as given and the path it resolves to are
+//! judged, so that neither a name nor a symlink gets around a rule.
+
+use std::path::{Component, Path, PathBuf};
+
+use crate::Fault;
+
+/// What the judgement depends on.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// The caller's home directory, resolved.
+    pub home: Option<PathBuf>,
+    /// The one tree that all workspaces must lie in, resolved.
+    pub workspace_root: Option<PathBuf>,
+    /// Directories that may be workspaces, and hold them, although a rule forbids it.
+    pub allow_workspace: Vec<PathBuf>,
+    /// The project whose own file chose the workspace, resolved: such a workspace must lie in it.
+    pub project: Option<PathBuf>,
+}
+
+/// Why a directory cannot be a workspace.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorkspaceRefusal {
+    /// It is everything.
+    #[error("`{path}` cannot be a workspace: it is the root of the filesystem")]
+    Root {
+        /// The path that is refused.
+        path: PathBuf,
+    },
+    /// It is a home directory, or a directory of them.
+    #[error("`{path}` cannot be a workspace: it is a home directory, or holds one")]
+    Home {
+        /// The path that is refused.
+        path: PathBuf,
+    },
+    /// It belongs to the system.
+    #[error("`{path}` cannot be a workspace: it is in the system directory `{system}`")]
+    System {
+        /// The path that is refused.
+        path: PathBuf,
+        /// The system directory.
+        system: PathBuf,
+    },
+    /// It is outside the tree that all workspaces must lie in.
+    #[error("`{path}` cannot be a workspace: `workspace_root` limits workspaces to `{root}`")]
+    OutsideRoot {
+        /// The path that is refused.
+        path: PathBuf,
+        /// The tree.
+        root: PathBuf,
+    },
+    /// A project's own file chose a directory that is not the project's.
+    #[error("`{path}` cannot be a workspace: the project's `ringfence.toml` chose it, and it is outside `{project}`")]
+    OutsideProject {
+        /// The path that is refused.
+        path: PathBuf,
+        /// The project.
+        project: PathBuf,
+    },
+    /// The caller did not resolve the path.
+    #[error("`{path}` was not resolved: it is relative or contains `..`")]
+    Unresolved {
+        /// The path that is refused.
+        path: PathBuf,
+    },
+}
+
+impl WorkspaceRefusal {
+    /// Whose move it is.
+    pub const fn fault(&self) -> Fault {
+        match self {
+            WorkspaceRefusal::Unresolved { .. } => Fault::Bug,
+            _ => Fault::User,
+        }
+    }
+
+    /// How to go on.
+    pub fn hint(&self) -> String {
+        let allow = |path: &Path| {
+            format!(
+                "choose a directory of its own, or allow this one in your own config.toml: allow_workspace = [\"{}\"]",
+                path.display()
+            )
+        };
+        match self {
+            WorkspaceRefusal::Root { .. } => "name the directory to work in: --workspace DIR".to_owned(),
+            WorkspaceRefusal::Home { path } | WorkspaceRefusal::System { path, .. } => allow(path),
+            WorkspaceRefusal::OutsideRoot { root, .. } => {
+                format!("choose a directory beneath `{}`, or change `workspace_root` where it is set", root.display())
+            }
+            WorkspaceRefusal::OutsideProject { .. } => "choose it yourself: --workspace DIR".to_owned(),
+            WorkspaceRefusal::Unresolved { .. } => "this is a bug in ringfence; please report it".to_owned(),
+        }
+    }
+}
+
+/// The system's directories; `/var/tmp` and `/var/folders` are everybody's.
+const SYSTEM: [&str; 15] = [
+    "/etc", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/boot", "/dev", "/proc", "/sys", "/root",
+    "/run", "/var",
+];
+const SHARED: [&str; 2] = ["/var/tmp", "/var/folders"];
+
+/// Judges a workspace by the path as given and the path it resolves to.
+pub fn validate(given: &Path, resolved: &Path, rules: &Rules) -> Result<(), WorkspaceRefusal> {
+    if !resolved.is_absolute() || resolved.components().any(|component| component == Component::ParentDir) {
+        return Err(WorkspaceRefusal::Unresolved { path: resolved.to_owned() });
+    }
+    // A relative path says nothing of its own about where it leads.
+    if given.is_absolute() {
+        judge(&without_dots(given), rules)?;
+    }
+    judge(&without_dots(resolved), rules)?;
+    if let Some(root) = rules.workspace_root.as_ref().filter(|root| !resolved.starts_with(root)) {
+        return Err(WorkspaceRefusal::OutsideRoot { path: resolved.to_owned(), root: root.clone() });
+    }
+    if let Some(project) = rules.project.as_ref().filter(|project| !resolved.starts_with(project)) {
+        return Err(WorkspaceRefusal::OutsideProject { path: resolved.to_owned(), project: project.clone() });
+    }
+    Ok(())
+}
+
+fn judge(path: &Path, rules: &Rules) -> Result<(), WorkspaceRefusal> {
+    let owned = || path.to_owned();
+    if path == Path::new("/") {
+        return Err(WorkspaceRefusal::Root { path: owned() });
+    }
+    if rules.allow_workspace.iter().any(|allowed| path.starts_with(allowed)) {
+        return Ok(());
+    }
+    let homes = Path::new("/home");
+    let holds_home = rules.home.as_ref().is_some_and(|home| home.starts_with(path));
+    if holds_home || path == homes || path.parent() == Some(homes) || path == Path::new("/root") {
+        return Err(WorkspaceRefusal::Home { path: owned() });
+    }
+    if SHARED.iter().any(|shared| path.starts_with(shared)) {
+        return Ok(());
+    }
+    match SYSTEM.iter().find(|system| path.starts_with(system)) {
+        Some(system) => Err(WorkspaceRefusal::System { path: owned(), system: system.into() }),
+        None => Ok(()),
+    }
+}
+
+/// The path with `.` and `..` taken out by name alone.
+fn without_dots(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::CurDir => {}
+            Component::ParentDir => drop(plain.pop()),
+            other => plain.push(other),
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules() -> Rules {
+        Rules { home: Some("/home/ada".into()), ..Rules::default() }
+    }
+
+    #[track_caller]
+    fn allow(path: &str, rules: &Rules) {
+        assert_eq!(validate(Path::new(path), Path::new(path), rules), Ok(()), "{path}");
+    }
+
+    #[track_caller]
+    fn refuse(given: &str, resolved: &str, rules: &Rules, message: &str) {
+        let refusal = validate(Path::new(given), Path::new(resolved), rules).unwrap_err();
+        assert_eq!(refusal.to_string(), message);
+        assert!(!refusal.hint().is_empty());
+    }
+
+    #[test]
+    fn ordinary_directories_are_allowed() {
+        for path in [
+            "/home/ada/src",
+            "/srv/app",
+            "/tmp/x",
+            "/opt/x",
+            "/work",
+            "/var/tmp",
+            "/var/tmp/x",
+            "/var/folders/a/b",
+            "/libraries/x",
+            "/usrlocal",
+            "/mnt/data",
+        ] {
+            allow(path, &rules());
+        }
+    }
+
+    #[test]
+    fn the_root_is_refused_however_it_is_written_and_cannot_be_allowed() {
+        let message = "`/` cannot be a workspace: it is the root of the filesystem";
+        refuse("/", "/", &rules(), message);
+        refuse("/tmp/..", "/tmp", &rules(), message);
+        refuse("link", "/", &Rules { allow_workspace: vec!["/".into()], ..rules() }, message);
+    }
+
+    #[test]
+    fn home_directories_themselves_are_refused() {
+        for path in ["/home/ada", "/home/bob", "/home", "/root"] {
+            let message = format!("`{path}` cannot be a workspace: it is a home directory, or holds one");
+            refuse(path, path, &rules(), &message);
+        }
+        let elsewhere = Rules { home: Some("/users/ada".into()), ..Rules::default() };
+        refuse(
+            "x",
+            "/users/ada",
+            &elsewhere,
+            "`/users/ada` cannot be a workspace: it is a home directory, or holds one",
+        );
+        refuse("x", "/users", &elsewhere, "`/users` cannot be a workspace: it is a home directory, or holds one");
+        allow("/users/ada/src", &elsewhere);
+    }
+
+    #[test]
+    fn system_directories_and_all_beneath_are_refused() {
+        for system in SYSTEM {
+            for path in [system.to_owned(), format!("{system}/a/b")] {
+                if path == "/root" {
+                    continue;
+                }
+                let message = format!("`{path}` cannot be a workspace: it is in the system directory `{system}`");
+                refuse(&path, &path, &rules(), &message);
+            }
+        }
+        refuse(
+            "/x",
+            "/var/tmpfoo",
+            &rules(),
+            "`/var/tmpfoo` cannot be a workspace: it is in the system directory `/var`",
+        );
+    }
+
+    #[test]
+    fn a_symlink_helps_in_neither_direction() {
+        let message = "`/etc/x` cannot be a workspace: it is in the system directory `/etc`";
+        refuse("/tmp/link", "/etc/x", &rules(), message);
+        refuse("/etc/x", "/tmp/target", &rules(), message);
+        refuse("/tmp/../etc/x", "/tmp/target", &rules(), message);
+        refuse("link", "/etc/x", &rules(), message);
+    }
+
+    #[test]
+    fn an_exception_opens_the_named_directory_and_what_is_beneath() {
+        let root = Rules { home: Some("/root".into()), allow_workspace: vec!["/root/src".into()], ..Rules::default() };
+        allow("/root/src", &root);
+        allow("/root/src/app", &root);
+        refuse("x", "/root/srcs", &root, "`/root/srcs` cannot be a workspace: it is in the system directory `/root`");
+        refuse("x", "/root", &root, "`/root` cannot be a workspace: it is a home directory, or holds one");
+        allow("/home/ada", &Rules { allow_workspace: vec!["/home/ada".into()], ..rules() });
+        let refusal = validate(Path::new("x"), Path::new("/root/a"), &root).unwrap_err();
+        assert!(refusal.hint().ends_with("allow_workspace = [\"/root/a\"]"), "{}", refusal.hint());
+    }
+
+    #[test]
+    fn a_workspace_root_limits_even_what_is_allowed() {
+        let limited =
+            Rules { workspace_root: Some("/srv".into()), allow_workspace: vec!["/etc/app".into()], ..Rules::default() };
+        allow("/srv/app", &limited);
+        let outside = "cannot be a workspace: `workspace_root` limits workspaces to `/srv`";
+        refuse("/srv/link", "/tmp/app", &limited, &format!("`/tmp/app` {outside}"));
+        refuse("x", "/etc/app", &limited, &format!("`/etc/app` {outside}"));
+        refuse("x", "/srvs", &limited, &format!("`/srvs` {outside}"));
+    }
+
+    #[test]
+    fn a_project_cannot_choose_its_way_out_by_a_symlink() {
+        let project = Rules { project: Some("/work/app".into()), ..rules() };
+        allow("/work/app/sub", &project);
+        refuse(
+            "/work/app/link",
+            "/work/other",
+            &project,
+            "`/work/other` cannot be a workspace: the project's `ringfence.toml` chose it, \
+             and it is outside `/work/app`",
+        );
+    }
+
+    #[test]
+    fn a_path_that_was_not_resolved_is_a_bug() {
+        for path in ["src", "/tmp/../etc"] {
+            let message = format!("`{path}` was not resolved: it is relative or contains `..`");
+            refuse("x", path, &rules(), &message);
+        }
+    }
+}

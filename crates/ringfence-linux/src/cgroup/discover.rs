@@ -1,0 +1,219 @@
+//! Where the control groups of this process are, out of `/proc/self/cgroup` and `/proc/self/mountinfo`.
+//!
+//! Pure: text in, paths out (cgroups(7), proc_pid_mountinfo(5)).
+
+use std::path::{Path, PathBuf};
+
+/// Every hierarchy that is mounted where this process sees it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Hierarchies {
+    /// The one hierarchy of version 2, with or without controllers.
+    pub(super) unified: Option<Place>,
+    /// The hierarchies of version 1.
+    pub(super) legacy: Vec<Legacy>,
+}
+
+/// A hierarchy of version 1 and the controllers that are bound to it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Legacy {
+    pub(super) controllers: Vec<String>,
+    pub(super) place: Place,
+}
+
+/// A hierarchy's mount point and this process's group below it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) mount: PathBuf,
+    pub(super) own: PathBuf,
+}
+
+impl Hierarchies {
+    /// Reads both files' texts.
+    pub(super) fn parse(memberships: &str, mounts: &str) -> Self {
+        let memberships: Vec<Membership<'_>> = memberships.lines().filter_map(Membership::parse).collect();
+        let mounts: Vec<Mount> = mounts.lines().filter_map(Mount::parse).collect();
+        let mut found = Self::default();
+        for membership in &memberships {
+            let mut candidates = mounts.iter().filter(|mount| mount.carries(membership));
+            let Some(first) = candidates.clone().next() else { continue };
+            // One hierarchy may be mounted more than once, and with another root: take a mount that shows our group.
+            let mount = candidates.find(|mount| mount.below(membership.path).is_some()).unwrap_or(first);
+            let place = mount.place(membership.path);
+            if membership.controllers.is_empty() {
+                found.unified = Some(place);
+            } else {
+                let controllers = membership.controllers.iter().map(|&name| name.to_owned()).collect();
+                found.legacy.push(Legacy { controllers, place });
+            }
+        }
+        found
+    }
+
+    /// Returns this process's place in the version-1 hierarchy of a controller.
+    pub(super) fn legacy(&self, controller: &str) -> Option<&Place> {
+        let mut bound = self.legacy.iter().filter(|legacy| legacy.controllers.iter().any(|name| name == controller));
+        bound.next().map(|legacy| &legacy.place)
+    }
+}
+
+/// A line of `/proc/self/cgroup`: `number:controllers:path`.
+struct Membership<'text> {
+    controllers: Vec<&'text str>,
+    path: &'text Path,
+}
+
+impl<'text> Membership<'text> {
+    fn parse(line: &'text str) -> Option<Self> {
+        let mut fields = line.splitn(3, ':');
+        let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+        let controllers = controllers.split(',').filter(|name| !name.is_empty()).collect();
+        Some(Self { controllers, path: Path::new(path) })
+    }
+}
+
+/// A line of `/proc/self/mountinfo` whose filesystem is `cgroup` or `cgroup2`.
+struct Mount {
+    root: PathBuf,
+    point: PathBuf,
+    /// `None` for version 2.
+    options: Option<Vec<String>>,
+}
+
+impl Mount {
+    fn parse(line: &str) -> Option<Self> {
+        let (mount, filesystem) = line.split_once(" - ")?;
+        let mut mount = mount.split(' ').skip(3);
+        let (root, point) = (unescape(mount.next()?), unescape(mount.next()?));
+        let mut filesystem = filesystem.split(' ');
+        let options = match filesystem.next()? {
+            "cgroup2" => None,
+            "cgroup" => Some(filesystem.nth(1)?.split(',').map(str::to_owned).collect()),
+            _ => return None,
+        };
+        Some(Self { root: root.into(), point: point.into(), options })
+    }
+
+    fn carries(&self, membership: &Membership<'_>) -> bool {
+        match &self.options {
+            None => membership.controllers.is_empty(),
+            Some(options) => membership.controllers.iter().any(|name| options.iter().any(|option| option == name)),
+        }
+    }
+
+    fn below<'path>(&self, path: &'path Path) -> Option<&'path Path> {
+        path.strip_prefix(&self.root).ok().filter(|path| !path.starts_with(".."))
+    }
+
+    /// A group that the mount does not show (a container's mount seen from outside its namespace) is replaced by the
+    /// topmost one that it shows.
+    fn place(&self, path: &Path) -> Place {
+        let own = match self.below(path) {
+            Some(below) if below != Path::new("") => self.point.join(below),
+            _ => self.point.clone(),
+        };
+        Place { mount: self.point.clone(), own }
+    }
+}
+
+/// Undoes the kernel's octal escapes of space, tab, newline and backslash.
+fn unescape(field: &str) -> String {
+    let mut pieces = field.split('\\');
+    let mut plain = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        let code = piece.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match code {
+            Some(code) => {
+                plain.push(char::from(code));
+                plain.push_str(&piece[3..]);
+            }
+            None => {
+                plain.push('\\');
+                plain.push_str(piece);
+            }
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(mount: &str, own: &str) -> Place {
+        Place { mount: mount.into(), own: own.into() }
+    }
+
+    #[test]
+    fn a_pure_version_2_host_has_one_hierarchy() {
+        let found = Hierarchies::parse(
+            "0::/user.slice/user-1000.slice/user@1000.service/app.slice/term.scope\n",
+            "24 30 0:22 / /sys/kernel/security rw,nosuid - securityfs securityfs rw\n\
+             35 24 0:30 / /sys/fs/cgroup rw,nosuid,nodev,noexec,relatime shared:9 - cgroup2 cgroup2 rw,nsdelegate\n",
+        );
+        let own = "/sys/fs/cgroup/user.slice/user-1000.slice/user@1000.service/app.slice/term.scope";
+        assert_eq!(found.unified, Some(place("/sys/fs/cgroup", own)));
+        assert!(found.legacy.is_empty());
+    }
+
+    #[test]
+    fn a_version_1_host_has_a_hierarchy_per_controller_or_pair() {
+        let found = Hierarchies::parse(
+            "4:memory:/user.slice\n3:cpu,cpuacct:/\n2:pids:/user.slice/user-0.slice\n1:name=systemd:/user.slice\n",
+            "30 25 0:26 / /sys/fs/cgroup/memory rw shared:10 - cgroup cgroup rw,memory\n\
+             31 25 0:27 / /sys/fs/cgroup/cpu,cpuacct rw shared:11 - cgroup cgroup rw,cpu,cpuacct\n\
+             32 25 0:28 / /sys/fs/cgroup/pids rw shared:12 - cgroup cgroup rw,pids\n\
+             33 25 0:29 / /sys/fs/cgroup/systemd rw shared:13 - cgroup cgroup rw,xattr,name=systemd\n",
+        );
+        assert_eq!(found.unified, None);
+        assert_eq!(found.legacy("memory"), Some(&place("/sys/fs/cgroup/memory", "/sys/fs/cgroup/memory/user.slice")));
+        assert_eq!(found.legacy("cpu"), Some(&place("/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/cpu,cpuacct")));
+        assert_eq!(found.legacy("pids").unwrap().own, Path::new("/sys/fs/cgroup/pids/user.slice/user-0.slice"));
+        assert_eq!(found.legacy("io"), None);
+        assert_eq!(found.legacy.len(), 4);
+    }
+
+    #[test]
+    fn a_hybrid_host_has_both() {
+        let found = Hierarchies::parse(
+            "4:memory:/jobs/a\n1:cpu:/\n0::/\n",
+            "32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n\
+             35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n\
+             41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n",
+        );
+        assert_eq!(found.unified, Some(place("/sys/fs/cgroup/unified", "/sys/fs/cgroup/unified")));
+        assert_eq!(found.legacy("memory"), Some(&place("/sys/fs/cgroup/memory", "/sys/fs/cgroup/memory/jobs/a")));
+    }
+
+    #[test]
+    fn a_container_sees_its_own_group_at_the_mount_point() {
+        // With a cgroup namespace both sides say `/`; without one both name the group on the host.
+        for root in ["/", "/docker/5f0c"] {
+            let found = Hierarchies::parse(
+                &format!("0::{root}\n"),
+                &format!("700 650 0:30 {root} /sys/fs/cgroup ro,nosuid,nodev,noexec,relatime - cgroup2 cgroup rw\n"),
+            );
+            assert_eq!(found.unified, Some(place("/sys/fs/cgroup", "/sys/fs/cgroup")));
+        }
+    }
+
+    #[test]
+    fn a_group_outside_of_the_mount_is_replaced_by_the_topmost_visible_one() {
+        let found = Hierarchies::parse("0::/../other\n", "700 650 0:30 / /sys/fs/cgroup rw - cgroup2 cgroup rw\n");
+        assert_eq!(found.unified, Some(place("/sys/fs/cgroup", "/sys/fs/cgroup")));
+    }
+
+    #[test]
+    fn the_mount_that_shows_the_group_is_preferred() {
+        let found = Hierarchies::parse(
+            "0::/b/c\n",
+            "50 1 0:30 /a /mnt/a rw - cgroup2 cgroup rw\n51 1 0:30 /b /mnt/with\\040space rw - cgroup2 cgroup rw\n",
+        );
+        assert_eq!(found.unified, Some(place("/mnt/with space", "/mnt/with space/c")));
+    }
+
+    #[test]
+    fn a_host_without_control_groups_has_none() {
+        assert_eq!(Hierarchies::parse("", "24 30 0:22 / /proc rw - proc proc rw\n"), Hierarchies::default());
+        assert_eq!(Hierarchies::parse("0::/\n", "not a mount\n"), Hierarchies::default());
+    }
+}

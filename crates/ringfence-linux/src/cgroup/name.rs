@@ -1,0 +1,131 @@
+//! Names of groups, which tell whose they are, and the sweep of those whose owner is gone.
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use fs_err as fs;
+
+use super::directory::Directory;
+
+/// The leaf into which ringfence steps aside, so that its own group may pass controllers on.
+pub(super) const SELF: &str = "ringfence-self";
+
+/// `ringfence-<pid>-<start time in ticks>-<n>`: a pid alone would come back with another process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Name {
+    owner: Process,
+    count: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Process {
+    pid: u32,
+    started: u64,
+}
+
+impl Name {
+    /// Makes a name that this process has not used yet.
+    pub(super) fn next() -> std::io::Result<Self> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let stat = fs::read_to_string("/proc/self/stat")?;
+        let owner = Process::parse(&stat).ok_or(std::io::ErrorKind::InvalidData)?;
+        Ok(Self { owner, count: COUNT.fetch_add(1, Ordering::Relaxed) })
+    }
+
+    fn owner_is_gone(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.owner.pid)).unwrap_or_default();
+        Process::parse(&stat) != Some(self.owner)
+    }
+}
+
+impl Process {
+    /// Reads proc_pid_stat(5): the command's name, in parentheses, may hold anything, parentheses included.
+    fn parse(stat: &str) -> Option<Self> {
+        let pid = stat.split_once(' ')?.0.parse().ok()?;
+        let started = stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()?;
+        Some(Self { pid, started })
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "ringfence-{}-{}-{}", self.owner.pid, self.owner.started, self.count)
+    }
+}
+
+impl FromStr for Name {
+    type Err = NotOurs;
+
+    fn from_str(name: &str) -> Result<Self, NotOurs> {
+        let mut numbers = name.strip_prefix("ringfence-").ok_or(NotOurs)?.split('-').map(str::parse::<u64>);
+        let mut number = || numbers.next().and_then(Result::ok).ok_or(NotOurs);
+        let (pid, started, count) = (number()?, number()?, number()?);
+        if numbers.next().is_some() {
+            return Err(NotOurs);
+        }
+        Ok(Self { owner: Process { pid: u32::try_from(pid).map_err(|_| NotOurs)?, started }, count })
+    }
+}
+
+/// The name is not one of a run.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct NotOurs;
+
+/// Ends and removes the groups in a directory whose owner is gone; whatever cannot be removed is left to the next sweep.
+///
+/// Processes of another pid namespace look as if they were gone: a group counts as abandoned only if nobody holds its
+/// lock either.
+pub(super) fn sweep(parent: &Path) {
+    let Ok(entries) = fs::read_dir(parent) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_str().and_then(|name| name.parse::<Name>().ok());
+        if name.is_some_and(|name| name.owner_is_gone())
+            && let Ok(abandoned) = Directory::adopt(entry.path())
+        {
+            let _ = abandoned.kill(); // the removal below fails if anything lives on
+            let _ = abandoned.remove(); // the next sweep tries again
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_read_back_as_it_was_written() {
+        let name = Name::next().unwrap();
+        assert_eq!(name.to_string().parse(), Ok(name));
+        assert_ne!(Name::next().unwrap(), name);
+        assert!(!name.owner_is_gone());
+    }
+
+    #[test]
+    fn names_of_others_are_not_ours() {
+        for name in [
+            "ringfence-self",
+            "ringfence-1-2",
+            "ringfence-1-2-3-4",
+            "ringfence-1-2-x",
+            "user.slice",
+            "ringfence-4294967296-1-1",
+        ] {
+            assert_eq!(name.parse::<Name>(), Err(NotOurs), "{name}");
+        }
+    }
+
+    #[test]
+    fn an_owner_is_gone_when_its_pid_came_back_with_another_start() {
+        let mut name = Name::next().unwrap();
+        name.owner.started += 1;
+        assert!(name.owner_is_gone());
+    }
+
+    #[test]
+    fn a_command_name_with_parentheses_does_not_confuse_the_start_time() {
+        let stat = "17 (a) R (b) S 1 17 17 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 4711 2 3";
+        assert_eq!(Process::parse(stat), Some(Process { pid: 17, started: 4711 }));
+    }
+}

@@ -1,0 +1,171 @@
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+
+use super::*;
+
+/// Makes the group, or says why this host cannot and returns nothing.
+#[expect(clippy::print_stderr, reason = "a skip is a result, and a test has no other way to tell")]
+fn group(wanted: Wanted) -> Option<Group> {
+    match Group::create(&wanted) {
+        Ok(group) => Some(group),
+        Err(error @ (CgroupError::Discover { .. } | CgroupError::Unavailable { .. })) => {
+            eprintln!("SKIP control groups: {error}: {:?}; {}", std::error::Error::source(&error), error.hint());
+            None
+        }
+        Err(error) => panic!("{error}: {:?}", std::error::Error::source(&error)),
+    }
+}
+
+fn paths(group: &Group) -> Vec<PathBuf> {
+    group.directories().map(|directory| directory.path().to_owned()).collect()
+}
+
+/// A shell that enters the group, then runs a script.
+fn shell(group: &Group, script: &str) -> Command {
+    let mut entry = String::new();
+    for path in paths(group) {
+        let file = if path.join("tasks").exists() { "tasks" } else { "cgroup.procs" };
+        entry.push_str(&format!("echo 0 > '{}' && ", path.join(file).display()));
+    }
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", &format!("{entry} {{ {script}\n}}")]).stdin(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+#[test]
+fn a_process_over_its_memory_is_killed_and_the_group_says_so() {
+    let Some(group) = group(Wanted { memory: Some(32 << 20), ..Wanted::default() }) else { return };
+    // The control: with little memory it ends well.
+    assert!(shell(&group, "exec true").status().unwrap().success());
+    assert!(!group.oom_killed());
+    let status = shell(&group, "exec tail /dev/zero").status().unwrap();
+    assert_eq!(status.signal(), Some(libc::SIGKILL), "{status}");
+    assert!(group.oom_killed());
+}
+
+#[test]
+fn a_group_with_a_limit_of_processes_stops_forks() {
+    let Some(group) = group(Wanted { processes: Some(3), ..Wanted::default() }) else { return };
+    assert!(shell(&group, "sleep 0 & wait $!").status().unwrap().success());
+    let status = shell(&group, "sleep 5 & sleep 5 & sleep 5 & exit 0").status().unwrap();
+    assert!(!status.success(), "the third child was one too many");
+    group.kill().unwrap();
+}
+
+#[test]
+fn the_share_of_processor_time_is_kept() {
+    let Some(group) = group(Wanted { cpus: Some(0.5), ..Wanted::default() }) else { return };
+    let version = group.version(Limit::Cpus);
+    let (file, expected) = match version {
+        Version::V1 => ("cpu.cfs_quota_us", "50000\n"),
+        Version::V2 => ("cpu.max", "50000 100000\n"),
+    };
+    assert_eq!(fs::read_to_string(paths(&group)[0].join(file)).unwrap(), expected);
+}
+
+#[test]
+fn a_child_enters_through_the_open_files() {
+    let Some(group) = group(Wanted { processes: Some(8), ..Wanted::default() }) else { return };
+    let Some(entrance) = group.tasks().first() else { return };
+    let output = Command::new("/bin/sh")
+        .args(["-c", "echo 0 >&0 && cat /proc/self/cgroup"])
+        .stdin(entrance.try_clone().unwrap())
+        .output()
+        .unwrap();
+    let name = paths(&group)[0].file_name().unwrap().to_str().unwrap().to_owned();
+    assert!(String::from_utf8_lossy(&output.stdout).contains(&name), "{output:?}");
+}
+
+#[track_caller]
+fn check_that_the_whole_tree_dies(group: Group) {
+    let paths = paths(&group);
+    // Daemons in sessions of their own, whose parent is gone.
+    let script = "for i in 1 2 3 4 5; do setsid sh -c 'sleep 60 & sleep 60' & done; exit 0";
+    assert!(shell(&group, script).stdout(Stdio::null()).status().unwrap().success());
+    assert!(!directory::members(&paths[0]).unwrap().is_empty(), "the daemons live on, or the test proves nothing");
+    group.kill().unwrap();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
+    while !directory::members(&paths[0]).unwrap().is_empty() {
+        assert!(std::time::Instant::now() < deadline, "somebody survived");
+        std::thread::yield_now();
+    }
+    group.remove().unwrap();
+    for path in paths {
+        assert!(!path.exists(), "{} is left behind", path.display());
+    }
+}
+
+#[test]
+fn a_kill_reaches_daemons() {
+    let Some(group) = group(Wanted { tree_kill: true, ..Wanted::default() }) else { return };
+    check_that_the_whole_tree_dies(group);
+}
+
+#[test]
+fn a_kill_reaches_daemons_through_the_limit_of_processes() {
+    let Some(group) = group(Wanted { processes: Some(100), ..Wanted::default() }) else { return };
+    check_that_the_whole_tree_dies(group);
+}
+
+#[test]
+fn dropping_a_group_ends_what_is_in_it_and_removes_it() {
+    let wanted = Wanted { memory: Some(64 << 20), cpus: Some(1.0), processes: Some(16), tree_kill: true };
+    let Some(group) = group(wanted) else { return };
+    let paths = paths(&group);
+    let mut sleeper = shell(&group, "exec sleep 60").spawn().unwrap();
+    while paths.iter().any(|path| directory::members(path).unwrap().is_empty()) {
+        std::thread::yield_now();
+    }
+    drop(group);
+    assert_eq!(sleeper.wait().unwrap().signal(), Some(libc::SIGKILL));
+    for path in paths {
+        assert!(!path.exists(), "{} is left behind", path.display());
+    }
+}
+
+#[test]
+fn groups_of_dead_owners_are_swept_and_those_of_the_living_are_not() {
+    let Some(living) = group(Wanted { processes: Some(16), ..Wanted::default() }) else { return };
+    let parent = paths(&living)[0].parent().unwrap().to_owned();
+    // No process has this pid: the kernel's maximum is below.
+    let dead = parent.join("ringfence-4194999-1-0");
+    fs::create_dir(&dead).unwrap();
+    let locked = parent.join("ringfence-4194999-1-1");
+    let lock = Directory::make(locked.clone()).unwrap();
+    name::sweep(&parent);
+    assert!(!dead.exists());
+    assert!(locked.exists(), "somebody in another pid namespace may own it");
+    assert!(paths(&living)[0].exists());
+    lock.remove().unwrap();
+}
+
+#[test]
+fn a_host_without_control_groups_says_which_limit_it_cannot_hold() {
+    let nothing = Hierarchies::default();
+    for (wanted, limit) in [
+        (Wanted { memory: Some(1 << 20), ..Wanted::default() }, Limit::Memory),
+        (Wanted { cpus: Some(1.0), ..Wanted::default() }, Limit::Cpus),
+        (Wanted { processes: Some(1), tree_kill: true, ..Wanted::default() }, Limit::Processes),
+        (Wanted { tree_kill: true, ..Wanted::default() }, Limit::TreeKill),
+    ] {
+        let error = Group::create_in(&nothing, &wanted, Name::next().unwrap()).unwrap_err();
+        assert!(matches!(error, CgroupError::Unavailable { limit: named, .. } if named == limit), "{error}");
+    }
+}
+
+#[test]
+fn a_limit_that_the_kernel_refuses_is_an_error() {
+    let wanted = Wanted { cpus: Some(0.000_01), ..Wanted::default() };
+    match Group::create(&wanted) {
+        Ok(_) => panic!("the kernel takes no quota of a microsecond"),
+        Err(CgroupError::Set { value, .. }) => assert!(value.starts_with('1'), "{value}"),
+        Err(_) => {} // no groups here at all
+    }
+}
+
+#[test]
+fn a_probe_leaves_nothing_behind_and_agrees_with_a_real_group() {
+    let support = probe();
+    let wanted = Wanted { memory: Some(64 << 20), ..Wanted::default() };
+    assert_eq!(support.memory.is_ok(), Group::create(&wanted).is_ok());
+}

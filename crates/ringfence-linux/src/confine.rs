@@ -1,0 +1,101 @@
+//! Taking powers away: identity, resources, Landlock, capabilities, seccomp, in the order that lets each
+//! step still do its work.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
+use rustix::thread::{
+    CapabilitiesSecureBits, CapabilitySet, CapabilitySets, clear_ambient_capability_set,
+    remove_capability_from_bounding_set, set_capabilities, set_capabilities_secure_bits, set_no_new_privs,
+};
+
+use crate::init::{SetupError, Step};
+use crate::landlock::{self, Rules};
+use crate::seccomp::{Filter, Profile, Sockets};
+use crate::sys::process::join_new_session_keyring;
+use crate::view::{Access, View};
+
+/// Maps a user and a group to themselves in the new user namespace, user_namespaces(7). Files made inside
+/// belong to the caller on the host.
+pub(crate) fn map_identity(user: u32, group: u32) -> io::Result<()> {
+    // Only a process that can no longer drop groups may map a group without privilege outside.
+    fs_err::write("/proc/self/setgroups", "deny")?;
+    fs_err::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
+    fs_err::write("/proc/self/gid_map", format!("{group} {group} 1"))
+}
+
+/// Confines a first process whose namespaces and root stand, and all that it will start.
+pub(crate) fn confine_in_namespaces(
+    view: &View,
+    landlock_abi: u32,
+    passed: &[(i32, OwnedFd)],
+) -> Result<(), SetupError> {
+    let mut rules =
+        Rules { abi: landlock_abi, paths: vec![("/".into(), Access::Read), ("/dev".into(), Access::Write)] };
+    rules.paths.extend(view.writable().map(|path| (path.clone(), Access::Write)));
+    give_up_resources()?;
+    set_no_new_privs(true).step("forbid new privileges")?;
+    if landlock_abi > 0 {
+        landlock::restrict(&rules, passed).step("restrict the process with Landlock")?;
+    }
+    drop_capabilities()?;
+    // Our memory is a copy of the launcher's, its environment included: nobody inside may look at it.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).step("close the process to its descendants")?;
+    install_filter(Sockets::Private)
+}
+
+/// Confines a command on the host's own tree.
+pub(crate) fn confine_in_place(rules: &Rules, sockets: Sockets, passed: &[(i32, OwnedFd)]) -> Result<(), SetupError> {
+    give_up_resources()?;
+    set_no_new_privs(true).step("forbid new privileges")?;
+    landlock::restrict(rules, passed).step("restrict the process with Landlock")?;
+    drop_capabilities()?;
+    install_filter(sockets)
+}
+
+/// No core dumps, which a handler outside would read, and a session keyring with nothing in it.
+fn give_up_resources() -> Result<(), SetupError> {
+    setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }).step("forbid core dumps")?;
+    match join_new_session_keyring() {
+        // A kernel without keyrings has none to protect.
+        Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => Ok(()),
+        joined => joined.step("leave the session keyring"),
+    }
+}
+
+/// Drops every capability from every set, capabilities(7), and locks the bits that could bring one back.
+fn drop_capabilities() -> Result<(), SetupError> {
+    clear_ambient_capability_set().step("clear the ambient capabilities")?;
+    for number in 0..64u32 {
+        let Some(capability) = CapabilitySet::from_bits(1 << number) else { break };
+        match remove_capability_from_bounding_set(capability) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::INVAL) => break, // past the kernel's last
+            // An ordinary user without a user namespace may not; no_new_privs makes the set moot.
+            Err(rustix::io::Errno::PERM) => break,
+            Err(error) => return Err(error).step("shrink the capability bounding set"),
+        }
+    }
+    let bits = CapabilitiesSecureBits::NO_ROOT
+        | CapabilitiesSecureBits::NO_ROOT_LOCKED
+        | CapabilitiesSecureBits::NO_SETUID_FIXUP
+        | CapabilitiesSecureBits::NO_SETUID_FIXUP_LOCKED
+        | CapabilitiesSecureBits::KEEP_CAPS_LOCKED
+        | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE
+        | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE_LOCKED;
+    match set_capabilities_secure_bits(bits) {
+        Ok(()) | Err(rustix::io::Errno::PERM) => {} // as above: without CAP_SETPCAP there is nothing to lock
+        Err(error) => return Err(error).step("lock the secure bits"),
+    }
+    let none = CapabilitySets {
+        effective: CapabilitySet::empty(),
+        permitted: CapabilitySet::empty(),
+        inheritable: CapabilitySet::empty(),
+    };
+    set_capabilities(None, none).step("drop the capabilities")
+}
+
+fn install_filter(sockets: Sockets) -> Result<(), SetupError> {
+    Filter::build(Profile { sockets }).install().step("install the seccomp filter")
+}

@@ -1,0 +1,70 @@
+//! The command's own process, from its fork to its exec.
+
+use std::ffi::{CStr, CString};
+use std::os::unix::ffi::OsStrExt;
+
+use crate::confine;
+use crate::control::{self, Report};
+use crate::init::{Held, SetupError, Step};
+use crate::launch::{Confinement, Exec, Launch, Terminal};
+use crate::sys::process;
+use crate::sys::signal::{Mask, restore_default};
+
+/// Becomes the command, or reports why not and ends.
+pub(crate) fn run(launch: &Launch, held: Held) -> ! {
+    let report = match prepare(launch, &held) {
+        Ok(()) => Report::ExecFailed { errno: exec(&launch.exec) },
+        Err(error) => error.report(),
+    };
+    let _ = control::send(&held.control, &report); // nobody else to tell
+    process::exit_now(127)
+}
+
+fn prepare(launch: &Launch, held: &Held) -> Result<(), SetupError> {
+    match launch.terminal {
+        Terminal::Detached => {
+            rustix::process::setsid().step("make a session")?;
+        }
+        Terminal::Background => rustix::process::setpgid(None, None).step("make a process group")?,
+        Terminal::Foreground => {
+            rustix::process::setpgid(None, None).step("make a process group")?;
+            if let Some(terminal) = &held.terminal {
+                // SIGTTOU is blocked like every signal, so that a background group may do this (termios(3)).
+                let _ = rustix::termios::tcsetpgrp(terminal, rustix::process::getpid()); // the caller may have lost it
+            }
+        }
+    }
+    rustix::process::chdir(&launch.exec.directory)
+        .step(format_args!("enter the directory `{}`", launch.exec.directory.display()))?;
+    if let Confinement::Landlock { rules, sockets } = &launch.confinement {
+        confine::confine_in_place(rules, *sockets, &held.passed)?;
+    }
+    for (number, fd) in &held.passed {
+        process::place(fd, *number).step(format_args!("pass descriptor {number}"))?;
+    }
+    restore_default(libc::SIGPIPE);
+    Mask::empty().set().step("unblock signals")?;
+    Ok(())
+}
+
+/// Executes, looking the program up in `PATH` as execvp(3) does. Returns the error that tells most.
+fn exec(exec: &Exec) -> i32 {
+    let try_one = |path: &CStr| process::execve(path, &exec.argv, &exec.env).raw_os_error().unwrap_or(libc::EIO);
+    if exec.program.as_bytes().contains(&b'/') {
+        return try_one(&exec.program);
+    }
+    let path = exec.env.iter().find_map(|variable| variable.as_bytes().strip_prefix(b"PATH="));
+    let mut told = libc::ENOENT;
+    for directory in path.unwrap_or(b"/usr/local/bin:/usr/bin:/bin").split(|byte| *byte == b':') {
+        let directory = if directory.is_empty() { b"." } else { directory };
+        let candidate = std::path::Path::new(std::ffi::OsStr::from_bytes(directory))
+            .join(std::ffi::OsStr::from_bytes(exec.program.as_bytes()));
+        let Ok(candidate) = CString::new(candidate.as_os_str().as_bytes()) else { continue };
+        match try_one(&candidate) {
+            libc::ENOENT | libc::ENOTDIR => {}
+            libc::EACCES => told = libc::EACCES,
+            errno => return errno,
+        }
+    }
+    told
+}

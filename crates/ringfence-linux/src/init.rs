@@ -1,0 +1,253 @@
+//! The life of a sandbox's first process: it sets the sandbox up, starts the command, reaps, and sees to it
+//! that nothing outlives the run.
+//!
+//! With a pid namespace it is process 1 there, and its end is the end of everything inside. Without one it is
+//! a subreaper, and kills its descendants until none is left.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::net::RecvFlags;
+use rustix::process::{Pid, Signal, kill_process_group, set_child_subreaper, set_parent_process_death_signal};
+
+use crate::confine;
+use crate::control::{self, Ending, Order, Report};
+use crate::launch::{Birthplace, Confinement, Files, Launch};
+use crate::sys::process::{self, Side, Waited};
+use crate::sys::signal::{self, Mask};
+use crate::{exec, mounts, tree};
+
+/// What the first process gets from its parent.
+#[derive(Debug)]
+pub(crate) struct Inherited<'a> {
+    pub(crate) files: &'a Files,
+    pub(crate) birthplace: &'a Birthplace<'a>,
+    pub(crate) control: BorrowedFd<'a>,
+    /// The caller's user and group, which a process in a new user namespace can no longer ask for.
+    pub(crate) user: u32,
+    pub(crate) group: u32,
+}
+
+/// The descriptors that the first process keeps, out of the way of the numbers that the command gets.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) control: OwnedFd,
+    pub(crate) terminal: Option<OwnedFd>,
+    pub(crate) passed: Vec<(i32, OwnedFd)>,
+}
+
+/// A step of the set-up that failed.
+#[derive(Debug)]
+pub(crate) struct SetupError {
+    pub(crate) step: String,
+    pub(crate) source: io::Error,
+}
+
+/// Names the step that an error belongs to.
+pub(crate) trait Step<T> {
+    fn step(self, step: impl fmt::Display) -> Result<T, SetupError>;
+}
+
+impl<T, E: Into<io::Error>> Step<T> for Result<T, E> {
+    fn step(self, step: impl fmt::Display) -> Result<T, SetupError> {
+        self.map_err(|source| SetupError { step: step.to_string(), source: source.into() })
+    }
+}
+
+/// Runs the sandbox and ends the process. Never returns into the parent's code.
+pub(crate) fn run(launch: &Launch, inherited: Inherited<'_>) -> ! {
+    let code = match set_up(launch, &inherited) {
+        Ok(first) => first.live(),
+        // Nobody is left to tell when this fails, too.
+        Err(error) => control::send(inherited.control, &error.report()).map_or(125, |()| 125),
+    };
+    process::exit_now(code)
+}
+
+impl SetupError {
+    pub(crate) fn report(self) -> Report {
+        match self.source.raw_os_error() {
+            Some(errno) => Report::SetupFailed { step: self.step, errno },
+            None => Report::SetupFailed { step: format!("{}: {}", self.step, self.source), errno: 0 },
+        }
+    }
+}
+
+/// The first process, with its sandbox around it and its command started.
+struct First {
+    held: Held,
+    signals: OwnedFd,
+    command: Pid,
+    /// Whether our end is, by the kernel's word, the end of every process of the run.
+    owns_pid_namespace: bool,
+}
+
+fn set_up(launch: &Launch, inherited: &Inherited<'_>) -> Result<First, SetupError> {
+    Mask::full().set().step("block signals")?;
+    // One that is ignored stays ignored through a clone, and children would vanish instead of being waited for.
+    signal::restore_default(libc::SIGCHLD);
+    // A group of its own: what a terminal sends to the caller's group is the caller's business.
+    rustix::process::setpgid(None, None).step("make a process group")?;
+    for tasks in inherited.birthplace.tasks {
+        // A thread that moves itself does not wait for a grace period, as one that is moved does; "0" is the writer.
+        rustix::io::write(tasks, b"0").step("enter the cgroup")?;
+    }
+    let held = keep_descriptors(inherited).step("arrange the descriptors")?;
+
+    match &launch.confinement {
+        Confinement::Namespaces { view, private_network, landlock_abi } => {
+            confine::map_identity(inherited.user, inherited.group).step("map the user and group ids")?;
+            die_with_parent(&held.control)?;
+            process::enter_new_cgroup_namespace().step("enter a cgroup namespace")?;
+            rustix::system::sethostname(b"ringfence").step("set the host name")?;
+            if *private_network {
+                crate::sys::network::loopback_up().step("bring the loopback interface up")?;
+            }
+            mounts::build(view, rustix::stdio::stdin())?;
+            confine::confine_in_namespaces(view, *landlock_abi, &held.passed)?;
+        }
+        Confinement::Landlock { .. } | Confinement::Bare => {
+            set_child_subreaper(Some(rustix::process::getpid())).step("become a subreaper")?;
+        }
+    }
+
+    let signals = Mask::of(&[libc::SIGCHLD]).descriptor().step("listen for signals")?;
+    match process::clone3(0, None).step("fork the command")? {
+        Side::Child => exec::run(launch, held),
+        Side::Parent { pid, .. } => Ok(First {
+            held,
+            signals,
+            command: Pid::from_raw(pid).expect("a child's id is positive"),
+            owns_pid_namespace: matches!(launch.confinement, Confinement::Namespaces { .. }),
+        }),
+    }
+}
+
+/// Puts the command's standard streams in their places, moves what is kept above the numbers that the command
+/// may get, and closes everything else: the launcher's end of the control socket above all.
+fn keep_descriptors(inherited: &Inherited<'_>) -> io::Result<Held> {
+    const OWN: i32 = Files::HIGHEST + 1;
+    let files = inherited.files;
+    let [stdin, stdout, stderr] = &files.stdio;
+    if let Some(stdin) = stdin {
+        rustix::stdio::dup2_stdin(stdin)?;
+    }
+    if let Some(stdout) = stdout {
+        rustix::stdio::dup2_stdout(stdout)?;
+    }
+    if let Some(stderr) = stderr {
+        rustix::stdio::dup2_stderr(stderr)?;
+    }
+    let held = Held {
+        control: fcntl_dupfd_cloexec(inherited.control, OWN)?,
+        terminal: files.terminal.as_ref().map(|terminal| fcntl_dupfd_cloexec(terminal, OWN)).transpose()?,
+        passed: files
+            .passed
+            .iter()
+            .map(|(number, fd)| Ok((*number, fcntl_dupfd_cloexec(fd, OWN)?)))
+            .collect::<io::Result<_>>()?,
+    };
+    let mut kept: Vec<u32> = held.passed.iter().map(|(_, fd)| fd.as_raw_fd() as u32).collect();
+    kept.push(held.control.as_raw_fd() as u32);
+    kept.extend(held.terminal.iter().map(|fd| fd.as_raw_fd() as u32));
+    kept.sort_unstable();
+    let mut next = 3;
+    for fd in kept {
+        if fd > next {
+            process::close_range(next, fd - 1)?;
+        }
+        next = fd + 1;
+    }
+    process::close_range(next, u32::MAX)?;
+    Ok(held)
+}
+
+/// Arranges to be killed when the launching thread ends, and checks that it has not ended before.
+fn die_with_parent(control: &OwnedFd) -> Result<(), SetupError> {
+    set_parent_process_death_signal(Some(Signal::KILL)).step("tie the sandbox to its launcher")?;
+    let mut fds = [PollFd::new(control, PollFlags::empty())];
+    poll(&mut fds, Some(&rustix::event::Timespec::default())).step("look for the launcher")?;
+    if fds[0].revents().contains(PollFlags::HUP) {
+        process::exit_now(125);
+    }
+    Ok(())
+}
+
+impl First {
+    /// Reaps and obeys until the command has ended and nothing is left of it.
+    fn live(self) -> i32 {
+        loop {
+            let mut fds = [PollFd::new(&self.signals, PollFlags::IN), PollFd::new(&self.held.control, PollFlags::IN)];
+            match poll(&mut fds, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => return self.end_everything(None),
+            }
+            let (signalled, ordered) = (!fds[0].revents().is_empty(), !fds[1].revents().is_empty());
+            if signalled {
+                signal::pending(&self.signals);
+                if let Some(ended) = self.reap() {
+                    return self.end_everything(Some(ended));
+                }
+            }
+            if ordered && !self.obey() {
+                return self.end_everything(None);
+            }
+        }
+    }
+
+    /// Waits for every child that changed; returns the command's end when it is among them.
+    fn reap(&self) -> Option<Waited> {
+        while let Ok(Some(waited)) = process::wait_any() {
+            let is_command = waited.pid == self.command.as_raw_nonzero().get();
+            if libc::WIFSTOPPED(waited.status) {
+                if is_command {
+                    let signal = libc::WSTOPSIG(waited.status);
+                    let _ = control::send(&self.held.control, &Report::Stopped { signal }); // a gone peer is seen by poll
+                }
+            } else if is_command {
+                return Some(waited);
+            }
+        }
+        None
+    }
+
+    /// Carries out one order; false when it is to end, or when nobody is left to give orders.
+    fn obey(&self) -> bool {
+        match control::receive(&self.held.control, RecvFlags::DONTWAIT) {
+            Ok(Some(Order::Signal(number))) => {
+                if let Some(signal) = Signal::from_named_raw(number) {
+                    let _ = kill_process_group(self.command, signal); // it may have ended meanwhile
+                }
+                true
+            }
+            Ok(Some(Order::Continue { foreground })) => {
+                if let (true, Some(terminal)) = (foreground, &self.held.terminal) {
+                    let _ = rustix::termios::tcsetpgrp(terminal, self.command); // the terminal may be gone
+                }
+                let _ = kill_process_group(self.command, Signal::CONT); // it may have ended meanwhile
+                true
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => true,
+            Ok(Some(Order::End) | None) | Err(_) => false,
+        }
+    }
+
+    /// Ends what is left and says how the command ended.
+    fn end_everything(&self, command: Option<Waited>) -> i32 {
+        // In a pid namespace of our own, our exit is what ends the rest; the kernel waits for it.
+        let (command, swept) = if self.owns_pid_namespace {
+            (command, true)
+        } else {
+            let sweep = tree::end_descendants(self.command);
+            (command.or(sweep.command), sweep.complete)
+        };
+        let usage = process::children_usage();
+        let status = command.map_or(libc::SIGKILL, |waited| waited.status);
+        let ending = Ending::from_status(status, usage, swept);
+        let _ = control::send(&self.held.control, &Report::Ended(ending)); // nobody else to tell
+        0
+    }
+}

@@ -1,0 +1,109 @@
+//! Landlock, landlock(7): what the file system view allows, a second time, and what no view can express.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use landlock::{
+    ABI, Access as _, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreated, RulesetCreatedAttr, Scope,
+};
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
+use serde::{Deserialize, Serialize};
+
+use crate::view::Access;
+
+/// What may be reached, path by path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rules {
+    /// The ABI that was probed.
+    pub abi: u32,
+    /// What may be done beneath each path.
+    pub paths: Vec<(PathBuf, Access)>,
+}
+
+/// The first ABI that can keep a process from the abstract sockets and signals of others.
+pub const ABI_WITH_SCOPES: u32 = 6;
+
+/// The ABI that this kernel offers; 0 for none.
+pub fn abi() -> u32 {
+    crate::sys::landlock::abi()
+}
+
+/// Restricts this process and all that it starts to `rules`, or fails: nothing is left out for an older kernel.
+///
+/// Standard streams and passed descriptors that are files can be reopened through `/proc/self/fd`, as
+/// `> /dev/stderr` does.
+pub(crate) fn restrict(rules: &Rules, passed: &[(i32, OwnedFd)]) -> io::Result<()> {
+    let abi = version(rules.abi);
+    let mut ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::from_all(abi))
+        .map_err(io::Error::other)?;
+    if rules.abi >= ABI_WITH_SCOPES {
+        ruleset = ruleset.scope(Scope::from_all(abi)).map_err(io::Error::other)?;
+    }
+    let mut created = ruleset.create().map_err(io::Error::other)?;
+    for (path, access) in &rules.paths {
+        let fd = PathFd::new(path).map_err(io::Error::other)?;
+        created = allow(created, fd.as_fd(), rights(*access, abi))?;
+    }
+    let streams = [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()];
+    for fd in streams.into_iter().chain(passed.iter().map(|(_, fd)| fd.as_fd())) {
+        created = allow_reopening(created, fd, abi)?;
+    }
+    created.restrict_self().map_err(io::Error::other)?;
+    Ok(())
+}
+
+/// Allows `rights` beneath what `fd` is, or those of them that mean something for a file.
+fn allow(created: RulesetCreated, fd: BorrowedFd<'_>, rights: BitFlags<AccessFs>) -> io::Result<RulesetCreated> {
+    let is_directory = FileType::from_raw_mode(fstat(fd)?.st_mode) == FileType::Directory;
+    let rights = if is_directory { rights } else { rights & AccessFs::from_file(ABI::V7) };
+    created.add_rule(PathBeneath::new(fd, rights)).map_err(io::Error::other)
+}
+
+fn allow_reopening(created: RulesetCreated, fd: BorrowedFd<'_>, abi: ABI) -> io::Result<RulesetCreated> {
+    let Ok(stat) = fstat(fd) else { return Ok(created) }; // closed: nothing to reopen
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    // Pipes and sockets live on kernel-internal mounts, which Landlock leaves alone and refuses in rules.
+    if !matches!(kind, FileType::RegularFile | FileType::CharacterDevice | FileType::Directory) {
+        return Ok(created);
+    }
+    let mode = fcntl_getfl(fd)? & OFlags::ACCMODE;
+    let mut rights = BitFlags::<AccessFs>::empty();
+    if mode != OFlags::WRONLY {
+        rights |= AccessFs::ReadFile;
+    }
+    if mode != OFlags::RDONLY {
+        rights |= AccessFs::WriteFile | AccessFs::Truncate;
+    }
+    if kind == FileType::CharacterDevice {
+        rights |= AccessFs::IoctlDev;
+    }
+    if kind == FileType::Directory {
+        rights = AccessFs::from_read(abi);
+    }
+    created.add_rule(PathBeneath::new(fd, rights & AccessFs::from_all(abi))).map_err(io::Error::other)
+}
+
+fn rights(access: Access, abi: ABI) -> BitFlags<AccessFs> {
+    match access {
+        Access::Read => AccessFs::from_read(abi),
+        Access::Write => AccessFs::from_all(abi),
+    }
+}
+
+/// The newest version that the library knows and the kernel has.
+fn version(abi: u32) -> ABI {
+    match abi {
+        0 => ABI::Unsupported,
+        1 => ABI::V1,
+        2 => ABI::V2,
+        3 => ABI::V3,
+        4 => ABI::V4,
+        5 => ABI::V5,
+        6 => ABI::V6,
+        _ => ABI::V7,
+    }
+}

@@ -1,0 +1,254 @@
+//! The launcher process: a small, single-threaded process that forks on behalf of a large one.
+//!
+//! Forking costs what the parent has in memory, and a process with threads cannot be forked safely. So a
+//! library does not fork its caller: it starts this once, with posix_spawn(3), and asks it for each launch.
+//! The launcher keeps nothing: a sandbox talks to whoever asked for it, and dies with the launcher, which
+//! ends when its socket does.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+
+use rustix::fs::{MemfdFlags, SeekFrom, memfd_create, seek};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::cgroup::Group;
+use crate::control;
+use crate::launch::{Birthplace, Files, Launch, LaunchError, Launched, launch};
+use crate::sys::signal::ignore_children;
+
+/// The name that a program is started by to become a launcher.
+pub const NAME: &str = "ringfence-launcher";
+
+/// The most descriptors of one request; the kernel takes 253 (unix(7), `SCM_RIGHTS`).
+const MOST_DESCRIPTORS: usize = 240;
+
+/// Who forks.
+#[derive(Debug)]
+pub enum Launcher {
+    /// The calling process, which must be small and have one thread.
+    Here,
+    /// A launcher process.
+    Process(Remote),
+}
+
+/// A launcher process, seen from the process that asks it.
+#[derive(Debug)]
+pub struct Remote {
+    socket: Mutex<OwnedFd>,
+    process: Child,
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        let socket = self.socket.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both); // it may be gone already
+        let _ = self.process.wait(); // it ends with its socket
+    }
+}
+
+/// A sandbox that was started, seen from the process that asked for it.
+#[derive(Debug)]
+pub struct Started {
+    /// Its first process.
+    pub launched: Launched,
+    /// Reports come from here, orders go here; closing it ends the sandbox.
+    pub control: OwnedFd,
+}
+
+/// A launcher could not be started.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot start the launcher process `{program}`")]
+pub struct LauncherError {
+    /// The program that was to become it.
+    pub program: String,
+    /// Why.
+    pub source: io::Error,
+}
+
+/// What accompanies the descriptors of a request, in the order in which they follow the description.
+#[derive(Debug, Serialize, Deserialize)]
+struct Request {
+    stdio: [bool; 3],
+    terminal: bool,
+    passed: Vec<i32>,
+    cgroup: bool,
+    tasks: usize,
+}
+
+/// The answer to a request; the first process's descriptor accompanies an `Ok`.
+type Answer = Result<i32, (String, i32)>;
+
+impl Launcher {
+    /// Starts `program`, which calls [`serve_if_asked`] first thing, as a launcher process.
+    pub fn spawn(program: &Path) -> Result<Launcher, LauncherError> {
+        let failed = |source| LauncherError { program: program.display().to_string(), source };
+        let (ours, theirs) = control::pair().map_err(failed)?;
+        let process = Command::new(program)
+            .arg0(NAME)
+            .env_clear()
+            .current_dir("/")
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(failed)?;
+        // Its first word says that it is a launcher, and not a program that took no notice of its name.
+        match control::receive::<Hello>(&ours, RecvFlags::empty()) {
+            Ok(Some(Hello)) => Ok(Launcher::Process(Remote { socket: Mutex::new(ours), process })),
+            Ok(None) => Err(failed(io::Error::other("it does not call `ringfence::launcher::serve_if_asked`"))),
+            Err(source) => Err(failed(source)),
+        }
+    }
+
+    /// Starts a sandbox.
+    pub fn start(&self, description: &Launch, files: Files, group: Option<&Group>) -> Result<Started, LaunchError> {
+        let (ours, theirs) = control::pair().map_err(|source| LaunchError::Ask { source })?;
+        let launched = match self {
+            Launcher::Here => launch(description, &files, &Birthplace::of(group), &theirs)?,
+            Launcher::Process(remote) => remote.ask(description, &files, &Birthplace::of(group), &theirs)?,
+        };
+        Ok(Started { launched, control: ours })
+    }
+}
+
+/// A launcher's first word.
+#[derive(Debug, Serialize, Deserialize)]
+struct Hello;
+
+impl Remote {
+    fn ask(
+        &self,
+        description: &Launch,
+        files: &Files,
+        birthplace: &Birthplace<'_>,
+        control: &OwnedFd,
+    ) -> Result<Launched, LaunchError> {
+        let failed = |source: io::Error| LaunchError::Ask { source };
+        let request = Request {
+            stdio: files.stdio.each_ref().map(Option::is_some),
+            terminal: files.terminal.is_some(),
+            passed: files.passed.iter().map(|(number, _)| *number).collect(),
+            cgroup: birthplace.cgroup.is_some(),
+            tasks: birthplace.tasks.len(),
+        };
+        let body = in_memory(&postcard::to_stdvec(description).map_err(|error| failed(io::Error::other(error)))?);
+        let body = body.map_err(failed)?;
+        let mut fds = vec![body.as_fd(), control.as_fd()];
+        fds.extend(files.stdio.iter().flatten().map(AsFd::as_fd));
+        fds.extend(files.terminal.iter().map(AsFd::as_fd));
+        fds.extend(files.passed.iter().map(|(_, fd)| fd.as_fd()));
+        fds.extend(birthplace.cgroup);
+        fds.extend(birthplace.tasks.iter().map(AsFd::as_fd));
+
+        let socket = self.socket.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let head = postcard::to_stdvec(&request).map_err(|error| failed(io::Error::other(error)))?;
+        send_with(&*socket, &head, &fds).map_err(failed)?;
+        let (answer, mut fds) = receive_with(&*socket).map_err(failed)?;
+        let answer: Answer = postcard::from_bytes(&answer).map_err(|error| failed(io::Error::other(error)))?;
+        match (answer, fds.pop()) {
+            (Ok(pid), Some(pidfd)) => Ok(Launched { pidfd, pid }),
+            (Ok(_), None) => Err(failed(io::Error::other("the launcher sent no process"))),
+            (Err((message, 0)), _) => Err(failed(io::Error::other(message))),
+            (Err((_, errno)), _) => Err(LaunchError::Clone { source: io::Error::from_raw_os_error(errno) }),
+        }
+    }
+}
+
+/// Serves as a launcher, and never returns, if this process was started as one. A program that uses the
+/// library calls it first thing in `main`, before it starts a thread.
+pub fn serve_if_asked() {
+    if std::env::args_os().next().is_some_and(|name| name == NAME) {
+        serve();
+    }
+}
+
+fn serve() -> ! {
+    let socket = rustix::stdio::stdin();
+    ignore_children(); // a first process reports its own end
+    if control::send(socket, &Hello).is_ok() {
+        while let Ok((head, fds)) = receive_with(socket) {
+            if head.is_empty() {
+                break;
+            }
+            let (answer, pidfd) = match start(&head, fds) {
+                Ok(Launched { pidfd, pid }) => (Answer::Ok(pid), Some(pidfd)),
+                Err(error) => (Answer::Err((error.to_string(), error.raw_os_error().unwrap_or(0))), None),
+            };
+            let Ok(answer) = postcard::to_stdvec(&answer) else { break };
+            let fds: Vec<_> = pidfd.iter().map(AsFd::as_fd).collect();
+            if send_with(socket, &answer, &fds).is_err() {
+                break;
+            }
+        }
+    }
+    crate::sys::process::exit_now(0)
+}
+
+fn start(head: &[u8], fds: Vec<OwnedFd>) -> io::Result<Launched> {
+    let request: Request = postcard::from_bytes(head).map_err(io::Error::other)?;
+    let mut fds = fds.into_iter();
+    let mut next = || fds.next().ok_or_else(|| io::Error::other("a request came without its descriptors"));
+    let (body, control) = (next()?, next()?);
+    let mut files = Files::default();
+    for (stream, is_sent) in files.stdio.iter_mut().zip(request.stdio) {
+        *stream = is_sent.then(&mut next).transpose()?;
+    }
+    files.terminal = request.terminal.then(&mut next).transpose()?;
+    for number in request.passed {
+        files.passed.push((number, next()?));
+    }
+    let cgroup = request.cgroup.then(&mut next).transpose()?;
+    let tasks = (0..request.tasks).map(|_| next()).collect::<io::Result<Vec<_>>>()?;
+
+    let mut bytes = Vec::new();
+    io::Read::read_to_end(&mut fs_err::File::from_parts(body.into(), "the request"), &mut bytes)?;
+    let description: Launch = postcard::from_bytes(&bytes).map_err(io::Error::other)?;
+    let birthplace = Birthplace { cgroup: cgroup.as_ref().map(AsFd::as_fd), tasks: &tasks };
+    launch(&description, &files, &birthplace, &control).map_err(|error| match error {
+        LaunchError::Clone { source } | LaunchError::Ask { source } => source,
+    })
+}
+
+/// A file in memory that holds `bytes`, at its start.
+pub fn in_memory(bytes: &[u8]) -> io::Result<OwnedFd> {
+    let file = memfd_create("ringfence", MemfdFlags::CLOEXEC)?;
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let written = rustix::io::write(&file, rest)?;
+        rest = &rest[written..];
+    }
+    seek(&file, SeekFrom::Start(0))?;
+    Ok(file)
+}
+
+fn send_with(socket: impl AsFd, bytes: &[u8], fds: &[std::os::fd::BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::Error::other("too many descriptors for one request"));
+    }
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+fn receive_with(socket: impl AsFd) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+    let mut bytes = vec![0; 4096];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    bytes.truncate(received.bytes);
+    let fds = ancillary.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+        _ => None,
+    });
+    Ok((bytes, fds.flatten().collect()))
+}

@@ -1,0 +1,27 @@
+//! The launcher: every Linux system call that ringfence makes to build a sandbox.
+//!
+//! It turns a [`Launch`], which is a description and decides nothing, into a running process tree, and says
+//! exactly which step failed when one does. It must never weaken what it was asked for: a step that fails
+//! ends the launch. Unsafe code lives in [`sys`] alone.
+//!
+//! Reading order: [`view`] says what a sandbox sees, [`launch`] starts it, `init` is the life of its first
+//! process, `mounts` builds its root, [`confine`] takes away its powers, [`control`] is how the two sides talk.
+
+pub mod cgroup;
+pub mod confine;
+pub mod control;
+mod exec;
+mod init;
+pub mod landlock;
+pub mod launch;
+pub mod launcher;
+mod mounts;
+pub mod seccomp;
+pub mod sys;
+mod tree;
+pub mod view;
+
+pub use control::{Ending, Order, Report};
+pub use launch::{Confinement, Exec, Files, Launch, LaunchError, Launched, Terminal};
+pub use launcher::{Launcher, Started};
+pub use view::{Access, Entry, View};

@@ -1,0 +1,333 @@
+//! A root built from nothing: a file system in memory into which parts of the host are mounted.
+//!
+//! Every source is opened before the new root covers anything, every destination is opened without following
+//! a symbolic link, and no mount point is ever made on the host's files.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat2, symlinkat};
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
+    fsconfig_create, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount, open_tree, unmount,
+};
+
+use crate::init::{SetupError, Step};
+use crate::sys::mount::{Restrict, restrict, restrict_tree};
+use crate::view::{Access, Entry, View};
+
+/// Devices that programs expect; each is the host's own, mounted one by one.
+const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+/// Links in `/dev` that programs expect.
+const DEVICE_LINKS: [(&str, &str); 5] = [
+    ("fd", "/proc/self/fd"),
+    ("stdin", "/proc/self/fd/0"),
+    ("stdout", "/proc/self/fd/1"),
+    ("stderr", "/proc/self/fd/2"),
+    ("ptmx", "pts/ptmx"),
+];
+/// Parts of `/proc` that tell of the host or steer it: unreadable.
+const PROC_HIDDEN: [&str; 8] =
+    ["kcore", "keys", "key-users", "timer_list", "sched_debug", "latency_stats", "scsi", "acpi"];
+/// Parts of `/proc` through which root's user id alone could change the kernel: unwritable.
+const PROC_PROTECTED: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
+/// What the root itself may hold: directories, links and small files.
+const ROOT_SIZE: u64 = 16 << 20;
+/// What `/dev/shm` may hold when it is private.
+const SHARED_MEMORY_SIZE: u64 = 1 << 30;
+/// An existing directory to cover while the new root is being built; everything below it was opened before.
+const BUILDING_SITE: &str = "/usr";
+
+/// A source, opened on the host.
+struct Source {
+    tree: OwnedFd,
+    is_directory: bool,
+}
+
+/// Builds the root that `view` describes and makes it this process's root.
+pub(crate) fn build(view: &View, stdin: BorrowedFd<'_>) -> Result<(), SetupError> {
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).step("make mounts private")?;
+    let mut sources = Vec::with_capacity(view.entries.len());
+    for entry in &view.entries {
+        sources.push(match entry {
+            Entry::Bind { source, access, .. } => Some(open_source(source, *access)?),
+            _ => None,
+        });
+    }
+    let devices = DEVICES.map(|name| open_device(Path::new("/dev").join(name)));
+    let console = rustix::termios::isatty(stdin).then(|| clone_tree(stdin, Recursion::Shallow));
+
+    let root = memory(ROOT_SIZE, 0o755).step("make a root in memory")?;
+    move_mount(&root, "", CWD, BUILDING_SITE, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).step("mount the new root")?;
+    let mut root = Root { memory: vec![device_of(&root).step("look at the new root")?], fd: root };
+
+    root.device_files(devices, console)?;
+    for (entry, source) in view.entries.iter().zip(sources) {
+        root.apply(entry, source)?;
+    }
+    root.process_files()?;
+
+    rustix::process::fchdir(&root.fd).step("enter the new root")?;
+    // pivot_root(2): with both arguments the same, the old root is stacked on the new one and can be detached.
+    rustix::process::pivot_root(".", ".").step("change the root")?;
+    unmount(".", UnmountFlags::DETACH).step("detach the old root")?;
+    restrict(root.fd.as_fd(), Restrict::Writing).step("make the root read-only")?;
+    rustix::process::chdir("/").step("enter the root")
+}
+
+/// The new root while it is being built.
+struct Root {
+    fd: OwnedFd,
+    /// Device numbers of the file systems in memory that are ours: only there may mount points be made.
+    memory: Vec<u64>,
+}
+
+impl Root {
+    fn apply(&mut self, entry: &Entry, source: Option<Source>) -> Result<(), SetupError> {
+        match entry {
+            Entry::Directory { path } => drop(self.directory(path)?),
+            Entry::Symlink { path, target } => {
+                let (parent, name) = self.parent(path)?;
+                symlinkat(target, &parent, name).step(format_args!("link `{}`", path.display()))?;
+            }
+            Entry::File { path, contents } => {
+                let file = self.file(path)?;
+                write_all(&file, contents).step(format_args!("write `{}`", path.display()))?;
+            }
+            Entry::Scratch { path, size, mode } => {
+                let target = self.directory(path)?;
+                let scratch = memory(*size, *mode).step("make a file system in memory")?;
+                self.memory.push(device_of(&scratch).step("look at a file system in memory")?);
+                mount_on(&scratch, &target).step(format_args!("mount `{}`", path.display()))?;
+            }
+            Entry::Bind { source: path, destination, .. } => {
+                let source = source.expect("every bind's source was opened");
+                let target = if source.is_directory { self.directory(destination)? } else { self.file(destination)? };
+                mount_on(&source.tree, &target).step(format_args!(
+                    "mount `{}` at `{}`",
+                    path.display(),
+                    destination.display()
+                ))?;
+            }
+            Entry::Pin { path } => self.remount(path, None)?,
+            Entry::Protect { path } => self.remount(path, Some(Restrict::Writing))?,
+            Entry::Hide { path } => self.hide(path)?,
+        }
+        Ok(())
+    }
+
+    fn device_files(
+        &mut self,
+        devices: [Result<OwnedFd, SetupError>; DEVICES.len()],
+        console: Option<Result<OwnedFd, Errno>>,
+    ) -> Result<(), SetupError> {
+        let dev = Path::new("/dev");
+        for (name, device) in DEVICES.iter().zip(devices) {
+            let target = self.file(&dev.join(name))?;
+            mount_on(&device?, &target).step(format_args!("mount the device `{name}`"))?;
+        }
+        if let Some(console) = console {
+            // Programs that ask for the name of their terminal find it here, as the host's devpts is absent.
+            let target = self.file(&dev.join("console"))?;
+            mount_on(&console.step("open the terminal")?, &target).step("mount the terminal")?;
+        }
+        for (name, target) in DEVICE_LINKS {
+            self.apply(&Entry::Symlink { path: dev.join(name), target: target.into() }, None)?;
+        }
+        let terminals = filesystem("devpts", &[("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620")]);
+        let target = self.directory(&dev.join("pts"))?;
+        mount_on(&terminals.step("make a devpts")?, &target).step("mount a devpts")?;
+        self.apply(&Entry::Scratch { path: dev.join("shm"), size: SHARED_MEMORY_SIZE, mode: 0o1777 }, None)
+    }
+
+    fn process_files(&mut self) -> Result<(), SetupError> {
+        let target = self.directory(Path::new("/proc"))?;
+        mount_on(&filesystem("proc", &[]).step("make a proc")?, &target).step("mount a proc")?;
+        for name in PROC_HIDDEN {
+            unless_missing(self.hide(&Path::new("/proc").join(name)))?;
+        }
+        for name in PROC_PROTECTED {
+            unless_missing(self.remount(&Path::new("/proc").join(name), Some(Restrict::Writing)))?;
+        }
+        Ok(())
+    }
+
+    /// Mounts a path onto itself, restricted.
+    fn remount(&self, path: &Path, restriction: Option<Restrict>) -> Result<(), SetupError> {
+        let target = self.open(path).step(format_args!("find `{}` inside", path.display()))?;
+        let tree = clone_tree(&target, Recursion::Deep).step(format_args!("open `{}` inside", path.display()))?;
+        if let Some(restriction) = restriction {
+            restrict_tree(tree.as_fd(), restriction).step(format_args!("restrict `{}`", path.display()))?;
+        }
+        mount_on(&tree, &target).step(format_args!("mount `{}` onto itself", path.display()))
+    }
+
+    /// Covers a path with something of its kind that nobody may open.
+    fn hide(&mut self, path: &Path) -> Result<(), SetupError> {
+        let target = self.open(path).step(format_args!("find `{}` inside", path.display()))?;
+        let is_directory = is_directory(&target).step(format_args!("look at `{}`", path.display()))?;
+        let cover = if is_directory { ".hidden-directory" } else { ".hidden-file" };
+        let cover = match openat2(&self.fd, cover, OFlags::PATH, Mode::empty(), RESOLVE) {
+            Err(Errno::NOENT) => {
+                if is_directory {
+                    mkdirat(&self.fd, cover, Mode::empty()).step("make a cover")?;
+                } else {
+                    let create = OFlags::CREATE | OFlags::RDONLY | OFlags::CLOEXEC;
+                    drop(rustix::fs::openat(&self.fd, cover, create, Mode::empty()).step("make a cover")?);
+                }
+                openat2(&self.fd, cover, OFlags::PATH, Mode::empty(), RESOLVE)
+            }
+            opened => opened,
+        };
+        let tree = clone_tree(&cover.step("open a cover")?, Recursion::Shallow).step("open a cover")?;
+        restrict(tree.as_fd(), Restrict::Writing).step("restrict a cover")?;
+        mount_on(&tree, &target).step(format_args!("cover `{}`", path.display()))
+    }
+
+    /// Opens an existing path inside, following no link.
+    fn open(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        openat2(&self.fd, relative(path), flags, Mode::empty(), RESOLVE)
+    }
+
+    /// Opens a directory inside, made with its parents when missing.
+    fn directory(&self, path: &Path) -> Result<OwnedFd, SetupError> {
+        match self.open(path) {
+            Err(Errno::NOENT) => {
+                let (parent, name) = self.parent(path)?;
+                mkdirat(&parent, name, Mode::from_raw_mode(0o755))
+                    .step(format_args!("make the directory `{}`", path.display()))?;
+                self.open(path).step(format_args!("open `{}` inside", path.display()))
+            }
+            opened => opened.step(format_args!("open `{}` inside", path.display())),
+        }
+    }
+
+    /// Opens a file inside, made with its parents when missing.
+    fn file(&self, path: &Path) -> Result<OwnedFd, SetupError> {
+        match self.open(path) {
+            Err(Errno::NOENT) => {
+                let (parent, name) = self.parent(path)?;
+                let create = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+                rustix::fs::openat(&parent, name, create, Mode::from_raw_mode(0o644))
+                    .step(format_args!("make the file `{}`", path.display()))
+            }
+            opened => opened.step(format_args!("open `{}` inside", path.display())),
+        }
+    }
+
+    /// Opens the parent of a path that is to be made, and says its last name. Refuses one on the host's files.
+    fn parent<'p>(&self, path: &'p Path) -> Result<(OwnedFd, &'p OsStr), SetupError> {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(io::Error::other("it has no parent")).step(format_args!("make `{}`", path.display()));
+        };
+        let parent = self.directory(parent)?;
+        let device = device_of(&parent).step(format_args!("look at the parent of `{}`", path.display()))?;
+        if !self.memory.contains(&device) {
+            return Err(io::Error::other("its parent is a directory of the host, where nothing is ever made"))
+                .step(format_args!("make a mount point at `{}`", path.display()));
+        }
+        Ok((parent, name))
+    }
+}
+
+const RESOLVE: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_SYMLINKS);
+
+/// How much of a tree is cloned.
+#[derive(Clone, Copy)]
+enum Recursion {
+    Shallow,
+    Deep,
+}
+
+fn clone_tree(fd: impl AsFd, recursion: Recursion) -> Result<OwnedFd, Errno> {
+    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    if let Recursion::Deep = recursion {
+        flags |= OpenTreeFlags::AT_RECURSIVE;
+    }
+    open_tree(fd, "", flags)
+}
+
+fn open_source(path: &Path, access: Access) -> Result<Source, SetupError> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
+        .step(format_args!("open `{}` on the host", path.display()))?;
+    let is_directory = is_directory(&fd).step(format_args!("look at `{}`", path.display()))?;
+    let tree = clone_tree(&fd, Recursion::Deep).step(format_args!("clone the mount of `{}`", path.display()))?;
+    let restriction = match access {
+        Access::Read => Restrict::Writing,
+        Access::Write => Restrict::DevicesAndPrivilege,
+    };
+    restrict_tree(tree.as_fd(), restriction).step(format_args!("restrict `{}`", path.display()))?;
+    Ok(Source { tree, is_directory })
+}
+
+/// Opens a device as a mount; unlike other sources it must stay usable as a device.
+fn open_device(path: PathBuf) -> Result<OwnedFd, SetupError> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    open_tree(CWD, &path, flags).step(format_args!("open the device `{}`", path.display()))
+}
+
+fn filesystem(kind: &str, options: &[(&str, &str)]) -> Result<OwnedFd, Errno> {
+    let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for (key, value) in options {
+        if value.is_empty() {
+            rustix::mount::fsconfig_set_flag(&context, *key)?;
+        } else {
+            fsconfig_set_string(&context, *key, *value)?;
+        }
+    }
+    fsconfig_create(&context)?;
+    let attributes = match kind {
+        "devpts" => MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC,
+        "proc" => {
+            MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC | MountAttrFlags::MOUNT_ATTR_NODEV
+        }
+        _ => MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV,
+    };
+    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
+}
+
+fn memory(size: u64, mode: u32) -> Result<OwnedFd, Errno> {
+    filesystem("tmpfs", &[("size", &size.to_string()), ("mode", &format!("{mode:o}"))])
+}
+
+fn mount_on(tree: impl AsFd, target: impl AsFd) -> Result<(), Errno> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    move_mount(tree, "", target, "", flags)
+}
+
+fn is_directory(fd: impl AsFd) -> Result<bool, Errno> {
+    Ok(FileType::from_raw_mode(fstat(fd)?.st_mode) == FileType::Directory)
+}
+
+fn device_of(fd: impl AsFd) -> Result<u64, Errno> {
+    Ok(fstat(fd)?.st_dev)
+}
+
+fn relative(path: &Path) -> &Path {
+    let mut components = path.components();
+    if components.clone().next() == Some(Component::RootDir) {
+        components.next();
+    }
+    let rest = components.as_path();
+    if rest.as_os_str().is_empty() { Path::new(".") } else { rest }
+}
+
+fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        let written = rustix::io::write(file, bytes)?;
+        bytes = &bytes[written..];
+    }
+    Ok(())
+}
+
+fn unless_missing(result: Result<(), SetupError>) -> Result<(), SetupError> {
+    match result {
+        Err(error) if error.source.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        other => other,
+    }
+}

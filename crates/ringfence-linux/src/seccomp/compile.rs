@@ -1,0 +1,252 @@
+//! From the table of families to a decision tree.
+
+use libc::sock_filter;
+
+use super::assemble::{Assembler, Label, Test, Verdict};
+use super::table::{Rule, Syscall, families};
+use super::{Architecture, Profile, Sockets};
+
+// Offsets in `struct seccomp_data` (linux/seccomp.h).
+const NUMBER: u32 = 0;
+const ARCHITECTURE: u32 = 4;
+
+/// The offset of the low word of an argument. Every argument that is checked is an `int` to the kernel, which ignores
+/// the high word; so does the filter, or garbage there would pass it.
+const fn argument(index: u32) -> u32 {
+    16 + 8 * index
+}
+
+/// All `CLONE_NEW*` flags but `CLONE_NEWTIME`.
+const NEW_NAMESPACE: u32 = (libc::CLONE_NEWNS
+    | libc::CLONE_NEWCGROUP
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUSER
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET) as u32;
+/// Known to `unshare` alone: in `clone` this bit is part of the exit signal.
+const NEW_TIME_NAMESPACE: u32 = 0x80;
+const ADDRESS_NO_RANDOMIZE: u32 = 0x0004_0000;
+const PERSONALITY_READ: u32 = 0xffff_ffff;
+const TIOCSTI: u32 = 0x5412;
+const TIOCLINUX: u32 = 0x541c;
+/// `SOCK_TYPE_MASK` of the kernel: the bits of a socket's type that are not flags.
+const SOCKET_TYPE: u32 = 0xf;
+const NETLINK_ROUTE: u32 = 0;
+
+impl Architecture {
+    pub(super) const X86_64: Self = Self {
+        audit: 0xc000_003e,
+        // The gap in front of the shared numbering, and what came after Linux 6.18. Numbers of x32 (bit 30) are
+        // beyond the end, too.
+        unknown: &[(337, Some(423)), (470, None)],
+        number: |syscall| syscall.x86_64,
+    };
+    pub(super) const AARCH64: Self = Self {
+        audit: 0xc000_00b7,
+        // As above; arm64 has no calls in the range for architectures, 403 to 423 are of 32-bit kernels.
+        unknown: &[(244, Some(259)), (295, Some(423)), (470, None)],
+        number: |syscall| syscall.aarch64,
+    };
+
+    pub(super) const NATIVE: Self = if cfg!(target_arch = "x86_64") { Self::X86_64 } else { Self::AARCH64 };
+
+    pub(super) fn number(&self, syscall: &Syscall) -> Option<u32> {
+        (self.number)(syscall)
+    }
+}
+
+/// What happens to the numbers from `from` up to the next interval.
+#[derive(Debug, Clone, Copy)]
+struct Interval {
+    from: u32,
+    action: Action,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Action {
+    End(Verdict),
+    Check(Rule),
+}
+
+const ALLOW: Action = Action::End(Verdict::Allow);
+const NO_SUCH_CALL: Verdict = Verdict::Errno(libc::ENOSYS);
+const FORBIDDEN: Verdict = Verdict::Errno(libc::EPERM);
+
+/// Compiles the filter of an architecture.
+pub(super) fn compile(architecture: &Architecture, profile: Profile) -> Vec<sock_filter> {
+    let mut compiler = Compiler { assembler: Assembler::default(), profile, checks: Vec::new() };
+    let tree = compiler.tree(&intervals(architecture));
+    let assembler = &mut compiler.assembler;
+    let known = assembler.load(NUMBER, tree);
+    let foreign = assembler.verdict(NO_SUCH_CALL);
+    let entry = assembler.branch(Test::Equals(architecture.audit), known, foreign);
+    let entry = assembler.load(ARCHITECTURE, entry);
+    compiler.assembler.finish(entry)
+}
+
+/// Covers all numbers with as few intervals as there are changes of action.
+fn intervals(architecture: &Architecture) -> Vec<Interval> {
+    let mut ranges: Vec<(u32, Option<u32>, Action)> =
+        architecture.unknown.iter().map(|&(from, to)| (from, to, Action::End(NO_SUCH_CALL))).collect();
+    for family in families() {
+        let action = match family.rule {
+            Rule::Refuse(errno) => Action::End(Verdict::Errno(errno)),
+            rule => Action::Check(rule),
+        };
+        let numbers = family.syscalls.iter().filter_map(|syscall| architecture.number(syscall));
+        ranges.extend(numbers.map(|number| (number, Some(number), action)));
+    }
+    ranges.sort_by_key(|&(from, ..)| from);
+
+    let mut intervals = vec![Interval { from: 0, action: ALLOW }];
+    for (from, to, action) in ranges {
+        // The interval before may end where this one starts, and then it is empty.
+        intervals.pop_if(|last| last.from == from);
+        intervals.push(Interval { from, action });
+        intervals.extend(to.map(|to| Interval { from: to + 1, action: ALLOW }));
+    }
+    intervals.dedup_by_key(|interval| interval.action);
+    intervals
+}
+
+struct Compiler {
+    assembler: Assembler,
+    profile: Profile,
+    checks: Vec<(Rule, Label)>,
+}
+
+impl Compiler {
+    /// Halves the numbers until one interval is left; the number is in the accumulator.
+    ///
+    /// Halving the numbers, not the intervals, puts long runs of allowed calls near the root. The kernel runs the
+    /// filter for every number when it is installed, so the mean depth is what an installation costs.
+    fn tree(&mut self, intervals: &[Interval]) -> Label {
+        match intervals {
+            [] => unreachable!("the intervals cover all numbers"),
+            [Interval { action: Action::End(verdict), .. }] => self.assembler.verdict(*verdict),
+            [Interval { action: Action::Check(rule), .. }] => self.check(*rule),
+            [first, .., last] => {
+                let middle = first.from.midpoint(last.from);
+                let nearest = (1..intervals.len()).min_by_key(|&index| intervals[index].from.abs_diff(middle));
+                let (low, high) = intervals.split_at(nearest.expect("two or more intervals have a boundary"));
+                let boundary = high[0].from;
+                let high = self.tree(high);
+                let low = self.tree(low);
+                self.assembler.branch(Test::AtLeast(boundary), high, low)
+            }
+        }
+    }
+
+    /// Returns where the arguments of a call are checked, once for each rule.
+    fn check(&mut self, rule: Rule) -> Label {
+        if let Some(&(_, label)) = self.checks.iter().find(|(known, _)| *known == rule) {
+            return label;
+        }
+        let label = match rule {
+            Rule::Refuse(errno) => self.assembler.verdict(Verdict::Errno(errno)),
+            Rule::Personality => self.personality(),
+            Rule::Unshare => self.no_flags(NEW_NAMESPACE | NEW_TIME_NAMESPACE),
+            Rule::Clone => self.no_flags(NEW_NAMESPACE),
+            Rule::Terminal => self.terminal(),
+            Rule::Socket => self.socket(),
+            Rule::SocketPair => self.socket_pair(),
+        };
+        self.checks.push((rule, label));
+        label
+    }
+
+    fn personality(&mut self) -> Label {
+        let (allow, refuse) = (self.allow(), self.refuse(FORBIDDEN));
+        let harmless = [0, ADDRESS_NO_RANDOMIZE, PERSONALITY_READ].map(Test::Equals);
+        let test = self.assembler.any(harmless, allow, refuse);
+        self.assembler.load(argument(0), test)
+    }
+
+    fn no_flags(&mut self, flags: u32) -> Label {
+        let (allow, refuse) = (self.allow(), self.refuse(FORBIDDEN));
+        let test = self.assembler.branch(Test::HasAnyOf(flags), refuse, allow);
+        self.assembler.load(argument(0), test)
+    }
+
+    fn terminal(&mut self) -> Label {
+        let (allow, refuse) = (self.allow(), self.refuse(FORBIDDEN));
+        let test = self.assembler.any([TIOCSTI, TIOCLINUX].map(Test::Equals), refuse, allow);
+        self.assembler.load(argument(1), test)
+    }
+
+    fn socket(&mut self) -> Label {
+        match self.profile.sockets {
+            Sockets::None => self.refuse(FORBIDDEN),
+            Sockets::Private | Sockets::Open => {
+                let unknown = self.refuse(Verdict::Errno(libc::EAFNOSUPPORT));
+                let netlink = self.netlink();
+                let internet = self.internet();
+                let allow = self.allow();
+                let families = self.assembler.branch(equals(libc::AF_NETLINK), netlink, unknown);
+                let families = self.assembler.any([libc::AF_INET, libc::AF_INET6].map(equals), internet, families);
+                let families = self.assembler.branch(equals(libc::AF_UNIX), allow, families);
+                self.assembler.load(argument(0), families)
+            }
+        }
+    }
+
+    /// Addresses and routes may be asked for, as `getaddrinfo` does; no other kernel subsystem.
+    fn netlink(&mut self) -> Label {
+        let (allow, refuse) = (self.allow(), self.refuse(Verdict::Errno(libc::EPROTONOSUPPORT)));
+        let test = self.assembler.branch(Test::Equals(NETLINK_ROUTE), allow, refuse);
+        self.assembler.load(argument(2), test)
+    }
+
+    /// Streams and datagrams over the protocols that programs use; SCTP, DCCP, L2TP and raw packets are not among
+    /// them. `SOCK_PACKET` would turn an internet socket into one of AF_PACKET.
+    fn internet(&mut self) -> Label {
+        let (allow, refuse) = (self.allow(), self.refuse(Verdict::Errno(libc::EPROTONOSUPPORT)));
+        let protocols = [
+            libc::IPPROTO_MPTCP,
+            libc::IPPROTO_ICMPV6,
+            libc::IPPROTO_ICMP,
+            libc::IPPROTO_UDP,
+            libc::IPPROTO_TCP,
+            libc::IPPROTO_IP,
+        ];
+        let protocol = self.assembler.any(protocols.map(equals), allow, refuse);
+        let protocol = self.assembler.load(argument(2), protocol);
+        let forbidden = self.refuse(FORBIDDEN);
+        self.socket_type([libc::SOCK_DGRAM, libc::SOCK_STREAM], protocol, forbidden)
+    }
+
+    fn socket_pair(&mut self) -> Label {
+        let unknown = self.refuse(Verdict::Errno(libc::EAFNOSUPPORT));
+        let unix = match self.profile.sockets {
+            Sockets::Private | Sockets::Open => self.allow(),
+            // A datagram socket of a pair can still connect or send to any name, so it is as good as a new one; a
+            // connected stream can not.
+            Sockets::None => {
+                let (allow, refuse) = (self.allow(), self.refuse(FORBIDDEN));
+                self.socket_type([libc::SOCK_SEQPACKET, libc::SOCK_STREAM], allow, refuse)
+            }
+        };
+        let family = self.assembler.branch(equals(libc::AF_UNIX), unix, unknown);
+        self.assembler.load(argument(0), family)
+    }
+
+    fn socket_type(&mut self, types: [i32; 2], yes: Label, no: Label) -> Label {
+        let test = self.assembler.any(types.map(equals), yes, no);
+        let test = self.assembler.mask(SOCKET_TYPE, test);
+        self.assembler.load(argument(1), test)
+    }
+
+    fn allow(&mut self) -> Label {
+        self.assembler.verdict(Verdict::Allow)
+    }
+
+    fn refuse(&mut self, verdict: Verdict) -> Label {
+        self.assembler.verdict(verdict)
+    }
+}
+
+/// The kernel's constants are signed, the accumulator is not.
+fn equals(constant: i32) -> Test {
+    Test::Equals(constant.unsigned_abs())
+}

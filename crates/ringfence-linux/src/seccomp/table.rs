@@ -1,0 +1,261 @@
+//! What the filter refuses, family by family, and why.
+//!
+//! The numbers of both architectures stand here, so that each filter can be built and tested on either; a test
+//! compares them with libc's. Reviewed against Linux 6.18.
+
+use libc::c_int;
+
+/// A group of system calls that the filter treats alike, for one reason.
+#[derive(Debug, Clone, Copy)]
+pub struct Family {
+    /// A short name for documents and reports.
+    pub name: &'static str,
+    /// Why no program in a sandbox gets it, in one line.
+    pub reason: &'static str,
+    /// The system calls of the family.
+    pub syscalls: &'static [Syscall],
+    /// What happens to a call.
+    pub rule: Rule,
+}
+
+/// A system call and its number on each architecture that has it.
+#[derive(Debug, Clone, Copy)]
+pub struct Syscall {
+    /// The kernel's name.
+    pub name: &'static str,
+    pub(super) x86_64: Option<u32>,
+    pub(super) aarch64: Option<u32>,
+}
+
+impl Syscall {
+    /// Returns the number of the call on the architecture that this program was built for.
+    pub fn number(&self) -> Option<u32> {
+        super::Architecture::NATIVE.number(self)
+    }
+}
+
+/// What the filter does with the calls of a family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Rule {
+    /// Every call fails with this errno.
+    Refuse(c_int),
+    /// `personality` may be read, reset, and told not to randomise addresses.
+    Personality,
+    /// `unshare` may not make a namespace.
+    Unshare,
+    /// `clone` may not make a namespace.
+    Clone,
+    /// `ioctl` may not put input into a terminal.
+    Terminal,
+    /// `socket` makes sockets of the families that the profile allows.
+    Socket,
+    /// `socketpair` makes pairs of Unix sockets.
+    SocketPair,
+}
+
+const fn both(name: &'static str, x86_64: u32, aarch64: u32) -> Syscall {
+    Syscall { name, x86_64: Some(x86_64), aarch64: Some(aarch64) }
+}
+
+/// Calls that are newer than the shared numbering (Linux 5.1) have one number everywhere.
+const fn shared(name: &'static str, number: u32) -> Syscall {
+    both(name, number, number)
+}
+
+const fn x86(name: &'static str, number: u32) -> Syscall {
+    Syscall { name, x86_64: Some(number), aarch64: None }
+}
+
+/// Returns every family that the filter refuses or checks; all other known calls are allowed.
+pub fn families() -> &'static [Family] {
+    FAMILIES
+}
+
+const EPERM: Rule = Rule::Refuse(libc::EPERM);
+
+static FAMILIES: &[Family] = &[
+    Family {
+        name: "io_uring",
+        reason: "its requests pass no seccomp filter, and it is a frequent source of kernel exploits",
+        syscalls: &[shared("io_uring_setup", 425), shared("io_uring_enter", 426), shared("io_uring_register", 427)],
+        rule: EPERM,
+    },
+    Family {
+        name: "userfaultfd",
+        reason: "stops the kernel in the middle of a copy, which turns races into reliable exploits",
+        syscalls: &[both("userfaultfd", 323, 282)],
+        rule: EPERM,
+    },
+    Family { name: "bpf", reason: "loads programs into the kernel", syscalls: &[both("bpf", 321, 280)], rule: EPERM },
+    Family {
+        name: "perf",
+        reason: "observes other processes and the kernel",
+        syscalls: &[both("perf_event_open", 298, 241)],
+        rule: EPERM,
+    },
+    Family {
+        name: "boot",
+        reason: "replaces or stops the running kernel",
+        syscalls: &[both("kexec_load", 246, 104), both("kexec_file_load", 320, 294), both("reboot", 169, 142)],
+        rule: EPERM,
+    },
+    Family {
+        name: "modules",
+        reason: "loads and unloads kernel code",
+        syscalls: &[
+            both("init_module", 175, 105),
+            both("finit_module", 313, 273),
+            both("delete_module", 176, 106),
+            x86("create_module", 174),
+            x86("get_kernel_syms", 177),
+            x86("query_module", 178),
+        ],
+        rule: EPERM,
+    },
+    Family {
+        name: "keyring",
+        reason: "keyrings belong to the user, not to a namespace: the host's keys would be in reach",
+        syscalls: &[both("add_key", 248, 217), both("request_key", 249, 218), both("keyctl", 250, 219)],
+        rule: EPERM,
+    },
+    Family {
+        name: "mount",
+        reason: "changes the view of the filesystem that the policy fixed",
+        syscalls: &[
+            both("mount", 165, 40),
+            both("umount2", 166, 39),
+            both("pivot_root", 155, 41),
+            both("chroot", 161, 51),
+            shared("open_tree", 428),
+            shared("move_mount", 429),
+            shared("fsopen", 430),
+            shared("fsconfig", 431),
+            shared("fsmount", 432),
+            shared("fspick", 433),
+            shared("mount_setattr", 442),
+            shared("open_tree_attr", 467),
+        ],
+        rule: EPERM,
+    },
+    Family {
+        name: "setns",
+        reason: "enters a namespace of somebody else",
+        syscalls: &[both("setns", 308, 268)],
+        rule: EPERM,
+    },
+    Family {
+        name: "unshare",
+        reason: "a new user namespace gives back the capabilities that reach most kernel bugs",
+        syscalls: &[both("unshare", 272, 97)],
+        rule: Rule::Unshare,
+    },
+    Family {
+        name: "clone",
+        reason: "a new user namespace gives back the capabilities that reach most kernel bugs",
+        syscalls: &[both("clone", 56, 220)],
+        rule: Rule::Clone,
+    },
+    Family {
+        name: "clone3",
+        reason: "its flags lie behind a pointer, out of a filter's sight; on ENOSYS a libc falls back to clone",
+        syscalls: &[shared("clone3", 435)],
+        rule: Rule::Refuse(libc::ENOSYS),
+    },
+    Family {
+        name: "descriptors",
+        reason: "takes files by handle or out of another process, past the view of the filesystem",
+        syscalls: &[both("open_by_handle_at", 304, 265), shared("pidfd_getfd", 438)],
+        rule: EPERM,
+    },
+    Family {
+        name: "fanotify",
+        reason: "watches whole filesystems, beyond the part that is visible",
+        syscalls: &[both("fanotify_init", 300, 262)],
+        rule: EPERM,
+    },
+    Family {
+        name: "pages",
+        reason: "moves memory between nodes, of other processes too; exploits use it to shape the heap",
+        syscalls: &[both("move_pages", 279, 239), both("migrate_pages", 256, 238)],
+        rule: EPERM,
+    },
+    Family {
+        name: "storage",
+        reason: "swap, quota and accounting belong to the host's administrator",
+        syscalls: &[
+            both("swapon", 167, 224),
+            both("swapoff", 168, 225),
+            both("quotactl", 179, 60),
+            shared("quotactl_fd", 443),
+            both("acct", 163, 89),
+        ],
+        rule: EPERM,
+    },
+    Family {
+        // adjtimex and clock_adjtime also read, but whether they do lies behind a pointer; what they tell is the state
+        // of the host's time daemon, which no program in a sandbox needs.
+        name: "clock",
+        reason: "sets the host's clock",
+        syscalls: &[
+            both("settimeofday", 164, 170),
+            both("clock_settime", 227, 112),
+            both("clock_adjtime", 305, 266),
+            both("adjtimex", 159, 171),
+        ],
+        rule: EPERM,
+    },
+    Family {
+        name: "host",
+        reason: "names, log and terminals of the host",
+        syscalls: &[
+            both("sethostname", 170, 161),
+            both("setdomainname", 171, 162),
+            both("syslog", 103, 116),
+            both("vhangup", 153, 58),
+        ],
+        rule: EPERM,
+    },
+    Family {
+        name: "hardware",
+        reason: "ports and descriptor tables of the processor",
+        syscalls: &[x86("ioperm", 173), x86("iopl", 172), x86("modify_ldt", 154)],
+        rule: EPERM,
+    },
+    Family {
+        name: "obsolete",
+        reason: "no living program calls them, and old code is the least tested",
+        syscalls: &[
+            both("nfsservctl", 180, 42),
+            both("lookup_dcookie", 212, 18),
+            x86("uselib", 134),
+            x86("ustat", 136),
+            x86("sysfs", 139),
+            x86("_sysctl", 156),
+        ],
+        rule: EPERM,
+    },
+    Family {
+        name: "personality",
+        reason: "other execution domains weaken address randomisation and reach rarely used kernel code",
+        syscalls: &[both("personality", 135, 92)],
+        rule: Rule::Personality,
+    },
+    Family {
+        name: "terminal",
+        reason: "TIOCSTI and TIOCLINUX type into a terminal that the host's shell reads afterwards",
+        syscalls: &[both("ioctl", 16, 29)],
+        rule: Rule::Terminal,
+    },
+    Family {
+        name: "socket",
+        reason: "only Unix, TCP, UDP and route sockets: the other families are the kernel's least reviewed code",
+        syscalls: &[both("socket", 41, 198)],
+        rule: Rule::Socket,
+    },
+    Family {
+        name: "socketpair",
+        reason: "only pairs of Unix sockets: other families are out of reach by socket(2) too",
+        syscalls: &[both("socketpair", 53, 199)],
+        rule: Rule::SocketPair,
+    },
+];

@@ -1,0 +1,96 @@
+//! Signals as descriptors: masks, signalfd, and default dispositions.
+
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
+
+/// A set of signals.
+#[derive(Clone, Copy)]
+pub struct Mask(libc::sigset_t);
+
+impl std::fmt::Debug for Mask {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Mask")
+    }
+}
+
+impl Mask {
+    /// No signal.
+    pub fn empty() -> Self {
+        // SAFETY: sigset_t is plain integers; all zeroes is valid, and sigemptyset initialises it fully.
+        let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+        // SAFETY: the pointer is to a live sigset_t.
+        unsafe { libc::sigemptyset(&raw mut set) };
+        Mask(set)
+    }
+
+    /// Every signal.
+    pub fn full() -> Self {
+        let mut mask = Mask::empty();
+        // SAFETY: the pointer is to a live sigset_t.
+        unsafe { libc::sigfillset(&raw mut mask.0) };
+        mask
+    }
+
+    /// These signals.
+    pub fn of(signals: &[i32]) -> Self {
+        let mut mask = Mask::empty();
+        for signal in signals {
+            // SAFETY: the pointer is to a live sigset_t; an invalid number is refused with EINVAL.
+            unsafe { libc::sigaddset(&raw mut mask.0, *signal) };
+        }
+        mask
+    }
+
+    /// Makes this the mask of the calling thread, and returns the one before.
+    pub fn set(&self) -> io::Result<Mask> {
+        self.change(libc::SIG_SETMASK)
+    }
+
+    /// Adds these signals to the mask of the calling thread, and returns the one before.
+    pub fn block(&self) -> io::Result<Mask> {
+        self.change(libc::SIG_BLOCK)
+    }
+
+    fn change(&self, how: i32) -> io::Result<Mask> {
+        let mut before = Mask::empty();
+        // SAFETY: both pointers are to live sigset_t values; pthread_sigmask keeps neither.
+        match unsafe { libc::pthread_sigmask(how, &raw const self.0, &raw mut before.0) } {
+            0 => Ok(before),
+            errno => Err(io::Error::from_raw_os_error(errno)),
+        }
+    }
+
+    /// A descriptor from which these signals can be read, signalfd(2). They must be blocked.
+    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+        // SAFETY: the pointer is to a live sigset_t; -1 asks for a new descriptor.
+        let fd = unsafe { libc::signalfd(-1, &raw const self.0, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: signalfd returned a new descriptor that nobody else owns.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+}
+
+/// The numbers of the signals waiting on a signalfd.
+pub fn pending(signals: &OwnedFd) -> Vec<i32> {
+    let mut numbers = Vec::new();
+    let mut buffer = [0u8; size_of::<libc::signalfd_siginfo>()];
+    // ssi_signo is the first field, four bytes (signalfd(2)).
+    while rustix::io::read(signals, &mut buffer).is_ok_and(|length| length == buffer.len()) {
+        numbers.push(i32::from_ne_bytes([buffer[0], buffer[1], buffer[2], buffer[3]]));
+    }
+    numbers
+}
+
+/// Gives a signal its default meaning again; Rust's runtime ignores `SIGPIPE`.
+pub fn restore_default(signal: i32) {
+    // SAFETY: SIG_DFL installs no handler; an invalid number is refused with EINVAL.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+}
+
+/// Has the kernel reap this process's children, sigaction(2): nobody here waits for them.
+pub fn ignore_children() {
+    // SAFETY: SIG_IGN installs no handler.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+}

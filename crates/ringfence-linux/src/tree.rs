@@ -1,0 +1,84 @@
+//! Ending a process tree without a pid namespace: as its subreaper, until no descendant is left.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::sys::process::{Waited, wait_any};
+
+/// What became of a sweep.
+#[derive(Debug)]
+pub(crate) struct Sweep {
+    /// The command's own end, when it was among what was reaped.
+    pub(crate) command: Option<Waited>,
+    /// Whether no descendant is left.
+    pub(crate) complete: bool,
+}
+
+/// How long a tree may take to die before it is given up and said to be so.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Kills and reaps every descendant of this process. Orphans come to us, the subreaper, so "no child" means
+/// "no descendant"; a tree that forks as it is killed is stopped first, then killed, round after round.
+pub(crate) fn end_descendants(command: Pid) -> Sweep {
+    let deadline = Instant::now() + PATIENCE;
+    let mut sweep = Sweep { command: None, complete: false };
+    loop {
+        let descendants = descendants(rustix::process::getpid());
+        for signal in [Signal::STOP, Signal::KILL] {
+            for pid in &descendants {
+                let _ = kill_process(*pid, signal); // it may have ended meanwhile
+            }
+        }
+        loop {
+            match wait_any() {
+                Ok(Some(waited)) if libc::WIFSTOPPED(waited.status) => {}
+                Ok(Some(waited)) => {
+                    if waited.pid == command.as_raw_nonzero().get() {
+                        sweep.command = Some(waited);
+                    }
+                }
+                Ok(None) => break,
+                Err(_) => {
+                    sweep.complete = true; // ECHILD: none left
+                    return sweep;
+                }
+            }
+        }
+        if Instant::now() > deadline {
+            return sweep;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Every living descendant of `root`, as `/proc` shows them now.
+fn descendants(root: Pid) -> Vec<Pid> {
+    let mut parents: Vec<(i32, i32)> = Vec::new();
+    let Ok(entries) = fs_err::read_dir("/proc") else { return Vec::new() };
+    for entry in entries.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
+        if let Some(parent) = parent_of(pid) {
+            parents.push((pid, parent));
+        }
+    }
+    let mut found = vec![root.as_raw_nonzero().get()];
+    let mut next = 0;
+    while next < found.len() {
+        let parent = found[next];
+        found.extend(parents.iter().filter(|(_, of)| *of == parent).map(|(pid, _)| *pid));
+        next += 1;
+    }
+    found.into_iter().skip(1).filter_map(Pid::from_raw).collect()
+}
+
+/// The parent of a process that is not a zombie, proc_pid_stat(5).
+fn parent_of(pid: i32) -> Option<i32> {
+    let stat = fs_err::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name is in parentheses and may hold any character, parentheses too: what follows the last one counts.
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut fields = rest.split_ascii_whitespace();
+    let state = fields.next()?;
+    let parent = fields.next()?.parse().ok()?;
+    (state != "Z").then_some(parent)
+}

@@ -1,0 +1,39 @@
+//! Ubuntu's rule that only named programs may use user namespaces, and the narrow way through it.
+
+use std::path::Path;
+
+/// What to do when AppArmor is why user namespaces fail: a profile for one program, not a global switch.
+pub(super) fn fix(program: &Path) -> Option<String> {
+    let rule = fs_err::read_to_string("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").ok()?;
+    (rule.trim() == "1").then(|| profile(program))
+}
+
+fn profile(program: &Path) -> String {
+    let name = program.file_name().map_or_else(|| "ringfence".into(), |name| name.to_string_lossy());
+    let path = program.display();
+    format!(
+        "AppArmor lets only named programs use user namespaces; name this one, as root:\n\
+         \x20 cat > /etc/apparmor.d/{name} <<'END'\n\
+         \x20 abi <abi/4.0>,\n\
+         \x20 include <tunables/global>\n\
+         \x20 profile {name} {path} flags=(unconfined) {{\n\
+         \x20   userns,\n\
+         \x20   include if exists <local/{name}>\n\
+         \x20 }}\n\
+         \x20 END\n\
+         \x20 apparmor_parser -r /etc/apparmor.d/{name}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_profile_names_one_program_and_no_sysctl() {
+        let text = profile(Path::new("/usr/bin/bwrap"));
+        assert!(text.contains("profile bwrap /usr/bin/bwrap flags=(unconfined)"), "{text}");
+        assert!(text.contains("userns,"), "{text}");
+        assert!(!text.contains("sysctl"), "{text}");
+    }
+}

@@ -1,0 +1,64 @@
+//! No isolation of its own: `local` by explicit choice, `outer` because something around us isolates.
+
+use ringfence_core::settings::detect_container;
+use ringfence_core::{Backend as Name, Capabilities, Clause, Defaults, Support};
+use ringfence_linux::Confinement;
+
+use super::{Backend, Preparation, PrepareError, Question, Site, Unavailable, exec, limits};
+
+/// A backend that only supervises.
+pub(super) struct Bare {
+    name: Name,
+}
+
+/// None, by explicit choice.
+pub(super) const LOCAL: Bare = Bare { name: Name::Local };
+/// Trusts the container or VM that ringfence runs in.
+pub(super) const OUTER: Bare = Bare { name: Name::Outer };
+
+impl Backend for Bare {
+    fn capabilities(&self, question: &Question<'_>) -> Result<Capabilities, Unavailable> {
+        let summary = match (self.name, detect_container(question.host)) {
+            (Name::Outer, Some(container)) => format!("trusts the {} around it", container.name),
+            (Name::Outer, None) => "trusts whatever is around it; no container was detected".to_owned(),
+            _ => "no isolation, by explicit choice".to_owned(),
+        };
+        let mut support = limits::support(question);
+        if question.clauses.contains(&Clause::Cleanup) {
+            support.insert(Clause::Cleanup, limits::cleanup_of_a_tree());
+        }
+        let isolated = [
+            Clause::Filesystem,
+            Clause::Hide,
+            Clause::Protect,
+            Clause::Network,
+            Clause::Egress,
+            Clause::Processes,
+            Clause::Ipc,
+            Clause::Privilege,
+            Clause::Kernel,
+            Clause::Terminal,
+            Clause::Environment,
+            Clause::Tmp,
+        ];
+        for clause in isolated {
+            let why = format!("backend `{}` isolates nothing itself", self.name);
+            support.insert(clause, Support::absent(why, "choose a backend that isolates: `--backend auto`"));
+        }
+        Ok(Capabilities { backend: self.name, summary, defaults: Defaults::Waived, support })
+    }
+
+    fn prepare(&self, site: &Site<'_>) -> Result<Preparation, PrepareError> {
+        let mut variables = site.host.variables.clone();
+        let set = &site.plan.policy.env.set;
+        variables.extend(set.iter().map(|(name, value)| (name.into(), value.into())));
+        let directory = site.command.starting_directory(site.host, site.workspace);
+        Ok(Preparation {
+            exec: exec(site.command, variables, directory)?,
+            confinement: Confinement::Bare,
+            passed: Vec::new(),
+            described: Vec::new(),
+            private: None,
+        })
+    }
+}

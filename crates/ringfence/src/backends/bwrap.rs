@@ -1,0 +1,284 @@
+//! Bubblewrap: the same view, and the same filter by descriptor.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use ringfence_core::policy::Network;
+use ringfence_core::{Backend as Name, Capabilities, Clause, Defaults, Support};
+use ringfence_linux::launcher::in_memory;
+use ringfence_linux::seccomp::{Filter, Profile, Sockets};
+use ringfence_linux::{Access, Confinement, Entry, Files, Launch, Report, Terminal, View, control};
+use rustix::fs::Access as Permission;
+use rustix::net::RecvFlags;
+
+use super::native::no_allowlists;
+use super::{Backend, Freshness, Preparation, PrepareError, Question, Site, Unavailable, apparmor, exec, limits};
+use crate::memory::{Memory, Subject};
+use crate::{Command, Host, view};
+
+/// The bubblewrap backend.
+pub(super) struct Bwrap;
+
+/// Parts of `/proc` that bubblewrap leaves readable and that tell of the host.
+const PROC_HIDDEN: [&str; 3] = ["/proc/kcore", "/proc/keys", "/proc/timer_list"];
+
+impl Backend for Bwrap {
+    fn capabilities(&self, question: &Question<'_>) -> Result<Capabilities, Unavailable> {
+        let program = find(question.host)?;
+        let memory = Memory::of(question.host, Subject::Bwrap(&program));
+        if question.freshness == Freshness::Now || !memory.recalls() {
+            preflight(&program, question)?;
+            memory.keep();
+        }
+        let shares_network = matches!(question.policy.network, Some(Network::Open));
+        let ipc = if shares_network {
+            Support::weaker("with an open network, abstract Unix sockets of the host can be reached")
+        } else {
+            Support::enforced("ipc+network namespace+seccomp")
+        };
+        let mut support = limits::support(question);
+        support.extend([
+            (Clause::Filesystem, Support::enforced("bubblewrap: mount namespace")),
+            (Clause::Hide, Support::enforced("bubblewrap: mount namespace")),
+            (Clause::Protect, Support::enforced("bubblewrap: mount namespace")),
+            (Clause::Network, Support::enforced("bubblewrap: network namespace")),
+            (Clause::Egress, no_allowlists()),
+            (Clause::Processes, Support::enforced("bubblewrap: pid namespace")),
+            (Clause::Ipc, ipc),
+            (Clause::Privilege, Support::enforced("bubblewrap: user namespace+no_new_privs+no capabilities")),
+            (Clause::Kernel, Support::enforced("seccomp")),
+            (Clause::Terminal, Support::enforced("seccomp")),
+            (Clause::Environment, Support::enforced("a clean environment, closed descriptors")),
+            (Clause::Cleanup, Support::enforced("bubblewrap: pid namespace")),
+            (Clause::Tmp, Support::enforced("tmpfs size")),
+        ]);
+        let summary = format!("bubblewrap at {}, seccomp", program.display());
+        Ok(Capabilities { backend: Name::Bwrap, summary, defaults: Defaults::Required, support })
+    }
+
+    fn prepare(&self, site: &Site<'_>) -> Result<Preparation, PrepareError> {
+        let failed = |what: &str| {
+            let what = what.to_owned();
+            move |source| PrepareError::Host { what, source }
+        };
+        let program =
+            find(site.host).map_err(|unavailable| io::Error::other(unavailable.why)).map_err(failed("bubblewrap"))?;
+        let sight = view::build(site.plan, site.host, site.workspace, site.guarded)?;
+        let path = sight.variables.get(OsStr::new("PATH")).cloned().unwrap_or_default();
+        lookup(site.command, &path, &sight.view)?;
+
+        let directory = site.workspace.directory_inside(&site.command.starting_directory(site.host, site.workspace));
+        let network = site.plan.policy.network.clone().unwrap_or(Network::Closed);
+        let mut arguments = Arguments::new(&network, &directory);
+        for entry in &sight.view.entries {
+            arguments.entry(entry, &sight.view).map_err(failed("bubblewrap's arguments"))?;
+        }
+        arguments.close().map_err(failed("bubblewrap's arguments"))?;
+        let described = arguments.described(&program, site.command);
+        let (command, passed) = arguments.command(&program, site.command).map_err(failed("bubblewrap's arguments"))?;
+        Ok(Preparation {
+            exec: exec(&command, sight.variables, "/".into())?,
+            confinement: Confinement::Bare,
+            passed,
+            described,
+            private: None,
+        })
+    }
+}
+
+/// Bubblewrap's arguments, and the descriptors that they name.
+#[derive(Debug)]
+struct Arguments {
+    words: Vec<OsString>,
+    passed: Vec<(i32, OwnedFd)>,
+}
+
+/// The number of the first descriptor that bubblewrap reads itself.
+const FIRST_DESCRIPTOR: i32 = 100;
+
+impl Arguments {
+    fn new(network: &Network, directory: &Path) -> Arguments {
+        let mut arguments = Arguments { words: Vec::new(), passed: Vec::new() };
+        arguments.push(["--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try"]);
+        if !matches!(network, Network::Open) {
+            arguments.push(["--unshare-net"]);
+        }
+        arguments.push(["--hostname", "ringfence", "--die-with-parent", "--cap-drop", "ALL"]);
+        arguments.push([OsStr::new("--chdir"), directory.as_os_str()]);
+        arguments.push(["--dev", "/dev"]);
+        arguments
+    }
+
+    fn push<W: AsRef<OsStr>>(&mut self, words: impl IntoIterator<Item = W>) {
+        self.words.extend(words.into_iter().map(|word| word.as_ref().to_owned()));
+    }
+
+    /// Adds a descriptor that bubblewrap reads `contents` from, and returns its number as a word.
+    fn data(&mut self, contents: &[u8]) -> io::Result<OsString> {
+        let number = FIRST_DESCRIPTOR + self.passed.len() as i32;
+        self.passed.push((number, in_memory(contents)?));
+        Ok(number.to_string().into())
+    }
+
+    /// The command line that says the same, for people to read.
+    fn described(&self, program: &Path, inner: &Command) -> Vec<String> {
+        let words = std::iter::once(program.as_os_str().to_owned()).chain(self.words.iter().cloned());
+        let words = words.chain(["--".into(), inner.program.clone()]).chain(inner.arguments.iter().cloned());
+        words.map(|word| word.to_string_lossy().into_owned()).collect()
+    }
+
+    /// The command that runs `inner` with these arguments, and the descriptors it needs. They are given by
+    /// descriptor rather than by word: nothing of the policy is in a process list, and no length limits them.
+    fn command(mut self, program: &Path, inner: &Command) -> io::Result<(Command, Vec<(i32, OwnedFd)>)> {
+        let list = self.data(&joined(&self.words.clone()))?;
+        let command = Command::new(program).argument("--args").argument(list).argument("--");
+        Ok((command.argument(&inner.program).arguments(&inner.arguments), self.passed))
+    }
+
+    fn entry(&mut self, entry: &Entry, view: &View) -> io::Result<()> {
+        let os = |path: &PathBuf| path.clone().into_os_string();
+        match entry {
+            Entry::Directory { path } => self.push([OsString::from("--dir"), os(path)]),
+            Entry::Symlink { path, target } => self.push([OsString::from("--symlink"), os(target), os(path)]),
+            Entry::File { path, contents } => {
+                let data = self.data(contents)?;
+                self.push([OsString::from("--perms"), "0644".into(), "--file".into(), data, os(path)]);
+            }
+            Entry::Scratch { path, size, mode } => self.push([
+                OsString::from("--perms"),
+                format!("{mode:04o}").into(),
+                "--size".into(),
+                size.to_string().into(),
+                "--tmpfs".into(),
+                os(path),
+            ]),
+            Entry::Bind { source, destination, access } => {
+                let option = if *access == Access::Write { "--bind" } else { "--ro-bind" };
+                self.push([OsString::from(option), os(source), os(destination)]);
+            }
+            Entry::Pin { path } => self.push([OsString::from("--bind"), on_host(view, path), os(path)]),
+            Entry::Protect { path } => self.push([OsString::from("--ro-bind"), on_host(view, path), os(path)]),
+            Entry::Hide { path } if Path::new(&on_host(view, path)).is_dir() => self.push([
+                OsString::from("--perms"),
+                "0000".into(),
+                "--tmpfs".into(),
+                os(path),
+                "--remount-ro".into(),
+                os(path),
+            ]),
+            Entry::Hide { path } => self.cover(os(path))?,
+        }
+        Ok(())
+    }
+
+    /// Covers a file with one that nobody may open.
+    fn cover(&mut self, path: OsString) -> io::Result<()> {
+        let data = self.data(b"")?;
+        self.push([OsString::from("--perms"), "0000".into(), "--ro-bind-data".into(), data, path]);
+        Ok(())
+    }
+
+    /// Adds what comes last: a proc, the filter, and a root that can no longer be written.
+    fn close(&mut self) -> io::Result<()> {
+        self.push(["--proc", "/proc"]);
+        for path in PROC_HIDDEN.into_iter().filter(|path| Path::new(path).exists()) {
+            self.cover(path.into())?;
+        }
+        self.push(["--remount-ro", "/"]);
+        let filter = self.data(&Filter::build(Profile { sockets: Sockets::Private }).to_bytes())?;
+        self.push([OsString::from("--seccomp"), filter]);
+        Ok(())
+    }
+}
+
+/// Where a path inside is on the host, by the deepest mount above it.
+fn on_host(view: &View, inside: &Path) -> OsString {
+    let mounts = view.entries.iter().filter_map(|entry| match entry {
+        Entry::Bind { source, destination, .. } => {
+            inside.strip_prefix(destination).ok().map(|rest| (source, destination, rest))
+        }
+        _ => None,
+    });
+    let deepest = mounts.max_by_key(|(_, destination, _)| destination.components().count());
+    deepest.map_or_else(|| inside.into(), |(source, _, rest)| source.join(rest)).into_os_string()
+}
+
+/// Words as `--args` reads them: each ended by a NUL byte.
+fn joined(words: &[OsString]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.as_bytes().iter().copied().chain([0])).collect()
+}
+
+/// Bubblewrap's own answer to a command that is not there cannot be told from the command's: look first.
+fn lookup(command: &Command, path: &OsStr, view: &View) -> Result<(), PrepareError> {
+    let program = Path::new(&command.program);
+    let name = || program.display().to_string();
+    let candidates: Vec<PathBuf> = if command.program.as_bytes().contains(&b'/') {
+        if program.is_relative() {
+            return Ok(()); // relative to a directory inside: bubblewrap itself tells
+        }
+        vec![program.into()]
+    } else {
+        std::env::split_paths(path).map(|directory| directory.join(program)).collect()
+    };
+    let mut found = false;
+    for candidate in candidates {
+        let host = on_host(view, &candidate);
+        if Path::new(&host).is_file() {
+            found = true;
+            if rustix::fs::access(&host, Permission::EXEC_OK).is_ok() {
+                return Ok(());
+            }
+        }
+    }
+    Err(if found {
+        PrepareError::NotExecutable { program: name() }
+    } else {
+        PrepareError::NotFound { program: name() }
+    })
+}
+
+fn find(host: &Host) -> Result<PathBuf, Unavailable> {
+    let path = host.variables.get(OsStr::new("PATH")).cloned().unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|directory| directory.join("bwrap")).find(|program| program.is_file());
+    found.ok_or_else(|| Unavailable {
+        why: "there is no `bwrap` in PATH".to_owned(),
+        fix: "apt install bubblewrap".to_owned(),
+    })
+}
+
+/// Runs bubblewrap for real, with every kind of namespace that a run uses.
+fn preflight(program: &Path, question: &Question<'_>) -> Result<(), Unavailable> {
+    let unavailable = |why: String| Unavailable {
+        fix: apparmor::fix(program)
+            .unwrap_or_else(|| "allow user namespaces for this user (sysctl user.max_user_namespaces)".to_owned()),
+        why,
+    };
+    let failed = |error: io::Error| unavailable(format!("cannot run `{}`: {error}", program.display()));
+    let mut arguments = Arguments::new(&Network::Closed, Path::new("/"));
+    arguments.push(["--ro-bind", "/", "/", "--perms", "1777", "--size", "1048576", "--tmpfs", "/tmp", "--dev", "/dev"]);
+    arguments.close().map_err(failed)?;
+    let inner = Command::new("/bin/sh").arguments(["-c", "exit 0"]);
+    let (trial, passed) = arguments.command(program, &inner).map_err(failed)?;
+    let (reader, writer) =
+        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
+    let launch = Launch {
+        exec: exec(&trial, [], "/".into()).map_err(|error| unavailable(error.to_string()))?,
+        confinement: Confinement::Bare,
+        terminal: Terminal::Detached,
+    };
+    let files = Files { stdio: [None, None, Some(writer)], terminal: None, passed };
+    let started = question.launcher.start(&launch, files, None).map_err(|error| unavailable(crate::chain(&error)))?;
+    let report = control::receive(&started.control, RecvFlags::empty()).map_err(failed)?;
+    match report {
+        Some(Report::Ended(ending)) if ending.exit_code == Some(0) => Ok(()),
+        report => {
+            let mut said = vec![0; 4096];
+            let length = rustix::io::read(&reader, &mut said[..]).unwrap_or(0);
+            let said = String::from_utf8_lossy(&said[..length]).trim().to_owned();
+            Err(unavailable(if said.is_empty() { format!("its preflight failed: {report:?}") } else { said }))
+        }
+    }
+}

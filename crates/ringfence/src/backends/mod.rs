@@ -1,0 +1,155 @@
+//! The backends: each says what it can hold here, and turns a plan into a launch.
+
+mod apparmor;
+mod bare;
+pub(crate) mod bwrap;
+pub(crate) mod limits;
+mod native;
+mod private;
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use ringfence_core::{Backend as Name, Capabilities, Clause, Plan, Policy};
+use ringfence_linux::{Confinement, Exec, Launcher};
+
+use crate::view::{Guarded, ViewError};
+use crate::workspace::ResolvedWorkspace;
+use crate::{Command, Host};
+
+pub(crate) use private::PrivateDirectory;
+
+/// A way to make a policy hold.
+pub(crate) trait Backend: Sync {
+    /// What it can hold here. Only the clauses in `question` need an answer: some are costly to find out.
+    fn capabilities(&self, question: &Question<'_>) -> Result<Capabilities, Unavailable>;
+
+    /// Turns a plan that it agreed to into what is to be launched.
+    fn prepare(&self, site: &Site<'_>) -> Result<Preparation, PrepareError>;
+}
+
+/// What a backend is asked.
+pub(crate) struct Question<'a> {
+    pub(crate) host: &'a Host,
+    pub(crate) launcher: &'a Launcher,
+    pub(crate) policy: &'a Policy,
+    pub(crate) clauses: BTreeSet<Clause>,
+    pub(crate) freshness: Freshness,
+}
+
+/// Whether an answer from an earlier run may serve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Freshness {
+    /// What worked for this kernel, binary and user is taken to work.
+    Remembered,
+    /// Everything is tried now.
+    Now,
+}
+
+/// A backend does not work here at all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unavailable {
+    /// What was tried, and what came of it.
+    pub why: String,
+    /// What would make it work.
+    pub fix: String,
+}
+
+/// What a launch is prepared for.
+pub(crate) struct Site<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) host: &'a Host,
+    pub(crate) workspace: &'a ResolvedWorkspace,
+    pub(crate) guarded: &'a Guarded,
+    pub(crate) command: &'a Command,
+}
+
+/// A launch, and what must live as long as it does.
+#[derive(Debug)]
+pub(crate) struct Preparation {
+    pub(crate) exec: Exec,
+    pub(crate) confinement: Confinement,
+    /// Descriptors that the launched program reads itself, under these numbers.
+    pub(crate) passed: Vec<(i32, OwnedFd)>,
+    /// The words that the launched program is given, where it is not the command itself.
+    pub(crate) described: Vec<String>,
+    /// Directories on the host that go with the run.
+    pub(crate) private: Option<PrivateDirectory>,
+}
+
+/// A launch could not be prepared.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PrepareError {
+    /// What the command is to see could not be worked out.
+    #[error(transparent)]
+    View(#[from] ViewError),
+    /// A word of the command, a variable or a path has a NUL byte in it.
+    #[error("cannot pass {what} to a program: it has a NUL byte in it")]
+    Nul {
+        /// Which.
+        what: String,
+    },
+    /// Something on the host's side could not be made.
+    #[error("cannot prepare {what}")]
+    Host {
+        /// What.
+        what: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The command is not there; found before the sandbox was started.
+    #[error("cannot find the command `{program}` inside the sandbox")]
+    NotFound {
+        /// Which.
+        program: String,
+    },
+    /// The command is there and cannot be executed; found before the sandbox was started.
+    #[error("cannot execute `{program}` inside the sandbox")]
+    NotExecutable {
+        /// Which.
+        program: String,
+    },
+}
+
+/// The backend of that name, when this version has it.
+pub(crate) fn get(name: Name) -> Result<&'static dyn Backend, Unavailable> {
+    match name {
+        Name::Native => Ok(&native::Native),
+        Name::Bwrap => Ok(&bwrap::Bwrap),
+        Name::Outer => Ok(&bare::OUTER),
+        Name::Local => Ok(&bare::LOCAL),
+        Name::Docker | Name::Podman | Name::Kubernetes | Name::E2b => Err(Unavailable {
+            why: format!("this version of ringfence has no `{name}` backend"),
+            fix: "choose one of native, bwrap, outer, local".to_owned(),
+        }),
+    }
+}
+
+/// The words of an exec as the kernel takes them.
+pub(crate) fn exec(
+    command: &Command,
+    variables: impl IntoIterator<Item = (OsString, OsString)>,
+    directory: PathBuf,
+) -> Result<Exec, PrepareError> {
+    use std::os::unix::ffi::OsStringExt;
+    let word = |word: OsString, what: &str| {
+        std::ffi::CString::new(word.into_vec()).map_err(|_| PrepareError::Nul { what: what.to_owned() })
+    };
+    let program = word(command.program.clone(), "the command's name")?;
+    let mut argv = vec![program.clone()];
+    for argument in &command.arguments {
+        argv.push(word(argument.clone(), "an argument")?);
+    }
+    let mut env = Vec::new();
+    for (name, value) in variables {
+        let what = format!("the variable `{}`", name.display());
+        let mut variable = name;
+        variable.push("=");
+        variable.push(value);
+        env.push(word(variable, &what)?);
+    }
+    Ok(Exec { program, argv, env, directory })
+}

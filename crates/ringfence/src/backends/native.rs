@@ -1,0 +1,245 @@
+//! Our own launcher: namespaces, Landlock and seccomp; where user namespaces are forbidden, Landlock and
+//! seccomp alone, which is weaker and says so.
+
+use std::ffi::CString;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use ringfence_core::policy::Network;
+use ringfence_core::{Backend as Name, Capabilities, Clause, Defaults, Policy, Support};
+use ringfence_linux::landlock::{ABI_WITH_SCOPES, Rules, abi};
+use ringfence_linux::seccomp::Sockets;
+use ringfence_linux::{Access, Confinement, Entry, Exec, Files, Launch, Launcher, Report, Terminal, View, control};
+use rustix::net::RecvFlags;
+
+use super::{
+    Backend, Freshness, Preparation, PrepareError, PrivateDirectory, Question, Site, Unavailable, apparmor, exec,
+    limits,
+};
+use crate::memory::{Memory, Subject};
+use crate::view;
+
+/// The native backend.
+pub(super) struct Native;
+
+/// How the native backend works on a host.
+enum Tier {
+    /// Namespaces, a root of its own, Landlock if there is any, seccomp.
+    Namespaces { landlock: u32 },
+    /// Landlock and seccomp alone.
+    Landlock { abi: u32, because: String },
+}
+
+impl Backend for Native {
+    fn capabilities(&self, question: &Question<'_>) -> Result<Capabilities, Unavailable> {
+        let mut support = limits::support(question);
+        let summary = match tier(question)? {
+            Tier::Namespaces { landlock } => {
+                support.extend(with_namespaces(landlock, question.policy));
+                if landlock > 0 {
+                    format!("namespaces, Landlock ABI {landlock}, seccomp")
+                } else {
+                    "namespaces, seccomp; the kernel has no Landlock".to_owned()
+                }
+            }
+            Tier::Landlock { abi, because } => {
+                support.extend(with_landlock_alone(abi, &because, question));
+                format!("Landlock ABI {abi} and seccomp alone: {because}")
+            }
+        };
+        Ok(Capabilities { backend: Name::Native, summary, defaults: Defaults::Required, support })
+    }
+
+    fn prepare(&self, site: &Site<'_>) -> Result<Preparation, PrepareError> {
+        let sight = view::build(site.plan, site.host, site.workspace, site.guarded)?;
+        let is_open = matches!(site.plan.policy.network, Some(Network::Open));
+        // The plan's promises say which tier agreed to it: only a namespace can hold this one.
+        let in_namespaces = site.plan.held.get(&Clause::Processes).is_some_and(Support::is_enforced);
+        if in_namespaces {
+            let directory =
+                site.workspace.directory_inside(&site.command.starting_directory(site.host, site.workspace));
+            return Ok(Preparation {
+                exec: exec(site.command, sight.variables, directory)?,
+                confinement: Confinement::Namespaces {
+                    view: sight.view,
+                    private_network: !is_open,
+                    landlock_abi: abi(),
+                },
+                passed: Vec::new(),
+                described: Vec::new(),
+                private: None,
+            });
+        }
+        let private = PrivateDirectory::create(site.host.user_id)
+            .map_err(|source| PrepareError::Host { what: "a private directory".to_owned(), source })?;
+        let mut variables = sight.variables;
+        variables.insert("HOME".into(), private.path().into());
+        variables.insert("TMPDIR".into(), private.path().into());
+        let directory = site.command.starting_directory(site.host, site.workspace);
+        Ok(Preparation {
+            exec: exec(site.command, variables, directory)?,
+            confinement: Confinement::Landlock {
+                rules: in_place(&sight.view, private.path()),
+                sockets: if is_open { Sockets::Open } else { Sockets::None },
+            },
+            passed: Vec::new(),
+            described: Vec::new(),
+            private: Some(private),
+        })
+    }
+}
+
+/// What the view comes to on the host's own tree.
+fn in_place(view: &View, private: &Path) -> Rules {
+    let mut paths: Vec<(PathBuf, Access)> = vec![(private.into(), Access::Write), ("/proc".into(), Access::Read)];
+    for device in ["null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts"] {
+        paths.push((Path::new("/dev").join(device), Access::Write));
+    }
+    for entry in &view.entries {
+        match entry {
+            Entry::Bind { source, access, .. } => paths.push((source.clone(), *access)),
+            // What is synthetic in a root of its own is the host's own file here.
+            Entry::File { path, .. } | Entry::Symlink { path, .. } => paths.push((path.clone(), Access::Read)),
+            _ => {}
+        }
+    }
+    paths.retain(|(path, _)| path.exists());
+    Rules { abi: abi(), paths }
+}
+
+fn tier(question: &Question<'_>) -> Result<Tier, Unavailable> {
+    let landlock = abi();
+    let memory = Memory::of(question.host, Subject::Namespaces);
+    if question.freshness == Freshness::Remembered && memory.recalls() {
+        return Ok(Tier::Namespaces { landlock });
+    }
+    match try_namespaces(question.launcher, landlock) {
+        Ok(()) => {
+            memory.keep();
+            Ok(Tier::Namespaces { landlock })
+        }
+        Err(failure) if landlock > 0 => Ok(Tier::Landlock { abi: landlock, because: failure.to_string() }),
+        Err(failure) => {
+            let program = std::env::current_exe().unwrap_or_else(|_| "ringfence".into());
+            let fix = apparmor::fix(&program).unwrap_or_else(|| {
+                "allow user namespaces (user.max_user_namespaces), or use a kernel with Landlock".to_owned()
+            });
+            Err(Unavailable { why: format!("{failure}, and the kernel has no Landlock"), fix })
+        }
+    }
+}
+
+/// A trial that failed.
+#[derive(Debug, thiserror::Error)]
+enum TrialError {
+    #[error("cannot {step}: {source}")]
+    Step { step: String, source: io::Error },
+    #[error("the trial sandbox ended without a word")]
+    Silent,
+}
+
+/// Builds a whole sandbox and has it execute a program that is not there: that it gets so far is the proof.
+fn try_namespaces(launcher: &Launcher, landlock_abi: u32) -> Result<(), TrialError> {
+    let view = View { entries: vec![Entry::Scratch { path: "/tmp".into(), size: 1 << 20, mode: 0o1777 }] };
+    let program: CString = c"/nothing".into();
+    let trial = Launch {
+        exec: Exec { argv: vec![program.clone()], program, env: Vec::new(), directory: "/".into() },
+        confinement: Confinement::Namespaces { view, private_network: true, landlock_abi },
+        terminal: Terminal::Detached,
+    };
+    let started = launcher.start(&trial, Files::default(), None).map_err(|error| TrialError::Step {
+        step: "create user, mount, pid, network, ipc and uts namespaces".to_owned(),
+        source: match error {
+            ringfence_linux::LaunchError::Clone { source } | ringfence_linux::LaunchError::Ask { source } => source,
+        },
+    })?;
+    match control::receive(&started.control, RecvFlags::empty()) {
+        Ok(Some(Report::ExecFailed { errno }))
+            if io::Error::from_raw_os_error(errno).kind() == io::ErrorKind::NotFound =>
+        {
+            Ok(())
+        }
+        Ok(Some(Report::SetupFailed { step, errno })) => {
+            Err(TrialError::Step { step, source: io::Error::from_raw_os_error(errno) })
+        }
+        _ => Err(TrialError::Silent),
+    }
+}
+
+fn with_namespaces(landlock: u32, policy: &Policy) -> Vec<(Clause, Support)> {
+    let files = if landlock > 0 { "mount namespace+landlock" } else { "mount namespace" };
+    let shares_network = matches!(policy.network, Some(Network::Open));
+    let ipc = if shares_network && landlock < ABI_WITH_SCOPES {
+        Support::weaker(
+            "with an open network, abstract Unix sockets of the host can be reached: the kernel's Landlock is too old",
+        )
+    } else {
+        Support::enforced(if shares_network {
+            "ipc namespace+landlock+seccomp"
+        } else {
+            "ipc+network namespace+seccomp"
+        })
+    };
+    vec![
+        (Clause::Filesystem, Support::enforced(files)),
+        (Clause::Hide, Support::enforced("mount namespace")),
+        (Clause::Protect, Support::enforced("mount namespace")),
+        (Clause::Network, Support::enforced("network namespace")),
+        (Clause::Egress, no_allowlists()),
+        (Clause::Processes, Support::enforced("pid namespace")),
+        (Clause::Ipc, ipc),
+        (Clause::Privilege, Support::enforced("user namespace+no_new_privs+no capabilities")),
+        (Clause::Kernel, Support::enforced("seccomp")),
+        (Clause::Terminal, Support::enforced("seccomp")),
+        (Clause::Environment, Support::enforced("a clean environment, closed descriptors")),
+        (Clause::Cleanup, Support::enforced("pid namespace")),
+        (Clause::Tmp, Support::enforced("tmpfs size")),
+    ]
+}
+
+fn with_landlock_alone(abi: u32, because: &str, question: &Question<'_>) -> Vec<(Clause, Support)> {
+    let program = std::env::current_exe().unwrap_or_else(|_| "ringfence".into());
+    let fix = apparmor::fix(&program).unwrap_or_else(|| {
+        "allow user namespaces for this user (sysctl user.max_user_namespaces), or run outside the container".to_owned()
+    });
+    let needs_namespaces =
+        |what: &str| Support::absent(format!("{what}; user namespaces do not work here: {because}"), &fix);
+    let filesystem = if abi >= 3 {
+        Support::enforced("landlock")
+    } else {
+        Support::weaker("the kernel's Landlock is too old to keep files outside from being truncated")
+    };
+    let processes = if abi >= ABI_WITH_SCOPES {
+        Support::weaker("names and arguments of the host's processes can be read")
+    } else {
+        Support::weaker("processes of the same user can be signalled, and all can be listed")
+    };
+    let cleanup = if question.clauses.contains(&Clause::Cleanup) {
+        limits::cleanup_of_a_tree()
+    } else {
+        Support::weaker("not looked at")
+    };
+    vec![
+        (Clause::Filesystem, filesystem),
+        (Clause::Hide, needs_namespaces("Landlock cannot take back a part of what it allows")),
+        (Clause::Protect, needs_namespaces("Landlock cannot take back a part of what it allows")),
+        (Clause::Network, Support::enforced("seccomp: no socket can be made")),
+        (Clause::Egress, no_allowlists()),
+        (Clause::Processes, processes),
+        (Clause::Ipc, Support::weaker("System V shared memory and queues of the same user can be reached")),
+        (Clause::Privilege, Support::enforced("no_new_privs+no capabilities")),
+        (Clause::Kernel, Support::enforced("seccomp")),
+        (Clause::Terminal, Support::enforced("seccomp")),
+        (Clause::Environment, Support::enforced("a clean environment, closed descriptors")),
+        (Clause::Cleanup, cleanup),
+        (Clause::Tmp, needs_namespaces("a private directory on the host cannot be bounded")),
+    ]
+}
+
+/// Allowlists of hosts are for a later version.
+pub(super) fn no_allowlists() -> Support {
+    Support::absent(
+        "this version has no egress proxy",
+        "use `--net closed`, or `--net open` if the command may reach everything",
+    )
+}

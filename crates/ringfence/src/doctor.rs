@@ -1,0 +1,1 @@
+//! What each backend can do here, with the evidence.

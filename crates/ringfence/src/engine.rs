@@ -1,0 +1,137 @@
+//! The engine: settings that were resolved, a backend that was preflighted, and the commands it runs.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ringfence_core::{ExecutionResult, Ground, Plan, Policy};
+use ringfence_linux::Launcher;
+use ringfence_linux::launcher::LauncherError;
+
+use crate::run::Attached;
+use crate::{Command, RunError, Sandbox, Settings, Wrapper, WrapperError, wrapper};
+
+/// Runs commands behind policies.
+#[derive(Debug, Clone)]
+pub struct Engine {
+    pub(crate) core: Arc<Core>,
+}
+
+/// What an engine and the threads of its runs share.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) settings: Settings,
+    pub(crate) launcher: Launcher,
+}
+
+/// An engine could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// There is no launcher.
+    #[error(transparent)]
+    Launcher(#[from] LauncherError),
+    /// The settings' policy cannot be held here.
+    #[error("the preflight failed")]
+    Preflight(#[source] RunError),
+}
+
+impl EngineError {
+    /// The next things to do.
+    pub fn hints(&self) -> Vec<String> {
+        match self {
+            EngineError::Launcher(_) => vec![
+                "call `ringfence::launcher::serve_if_asked()` first in `main`, or name a `ringfence` binary with \
+                 `Settings::with_launcher`"
+                    .to_owned(),
+            ],
+            EngineError::Preflight(error) => error.hints(),
+        }
+    }
+}
+
+impl Engine {
+    /// Starts a launcher, and checks that the settings' policy can be held here. A service that calls this
+    /// before it binds a port does not start where it could not isolate.
+    pub fn new(settings: Settings) -> Result<Engine, EngineError> {
+        let program = settings.launcher.clone().unwrap_or_else(|| PathBuf::from("/proc/self/exe"));
+        let launcher = Launcher::spawn(&program)?;
+        let engine = Engine { core: Arc::new(Core { settings, launcher }) };
+        match engine.preflight() {
+            Ok(plan) => {
+                tracing::info!(backend = %plan.backend, summary = plan.summary, "preflight passed");
+                Ok(engine)
+            }
+            Err(error) => {
+                tracing::error!(error = crate::chain(&error), "preflight failed");
+                Err(EngineError::Preflight(error))
+            }
+        }
+    }
+
+    /// An engine that forks the calling process itself, which must be small and have one thread: what the
+    /// command line is. Nothing is preflighted; the one run does everything for real.
+    pub fn in_this_process(settings: Settings) -> Engine {
+        Engine { core: Arc::new(Core { settings, launcher: Launcher::Here }) }
+    }
+
+    /// The settings it was made from.
+    pub fn settings(&self) -> &Settings {
+        &self.core.settings
+    }
+
+    /// Checks that the settings' policy can be held here, and says by what.
+    pub fn preflight(&self) -> Result<Plan, RunError> {
+        self.core.agree(&self.core.settings.policy, Ground::default()).map(|agreed| agreed.plan)
+    }
+
+    /// The plan that a command would be run under, and why its backend was chosen.
+    pub fn plan(&self, policy: &Policy, command: &Command) -> Result<(Plan, String), RunError> {
+        self.core.ready(policy, command).map(|ready| (ready.plan, ready.because))
+    }
+
+    /// The words that would be executed on the host for a command: bubblewrap's, where that is the backend.
+    pub fn words(&self, policy: &Policy, command: &Command) -> Result<Vec<String>, RunError> {
+        let ready = self.core.ready(policy, command)?;
+        Ok(ready.preparation.described)
+    }
+
+    /// Runs one command and returns what became of it. Dropping the future ends every process of the run.
+    pub async fn run(&self, policy: &Policy, command: &Command) -> Result<ExecutionResult, RunError> {
+        self.spawn(policy, command).wait().await
+    }
+
+    /// Starts one command; its output can be read as it comes. Dropping the sandbox ends every process of it.
+    pub fn spawn(&self, policy: &Policy, command: &Command) -> Sandbox {
+        Sandbox::spawn(Arc::clone(&self.core), policy.clone(), command.clone())
+    }
+
+    /// Runs one command on this thread with the caller's own streams, terminal and signals, and `passed`
+    /// descriptors under their numbers.
+    pub fn run_attached(
+        &self,
+        policy: &Policy,
+        command: &Command,
+        passed: Vec<(i32, OwnedFd)>,
+    ) -> Result<Attached, RunError> {
+        let ready = self.core.ready(policy, command)?;
+        self.core.run_attached(ready, command, passed)
+    }
+
+    /// Runs one command on this thread with captured output.
+    pub fn run_captured(
+        &self,
+        policy: &Policy,
+        command: &Command,
+        passed: Vec<(i32, OwnedFd)>,
+    ) -> Result<ExecutionResult, RunError> {
+        let ready = self.core.ready(policy, command)?;
+        self.core.run_captured(ready, command, passed, None, |_, _| {})
+    }
+
+    /// Makes an executable that runs `program` behind this engine's policy, with `repository` as its workspace
+    /// and its caller's arguments. It is removed when the wrapper is dropped or [`Wrapper::cleanup`] is called.
+    pub fn create_cli_wrapper(&self, repository: &Path, program: &Path) -> Result<Wrapper, WrapperError> {
+        wrapper::create(&self.core.settings, repository, program)
+    }
+}

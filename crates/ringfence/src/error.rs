@@ -1,0 +1,144 @@
+//! Why a run did not happen, and whose move it is.
+
+use std::error::Error;
+use std::io;
+
+use ringfence_core::settings::ChooseError;
+use ringfence_core::{Backend, ExitStatus, Fault, Refusal};
+use ringfence_linux::LaunchError;
+use ringfence_linux::cgroup::CgroupError;
+
+use crate::backends::PrepareError;
+use crate::{ViewError, WorkspaceError};
+
+/// A run did not happen.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// The workspace cannot be one.
+    #[error(transparent)]
+    Workspace(#[from] WorkspaceError),
+    /// What the command is to see could not be worked out.
+    #[error(transparent)]
+    View(#[from] ViewError),
+    /// No backend was found.
+    #[error(transparent)]
+    Choose(#[from] ChooseError),
+    /// A clause of the policy cannot be held.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The backend does not work here.
+    #[error("backend `{backend}` does not work here: {why}")]
+    Unavailable {
+        /// Which.
+        backend: Backend,
+        /// What was tried, and what came of it.
+        why: String,
+        /// What would make it work.
+        fix: String,
+    },
+    /// The launch could not be prepared.
+    #[error(transparent)]
+    Prepare(#[from] PrepareError),
+    /// The limits could not be set.
+    #[error("cannot limit the run")]
+    Group(#[from] CgroupError),
+    /// The sandbox's first process could not be started.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// The sandbox could not be set up.
+    #[error("cannot {step}")]
+    Setup {
+        /// What was tried, and on what.
+        step: String,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// The command is not there.
+    #[error("cannot find the command `{program}` inside the sandbox")]
+    NotFound {
+        /// Which.
+        program: String,
+        /// Where it is on the host, if it is there.
+        on_host: Option<String>,
+    },
+    /// The command is there and cannot be executed.
+    #[error("cannot execute `{program}` inside the sandbox")]
+    NotExecutable {
+        /// Which.
+        program: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The run was lost sight of.
+    #[error("cannot watch over the run")]
+    Watch {
+        /// Why.
+        source: io::Error,
+    },
+    /// The sandbox ended without saying how its command did.
+    #[error("the sandbox was killed from outside")]
+    Killed,
+}
+
+impl RunError {
+    /// Whose move it is.
+    pub fn fault(&self) -> Fault {
+        match self {
+            RunError::Workspace(_) | RunError::View(_) => Fault::User,
+            RunError::NotFound { .. } | RunError::NotExecutable { .. } => Fault::User,
+            RunError::Prepare(PrepareError::View(_) | PrepareError::Nul { .. }) => Fault::User,
+            RunError::Choose(_) | RunError::Refused(_) | RunError::Unavailable { .. } => Fault::Host,
+            RunError::Prepare(_) | RunError::Group(_) | RunError::Launch(_) => Fault::Host,
+            RunError::Setup { .. } | RunError::Watch { .. } | RunError::Killed => Fault::Backend,
+        }
+    }
+
+    /// What the process exits with.
+    pub fn exit_status(&self) -> ExitStatus {
+        match self {
+            RunError::NotFound { .. } | RunError::Prepare(PrepareError::NotFound { .. }) => ExitStatus::NotFound,
+            RunError::NotExecutable { .. } | RunError::Prepare(PrepareError::NotExecutable { .. }) => {
+                ExitStatus::NotExecutable
+            }
+            error => error.fault().into(),
+        }
+    }
+
+    /// The next things to type.
+    pub fn hints(&self) -> Vec<String> {
+        match self {
+            RunError::Workspace(error) => vec![error.hint()],
+            RunError::View(error) | RunError::Prepare(PrepareError::View(error)) => vec![error.hint()],
+            RunError::Choose(error) => error.hints(),
+            RunError::Refused(refusal) => refusal.hints(),
+            RunError::Unavailable { fix, .. } => vec![fix.clone()],
+            RunError::Group(error) => vec![error.hint().to_owned()],
+            RunError::NotFound { on_host: Some(path), .. } => {
+                vec![format!("it is on the host at `{path}`; to show it: --read '{path}'")]
+            }
+            RunError::NotFound { .. } | RunError::Prepare(PrepareError::NotFound { .. }) => {
+                vec!["`ringfence run -- sh -c 'echo $PATH'` shows where commands are looked for".to_owned()]
+            }
+            RunError::NotExecutable { program, .. } => vec![format!("chmod +x '{program}'")],
+            RunError::Prepare(PrepareError::NotExecutable { program }) => vec![format!("chmod +x '{program}'")],
+            RunError::Prepare(PrepareError::Nul { .. }) => vec!["take the NUL byte out".to_owned()],
+            RunError::Launch(_) | RunError::Setup { .. } | RunError::Watch { .. } | RunError::Prepare(_) => {
+                vec!["`ringfence doctor` shows what works here, tried afresh".to_owned()]
+            }
+            RunError::Killed => vec!["look for what killed it: dmesg, or who runs as this user".to_owned()],
+        }
+    }
+}
+
+/// An error and its causes, in one line.
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}

@@ -1,0 +1,86 @@
+//! What ringfence knows of the place it runs in. The library reads the process's environment only here, and
+//! only when asked to.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::{Component, Path, PathBuf};
+
+use ringfence_core::settings::HostView;
+
+/// The caller's surroundings: variables, working directory, user.
+#[derive(Debug, Clone)]
+pub struct Host {
+    /// The caller's environment.
+    pub variables: BTreeMap<OsString, OsString>,
+    /// Where relative paths start.
+    pub directory: PathBuf,
+    /// The caller's home, when it has a usable one.
+    pub home: Option<PathBuf>,
+    /// The caller's user id.
+    pub user_id: u32,
+    /// The caller's group id.
+    pub group_id: u32,
+}
+
+impl Host {
+    /// The surroundings of the calling process.
+    pub fn of_this_process() -> std::io::Result<Host> {
+        Ok(Host::new(std::env::vars_os().collect(), std::env::current_dir()?))
+    }
+
+    /// Surroundings that are given rather than read.
+    pub fn new(variables: BTreeMap<OsString, OsString>, directory: PathBuf) -> Host {
+        let home = variables.get(OsStr::new("HOME")).map(PathBuf::from);
+        Host {
+            home: home.filter(|home| home.is_absolute() && home.parent().is_some()),
+            variables,
+            directory,
+            user_id: rustix::process::geteuid().as_raw(),
+            group_id: rustix::process::getegid().as_raw(),
+        }
+    }
+
+    /// A variable that is set, not empty, and text.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.variables.get(OsStr::new(name)).and_then(|value| value.to_str()).filter(|value| !value.is_empty())
+    }
+
+    /// The absolute form of a path of a policy: `~` is the home, what is relative starts at the working
+    /// directory, and `.` and `..` are taken out by name.
+    pub fn absolute(&self, path: &Path) -> PathBuf {
+        let expanded = match (path.strip_prefix("~"), &self.home) {
+            (Ok(rest), Some(home)) => home.join(rest),
+            _ => self.directory.join(path),
+        };
+        let mut clean = PathBuf::new();
+        for component in expanded.components() {
+            match component {
+                Component::CurDir => {}
+                Component::ParentDir => drop(clean.pop()),
+                other => clean.push(other),
+            }
+        }
+        clean
+    }
+
+    /// A directory of the user's own: `$name/ringfence`, or `~/fallback/ringfence`.
+    pub fn own_directory(&self, variable: &str, fallback: &str) -> Option<PathBuf> {
+        let base = self.text(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+        let base = base.or_else(|| self.home.as_ref().map(|home| home.join(fallback)))?;
+        Some(base.join("ringfence"))
+    }
+}
+
+impl HostView for Host {
+    fn exists(&self, path: &Path) -> bool {
+        path.exists()
+    }
+
+    fn read(&self, path: &Path) -> Option<String> {
+        fs_err::read_to_string(path).ok()
+    }
+
+    fn variable(&self, name: &str) -> Option<String> {
+        self.text(name).map(str::to_owned)
+    }
+}

@@ -1,0 +1,63 @@
+//! What worked before: a mark on the host for each thing that was tried and held, by kernel, binary and user.
+//!
+//! Only success is remembered. What failed is tried again, so that a repaired host is noticed at once; and
+//! what is remembered wrongly fails loudly at launch, because the launch does everything for real.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::Host;
+
+/// What was tried.
+#[derive(Debug, Clone, Copy, Hash)]
+pub(crate) enum Subject<'a> {
+    /// Namespaces, by our own launcher.
+    Namespaces,
+    /// Bubblewrap, at this path.
+    Bwrap(&'a Path),
+}
+
+/// One thing that may be remembered.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    mark: Option<PathBuf>,
+}
+
+impl Memory {
+    /// Finds what is remembered of `subject`. A host without a place for it remembers nothing.
+    pub(crate) fn of(host: &Host, subject: Subject<'_>) -> Memory {
+        let directory = host.own_directory("XDG_CACHE_HOME", ".cache");
+        Memory { mark: directory.zip(key(host, subject)).map(|(directory, key)| directory.join(key)) }
+    }
+
+    pub(crate) fn recalls(&self) -> bool {
+        self.mark.as_ref().is_some_and(|mark| mark.exists())
+    }
+
+    pub(crate) fn keep(&self) {
+        let Some(mark) = &self.mark else { return };
+        let directory = mark.parent().unwrap_or(mark);
+        let _ = fs_err::create_dir_all(directory).and_then(|()| fs_err::write(mark, "")); // it is only tried again
+    }
+}
+
+fn key(host: &Host, subject: Subject<'_>) -> Option<String> {
+    let mut hasher = DefaultHasher::new();
+    let kernel = rustix::system::uname();
+    (kernel.release().to_bytes(), kernel.version().to_bytes(), host.user_id).hash(&mut hasher);
+    // Two containers on one kernel are two hosts: each has a user namespace of its own, or shares one.
+    identity(Path::new("/proc/self/ns/user"))?.hash(&mut hasher);
+    identity(Path::new("/proc/self/exe"))?.hash(&mut hasher);
+    if let Subject::Bwrap(program) = subject {
+        identity(program)?.hash(&mut hasher);
+    }
+    subject.hash(&mut hasher);
+    Some(format!("works-{:016x}", hasher.finish()))
+}
+
+/// A file, as it is now.
+fn identity(path: &Path) -> Option<(u64, u64, i64, u64)> {
+    let metadata = fs_err::metadata(path).ok()?;
+    Some((metadata.dev(), metadata.ino(), metadata.mtime(), metadata.size()))
+}

@@ -1,0 +1,133 @@
+//! From a policy and a command to a launch: the workspace is checked, a backend is chosen, the plan is made.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ringfence_core::plan::demands;
+use ringfence_core::settings::{Chosen, Level, Selection, detect_container, resolve};
+use ringfence_core::{Backend, Capabilities, Ground, Plan, Policy, Refusal, plan};
+
+use crate::backends::{self, Freshness, Preparation, Question, Site, Unavailable};
+use crate::engine::Core;
+use crate::view::{self, Guarded};
+use crate::workspace::{self, ResolvedWorkspace};
+use crate::{Command, RunError};
+
+/// A run that has been agreed to and can be launched.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    pub(crate) plan: Plan,
+    pub(crate) because: String,
+    pub(crate) workspace: ResolvedWorkspace,
+    pub(crate) guarded: Guarded,
+    pub(crate) preparation: Preparation,
+}
+
+/// A plan, and why this backend made it.
+#[derive(Debug, Clone)]
+pub(crate) struct Agreed {
+    pub(crate) plan: Plan,
+    pub(crate) because: String,
+}
+
+/// Why one backend does not do.
+#[derive(Debug, Clone)]
+enum Declined {
+    Unavailable(Unavailable),
+    Refused(Refusal),
+}
+
+impl Declined {
+    fn why(&self) -> String {
+        match self {
+            Declined::Unavailable(unavailable) => unavailable.why.clone(),
+            Declined::Refused(refusal) => refusal.to_string().replace('\n', ";"),
+        }
+    }
+
+    fn into_error(self, backend: Backend) -> RunError {
+        match self {
+            Declined::Refused(refusal) => RunError::Refused(refusal),
+            Declined::Unavailable(Unavailable { why, fix }) => RunError::Unavailable { backend, why, fix },
+        }
+    }
+}
+
+impl Core {
+    /// Agrees on a plan for `policy` and prepares `command` under it.
+    pub(crate) fn ready(&self, policy: &Policy, command: &Command) -> Result<Ready, RunError> {
+        let host = &self.settings.host;
+        let workspace = workspace::resolve(policy, host, &self.settings.workspace_rules())?;
+        let guarded = view::guarded(&policy.with_defaults(), &workspace)?;
+        let ground = Ground { protected_paths_exist: guarded.protects_something() };
+        let Agreed { plan, because } = self.agree(policy, ground)?;
+        let backend =
+            backends::get(plan.backend).map_err(|declined| Declined::Unavailable(declined).into_error(plan.backend))?;
+        let site = Site { plan: &plan, host, workspace: &workspace, guarded: &guarded, command };
+        let preparation = backend.prepare(&site)?;
+        Ok(Ready { plan, because, workspace, guarded, preparation })
+    }
+
+    /// Chooses a backend that can hold the whole policy.
+    pub(crate) fn agree(&self, policy: &Policy, ground: Ground) -> Result<Agreed, RunError> {
+        let selection = match policy.backend {
+            Some(choice) if Some(choice) != self.settings.policy.backend => Selection::from(choice),
+            _ => self.settings.selection,
+        };
+        if let Selection::Only(backend) = selection {
+            let because = format!("asked for by {}", self.settings.selected_by());
+            let plan = self.plan_on(backend, policy, ground).map_err(|declined| declined.into_error(backend))?;
+            return Ok(Agreed { plan, because });
+        }
+        let tried: RefCell<BTreeMap<Backend, Result<Plan, Declined>>> = RefCell::default();
+        let available = |backend: Backend| {
+            let outcome = self.plan_on(backend, policy, ground);
+            let answer = outcome.as_ref().map(|_| ()).map_err(Declined::why);
+            tried.borrow_mut().insert(backend, outcome);
+            answer
+        };
+        let container = detect_container(&self.settings.host);
+        let chosen = resolve(selection, self.settings.selected_by(), available, container.as_ref());
+        let mut tried = tried.into_inner();
+        let Chosen { backend, because, notices } = match (chosen, tried.remove(&Backend::Native)) {
+            (Ok(chosen), native) => {
+                tried.extend(native.map(|outcome| (Backend::Native, outcome)));
+                chosen
+            }
+            // A backend that works and declines says more than "nothing works here".
+            (Err(_), Some(Err(Declined::Refused(refusal)))) => return Err(refusal.into()),
+            (Err(error), _) => return Err(error.into()),
+        };
+        for notice in notices {
+            match notice.level {
+                Level::Info => tracing::info!("{}", notice.message),
+                Level::Warning => tracing::warn!("{}", notice.message),
+            }
+        }
+        let plan = tried.remove(&backend).unwrap_or_else(|| self.plan_on(backend, policy, ground));
+        Ok(Agreed { plan: plan.map_err(|declined| declined.into_error(backend))?, because })
+    }
+
+    fn plan_on(&self, backend: Backend, policy: &Policy, ground: Ground) -> Result<Plan, Declined> {
+        let clauses = demands(policy, ground).into_keys().collect();
+        let question = Question {
+            host: &self.settings.host,
+            launcher: &self.launcher,
+            policy,
+            clauses,
+            freshness: Freshness::Remembered,
+        };
+        let capabilities = ask(backend, &question).map_err(Declined::Unavailable)?;
+        tracing::debug!(%backend, summary = capabilities.summary, "probed");
+        plan(policy, ground, &capabilities).map_err(Declined::Refused)
+    }
+}
+
+/// Asks one backend.
+pub(crate) fn ask(backend: Backend, question: &Question<'_>) -> Result<Capabilities, Unavailable> {
+    backends::get(backend)?.capabilities(question)
+}
+
+/// The shared part of an engine.
+pub(crate) type Shared = Arc<Core>;

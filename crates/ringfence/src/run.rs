@@ -1,0 +1,185 @@
+//! One command from launch to result, on the calling thread.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use ringfence_core::result::{Dropped, Meta, Usage};
+use ringfence_core::{ExecutionResult, ExitStatus};
+use ringfence_linux::cgroup::Group;
+use ringfence_linux::{Confinement, Files, Launch, Started, Terminal};
+use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+
+use crate::backends::limits;
+use crate::engine::Core;
+use crate::ready::Ready;
+use crate::supervise::{Capture, End, Foreground, Outcome, PIPE_SIZE, Stream, Watch, supervise};
+use crate::{Command, RunError};
+
+/// How an attached command ended.
+#[derive(Debug)]
+pub struct Attached {
+    /// What the process exits with.
+    pub status: ExitStatus,
+    /// The result, its output aside: that went where the caller's goes.
+    pub result: ExecutionResult,
+}
+
+/// A run in progress.
+struct Running {
+    ready: Ready,
+    group: Option<Group>,
+    started: Started,
+}
+
+impl Core {
+    /// Runs with the caller's own streams, terminal and signals.
+    pub(crate) fn run_attached(
+        &self,
+        ready: Ready,
+        command: &Command,
+        passed: Vec<(i32, OwnedFd)>,
+    ) -> Result<Attached, RunError> {
+        let foreground = Foreground::take().map_err(|source| RunError::Watch { source })?;
+        let terminal =
+            foreground.terminal().map(OwnedFd::try_clone).transpose().map_err(|source| RunError::Watch { source })?;
+        let position = if terminal.is_some() { Terminal::Foreground } else { Terminal::Background };
+        let files = Files { stdio: [None, None, None], terminal, passed };
+        let running = self.launch(ready, files, position)?;
+        let watch = Watch { foreground: Some(foreground), ..Watch::default() };
+        let result = running.finish(command, watch, |_, _| {})?;
+        Ok(Attached { status: status(&result), result })
+    }
+
+    /// Runs with no input and captured output. `cancel` becoming readable, or closing, ends it.
+    pub(crate) fn run_captured(
+        &self,
+        ready: Ready,
+        command: &Command,
+        passed: Vec<(i32, OwnedFd)>,
+        cancel: Option<BorrowedFd<'_>>,
+        on_output: impl FnMut(Stream, &[u8]),
+    ) -> Result<ExecutionResult, RunError> {
+        let failed = |source: io::Error| RunError::Setup { step: "make the pipes of the run".to_owned(), source };
+        let null = rustix::fs::open(
+            "/dev/null",
+            rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        )
+        .map_err(|error| failed(error.into()))?;
+        let (stdout, stdout_inside) = pipe().map_err(failed)?;
+        let (stderr, stderr_inside) = pipe().map_err(failed)?;
+        let limit = ready.plan.policy.limits.output.map_or(u64::MAX, |size| size.bytes());
+        let files = Files { stdio: [Some(null), Some(stdout_inside), Some(stderr_inside)], terminal: None, passed };
+        let running = self.launch(ready, files, Terminal::Detached)?;
+        let watch = Watch { capture: Some(Capture { stdout, stderr, limit }), cancel, ..Watch::default() };
+        running.finish(command, watch, on_output)
+    }
+
+    fn launch(&self, mut ready: Ready, mut files: Files, terminal: Terminal) -> Result<Running, RunError> {
+        let preparation = &mut ready.preparation;
+        let needs_tree_kill = !matches!(preparation.confinement, Confinement::Namespaces { .. });
+        let group = limits::wanted(&ready.plan, needs_tree_kill).map(|wanted| Group::create(&wanted)).transpose()?;
+        files.passed.append(&mut preparation.passed);
+        let launch = Launch { exec: preparation.exec.clone(), confinement: preparation.confinement.clone(), terminal };
+        let started = self.launcher.start(&launch, files, group.as_ref())?;
+        Ok(Running { ready, group, started })
+    }
+}
+
+impl Running {
+    fn finish(
+        self,
+        command: &Command,
+        watch: Watch<'_>,
+        on_output: impl FnMut(Stream, &[u8]),
+    ) -> Result<ExecutionResult, RunError> {
+        let Running { ready, group, started } = self;
+        let time = ready.plan.policy.limits.time;
+        let deadline = time.and_then(|time| Instant::now().checked_add(time.duration()));
+        let watch = Watch { deadline, group: group.as_ref(), ..watch };
+        let outcome = supervise(started, watch, on_output).map_err(|source| RunError::Watch { source })?;
+        let oom_killed = group.as_ref().is_some_and(Group::oom_killed);
+        result(&ready, outcome, oom_killed, command)
+    }
+}
+
+fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+    let _ = fcntl_setpipe_size(&reader, PIPE_SIZE); // a host may allow less: then it is slower
+    rustix::io::ioctl_fionbio(reader.as_fd(), true)?;
+    Ok((reader, writer))
+}
+
+/// What became of a run, or the error that it was.
+fn result(ready: &Ready, outcome: Outcome, oom_killed: bool, command: &Command) -> Result<ExecutionResult, RunError> {
+    let program = || command.program.to_string_lossy().into_owned();
+    let ending = match outcome.end {
+        End::Ended(ending) => Some(ending),
+        End::Vanished if outcome.timed_out || oom_killed => None,
+        End::Vanished => return Err(RunError::Killed),
+        End::SetupFailed { step, errno: 0 } => {
+            return Err(RunError::Setup { step, source: io::Error::other("the kernel gave no error") });
+        }
+        End::SetupFailed { step, errno } => {
+            return Err(RunError::Setup { step, source: io::Error::from_raw_os_error(errno) });
+        }
+        End::ExecFailed { errno } => {
+            let source = io::Error::from_raw_os_error(errno);
+            return Err(match source.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+                    RunError::NotFound { program: program(), on_host: on_host(command) }
+                }
+                _ => RunError::NotExecutable { program: program(), source },
+            });
+        }
+    };
+    let exit_code = ending.and_then(|ending| ending.exit_code);
+    let signal = ending.map_or(Some(9), |ending| ending.signal);
+    let (stdout, stderr) = (outcome.stdout, outcome.stderr);
+    let usage = ending.map(|ending| ending.usage).unwrap_or_default();
+    Ok(ExecutionResult {
+        id: identity(),
+        exit_code,
+        signal,
+        ok: exit_code == Some(0) && !outcome.timed_out,
+        timed_out: outcome.timed_out,
+        oom_killed,
+        stdout: stdout.0,
+        stderr: stderr.0,
+        dropped: Dropped { stdout: stdout.1, stderr: stderr.1 },
+        duration: outcome.duration.as_secs_f64(),
+        meta: Meta {
+            backend: ready.plan.backend,
+            chosen_because: ready.because.clone(),
+            held: ready.plan.held.iter().map(|(clause, support)| (*clause, support.to_string())).collect(),
+            policy_sha256: ready.plan.policy_sha256.clone(),
+            limits: ready.plan.policy.limits.clone(),
+            usage: Usage { cpu_seconds: usage.cpu_micros as f64 / 1e6, max_rss: usage.max_rss },
+            denials: Vec::new(),
+            planted: ready.guarded.planted(&ready.workspace),
+            blocked_imports: Vec::new(),
+        },
+    })
+}
+
+/// Where a command that is not inside is on the host.
+fn on_host(command: &Command) -> Option<String> {
+    let path = std::path::Path::new(&command.program);
+    (path.is_absolute() && path.exists()).then(|| path.display().to_string())
+}
+
+fn status(result: &ExecutionResult) -> ExitStatus {
+    match (result.timed_out, result.exit_code, result.signal) {
+        (true, _, _) => ExitStatus::Deadline,
+        (false, Some(code), _) => ExitStatus::Code(code as u8),
+        (false, None, signal) => ExitStatus::Signal(signal.unwrap_or(9) as u8),
+    }
+}
+
+/// A name for a run that no other run has.
+fn identity() -> String {
+    let mut bytes = [0u8; 12];
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()); // zeroes are a name, too
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,103 @@
+//! One running command, seen from a program that waits for it asynchronously.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ringfence_core::{ExecutionResult, Policy};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::pipe::{PipeFlags, pipe_with};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::engine::Core;
+use crate::supervise::Stream;
+use crate::{Command, RunError};
+
+/// How many chunks may wait for a reader before the command is made to wait.
+const WAITING_CHUNKS: usize = 64;
+
+/// A piece of output.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chunk {
+    /// Where it was written.
+    pub stream: Stream,
+    /// What was written.
+    pub bytes: Vec<u8>,
+}
+
+/// One running sandbox. Dropping it ends every process in it.
+#[derive(Debug)]
+pub struct Sandbox {
+    chunks: mpsc::Receiver<Chunk>,
+    result: oneshot::Receiver<Result<ExecutionResult, RunError>>,
+    /// Closing it ends the run.
+    lifeline: Option<OwnedFd>,
+}
+
+impl Sandbox {
+    pub(crate) fn spawn(core: Arc<Core>, policy: Policy, command: Command) -> Sandbox {
+        let (sender, chunks) = mpsc::channel(WAITING_CHUNKS);
+        let (answer, result) = oneshot::channel();
+        let (lifeline, cancel) = match pipe_with(PipeFlags::CLOEXEC) {
+            Ok((cancel, lifeline)) => (Some(lifeline), cancel),
+            Err(error) => {
+                let _ = answer.send(Err(RunError::Watch { source: error.into() })); // we hold the other end
+                return Sandbox { chunks, result, lifeline: None };
+            }
+        };
+        let span = tracing::info_span!("sandbox.run", sandbox.select = tracing::field::Empty);
+        std::thread::spawn(move || {
+            let _entered = span.enter();
+            let outcome = run(&core, &policy, &command, &cancel, &sender, &span);
+            let _ = answer.send(outcome); // nobody waits any more: then the run was ended
+        });
+        Sandbox { chunks, result, lifeline }
+    }
+
+    /// The next piece of output; none when there will be no more.
+    pub async fn next(&mut self) -> Option<Chunk> {
+        self.chunks.recv().await
+    }
+
+    /// Ends every process of the run.
+    pub fn kill(&mut self) {
+        self.lifeline = None;
+    }
+
+    /// Waits for the command's end, and returns what became of it. Output that was not read is in the result.
+    pub async fn wait(mut self) -> Result<ExecutionResult, RunError> {
+        self.chunks.close();
+        (&mut self.result).await.unwrap_or(Err(RunError::Killed))
+    }
+}
+
+fn run(
+    core: &Core,
+    policy: &Policy,
+    command: &Command,
+    cancel: &OwnedFd,
+    chunks: &mpsc::Sender<Chunk>,
+    span: &tracing::Span,
+) -> Result<ExecutionResult, RunError> {
+    let ready = core.ready(policy, command)?;
+    span.record("sandbox.select", ready.plan.backend.name());
+    let time = ready.plan.policy.limits.time;
+    let deadline = time.and_then(|time| Instant::now().checked_add(time.duration()));
+    let on_output = |stream, bytes: &[u8]| {
+        let mut chunk = Chunk { stream, bytes: bytes.to_vec() };
+        // A slow reader slows the command down, and neither outlives the deadline or a cancelled run.
+        while let Err(mpsc::error::TrySendError::Full(back)) = chunks.try_send(chunk) {
+            chunk = back;
+            if deadline.is_some_and(|deadline| Instant::now() > deadline) || is_closed(cancel) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    core.run_captured(ready, command, Vec::new(), Some(cancel.as_fd()), on_output)
+}
+
+fn is_closed(cancel: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(cancel, PollFlags::IN)];
+    poll(&mut fds, Some(&rustix::event::Timespec::default())).is_ok_and(|count| count > 0)
+}

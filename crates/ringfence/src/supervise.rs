@@ -1,0 +1,293 @@
+//! Watching over one run from the launching side: reports, output, signals, the terminal and the deadline, in
+//! one loop. The command line runs it on its only thread; the library runs it on a thread per run.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use ringfence_linux::cgroup::Group;
+use ringfence_linux::control;
+use ringfence_linux::sys::signal::{Mask, pending};
+use ringfence_linux::{Ending, Order, Report, Started};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use rustix::process::{Pid, Signal};
+
+use crate::output::Kept;
+
+/// Signals that are the command's, not ours, when they are sent to us.
+const FORWARDED: [i32; 8] = [
+    Signal::INT.as_raw(),
+    Signal::TERM.as_raw(),
+    Signal::HUP.as_raw(),
+    Signal::QUIT.as_raw(),
+    Signal::USR1.as_raw(),
+    Signal::USR2.as_raw(),
+    Signal::TSTP.as_raw(),
+    Signal::WINCH.as_raw(),
+];
+/// How long a tree that was told to end may take before its first process is killed outright.
+const GRACE: Duration = Duration::from_secs(6);
+/// What a pipe can hold: fewer switches between writer and reader (pipe(7)).
+pub(crate) const PIPE_SIZE: usize = 256 * 1024;
+
+/// Which stream a chunk of output came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// What a run is watched for.
+#[derive(Debug, Default)]
+pub(crate) struct Watch<'a> {
+    /// When it must have ended.
+    pub(crate) deadline: Option<Instant>,
+    /// Pipes with its standard output and error, and how much of each is kept.
+    pub(crate) capture: Option<Capture>,
+    /// Becomes readable, or closes, when it is to end at once.
+    pub(crate) cancel: Option<BorrowedFd<'a>>,
+    /// Signals to us are passed on, and the terminal is handed over and taken back.
+    pub(crate) foreground: Option<Foreground>,
+    /// Its cgroup.
+    pub(crate) group: Option<&'a Group>,
+}
+
+/// Output that is read.
+#[derive(Debug)]
+pub(crate) struct Capture {
+    pub(crate) stdout: OwnedFd,
+    pub(crate) stderr: OwnedFd,
+    pub(crate) limit: u64,
+}
+
+/// The caller's side of a terminal and of signals.
+#[derive(Debug)]
+pub(crate) struct Foreground {
+    signals: OwnedFd,
+    terminal: Option<OwnedFd>,
+    group: Pid,
+}
+
+/// What became of a run.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) end: End,
+    pub(crate) timed_out: bool,
+    pub(crate) duration: Duration,
+    pub(crate) stdout: (String, u64),
+    pub(crate) stderr: (String, u64),
+}
+
+/// How a run came to its end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The command ended.
+    Ended(Ending),
+    /// The sandbox could not be set up.
+    SetupFailed { step: String, errno: i32 },
+    /// The command could not be executed.
+    ExecFailed { errno: i32 },
+    /// The first process was gone without a word: it was killed.
+    Vanished,
+}
+
+impl Foreground {
+    /// Takes over signals, and the terminal when our group is in its foreground.
+    pub(crate) fn take() -> io::Result<Foreground> {
+        let mask = Mask::of(&FORWARDED);
+        mask.block()?;
+        let signals = mask.descriptor()?;
+        let group = rustix::process::getpgrp();
+        let terminal = rustix::fs::open(
+            "/dev/tty",
+            rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        )
+        .ok();
+        let terminal =
+            terminal.filter(|terminal| rustix::termios::tcgetpgrp(terminal).is_ok_and(|front| front == group));
+        Ok(Foreground { signals, terminal, group })
+    }
+
+    /// The terminal, when the command is to have its foreground.
+    pub(crate) fn terminal(&self) -> Option<&OwnedFd> {
+        self.terminal.as_ref()
+    }
+
+    /// Makes our own group the terminal's foreground again.
+    fn take_back(&self) {
+        let Some(terminal) = &self.terminal else { return };
+        // In the background, setting the foreground group stops the setter unless it blocks the signal.
+        if let Ok(before) = Mask::of(&[Signal::TTOU.as_raw()]).block() {
+            let _ = rustix::termios::tcsetpgrp(terminal, self.group); // the terminal may be gone
+            let _ = before.set(); // it was this thread's mask a moment ago
+        }
+    }
+
+    /// Stops our own job as the command was stopped, and says whether it came back to the foreground.
+    fn stop(&self) -> bool {
+        self.take_back();
+        let _ = rustix::process::kill_process_group(self.group, Signal::STOP); // our own group: it exists
+        let front = self.terminal.as_ref().map(rustix::termios::tcgetpgrp);
+        front.is_some_and(|front| front.is_ok_and(|front| front == self.group))
+    }
+}
+
+/// A run being watched.
+struct Supervision<'a> {
+    started: Started,
+    watch: Watch<'a>,
+    /// What the first process said, when it has said its last.
+    end: Option<End>,
+    ending: bool,
+    timed_out: bool,
+}
+
+/// Watches over a run to its end. `on_output` sees every chunk, kept or not.
+pub(crate) fn supervise(
+    started: Started,
+    mut watch: Watch<'_>,
+    mut on_output: impl FnMut(Stream, &[u8]),
+) -> Result<Outcome, io::Error> {
+    let begun = Instant::now();
+    let capture = watch.capture.take();
+    let limit = capture.as_ref().map_or(0, |capture| capture.limit);
+    let mut kept = [Kept::new(limit), Kept::new(limit)];
+    let mut pipes = capture.map_or([None, None], |capture| [Some(capture.stdout), Some(capture.stderr)]);
+    let mut scratch = vec![0; if limit == 0 { 0 } else { PIPE_SIZE }];
+    let mut run = Supervision { started, watch, end: None, ending: false, timed_out: false };
+
+    while run.end.is_none() || pipes.iter().any(Option::is_some) {
+        let ready = run.wait(&pipes)?;
+        if ready.timer {
+            run.deadline_passed(&mut pipes);
+        }
+        if ready.signals {
+            run.forward_signals()?;
+        }
+        if ready.cancelled {
+            run.end_all()?;
+        }
+        if ready.control {
+            run.hear()?;
+        }
+        for (index, stream) in [Stream::Stdout, Stream::Stderr].into_iter().enumerate() {
+            let (true, Some(pipe)) = (ready.pipes[index], &pipes[index]) else { continue };
+            match kept[index].read(pipe, &mut scratch) {
+                Ok(0) => pipes[index] = None,
+                Ok(length) => on_output(stream, &scratch[..length]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    if let Some(foreground) = &run.watch.foreground {
+        foreground.take_back();
+    }
+    let [stdout, stderr] = kept.map(Kept::finish);
+    let end = run.end.unwrap_or(End::Vanished);
+    Ok(Outcome { end, timed_out: run.timed_out, duration: begun.elapsed(), stdout, stderr })
+}
+
+/// What is to be looked at.
+struct Ready {
+    timer: bool,
+    signals: bool,
+    cancelled: bool,
+    control: bool,
+    pipes: [bool; 2],
+}
+
+impl Supervision<'_> {
+    fn wait(&self, pipes: &[Option<OwnedFd>; 2]) -> io::Result<Ready> {
+        let left = self.watch.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let timeout = left.map(|left| Timespec {
+            tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        });
+        let listened: [Option<BorrowedFd<'_>>; 5] = [
+            self.watch.foreground.as_ref().map(|foreground| foreground.signals.as_fd()),
+            self.watch.cancel.filter(|_| !self.ending),
+            self.end.is_none().then(|| self.started.control.as_fd()),
+            pipes[0].as_ref().map(AsFd::as_fd),
+            pipes[1].as_ref().map(AsFd::as_fd),
+        ];
+        let mut fds: Vec<PollFd<'_>> =
+            listened.iter().flatten().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+        let count = match poll(&mut fds, timeout.as_ref()) {
+            Ok(count) => count,
+            Err(Errno::INTR) => 1,
+            Err(error) => return Err(error.into()),
+        };
+        let mut polled = fds.iter().map(|fd| !fd.revents().is_empty());
+        let mut is_ready = |slot: usize| listened[slot].is_some() && polled.next().unwrap_or(false);
+        Ok(Ready {
+            timer: count == 0,
+            signals: is_ready(0),
+            cancelled: is_ready(1),
+            control: is_ready(2),
+            pipes: [is_ready(3), is_ready(4)],
+        })
+    }
+
+    /// The deadline of the command, or, when it has been told to end, of its ending.
+    fn deadline_passed(&mut self, pipes: &mut [Option<OwnedFd>; 2]) {
+        if self.ending || self.end.is_some() {
+            // It does not end although it was told to, or somebody outside holds its output open.
+            let _ = rustix::process::pidfd_send_signal(&self.started.launched.pidfd, Signal::KILL); // may be gone
+            self.end.get_or_insert(End::Vanished);
+            *pipes = [None, None];
+            self.watch.deadline = None;
+        } else {
+            self.timed_out = true;
+            let _ = self.end_all(); // the first process is gone: then poll says so
+        }
+    }
+
+    fn forward_signals(&mut self) -> io::Result<()> {
+        let Some(foreground) = &self.watch.foreground else { return Ok(()) };
+        for signal in pending(&foreground.signals) {
+            control::send(&self.started.control, &Order::Signal(signal))?;
+        }
+        Ok(())
+    }
+
+    /// Tells the first process to end everything, and sees to it that the cgroup does.
+    fn end_all(&mut self) -> io::Result<()> {
+        self.ending = true;
+        self.watch.deadline = Some(Instant::now() + GRACE);
+        if let Some(group) = self.watch.group {
+            let _ = group.kill(); // the first process ends the tree as well
+        }
+        control::send(&self.started.control, &Order::End)
+    }
+
+    fn hear(&mut self) -> io::Result<()> {
+        let report = match control::receive(&self.started.control, RecvFlags::DONTWAIT) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            report => report?,
+        };
+        match report {
+            Some(Report::Stopped { .. }) => {
+                if let Some(foreground) = &self.watch.foreground {
+                    let foreground = foreground.stop();
+                    control::send(&self.started.control, &Order::Continue { foreground })?;
+                }
+            }
+            Some(Report::SetupFailed { step, errno }) => self.end = Some(End::SetupFailed { step, errno }),
+            Some(Report::ExecFailed { errno }) => self.end = Some(End::ExecFailed { errno }),
+            Some(Report::Ended(ending)) => self.end = Some(End::Ended(ending)),
+            None => self.end = Some(End::Vanished),
+        }
+        if self.end.is_some() {
+            // Output that is still in the pipes is read; what holds them open beyond this is not waited for.
+            self.ending = true;
+            self.watch.deadline = Some(Instant::now() + GRACE);
+        }
+        Ok(())
+    }
+}

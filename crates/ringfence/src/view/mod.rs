@@ -1,0 +1,204 @@
+//! What a sandbox sees, worked out on the host from a plan.
+//!
+//! The default view is made of system directories, an `/etc` of what programs need, the toolchains that the
+//! caller's `PATH` reaches, a private home, a private `/tmp` and the workspace. Everything else is absent.
+
+mod etc;
+mod git;
+mod guarded;
+mod toolchains;
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use ringfence_core::{Plan, Policy};
+use ringfence_linux::{Access, Entry, View};
+
+use crate::Host;
+use crate::workspace::ResolvedWorkspace;
+
+pub(crate) use guarded::Guarded;
+
+/// Where the home is when the caller has none that can be used.
+const FALLBACK_HOME: &str = "/home/sandbox";
+/// System directories that are readable; the first-level links of a merged `/usr` are links inside, too.
+const SYSTEM: [&str; 9] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix"];
+/// Variables that pass without being named.
+const PASSED: [&str; 5] = ["USER", "LOGNAME", "LANG", "TERM", "COLORTERM"];
+
+/// A view, and what goes with it.
+#[derive(Debug)]
+pub(crate) struct Sight {
+    /// What is seen.
+    pub(crate) view: View,
+    /// The environment inside.
+    pub(crate) variables: BTreeMap<OsString, OsString>,
+    /// The home inside.
+    pub(crate) home: PathBuf,
+}
+
+/// A path of a policy cannot be shown.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ViewError {
+    /// It is not there.
+    #[error("cannot find `{path}`, which the policy's `{key}` names")]
+    Missing {
+        /// Which.
+        path: PathBuf,
+        /// The key that names it.
+        key: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is the sandbox's own business.
+    #[error("cannot show `{path}` of the host inside: the sandbox has its own")]
+    Reserved {
+        /// Which.
+        path: PathBuf,
+    },
+    /// The workspace could not be searched for what `hide` or `protect` match.
+    #[error("cannot search `{path}` for what `hide` and `protect` match")]
+    Search {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl ViewError {
+    /// The next thing to do.
+    pub fn hint(&self) -> String {
+        match self {
+            ViewError::Missing { path, key, .. } => {
+                format!("create `{}`, or take it out of `{key}`", path.display())
+            }
+            ViewError::Reserved { .. } => "name the paths below it that the command needs".to_owned(),
+            ViewError::Search { .. } => "make it readable, or narrow the patterns to literal paths".to_owned(),
+        }
+    }
+}
+
+/// Finds what `policy`, with its fields filled in, guards in a workspace.
+pub(crate) fn guarded(policy: &Policy, workspace: &ResolvedWorkspace) -> Result<Guarded, ViewError> {
+    Guarded::find(policy, workspace, &git::shared_directories(workspace))
+}
+
+/// Works out what `plan` lets a command see.
+pub(crate) fn build(
+    plan: &Plan,
+    host: &Host,
+    workspace: &ResolvedWorkspace,
+    guarded: &Guarded,
+) -> Result<Sight, ViewError> {
+    let policy = &plan.policy;
+    let scratch = policy.limits.tmp.map_or(0, |size| size.bytes());
+    let home = host.home.clone().filter(|home| !under_system(home)).unwrap_or_else(|| FALLBACK_HOME.into());
+    let mut entries = system();
+    entries.extend(etc::entries(host, &home));
+    entries.push(Entry::Scratch { path: "/tmp".into(), size: scratch, mode: 0o1777 });
+    entries.push(Entry::Scratch { path: home.clone(), size: scratch, mode: 0o700 });
+
+    let mut binds: BTreeMap<PathBuf, (PathBuf, Access)> = BTreeMap::new();
+    for path in toolchains::readable(host, &home) {
+        binds.insert(path.clone(), (path, Access::Read));
+    }
+    let files = &policy.filesystem;
+    let named = [("read", &files.read, Access::Read), ("write", &files.write, Access::Write)];
+    for (key, paths, access) in named {
+        for path in paths.iter().flatten() {
+            let given = host.absolute(path);
+            let resolved = fs_err::canonicalize(&given).map_err(|source| ViewError::Missing {
+                path: given.clone(),
+                key,
+                source,
+            })?;
+            for path in [&given, &resolved] {
+                if is_reserved(path) {
+                    return Err(ViewError::Reserved { path: path.clone() });
+                }
+            }
+            binds.insert(given, (resolved, access));
+        }
+    }
+    for directory in git::shared_directories(workspace) {
+        binds.insert(directory.clone(), (directory, Access::Write));
+    }
+    binds.insert(workspace.destination.clone(), (workspace.source.clone(), Access::Write));
+    // Shallow before deep: a path's mount point is made by, or lies in, the one above it.
+    for (destination, (source, access)) in binds {
+        entries.push(Entry::Bind { source, destination, access });
+    }
+
+    entries.extend(guarded.entries());
+    let view = View { entries };
+    let variables = environment(plan, host, &view, &home);
+    Ok(Sight { view, variables, home })
+}
+
+fn system() -> Vec<Entry> {
+    let mut entries = Vec::new();
+    for path in SYSTEM.map(PathBuf::from) {
+        match fs_err::read_link(&path) {
+            Ok(target) => entries.push(Entry::Symlink { path, target }),
+            Err(_) if path.is_dir() => {
+                entries.push(Entry::Bind { source: path.clone(), destination: path, access: Access::Read });
+            }
+            Err(_) => {}
+        }
+    }
+    entries
+}
+
+/// Whether a path is one that the sandbox makes itself.
+fn is_reserved(path: &Path) -> bool {
+    path == Path::new("/") || ["/proc", "/dev"].iter().any(|own| path.starts_with(own))
+}
+
+fn under_system(path: &Path) -> bool {
+    is_reserved(path) || SYSTEM.iter().chain(&["/etc", "/tmp"]).any(|system| path.starts_with(system))
+}
+
+/// Whether a path of the host can be seen at the same place inside.
+fn is_visible(view: &View, path: &Path) -> bool {
+    let Ok(resolved) = fs_err::canonicalize(path) else { return false };
+    let shown = |path: &Path| {
+        view.entries.iter().any(|entry| match entry {
+            Entry::Bind { source, destination, .. } => source == destination && path.starts_with(destination),
+            _ => false,
+        })
+    };
+    shown(&resolved) && (shown(path) || SYSTEM.iter().any(|system| path.starts_with(system)))
+}
+
+/// The environment inside: what programs cannot do without, and what the policy names.
+pub(crate) fn environment(plan: &Plan, host: &Host, view: &View, home: &Path) -> BTreeMap<OsString, OsString> {
+    let mut variables = BTreeMap::new();
+    let mut pass = |name: &str| {
+        if let Some(value) = host.variables.get(OsStr::new(name)) {
+            variables.insert(OsString::from(name), value.clone());
+        }
+    };
+    PASSED.into_iter().for_each(&mut pass);
+    for name in toolchains::VARIABLES {
+        if host.text(name).is_some_and(|value| is_visible(view, Path::new(value))) {
+            pass(name);
+        }
+    }
+    plan.policy.env.pass.iter().flatten().for_each(|name| pass(name));
+
+    let path = host.variables.get(OsStr::new("PATH")).cloned().unwrap_or_default();
+    let reachable = std::env::split_paths(&path).filter(|directory| is_visible(view, directory));
+    if let Ok(path) = std::env::join_paths(reachable) {
+        let path = if path.is_empty() { OsString::from("/usr/local/bin:/usr/bin:/bin") } else { path };
+        variables.insert("PATH".into(), path);
+    }
+    variables.insert("HOME".into(), home.into());
+    for (name, value) in &plan.policy.env.set {
+        variables.insert(name.into(), value.into());
+    }
+    variables
+}

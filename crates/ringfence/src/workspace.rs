@@ -1,0 +1,83 @@
+//! The workspace of a run, found and checked.
+
+use std::io;
+use std::path::PathBuf;
+
+use ringfence_core::policy::{Policy, Workspace};
+use ringfence_core::workspace::{Rules, WorkspaceRefusal, validate};
+
+use crate::Host;
+
+/// A workspace that exists and that the rules allow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResolvedWorkspace {
+    /// As it was given, made absolute.
+    pub given: PathBuf,
+    /// Where it really is on the host: no component is a symbolic link.
+    pub source: PathBuf,
+    /// Where it is inside.
+    pub destination: PathBuf,
+}
+
+/// A directory cannot be a workspace.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorkspaceError {
+    /// It is not there, or cannot be reached.
+    #[error("cannot find the workspace `{path}`")]
+    Missing {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is not a directory.
+    #[error("cannot use `{path}` as a workspace: it is not a directory")]
+    NotADirectory {
+        /// Which.
+        path: PathBuf,
+    },
+    /// A rule forbids it.
+    #[error("cannot use it as a workspace")]
+    Refused {
+        /// Which rule.
+        #[from]
+        source: WorkspaceRefusal,
+    },
+}
+
+impl WorkspaceError {
+    /// The next thing to do.
+    pub fn hint(&self) -> String {
+        match self {
+            WorkspaceError::Missing { path, .. } => format!("create it: mkdir -p '{}'", path.display()),
+            WorkspaceError::NotADirectory { .. } => "name the directory that holds it".to_owned(),
+            WorkspaceError::Refused { source } => source.hint(),
+        }
+    }
+}
+
+/// Finds the workspace that `policy` names and checks it, as given and as resolved.
+pub fn resolve(policy: &Policy, host: &Host, rules: &Rules) -> Result<ResolvedWorkspace, WorkspaceError> {
+    let named = policy.filesystem.workspace.clone().unwrap_or_else(|| Workspace::at("."));
+    let given = host.absolute(&named.source);
+    let source =
+        fs_err::canonicalize(&given).map_err(|source| WorkspaceError::Missing { path: given.clone(), source })?;
+    if !source.is_dir() {
+        return Err(WorkspaceError::NotADirectory { path: given });
+    }
+    validate(&given, &source, rules)?;
+    let destination = named.destination.unwrap_or_else(|| source.clone());
+    Ok(ResolvedWorkspace { given, source, destination })
+}
+
+impl ResolvedWorkspace {
+    /// Where a command that is started at `directory` of the host starts inside; the workspace itself when
+    /// that directory is not in it.
+    pub(crate) fn directory_inside(&self, directory: &std::path::Path) -> PathBuf {
+        match directory.strip_prefix(&self.source) {
+            Ok(rest) if !rest.as_os_str().is_empty() => self.destination.join(rest),
+            _ => self.destination.clone(),
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Every promise on every backend.

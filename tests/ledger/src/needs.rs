@@ -1,0 +1,146 @@
+//! What a test can need: one function per need, which tries the thing and says what came of it.
+
+use std::process::{Command, Stdio};
+
+use landlock::{ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr};
+
+use crate::subject::{User, binary as binary_under_test};
+
+/// Needs the tests to run as root.
+pub fn root() -> Result<(), String> {
+    if rustix::process::geteuid().is_root() { Ok(()) } else { Err("the tests do not run as root".to_owned()) }
+}
+
+/// Needs a `ringfence` binary to test.
+pub fn binary() -> Result<(), String> {
+    let mut command = Command::new(binary_under_test());
+    command.arg("--version");
+    succeeds(command)
+}
+
+/// Needs a user without privileges: the caller, or the one that `cargo xtask test` makes when it is root.
+pub fn ordinary_user() -> Result<(), String> {
+    succeeds(as_ordinary_user("true", &[])?)
+}
+
+/// Needs the right to make user namespaces, for whoever runs the tests.
+pub fn user_namespaces() -> Result<(), String> {
+    succeeds(command("unshare", NEW_NAMESPACES))
+}
+
+/// Needs the right to make user namespaces, for the ordinary user of the tests.
+pub fn ordinary_user_namespaces() -> Result<(), String> {
+    succeeds(as_ordinary_user("unshare", NEW_NAMESPACES)?)
+}
+
+/// Needs a bubblewrap that works here.
+pub fn bwrap() -> Result<(), String> {
+    let view =
+        ["--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true"];
+    succeeds(command("bwrap", &view))
+}
+
+/// Needs a kernel whose Landlock denies what a ruleset leaves out.
+pub fn landlock() -> Result<(), String> {
+    // A ruleset binds the thread that restricts itself, and this one ends with the probe.
+    std::thread::spawn(|| {
+        restrict_this_thread().map_err(|error| format!("cannot restrict a thread with Landlock: {error}"))?;
+        match fs_err::File::open("/proc/self/status") {
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
+            Err(error) => Err(format!("Landlock did not deny a read, but it failed: {error}")),
+            Ok(_) => Err("a read that Landlock should deny succeeded".to_owned()),
+        }
+    })
+    .join()
+    .unwrap_or_else(|_| Err("the Landlock probe panicked".to_owned()))
+}
+
+/// Needs the right to make a cgroup that limits memory and processes.
+pub fn cgroup_limits() -> Result<(), String> {
+    crate::cgroup::limits()
+}
+
+/// Needs an IPv6 loopback address.
+pub fn ipv6() -> Result<(), String> {
+    std::net::TcpListener::bind("[::1]:0").map(drop).map_err(|error| format!("cannot bind [::1]: {error}"))
+}
+
+/// Needs pseudo-terminals.
+pub fn pseudo_terminals() -> Result<(), String> {
+    let open = fs_err::OpenOptions::new().read(true).write(true).open("/dev/ptmx");
+    open.map(drop).map_err(|error| error.to_string())
+}
+
+/// Needs git.
+pub fn git() -> Result<(), String> {
+    succeeds(command("git", &["--version"]))
+}
+
+/// Needs a Python 3 interpreter.
+pub fn python3() -> Result<(), String> {
+    succeeds(command("python3", &["-c", "pass"]))
+}
+
+/// Needs cargo on PATH, as a user's toolchain would be.
+pub fn cargo() -> Result<(), String> {
+    succeeds(command("cargo", &["--version"]))
+}
+
+const NEW_NAMESPACES: &[&str] = &["--user", "--map-root-user", "--mount", "--pid", "--net", "--fork", "true"];
+
+/// Leaves this thread without any access to files.
+fn restrict_this_thread() -> Result<(), landlock::RulesetError> {
+    Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::from_all(ABI::V1))?
+        .create()?
+        .restrict_self()
+        .map(drop)
+}
+
+fn command(program: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.args(arguments);
+    command
+}
+
+fn as_ordinary_user(program: &str, arguments: &[&str]) -> Result<Command, String> {
+    let mut command = User::for_tests()?.command(program);
+    command.args(arguments);
+    Ok(command)
+}
+
+/// Runs a command for its success alone; otherwise says how it failed, with its own last words.
+fn succeeds(mut command: Command) -> Result<(), String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command.stdin(Stdio::null()).output().map_err(|error| format!("cannot run `{program}`: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let words = String::from_utf8_lossy(&output.stderr);
+    let last = words.trim().lines().last().unwrap_or("it says nothing");
+    Err(format!("`{program}` ended with {}: {last}", output.status))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_is_not_there_is_named() {
+        let reason = succeeds(command("no-such-program-here", &[])).unwrap_err();
+        assert!(reason.starts_with("cannot run `no-such-program-here`: "), "{reason}");
+    }
+
+    #[test]
+    fn a_program_that_fails_is_quoted() {
+        let reason = succeeds(command("sh", &["-c", "echo first >&2; echo why >&2; exit 3"])).unwrap_err();
+        assert_eq!(reason, "`sh` ended with exit status: 3: why");
+    }
+
+    #[test]
+    fn the_landlock_probe_leaves_the_calling_thread_unrestricted() {
+        let _ = landlock(); // met or not, this thread must still be able to read
+        assert!(fs_err::read_to_string("/proc/self/status").is_ok());
+    }
+}

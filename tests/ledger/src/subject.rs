@@ -1,0 +1,95 @@
+//! What is tested, and as whom: the `ringfence` binary, and the ordinary user that runs it.
+
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::{BINARY_VARIABLE, USER_VARIABLE};
+
+/// Names the `ringfence` binary under test: the one that `cargo xtask test` built, or else cargo's own.
+pub fn binary() -> PathBuf {
+    std::env::var_os(BINARY_VARIABLE).map_or_else(beside_this_test, PathBuf::from)
+}
+
+/// Takes `target/debug/deps/a_test-0123` to `target/debug/ringfence`.
+fn beside_this_test() -> PathBuf {
+    let own = std::env::current_exe().expect("a test knows its own program");
+    own.ancestors().nth(2).expect("cargo puts tests in deps/").join("ringfence")
+}
+
+/// A user without privileges.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct User {
+    /// The login name.
+    pub name: String,
+    /// The user id.
+    pub uid: u32,
+    /// The id of the user's own group.
+    pub gid: u32,
+    /// The home directory.
+    pub home: PathBuf,
+}
+
+impl User {
+    /// Finds the ordinary user of the tests: whoever runs them, or the one made for them when that is root.
+    pub fn for_tests() -> Result<Self, String> {
+        let users = fs_err::read_to_string("/etc/passwd").map_err(|error| error.to_string())?;
+        let own = rustix::process::geteuid();
+        if !own.is_root() {
+            let is_own = |user: &Self| user.uid == own.as_raw();
+            return Self::find(&users, is_own).ok_or_else(|| format!("the user id {} has no name", own.as_raw()));
+        }
+        let name = std::env::var(USER_VARIABLE)
+            .map_err(|_| format!("the tests run as root and {USER_VARIABLE} names no user; use `cargo xtask test`"))?;
+        Self::find(&users, |user| user.name == name).ok_or_else(|| format!("there is no user `{name}`"))
+    }
+
+    /// Prepares a command that this user runs at home, with an environment of the user's own.
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.env("HOME", &self.home).env("USER", &self.name).env("LOGNAME", &self.name).current_dir(&self.home);
+        if rustix::process::geteuid().is_root() {
+            // A change of the user id away from root also empties root's supplementary groups (CommandExt::uid).
+            command.gid(self.gid).uid(self.uid);
+        }
+        command
+    }
+
+    fn find(passwd: &str, wanted: impl Fn(&Self) -> bool) -> Option<Self> {
+        passwd.lines().filter_map(Self::parse).find(wanted)
+    }
+
+    /// Reads a line of passwd(5).
+    fn parse(line: &str) -> Option<Self> {
+        let fields: Vec<&str> = line.split(':').collect();
+        let [name, _password, uid, gid, _comment, home, _shell] = fields[..] else { return None };
+        Some(Self { name: name.to_owned(), uid: uid.parse().ok()?, gid: gid.parse().ok()?, home: home.into() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PASSWD: &str = "\
+root:x:0:0:root:/root:/bin/sh
+ringfence-test-12:x:7:8::/home/other:/bin/sh
+broken line
+ringfence-test-1:x:1001:1002::/home/one:
+";
+
+    #[test]
+    fn a_user_is_found_by_exactly_that_name() {
+        let found = User::find(PASSWD, |user| user.name == "ringfence-test-1");
+        let home = PathBuf::from("/home/one");
+        assert_eq!(found, Some(User { name: "ringfence-test-1".to_owned(), uid: 1001, gid: 1002, home }));
+        assert_eq!(User::find(PASSWD, |user| user.name == "ringfence-test"), None);
+    }
+
+    #[test]
+    fn the_binary_is_looked_for_where_cargo_puts_it() {
+        let found = beside_this_test();
+        assert!(found.ends_with("ringfence"), "{}", found.display());
+        assert!(std::env::current_exe().unwrap().starts_with(found.parent().unwrap().join("deps")));
+    }
+}

@@ -1,0 +1,135 @@
+//! The arguments after a chore's name: flags, options with a value, and the rest.
+
+use std::fmt;
+
+use anyhow::Result;
+
+/// What was typed after the name of a chore, taken apart piece by piece.
+pub(crate) struct Arguments(Vec<String>);
+
+/// Says that the command line made no sense.
+#[derive(Debug)]
+pub(crate) struct UsageError(String);
+
+impl fmt::Display for UsageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for UsageError {}
+
+impl Arguments {
+    pub(crate) fn new(arguments: impl Iterator<Item = String>) -> Self {
+        Self(arguments.collect())
+    }
+
+    pub(crate) fn ask_for_help(&self) -> bool {
+        self.0.iter().any(|argument| argument == "--help" || argument == "-h")
+    }
+
+    /// Takes `--name` out, if it is there.
+    pub(crate) fn flag(&mut self, name: &str) -> bool {
+        let before = self.0.len();
+        self.0.retain(|argument| argument != name);
+        self.0.len() < before
+    }
+
+    /// Takes `--name N` or `--name=N` out, if it is there.
+    pub(crate) fn number(&mut self, name: &str) -> Result<Option<usize>> {
+        let Some(position) = self.0.iter().position(|argument| argument.split('=').next() == Some(name)) else {
+            return Ok(None);
+        };
+        let option = self.0.remove(position);
+        let value = match option.split_once('=') {
+            Some((_, value)) => value.to_owned(),
+            None if position < self.0.len() => self.0.remove(position),
+            None => return Err(UsageError(format!("`{name}` needs a number after it")).into()),
+        };
+        match value.parse() {
+            Ok(number) if number > 0 => Ok(Some(number)),
+            _ => Err(UsageError(format!("`{name}` takes a number above zero, not `{value}`")).into()),
+        }
+    }
+
+    /// Hands over what is left, which must not look like a flag; `known` names the flags that there are.
+    pub(crate) fn rest(self, known: &[&str]) -> Result<Vec<String>> {
+        match self.0.iter().find(|argument| argument.starts_with('-')) {
+            Some(flag) if known.is_empty() => Err(UsageError(format!("there is no flag `{flag}` here")).into()),
+            Some(flag) => {
+                let nearest = nearest(flag, known.iter().copied());
+                Err(UsageError(format!("there is no flag `{flag}` here; did you mean `{nearest}`?")).into())
+            }
+            None => Ok(self.0),
+        }
+    }
+
+    /// Makes sure that nothing is left.
+    pub(crate) fn end(self, known: &[&str]) -> Result<()> {
+        match self.rest(known)?.first() {
+            Some(argument) => Err(UsageError(format!("`{argument}` is one argument too many")).into()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Picks the candidate that is most like what was typed.
+pub(crate) fn nearest<'a>(typed: &str, candidates: impl Iterator<Item = &'a str>) -> &'a str {
+    let likeness = |candidate: &&str| strsim::jaro_winkler(typed, candidate);
+    candidates.max_by(|a, b| likeness(a).total_cmp(&likeness(b))).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arguments(line: &str) -> Arguments {
+        Arguments::new(line.split_whitespace().map(str::to_owned))
+    }
+
+    #[track_caller]
+    fn check_error<T>(result: Result<T>, expected: &str) {
+        let error = result.map(|_| ()).unwrap_err();
+        assert!(error.is::<UsageError>());
+        assert_eq!(error.to_string(), expected);
+    }
+
+    #[test]
+    fn flags_and_options_are_taken_and_filters_are_left() {
+        let mut arguments = arguments("one --quick --runs 30 two");
+        assert!(arguments.flag("--quick"));
+        assert!(!arguments.flag("--quick"));
+        assert_eq!(arguments.number("--runs").unwrap(), Some(30));
+        assert_eq!(arguments.rest(&[]).unwrap(), ["one", "two"]);
+    }
+
+    #[test]
+    fn a_number_may_follow_an_equals_sign() {
+        assert_eq!(arguments("--runs=7").number("--runs").unwrap(), Some(7));
+        assert_eq!(arguments("").number("--runs").unwrap(), None);
+    }
+
+    #[test]
+    fn what_is_not_a_number_above_zero_is_refused() {
+        check_error(arguments("--runs").number("--runs"), "`--runs` needs a number after it");
+        check_error(arguments("--runs 0").number("--runs"), "`--runs` takes a number above zero, not `0`");
+        check_error(arguments("--runs=x").number("--runs"), "`--runs` takes a number above zero, not `x`");
+    }
+
+    #[test]
+    fn a_misspelt_flag_is_refused_with_the_nearest() {
+        check_error(
+            arguments("--noinstall").rest(&["--no-install", "--quick"]),
+            "there is no flag `--noinstall` here; did you mean `--no-install`?",
+        );
+        check_error(arguments("extra").end(&[]), "`extra` is one argument too many");
+    }
+
+    #[test]
+    fn the_nearest_of_the_chores_is_the_one_meant() {
+        let chores = || ["check", "test", "dist", "bench", "docs"].into_iter();
+        assert_eq!(nearest("tset", chores()), "test");
+        assert_eq!(nearest("benhc", chores()), "bench");
+        assert_eq!(nearest("doc", chores()), "docs");
+    }
+}

@@ -1,0 +1,82 @@
+//! A command that writes far more than is kept: how fast it is drained, and how much memory that takes.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+pub(super) const BYTES: u64 = 1 << 30;
+const RUNS: usize = 3;
+
+/// What draining took.
+pub(super) struct Drained {
+    pub(super) time: Duration,
+    /// The most memory that the ringfence process itself held, without its children.
+    pub(super) peak_memory: u64,
+}
+
+impl Drained {
+    pub(super) fn gigabytes_per_second(&self) -> f64 {
+        BYTES as f64 / 1e9 / self.time.as_secs_f64()
+    }
+}
+
+/// Measures a few runs; keeps the median time and the largest memory.
+pub(super) fn measure(ringfence: &Path) -> Result<Drained> {
+    let mut runs = (0..RUNS).map(|_| drain(ringfence)).collect::<Result<Vec<_>>>()?;
+    runs.sort_by_key(|run| run.time);
+    let peak_memory = runs.iter().map(|run| run.peak_memory).max().context("no run was made")?;
+    Ok(Drained { time: runs[RUNS / 2].time, peak_memory })
+}
+
+fn drain(ringfence: &Path) -> Result<Drained> {
+    let script = format!("head -c {BYTES} /dev/zero");
+    let mut command = Command::new(ringfence);
+    command.args(["run", "--json", "--output", "10M", "--", "sh", "-c", &script]);
+    let start = Instant::now();
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().context("cannot run ringfence")?;
+    let process = child.id();
+    // wait4(2) reports the largest of a process and its children; the kernel's own high-water mark is of one alone.
+    let watcher = std::thread::spawn(move || watch_memory(process));
+    let status = child.wait().context("cannot wait for ringfence")?;
+    let time = start.elapsed();
+    let peak_memory = watcher.join().unwrap_or_default();
+    ensure!(status.success(), "`ringfence run --json --output 10M` ended with {status}");
+    ensure!(peak_memory > 0, "ringfence ended before its memory could be read");
+    Ok(Drained { time, peak_memory })
+}
+
+/// Follows the high-water mark of a process until it ends.
+fn watch_memory(process: u32) -> u64 {
+    let status = format!("/proc/{process}/status");
+    let mut peak = 0;
+    while let Some(mark) = fs_err::read_to_string(&status).ok().and_then(|text| high_water_mark(&text)) {
+        peak = mark.max(peak);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    peak
+}
+
+/// Reads `VmHWM` of proc_pid_status(5), which a process that has ended lacks.
+fn high_water_mark(status: &str) -> Option<u64> {
+    let value = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(value.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_high_water_mark_is_read_in_bytes() {
+        assert_eq!(high_water_mark("Name:\tsh\nVmPeak:\t 9 kB\nVmHWM:\t    1596 kB\n"), Some(1596 * 1024));
+        assert_eq!(high_water_mark("Name:\tsh\nState:\tZ (zombie)\n"), None);
+    }
+
+    #[test]
+    fn the_speed_is_in_decimal_gigabytes() {
+        let drained = Drained { time: Duration::from_millis(500), peak_memory: 0 };
+        assert!((drained.gigabytes_per_second() - 2.147_483_648).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,231 @@
+//! What was measured: as a table, as JSON, and against the goals.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+
+use super::contenders::{EQUAL_BWRAP, LIBRARY, NATIVE, PLAIN};
+use super::output::{BYTES, Drained};
+use super::samples::Samples;
+use crate::table::{Align, table};
+
+/// One command, through everybody.
+pub(super) struct Comparison {
+    pub(super) command: String,
+    /// Where bwrap's view that equals ringfence's comes from.
+    pub(super) equal_view: String,
+    /// The times of each contender, or the reason why it did not take part.
+    pub(super) results: Vec<(&'static str, Result<Samples, String>)>,
+}
+
+impl Comparison {
+    /// Names the median of a contender that took part.
+    pub(super) fn median(&self, name: &str) -> Option<Duration> {
+        self.results.iter().find(|(contender, _)| *contender == name)?.1.as_ref().ok()?.percentile(50)
+    }
+
+    /// Divides the median of one contender by another's.
+    fn ratio(&self, of: &str, to: &str) -> Option<f64> {
+        Some(self.median(of)?.as_secs_f64() / self.median(to)?.as_secs_f64())
+    }
+}
+
+pub(super) struct Report {
+    pub(super) runs: usize,
+    pub(super) comparisons: Vec<Comparison>,
+    pub(super) output: Result<Drained, String>,
+}
+
+/// Something to reach, and what was measured, if it could be.
+struct Goal {
+    name: String,
+    measured: Option<f64>,
+    unit: &'static str,
+    reached: Option<bool>,
+}
+
+impl Goal {
+    fn at_least(least: f64, name: String, measured: Option<f64>, unit: &'static str) -> Self {
+        Self { name, measured, unit, reached: measured.map(|measured| measured >= least) }
+    }
+
+    fn below(limit: f64, name: String, measured: Option<f64>, unit: &'static str) -> Self {
+        Self { name, measured, unit, reached: measured.map(|measured| measured < limit) }
+    }
+}
+
+impl Report {
+    fn goals(&self) -> Vec<Goal> {
+        let mut goals = Vec::new();
+        for comparison in &self.comparisons {
+            for (contender, least) in [(NATIVE, 2.0), (LIBRARY, 2.5)] {
+                let name =
+                    format!("{contender}, `{}`: at least {least}× faster than {EQUAL_BWRAP}", comparison.command);
+                goals.push(Goal::at_least(least, name, comparison.ratio(EQUAL_BWRAP, contender), "×"));
+            }
+        }
+        let output = self.output.as_ref().ok();
+        let speed = output.map(Drained::gigabytes_per_second);
+        goals.push(Goal::at_least(2.0, "1 GiB of output, 10 MB kept: at least 2 GB/s".to_owned(), speed, " GB/s"));
+        let memory = output.map(|drained| drained.peak_memory as f64 / 1e6);
+        goals.push(Goal::below(40.0, "1 GiB of output, 10 MB kept: below 40 MB of memory".to_owned(), memory, " MB"));
+        goals
+    }
+
+    pub(super) fn as_text(&self) -> String {
+        let mut text = String::new();
+        for comparison in &self.comparisons {
+            let head = [
+                (comparison.command.as_str(), Align::Left),
+                ("p50 ms", Align::Right),
+                ("p95 ms", Align::Right),
+                ("× plain", Align::Right),
+                ("faster than equal bwrap", Align::Right),
+            ];
+            let row = |(name, samples): &(&'static str, Result<Samples, String>)| match samples {
+                Ok(samples) => [
+                    (*name).to_owned(),
+                    milliseconds(samples.percentile(50)),
+                    milliseconds(samples.percentile(95)),
+                    times(comparison.ratio(name, PLAIN)),
+                    times(comparison.ratio(EQUAL_BWRAP, name)),
+                ],
+                Err(_) => [(*name).to_owned(), "–".to_owned(), "–".to_owned(), "–".to_owned(), "–".to_owned()],
+            };
+            text += &table(head, &comparison.results.iter().map(row).collect::<Vec<_>>());
+            text += &format!("{EQUAL_BWRAP}: {}\n", comparison.equal_view);
+            for (name, samples) in &comparison.results {
+                if let Err(why) = samples {
+                    text += &format!("{name} did not take part: {why}\n");
+                }
+            }
+            text.push('\n');
+        }
+        if let Err(why) = &self.output {
+            text += &format!("output was not measured: {why}\n\n");
+        }
+        let row = |goal: Goal| {
+            let measured =
+                goal.measured.map_or_else(|| "–".to_owned(), |measured| format!("{measured:.2}{}", goal.unit));
+            let verdict = match goal.reached {
+                Some(true) => "reached",
+                Some(false) => "MISSED",
+                None => "not measured",
+            };
+            [goal.name, measured, verdict.to_owned()]
+        };
+        let head = [("goal", Align::Left), ("measured", Align::Right), ("", Align::Left)];
+        text + &table(head, &self.goals().into_iter().map(row).collect::<Vec<_>>())
+    }
+
+    pub(super) fn as_json(&self) -> Value {
+        let comparisons = self.comparisons.iter().map(|comparison| {
+            let contenders = comparison.results.iter().map(|(name, samples)| match samples {
+                Ok(samples) => json!({
+                    "name": name,
+                    "p50_ns": samples.percentile(50).map(nanoseconds),
+                    "p95_ns": samples.percentile(95).map(nanoseconds),
+                    "times_plain": comparison.ratio(name, PLAIN),
+                    "faster_than_equal_bwrap": comparison.ratio(EQUAL_BWRAP, name),
+                }),
+                Err(why) => json!({ "name": name, "absent": why }),
+            });
+            json!({ "command": comparison.command, "equal_view": comparison.equal_view, "contenders": contenders.collect::<Vec<_>>() })
+        });
+        let output = match &self.output {
+            Ok(drained) => json!({
+                "bytes": BYTES,
+                "seconds": drained.time.as_secs_f64(),
+                "gigabytes_per_second": drained.gigabytes_per_second(),
+                "peak_memory_bytes": drained.peak_memory,
+            }),
+            Err(why) => json!({ "absent": why }),
+        };
+        let goals = self
+            .goals()
+            .into_iter()
+            .map(|goal| json!({ "goal": goal.name, "measured": goal.measured, "reached": goal.reached }));
+        json!({
+            "measured_at_unix": SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs()),
+            "kernel": rustix::system::uname().release().to_string_lossy(),
+            "processors": std::thread::available_parallelism().map_or(1, usize::from),
+            "runs": self.runs,
+            "comparisons": comparisons.collect::<Vec<_>>(),
+            "output": output,
+            "goals": goals.collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn milliseconds(time: Option<Duration>) -> String {
+    time.map_or_else(|| "–".to_owned(), |time| format!("{:.2}", time.as_secs_f64() * 1e3))
+}
+
+fn times(ratio: Option<f64>) -> String {
+    ratio.map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.2}×"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn took(milliseconds: u64) -> Result<Samples, String> {
+        let mut samples = Samples::default();
+        samples.extend([Duration::from_millis(milliseconds)]);
+        Ok(samples)
+    }
+
+    fn report() -> Report {
+        let results =
+            vec![(PLAIN, took(1)), (NATIVE, took(2)), (LIBRARY, Err("not there".to_owned())), (EQUAL_BWRAP, took(4))];
+        let output = Ok(Drained { time: Duration::from_secs(1), peak_memory: 20_000_000 });
+        Report {
+            runs: 1,
+            comparisons: vec![Comparison {
+                command: "/bin/true".to_owned(),
+                equal_view: "by hand".to_owned(),
+                results,
+            }],
+            output,
+        }
+    }
+
+    #[test]
+    fn the_table_has_ratios_goals_and_who_was_absent() {
+        assert_eq!(
+            report().as_text(),
+            "\
+/bin/true                p50 ms  p95 ms  × plain  faster than equal bwrap
+───────────────────────  ──────  ──────  ───────  ───────────────────────
+plain spawn                1.00    1.00    1.00×                    4.00×
+ringfence, native          2.00    2.00    2.00×                    2.00×
+ringfence, library cold       –       –        –                        –
+bwrap, equal view          4.00    4.00    4.00×                    1.00×
+bwrap, equal view: by hand
+ringfence, library cold did not take part: not there
+
+goal                                                                                measured
+─────────────────────────────────────────────────────────────────────────────────  ─────────  ────────────
+ringfence, native, `/bin/true`: at least 2× faster than bwrap, equal view              2.00×  reached
+ringfence, library cold, `/bin/true`: at least 2.5× faster than bwrap, equal view          –  not measured
+1 GiB of output, 10 MB kept: at least 2 GB/s                                       1.07 GB/s  MISSED
+1 GiB of output, 10 MB kept: below 40 MB of memory                                  20.00 MB  reached
+"
+        );
+    }
+
+    #[test]
+    fn the_json_says_what_is_absent_instead_of_leaving_it_out() {
+        let json = report().as_json();
+        let contenders = &json["comparisons"][0]["contenders"];
+        assert_eq!(contenders[1]["p50_ns"], 2_000_000);
+        assert_eq!(contenders[1]["faster_than_equal_bwrap"], 2.0);
+        assert_eq!(contenders[2], json!({ "name": LIBRARY, "absent": "not there" }));
+        assert_eq!(json["goals"][1]["reached"], Value::Null);
+        assert_eq!(json["goals"][2]["reached"], false);
+    }
+}

@@ -1,0 +1,72 @@
+//! `cargo xtask check`: everything a machine can say about the code without running it.
+
+mod layers;
+mod manifests;
+mod source;
+
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+
+use crate::arguments::Arguments;
+use crate::docs;
+use crate::workspace::{Workspace, find_program, run as run_command};
+
+/// What a check found wrong, one sentence each.
+type Findings = Vec<String>;
+
+/// A check by its name.
+type Check = (&'static str, fn(&Workspace) -> Result<()>);
+
+pub(crate) fn run(workspace: &Workspace, arguments: Arguments) -> Result<()> {
+    arguments.end(&[])?;
+    let mut checks: Vec<Check> = vec![
+        ("dependencies point one way", |workspace| report(layers::check(workspace)?)),
+        ("every dependency has its reason", |workspace| report(manifests::check(workspace)?)),
+        ("unsafe code stays in its place, files stay small", |workspace| report(source::check(workspace)?)),
+        ("formatting", |workspace| run_command(&mut workspace.cargo(["fmt", "--all", "--check"]))),
+        ("lints", lints),
+        ("documentation builds", documentation),
+        ("generated documents are up to date", docs::check),
+    ];
+    match find_program("cargo-deny") {
+        Some(_) => checks.push(("licences and bans", licences)),
+        None => println!("── licences and bans\n   SKIPPED: cargo-deny is not installed (`cargo install cargo-deny`)"),
+    }
+    let mut failed = Vec::new();
+    for (name, check) in &checks {
+        println!("── {name}");
+        let start = Instant::now();
+        match check(workspace) {
+            Ok(()) => println!("   ok, {:.1} s", start.elapsed().as_secs_f64()),
+            Err(error) => {
+                eprintln!("   FAILED: {error:#}");
+                failed.push(*name);
+            }
+        }
+    }
+    if !failed.is_empty() {
+        bail!("{} of {} checks failed: {}", failed.len(), checks.len(), failed.join("; "));
+    }
+    Ok(())
+}
+
+fn report(findings: Findings) -> Result<()> {
+    if findings.is_empty() {
+        return Ok(());
+    }
+    bail!("\n     {}", findings.join("\n     "))
+}
+
+fn lints(workspace: &Workspace) -> Result<()> {
+    run_command(&mut workspace.cargo(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
+}
+
+fn documentation(workspace: &Workspace) -> Result<()> {
+    // Libraries alone: the binary `ringfence` and the library `ringfence` would write to the same place.
+    run_command(workspace.cargo(["doc", "--workspace", "--no-deps", "--lib"]).env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+fn licences(workspace: &Workspace) -> Result<()> {
+    run_command(&mut workspace.cargo(["deny", "check", "licenses", "bans"]))
+}

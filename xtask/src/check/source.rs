@@ -1,0 +1,196 @@
+//! The source files: where unsafe code may stand, and how long a file may be.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::Findings;
+use crate::workspace::{Workspace, files_below};
+
+/// The only place for unsafe code.
+const UNSAFE: &str = "crates/ringfence-linux/src/sys";
+const LONGEST: usize = 800;
+/// Tables and generated code, which may be as long as they like.
+const TABLES: &[&str] = &[];
+
+pub(super) fn check(workspace: &Workspace) -> Result<Findings> {
+    let mut findings = Findings::new();
+    for path in files_below(&workspace.root)? {
+        let name = path.strip_prefix(&workspace.root)?;
+        if name.extension().is_some_and(|extension| extension == "rs") {
+            findings.extend(judge(name, &fs_err::read_to_string(&path)?));
+        }
+    }
+    Ok(findings)
+}
+
+fn judge(name: &Path, text: &str) -> Findings {
+    let mut findings = Findings::new();
+    let code = code_of(text);
+    if !name.starts_with(UNSAFE) {
+        let lines = code.lines().enumerate().filter(|(_, line)| words(line).any(|word| word == "unsafe"));
+        findings.extend(
+            lines.map(|(index, _)| format!("{}:{}: unsafe code belongs in {UNSAFE}", name.display(), index + 1)),
+        );
+    }
+    let length = production_lines(&code);
+    let counts = name.components().any(|part| part.as_os_str() == "src");
+    if counts && length > LONGEST && !TABLES.iter().any(|table| name == Path::new(table)) {
+        findings.push(format!("{}: {length} lines before its tests, split it below {LONGEST}", name.display()));
+    }
+    findings
+}
+
+fn words(line: &str) -> impl Iterator<Item = &str> {
+    line.split(|character: char| !(character.is_alphanumeric() || character == '_'))
+}
+
+/// Counts the lines up to the tests that close a file.
+fn production_lines(code: &str) -> usize {
+    let lines: Vec<&str> = code.lines().collect();
+    let is_test_module = |pair: &[&str]| {
+        pair[0].trim() == "#[cfg(test)]" && pair[1].trim().starts_with("mod ") && pair[1].ends_with('{')
+    };
+    lines.windows(2).position(is_test_module).unwrap_or(lines.len())
+}
+
+/// Blanks comments, strings and characters, keeping every line break, so that what is left is code.
+fn code_of(text: &str) -> String {
+    let mut code = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let after_name = code.ends_with(|character: char| character.is_alphanumeric() || character == '_');
+        let (length, is_code) = match token(rest, after_name) {
+            Some(length) => (length, false),
+            None => (first.len_utf8(), true),
+        };
+        let (piece, remainder) = rest.split_at(length);
+        if is_code {
+            code.push_str(piece);
+        } else {
+            code.extend(piece.chars().map(|character| if character == '\n' { '\n' } else { ' ' }));
+        }
+        rest = remainder;
+    }
+    code
+}
+
+/// Measures the comment, string or character that the text starts with, if it does.
+fn token(text: &str, after_name: bool) -> Option<usize> {
+    if text.starts_with("//") {
+        return Some(text.find('\n').unwrap_or(text.len()));
+    }
+    if text.starts_with("/*") {
+        return Some(block_comment(text));
+    }
+    if text.starts_with('"') {
+        return Some(quoted(text, '"'));
+    }
+    if let Some(inside) = text.strip_prefix('\'') {
+        // A lifetime has no second quote right after its first character.
+        let mut characters = inside.chars();
+        let is_character = characters.next()? == '\\' || characters.next()? == '\'';
+        return is_character.then(|| quoted(text, '\''));
+    }
+    if after_name {
+        return None;
+    }
+    let raw = ["br", "cr", "r"].into_iter().find_map(|prefix| text.strip_prefix(prefix))?;
+    let inside = raw.trim_start_matches('#');
+    let hashes = raw.len() - inside.len();
+    let body = inside.strip_prefix('"')?;
+    let close = format!("\"{}", "#".repeat(hashes));
+    let end = body.find(&close).map_or(body.len(), |position| position + close.len());
+    Some(text.len() - body.len() + end)
+}
+
+fn quoted(text: &str, quote: char) -> usize {
+    let mut escaped = false;
+    for (position, character) in text.char_indices().skip(1) {
+        match character {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            _ if character == quote => return position + 1,
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+fn block_comment(text: &str) -> usize {
+    let mut depth = 0_usize;
+    let mut position = 0;
+    while position < text.len() {
+        let rest = &text.as_bytes()[position..];
+        if rest.starts_with(b"/*") {
+            depth += 1;
+            position += 2;
+        } else if rest.starts_with(b"*/") {
+            depth -= 1;
+            position += 2;
+            if depth == 0 {
+                return position;
+            }
+        } else {
+            position += 1;
+        }
+    }
+    text.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(name: &str, text: &str, expected: &[&str]) {
+        assert_eq!(judge(Path::new(name), text), expected);
+    }
+
+    #[test]
+    fn unsafe_code_outside_its_place_is_found_with_its_line() {
+        let text = "fn main() {\n    unsafe { call() }\n}\n";
+        check(
+            "crates/a/src/lib.rs",
+            text,
+            &["crates/a/src/lib.rs:2: unsafe code belongs in crates/ringfence-linux/src/sys"],
+        );
+        check("crates/ringfence-linux/src/sys/mount.rs", text, &[]);
+    }
+
+    #[test]
+    fn the_word_in_comments_strings_and_names_is_no_unsafe_code() {
+        let text = r##"
+            // unsafe
+            /* unsafe /* unsafe */ unsafe */
+            #![deny(unsafe_code)]
+            const A: &str = "unsafe \" unsafe";
+            const B: &str = r#"unsafe " unsafe"#;
+            const C: char = '"'; // unsafe "
+            const D: char = '\''; // unsafe '
+            fn lifetime<'a>(text: &'a str) -> &'a str { text }
+        "##;
+        check("src/main.rs", text, &[]);
+    }
+
+    #[test]
+    fn code_after_a_string_or_a_character_is_still_code() {
+        for before in ["\"a\\\\\"", "r\"a\\\"", "'\"'", "b'\\''", "/* a */", "&'a str"] {
+            let text = format!("{before} unsafe {{");
+            assert_eq!(judge(Path::new("src/a.rs"), &text).len(), 1, "after {before}");
+        }
+    }
+
+    #[test]
+    fn tests_at_the_end_do_not_make_a_file_long() {
+        let production = "fn a() {}\n".repeat(LONGEST);
+        let tests = format!("#[cfg(test)]\nmod tests {{\n{production}}}\n");
+        check("src/a.rs", &format!("{production}{tests}"), &[]);
+        check(
+            "src/a.rs",
+            &format!("fn b() {{}}\n{production}{tests}"),
+            &["src/a.rs: 801 lines before its tests, split it below 800"],
+        );
+        check("tests/it/a.rs", &production.repeat(2), &[]);
+    }
+}

@@ -1,0 +1,56 @@
+//! `cargo xtask dist`: one fully static file.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::arguments::Arguments;
+use crate::elf;
+use crate::workspace::{Workspace, output_of, run as run_command};
+
+const LARGEST: u64 = 15_000_000;
+
+pub(crate) fn run(workspace: &Workspace, arguments: Arguments) -> Result<()> {
+    arguments.end(&[])?;
+    build(workspace).map(drop)
+}
+
+/// Makes `dist/ringfence` and makes sure that it is what it should be.
+pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
+    let host = host_triple()?;
+    run_command(&mut static_release(workspace, &host, &["-p", "ringfence-cli"]))?;
+
+    let directory = workspace.root.join("dist");
+    fs_err::create_dir_all(&directory)?;
+    let binary = directory.join("ringfence");
+    // A rename replaces a binary that is running; a copy over it would be refused with ETXTBSY.
+    let copy = directory.join("ringfence.new");
+    fs_err::copy(workspace.target.join(&host).join("release/ringfence"), &copy)?;
+    fs_err::rename(&copy, &binary)?;
+
+    let image = fs_err::read(&binary)?;
+    elf::ensure_static(&image).with_context(|| format!("`{}` is not fully static", binary.display()))?;
+    let size = image.len() as u64;
+    ensure!(size < LARGEST, "`{}` has {size} bytes, more than the {LARGEST} it may have", binary.display());
+    let version = output_of(Command::new(&binary).arg("--version"))?;
+    println!("{}: {}, static, {:.2} MB", binary.display(), version.trim(), size as f64 / 1e6);
+    Ok(binary)
+}
+
+/// Prepares a build of static release binaries.
+///
+/// The triple is spelled out even though it is the host's: without it the flag would reach procedural macros, which
+/// are dynamic libraries and cannot be built so.
+pub(crate) fn static_release(workspace: &Workspace, host: &str, what: &[&str]) -> Command {
+    let mut command = workspace.cargo(["build", "--release", "--target", host]);
+    command.args(what).env("RUSTFLAGS", "-C target-feature=+crt-static");
+    command
+}
+
+/// Asks the compiler for the platform it runs on.
+pub(crate) fn host_triple() -> Result<String> {
+    let version = output_of(Command::new("rustc").arg("-vV"))?;
+    let host = version.lines().find_map(|line| line.strip_prefix("host: "));
+    host.map(str::to_owned).context("`rustc -vV` names no host")
+}

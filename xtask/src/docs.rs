@@ -1,0 +1,98 @@
+//! `cargo xtask docs`: the documents that are generated from the code.
+//!
+//! The binary writes most of them itself (`ringfence generate DIR`: man pages, completions, the promises); the JSON
+//! Schema of the policy is kept by a test of the core crate, which writes it anew under `RINGFENCE_BLESS=1`.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, ensure};
+
+use crate::arguments::Arguments;
+use crate::workspace::{Workspace, files_below, run as run_command};
+
+pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()> {
+    let check_only = arguments.flag("--check");
+    arguments.end(&["--check"])?;
+    if check_only { check(workspace) } else { write(workspace) }
+}
+
+fn write(workspace: &Workspace) -> Result<()> {
+    run_command(workspace.cargo(["test", "--quiet", "-p", "ringfence-core"]).env("RINGFENCE_BLESS", "1"))?;
+    generate(workspace, &workspace.root.join("docs"))
+}
+
+/// Fails when a generated document differs from the one that is checked in, or is no longer generated.
+pub(crate) fn check(workspace: &Workspace) -> Result<()> {
+    run_command(&mut workspace.cargo(["test", "--quiet", "-p", "ringfence-core"]))?;
+    let fresh = tempfile::tempdir()?;
+    generate(workspace, fresh.path())?;
+    let stale = differences(fresh.path(), &workspace.root.join("docs"))?;
+    let names = stale.iter().map(|path| format!("docs/{}", path.display())).collect::<Vec<_>>().join(", ");
+    ensure!(stale.is_empty(), "not as the code would generate: {names}; run `cargo xtask docs` and commit the result");
+    Ok(())
+}
+
+fn generate(workspace: &Workspace, directory: &Path) -> Result<()> {
+    let command = ["run", "--quiet", "-p", "ringfence-cli", "--", "generate"].map(OsString::from);
+    run_command(&mut workspace.cargo(command.into_iter().chain([directory.into()])))
+}
+
+/// Names what differs between the generated tree and the kept one, which also has pages written by hand.
+///
+/// A directory that is generated is generated whole: a kept file in it that is not made any more is a difference.
+fn differences(fresh: &Path, kept: &Path) -> Result<BTreeSet<PathBuf>> {
+    let mut different = BTreeSet::new();
+    for path in files_below(fresh)? {
+        let name = path.strip_prefix(fresh)?;
+        if fs_err::read(kept.join(name)).ok() != Some(fs_err::read(&path)?) {
+            different.insert(name.to_owned());
+        }
+        let directory = name.parent().filter(|parent| !parent.as_os_str().is_empty());
+        if let Some(directory) = directory.map(|directory| kept.join(directory)).filter(|path| path.is_dir()) {
+            for path in files_below(&directory)? {
+                let name = path.strip_prefix(kept)?;
+                if !fresh.join(name).exists() {
+                    different.insert(name.to_owned());
+                }
+            }
+        }
+    }
+    Ok(different)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let directory = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            let path = directory.path().join(name);
+            fs_err::create_dir_all(path.parent().unwrap()).unwrap();
+            fs_err::write(path, text).unwrap();
+        }
+        directory
+    }
+
+    #[track_caller]
+    fn check(fresh: &[(&str, &str)], kept: &[(&str, &str)], expected: &[&str]) {
+        let found = differences(tree(fresh).path(), tree(kept).path()).unwrap();
+        assert_eq!(found, expected.iter().map(PathBuf::from).collect());
+    }
+
+    #[test]
+    fn pages_written_by_hand_are_no_difference() {
+        check(&[("man/a.1", "x")], &[("man/a.1", "x"), ("guide.md", "y"), ("guides/b.md", "z")], &[]);
+    }
+
+    #[test]
+    fn changed_missing_and_left_over_documents_are_differences() {
+        check(
+            &[("man/a.1", "new"), ("man/b.1", "x"), ("promises.md", "p")],
+            &[("man/a.1", "old"), ("man/c.1", "x"), ("promises.md", "p")],
+            &["man/a.1", "man/b.1", "man/c.1"],
+        );
+    }
+}

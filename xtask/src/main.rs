@@ -1,0 +1,92 @@
+//! The chores of ringfence: `cargo xtask check`, `test`, `dist`, `bench` and `docs`.
+//!
+//! Pure cargo on a fresh machine: CI calls nothing else.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line speaks to its user")]
+
+mod arguments;
+mod bench;
+mod check;
+mod dist;
+mod docs;
+mod elf;
+mod table;
+mod test;
+mod workspace;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::arguments::Arguments;
+use crate::workspace::Workspace;
+
+/// One chore: its name, its help, and what it does.
+struct Chore {
+    name: &'static str,
+    usage: &'static str,
+    about: &'static str,
+    run: fn(&Workspace, Arguments) -> Result<()>,
+}
+
+const CHORES: &[Chore] = &[
+    Chore {
+        name: "check",
+        usage: "check",
+        about: "formatting, lints, documentation, licences, and the rules of the code base",
+        run: check::run,
+    },
+    Chore {
+        name: "test",
+        usage: "test [--no-install] [FILTER…]",
+        about: "every test; as root, installs what the tests need unless told not to",
+        run: test::run,
+    },
+    Chore { name: "dist", usage: "dist", about: "makes dist/ringfence, one fully static file", run: dist::run },
+    Chore {
+        name: "bench",
+        usage: "bench [--runs N] [--quick]",
+        about: "measures ringfence beside its peers; writes docs/bench/latest.{json,svg}",
+        run: bench::run,
+    },
+    Chore {
+        name: "docs",
+        usage: "docs [--check]",
+        about: "writes the generated documents, or checks that they are up to date",
+        run: docs::run,
+    },
+];
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let Some(name) = arguments.next() else {
+        eprint!("{}", help());
+        return ExitCode::from(2);
+    };
+    if matches!(name.as_str(), "--help" | "-h" | "help") {
+        print!("{}", help());
+        return ExitCode::SUCCESS;
+    }
+    let Some(chore) = CHORES.iter().find(|chore| chore.name == name) else {
+        let nearest = arguments::nearest(&name, CHORES.iter().map(|chore| chore.name));
+        eprintln!("error: there is no chore `{name}`\nhint: did you mean `cargo xtask {nearest}`?\n\n{}", help());
+        return ExitCode::from(2);
+    };
+    let arguments = Arguments::new(arguments);
+    if arguments.ask_for_help() {
+        println!("{}\n\nUsage: cargo xtask {}", chore.about, chore.usage);
+        return ExitCode::SUCCESS;
+    }
+    match Workspace::load().and_then(|workspace| (chore.run)(&workspace, arguments)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(if error.is::<arguments::UsageError>() { 2 } else { 1 })
+        }
+    }
+}
+
+fn help() -> String {
+    let width = CHORES.iter().map(|chore| chore.usage.chars().count()).max().unwrap_or_default();
+    let chores = CHORES.iter().map(|chore| format!("  {:width$}  {}\n", chore.usage, chore.about));
+    format!("Usage: cargo xtask CHORE\n\n{}", chores.collect::<String>())
+}

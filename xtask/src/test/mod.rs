@@ -1,0 +1,136 @@
+//! `cargo xtask test`: every test, on a machine prepared for it, with an honest count at the end.
+
+mod packages;
+mod tally;
+mod user;
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use ringfence_test_ledger::{BINARY_VARIABLE, LEDGER_VARIABLE, Skip, USER_VARIABLE};
+
+use self::tally::Tally;
+use self::user::TestUser;
+use crate::arguments::Arguments;
+use crate::table::{Align, table};
+use crate::workspace::{Workspace, run as run_command, spell};
+
+pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()> {
+    let install = !arguments.flag("--no-install");
+    let filters = arguments.rest(&["--no-install"])?;
+    packages::provide(install)?;
+
+    run_command(&mut workspace.cargo(["build", "-p", "ringfence-cli"]))?;
+    let user = if rustix::process::geteuid().is_root() { TestUser::make()? } else { None };
+    let binary = Binary::reachable(workspace.target.join("debug/ringfence"), user.as_ref())?;
+    let ledger = workspace.target.join("skipped-tests.jsonl");
+    match fs_err::remove_file(&ledger) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+        _ => {}
+    }
+
+    let mut command = workspace.cargo(["test", "--workspace", "--no-fail-fast"]);
+    if !filters.is_empty() {
+        command.arg("--").args(&filters);
+    }
+    command.env(BINARY_VARIABLE, binary.path()).env(LEDGER_VARIABLE, &ledger);
+    if let Some(user) = &user {
+        command.env(USER_VARIABLE, user.name());
+    }
+    let (tally, success) = stream(&mut command)?;
+    drop((binary, user)); // now, so that the count is the last thing said
+    let skips = ringfence_test_ledger::read(&ledger)?;
+    conclude(workspace, &tally, &skips, success)
+}
+
+/// Shows what cargo prints as it comes, and adds up the results of all test binaries.
+fn stream(command: &mut Command) -> Result<(Tally, bool)> {
+    println!("$ {}", spell(command));
+    let mut child = command.stdout(Stdio::piped()).spawn().context("cannot run cargo")?;
+    let stdout = child.stdout.take().context("cargo's output is not piped")?;
+    let mut tally = Tally::default();
+    for line in BufReader::new(stdout).split(b'\n') {
+        let line = line.context("cannot read cargo's output")?;
+        let line = String::from_utf8_lossy(&line);
+        println!("{line}");
+        tally.add(&line);
+    }
+    Ok((tally, child.wait().context("cannot wait for cargo")?.success()))
+}
+
+fn conclude(workspace: &Workspace, tally: &Tally, skips: &[Skip], success: bool) -> Result<()> {
+    if !skips.is_empty() {
+        let head = [("skipped", Align::Left), ("need", Align::Left), ("reason", Align::Left)];
+        let row = |skip: &Skip| [skip.place.clone(), skip.need.clone(), skip.reason.replace('\n', " ")];
+        println!("\n{}", table(head, &skips.iter().map(row).collect::<Vec<_>>()));
+    }
+    // A test that skips returns early, which its harness takes for a pass.
+    let skipping_tests = skips.iter().map(|skip| &skip.place).collect::<BTreeSet<_>>().len() as u64;
+    let passed = tally.passed.saturating_sub(skipping_tests);
+    println!("{passed} passed, {} failed, {} skipped", tally.failed, tally.ignored + skipping_tests);
+
+    if std::env::var("CI").is_ok_and(|value| value == "true") {
+        let permitted = fs_err::read_to_string(workspace.root.join(".ci/permitted-skips"))?;
+        let forbidden = forbidden_needs(skips, &permitted);
+        ensure!(forbidden.is_empty(), "CI must be able to run what needs {}", forbidden.join(", "));
+    }
+    if !success {
+        bail!(if tally.failed > 0 { "tests failed" } else { "the tests could not all be built and run" });
+    }
+    Ok(())
+}
+
+/// Names the needs that tests skipped for although `permitted` does not list them, a need per line, `#` for comments.
+fn forbidden_needs<'a>(skips: &'a [Skip], permitted: &str) -> Vec<&'a str> {
+    let permitted: BTreeSet<&str> =
+        permitted.lines().filter_map(|line| line.split('#').next()).map(str::trim).collect();
+    let needs: BTreeSet<&str> = skips.iter().map(|skip| skip.need.as_str()).collect();
+    needs.into_iter().filter(|need| !permitted.contains(need)).collect()
+}
+
+/// The `ringfence` binary under test, where the ordinary user of the tests can run it.
+enum Binary {
+    InPlace(PathBuf),
+    /// A copy: the checkout may lie in root's home directory, closed to others.
+    Copied {
+        path: PathBuf,
+        _directory: tempfile::TempDir,
+    },
+}
+
+impl Binary {
+    fn reachable(built: PathBuf, user: Option<&TestUser>) -> Result<Self> {
+        if user.is_none() {
+            return Ok(Self::InPlace(built));
+        }
+        let open = std::fs::Permissions::from_mode(0o755);
+        let directory = tempfile::Builder::new().prefix("ringfence-test-").permissions(open).tempdir()?;
+        let path = directory.path().join("ringfence");
+        fs_err::copy(built, &path)?;
+        Ok(Self::Copied { path, _directory: directory })
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Self::InPlace(path) | Self::Copied { path, .. } => path,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_needs_that_are_listed_may_be_skipped() {
+        let skip = |need: &str| Skip { place: String::new(), need: need.to_owned(), reason: String::new() };
+        let skips = [skip("ipv6"), skip("bwrap"), skip("landlock"), skip("bwrap")];
+        assert_eq!(forbidden_needs(&skips, "# what CI lacks\nipv6 # none in containers\n\n"), ["bwrap", "landlock"]);
+        assert_eq!(forbidden_needs(&skips, "ipv6\nbwrap\nlandlock\n"), [""; 0]);
+        assert_eq!(forbidden_needs(&[], ""), [""; 0]);
+    }
+}

@@ -1,0 +1,85 @@
+//! An ordinary user for the tests, made by root and gone with the run.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::workspace::{find_program, output_of};
+
+/// What the name of such a user starts with; the id of the process that made it follows.
+const PREFIX: &str = "ringfence-test-";
+/// Marks the user as ours.
+const MARK: &str = "made by cargo xtask test";
+
+pub(super) struct TestUser {
+    name: String,
+    userdel: PathBuf,
+}
+
+impl TestUser {
+    /// Makes the user, after removing those that interrupted runs left behind.
+    ///
+    /// Where that is impossible it says so, and tests that need a user skip.
+    pub(super) fn make() -> Result<Option<Self>> {
+        let (Some(useradd), Some(userdel)) = (find_program("useradd"), find_program("userdel")) else {
+            println!("without an ordinary user: there is no useradd here; tests that need one skip");
+            return Ok(None);
+        };
+        let users = fs_err::read_to_string("/etc/passwd")?;
+        for name in left_behind(&users, |process| Path::new("/proc").join(process).exists()) {
+            drop(Self { name: name.to_owned(), userdel: userdel.clone() });
+        }
+        let name = format!("{PREFIX}{}", std::process::id());
+        println!("making the user {name} for the tests");
+        let arguments = ["--create-home", "--shell", "/bin/sh", "--comment", MARK, &name];
+        match output_of(Command::new(useradd).args(arguments)) {
+            Ok(_) => Ok(Some(Self { name, userdel })),
+            Err(error) => {
+                eprintln!("warning: without an ordinary user: {error:#}; tests that need one skip");
+                Ok(None)
+            }
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl Drop for TestUser {
+    fn drop(&mut self) {
+        println!("removing the user {}", self.name);
+        let removed = output_of(Command::new(&self.userdel).args(["--force", "--remove", &self.name]));
+        if let Err(error) = removed {
+            eprintln!("warning: the user {} is left behind: {error:#}", self.name);
+        }
+    }
+}
+
+/// Finds our users in passwd(5) whose process has ended.
+fn left_behind(passwd: &str, is_alive: impl Fn(&str) -> bool) -> Vec<&str> {
+    let ours = passwd.lines().filter_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        let process = name.strip_prefix(PREFIX)?;
+        (fields.nth(3)? == MARK && !is_alive(process)).then_some(name)
+    });
+    ours.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_own_users_of_runs_that_ended_are_left_behind() {
+        let passwd = format!(
+            "root:x:0:0:{MARK}:/root:/bin/sh\n\
+             {PREFIX}7:x:1:1:{MARK}:/home/a:/bin/sh\n\
+             {PREFIX}8:x:2:2:{MARK}:/home/b:/bin/sh\n\
+             {PREFIX}9:x:3:3:somebody else's:/home/c:/bin/sh\n"
+        );
+        assert_eq!(left_behind(&passwd, |process| process == "7"), [format!("{PREFIX}8")]);
+    }
+}

@@ -1,0 +1,126 @@
+//! The workspace as cargo sees it, and the programs that chores run in it.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+/// The checkout that the chores work on.
+pub(crate) struct Workspace {
+    pub(crate) root: PathBuf,
+    /// Where cargo puts what it builds.
+    pub(crate) target: PathBuf,
+    /// The packages of the workspace, as `cargo metadata` lists them.
+    pub(crate) packages: Vec<Value>,
+}
+
+impl Workspace {
+    pub(crate) fn load() -> Result<Self> {
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in no workspace")?;
+        let mut command = cargo(manifest, ["metadata", "--format-version=1", "--no-deps"]);
+        let metadata: Value =
+            serde_json::from_str(&output_of(&mut command)?).context("cannot read cargo's metadata")?;
+        let path = |key: &str| {
+            metadata[key].as_str().map(PathBuf::from).with_context(|| format!("cargo's metadata has no `{key}`"))
+        };
+        let packages = metadata["packages"].as_array().context("cargo's metadata has no packages")?.clone();
+        Ok(Self { root: path("workspace_root")?, target: path("target_directory")?, packages })
+    }
+
+    /// Prepares cargo, to be run at the root of the workspace.
+    pub(crate) fn cargo<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
+        cargo(&self.root, arguments)
+    }
+}
+
+fn cargo<S: AsRef<OsStr>>(directory: &Path, arguments: impl IntoIterator<Item = S>) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(arguments).current_dir(directory);
+    command
+}
+
+/// Spells a command the way a person would type it.
+pub(crate) fn spell(command: &Command) -> String {
+    let program = Path::new(command.get_program()).file_name().unwrap_or_default();
+    spell_words(std::iter::once(program).chain(command.get_args()))
+}
+
+/// Spells words the way a shell would read them, as far as spaces go.
+pub(crate) fn spell_words(words: impl IntoIterator<Item = impl AsRef<OsStr>>) -> String {
+    let quote = |word: String| if word.contains(' ') { format!("'{word}'") } else { word };
+    let words = words.into_iter().map(|word| quote(word.as_ref().to_string_lossy().into_owned()));
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// Runs a command that speaks for itself, and fails when it does.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    println!("$ {}", spell(command));
+    let status = command.status().with_context(|| format!("cannot run `{}`", spell(command)))?;
+    ensure!(status.success(), "`{}` ended with {status}", spell(command));
+    Ok(())
+}
+
+/// Runs a command for what it prints.
+pub(crate) fn output_of(command: &mut Command) -> Result<String> {
+    let output = command
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .output()
+        .with_context(|| format!("cannot run `{}`", spell(command)))?;
+    if !output.status.success() {
+        let words = String::from_utf8_lossy(&output.stderr);
+        bail!("`{}` ended with {}: {}", spell(command), output.status, words.trim());
+    }
+    String::from_utf8(output.stdout).with_context(|| format!("`{}` printed what is not text", spell(command)))
+}
+
+/// Finds a program on PATH, or where the administrator's programs are, which `su` leaves out of root's PATH.
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let directories = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+    directories.map(|directory| directory.join(name)).find(|candidate| candidate.is_file())
+}
+
+/// Lists every file below a directory, in a stable order, without what cargo and git keep for themselves.
+pub(crate) fn files_below(directory: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    let mut pending = vec![directory.to_owned()];
+    while let Some(directory) = pending.pop() {
+        for entry in fs_err::read_dir(directory)? {
+            let entry = entry?;
+            let kind = entry.file_type()?;
+            let name = entry.file_name();
+            if kind.is_dir() && !matches!(name.to_str(), Some("target" | "dist" | ".git")) {
+                pending.push(entry.path());
+            } else if kind.is_file() {
+                files.push(entry.path());
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_with_spaces_are_quoted() {
+        assert_eq!(spell_words(["sh", "-c", "echo hi"]), "sh -c 'echo hi'");
+        assert_eq!(spell(Command::new("/usr/bin/cargo").arg("fmt")), "cargo fmt");
+    }
+
+    #[test]
+    fn files_are_listed_in_order_without_what_was_built() {
+        let directory = tempfile::tempdir().unwrap();
+        for name in ["b.rs", "a/c.rs", "target/d.rs", ".git/e"] {
+            let path = directory.path().join(name);
+            fs_err::create_dir_all(path.parent().unwrap()).unwrap();
+            fs_err::write(path, "").unwrap();
+        }
+        assert_eq!(files_below(directory.path()).unwrap(), ["a/c.rs", "b.rs"].map(|name| directory.path().join(name)));
+    }
+}
