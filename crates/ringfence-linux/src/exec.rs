@@ -11,8 +11,8 @@ use crate::sys::process;
 use crate::sys::signal::{Mask, restore_default};
 
 /// Becomes the command, or reports why not and ends.
-pub(crate) fn run(launch: &Launch, held: Held) -> ! {
-    let report = match prepare(launch, &held) {
+pub(crate) fn run(launch: &Launch, held: &Held) -> ! {
+    let report = match prepare(launch, held) {
         Ok(()) => Report::ExecFailed { errno: exec(&launch.exec) },
         Err(error) => error.report(),
     };

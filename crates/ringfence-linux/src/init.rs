@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process_group, set_child_subreaper, set_
 use crate::confine;
 use crate::control::{self, Ending, Order, Report};
 use crate::launch::{Birthplace, Confinement, Files, Launch};
-use crate::sys::process::{self, Side, Waited};
+use crate::sys::process::{self, Waited};
 use crate::sys::signal::{self, Mask};
 use crate::{exec, mounts, tree};
 
@@ -59,10 +59,18 @@ impl<T, E: Into<io::Error>> Step<T> for Result<T, E> {
 
 /// Runs the sandbox and ends the process. Never returns into the parent's code.
 pub(crate) fn run(launch: &Launch, inherited: Inherited<'_>) -> ! {
-    let code = match set_up(launch, &inherited) {
-        Ok(first) => first.live(),
-        // Nobody is left to tell when this fails, too.
-        Err(error) => control::send(inherited.control, &error.report()).map_or(125, |()| 125),
+    // When a report cannot be sent, either, nobody is left to tell.
+    let fail =
+        |control: BorrowedFd<'_>, error: SetupError| control::send(control, &error.report()).map_or(125, |()| 125);
+    let code = match arrive(&inherited) {
+        Err(error) => fail(inherited.control, error),
+        Ok(held) => match set_up(launch, &inherited, &held) {
+            Err(error) => fail(held.control.as_fd(), error),
+            Ok((signals, command)) => {
+                let owns_pid_namespace = matches!(launch.confinement, Confinement::Namespaces { .. });
+                First { held, signals, command, owns_pid_namespace }.live()
+            }
+        },
     };
     process::exit_now(code)
 }
@@ -85,7 +93,8 @@ struct First {
     owns_pid_namespace: bool,
 }
 
-fn set_up(launch: &Launch, inherited: &Inherited<'_>) -> Result<First, SetupError> {
+/// Leaves everything of the launcher's behind but its memory: signals, group, cgroup, descriptors.
+fn arrive(inherited: &Inherited<'_>) -> Result<Held, SetupError> {
     Mask::full().set().step("block signals")?;
     // One that is ignored stays ignored through a clone, and children would vanish instead of being waited for.
     signal::restore_default(libc::SIGCHLD);
@@ -95,8 +104,11 @@ fn set_up(launch: &Launch, inherited: &Inherited<'_>) -> Result<First, SetupErro
         // A thread that moves itself does not wait for a grace period, as one that is moved does; "0" is the writer.
         rustix::io::write(tasks, b"0").step("enter the cgroup")?;
     }
-    let held = keep_descriptors(inherited).step("arrange the descriptors")?;
+    keep_descriptors(inherited).step("arrange the descriptors")
+}
 
+/// Builds the sandbox around this process and starts the command in it.
+fn set_up(launch: &Launch, inherited: &Inherited<'_>, held: &Held) -> Result<(OwnedFd, Pid), SetupError> {
     match &launch.confinement {
         Confinement::Namespaces { view, private_network, landlock_abi } => {
             confine::map_identity(inherited.user, inherited.group).step("map the user and group ids")?;
@@ -113,16 +125,10 @@ fn set_up(launch: &Launch, inherited: &Inherited<'_>) -> Result<First, SetupErro
             set_child_subreaper(Some(rustix::process::getpid())).step("become a subreaper")?;
         }
     }
-
     let signals = Mask::of(&[libc::SIGCHLD]).descriptor().step("listen for signals")?;
-    match process::clone3(0, None).step("fork the command")? {
-        Side::Child => exec::run(launch, held),
-        Side::Parent { pid, .. } => Ok(First {
-            held,
-            signals,
-            command: Pid::from_raw(pid).expect("a child's id is positive"),
-            owns_pid_namespace: matches!(launch.confinement, Confinement::Namespaces { .. }),
-        }),
+    match process::fork().step("fork the command")? {
+        None => exec::run(launch, held),
+        Some(command) => Ok((signals, command)),
     }
 }
 

@@ -54,6 +54,17 @@ pub fn clone3(flags: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Side> {
     }
 }
 
+/// Forks, fork(2): the child's id in the parent, nothing in the child. The filter that a sandbox is confined by
+/// refuses clone3(2), whose flags it cannot see, and this must work under it.
+pub fn fork() -> io::Result<Option<rustix::process::Pid>> {
+    single_threaded()?;
+    // SAFETY: this process has one thread, so no lock is held by another that the child would lack.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        pid => Ok(rustix::process::Pid::from_raw(pid)),
+    }
+}
+
 /// Fails unless the calling process has exactly one thread.
 fn single_threaded() -> io::Result<()> {
     // A directory's link count is 2 plus its subdirectories, and each thread is one (proc(5)).
