@@ -54,6 +54,8 @@ pub struct Unmet {
 pub struct Refusal {
     /// Who refuses.
     pub backend: Backend,
+    /// How it works here.
+    pub summary: String,
     /// Every clause that cannot be held; never empty.
     pub unmet: Vec<Unmet>,
 }
@@ -62,7 +64,7 @@ impl std::error::Error for Refusal {}
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "backend `{}` refuses the policy", self.backend)?;
+        write!(f, "backend `{}` refuses the policy ({})", self.backend, self.summary)?;
         for unmet in &self.unmet {
             let Unmet { clause, support, demand } = unmet;
             match support {
@@ -180,7 +182,7 @@ pub fn plan(policy: &Policy, ground: Ground, capabilities: &Capabilities) -> Res
         held.insert(clause, support);
     }
     if !unmet.is_empty() {
-        return Err(Refusal { backend: capabilities.backend, unmet });
+        return Err(Refusal { backend: capabilities.backend, summary: capabilities.summary.clone(), unmet });
     }
     Ok(Plan {
         backend: capabilities.backend,

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 use rustix::thread::{
@@ -23,6 +24,22 @@ pub(crate) fn map_identity(user: u32, group: u32) -> io::Result<()> {
     fs_err::write("/proc/self/setgroups", "deny")?;
     fs_err::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
     fs_err::write("/proc/self/gid_map", format!("{group} {group} 1"))
+}
+
+/// Overwrites the command line and the environment that this process was forked with: both are the launcher's,
+/// and `/proc/1/cmdline` can be read inside.
+pub(crate) fn forget_launcher() -> io::Result<()> {
+    // Fields 48 to 51 are where they begin and end, proc_pid_stat(5); the name in field 2 may hold spaces.
+    let stat = fs_err::read_to_string("/proc/self/stat")?;
+    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let field = |number: usize| after_name.split_ascii_whitespace().nth(number - 3).and_then(|text| text.parse().ok());
+    let memory = fs_err::OpenOptions::new().write(true).open("/proc/self/mem")?;
+    for (start, end) in [(48, 49), (50, 51)] {
+        let (Some(start), Some(end)) = (field(start), field(end)) else { continue };
+        let nothing = vec![0; usize::try_from(u64::saturating_sub(end, start)).unwrap_or(0)];
+        memory.file().write_all_at(&nothing, start)?;
+    }
+    Ok(())
 }
 
 /// Confines a first process whose namespaces and root stand, and all that it will start.

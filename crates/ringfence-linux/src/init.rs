@@ -113,6 +113,7 @@ fn set_up(launch: &Launch, inherited: &Inherited<'_>, held: &Held) -> Result<(Ow
         Confinement::Namespaces { view, private_network, landlock_abi } => {
             confine::map_identity(inherited.user, inherited.group).step("map the user and group ids")?;
             die_with_parent(&held.control)?;
+            confine::forget_launcher().step("forget the launcher's command line and environment")?;
             process::enter_new_cgroup_namespace().step("enter a cgroup namespace")?;
             rustix::system::sethostname(b"ringfence").step("set the host name")?;
             if *private_network {

@@ -58,7 +58,7 @@ pub(crate) fn build(view: &View, stdin: BorrowedFd<'_>) -> Result<(), SetupError
         });
     }
     let devices = DEVICES.map(|name| open_device(Path::new("/dev").join(name)));
-    let console = rustix::termios::isatty(stdin).then(|| clone_tree(stdin, Recursion::Shallow));
+    let console = open_terminal(stdin);
 
     let root = memory(ROOT_SIZE, 0o755).step("make a root in memory")?;
     move_mount(&root, "", CWD, BUILDING_SITE, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).step("mount the new root")?;
@@ -122,7 +122,7 @@ impl Root {
     fn device_files(
         &mut self,
         devices: [Result<OwnedFd, SetupError>; DEVICES.len()],
-        console: Option<Result<OwnedFd, Errno>>,
+        console: Option<OwnedFd>,
     ) -> Result<(), SetupError> {
         let dev = Path::new("/dev");
         for (name, device) in DEVICES.iter().zip(devices) {
@@ -132,7 +132,7 @@ impl Root {
         if let Some(console) = console {
             // Programs that ask for the name of their terminal find it here, as the host's devpts is absent.
             let target = self.file(&dev.join("console"))?;
-            mount_on(&console.step("open the terminal")?, &target).step("mount the terminal")?;
+            mount_on(&console, &target).step("mount the terminal")?;
         }
         for (name, target) in DEVICE_LINKS {
             self.apply(&Entry::Symlink { path: dev.join(name), target: target.into() }, None)?;
@@ -269,6 +269,18 @@ fn open_source(path: &Path, access: Access) -> Result<Source, SetupError> {
 fn open_device(path: PathBuf) -> Result<OwnedFd, SetupError> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     open_tree(CWD, &path, flags).step(format_args!("open the device `{}`", path.display()))
+}
+
+/// Opens the terminal that `stdin` is as a mount, by its name: a descriptor from another mount namespace cannot be
+/// cloned. A terminal that has no name here is left out.
+fn open_terminal(stdin: BorrowedFd<'_>) -> Option<OwnedFd> {
+    if !rustix::termios::isatty(stdin) {
+        return None;
+    }
+    let name = rustix::termios::ttyname(stdin, Vec::new()).ok()?;
+    let tree = open_tree(CWD, &name, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC).ok()?;
+    let is_same = fstat(&tree).ok()?.st_rdev == fstat(stdin).ok()?.st_rdev;
+    is_same.then_some(tree)
 }
 
 fn filesystem(kind: &str, options: &[(&str, &str)]) -> Result<OwnedFd, Errno> {

@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use ringfence_core::plan::demands;
 use ringfence_core::settings::{Chosen, Level, Selection, detect_container, resolve};
@@ -90,14 +89,9 @@ impl Core {
         let container = detect_container(&self.settings.host);
         let chosen = resolve(selection, self.settings.selected_by(), available, container.as_ref());
         let mut tried = tried.into_inner();
-        let Chosen { backend, because, notices } = match (chosen, tried.remove(&Backend::Native)) {
-            (Ok(chosen), native) => {
-                tried.extend(native.map(|outcome| (Backend::Native, outcome)));
-                chosen
-            }
-            // A backend that works and declines says more than "nothing works here".
-            (Err(_), Some(Err(Declined::Refused(refusal)))) => return Err(refusal.into()),
-            (Err(error), _) => return Err(error.into()),
+        let Chosen { backend, because, notices } = match chosen {
+            Ok(chosen) => chosen,
+            Err(error) => return Err(native_refusal(tried).map_or_else(|| error.into(), RunError::Refused)),
         };
         for notice in notices {
             match notice.level {
@@ -105,8 +99,10 @@ impl Core {
                 Level::Warning => tracing::warn!("{}", notice.message),
             }
         }
-        let plan = tried.remove(&backend).unwrap_or_else(|| self.plan_on(backend, policy, ground));
-        Ok(Agreed { plan: plan.map_err(|declined| declined.into_error(backend))?, because })
+        match tried.remove(&backend).unwrap_or_else(|| self.plan_on(backend, policy, ground)) {
+            Ok(plan) => Ok(Agreed { plan, because }),
+            Err(declined) => Err(native_refusal(tried).map_or_else(|| declined.into_error(backend), RunError::Refused)),
+        }
     }
 
     fn plan_on(&self, backend: Backend, policy: &Policy, ground: Ground) -> Result<Plan, Declined> {
@@ -124,10 +120,15 @@ impl Core {
     }
 }
 
+/// What native said, when it works and refuses: that says more than that nothing else would do, either.
+fn native_refusal(mut tried: BTreeMap<Backend, Result<Plan, Declined>>) -> Option<Refusal> {
+    match tried.remove(&Backend::Native) {
+        Some(Err(Declined::Refused(refusal))) => Some(refusal),
+        _ => None,
+    }
+}
+
 /// Asks one backend.
 pub(crate) fn ask(backend: Backend, question: &Question<'_>) -> Result<Capabilities, Unavailable> {
     backends::get(backend)?.capabilities(question)
 }
-
-/// The shared part of an engine.
-pub(crate) type Shared = Arc<Core>;

@@ -7,7 +7,7 @@ use std::time::Instant;
 use ringfence_core::result::{Dropped, Meta, Usage};
 use ringfence_core::{ExecutionResult, ExitStatus};
 use ringfence_linux::cgroup::Group;
-use ringfence_linux::{Confinement, Files, Launch, Started, Terminal};
+use ringfence_linux::{Files, Launch, Started, Terminal};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 
 use crate::backends::limits;
@@ -41,9 +41,8 @@ impl Core {
         passed: Vec<(i32, OwnedFd)>,
     ) -> Result<Attached, RunError> {
         let foreground = Foreground::take().map_err(|source| RunError::Watch { source })?;
-        let terminal =
-            foreground.terminal().map(OwnedFd::try_clone).transpose().map_err(|source| RunError::Watch { source })?;
-        let position = if terminal.is_some() { Terminal::Foreground } else { Terminal::Background };
+        let (terminal, position) = foreground.terminal();
+        let terminal = terminal.map(OwnedFd::try_clone).transpose().map_err(|source| RunError::Watch { source })?;
         let files = Files { stdio: [None, None, None], terminal, passed };
         let running = self.launch(ready, files, position)?;
         let watch = Watch { foreground: Some(foreground), ..Watch::default() };
@@ -78,8 +77,8 @@ impl Core {
 
     fn launch(&self, mut ready: Ready, mut files: Files, terminal: Terminal) -> Result<Running, RunError> {
         let preparation = &mut ready.preparation;
-        let needs_tree_kill = !matches!(preparation.confinement, Confinement::Namespaces { .. });
-        let group = limits::wanted(&ready.plan, needs_tree_kill).map(|wanted| Group::create(&wanted)).transpose()?;
+        let group =
+            limits::wanted(&ready.plan, preparation.needs_group).map(|wanted| Group::create(&wanted)).transpose()?;
         files.passed.append(&mut preparation.passed);
         let launch = Launch { exec: preparation.exec.clone(), confinement: preparation.confinement.clone(), terminal };
         let started = self.launcher.start(&launch, files, group.as_ref())?;

@@ -1,6 +1,7 @@
 //! Watching over one run from the launching side: reports, output, signals, the terminal and the deadline, in
 //! one loop. The command line runs it on its only thread; the library runs it on a thread per run.
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 use ringfence_linux::cgroup::Group;
 use ringfence_linux::control;
 use ringfence_linux::sys::signal::{Mask, pending};
-use ringfence_linux::{Ending, Order, Report, Started};
+use ringfence_linux::{Ending, Order, Report, Started, Terminal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -16,8 +17,8 @@ use rustix::process::{Pid, Signal};
 
 use crate::output::Kept;
 
-/// Signals that are the command's, not ours, when they are sent to us.
-const FORWARDED: [i32; 8] = [
+/// Signals that are the command's business, not ours, when they are sent to us.
+const FORWARDED: [i32; 9] = [
     Signal::INT.as_raw(),
     Signal::TERM.as_raw(),
     Signal::HUP.as_raw(),
@@ -26,6 +27,7 @@ const FORWARDED: [i32; 8] = [
     Signal::USR2.as_raw(),
     Signal::TSTP.as_raw(),
     Signal::WINCH.as_raw(),
+    Signal::CONT.as_raw(),
 ];
 /// How long a tree that was told to end may take before its first process is killed outright.
 const GRACE: Duration = Duration::from_secs(6);
@@ -70,6 +72,8 @@ pub(crate) struct Foreground {
     signals: OwnedFd,
     terminal: Option<OwnedFd>,
     group: Pid,
+    /// Whether the command has the terminal from us; else it is not ours to take back.
+    is_lent: Cell<bool>,
 }
 
 /// What became of a run.
@@ -96,7 +100,7 @@ pub(crate) enum End {
 }
 
 impl Foreground {
-    /// Takes over signals, and the terminal when our group is in its foreground.
+    /// Takes over signals, and lends the terminal to the command when our group is in its foreground.
     pub(crate) fn take() -> io::Result<Foreground> {
         let mask = Mask::of(&FORWARDED);
         mask.block()?;
@@ -108,19 +112,20 @@ impl Foreground {
             rustix::fs::Mode::empty(),
         )
         .ok();
-        let terminal =
-            terminal.filter(|terminal| rustix::termios::tcgetpgrp(terminal).is_ok_and(|front| front == group));
-        Ok(Foreground { signals, terminal, group })
+        let front = terminal.as_ref().map(rustix::termios::tcgetpgrp);
+        let is_lent = Cell::new(front.is_some_and(|front| front.is_ok_and(|front| front == group)));
+        Ok(Foreground { signals, terminal, group, is_lent })
     }
 
-    /// The terminal, when the command is to have its foreground.
-    pub(crate) fn terminal(&self) -> Option<&OwnedFd> {
-        self.terminal.as_ref()
+    /// The controlling terminal, and how the command starts on it.
+    pub(crate) fn terminal(&self) -> (Option<&OwnedFd>, Terminal) {
+        let position = if self.is_lent.get() { Terminal::Foreground } else { Terminal::Background };
+        (self.terminal.as_ref(), position)
     }
 
-    /// Makes our own group the terminal's foreground again.
+    /// Makes our own group the terminal's foreground again, if it was we who gave it away.
     fn take_back(&self) {
-        let Some(terminal) = &self.terminal else { return };
+        let Some(terminal) = self.terminal.as_ref().filter(|_| self.is_lent.take()) else { return };
         // In the background, setting the foreground group stops the setter unless it blocks the signal.
         if let Ok(before) = Mask::of(&[Signal::TTOU.as_raw()]).block() {
             let _ = rustix::termios::tcsetpgrp(terminal, self.group); // the terminal may be gone
@@ -128,12 +133,19 @@ impl Foreground {
         }
     }
 
-    /// Stops our own job as the command was stopped, and says whether it came back to the foreground.
-    fn stop(&self) -> bool {
+    /// Stops our own job as the command was stopped. It returns when the job is continued, which is a signal
+    /// to be heard like others.
+    fn stop(&self) {
         self.take_back();
         let _ = rustix::process::kill_process_group(self.group, Signal::STOP); // our own group: it exists
+    }
+
+    /// Lends the terminal to the command again, if our own group has it.
+    fn lend(&self) -> bool {
         let front = self.terminal.as_ref().map(rustix::termios::tcgetpgrp);
-        front.is_some_and(|front| front.is_ok_and(|front| front == self.group))
+        let is_ours = front.is_some_and(|front| front.is_ok_and(|front| front == self.group));
+        self.is_lent.set(self.is_lent.get() || is_ours);
+        is_ours
     }
 }
 
@@ -251,7 +263,13 @@ impl Supervision<'_> {
     fn forward_signals(&mut self) -> io::Result<()> {
         let Some(foreground) = &self.watch.foreground else { return Ok(()) };
         for signal in pending(&foreground.signals) {
-            control::send(&self.started.control, &Order::Signal(signal))?;
+            // Continued in the foreground means that the command is to have the terminal again.
+            let order = if signal == Signal::CONT.as_raw() {
+                Order::Continue { foreground: foreground.lend() }
+            } else {
+                Order::Signal(signal)
+            };
+            control::send(&self.started.control, &order)?;
         }
         Ok(())
     }
@@ -274,8 +292,7 @@ impl Supervision<'_> {
         match report {
             Some(Report::Stopped { .. }) => {
                 if let Some(foreground) = &self.watch.foreground {
-                    let foreground = foreground.stop();
-                    control::send(&self.started.control, &Order::Continue { foreground })?;
+                    foreground.stop();
                 }
             }
             Some(Report::SetupFailed { step, errno }) => self.end = Some(End::SetupFailed { step, errno }),

@@ -58,7 +58,7 @@ impl WorkspaceError {
 }
 
 /// Finds the workspace that `policy` names and checks it, as given and as resolved.
-pub fn resolve(policy: &Policy, host: &Host, rules: &Rules) -> Result<ResolvedWorkspace, WorkspaceError> {
+pub(crate) fn resolve(policy: &Policy, host: &Host, rules: &Rules) -> Result<ResolvedWorkspace, WorkspaceError> {
     let named = policy.filesystem.workspace.clone().unwrap_or_else(|| Workspace::at("."));
     let given = host.absolute(&named.source);
     let source =

@@ -142,7 +142,7 @@ proptest! {
                 }
                 never_wider(&policy, &plan);
             }
-            Err(Refusal { backend, unmet }) => {
+            Err(Refusal { backend, unmet, .. }) => {
                 prop_assert_eq!(backend, capabilities.backend);
                 prop_assert!(!unmet.is_empty());
                 prop_assert_eq!(unmet.iter().map(|unmet| unmet.clause).collect::<Vec<_>>(), missing);

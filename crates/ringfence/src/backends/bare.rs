@@ -58,6 +58,7 @@ impl Backend for Bare {
             confinement: Confinement::Bare,
             passed: Vec::new(),
             described: Vec::new(),
+            needs_group: site.plan.held.get(&Clause::Cleanup).is_some_and(Support::is_enforced),
             private: None,
         })
     }

@@ -84,6 +84,7 @@ impl Backend for Bwrap {
             confinement: Confinement::Bare,
             passed,
             described,
+            needs_group: false,
             private: None,
         })
     }
@@ -148,6 +149,11 @@ impl Arguments {
                 self.push([OsString::from("--perms"), "0644".into(), "--file".into(), data, os(path)]);
             }
             Entry::Scratch { path, size, mode } => self.push([
+                // Parents that bubblewrap makes on the way would get the mode of what is in them.
+                OsString::from("--perms"),
+                "0755".into(),
+                "--dir".into(),
+                path.parent().unwrap_or(Path::new("/")).into(),
                 OsString::from("--perms"),
                 format!("{mode:04o}").into(),
                 "--size".into(),

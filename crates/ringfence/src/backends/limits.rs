@@ -51,14 +51,14 @@ fn from_cgroup(found: Result<&str, CgroupError>) -> Support {
 }
 
 /// The control group that a plan needs; none when nothing asks for one.
-pub(crate) fn wanted(plan: &Plan, tree_kill: bool) -> Option<Wanted> {
+pub(crate) fn wanted(plan: &Plan, needs_group: bool) -> Option<Wanted> {
     let limits = &plan.policy.limits;
     let is_held = |clause| plan.held.get(&clause).is_some_and(Support::is_enforced);
     let wanted = Wanted {
         memory: limits.memory.filter(|_| is_held(Clause::Memory)).map(|size| size.bytes()),
         cpus: limits.cpus.filter(|_| is_held(Clause::Cpus)),
         processes: limits.processes.filter(|_| is_held(Clause::ProcessCount)),
-        tree_kill: tree_kill && is_held(Clause::Cleanup),
+        tree_kill: needs_group,
     };
     (wanted != Wanted::default()).then_some(wanted)
 }

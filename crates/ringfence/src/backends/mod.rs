@@ -75,7 +75,10 @@ pub(crate) struct Preparation {
     pub(crate) passed: Vec<(i32, OwnedFd)>,
     /// The words that the launched program is given, where it is not the command itself.
     pub(crate) described: Vec<String>,
-    /// Directories on the host that go with the run.
+    /// Whether only a control group can end the whole tree.
+    pub(crate) needs_group: bool,
+    /// A directory on the host that goes with the run.
+    #[expect(dead_code, reason = "held for its end")]
     pub(crate) private: Option<PrivateDirectory>,
 }
 

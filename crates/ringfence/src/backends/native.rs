@@ -67,6 +67,7 @@ impl Backend for Native {
                 },
                 passed: Vec::new(),
                 described: Vec::new(),
+                needs_group: false,
                 private: None,
             });
         }
@@ -75,6 +76,8 @@ impl Backend for Native {
         let mut variables = sight.variables;
         variables.insert("HOME".into(), private.path().into());
         variables.insert("TMPDIR".into(), private.path().into());
+        // Git gives up on a file that is there and may not be read; in a root of its own it is simply absent.
+        variables.insert("GIT_CONFIG_NOSYSTEM".into(), "1".into());
         let directory = site.command.starting_directory(site.host, site.workspace);
         Ok(Preparation {
             exec: exec(site.command, variables, directory)?,
@@ -84,6 +87,7 @@ impl Backend for Native {
             },
             passed: Vec::new(),
             described: Vec::new(),
+            needs_group: site.plan.held.get(&Clause::Cleanup).is_some_and(Support::is_enforced),
             private: Some(private),
         })
     }

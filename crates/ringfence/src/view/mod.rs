@@ -35,8 +35,6 @@ pub(crate) struct Sight {
     pub(crate) view: View,
     /// The environment inside.
     pub(crate) variables: BTreeMap<OsString, OsString>,
-    /// The home inside.
-    pub(crate) home: PathBuf,
 }
 
 /// A path of a policy cannot be shown.
@@ -136,7 +134,7 @@ pub(crate) fn build(
     entries.extend(guarded.entries());
     let view = View { entries };
     let variables = environment(plan, host, &view, &home);
-    Ok(Sight { view, variables, home })
+    Ok(Sight { view, variables })
 }
 
 fn system() -> Vec<Entry> {
