@@ -3,6 +3,7 @@
 //! A thin translator: flags in, the library's answers out. It must never decide what a policy means. Each
 //! command is one file of [`cli`].
 
+mod answer;
 mod cli;
 mod report;
 

@@ -1,10 +1,16 @@
 //! What the command line says when something is wrong, and how loudly it speaks otherwise.
 #![expect(clippy::print_stderr, reason = "standard error is the conversation")]
 
+use std::io::ErrorKind;
 use std::process::ExitCode;
 
-use ringfence::{ExitStatus, LoadError, RunError, WrapperError, chain};
-use tracing_subscriber::EnvFilter;
+use ringfence::{ExitStatus, Fault, LoadError, RecordError, RunError, WrapperError, chain};
+use ringfence_core::settings::SettingsError;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+
+use crate::answer::{Form, print_json};
 
 /// An error at the edge: what was tried, what to do next, and what to exit with.
 #[derive(Debug)]
@@ -12,24 +18,40 @@ pub(crate) struct Failure {
     message: String,
     hints: Vec<String>,
     status: ExitStatus,
+    /// A word for programs to decide by.
+    code: &'static str,
 }
 
 impl Failure {
     /// The caller's own mistake.
     pub(crate) fn usage(message: impl Into<String>, hint: impl Into<String>) -> Failure {
-        Failure { message: message.into(), hints: vec![hint.into()], status: ExitStatus::Usage }
+        Failure::new(message, [hint.into()], ExitStatus::Usage)
     }
 
     /// Something that did not work.
-    pub(crate) fn failed(error: &dyn std::error::Error, hint: impl Into<String>) -> Failure {
-        Failure { message: chain(error), hints: vec![hint.into()], status: ExitStatus::SandboxFailed }
+    pub(crate) fn failed(message: impl Into<String>, hint: impl Into<String>) -> Failure {
+        Failure::new(message, [hint.into()], ExitStatus::SandboxFailed)
     }
 
-    /// Prints itself, and says what to exit with.
-    pub(crate) fn print(&self) -> ExitCode {
+    fn new(message: impl Into<String>, hints: impl IntoIterator<Item = String>, status: ExitStatus) -> Failure {
+        let code = match status {
+            ExitStatus::Usage => "usage",
+            ExitStatus::NotFound => "not-found",
+            ExitStatus::NotExecutable => "not-executable",
+            _ => "failed",
+        };
+        Failure { message: message.into(), hints: hints.into_iter().collect(), status, code }
+    }
+
+    /// Tells what is wrong, and what to exit with. Whoever wanted JSON gets JSON, too.
+    pub(crate) fn tell(&self, form: Form) -> ExitCode {
         eprintln!("ringfence: error: {}", self.message);
         for hint in &self.hints {
             eprintln!("hint: {hint}");
+        }
+        if form == Form::Json {
+            let error = serde_json::json!({ "code": self.code, "message": self.message, "hints": self.hints });
+            let _ = print_json(&serde_json::json!({ "error": error })); // it has been told on standard error
         }
         self.status.code().into()
     }
@@ -37,24 +59,51 @@ impl Failure {
 
 impl From<RunError> for Failure {
     fn from(error: RunError) -> Failure {
-        Failure { message: chain(&error), hints: error.hints(), status: error.exit_status() }
+        let failure = Failure::new(chain(&error), error.hints(), error.exit_status());
+        match error {
+            RunError::Refused(_) => Failure { code: "refused", ..failure },
+            RunError::Choose(_) | RunError::Unavailable { .. } => Failure { code: "unavailable", ..failure },
+            error if error.fault() == Fault::Bug => Failure { code: "bug", ..failure },
+            _ => failure,
+        }
     }
 }
 
 impl From<LoadError> for Failure {
     fn from(error: LoadError) -> Failure {
-        Failure { message: chain(&error), hints: error.hint().into_iter().collect(), status: ExitStatus::Usage }
+        let hint = error.hint().unwrap_or_else(|| match &error {
+            LoadError::Wrong(SettingsError::Dialect(_)) => "correct the variable, or unset it".to_owned(),
+            _ => "`ringfence config schema` prints what can be set".to_owned(),
+        });
+        Failure::usage(chain(&error), hint)
     }
 }
 
 impl From<WrapperError> for Failure {
     fn from(error: WrapperError) -> Failure {
-        let hint = match &error {
-            WrapperError::NotAWrapper { .. } => "`ringfence wrap` prints the path of what it makes",
-            WrapperError::NoProgram { .. } => "give the program's path",
-            _ => "look at the directory's owner and permissions",
+        let status = match &error {
+            WrapperError::File { source, .. } if source.kind() == ErrorKind::NotFound => ExitStatus::Usage,
+            WrapperError::Nowhere | WrapperError::File { .. } => ExitStatus::SandboxFailed,
+            _ => ExitStatus::Usage,
         };
-        Failure::failed(&error, hint)
+        Failure::new(chain(&error), [error.hint()], status)
+    }
+}
+
+impl From<RecordError> for Failure {
+    fn from(error: RecordError) -> Failure {
+        Failure::failed(chain(&error), error.hint())
+    }
+}
+
+impl Failure {
+    /// A command line that could not be understood, told as every other error is; `help` is where to look.
+    pub(crate) fn misunderstood(error: &clap::Error, help: String) -> Failure {
+        let text = error.render().to_string();
+        let text = text.strip_prefix("error: ").unwrap_or(&text);
+        let message = text.split("\n\n").next().unwrap_or(text).trim_end();
+        let tips = text.lines().filter_map(|line| line.trim_start().strip_prefix("tip: ")).map(str::to_owned);
+        Failure::new(message, tips.chain([help]), ExitStatus::Usage)
     }
 }
 
@@ -63,19 +112,81 @@ pub(crate) fn warn(message: &str) {
     eprintln!("ringfence: warning: {message}");
 }
 
-/// Sends what the library tells to standard error: warnings, and with each `-v` a level more.
-pub(crate) fn listen(verbosity: u8, variable: Option<&str>) {
+/// Sends what the library tells to standard error: warnings, and with each `-v` a level more. The variable
+/// says more exactly what: `debug`, or `ringfence_linux=trace,warn`.
+pub(crate) fn listen(verbosity: u8, variable: Option<&str>) -> Result<(), Failure> {
     let level = match verbosity {
-        0 => "warn",
-        1 => "info",
-        _ => "debug",
+        0 => LevelFilter::WARN,
+        1 => LevelFilter::INFO,
+        _ => LevelFilter::DEBUG,
     };
-    let filter = EnvFilter::new(variable.unwrap_or(level));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let targets = match variable {
+        None => Targets::new().with_default(level),
+        Some(text) => text.parse().map_err(|error| {
+            Failure::usage(format!("RINGFENCE_LOG=`{text}` is not valid: {error}"), "RINGFENCE_LOG=debug")
+        })?,
+    };
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .without_time()
         .with_target(false)
-        .with_ansi(false)
-        .init();
+        .with_ansi(false);
+    let subscriber = tracing_subscriber::registry().with(targets).with(lines);
+    tracing::subscriber::set_global_default(subscriber).expect("nothing listened before");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::parse;
+
+    #[track_caller]
+    fn check(line: &str, message: &str, hints: &[&str]) {
+        let Err(failure) = parse(line.split(' ').map(Into::into).collect()) else { panic!("it is understood: {line}") };
+        assert_eq!(
+            (failure.message.as_str(), failure.hints),
+            (message, hints.iter().map(|&hint| hint.into()).collect())
+        );
+        assert_eq!(failure.status, ExitStatus::Usage);
+    }
+
+    #[test]
+    fn a_wrong_command_line_is_told_as_every_other_error() {
+        let help = "ringfence run --help";
+        check(
+            "ringfence run --raed x true",
+            "unexpected argument '--raed' found",
+            &["a similar argument exists: '--read'", "to pass '--raed' as a value, use '-- --raed'", help],
+        );
+        check("ringfence run", "the following required arguments were not provided:\n  <COMMAND>...", &[help]);
+        check(
+            "ringfence rum",
+            "unrecognized subcommand 'rum'",
+            &["a similar subcommand exists: 'run'", "ringfence --help"],
+        );
+    }
+
+    #[test]
+    fn limits_and_variables_that_make_no_sense_are_refused() {
+        let help = ["ringfence run --help"];
+        let check = |flag: &str, message: &str| check(&format!("ringfence run {flag} true"), message, &help);
+        let cpus = "it is a number from 0.01, such as 0.5 or 2";
+        check("--cpus nan", &format!("invalid value 'nan' for '--cpus <N>': `NaN` processors: {cpus}"));
+        check("--cpus 0", &format!("invalid value '0' for '--cpus <N>': `0` processors: {cpus}"));
+        check(
+            "--processes 0",
+            "invalid value '0' for '--processes <N>': `0` processes: it is a number from 1, and the command itself is one",
+        );
+        check(
+            "--env =x",
+            "invalid value '=x' for '--env <NAME[=VALUE]>': `` is no name of a variable: it is not empty and has \
+             neither `=` nor NUL",
+        );
+        check(
+            "--net ajar",
+            "invalid value 'ajar' for '--net <closed|open>': unknown network mode `ajar`: it is one of closed, allow, \
+             open",
+        );
+    }
 }

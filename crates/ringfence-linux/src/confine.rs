@@ -71,9 +71,20 @@ pub(crate) fn confine_in_place(rules: &Rules, sockets: Sockets, passed: &[(i32, 
     install_filter(sockets)
 }
 
-/// No core dumps, which a handler outside would read, and a session keyring with nothing in it.
+/// Forbids core dumps. A handler that the host runs for them, as its root and outside, ignores a limit of 0, and
+/// is kept from running by a limit of 1 alone (fs/coredump.c).
+pub(crate) fn forbid_core_dumps() -> Result<(), SetupError> {
+    let limit = |bytes| setrlimit(Resource::Core, Rlimit { current: Some(bytes), maximum: Some(bytes) });
+    match limit(1) {
+        // The caller's own limit is 0, and no ordinary user can raise it.
+        Err(rustix::io::Errno::PERM) => limit(0).step("forbid core dumps"),
+        limited => limited.step("forbid core dumps"),
+    }
+}
+
+/// No core dumps, and a session keyring with nothing in it.
 fn give_up_resources() -> Result<(), SetupError> {
-    setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }).step("forbid core dumps")?;
+    forbid_core_dumps()?;
     match join_new_session_keyring() {
         // A kernel without keyrings has none to protect.
         Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => Ok(()),

@@ -36,8 +36,10 @@ fn prepare(launch: &Launch, held: &Held) -> Result<(), SetupError> {
     }
     rustix::process::chdir(&launch.exec.directory)
         .step(format_args!("enter the directory `{}`", launch.exec.directory.display()))?;
-    if let Confinement::Landlock { rules, sockets } = &launch.confinement {
-        confine::confine_in_place(rules, *sockets, &held.passed)?;
+    match &launch.confinement {
+        Confinement::Landlock { rules, sockets } => confine::confine_in_place(rules, *sockets, &held.passed)?,
+        Confinement::Delegated => confine::forbid_core_dumps()?,
+        Confinement::Namespaces { .. } | Confinement::Bare => {}
     }
     for (number, fd) in &held.passed {
         process::place(fd, *number).step(format_args!("pass descriptor {number}"))?;

@@ -122,15 +122,13 @@ fn set_up(launch: &Launch, inherited: &Inherited<'_>, held: &Held) -> Result<(Ow
             mounts::build(view, rustix::stdio::stdin())?;
             confine::confine_in_namespaces(view, *landlock_abi, &held.passed)?;
         }
-        Confinement::Landlock { .. } | Confinement::Bare => {
+        Confinement::Landlock { .. } | Confinement::Delegated | Confinement::Bare => {
             set_child_subreaper(Some(rustix::process::getpid())).step("become a subreaper")?;
         }
     }
     let signals = Mask::of(&[libc::SIGCHLD]).descriptor().step("listen for signals")?;
-    match process::fork().step("fork the command")? {
-        None => exec::run(launch, held),
-        Some(command) => Ok((signals, command)),
-    }
+    let command = process::vfork(&mut || exec::run(launch, held)).step("fork the command")?;
+    Ok((signals, command))
 }
 
 /// Puts the command's standard streams in their places, moves what is kept above the numbers that the command

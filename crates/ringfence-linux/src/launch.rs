@@ -57,7 +57,9 @@ pub enum Confinement {
         /// Which sockets can be made.
         sockets: Sockets,
     },
-    /// Nothing: the command is supervised, and confined by whoever it starts, if at all.
+    /// What the command itself puts around what it runs, as bubblewrap does; dumps of memory are not its to forbid.
+    Delegated,
+    /// Nothing: the command is supervised.
     Bare,
 }
 

@@ -28,6 +28,9 @@ use crate::sys::signal::ignore_children;
 /// The name that a program is started by to become a launcher.
 pub const NAME: &str = "ringfence-launcher";
 
+/// Both sides must speak the same: a description has no other version.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 /// The most descriptors of one request; the kernel takes 253 (unix(7), `SCM_RIGHTS`).
 const MOST_DESCRIPTORS: usize = 240;
 
@@ -103,7 +106,12 @@ impl Launcher {
             .map_err(failed)?;
         // Its first word says that it is a launcher, and not a program that took no notice of its name.
         match control::receive::<Hello>(&ours, RecvFlags::empty()) {
-            Ok(Some(Hello)) => Ok(Launcher::Process(Remote { socket: Mutex::new(ours), process })),
+            Ok(Some(Hello { version })) if version == VERSION => {
+                Ok(Launcher::Process(Remote { socket: Mutex::new(ours), process }))
+            }
+            Ok(Some(Hello { version })) => {
+                Err(failed(io::Error::other(format!("it is of version {version}, and this is {VERSION}"))))
+            }
             Ok(None) => Err(failed(io::Error::other("it does not call `ringfence::launcher::serve_if_asked`"))),
             Err(source) => Err(failed(source)),
         }
@@ -122,7 +130,9 @@ impl Launcher {
 
 /// A launcher's first word.
 #[derive(Debug, Serialize, Deserialize)]
-struct Hello;
+struct Hello {
+    version: String,
+}
 
 impl Remote {
     fn ask(
@@ -174,7 +184,7 @@ pub fn serve_if_asked() {
 fn serve() -> ! {
     let socket = rustix::stdio::stdin();
     ignore_children(); // a first process reports its own end
-    if control::send(socket, &Hello).is_ok() {
+    if control::send(socket, &Hello { version: VERSION.to_owned() }).is_ok() {
         while let Ok((head, fds)) = receive_with(socket) {
             if head.is_empty() {
                 break;

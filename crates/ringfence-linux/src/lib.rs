@@ -7,6 +7,7 @@
 //! Reading order: [`view`] says what a sandbox sees, [`launch`] starts it, `init` is the life of its first
 //! process, `mounts` builds its root, [`confine`] takes away its powers, [`control`] is how the two sides talk.
 
+pub mod attempt;
 pub mod cgroup;
 pub mod confine;
 pub mod control;

@@ -4,9 +4,11 @@
 //! a symbolic link, and no mount point is ever made on the host's files.
 
 use std::ffi::OsStr;
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
+use std::rc::Rc;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat2, symlinkat};
 use rustix::io::Errno;
@@ -30,8 +32,7 @@ const DEVICE_LINKS: [(&str, &str); 5] = [
     ("ptmx", "pts/ptmx"),
 ];
 /// Parts of `/proc` that tell of the host or steer it: unreadable.
-const PROC_HIDDEN: [&str; 8] =
-    ["kcore", "keys", "key-users", "timer_list", "sched_debug", "latency_stats", "scsi", "acpi"];
+const PROC_HIDDEN: [&str; 7] = ["kcore", "keys", "timer_list", "sched_debug", "latency_stats", "scsi", "acpi"];
 /// Parts of `/proc` through which root's user id alone could change the kernel: unwritable.
 const PROC_PROTECTED: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
 /// What the root itself may hold: directories, links and small files.
@@ -62,7 +63,8 @@ pub(crate) fn build(view: &View, stdin: BorrowedFd<'_>) -> Result<(), SetupError
 
     let root = memory(ROOT_SIZE, 0o755).step("make a root in memory")?;
     move_mount(&root, "", CWD, BUILDING_SITE, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).step("mount the new root")?;
-    let mut root = Root { memory: vec![device_of(&root).step("look at the new root")?], fd: root };
+    let device = device_of(&root).step("look at the new root")?;
+    let mut root = Root { fd: root, memory: vec![device], parents: HashMap::new() };
 
     root.device_files(devices, console)?;
     for (entry, source) in view.entries.iter().zip(sources) {
@@ -83,6 +85,8 @@ struct Root {
     fd: OwnedFd,
     /// Device numbers of the file systems in memory that are ours: only there may mount points be made.
     memory: Vec<u64>,
+    /// Directories in those that are open, by their paths inside: most entries share a few parents.
+    parents: HashMap<PathBuf, Rc<OwnedFd>>,
 }
 
 impl Root {
@@ -91,7 +95,7 @@ impl Root {
             Entry::Directory { path } => drop(self.directory(path)?),
             Entry::Symlink { path, target } => {
                 let (parent, name) = self.parent(path)?;
-                symlinkat(target, &parent, name).step(format_args!("link `{}`", path.display()))?;
+                symlinkat(target, &*parent, name).step(format_args!("link `{}`", path.display()))?;
             }
             Entry::File { path, contents } => {
                 let file = self.file(path)?;
@@ -101,12 +105,12 @@ impl Root {
                 let target = self.directory(path)?;
                 let scratch = memory(*size, *mode).step("make a file system in memory")?;
                 self.memory.push(device_of(&scratch).step("look at a file system in memory")?);
-                mount_on(&scratch, &target).step(format_args!("mount `{}`", path.display()))?;
+                self.mount(&scratch, &target, path).step(format_args!("mount `{}`", path.display()))?;
             }
             Entry::Bind { source: path, destination, .. } => {
                 let source = source.expect("every bind's source was opened");
                 let target = if source.is_directory { self.directory(destination)? } else { self.file(destination)? };
-                mount_on(&source.tree, &target).step(format_args!(
+                self.mount(&source.tree, &target, destination).step(format_args!(
                     "mount `{}` at `{}`",
                     path.display(),
                     destination.display()
@@ -156,13 +160,13 @@ impl Root {
     }
 
     /// Mounts a path onto itself, restricted.
-    fn remount(&self, path: &Path, restriction: Option<Restrict>) -> Result<(), SetupError> {
+    fn remount(&mut self, path: &Path, restriction: Option<Restrict>) -> Result<(), SetupError> {
         let target = self.open(path).step(format_args!("find `{}` inside", path.display()))?;
         let tree = clone_tree(&target, Recursion::Deep).step(format_args!("open `{}` inside", path.display()))?;
         if let Some(restriction) = restriction {
             restrict_tree(tree.as_fd(), restriction).step(format_args!("restrict `{}`", path.display()))?;
         }
-        mount_on(&tree, &target).step(format_args!("mount `{}` onto itself", path.display()))
+        self.mount(&tree, &target, path).step(format_args!("mount `{}` onto itself", path.display()))
     }
 
     /// Covers a path with something of its kind that nobody may open.
@@ -194,43 +198,60 @@ impl Root {
     }
 
     /// Opens a directory inside, made with its parents when missing.
-    fn directory(&self, path: &Path) -> Result<OwnedFd, SetupError> {
-        match self.open(path) {
-            Err(Errno::NOENT) => {
-                let (parent, name) = self.parent(path)?;
-                mkdirat(&parent, name, Mode::from_raw_mode(0o755))
-                    .step(format_args!("make the directory `{}`", path.display()))?;
-                self.open(path).step(format_args!("open `{}` inside", path.display()))
+    fn directory(&mut self, path: &Path) -> Result<OwnedFd, SetupError> {
+        self.make(path, |parent, name| match mkdirat(parent, name, Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(Errno::EXIST) => {
+                let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                rustix::fs::openat(parent, name, flags, Mode::empty())
             }
-            opened => opened.step(format_args!("open `{}` inside", path.display())),
-        }
+            Err(error) => Err(error),
+        })
     }
 
     /// Opens a file inside, made with its parents when missing.
-    fn file(&self, path: &Path) -> Result<OwnedFd, SetupError> {
-        match self.open(path) {
-            Err(Errno::NOENT) => {
-                let (parent, name) = self.parent(path)?;
-                let create = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
-                rustix::fs::openat(&parent, name, create, Mode::from_raw_mode(0o644))
-                    .step(format_args!("make the file `{}`", path.display()))
-            }
-            opened => opened.step(format_args!("open `{}` inside", path.display())),
+    fn file(&mut self, path: &Path) -> Result<OwnedFd, SetupError> {
+        self.make(path, |parent, name| {
+            let flags = OFlags::CREATE | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
+            rustix::fs::openat(parent, name, flags, Mode::from_raw_mode(0o644))
+        })
+    }
+
+    /// Opens a path inside that `make` makes when it is missing and its parent is ours.
+    fn make(
+        &mut self,
+        path: &Path,
+        make: impl FnOnce(&OwnedFd, &OsStr) -> Result<OwnedFd, Errno>,
+    ) -> Result<OwnedFd, SetupError> {
+        match self.parent(path) {
+            Ok((parent, name)) => make(&parent, name).step(format_args!("make `{}` inside", path.display())),
+            // What is there need not be made.
+            Err(why) => self.open(path).map_err(|_| why),
         }
     }
 
     /// Opens the parent of a path that is to be made, and says its last name. Refuses one on the host's files.
-    fn parent<'p>(&self, path: &'p Path) -> Result<(OwnedFd, &'p OsStr), SetupError> {
-        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+    fn parent<'p>(&mut self, path: &'p Path) -> Result<(Rc<OwnedFd>, &'p OsStr), SetupError> {
+        let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(io::Error::other("it has no parent")).step(format_args!("make `{}`", path.display()));
         };
-        let parent = self.directory(parent)?;
+        if let Some(parent) = self.parents.get(above) {
+            return Ok((Rc::clone(parent), name));
+        }
+        let parent = self.directory(above)?;
         let device = device_of(&parent).step(format_args!("look at the parent of `{}`", path.display()))?;
         if !self.memory.contains(&device) {
             return Err(io::Error::other("its parent is a directory of the host, where nothing is ever made"))
                 .step(format_args!("make a mount point at `{}`", path.display()));
         }
+        let parent = Rc::new(parent);
+        self.parents.insert(above.to_path_buf(), Rc::clone(&parent));
         Ok((parent, name))
+    }
+
+    /// Mounts a tree on a path; what was known of directories at or below it no longer holds.
+    fn mount(&mut self, tree: &OwnedFd, target: &OwnedFd, path: &Path) -> Result<(), Errno> {
+        self.parents.retain(|known, _| !known.starts_with(path));
+        mount_on(tree, target)
     }
 }
 

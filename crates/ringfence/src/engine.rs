@@ -126,7 +126,7 @@ impl Engine {
         passed: Vec<(i32, OwnedFd)>,
     ) -> Result<ExecutionResult, RunError> {
         let ready = self.core.ready(policy, command)?;
-        self.core.run_captured(ready, command, passed, None, |_, _| {})
+        self.core.run_captured(ready, command, passed, None, None)
     }
 
     /// Makes an executable that runs `program` behind this engine's policy, with `repository` as its workspace

@@ -36,6 +36,7 @@ mod workspace;
 mod wrapper;
 
 pub mod doctor;
+pub mod prove;
 
 /// The process that forks on behalf of a library's caller.
 pub mod launcher {
@@ -47,7 +48,7 @@ pub use command::Command;
 pub use engine::{Engine, EngineError};
 pub use error::{RunError, chain};
 pub use host::Host;
-pub use records::{RecordError, Records};
+pub use records::{RecordError, RecordFile, Records};
 pub use ringfence_core::{
     Backend, Choice, Clause, ExecutionResult, ExitStatus, Fault, Plan, Policy, Refusal, Support, audit, plan, policy,
     result,

@@ -46,8 +46,8 @@ fn key(host: &Host, subject: Subject<'_>) -> Option<String> {
     let mut hasher = DefaultHasher::new();
     let kernel = rustix::system::uname();
     (kernel.release().to_bytes(), kernel.version().to_bytes(), host.user_id).hash(&mut hasher);
-    // Two containers on one kernel are two hosts: each has a user namespace of its own, or shares one.
-    identity(Path::new("/proc/self/ns/user"))?.hash(&mut hasher);
+    // Two containers on one kernel may be two hosts: a user namespace, by its number, tells them apart.
+    fs_err::read_link("/proc/self/ns/user").ok()?.hash(&mut hasher);
     identity(Path::new("/proc/self/exe"))?.hash(&mut hasher);
     if let Subject::Bwrap(program) = subject {
         identity(program)?.hash(&mut hasher);

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use ringfence_core::plan::demands;
-use ringfence_core::settings::{Chosen, Level, Selection, detect_container, resolve};
+use ringfence_core::settings::{ChooseError, Chosen, Level, Selection, Source, detect_container, resolve};
 use ringfence_core::{Backend, Capabilities, Ground, Plan, Policy, Refusal, plan};
 
 use crate::backends::{self, Freshness, Preparation, Question, Site, Unavailable};
@@ -61,6 +61,7 @@ impl Core {
         let guarded = view::guarded(&policy.with_defaults(), &workspace)?;
         let ground = Ground { protected_paths_exist: guarded.protects_something() };
         let Agreed { plan, because } = self.agree(policy, ground)?;
+        tracing::info!(backend = %plan.backend, because, "a backend was chosen");
         let backend =
             backends::get(plan.backend).map_err(|declined| Declined::Unavailable(declined).into_error(plan.backend))?;
         let site = Site { plan: &plan, host, workspace: &workspace, guarded: &guarded, command };
@@ -76,7 +77,14 @@ impl Core {
         };
         if let Selection::Only(backend) = selection {
             let because = format!("asked for by {}", self.settings.selected_by());
-            let plan = self.plan_on(backend, policy, ground).map_err(|declined| declined.into_error(backend))?;
+            let plan = self.plan_on(backend, policy, ground).map_err(|declined| match declined {
+                Declined::Unavailable(Unavailable { why, fix })
+                    if *self.settings.selected_by() == Source::Variable("SANDBOX_MODE".to_owned()) =>
+                {
+                    ChooseError::BwrapRequired { why: format!("{why}; {fix}") }.into()
+                }
+                declined => declined.into_error(backend),
+            })?;
             return Ok(Agreed { plan, because });
         }
         let tried: RefCell<BTreeMap<Backend, Result<Plan, Declined>>> = RefCell::default();

@@ -1,7 +1,7 @@
 //! Execution records on disk: one file each, every one linked to the one before it by hash.
 //!
 //! The directory may lie in a workspace, where sandboxed code can write: nothing here follows a symbolic link
-//! that somebody may have planted there.
+//! that somebody may have planted there, and what was tampered with is told rather than trusted.
 
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -9,13 +9,17 @@ use std::path::{Component, Path, PathBuf};
 
 use ringfence_core::ExecutionResult;
 use ringfence_core::audit::{ChainFault, Record, redact, verify_chain};
-use rustix::fs::{CWD, Dir, FlockOperation, Mode, OFlags, ResolveFlags, flock, mkdirat, openat2, renameat};
+use rustix::fs::{CWD, Dir, FlockOperation, Mode, OFlags, ResolveFlags, flock, fstat, mkdirat, openat2, renameat};
 use rustix::io::Errno;
 
-use crate::Command;
+use crate::{Command, Settings};
 
 /// Holds the hash of the newest record, so that its removal shows, too.
 const NEWEST: &str = "newest";
+/// The longest hash that is believed.
+const LONGEST_HASH: u64 = 256;
+/// The longest record that is read: more than two streams of the largest sensible output.
+const LONGEST_RECORD: u64 = 1 << 30;
 
 /// The execution records of one directory.
 #[derive(Debug)]
@@ -35,15 +39,55 @@ pub struct RecordError {
     pub source: io::Error,
 }
 
+impl RecordError {
+    /// The next thing to do.
+    pub fn hint(&self) -> String {
+        if self.source.raw_os_error() == Some(Errno::LOOP.raw_os_error()) {
+            "symbolic links are not followed there: remove the link, or set audit.dir to where it leads".to_owned()
+        } else {
+            "look at the owner and the permissions of that directory, or set audit.dir to another".to_owned()
+        }
+    }
+}
+
+/// A file among the records.
+#[derive(Debug)]
+pub struct RecordFile {
+    /// Its name.
+    pub name: String,
+    /// What it holds, or why that is no record.
+    pub record: Result<Record, RecordError>,
+}
+
 impl Records {
     /// The records in `directory`, which need not exist.
     pub fn at(directory: impl Into<PathBuf>) -> Records {
         Records { directory: directory.into() }
     }
 
-    fn failed<E: Into<io::Error>>(&self, action: &'static str, name: &str) -> impl FnOnce(E) -> RecordError {
-        let path = self.directory.join(name);
-        move |source| RecordError { action, path, source: source.into() }
+    /// The records of the runs under some settings.
+    pub fn of(settings: &Settings) -> Records {
+        Records::at(settings.host.absolute(&settings.audit.dir))
+    }
+
+    /// Where they are.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Keeps a record of a run, if the settings want one, and says where. No value of a variable is in it.
+    pub fn keep(
+        settings: &Settings,
+        command: &Command,
+        result: &ExecutionResult,
+    ) -> Result<Option<PathBuf>, RecordError> {
+        if !settings.audit.store.wants(result) {
+            return Ok(None);
+        }
+        let passed = settings.policy.env.pass.iter().flatten().filter_map(|name| settings.host.text(name));
+        let set = settings.policy.env.set.values().map(String::as_str);
+        let secrets: Vec<String> = passed.chain(set).map(str::to_owned).collect();
+        Records::of(settings).append(command, result.clone(), &secrets).map(Some)
     }
 
     /// Adds a record of a run. The values of `secrets` are replaced wherever they appear.
@@ -56,7 +100,7 @@ impl Records {
         let directory = make_directory(&self.directory).map_err(self.failed("make the directory", ""))?;
         // One writer at a time: each links to the one before. The lock goes with the descriptor.
         flock(&directory, FlockOperation::LockExclusive).map_err(self.failed("lock", ""))?;
-        let previous = read_in(&directory, NEWEST).map_err(self.failed("read", NEWEST))?;
+        let previous = read_in(&directory, NEWEST, LONGEST_HASH).map_err(self.failed("read", NEWEST))?;
         let previous = previous.map(|hash| hash.trim().to_owned());
         result.stdout = redact(&result.stdout, secrets);
         result.stderr = redact(&result.stderr, secrets);
@@ -72,12 +116,9 @@ impl Records {
         Ok(self.directory.join(name))
     }
 
-    /// Every record with its file's name, oldest first.
-    pub fn read(&self) -> Result<Vec<(String, Record)>, RecordError> {
-        let directory = match open_directory(&self.directory) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            opened => opened.map_err(self.failed("open", ""))?,
-        };
+    /// Every file that should be a record, oldest first.
+    pub fn entries(&self) -> Result<Vec<RecordFile>, RecordError> {
+        let Some(directory) = self.open()? else { return Ok(Vec::new()) };
         let mut names = Vec::new();
         for entry in Dir::read_from(&directory).map_err(self.failed("list", ""))? {
             let entry = entry.map_err(self.failed("list", ""))?;
@@ -87,31 +128,57 @@ impl Records {
             }
         }
         names.sort_unstable();
-        let mut records = Vec::new();
-        for name in names {
-            let text = read_in(&directory, &name).map_err(self.failed("read", &name))?.unwrap_or_default();
-            let record = serde_json::from_str(&text).map_err(io::Error::other).map_err(self.failed("decode", &name))?;
-            records.push((name, record));
-        }
-        Ok(records)
+        let read = |name: String| RecordFile { record: self.record(&directory, &name), name };
+        Ok(names.into_iter().map(read).collect())
+    }
+
+    fn record(&self, directory: &OwnedFd, name: &str) -> Result<Record, RecordError> {
+        let text = read_in(directory, name, LONGEST_RECORD).map_err(self.failed("read", name))?.unwrap_or_default();
+        serde_json::from_str(&text).map_err(io::Error::other).map_err(self.failed("decode", name))
     }
 
     /// What is wrong with the chain; nothing, when every record is as it was written and none is missing.
     pub fn verify(&self) -> Result<Vec<String>, RecordError> {
-        let records = self.read()?;
-        let faults = verify_chain(records.iter().map(|(name, record)| (name.as_str(), record)));
-        let mut told: Vec<String> = faults.iter().map(ChainFault::to_string).collect();
-        let directory = match open_directory(&self.directory) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(told),
-            opened => opened.map_err(self.failed("open", ""))?,
-        };
-        let newest = read_in(&directory, NEWEST).map_err(self.failed("read", NEWEST))?;
-        let last = records.last().map(|(_, record)| record.hash.as_str());
-        if newest.as_deref().map(str::trim) != last {
-            told.push("the newest record is missing, or one was added by somebody else".to_owned());
+        let Some(directory) = self.open()? else { return Ok(Vec::new()) };
+        let mut told = Vec::new();
+        let mut records = Vec::new();
+        for RecordFile { name, record } in self.entries()? {
+            match record {
+                Ok(record) => records.push((name, record)),
+                Err(error) => told.push(format!("`{name}` is not a record: {}", error.source)),
+            }
         }
+        let faults = verify_chain(records.iter().map(|(name, record)| (name.as_str(), record)));
+        told.extend(faults.iter().map(ChainFault::to_string));
+        let newest = read_in(&directory, NEWEST, LONGEST_HASH).map_err(self.failed("read", NEWEST))?;
+        told.extend(at_the_end(newest.as_deref().map(str::trim), &records));
         Ok(told)
     }
+
+    /// The directory; none when no record was ever kept.
+    fn open(&self) -> Result<Option<OwnedFd>, RecordError> {
+        match open_directory(&self.directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            opened => opened.map(Some).map_err(self.failed("open", "")),
+        }
+    }
+
+    fn failed<E: Into<io::Error>>(&self, action: &'static str, name: &str) -> impl FnOnce(E) -> RecordError {
+        let path = if name.is_empty() { self.directory.clone() } else { self.directory.join(name) };
+        move |source| RecordError { action, path, source: source.into() }
+    }
+}
+
+/// What is wrong with the end of a chain, given the hash that was noted for its newest record.
+fn at_the_end(newest: Option<&str>, records: &[(String, Record)]) -> Option<String> {
+    let Some(newest) = newest else {
+        return (!records.is_empty()).then(|| format!("`{NEWEST}` was removed: it names the newest record"));
+    };
+    if !records.iter().any(|(_, record)| record.hash == newest) {
+        return Some(format!("the newest record was removed: `{NEWEST}` names {newest}, which is not there"));
+    }
+    let (name, _) = records.iter().find(|(_, record)| record.previous.as_deref() == Some(newest))?;
+    Some(format!("`{name}` was added by somebody else: it follows the newest record"))
 }
 
 /// Opens a directory without following a link; what is relative starts at the working directory.
@@ -121,6 +188,11 @@ fn open_directory(path: &Path) -> io::Result<OwnedFd> {
 }
 
 fn make_directory(path: &Path) -> io::Result<OwnedFd> {
+    // Nearly always it is there.
+    match open_directory(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        opened => return opened,
+    }
     let mut made = PathBuf::new();
     for component in path.components() {
         made.push(component);
@@ -142,24 +214,32 @@ fn make_directory(path: &Path) -> io::Result<OwnedFd> {
     open_directory(&made)
 }
 
-fn read_in(directory: &OwnedFd, name: &str) -> io::Result<Option<String>> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+/// Reads a file that is no longer than `limit`: a planted one must not fill the memory.
+fn read_in(directory: &OwnedFd, name: &str, limit: u64) -> io::Result<Option<String>> {
+    // A planted pipe must not make anybody wait: without a writer, a non-blocking read just ends.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match openat2(directory, name, flags, Mode::empty(), ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS) {
         Ok(file) => file,
         Err(Errno::NOENT) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
+    if u64::try_from(fstat(&file)?.st_size).is_ok_and(|size| size > limit) {
+        return Err(io::Error::other(format!("it is longer than {limit} bytes")));
+    }
     let mut text = String::new();
-    fs_err::File::from_parts(file.into(), name).read_to_string(&mut text)?;
+    fs_err::File::from_parts(file.into(), name).take(limit).read_to_string(&mut text)?;
     Ok(Some(text))
 }
 
 /// Writes a file whole or not at all.
 fn write_in(directory: &OwnedFd, name: &str, bytes: &[u8]) -> io::Result<()> {
     let unfinished = format!(".{name}.unfinished");
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     let file = openat2(directory, unfinished.as_str(), flags, Mode::from_raw_mode(0o600), resolve)?;
     fs_err::File::from_parts(file.into(), &unfinished).write_all(bytes)?;
     Ok(renameat(directory, unfinished.as_str(), directory, name)?)
 }
+
+#[cfg(test)]
+mod tests;

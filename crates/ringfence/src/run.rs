@@ -13,7 +13,7 @@ use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use crate::backends::limits;
 use crate::engine::Core;
 use crate::ready::Ready;
-use crate::supervise::{Capture, End, Foreground, Outcome, PIPE_SIZE, Stream, Watch, supervise};
+use crate::supervise::{Capture, End, Foreground, Listener, Outcome, PIPE_SIZE, Watch, supervise};
 use crate::{Command, RunError};
 
 /// How an attached command ended.
@@ -46,7 +46,7 @@ impl Core {
         let files = Files { stdio: [None, None, None], terminal, passed };
         let running = self.launch(ready, files, position)?;
         let watch = Watch { foreground: Some(foreground), ..Watch::default() };
-        let result = running.finish(command, watch, |_, _| {})?;
+        let result = running.finish(command, watch, None)?;
         Ok(Attached { status: status(&result), result })
     }
 
@@ -57,7 +57,7 @@ impl Core {
         command: &Command,
         passed: Vec<(i32, OwnedFd)>,
         cancel: Option<BorrowedFd<'_>>,
-        on_output: impl FnMut(Stream, &[u8]),
+        on_output: Option<Listener<'_>>,
     ) -> Result<ExecutionResult, RunError> {
         let failed = |source: io::Error| RunError::Setup { step: "make the pipes of the run".to_owned(), source };
         let null = rustix::fs::open(
@@ -91,7 +91,7 @@ impl Running {
         self,
         command: &Command,
         watch: Watch<'_>,
-        on_output: impl FnMut(Stream, &[u8]),
+        on_output: Option<Listener<'_>>,
     ) -> Result<ExecutionResult, RunError> {
         let Running { ready, group, started } = self;
         let time = ready.plan.policy.limits.time;

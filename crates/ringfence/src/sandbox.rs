@@ -10,7 +10,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::engine::Core;
-use crate::supervise::Stream;
+use crate::supervise::{Listener, Stream};
 use crate::{Command, RunError};
 
 /// How many chunks may wait for a reader before the command is made to wait.
@@ -83,7 +83,7 @@ fn run(
     span.record("sandbox.select", ready.plan.backend.name());
     let time = ready.plan.policy.limits.time;
     let deadline = time.and_then(|time| Instant::now().checked_add(time.duration()));
-    let on_output = |stream, bytes: &[u8]| {
+    let mut on_output = |stream, bytes: &[u8]| {
         let mut chunk = Chunk { stream, bytes: bytes.to_vec() };
         // A slow reader slows the command down, and neither outlives the deadline or a cancelled run.
         while let Err(mpsc::error::TrySendError::Full(back)) = chunks.try_send(chunk) {
@@ -94,7 +94,8 @@ fn run(
             std::thread::sleep(Duration::from_millis(1));
         }
     };
-    core.run_captured(ready, command, Vec::new(), Some(cancel.as_fd()), on_output)
+    let listener = (!chunks.is_closed()).then_some(&mut on_output as Listener<'_>);
+    core.run_captured(ready, command, Vec::new(), Some(cancel.as_fd()), listener)
 }
 
 fn is_closed(cancel: &OwnedFd) -> bool {

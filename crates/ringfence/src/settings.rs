@@ -2,9 +2,12 @@
 
 use std::io;
 use std::ops::Deref;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use ringfence_core::settings::{Config, Inputs, LayerText, Origin, Settings as Layered, SettingsError};
+use rustix::fs::{FileType, Mode, OFlags, fstat};
+use rustix::io::Errno;
 
 use crate::Host;
 
@@ -12,6 +15,8 @@ use crate::Host;
 const SYSTEM: &str = "/etc/ringfence/config.toml";
 /// A project's settings, in the working directory.
 const PROJECT: &str = "ringfence.toml";
+/// More than anybody writes by hand.
+const LONGEST: u64 = 1 << 20;
 
 /// Everything that was said about how to run, and the host it was said on.
 #[derive(Debug, Clone)]
@@ -50,7 +55,9 @@ impl LoadError {
     /// The next thing to do.
     pub fn hint(&self) -> Option<String> {
         match self {
-            LoadError::Read { path, .. } => Some(format!("make `{}` readable, or remove it", path.display())),
+            LoadError::Read { path, .. } => {
+                Some(format!("make `{}` a file that can be read, or remove it", path.display()))
+            }
             LoadError::Directory { .. } => Some("cd to a directory that exists".to_owned()),
             LoadError::Wrong(error) => error.hint(),
         }
@@ -74,12 +81,12 @@ impl Settings {
     /// What the files and the environment of this process say.
     pub fn from_environment() -> Result<Settings, LoadError> {
         let host = Host::of_this_process().map_err(|source| LoadError::Directory { source })?;
-        Settings::load(host, Config::default())
+        Settings::load(host, Vec::new(), Config::default())
     }
 
-    /// What the files and the environment of a host say, and flags on top of them.
-    pub fn load(host: Host, flags: Config) -> Result<Settings, LoadError> {
-        let mut files = Vec::new();
+    /// What the files and the environment of a host say, files that were given by name, and flags on top.
+    pub fn load(host: Host, given: Vec<LayerText>, flags: Config) -> Result<Settings, LoadError> {
+        let mut files = given;
         files.extend(read(Origin::System, SYSTEM.into())?);
         if let Some(directory) = host.own_directory("XDG_CONFIG_HOME", ".config") {
             files.extend(read(Origin::User, directory.join("config.toml"))?);
@@ -119,10 +126,73 @@ impl Deref for Settings {
     }
 }
 
+/// Reads a file of settings, if it is there.
+///
+/// A project's file may have been put there by sandboxed code, so no link is followed, no pipe waited for, and no
+/// more read than settings can be long.
 fn read(origin: Origin, path: PathBuf) -> Result<Option<LayerText>, LoadError> {
-    match fs_err::read_to_string(&path) {
+    let mut flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    if origin == Origin::Project {
+        flags |= OFlags::NOFOLLOW;
+    }
+    let file = match rustix::fs::open(&path, flags, Mode::empty()) {
+        Ok(file) => file,
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+        Err(error) => return Err(LoadError::Read { path, source: error.into() }),
+    };
+    match text(file) {
         Ok(text) => Ok(Some(LayerText { origin, path, text })),
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
         Err(source) => Err(LoadError::Read { path, source }),
+    }
+}
+
+fn text(file: OwnedFd) -> io::Result<String> {
+    let stat = fstat(&file)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    if u64::try_from(stat.st_size).is_ok_and(|size| size > LONGEST) {
+        return Err(io::Error::other(format!("it is longer than {LONGEST} bytes")));
+    }
+    let mut text = String::new();
+    io::Read::read_to_string(&mut io::Read::take(std::fs::File::from(file), LONGEST), &mut text)?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What comes of loading settings in a directory where `plant` made a `ringfence.toml`.
+    fn load(plant: impl FnOnce(&Path)) -> Result<Settings, LoadError> {
+        let directory = tempfile::tempdir().unwrap();
+        plant(&directory.path().join(PROJECT));
+        Settings::load(Host::new(Default::default(), directory.path().into()), Vec::new(), Config::default())
+    }
+
+    #[track_caller]
+    fn refuse(plant: impl FnOnce(&Path), why: &str) {
+        let error = load(plant).unwrap_err();
+        let LoadError::Read { source, .. } = &error else { panic!("{error:?}") };
+        assert!(source.to_string().contains(why), "{source}");
+        assert!(error.hint().is_some());
+    }
+
+    #[test]
+    fn a_projects_file_is_read() {
+        let settings = load(|path| fs_err::write(path, "[limits]\ntime = '30s'").unwrap()).unwrap();
+        assert_eq!(settings.policy.limits.time, Some("30s".parse().unwrap()));
+        assert_eq!(load(|_| {}).unwrap().policy, Default::default());
+    }
+
+    #[test]
+    fn what_was_planted_in_place_of_a_projects_file_is_not_followed() {
+        refuse(|path| std::os::unix::fs::symlink("/etc/passwd", path).unwrap(), "Too many levels of symbolic links");
+        refuse(|path| fs_err::create_dir(path).unwrap(), "it is not a regular file");
+        let pipe = |path: &Path| {
+            rustix::fs::mknodat(rustix::fs::CWD, path, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        };
+        refuse(pipe, "it is not a regular file");
+        refuse(|path| fs_err::File::create(path).unwrap().set_len(1 << 40).unwrap(), "it is longer than");
     }
 }

@@ -31,8 +31,10 @@ const FORWARDED: [i32; 9] = [
 ];
 /// How long a tree that was told to end may take before its first process is killed outright.
 const GRACE: Duration = Duration::from_secs(6);
+/// What is read at once.
+const CHUNK: usize = 128 * 1024;
 /// What a pipe can hold: fewer switches between writer and reader (pipe(7)).
-pub(crate) const PIPE_SIZE: usize = 256 * 1024;
+pub(crate) const PIPE_SIZE: usize = 1024 * 1024;
 
 /// Which stream a chunk of output came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -159,18 +161,22 @@ struct Supervision<'a> {
     timed_out: bool,
 }
 
-/// Watches over a run to its end. `on_output` sees every chunk, kept or not.
+/// Sees every chunk of output, kept or not.
+pub(crate) type Listener<'a> = &'a mut dyn FnMut(Stream, &[u8]);
+
+/// Watches over a run to its end.
 pub(crate) fn supervise(
     started: Started,
     mut watch: Watch<'_>,
-    mut on_output: impl FnMut(Stream, &[u8]),
+    mut on_output: Option<Listener<'_>>,
 ) -> Result<Outcome, io::Error> {
     let begun = Instant::now();
+    let listens = on_output.is_some();
     let capture = watch.capture.take();
     let limit = capture.as_ref().map_or(0, |capture| capture.limit);
     let mut kept = [Kept::new(limit), Kept::new(limit)];
     let mut pipes = capture.map_or([None, None], |capture| [Some(capture.stdout), Some(capture.stderr)]);
-    let mut scratch = vec![0; if limit == 0 { 0 } else { PIPE_SIZE }];
+    let mut scratch = vec![0; if pipes[0].is_some() { CHUNK } else { 0 }];
     let mut run = Supervision { started, watch, end: None, ending: false, timed_out: false };
 
     while run.end.is_none() || pipes.iter().any(Option::is_some) {
@@ -189,9 +195,13 @@ pub(crate) fn supervise(
         }
         for (index, stream) in [Stream::Stdout, Stream::Stderr].into_iter().enumerate() {
             let (true, Some(pipe)) = (ready.pipes[index], &pipes[index]) else { continue };
+            // Somebody who listens sees every byte; else a flood need not pass through our memory.
+            if !listens && kept[index].divert(pipe)? {
+                continue;
+            }
             match kept[index].read(pipe, &mut scratch) {
-                Ok(0) => pipes[index] = None,
-                Ok(length) => on_output(stream, &scratch[..length]),
+                Ok([]) => pipes[index] = None,
+                Ok(bytes) => on_output.iter_mut().for_each(|listener| listener(stream, bytes)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
             }
@@ -201,6 +211,7 @@ pub(crate) fn supervise(
         foreground.take_back();
     }
     let [stdout, stderr] = kept.map(Kept::finish);
+    let (stdout, stderr) = (stdout?, stderr?);
     let end = run.end.unwrap_or(End::Vanished);
     Ok(Outcome { end, timed_out: run.timed_out, duration: begun.elapsed(), stdout, stderr })
 }

@@ -38,7 +38,7 @@ pub enum WorkspaceError {
         path: PathBuf,
     },
     /// A rule forbids it.
-    #[error("cannot use it as a workspace")]
+    #[error(transparent)]
     Refused {
         /// Which rule.
         #[from]

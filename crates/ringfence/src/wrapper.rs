@@ -1,13 +1,20 @@
 //! Wrappers: executables that run a program sandboxed, with their caller's arguments.
 
-use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::ffi::OsStr;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use crate::Settings;
+use fs_err::os::unix::fs::OpenOptionsExt;
+use ringfence_core::Policy;
+use ringfence_core::policy::Workspace;
+use rustix::fs::{Access, access};
 
-/// The second line of every wrapper, by which one is known again.
+use crate::{Settings, WorkspaceError, workspace};
+
+/// The second line of every wrapper and the first of its policy, by which they are known again.
 const MARK: &str = "# Made by `ringfence wrap`; removed by `ringfence unwrap`.";
+/// The policy of a wrapper, beside it.
+const POLICY: &str = ".policy.toml";
 
 /// A wrapper on disk. It is removed when this is dropped, unless it is [kept](Wrapper::keep).
 #[derive(Debug)]
@@ -23,13 +30,16 @@ pub enum WrapperError {
     /// The host has no place for it.
     #[error("cannot find a directory for wrappers: neither XDG_STATE_HOME nor HOME is set")]
     Nowhere,
-    /// The program that it is to run is not there.
+    /// The directory that it is to work in cannot be a workspace.
+    #[error(transparent)]
+    Workspace(#[from] WorkspaceError),
+    /// The program that it is to run is not there, or cannot be executed.
     #[error("cannot find the program `{program}` on the host")]
     NoProgram {
         /// Which.
         program: PathBuf,
     },
-    /// A path has a character that a shell script cannot hold safely.
+    /// A path that a policy and a script cannot hold.
     #[error("cannot write `{path}` into a wrapper: it is not text")]
     NotText {
         /// Which.
@@ -53,6 +63,23 @@ pub enum WrapperError {
     },
 }
 
+const NAMED: &str = "`ringfence wrap` prints the path of what it makes";
+
+impl WrapperError {
+    /// The next thing to do.
+    pub fn hint(&self) -> String {
+        match self {
+            WrapperError::Nowhere => "set HOME".to_owned(),
+            WrapperError::Workspace(error) => error.hint(),
+            WrapperError::NoProgram { .. } => "give the path of a program that can be executed".to_owned(),
+            WrapperError::NotText { .. } => "give it a name in UTF-8".to_owned(),
+            WrapperError::File { source, .. } if source.kind() == io::ErrorKind::NotFound => NAMED.to_owned(),
+            WrapperError::File { .. } => "look at the owner and the permissions of its directory".to_owned(),
+            WrapperError::NotAWrapper { .. } => NAMED.to_owned(),
+        }
+    }
+}
+
 impl Wrapper {
     /// Where it is.
     pub fn path(&self) -> &Path {
@@ -70,43 +97,6 @@ impl Wrapper {
         self.is_kept = true;
         remove(&self.path)
     }
-
-    /// Makes a wrapper that runs `ringfence run` with `words`, the policy's flags and then the program, and its
-    /// own arguments after them.
-    pub fn make(
-        settings: &Settings,
-        ringfence: &Path,
-        program: &Path,
-        words: &[String],
-    ) -> Result<Wrapper, WrapperError> {
-        let directory = settings.host.own_directory("XDG_STATE_HOME", ".local/state").ok_or(WrapperError::Nowhere)?;
-        let directory = directory.join("wrappers");
-        let name = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy().into_owned();
-        let quoted: Vec<String> = words.iter().map(|word| quote(word)).collect();
-        let ringfence = ringfence.to_str().ok_or_else(|| WrapperError::NotText { path: ringfence.into() })?;
-        let text = format!("#!/bin/sh\n{MARK}\nexec {} run {} \"$@\"\n", quote(ringfence), quoted.join(" "));
-        let mut attempt = 0u32;
-        loop {
-            let path = directory.join(format!("{name}-{}-{attempt}", std::process::id()));
-            let failed = |action| {
-                let path = path.clone();
-                move |source| WrapperError::File { action, path, source }
-            };
-            fs_err::create_dir_all(&directory).map_err(failed("make a directory for"))?;
-            let opened = fs_err::OpenOptions::new().write(true).create_new(true).open(&path);
-            match opened {
-                Ok(mut file) => {
-                    let wrapper = Wrapper { path: path.clone(), is_kept: false };
-                    io::Write::write_all(&mut file, text.as_bytes()).map_err(failed("write"))?;
-                    let mode = std::fs::Permissions::from_mode(0o755);
-                    fs_err::set_permissions(&path, mode).map_err(failed("make executable"))?;
-                    return Ok(wrapper);
-                }
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => attempt += 1,
-                Err(source) => return Err(failed("create")(source)),
-            }
-        }
-    }
 }
 
 impl Drop for Wrapper {
@@ -117,23 +107,30 @@ impl Drop for Wrapper {
     }
 }
 
-/// Makes a wrapper for a library: the policy goes along as a file's worth of flags.
+/// Makes a wrapper that runs `program` behind the settings' policy in `repository`, wherever it is called.
+///
+/// The policy lies beside it rather than in its words: a value that it sets is in no process list.
 pub(crate) fn create(settings: &Settings, repository: &Path, program: &Path) -> Result<Wrapper, WrapperError> {
-    let text =
-        |path: &Path| path.to_str().map(str::to_owned).ok_or_else(|| WrapperError::NotText { path: path.into() });
-    let found = find(settings, program).ok_or_else(|| WrapperError::NoProgram { program: program.into() })?;
+    let policy = rooted(settings, repository)?;
+    workspace::resolve(&policy, &settings.host, &settings.workspace_rules())?;
     let ringfence = match &settings.launcher {
         Some(launcher) => launcher.clone(),
-        None => {
-            find(settings, Path::new("ringfence")).ok_or(WrapperError::NoProgram { program: "ringfence".into() })?
-        }
+        None => find(settings, Path::new("ringfence"))?,
     };
-    let policy = serde_json::to_string(&settings.policy).expect("a policy has only string keys");
-    let repository = text(&settings.host.absolute(repository))?;
-    let words =
-        ["--policy-json".to_owned(), policy, "--workspace".to_owned(), repository, "--".to_owned(), text(&found)?];
-    let wrapper = Wrapper::make(settings, &ringfence, &found, &words)?;
-    tracing::debug!(path = %wrapper.path().display(), sandbox.select = %settings.selection, "made a wrapper");
+    let program = find(settings, program)?;
+    let name = program.file_name().unwrap_or(program.as_os_str());
+    let (ringfence, inner) = (quote(&ringfence)?, quote(&program)?);
+
+    let directory = own_directory(settings)?;
+    let wrapper = Wrapper { path: directory.join(name), is_kept: false };
+
+    let policy_path = directory.join(POLICY);
+    let policy = toml::to_string(&policy).expect("a policy is made of tables and plain values");
+    write(&policy_path, &format!("{MARK}\n{policy}"), 0o600)?;
+    let policy = quote(&policy_path)?;
+    let script = format!("#!/bin/sh\n{MARK}\nexec {ringfence} run --policy {policy} -- {inner} \"$@\"\n");
+    write(&wrapper.path, &script, 0o700)?;
+    tracing::debug!(path = %wrapper.path.display(), sandbox.select = %settings.selection, "made a wrapper");
     Ok(wrapper)
 }
 
@@ -143,35 +140,151 @@ pub fn remove(path: &Path) -> Result<(), WrapperError> {
         let path = path.to_path_buf();
         move |source| WrapperError::File { action, path, source }
     };
-    let text = fs_err::read(path).map_err(failed("read"))?;
-    if String::from_utf8_lossy(&text).lines().nth(1) != Some(MARK) {
+    let is_marked = |path: &Path, line| -> io::Result<bool> {
+        Ok(String::from_utf8_lossy(&fs_err::read(path)?).lines().nth(line) == Some(MARK))
+    };
+    if !is_marked(path, 1).map_err(failed("read"))? {
         return Err(WrapperError::NotAWrapper { path: path.into() });
     }
-    fs_err::remove_file(path).map_err(failed("remove"))
+    fs_err::remove_file(path).map_err(failed("remove"))?;
+    let policy = path.with_file_name(POLICY);
+    if is_marked(&policy, 0).is_ok_and(|marked| marked) {
+        fs_err::remove_file(&policy).map_err(failed("remove the policy of"))?;
+        let _ = policy.parent().map(fs_err::remove_dir); // whoever put something else there keeps it
+    }
+    Ok(())
+}
+
+/// The settings' policy with every path made absolute, since a wrapper is called from anywhere.
+fn rooted(settings: &Settings, repository: &Path) -> Result<Policy, WrapperError> {
+    let absolute = |path: &Path| {
+        let path = settings.host.absolute(path);
+        if path.to_str().is_some() { Ok(path) } else { Err(WrapperError::NotText { path }) }
+    };
+    let source = absolute(repository)?;
+    let mut policy = settings.policy.clone();
+    let files = &mut policy.filesystem;
+    let named = files.workspace.take().filter(|named| settings.host.absolute(&named.source) == source);
+    files.workspace = Some(Workspace { source, destination: named.and_then(|named| named.destination) });
+    for path in files.read.iter_mut().chain(&mut files.write).flatten() {
+        *path = absolute(path)?;
+    }
+    Ok(policy)
+}
+
+/// A directory that no other wrapper is in, so that it can be put in front of a `PATH`.
+fn own_directory(settings: &Settings) -> Result<PathBuf, WrapperError> {
+    let all = settings.host.own_directory("XDG_STATE_HOME", ".local/state").ok_or(WrapperError::Nowhere)?;
+    let all = all.join("wrappers");
+    let failed = |source| WrapperError::File { action: "make a directory for", path: all.clone(), source };
+    fs_err::create_dir_all(&all).map_err(failed)?;
+    (1u64..)
+        .map(|number| all.join(number.to_string()))
+        .find_map(|directory| match fs_err::create_dir(&directory) {
+            Ok(()) => Some(Ok(directory)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => None,
+            Err(error) => Some(Err(failed(error))),
+        })
+        .expect("some number is free")
+}
+
+fn write(path: &Path, text: &str, mode: u32) -> Result<(), WrapperError> {
+    let opened = fs_err::OpenOptions::new().write(true).create_new(true).mode(mode).open(path);
+    opened.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|source| WrapperError::File {
+        action: "write",
+        path: path.into(),
+        source,
+    })
 }
 
 /// Finds a program as the caller's shell would.
-pub(crate) fn find(settings: &Settings, program: &Path) -> Option<PathBuf> {
-    if program.components().count() > 1 {
-        let path = settings.host.absolute(program);
-        return path.is_file().then_some(path);
-    }
-    let path = settings.host.variables.get(std::ffi::OsStr::new("PATH"))?;
-    std::env::split_paths(path).map(|directory| directory.join(program)).find(|path| path.is_file())
+fn find(settings: &Settings, program: &Path) -> Result<PathBuf, WrapperError> {
+    let is_executable = |path: &PathBuf| path.is_file() && access(path.as_path(), Access::EXEC_OK).is_ok();
+    let mut candidates = if program.components().count() > 1 {
+        vec![settings.host.absolute(program)]
+    } else {
+        let path = settings.host.variables.get(OsStr::new("PATH")).cloned().unwrap_or_default();
+        std::env::split_paths(&path).map(|directory| settings.host.absolute(&directory).join(program)).collect()
+    };
+    candidates.retain(is_executable);
+    candidates.into_iter().next().ok_or_else(|| WrapperError::NoProgram { program: program.into() })
 }
 
-/// A word that a shell reads as itself.
-fn quote(word: &str) -> String {
-    format!("'{}'", word.replace('\'', r"'\''"))
+/// A path as a word that a shell reads as itself.
+fn quote(path: &Path) -> Result<String, WrapperError> {
+    let text = path.to_str().ok_or_else(|| WrapperError::NotText { path: path.into() })?;
+    Ok(format!("'{}'", text.replace('\'', r"'\''")))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
+    use crate::Host;
+
+    /// Settings in a directory of their own, whose `ringfence` prints its arguments.
+    fn settings(directory: &Path) -> Settings {
+        let variables = [("PATH", "/usr/bin:/bin".into()), ("HOME", directory.join("home"))];
+        let variables = variables.map(|(name, value): (&str, PathBuf)| (name.into(), value.into()));
+        let printer = directory.join("it's a ringfence");
+        write(&printer, "#!/bin/sh\nprintf '<%s>' \"$@\"\n", 0o700).unwrap();
+        fs_err::create_dir(directory.join("repo")).unwrap();
+        Settings::new(Host::new(variables.into(), directory.into())).with_launcher(printer)
+    }
 
     #[test]
-    fn a_quoted_word_cannot_end_its_quotes() {
-        assert_eq!(quote("a b"), "'a b'");
-        assert_eq!(quote("it's; rm -rf /"), r"'it'\''s; rm -rf /'");
+    fn a_wrapper_passes_its_callers_arguments_and_names_its_policy() {
+        let directory = tempfile::tempdir().unwrap();
+        let settings = settings(directory.path());
+        let wrapper = create(&settings, Path::new("repo"), Path::new("env")).unwrap();
+        let output = Command::new(wrapper.path()).args(["a b", "", "'$HOME"]).current_dir("/").output().unwrap();
+        let policy_path = wrapper.path().with_file_name(POLICY);
+        let expected = format!("<run><--policy><{}><--></usr/bin/env><a b><><'$HOME>", policy_path.display());
+        assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
+        let policy = Policy::from_toml(&fs_err::read_to_string(policy_path).unwrap()).unwrap();
+        assert_eq!(policy.filesystem.workspace, Some(Workspace::at(directory.path().join("repo"))));
+    }
+
+    #[test]
+    fn a_wrapper_goes_with_its_policy_and_its_directory_when_dropped_or_cleaned_up_but_not_when_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let settings = settings(directory.path());
+        let make = || create(&settings, Path::new("repo"), Path::new("env")).unwrap();
+        let place = |wrapper: &Wrapper| wrapper.path().parent().unwrap().to_owned();
+        let (dropped, cleaned, kept) = (make(), make(), make());
+        let places = [&dropped, &cleaned, &kept].map(place);
+        drop(dropped);
+        cleaned.cleanup().unwrap();
+        let kept = kept.keep();
+        assert_eq!(places.each_ref().map(|place| place.exists()), [false, false, true]);
+        remove(&kept).unwrap();
+        assert!(!places[2].exists());
+    }
+
+    #[test]
+    fn what_cannot_be_wrapped_is_named_and_leaves_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let settings = settings(directory.path());
+        let check = |repository: &str, program: &str, message: &str| {
+            let error = create(&settings, Path::new(repository), Path::new(program)).unwrap_err();
+            assert_eq!(error.to_string(), message);
+        };
+        check("repo", "no-such-program", "cannot find the program `no-such-program` on the host");
+        check("repo", "/etc/passwd", "cannot find the program `/etc/passwd` on the host");
+        let missing = format!("cannot find the workspace `{}`", directory.path().join("nowhere").display());
+        check("nowhere", "env", &missing);
+        check("/", "env", "`/` cannot be a workspace: it is the root of the filesystem");
+        assert!(!directory.path().join("home").exists());
+    }
+
+    #[test]
+    fn a_file_that_is_no_wrapper_is_not_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("file");
+        fs_err::write(&file, "#!/bin/sh\nexec true\n").unwrap();
+        let error = remove(&file).unwrap_err();
+        assert_eq!(error.to_string(), format!("`{}` is not a wrapper that ringfence made", file.display()));
+        assert!(file.exists());
     }
 }

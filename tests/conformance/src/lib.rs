@@ -1,1 +1,12 @@
-//! Every promise on every backend.
+//! Every promise on every backend: what hostile code would try, tried through the `ringfence` binary.
+//!
+//! [`Stage`] is where it is tried: a backend, and a caller. `ringfence doctor --prove` makes the attempts of
+//! `ringfence::prove`; [`certificate`] is what it says, once per stage. [`document`] turns all of them into
+//! `docs/promises.md`. The tests are in `tests/it`.
+
+pub mod document;
+mod proofs;
+mod stage;
+
+pub use proofs::certificate;
+pub use stage::{Caller, Place, Ring, Stage};

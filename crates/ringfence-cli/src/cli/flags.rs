@@ -1,11 +1,15 @@
 //! The flags of a policy, shared by every command that makes a sandbox.
 
-use std::path::PathBuf;
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use clap::Args;
-use ringfence::policy::{HostRule, Network, PathGlob, Policy, Size, Span, Workspace};
+use ringfence::policy::{
+    Environment, HostRule, Limits, Mode, Network, PathGlob, Policy, Size, Span, VariableError, Workspace,
+};
 use ringfence::{Choice, Clause, Host, LoadError, Settings};
-use ringfence_core::settings::Config;
+use ringfence_core::settings::{Config, LayerText, Origin};
 
 use crate::report::Failure;
 
@@ -28,18 +32,18 @@ pub(crate) struct PolicyFlags {
     /// Makes files of the workspace unreadable; repeatable.
     #[arg(long, value_name = "GLOB")]
     hide: Vec<PathGlob>,
-    /// Makes files of the workspace unchangeable; repeatable, in addition to the configured ones.
+    /// Makes files of the workspace unchangeable, besides git's hooks and config; repeatable.
     #[arg(long, value_name = "GLOB")]
     protect: Vec<PathGlob>,
-    /// What can be reached: closed or open.
-    #[arg(long, value_name = "MODE")]
-    net: Option<String>,
+    /// What can be reached: nothing (closed, the default), or all that the host can reach (open).
+    #[arg(long, value_name = "closed|open")]
+    net: Option<Mode>,
     /// Lets HOST be reached, and only such hosts; repeatable.
     #[arg(long, value_name = "HOST")]
     allow: Vec<HostRule>,
     /// Passes a variable on, or sets it; repeatable.
     #[arg(long, value_name = "NAME[=VALUE]")]
-    env: Vec<String>,
+    env: Vec<Variable>,
     /// Ends the run after this long: 30s, 2m, 1h30m.
     #[arg(long, value_name = "TIME")]
     time: Option<Span>,
@@ -47,10 +51,10 @@ pub(crate) struct PolicyFlags {
     #[arg(long, value_name = "SIZE")]
     memory: Option<Size>,
     /// Processors' worth of time: 1.5.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = cpus)]
     cpus: Option<f64>,
     /// Processes and threads at once.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = processes)]
     processes: Option<u32>,
     /// Output kept of each stream, with --json.
     #[arg(long, value_name = "SIZE")]
@@ -64,9 +68,6 @@ pub(crate) struct PolicyFlags {
     /// A policy in TOML or JSON, under the flags.
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
-    /// A policy in JSON, as wrappers carry it.
-    #[arg(long, value_name = "JSON", hide = true)]
-    policy_json: Option<String>,
     /// Demands that a promise be fully enforced; repeatable.
     #[arg(long, value_name = "PROMISE")]
     require: Vec<Clause>,
@@ -78,93 +79,126 @@ pub(crate) struct PolicyFlags {
     directory: Option<PathBuf>,
 }
 
+/// A variable of the environment inside.
+#[derive(Debug, Clone)]
+enum Variable {
+    Pass(String),
+    Set(String, String),
+}
+
+impl FromStr for Variable {
+    type Err = VariableError;
+
+    fn from_str(text: &str) -> Result<Variable, VariableError> {
+        match text.split_once('=') {
+            Some((name, value)) => {
+                Environment::check(name, value).map(|()| Variable::Set(name.to_owned(), value.to_owned()))
+            }
+            None => Environment::check_name(text).map(|()| Variable::Pass(text.to_owned())),
+        }
+    }
+}
+
+type Wrong = Box<dyn Error + Send + Sync>;
+
+fn cpus(text: &str) -> Result<f64, Wrong> {
+    Ok(Limits::check_cpus(text.parse()?)?)
+}
+
+fn processes(text: &str) -> Result<u32, Wrong> {
+    Ok(Limits::check_processes(text.parse()?)?)
+}
+
 /// The host, as this process sees it.
 pub(crate) fn host() -> Result<Host, Failure> {
-    let failed = |source| Failure::from(LoadError::Directory { source });
-    Host::of_this_process().map_err(failed)
+    Host::of_this_process().map_err(|source| LoadError::Directory { source }.into())
 }
 
 impl PolicyFlags {
+    /// The backend that was asked for by flag.
+    pub(crate) fn chosen(&self) -> Option<Choice> {
+        self.backend
+    }
+
     /// The settings that apply here, with these flags on top.
     pub(crate) fn settings(&self, mut host: Host) -> Result<Settings, Failure> {
         if let Some(directory) = &self.directory {
-            let absolute = host.absolute(directory);
-            std::env::set_current_dir(&absolute).map_err(|error| {
-                Failure::usage(
-                    format!("cannot enter `{}`: {error}", absolute.display()),
-                    "name a directory that exists",
-                )
-            })?;
-            host.directory = absolute;
+            host.directory = enter(directory)?;
         }
-        Ok(Settings::load(host, self.config()?)?)
+        let (given, base) = self.named_policy()?;
+        Ok(Settings::load(host, given.into_iter().collect(), self.config(base)?)?)
     }
 
-    fn config(&self) -> Result<Config, Failure> {
-        let mut config = Config::from(self.named_policy()?);
-        fn list<T: Clone>(into: &mut Option<Vec<T>>, from: &[T]) {
-            if !from.is_empty() {
-                into.get_or_insert_default().extend_from_slice(from);
-            }
-        }
-        let replace = |into: &mut Option<Size>, from: Option<Size>| *into = from.or(*into);
+    /// What the flags say, on top of `base`.
+    fn config(&self, base: Policy) -> Result<Config, Failure> {
+        let mut config = Config::from(base);
         config.backend = self.backend.or(config.backend);
-        config.filesystem.workspace = self.workspace.clone().or(config.filesystem.workspace);
-        list(&mut config.filesystem.read, &self.read);
-        list(&mut config.filesystem.write, &self.write);
-        list(&mut config.filesystem.hide, &self.hide);
-        list(&mut config.filesystem.protect, &self.protect);
-        config.network = self.network()?.or(config.network);
+
+        let files = &mut config.filesystem;
+        files.workspace = self.workspace.clone().or(files.workspace.take());
+        extend(&mut files.read, &self.read);
+        extend(&mut files.write, &self.write);
+        extend(&mut files.hide, &self.hide);
+        if !self.protect.is_empty() {
+            // What is protected when nobody speaks of it must not be given up by protecting more.
+            extend(&mut files.protect, &Policy::PROTECTED.map(PathGlob::literal));
+            extend(&mut files.protect, &self.protect);
+        }
+
+        if self.net.is_some() || !self.allow.is_empty() {
+            let hosts = (!self.allow.is_empty()).then(|| self.allow.clone());
+            let network = Network::from_parts(self.net, hosts);
+            config.network = Some(network.map_err(|error| {
+                Failure::usage(format!("--net and --allow: {error}"), "leave one of the two flags out")
+            })?);
+        }
         for variable in &self.env {
-            match variable.split_once('=') {
-                Some((name, value)) => drop(config.env.set.insert(name.to_owned(), value.to_owned())),
-                None => list(&mut config.env.pass, std::slice::from_ref(variable)),
+            match variable {
+                Variable::Pass(name) => extend(&mut config.env.pass, std::slice::from_ref(name)),
+                Variable::Set(name, value) => drop(config.env.set.insert(name.clone(), value.clone())),
             }
         }
-        config.limits.time = self.time.or(config.limits.time);
-        config.limits.cpus = self.cpus.or(config.limits.cpus);
-        config.limits.processes = self.processes.or(config.limits.processes);
-        replace(&mut config.limits.memory, self.memory);
-        replace(&mut config.limits.output, self.output);
-        replace(&mut config.limits.tmp, self.tmp);
-        replace(&mut config.limits.disk, self.disk);
+
+        let limits = &mut config.limits;
+        limits.time = self.time.or(limits.time);
+        limits.memory = self.memory.or(limits.memory);
+        limits.cpus = self.cpus.or(limits.cpus);
+        limits.processes = self.processes.or(limits.processes);
+        limits.output = self.output.or(limits.output);
+        limits.tmp = self.tmp.or(limits.tmp);
+        limits.disk = self.disk.or(limits.disk);
         config.require.extend(&self.require);
         config.allow_weaker.extend(&self.allow_weaker);
         Ok(config)
     }
 
-    fn network(&self) -> Result<Option<Network>, Failure> {
-        match (self.net.as_deref(), self.allow.is_empty()) {
-            (None, true) => Ok(None),
-            (Some("closed"), true) => Ok(Some(Network::Closed)),
-            (Some("open"), true) => Ok(Some(Network::Open)),
-            (None | Some("allow"), _) => Ok(Some(Network::Allow(self.allow.clone()))),
-            (Some(mode @ ("closed" | "open")), false) => {
-                Err(Failure::usage(format!("--net {mode} and --allow contradict each other"), "leave one of them out"))
-            }
-            (Some(mode), _) => Err(Failure::usage(
-                format!("unknown network mode `{mode}`: it is one of closed, allow, open"),
-                "--net closed is the default",
-            )),
+    /// The policy that `--policy` names: a layer of its own, whose lines can be told, or in JSON without lines.
+    fn named_policy(&self) -> Result<(Option<LayerText>, Policy), Failure> {
+        let Some(path) = &self.policy else { return Ok((None, Policy::default())) };
+        let text = fs_err::read_to_string(path).map_err(|error| {
+            Failure::usage(format!("cannot read the policy: {error}"), "--policy FILE, in TOML or JSON")
+        })?;
+        if path.extension().is_none_or(|extension| extension != "json") {
+            let layer = LayerText { origin: Origin::Given, path: path.clone(), text };
+            return Ok((Some(layer), Policy::default()));
         }
+        let policy = Policy::from_json(&text).map_err(|error| {
+            let hint = error.hint().unwrap_or_else(|| "`ringfence config schema` prints what can be set".to_owned());
+            Failure::usage(format!("cannot use the policy in `{}`: {}", path.display(), ringfence::chain(&error)), hint)
+        })?;
+        Ok((None, policy))
     }
+}
 
-    fn named_policy(&self) -> Result<Policy, Failure> {
-        let wrong = |what: &str, error: &dyn std::error::Error| {
-            Failure::usage(
-                format!("{what}: {}", ringfence::chain(error)),
-                "`ringfence config schema` prints what a policy may say",
-            )
-        };
-        if let Some(json) = &self.policy_json {
-            return Policy::from_json(json).map_err(|error| wrong("cannot read --policy-json", &error));
-        }
-        let Some(path) = &self.policy else { return Ok(Policy::default()) };
-        let name = path.display().to_string();
-        let text = fs_err::read_to_string(path)
-            .map_err(|error| Failure::usage(error.to_string(), "give the path of a policy file"))?;
-        let is_json = path.extension().is_some_and(|extension| extension == "json");
-        let parsed = if is_json { Policy::from_json(&text) } else { Policy::from_toml(&text) };
-        parsed.map_err(|error| wrong(&name, &error))
+/// Makes a directory the working directory, and returns where it really is.
+fn enter(directory: &Path) -> Result<PathBuf, Failure> {
+    std::env::set_current_dir(directory).and_then(|()| std::env::current_dir()).map_err(|error| {
+        Failure::usage(format!("cannot enter `{}`: {error}", directory.display()), "name a directory that exists")
+    })
+}
+
+fn extend<T: Clone>(into: &mut Option<Vec<T>>, from: &[T]) {
+    if !from.is_empty() {
+        into.get_or_insert_default().extend_from_slice(from);
     }
 }

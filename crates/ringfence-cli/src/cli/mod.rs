@@ -1,18 +1,28 @@
 //! The commands, one file each.
 
+mod attempt;
+mod audit;
+mod config;
+mod doctor;
 mod flags;
+mod generate;
+mod prove;
 mod run;
+mod wrap;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::report::Failure;
+use crate::answer::Form;
+use crate::report::{Failure, listen};
 
 /// Runs an agent's commands behind one policy, enforced or refused.
 #[derive(Debug, Parser)]
 #[command(name = "ringfence", version, propagate_version = true, disable_help_subcommand = true)]
-struct Arguments {
+pub(crate) struct Arguments {
     /// Says more: once for what happens, twice for why.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     verbose: u8,
@@ -23,18 +33,90 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::Run),
+    Doctor(doctor::Doctor),
+    Wrap(wrap::Wrap),
+    Unwrap(wrap::Unwrap),
+    Config(config::ConfigArguments),
+    Audit(audit::Audit),
+    Completions(generate::Completions),
+    #[command(hide = true)]
+    Attempt(attempt::Attempt),
+    #[command(hide = true)]
+    Generate(generate::Generate),
 }
 
 /// Reads the command line, does what it says, and returns what to exit with.
 pub(crate) fn run() -> ExitCode {
-    let arguments = Arguments::parse();
-    let host = match flags::host() {
-        Ok(host) => host,
-        Err(failure) => return failure.print(),
-    };
-    crate::report::listen(arguments.verbose, host.text("RINGFENCE_LOG"));
-    let done: Result<ExitCode, Failure> = match arguments.command {
-        Command::Run(command) => command.run(host),
-    };
-    done.unwrap_or_else(|failure| failure.print())
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let wants_json = words.iter().take_while(|word| *word != "--").any(|word| word == "--json");
+    match parse(words) {
+        Ok(arguments) => {
+            let form = arguments.command.form();
+            arguments.carry_out().unwrap_or_else(|failure| failure.tell(form))
+        }
+        Err(failure) => failure.tell(Form::asked(wants_json)),
+    }
+}
+
+/// Understands a command line. Help and the version are answered here and now.
+pub(crate) fn parse(words: Vec<OsString>) -> Result<Arguments, Failure> {
+    Arguments::try_parse_from(&words).map_err(|error| {
+        if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+            error.exit();
+        }
+        Failure::misunderstood(&error, help(&words))
+    })
+}
+
+/// The command that explains the one that `words` call.
+fn help(words: &[OsString]) -> String {
+    let root = Arguments::command();
+    let (mut command, mut path) = (&root, "ringfence".to_owned());
+    for word in words.iter().skip(1) {
+        if let Some(inner) = command.find_subcommand(word) {
+            command = inner;
+            path = format!("{path} {}", inner.get_name());
+        }
+    }
+    format!("{path} --help")
+}
+
+impl Arguments {
+    fn carry_out(self) -> Result<ExitCode, Failure> {
+        let host = flags::host()?;
+        listen(self.verbose, host.text("RINGFENCE_LOG"))?;
+        match self.command {
+            Command::Run(command) => command.run(host),
+            Command::Doctor(command) => command.run(host),
+            Command::Wrap(command) => command.run(host),
+            Command::Unwrap(command) => command.run(),
+            Command::Config(command) => command.run(host),
+            Command::Audit(command) => command.run(host),
+            Command::Completions(command) => command.run(),
+            Command::Generate(command) => command.run(),
+            Command::Attempt(command) => command.run(),
+        }
+    }
+}
+
+impl Command {
+    fn form(&self) -> Form {
+        Form::asked(match self {
+            Command::Run(command) => command.json,
+            Command::Doctor(command) => command.json,
+            Command::Config(command) => command.is_json(),
+            Command::Audit(command) => command.json,
+            _ => false,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Arguments::command().debug_assert();
+    }
 }

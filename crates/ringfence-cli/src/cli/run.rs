@@ -1,15 +1,21 @@
 //! `ringfence run`.
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
 use clap::Args;
-use ringfence::{Command, Engine, ExecutionResult, Host, Records, RunError, Settings};
+use ringfence::{Command, Engine, ExecutionResult, Host, Plan, Records, Settings};
 
 use super::flags::PolicyFlags;
+use crate::answer::{print, print_json};
 use crate::report::{Failure, warn};
+
+const EXAMPLES: &str = "\
+Examples:
+  ringfence run -- make test
+  ringfence run --net open --env API_KEY -- my-agent
+  ringfence run --json --time 30s --memory 512M -- python3 script.py";
 
 /// Runs one command behind a policy that is enforced or refused.
 ///
@@ -17,9 +23,8 @@ use crate::report::{Failure, warn};
 /// command's own. Exit codes of ringfence itself: 2 usage, 124 deadline, 125 the sandbox failed, 126 not
 /// executable, 127 not found, 128+n signal.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Run {
-    #[command(flatten)]
-    policy: PolicyFlags,
     /// Passes an open descriptor on under the same number; repeatable.
     #[arg(long, value_name = "N")]
     fd: Vec<i32>,
@@ -28,10 +33,13 @@ pub(crate) struct Run {
     dry_run: bool,
     /// Captures the output and prints a result object.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
     /// The command and its arguments.
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
+    // Last: its heading goes on to whatever follows.
+    #[command(flatten)]
+    policy: PolicyFlags,
 }
 
 impl Run {
@@ -41,28 +49,28 @@ impl Run {
         let (program, arguments) = self.command.split_first().expect("clap requires a command");
         let command = Command::new(program).arguments(arguments);
         let engine = Engine::in_this_process(settings);
-        let policy = engine.settings().policy.clone();
+        let policy = &engine.settings().policy;
         if self.dry_run {
             return self.describe(&engine, &command);
         }
         if self.json {
-            let result = engine.run_captured(&policy, &command, passed)?;
+            let result = engine.run_captured(policy, &command, passed)?;
             keep(engine.settings(), &command, &result);
             print_json(&result)?;
             return Ok(ExitCode::SUCCESS);
         }
-        let attached = engine.run_attached(&policy, &command, passed)?;
-        for planted in &attached.result.meta.planted {
-            warn(&format!("the run made `{planted}`, which programs on the host may act on; look at it first"));
-        }
+        let attached = engine.run_attached(policy, &command, passed)?;
+        tell(&attached.result);
         keep(engine.settings(), &command, &attached.result);
         Ok(attached.status.code().into())
     }
 
     fn passed(&self) -> Result<Vec<(i32, OwnedFd)>, Failure> {
         let pass = |number: &i32| {
-            let wrong =
-                |why: String| Failure::usage(format!("cannot pass descriptor {number}: {why}"), "--fd 3 3<FILE");
+            let wrong = |why: String| {
+                let hint = "open it for ringfence: ringfence run --fd 3 -- COMMAND 3<FILE";
+                Failure::usage(format!("cannot pass descriptor {number}: {why}"), hint)
+            };
             if !(3..=ringfence::HIGHEST_DESCRIPTOR).contains(number) {
                 return Err(wrong(format!("it is not from 3 to {}", ringfence::HIGHEST_DESCRIPTOR)));
             }
@@ -74,7 +82,9 @@ impl Run {
 
     fn describe(&self, engine: &Engine, command: &Command) -> Result<ExitCode, Failure> {
         let policy = &engine.settings().policy;
-        let (plan, because) = engine.plan(policy, command)?;
+        let (mut plan, because) = engine.plan(policy, command)?;
+        // A value may be a secret; that it is set is not.
+        plan.policy.env.set.values_mut().for_each(|value| *value = "***".to_owned());
         if self.json {
             let words = engine.words(policy, command)?;
             let mut value = serde_json::json!({ "plan": plan, "chosen_because": because });
@@ -82,48 +92,44 @@ impl Run {
                 value["bwrap_argv"] = words.into();
             }
             print_json(&value)?;
-            return Ok(ExitCode::SUCCESS);
+        } else {
+            print(&described(&plan, &because))?;
         }
-        let mut text = format!("backend: {} ({})\nbecause: {because}\nheld:\n", plan.backend, plan.summary);
-        for (clause, support) in &plan.held {
-            text.push_str(&format!("  {:<14} {support}\n", clause.name()));
-        }
-        print(&text)?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// Keeps a record, if the settings want one. A run that happened is not undone by a record that could not be
-/// written: it is said.
+fn described(plan: &Plan, because: &str) -> String {
+    let mut text = format!("backend: {} ({})\nbecause: {because}\nheld:\n", plan.backend, plan.summary);
+    for (clause, support) in &plan.held {
+        text.push_str(&format!("  {:<14} {support}\n", clause.name()));
+    }
+    let policy = toml::to_string(&plan.policy).expect("a policy is made of tables and plain values");
+    text.push_str("policy:\n");
+    for line in policy.lines() {
+        let indent = if line.is_empty() { "" } else { "  " };
+        text.push_str(&format!("{indent}{line}\n"));
+    }
+    text
+}
+
+/// Tells what the command itself could not.
+fn tell(result: &ExecutionResult) {
+    let limits = &result.meta.limits;
+    if let (true, Some(time)) = (result.timed_out, limits.time) {
+        warn(&format!("the deadline of {time} passed: every process of the run was ended"));
+    }
+    if let (true, Some(memory)) = (result.oom_killed, limits.memory) {
+        warn(&format!("the memory limit of {memory} was reached, and a process of the run was ended"));
+    }
+    for planted in &result.meta.planted {
+        warn(&format!("the run made `{planted}`, which programs on the host may act on; look at it first"));
+    }
+}
+
+/// Keeps a record. A run that happened is not undone by a record that could not be written: it is said.
 fn keep(settings: &Settings, command: &Command, result: &ExecutionResult) {
-    if !settings.audit.store.wants(result) {
-        return;
-    }
-    let passed = settings.policy.env.pass.iter().flatten().filter_map(|name| settings.host.text(name));
-    let set = settings.policy.env.set.values().map(String::as_str);
-    let secrets: Vec<String> = passed.chain(set).map(str::to_owned).collect();
-    if let Err(error) = Records::at(&settings.audit.dir).append(command, result.clone(), &secrets) {
-        warn(&format!("no record was kept: {}", ringfence::chain(&error)));
-    }
-}
-
-/// Prints an answer; a reader that went away is not an error.
-pub(crate) fn print(text: &str) -> Result<(), Failure> {
-    match std::io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(RunError::Watch { source: error }.into()),
-        _ => Ok(()),
-    }
-}
-
-/// Prints an answer as one line of JSON, without ever holding it whole.
-pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
-    let mut out = std::io::BufWriter::with_capacity(64 * 1024, std::io::stdout().lock());
-    match serde_json::to_writer(&mut out, value)
-        .map_err(std::io::Error::from)
-        .and_then(|()| writeln!(out))
-        .and_then(|()| out.flush())
-    {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(RunError::Watch { source: error }.into()),
-        _ => Ok(()),
+    if let Err(error) = Records::keep(settings, command, result) {
+        warn(&format!("no record was kept: {}; {}", ringfence::chain(&error), error.hint()));
     }
 }

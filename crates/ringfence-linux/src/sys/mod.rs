@@ -3,6 +3,7 @@
 //! This is the only module with unsafe code. `rustix` wraps what it can; here is the rest.
 #![expect(unsafe_code, reason = "the one place where system calls without a safe wrapper are made")]
 
+pub mod attempt;
 pub mod landlock;
 pub mod mount;
 pub mod network;

@@ -25,6 +25,9 @@ pub(super) struct Bwrap;
 /// Parts of `/proc` that bubblewrap leaves readable and that tell of the host.
 const PROC_HIDDEN: [&str; 3] = ["/proc/kcore", "/proc/keys", "/proc/timer_list"];
 
+/// Parts of `/proc` that bubblewrap leaves writable, and through which root's user id alone steers the host's kernel.
+const PROC_PROTECTED: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
 impl Backend for Bwrap {
     fn capabilities(&self, question: &Question<'_>) -> Result<Capabilities, Unavailable> {
         let program = find(question.host)?;
@@ -81,7 +84,7 @@ impl Backend for Bwrap {
         let (command, passed) = arguments.command(&program, site.command).map_err(failed("bubblewrap's arguments"))?;
         Ok(Preparation {
             exec: exec(&command, sight.variables, "/".into())?,
-            confinement: Confinement::Bare,
+            confinement: Confinement::Delegated,
             passed,
             described,
             needs_group: false,
@@ -193,6 +196,9 @@ impl Arguments {
         for path in PROC_HIDDEN.into_iter().filter(|path| Path::new(path).exists()) {
             self.cover(path.into())?;
         }
+        for path in PROC_PROTECTED.into_iter().filter(|path| Path::new(path).exists()) {
+            self.push(["--ro-bind", path, path]);
+        }
         self.push(["--remount-ro", "/"]);
         let filter = self.data(&Filter::build(Profile { sockets: Sockets::Private }).to_bytes())?;
         self.push([OsString::from("--seccomp"), filter]);
@@ -209,7 +215,12 @@ fn on_host(view: &View, inside: &Path) -> OsString {
         _ => None,
     });
     let deepest = mounts.max_by_key(|(_, destination, _)| destination.components().count());
-    deepest.map_or_else(|| inside.into(), |(source, _, rest)| source.join(rest)).into_os_string()
+    match deepest {
+        None => inside.into(),
+        // A file that is mounted itself: joined with nothing it would end with a slash, and be no file.
+        Some((source, _, rest)) if rest.as_os_str().is_empty() => source.into(),
+        Some((source, _, rest)) => source.join(rest).into_os_string(),
+    }
 }
 
 /// Words as `--args` reads them: each ended by a NUL byte.
@@ -272,7 +283,7 @@ fn preflight(program: &Path, question: &Question<'_>) -> Result<(), Unavailable>
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
     let launch = Launch {
         exec: exec(&trial, [], "/".into()).map_err(|error| unavailable(error.to_string()))?,
-        confinement: Confinement::Bare,
+        confinement: Confinement::Delegated,
         terminal: Terminal::Detached,
     };
     let files = Files { stdio: [None, None, Some(writer)], terminal: None, passed };

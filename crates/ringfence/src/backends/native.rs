@@ -208,15 +208,22 @@ fn with_landlock_alone(abi: u32, because: &str, question: &Question<'_>) -> Vec<
     });
     let needs_namespaces =
         |what: &str| Support::absent(format!("{what}; user namespaces do not work here: {because}"), &fix);
-    let filesystem = if abi >= 3 {
-        Support::enforced("landlock")
+    // Neither stat(2) nor chmod(2), chown(2), utime(2) and setxattr(2) are Landlock's business (landlock(7)).
+    let filesystem = Support::weaker(if abi >= 3 {
+        "files outside can be looked up, and the user's own changed in mode and time; the user's terminals can be opened"
     } else {
-        Support::weaker("the kernel's Landlock is too old to keep files outside from being truncated")
-    };
+        "files outside can be looked up, the user's own changed in mode and time, and, with this old Landlock, truncated"
+    });
     let processes = if abi >= ABI_WITH_SCOPES {
-        Support::weaker("names and arguments of the host's processes can be read")
+        Support::weaker("names and arguments of the host's processes can be read, and limits of the user's own be changed")
     } else {
         Support::weaker("processes of the same user can be signalled, and all can be listed")
+    };
+    // connect(2) to a path is not Landlock's business; without a network, no socket can be made to do it with.
+    let ipc = if matches!(question.policy.network, Some(Network::Open)) {
+        "with an open network, Unix sockets of the host can be reached by path: an ssh-agent's, a container engine's"
+    } else {
+        "System V shared memory and queues of the same user can be reached"
     };
     let cleanup = if question.clauses.contains(&Clause::Cleanup) {
         limits::cleanup_of_a_tree()
@@ -230,7 +237,7 @@ fn with_landlock_alone(abi: u32, because: &str, question: &Question<'_>) -> Vec<
         (Clause::Network, Support::enforced("seccomp: no socket can be made")),
         (Clause::Egress, no_allowlists()),
         (Clause::Processes, processes),
-        (Clause::Ipc, Support::weaker("System V shared memory and queues of the same user can be reached")),
+        (Clause::Ipc, Support::weaker(ipc)),
         (Clause::Privilege, Support::enforced("no_new_privs+no capabilities")),
         (Clause::Kernel, Support::enforced("seccomp")),
         (Clause::Terminal, Support::enforced("seccomp")),

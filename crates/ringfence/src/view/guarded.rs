@@ -15,6 +15,10 @@ use crate::workspace::ResolvedWorkspace;
 /// What of a repository makes the host run code.
 const OF_A_REPOSITORY: [&str; 2] = ["hooks", "config"];
 
+/// Has git take hooks and configuration from another directory (gitrepository-layout(5)). Ordinary repositories have
+/// none, and nothing can keep one from being made beside what git itself makes: it is reported.
+const REDIRECTION: &str = ".git/commondir";
+
 /// The guarded paths of one workspace.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Guarded {
@@ -43,6 +47,9 @@ impl Guarded {
 
         for path in protect.iter().filter_map(PathGlob::as_literal) {
             guarded.protect(workspace, path);
+        }
+        if protect.iter().filter_map(PathGlob::as_literal).any(|path| path.starts_with(".git")) {
+            guarded.protect(workspace, Path::new(REDIRECTION));
         }
         for path in hide.iter().filter_map(PathGlob::as_literal) {
             guarded.hide(workspace, path);

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 use ringfence_core::{Plan, Policy};
 use ringfence_linux::{Access, Entry, View};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 
 use crate::Host;
 use crate::workspace::ResolvedWorkspace;
@@ -160,9 +161,16 @@ fn under_system(path: &Path) -> bool {
     is_reserved(path) || SYSTEM.iter().chain(&["/etc", "/tmp"]).any(|system| path.starts_with(system))
 }
 
+/// Whether a path exists and no component of it is a symbolic link; one system call tells.
+fn is_resolved(path: &Path) -> bool {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS).is_ok()
+}
+
 /// Whether a path of the host can be seen at the same place inside.
 fn is_visible(view: &View, path: &Path) -> bool {
-    let Ok(resolved) = fs_err::canonicalize(path) else { return false };
+    let resolved = if is_resolved(path) { Ok(path.to_path_buf()) } else { fs_err::canonicalize(path) };
+    let Ok(resolved) = resolved else { return false };
     let shown = |path: &Path| {
         view.entries.iter().any(|entry| match entry {
             Entry::Bind { source, destination, .. } => source == destination && path.starts_with(destination),

@@ -89,7 +89,7 @@ pub(super) fn readable(host: &Host, home: &Path) -> BTreeSet<PathBuf> {
         }
     }
     // Only what is really there, and not by way of a link to somewhere else.
-    readable.retain(|path| fs_err::canonicalize(path).is_ok_and(|resolved| resolved == *path));
+    readable.retain(|path| super::is_resolved(path));
     without_nested(readable)
 }
 

@@ -1,0 +1,31 @@
+//! `ringfence attempt`: what `ringfence doctor --prove` runs inside a sandbox.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use ringfence::prove;
+
+use crate::answer::print_json;
+use crate::report::Failure;
+
+/// Tries to break one promise and says how far it got; a proof runs it inside a sandbox.
+#[derive(Debug, Args)]
+pub(crate) struct Attempt {
+    /// What is tried.
+    name: String,
+    /// What is to be found on the host, in JSON.
+    #[arg(long, value_name = "JSON", default_value = "{}")]
+    context: String,
+    /// Tells this process from others in a list of processes.
+    #[arg(long, value_name = "MARK")]
+    mark: Option<String>,
+}
+
+impl Attempt {
+    pub(crate) fn run(self) -> Result<ExitCode, Failure> {
+        let observation = prove::attempt(&self.name, &self.context)
+            .map_err(|error| Failure::usage(ringfence::chain(&error), "`ringfence doctor --prove` runs all of them"))?;
+        print_json(&observation)?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -1,0 +1,78 @@
+//! `ringfence config`.
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use ringfence::Host;
+use ringfence_core::settings::{Explained, Source, schema};
+
+use super::flags::PolicyFlags;
+use crate::answer::{print, print_json};
+use crate::report::Failure;
+
+/// Shows the settings, and what can be set.
+#[derive(Debug, Args)]
+pub(crate) struct ConfigArguments {
+    #[command(subcommand)]
+    command: ConfigCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    Explain(Box<Explain>),
+    /// Prints the JSON Schema of a configuration file.
+    Schema,
+}
+
+/// Prints every effective value with its source.
+///
+/// The flags of a policy are accepted, to see what they would do.
+#[derive(Debug, Args)]
+struct Explain {
+    /// Prints a list of objects.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    policy: PolicyFlags,
+}
+
+impl ConfigArguments {
+    pub(super) fn is_json(&self) -> bool {
+        matches!(&self.command, ConfigCommand::Explain(explain) if explain.json)
+    }
+
+    pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
+        match self.command {
+            ConfigCommand::Explain(explain) => explain.run(host)?,
+            ConfigCommand::Schema => print(&pretty(&schema()))?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Explain {
+    fn run(&self, host: Host) -> Result<(), Failure> {
+        let explained = self.policy.settings(host)?.explain();
+        if self.json {
+            let objects = explained.iter().map(|Explained { key, value, sources }| {
+                let sources: Vec<_> = sources.iter().map(Source::to_string).collect();
+                serde_json::json!({ "key": key, "value": value, "sources": sources })
+            });
+            return print_json(&objects.collect::<Vec<_>>());
+        }
+        let widest = |width: fn(&Explained) -> usize| explained.iter().map(width).max().unwrap_or_default();
+        let key_width = widest(|explained| explained.key.len());
+        let value_width = widest(|explained| explained.value.chars().count()).min(40);
+        let mut text = String::new();
+        for Explained { key, value, sources } in &explained {
+            let sources: Vec<_> = sources.iter().map(Source::to_string).collect();
+            text.push_str(&format!("{key:<key_width$}  {value:<value_width$}  {}\n", sources.join(", ")));
+        }
+        print(&text)
+    }
+}
+
+/// JSON for people, and for files that are kept.
+pub(super) fn pretty(value: &serde_json::Value) -> String {
+    format!("{value:#}\n")
+}

@@ -1,0 +1,109 @@
+//! `ringfence doctor`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use ringfence::doctor::{Examination, Finding, Surroundings, examine, look_around};
+use ringfence::{Backend, Choice, Clause, Engine, Host, Plan, RunError, Support, chain};
+
+use super::flags::PolicyFlags;
+use crate::answer::{Form, print, print_json};
+use crate::report::Failure;
+
+/// Shows what each backend can enforce here, found by trying it, and what to do about the rest.
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    /// Tries to break every promise in real sandboxes of the policy; exits with 1 if one that is claimed breaks.
+    #[arg(long)]
+    prove: bool,
+    /// Keeps what was proved, as JSON.
+    #[arg(long, value_name = "FILE", requires = "prove")]
+    certificate: Option<PathBuf>,
+    /// Prints an object: the findings, or with --prove the certificate.
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    policy: PolicyFlags,
+}
+
+impl Doctor {
+    pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
+        let engine = Engine::in_this_process(self.policy.settings(host)?);
+        if self.prove {
+            return super::prove::run(&engine, Form::asked(self.json), self.certificate.as_deref());
+        }
+        let surroundings = look_around(&engine);
+        let examined = examine(&engine, self.only());
+        let preflight = engine.preflight();
+        if self.json {
+            let chosen = match &preflight {
+                Ok(plan) => serde_json::json!({ "backend": plan.backend, "summary": plan.summary }),
+                Err(error) => serde_json::json!({ "error": chain(error), "hints": error.hints() }),
+            };
+            let value = serde_json::json!({ "host": surroundings, "backends": examined, "effective": chosen });
+            print_json(&value)?;
+        } else {
+            print(&written(&surroundings, &examined, &preflight))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn only(&self) -> Option<Backend> {
+        match self.policy.chosen()? {
+            Choice::Only(backend) => Some(backend),
+            Choice::Auto => None,
+        }
+    }
+}
+
+fn written(surroundings: &Surroundings, examined: &[Examination], preflight: &Result<Plan, RunError>) -> String {
+    let landlock = match surroundings.landlock_abi {
+        0 => "none".to_owned(),
+        abi => format!("ABI {abi}"),
+    };
+    let container = match &surroundings.container {
+        Some(found) => format!("{} ({})", found.name, found.evidence),
+        None => "none detected".to_owned(),
+    };
+    let mut text = format!("kernel     {}\nlandlock   {landlock}\ncontainer  {container}\n", surroundings.kernel);
+    for examination in examined {
+        text.push('\n');
+        text.push_str(&one(examination));
+    }
+    text.push('\n');
+    match preflight {
+        Ok(plan) => text.push_str(&format!("your settings run on {} ({})\n", plan.backend, plan.summary)),
+        Err(error) => {
+            text.push_str(&format!("your settings run nowhere: {}\n", chain(error)));
+            text.extend(error.hints().iter().map(|hint| format!("hint: {hint}\n")));
+        }
+    }
+    text
+}
+
+fn one(examination: &Examination) -> String {
+    let backend = examination.backend;
+    let (summary, clauses) = match &examination.finding {
+        Finding::Unavailable { why, fix } => return format!("{backend}: does not work here: {why}\nhint: {fix}\n"),
+        Finding::Works { summary, clauses } => (summary, clauses),
+    };
+    let mut text = format!("{backend}: {summary}\n");
+    // What many clauses lack for one reason is said once.
+    let mut missing: Vec<(&str, &str, Vec<Clause>)> = Vec::new();
+    for (clause, support) in clauses {
+        match support {
+            Support::Enforced { by } => text.push_str(&format!("  held    {:<14} {by}\n", clause.name())),
+            Support::Weaker { how } => text.push_str(&format!("  weaker  {:<14} {how}\n", clause.name())),
+            Support::Absent { why, fix } => match missing.iter_mut().find(|(other, ..)| other == why) {
+                Some((_, _, clauses)) => clauses.push(*clause),
+                None => missing.push((why, fix, vec![*clause])),
+            },
+        }
+    }
+    for (why, fix, clauses) in missing {
+        let names: Vec<_> = clauses.into_iter().map(Clause::name).collect();
+        text.push_str(&format!("  absent  {}: {why}\n          hint: {fix}\n", names.join(", ")));
+    }
+    text
+}

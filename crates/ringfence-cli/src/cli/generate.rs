@@ -1,0 +1,134 @@
+//! `ringfence completions`, and what else is made from the description of the command line.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory, ValueEnum};
+use clap_complete::Shell;
+use ringfence_core::settings::{KEYS, Key};
+
+use super::Arguments;
+use super::config::pretty;
+use crate::answer::print;
+use crate::report::Failure;
+
+/// What the foot of a man page says.
+const SOURCE: &str = concat!("ringfence ", env!("CARGO_PKG_VERSION"));
+
+/// Prints the completions of a shell.
+#[derive(Debug, Args)]
+pub(crate) struct Completions {
+    /// Which shell.
+    shell: KnownShell,
+}
+
+/// Writes man pages, completions and references into a directory.
+#[derive(Debug, Args)]
+pub(crate) struct Generate {
+    /// The directory.
+    directory: PathBuf,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum KnownShell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+impl KnownShell {
+    /// The shell, and the name under which it looks for a file of completions.
+    const fn file(self) -> (Shell, &'static str) {
+        match self {
+            KnownShell::Bash => (Shell::Bash, "ringfence.bash"),
+            KnownShell::Zsh => (Shell::Zsh, "_ringfence"),
+            KnownShell::Fish => (Shell::Fish, "ringfence.fish"),
+        }
+    }
+
+    fn completions(self) -> String {
+        let mut bytes = Vec::new();
+        clap_complete::generate(self.file().0, &mut Arguments::command(), "ringfence", &mut bytes);
+        String::from_utf8(bytes).expect("completions are text")
+    }
+}
+
+impl Completions {
+    pub(crate) fn run(self) -> Result<ExitCode, Failure> {
+        print(&self.shell.completions())?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Generate {
+    pub(crate) fn run(self) -> Result<ExitCode, Failure> {
+        self.write().map_err(|error| Failure::failed(error.to_string(), "name a directory that can be written"))?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn write(&self) -> io::Result<()> {
+        for shell in KnownShell::value_variants() {
+            self.file(&Path::new("completions").join(shell.file().1), shell.completions())?;
+        }
+        let mut command = Arguments::command().term_width(100);
+        command.build();
+        let mut commands = Vec::new();
+        collect(&command, &mut commands);
+        for command in &commands {
+            let mut page = Vec::new();
+            let man = clap_mangen::Man::new((*command).clone()).source(SOURCE);
+            man.render(&mut page)?;
+            self.file(&Path::new("man").join(man.get_filename()), page)?;
+        }
+        self.file(Path::new("reference/cli.md"), reference(&commands))?;
+        self.file(Path::new("reference/variables.md"), variables())?;
+        self.file(Path::new("reference/policy.schema.json"), pretty(&ringfence_core::policy::schema()))?;
+        self.file(Path::new("reference/config.schema.json"), pretty(&ringfence_core::settings::schema()))
+    }
+
+    fn file(&self, name: &Path, contents: impl AsRef<[u8]>) -> io::Result<()> {
+        let path = self.directory.join(name);
+        fs_err::create_dir_all(path.parent().unwrap_or(&path))?;
+        fs_err::write(path, contents)
+    }
+}
+
+/// A command and those below it that are shown, in their order.
+fn collect<'a>(command: &'a clap::Command, into: &mut Vec<&'a clap::Command>) {
+    into.push(command);
+    command.get_subcommands().filter(|command| !command.is_hide_set()).for_each(|command| collect(command, into));
+}
+
+/// What `--help` says of every command.
+fn reference(commands: &[&clap::Command]) -> String {
+    let mut text = "# Commands\n".to_owned();
+    for command in commands {
+        let mut command = (*command).clone();
+        let name = command.get_bin_name().unwrap_or("ringfence").to_owned();
+        let help = command.render_long_help().to_string();
+        let lines: Vec<_> = help.trim().lines().map(str::trim_end).collect();
+        text.push_str(&format!("\n## {name}\n\n```text\n{}\n```\n", lines.join("\n")));
+    }
+    text
+}
+
+/// Every key with its flag and its variable.
+fn variables() -> String {
+    let mut text = "# Keys, flags and variables\n\n\
+        A later place wins: the system's file, the user's file, the project's file (which may only narrow), variables, \
+        a policy given by `--policy`, flags. `ringfence config explain` shows what holds, and why.\n\n\
+        | key | flag | variable | its value |\n|---|---|---|---|\n"
+        .to_owned();
+    for Key { name, flag, variable } in KEYS {
+        let code = |word: Option<&str>| word.map_or(String::new(), |word| format!("`{word}`"));
+        let (flag, value) = (code(flag), variable.map_or("", |variable| variable.value));
+        let variable = code(variable.map(|variable| variable.name));
+        text.push_str(&format!("| `{name}` | {flag} | {variable} | {value} |\n"));
+    }
+    text.push_str(
+        "\n`RINGFENCE_LOG` says how much is told on standard error: `warn`, `info`, `debug`, or by module, as in \
+         `ringfence_linux=trace,warn`.\n",
+    );
+    text
+}

@@ -1,0 +1,119 @@
+//! Appetite without end: each attempt takes more than the limit that it is run under.
+
+use std::io::{self, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use ringfence_core::Clause::{Cleanup, Cpus, Memory, Output, ProcessCount, Time, Tmp};
+
+use super::{Attempt, denied, empty_handed};
+use crate::sys::attempt::own_processor_time;
+
+/// How much the attempts take; what they are limited to must be well below it.
+#[derive(Debug)]
+pub struct Appetite;
+
+impl Appetite {
+    /// Bytes of memory.
+    pub const MEMORY: usize = 256 << 20;
+    /// Processes.
+    pub const PROCESSES: usize = 48;
+    /// Bytes of output.
+    pub const OUTPUT: usize = 2 << 20;
+    /// Bytes in a temporary directory.
+    pub const TEMPORARY: usize = 8 << 20;
+    /// Time.
+    pub const TIME: Duration = Duration::from_millis(1500);
+    /// How long an attempt that must be ended would go on.
+    pub const LINGER: Duration = Duration::from_secs(60);
+    /// The share of a processor that a process gets without a limit, even on a busy host.
+    pub const SHARE: f64 = 0.45;
+}
+
+pub(super) const ATTEMPTS: &[Attempt] = &[
+    denied("exhaust-memory", Memory, "use more memory than the limit", |_| {
+        let mut memory = vec![0u8; Appetite::MEMORY];
+        for page in memory.chunks_mut(4096) {
+            page[0] = 1;
+        }
+        Ok(format!("{} bytes were used", std::hint::black_box(memory).len()))
+    }),
+    denied("exhaust-processes", ProcessCount, "start more processes than the limit", |_| {
+        let mut children = Vec::new();
+        let started = (0..Appetite::PROCESSES).try_for_each(|_| {
+            children.push(linger("", Life::Attached)?);
+            io::Result::Ok(())
+        });
+        for mut child in children {
+            let _ = child.kill(); // it may have ended meanwhile
+            let _ = child.wait(); // as above
+        }
+        started.map(|()| format!("{} were started", Appetite::PROCESSES))
+    }),
+    denied("exhaust-processor", Cpus, "use more processor time than the limit", |_| {
+        let (begun, used) = (Instant::now(), own_processor_time());
+        while begun.elapsed() < Appetite::TIME {
+            std::hint::black_box((0..1000u64).sum::<u64>());
+        }
+        let share = (own_processor_time() - used).as_secs_f64() / begun.elapsed().as_secs_f64();
+        if share > Appetite::SHARE {
+            Ok("a whole share of a processor was used".to_owned())
+        } else {
+            Err(empty_handed("less than a share of a processor was to be had"))
+        }
+    }),
+    denied("exhaust-output", Output, "write more output than is kept", |_| {
+        let line = [b'x'; 4096];
+        let mut out = io::stdout().lock();
+        (0..Appetite::OUTPUT / line.len()).try_for_each(|_| out.write_all(&line))?;
+        writeln!(out).map(|()| "it was written".to_owned())
+    }),
+    denied("exhaust-temporary-files", Tmp, "fill /tmp beyond the limit", |context| {
+        let directory = std::env::var_os("TMPDIR").map_or_else(|| "/tmp".into(), std::path::PathBuf::from);
+        let path = directory.join(&context.name);
+        let filled = fs_err::write(&path, vec![0; Appetite::TEMPORARY]);
+        let _ = fs_err::remove_file(&path); // it may not have been made
+        filled.map(|()| format!("{} bytes were written", Appetite::TEMPORARY))
+    }),
+    denied("ignore-deadline", Time, "go on after the deadline", |_| {
+        std::thread::sleep(Appetite::TIME);
+        Ok("it went on".to_owned())
+    }),
+    denied("outlive-success", Cleanup, "leave a background process behind after success", |context| {
+        linger(&context.mark, Life::Attached).map(|_| "it was left behind".to_owned())
+    }),
+    denied("outlive-success-as-daemon", Cleanup, "leave a daemon in a session of its own behind", |context| {
+        linger(&context.mark, Life::Daemon).map(|_| "it was left behind".to_owned())
+    }),
+    denied("outlive-deadline", Cleanup, "leave a daemon behind when the deadline ends the run", |context| {
+        linger(&context.mark, Life::Daemon)?;
+        std::thread::sleep(Appetite::TIME);
+        Ok("it was left behind".to_owned())
+    }),
+    denied("outlive-supervisor", Cleanup, "go on after ringfence was killed with SIGKILL", |_| {
+        std::thread::sleep(Appetite::LINGER);
+        Ok("it went on".to_owned())
+    }),
+];
+
+/// How a lingering process is tied to the one that starts it.
+#[derive(Clone, Copy)]
+enum Life {
+    Attached,
+    Daemon,
+}
+
+/// Starts a process that goes on for long, and bears a mark among its arguments.
+fn linger(mark: &str, life: Life) -> io::Result<Child> {
+    let own = std::env::current_exe()?;
+    let mut command = match life {
+        Life::Attached => Command::new(own),
+        Life::Daemon => {
+            let mut command = Command::new("setsid");
+            command.arg("--fork").arg(own);
+            command
+        }
+    };
+    command.args(["attempt", "outlive-supervisor", "--mark", mark]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
+}

@@ -1,0 +1,119 @@
+//! Files of the workspace that `hide` and `protect` guard.
+//!
+//! The workspace holds `hidden.txt` and `nested/hidden.txt`, which are hidden, other names of the first, and a
+//! `.git` whose hooks and configuration are protected.
+
+use std::io::Write;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use fs_err as fs;
+use ringfence_core::Clause::{Hide, Protect};
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::{MountFlags, UnmountFlags, mount_remount, unmount};
+
+use super::files::{mode, reveal, scribble};
+use super::{Attempt, Context, denied, refused};
+
+/// Attempts to read what is hidden.
+pub(super) const HIDDEN: &[Attempt] = &[
+    denied("read-hidden", Hide, "read a hidden file by its name", |context| reveal(&at(context, "hidden.txt"))),
+    denied("read-hidden-link", Hide, "read a hidden file by a symbolic link that was there", |context| {
+        reveal(&at(context, "link-to-hidden"))
+    }),
+    denied("read-hidden-own-link", Hide, "read a hidden file by a symbolic link made inside", |context| {
+        let link = at(context, "own-link-to-hidden");
+        symlink(at(context, "hidden.txt"), &link)?;
+        reveal(&link)
+    }),
+    denied("read-hidden-other-name", Hide, "read a hidden file by its other name, a hard link", |context| {
+        reveal(&at(context, "other-name"))
+    }),
+    denied("read-hidden-own-hard-link", Hide, "read a hidden file by a hard link made inside", |context| {
+        fs::hard_link(at(context, "hidden.txt"), at(context, "own-other-name"))?;
+        reveal(&at(context, "own-other-name"))
+    }),
+    denied("read-hidden-moved", Hide, "move a hidden file to another name and read it there", |context| {
+        fs::rename(at(context, "hidden.txt"), at(context, "moved"))?;
+        reveal(&at(context, "moved"))
+    }),
+    denied("read-hidden-moved-parent", Hide, "move the directory of a hidden file and read it there", |context| {
+        fs::rename(at(context, "nested"), at(context, "moved-directory"))?;
+        reveal(&at(context, "moved-directory/hidden.txt"))
+    }),
+    denied("read-hidden-reopened", Hide, "read a hidden file by an O_PATH descriptor that is reopened", |context| {
+        let path = rustix::fs::open(at(context, "hidden.txt"), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        reveal(&PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&path))))
+    }),
+    denied("read-hidden-own-root", Hide, "read a hidden file by /proc/self/root", |context| {
+        let path = at(context, "hidden.txt");
+        reveal(&Path::new("/proc/self/root").join(path.strip_prefix("/").unwrap_or(&path)))
+    }),
+    denied("read-hidden-mode", Hide, "give oneself the right to read a hidden file", |context| {
+        let path = at(context, "hidden.txt");
+        let mut permissions = fs::metadata(&path)?.permissions();
+        std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o600);
+        fs::set_permissions(&path, permissions)?;
+        reveal(&path)
+    }),
+    refused("unmount-hidden", Hide, "unmount what covers a hidden file", &[libc::EPERM], |context| {
+        unmount(at(context, "hidden.txt"), UnmountFlags::DETACH)?;
+        Ok("it was unmounted".to_owned())
+    }),
+];
+
+/// Attempts to change what is protected.
+pub(super) const PROTECTED: &[Attempt] = &[
+    denied("write-protected", Protect, "write to a protected file", |context| scribble(&at(context, ".git/config"))),
+    denied("append-protected", Protect, "append to a protected file", |context| {
+        fs::OpenOptions::new().append(true).open(at(context, ".git/config"))?.write_all(b"x")?;
+        Ok("it was appended to".to_owned())
+    }),
+    denied("truncate-protected", Protect, "cut a protected file short", |context| {
+        fs::OpenOptions::new().write(true).truncate(true).open(at(context, ".git/config"))?;
+        Ok("it was cut".to_owned())
+    }),
+    denied("delete-protected", Protect, "delete a protected file", |context| {
+        fs::remove_file(at(context, ".git/config")).map(|()| "it was deleted".to_owned())
+    }),
+    denied("move-protected", Protect, "move a protected file away", |context| {
+        fs::rename(at(context, ".git/config"), at(context, "moved")).map(|()| "it was moved".to_owned())
+    }),
+    denied("replace-protected", Protect, "replace a protected file with another", |context| {
+        fs::write(at(context, "replacement"), "x")?;
+        fs::rename(at(context, "replacement"), at(context, ".git/config")).map(|()| "it was replaced".to_owned())
+    }),
+    denied("replace-protected-parent", Protect, "put another directory in the place of a protected one's", |context| {
+        fs::rename(at(context, ".git"), at(context, ".git2"))?;
+        fs::create_dir(at(context, ".git")).map(|()| "it was replaced".to_owned())
+    }),
+    denied("move-protected-directory", Protect, "move a protected directory away", |context| {
+        fs::rename(at(context, ".git/hooks"), at(context, "moved")).map(|()| "it was moved".to_owned())
+    }),
+    denied("create-protected", Protect, "make a file in a protected directory", |context| {
+        fs::write(at(context, ".git/hooks/post-commit"), "x").map(|()| "it was made".to_owned())
+    }),
+    denied("write-protected-link", Protect, "write to a protected file by a symbolic link made inside", |context| {
+        symlink(".git/config", at(context, "link-to-protected"))?;
+        scribble(&at(context, "link-to-protected"))
+    }),
+    denied("write-protected-hard-link", Protect, "write to a protected file by a hard link made inside", |context| {
+        fs::hard_link(at(context, ".git/config"), at(context, "other-name-of-protected"))?;
+        scribble(&at(context, "other-name-of-protected"))
+    }),
+    denied("write-protected-reopened", Protect, "reopen a descriptor of a protected file for writing", |context| {
+        let file = fs::File::open(at(context, ".git/config"))?;
+        scribble(&PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file))))
+    }),
+    denied("change-mode-protected", Protect, "change the permissions of a protected file", |context| {
+        mode(&at(context, ".git/config"))
+    }),
+    refused("remount-protected", Protect, "remount a protected directory writable", &[libc::EPERM], |context| {
+        mount_remount(at(context, ".git/hooks"), MountFlags::BIND, "")?;
+        Ok("it was remounted".to_owned())
+    }),
+];
+
+fn at(context: &Context, name: &str) -> PathBuf {
+    context.paths.workspace.join(name)
+}

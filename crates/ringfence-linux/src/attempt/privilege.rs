@@ -1,0 +1,95 @@
+//! Privileges: held, regained, or gained through a program that has them.
+
+use std::io;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use ringfence_core::Clause::Privilege;
+use rustix::process::{Gid, Pid, Resource, Rlimit, Uid, WaitId, WaitIdOptions};
+use rustix::thread::{CapabilitySet, CapabilitySets};
+
+use super::{Attempt, denied, empty_handed, impossible};
+use crate::sys::attempt;
+
+/// A user that is not the caller.
+const SOMEBODY: u32 = 54_321;
+
+pub(super) const ATTEMPTS: &[Attempt] = &[
+    denied("hold-capability", Privilege, "hold any capability", |_| capabilities(Path::new("/proc/self/status"))),
+    denied("regain-capability", Privilege, "put a capability back into one's own set", |_| {
+        let wanted = CapabilitySet::SYS_ADMIN;
+        let sets = CapabilitySets { effective: wanted, permitted: wanted, inheritable: CapabilitySet::empty() };
+        rustix::thread::set_capabilities(None, sets)?;
+        Ok("it is back".to_owned())
+    }),
+    denied("run-setuid-program", Privilege, "gain capabilities by a program with the set-user-id bit", |context| {
+        let program = context.paths.setuid.as_deref().ok_or_else(|| impossible("no such program was found"))?;
+        capabilities_of(program)
+    }),
+    denied("execute-as-root", Privilege, "gain capabilities by executing a program as user 0", |_| {
+        capabilities_of(Path::new("/bin/true"))
+    }),
+    denied("gain-privileges-later", Privilege, "leave the way open for privileges to be gained", |_| {
+        let status = fs_err::read_to_string("/proc/self/status")?;
+        match field(&status, "NoNewPrivs") {
+            Some("0") => Ok("no_new_privs is not set".to_owned()),
+            _ => Err(empty_handed("no_new_privs is set")),
+        }
+    }),
+    denied("change-user", Privilege, "become another user", |_| {
+        rustix::thread::set_thread_uid(Uid::from_raw(SOMEBODY))?;
+        Ok("it is another user".to_owned())
+    }),
+    denied("change-groups", Privilege, "join another group", |_| {
+        rustix::thread::set_thread_groups(&[Gid::from_raw(SOMEBODY)])?;
+        Ok("it is in another group".to_owned())
+    }),
+    denied("change-owner", Privilege, "give a file of the workspace to another user", |context| {
+        let path = context.paths.workspace.join("given-away");
+        fs_err::write(&path, "x")?;
+        rustix::fs::chown(&path, Some(Uid::from_raw(SOMEBODY)), None)?;
+        Ok("it has another owner".to_owned())
+    }),
+    denied("raise-priority", Privilege, "raise one's own priority", |_| {
+        rustix::process::setpriority_process(None, -5)?;
+        Ok("it was raised".to_owned())
+    }),
+    denied("raise-limit", Privilege, "raise a hard resource limit", |_| {
+        let now = rustix::process::getrlimit(Resource::Nofile);
+        let more = now.maximum.ok_or_else(|| impossible("there is no limit to raise"))? + 1;
+        rustix::process::setrlimit(Resource::Nofile, Rlimit { current: now.current, maximum: Some(more) })?;
+        Ok("it was raised".to_owned())
+    }),
+    denied("real-time", Privilege, "run in a real-time class, before everything else", |_| {
+        attempt::real_time().map(|()| "it runs in one".to_owned())
+    }),
+    denied("escape-memory-killer", Privilege, "be spared when memory runs out", |_| {
+        fs_err::write("/proc/self/oom_score_adj", "-1000").map(|()| "it will be spared".to_owned())
+    }),
+];
+
+/// The capabilities that a program has, looked at when it has ended and not been waited for.
+fn capabilities_of(program: &Path) -> io::Result<String> {
+    let mut command = Command::new(program);
+    command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn()?;
+    let id = Pid::from_child(&child);
+    rustix::process::waitid(WaitId::Pid(id), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)?;
+    let found = capabilities(Path::new(&format!("/proc/{}/status", child.id())));
+    child.wait()?;
+    found
+}
+
+fn capabilities(status: &Path) -> io::Result<String> {
+    let status = fs_err::read_to_string(status)?;
+    match field(&status, "CapEff") {
+        Some(none) if none.bytes().all(|byte| byte == b'0') => Err(empty_handed("there is none")),
+        Some(some) => Ok(format!("the set is {some}")),
+        None => Err(impossible("/proc does not say")),
+    }
+}
+
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    let after_name = |line: &'a str| line.strip_prefix(name).and_then(|rest| rest.strip_prefix(':'));
+    status.lines().find_map(after_name).map(str::trim)
+}

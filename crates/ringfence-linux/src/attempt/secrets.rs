@@ -1,0 +1,99 @@
+//! The caller's terminal, variables and descriptors.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::parent_id;
+
+use ringfence_core::Clause::{Environment, Terminal};
+use rustix::fs::{Mode, OFlags};
+use rustix::pty::OpenptFlags;
+
+use super::{Attempt, Context, denied, empty_handed, impossible, refused};
+use crate::sys::attempt::{self, Width};
+
+/// What the filter answers.
+const EPERM: &[i32] = &[libc::EPERM];
+
+/// Attempts to type for the caller.
+pub(super) const TERMINAL: &[Attempt] = &[
+    refused("type-into-terminal", Terminal, "type into the controlling terminal by TIOCSTI", EPERM, |_| {
+        attempt::type_into(terminal()?.as_fd(), Width::Plain).map(|()| "a character was typed".to_owned())
+    }),
+    refused(
+        "type-into-terminal-wide",
+        Terminal,
+        "type by TIOCSTI with a bit that a filter may trip over",
+        EPERM,
+        |_| attempt::type_into(terminal()?.as_fd(), Width::Widened).map(|()| "a character was typed".to_owned()),
+    ),
+    refused("paste-into-terminal", Terminal, "paste into a terminal by TIOCLINUX", EPERM, |_| {
+        attempt::console(terminal()?.as_fd()).map(|()| "the terminal answered".to_owned())
+    }),
+];
+
+/// Attempts to find what the caller keeps to itself.
+pub(super) const ENVIRONMENT: &[Attempt] = &[
+    denied("read-variable", Environment, "read a variable of the caller that is not passed", |context| {
+        if context.variables.is_empty() {
+            return Err(impossible("the caller has no variable that is not passed"));
+        }
+        let found = context.variables.iter().filter(|name| std::env::var_os(name).is_some()).count();
+        if found > 0 { Ok(format!("{found} were found")) } else { Err(empty_handed("none is there")) }
+    }),
+    denied(
+        "read-parent-environment",
+        Environment,
+        "read such a variable in the parent's /proc/PID/environ",
+        |context| reveal(&fs_err::read(format!("/proc/{}/environ", parent_id()))?, context),
+    ),
+    denied("read-parent-memory", Environment, "read such a variable in the parent's memory", |context| {
+        reveal(&stack_of_parent()?, context)
+    }),
+    denied("use-descriptor", Environment, "use a descriptor that the caller has open and does not pass", |context| {
+        let number = context.descriptor.ok_or_else(|| impossible("the caller has none open"))?;
+        crate::sys::process::duplicate(number).map(|_| "it was used".to_owned())
+    }),
+];
+
+/// A pseudo-terminal that is the controlling one of this session.
+fn terminal() -> io::Result<OwnedFd> {
+    let _ = rustix::process::setsid(); // a leader of a session already leads one
+    let master = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
+    rustix::pty::grantpt(&master)?;
+    rustix::pty::unlockpt(&master)?;
+    let name = rustix::pty::ptsname(&master, Vec::new())?;
+    let slave = rustix::fs::open(name.as_c_str(), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    // Its end would hang the session up before the attempt has said how far it got.
+    std::mem::forget(master);
+    Ok(slave)
+}
+
+/// Looks for a variable of the caller in what was read of somebody's memory.
+fn reveal(memory: &[u8], context: &Context) -> io::Result<String> {
+    if context.variables.is_empty() {
+        return Err(impossible("the caller has no variable that is not passed"));
+    }
+    let is_there = |name: &&String| {
+        let assignment = format!("{name}=").into_bytes();
+        memory.windows(assignment.len()).any(|part| part == assignment)
+    };
+    match context.variables.iter().filter(is_there).count() {
+        0 => Err(empty_handed("none is there")),
+        count => Ok(format!("{count} were found")),
+    }
+}
+
+/// The stack of the parent process, at the top of which its environment is.
+fn stack_of_parent() -> io::Result<Vec<u8>> {
+    let parent = parent_id();
+    let maps = fs_err::read_to_string(format!("/proc/{parent}/maps"))?;
+    let line = maps.lines().find(|line| line.ends_with("[stack]")).ok_or_else(|| empty_handed("it has no stack"))?;
+    let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+    let address = |text: &str| u64::from_str_radix(text, 16).map_err(io::Error::other);
+    let (start, end) = range.ok_or_else(|| impossible("its maps cannot be read"))?;
+    let (start, end) = (address(start)?, address(end)?);
+    let mut stack = vec![0; usize::try_from(end.saturating_sub(start)).map_err(io::Error::other)?];
+    fs_err::File::open(format!("/proc/{parent}/mem"))?.file().read_exact_at(&mut stack, start)?;
+    Ok(stack)
+}

@@ -1,0 +1,59 @@
+//! Where a proof was made, and by what.
+
+use std::io::Read;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::Engine;
+
+/// A host and a binary, as far as they bear on what was proved.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostFingerprint {
+    /// The kernel's release and version.
+    pub kernel: String,
+    /// The machine's architecture.
+    pub architecture: String,
+    /// A hash of the machine's id, which is itself not for others to know.
+    pub machine: Option<String>,
+    /// A hash of the boot's id.
+    pub boot: Option<String>,
+    /// The kernel's Landlock ABI; 0 for none.
+    pub landlock_abi: u32,
+    /// The user id of the caller.
+    pub user: u32,
+    /// The version of ringfence.
+    pub version: String,
+    /// The hash of the binary that made the attempts.
+    pub binary_sha256: Option<String>,
+}
+
+impl HostFingerprint {
+    pub(super) fn take(engine: &Engine) -> HostFingerprint {
+        let system = rustix::system::uname();
+        let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
+        HostFingerprint {
+            kernel: format!("{} {}", text(system.release()), text(system.version())),
+            architecture: text(system.machine()),
+            machine: hash_of(Path::new("/etc/machine-id")),
+            boot: hash_of(Path::new("/proc/sys/kernel/random/boot_id")),
+            landlock_abi: ringfence_linux::landlock::abi(),
+            user: engine.settings().host.user_id,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            binary_sha256: super::trial::program(engine).ok().and_then(|program| hash_of(&program)),
+        }
+    }
+}
+
+fn hash_of(path: &Path) -> Option<String> {
+    let mut file = fs_err::File::open(path).ok()?;
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        match file.read(&mut buffer).ok()? {
+            0 => return Some(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()),
+            length => hash.update(&buffer[..length]),
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Proof that the promises hold: everything that hostile code would try, tried in real sandboxes.
+//!
+//! Each attempt is a pair. It is tried inside a sandbox of the policy, where it must be denied, and without a sandbox
+//! (on the `local` backend), where it must get through: a denial that nothing opposes proves nothing, and counts as
+//! not tested. What an attempt may find on the host is laid out in `scene`; `trial` runs one pair; `certificate` is
+//! what is said of all of them.
+
+mod certificate;
+mod fingerprint;
+mod marked;
+mod scene;
+mod tree;
+mod trial;
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use ringfence_core::{Clause, Policy, Support};
+use ringfence_linux::attempt as inside;
+
+pub use certificate::{Certificate, PromiseProof, Proof, Verdict};
+pub use fingerprint::HostFingerprint;
+pub use inside::{Observation, Outcome};
+
+use crate::{Engine, RunError};
+use scene::Scene;
+use trial::Trials;
+
+/// One thing that hostile code would try.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attempt {
+    /// Names it in commands, certificates and documents.
+    pub name: &'static str,
+    /// The promise that it would break.
+    pub clause: Clause,
+    /// What is tried, as a sentence.
+    pub what: &'static str,
+}
+
+/// Everything that is tried.
+pub fn corpus() -> &'static [Attempt] {
+    static CORPUS: OnceLock<Vec<Attempt>> = OnceLock::new();
+    let of = |attempt: &inside::Attempt| Attempt { name: attempt.name, clause: attempt.clause, what: attempt.what };
+    CORPUS.get_or_init(|| inside::all().map(of).collect())
+}
+
+/// An attempt could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttemptError {
+    /// There is none of that name.
+    #[error("there is no attempt `{name}`")]
+    Unknown {
+        /// Which.
+        name: String,
+    },
+    /// What it was told of the host is wrong.
+    #[error("cannot read the context of the attempt")]
+    Context {
+        /// Why.
+        source: serde_json::Error,
+    },
+}
+
+/// Makes one attempt in this process: what a proof has the `ringfence` binary do inside a sandbox.
+pub fn attempt(name: &str, context: &str) -> Result<Observation, AttemptError> {
+    let attempt = inside::find(name).ok_or_else(|| AttemptError::Unknown { name: name.to_owned() })?;
+    let context = serde_json::from_str(context).map_err(|source| AttemptError::Context { source })?;
+    Ok(attempt.run(&context))
+}
+
+/// Makes every attempt in real sandboxes of `policy`, with a workspace of its own, and certifies what held.
+pub fn prove(engine: &Engine, policy: &Policy) -> Result<Certificate, RunError> {
+    let scene = Scene::lay_out(engine, policy)
+        .map_err(|source| RunError::Setup { step: "lay out what the attempts are to find".to_owned(), source })?;
+    let trials = Trials::new(engine, policy, &scene)?;
+    let mut promises: BTreeMap<Clause, PromiseProof> = BTreeMap::new();
+    for attempt in corpus() {
+        let (claimed, proof) = trials.carry_out(attempt)?;
+        tracing::debug!(attempt = attempt.name, verdict = ?proof.verdict, "tried");
+        promises.entry(attempt.clause).or_insert_with(|| PromiseProof::of(claimed)).add(proof);
+    }
+    for (clause, support) in &trials.plan().held {
+        promises.entry(*clause).or_insert_with(|| PromiseProof::of(support.clone()));
+    }
+    Ok(Certificate {
+        time: jiff::Timestamp::now().to_string(),
+        host: HostFingerprint::take(engine),
+        backend: trials.plan().backend,
+        summary: trials.plan().summary.clone(),
+        policy_sha256: policy.sha256(),
+        promises,
+    })
+}
+
+/// What is claimed of a clause that nobody asked for.
+fn unclaimed() -> Support {
+    Support::absent("the policy does not ask for it", "ask for it in the policy")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_corpus_is_large_and_covers_every_promise_that_this_version_can_make() {
+        assert!(corpus().len() >= 100, "{}", corpus().len());
+        let beyond = [Clause::Egress, Clause::Disk];
+        for clause in Clause::ALL.into_iter().filter(|clause| !beyond.contains(clause)) {
+            assert!(corpus().iter().any(|attempt| attempt.clause == clause), "nothing is tried against {clause}");
+        }
+    }
+
+    #[test]
+    fn an_attempt_that_nobody_knows_is_refused_by_name() {
+        assert_eq!(attempt("fly", "{}").unwrap_err().to_string(), "there is no attempt `fly`");
+        assert!(matches!(attempt("read-outside", "nonsense"), Err(AttemptError::Context { .. })));
+    }
+}

@@ -1,0 +1,196 @@
+//! What the attempts are to find on the host: a process, listeners, shared memory, keys, and what the host has anyway.
+
+use std::ffi::{CString, OsString};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, UdpSocket};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use fs_err as fs;
+use ringfence_core::Policy;
+use ringfence_linux::attempt::{Context, Neighbour, Network, Paths, SECRET};
+use ringfence_linux::sys::attempt::{Key, NamedQueue, Queue, Segment};
+use rustix::pty::OpenptFlags;
+
+use super::tree::Tree;
+use crate::backends::PrivateDirectory;
+use crate::{Engine, Host};
+
+/// Programs that have the set-user-id bit on most hosts.
+const SETUID: [&str; 6] =
+    ["/usr/bin/su", "/bin/su", "/usr/bin/mount", "/usr/bin/passwd", "/usr/bin/sudo", "/usr/bin/newgrp"];
+/// What a home holds that is nobody else's business; never part of a toolchain.
+const PRIVATE: [&str; 9] =
+    [".ssh", ".aws", ".gnupg", ".netrc", ".bash_history", ".config", ".profile", ".bashrc", ".cache"];
+/// Variables that a sandbox has, of the same name as the caller's.
+const KEPT: [&str; 8] = ["PATH", "HOME", "USER", "LOGNAME", "LANG", "TERM", "COLORTERM", "GIT_CONFIG_NOSYSTEM"];
+
+/// What stands on the host while the attempts are made.
+#[derive(Debug)]
+pub(super) struct Scene {
+    context: Context,
+    directory: PrivateDirectory,
+    count: AtomicU32,
+    neighbour: Child,
+    /// Open in this process, and not closed on exec.
+    inherited: fs::File,
+    shared_memory: PathBuf,
+    _listeners: (TcpListener, Option<TcpListener>, UdpSocket, UnixListener),
+    _segment: Option<Segment>,
+    _queues: (Option<Queue>, Option<NamedQueue>),
+    _key: Option<Key>,
+    _terminal: Option<OwnedFd>,
+}
+
+impl Scene {
+    pub(super) fn lay_out(engine: &Engine, policy: &Policy) -> io::Result<Scene> {
+        let host = &engine.settings().host;
+        let directory = PrivateDirectory::create(host.user_id)?;
+        let name = format!("ringfence-prove-{}", std::process::id());
+
+        let home_of_neighbour = directory.path().join("neighbour");
+        fs::create_dir(&home_of_neighbour)?;
+        fs::write(home_of_neighbour.join("secret"), SECRET)?;
+        let inherited = fs::File::open(home_of_neighbour.join("secret"))?;
+        let neighbour = std::process::Command::new("sleep")
+            .arg("600")
+            .current_dir(&home_of_neighbour)
+            .stdin(Stdio::from(inherited.try_clone()?.into_file()))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        rustix::io::fcntl_setfd(&inherited, rustix::io::FdFlags::empty())?;
+
+        let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let tcp_v6 = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).ok();
+        let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let unix = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
+        let shared_memory = Path::new("/dev/shm").join(&name);
+        let _ = fs::write(&shared_memory, SECRET); // a host without it: the attempt finds nothing, and says so
+        // A kernel may lack any of these: then the attempt says that it is impossible.
+        let segment = Segment::create().ok();
+        let queue = Queue::create().ok();
+        let label = CString::new(name.clone()).map_err(io::Error::other)?;
+        let named_queue = CString::new(format!("/{name}")).map_err(io::Error::other).and_then(NamedQueue::create).ok();
+        let key = Key::add(&label, SECRET.as_bytes()).ok();
+
+        let terminal = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).ok();
+
+        let context = Context {
+            paths: Paths {
+                private: private(host),
+                other_home: other_home(host),
+                terminal: terminal.as_ref().and_then(|master| name_of_terminal(master).ok()),
+                disk: disk(),
+                setuid: setuid(),
+                ..Paths::default()
+            },
+            neighbour: Neighbour { process: i32::try_from(neighbour.id()).map_err(io::Error::other)? },
+            network: Network {
+                tcp: tcp.local_addr()?.port(),
+                tcp_v6: tcp_v6.as_ref().and_then(|listener| listener.local_addr().ok()).map(|address| address.port()),
+                udp: udp.local_addr()?.port(),
+                abstract_name: name.clone(),
+                name_server: name_server(),
+            },
+            segment: segment.as_ref().map(Segment::id),
+            queue: queue.as_ref().map(Queue::id),
+            name,
+            mark: String::new(),
+            variables: unpassed(host, policy),
+            descriptor: Some(inherited.as_raw_fd()),
+        };
+        Ok(Scene {
+            context,
+            directory,
+            count: AtomicU32::new(0),
+            neighbour,
+            inherited,
+            shared_memory,
+            _listeners: (tcp, tcp_v6, udp, unix),
+            _segment: segment,
+            _queues: (queue, named_queue),
+            _key: key,
+            _terminal: terminal,
+        })
+    }
+
+    /// Files for one attempt, and what it is told.
+    pub(super) fn plant(&self) -> io::Result<(Tree, Context)> {
+        let number = self.count.fetch_add(1, Ordering::Relaxed);
+        let tree = Tree::plant(self.directory.path().join(number.to_string()))?;
+        let mut context = self.context.clone();
+        context.mark = format!("{}-{number}", context.name);
+        context.paths.workspace = tree.workspace();
+        context.paths.outside = tree.outside();
+        context.paths.readable = tree.readable();
+        Ok((tree, context))
+    }
+
+    /// The descriptor that this process has open.
+    pub(super) fn inherited(&self) -> &fs::File {
+        &self.inherited
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        let _ = self.neighbour.kill(); // an attempt may have ended it
+        let _ = self.neighbour.wait(); // as above
+        let _ = fs::remove_file(&self.shared_memory); // the host may have no such place
+    }
+}
+
+/// Variables of the caller that a sandbox must not have. Paths are left out: those of toolchains are passed.
+fn unpassed(host: &Host, policy: &Policy) -> Vec<String> {
+    let named = |name: &str| policy.env.pass.iter().flatten().any(|passed| passed == name);
+    let is_kept = |name: &str| KEPT.contains(&name) || named(name) || policy.env.set.contains_key(name);
+    let variables = host.variables.iter().filter(|(_, value)| !Path::new(value).is_absolute());
+    variables.filter_map(|(name, _)| name.to_str()).filter(|name| !is_kept(name)).map(str::to_owned).collect()
+}
+
+fn private(host: &Host) -> Option<PathBuf> {
+    let home = host.home.as_ref()?;
+    PRIVATE.iter().map(|name| home.join(name)).find(|path| path.exists())
+}
+
+fn other_home(host: &Host) -> Option<PathBuf> {
+    let homes = fs::read_dir("/home").ok()?.flatten().map(|entry| entry.path());
+    let is_other = |path: &PathBuf| Some(path) != host.home.as_ref();
+    let has_entries = |path: &PathBuf| fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
+    homes.chain([PathBuf::from("/root")]).filter(is_other).find(has_entries)
+}
+
+fn name_of_terminal(master: &OwnedFd) -> io::Result<PathBuf> {
+    rustix::pty::grantpt(master)?;
+    rustix::pty::unlockpt(master)?;
+    let name = rustix::pty::ptsname(master, Vec::new())?;
+    Ok(PathBuf::from(OsString::from_vec(name.into_bytes())))
+}
+
+fn disk() -> Option<PathBuf> {
+    let names = fs::read_dir("/sys/block").ok()?.flatten().map(|entry| entry.file_name());
+    let is_readable = |path: &PathBuf| {
+        let mut byte = [0];
+        fs::File::open(path).and_then(|mut disk| io::Read::read(&mut disk, &mut byte)).is_ok_and(|length| length > 0)
+    };
+    names.map(|name| Path::new("/dev").join(name)).find(is_readable)
+}
+
+fn setuid() -> Option<PathBuf> {
+    let is_setuid = |path: &PathBuf| {
+        fs::metadata(path).is_ok_and(|file| file.uid() == 0 && file.permissions().mode() & 0o4000 != 0)
+    };
+    SETUID.iter().map(PathBuf::from).find(is_setuid)
+}
+
+fn name_server() -> Option<IpAddr> {
+    let text = fs::read_to_string("/etc/resolv.conf").ok()?;
+    text.lines().filter_map(|line| line.strip_prefix("nameserver")).find_map(|address| address.trim().parse().ok())
+}

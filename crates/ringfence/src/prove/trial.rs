@@ -1,0 +1,230 @@
+//! One attempt, made twice: inside a sandbox of the policy, and without one.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use ringfence_core::policy::{PathGlob, Size};
+use ringfence_core::{Backend, Clause, ExecutionResult, Plan, Policy, Support};
+use ringfence_linux::attempt::{Appetite, Context};
+
+use super::certificate::{Proof, Verdict};
+use super::marked::Marked;
+use super::scene::Scene;
+use super::tree::Tree;
+use super::{Attempt, Observation, Outcome, unclaimed};
+use crate::{Command, Engine, RunError};
+
+/// What the attempts on limits are limited to, well below their appetite.
+const MEMORY: Size = Size::mebibytes(64);
+const PROCESSES: u32 = 16;
+const CPUS: f64 = 0.2;
+const OUTPUT: Size = Size::from_bytes(64 << 10);
+const TEMPORARY: Size = Size::mebibytes(1);
+const TIME: Duration = Duration::from_millis(400);
+/// How long the kernel may take to end what a run leaves, on a busy host.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// The attempt that is made while ringfence itself is killed.
+const KILLED: &str = "outlive-supervisor";
+/// The attempt that is made until the deadline.
+const ENDED: &str = "outlive-deadline";
+/// The attempt whose control is given what it is to find.
+const DESCRIPTOR: &str = "use-descriptor";
+
+/// Makes attempts, one after the other.
+pub(super) struct Trials<'a> {
+    engine: &'a Engine,
+    policy: &'a Policy,
+    scene: &'a Scene,
+    program: PathBuf,
+    plan: Plan,
+}
+
+/// An attempt about to be made.
+struct Trial {
+    tree: Tree,
+    context: Context,
+    policy: Policy,
+    command: Command,
+}
+
+/// What was seen, or why nothing was.
+type Seen = Result<Observation, String>;
+
+impl<'a> Trials<'a> {
+    pub(super) fn new(engine: &'a Engine, policy: &'a Policy, scene: &'a Scene) -> Result<Trials<'a>, RunError> {
+        let program = program(engine).map_err(failed)?;
+        let (plan, _) = engine.plan(policy, &Command::new("sh"))?;
+        Ok(Trials { engine, policy, scene, program, plan })
+    }
+
+    /// The plan that the policy itself is run under.
+    pub(super) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Makes an attempt inside, and without a sandbox when that can tell something.
+    pub(super) fn carry_out(&self, attempt: &Attempt) -> Result<(Support, Proof), RunError> {
+        let trial = self.inside(attempt)?;
+        let (plan, _) = self.engine.plan(&trial.policy, &trial.command)?;
+        let claimed = plan.held.get(&attempt.clause).cloned().unwrap_or_else(unclaimed);
+        let seen = if attempt.name == KILLED {
+            self.kill_supervisor(&trial)
+        } else {
+            let result = self.engine.run_captured(&trial.policy, &trial.command, Vec::new())?;
+            judge(attempt.clause, &result, &trial.context.mark)
+        };
+        drop(trial);
+        let (verdict, control) = Verdict::of(&seen, || self.without_sandbox(attempt));
+        let observed = seen.map_or_else(|why| why, |observation| observation.observed);
+        let name = attempt.name.to_owned();
+        Ok((claimed, Proof { attempt: name, clause: attempt.clause, verdict, observed, control }))
+    }
+
+    fn inside(&self, attempt: &Attempt) -> Result<Trial, RunError> {
+        let (tree, context) = self.scene.plant().map_err(failed)?;
+        let mut policy = self.policy.clone().workspace(tree.workspace()).backend(self.plan.backend);
+        policy = policy.read(tree.readable()).read(&self.program);
+        policy = Tree::HIDDEN.into_iter().fold(policy, |policy, name| policy.hide(PathGlob::literal(name)));
+        let guards = Policy::PROTECTED.map(PathGlob::literal);
+        policy.filesystem.protect.get_or_insert_default().extend(guards);
+        policy = policy.allow_weaker(Clause::Hide).allow_weaker(Clause::Protect);
+        policy = limited(policy, attempt);
+        let command = self.command(attempt, &context, &tree)?;
+        Ok(Trial { tree, context, policy, command })
+    }
+
+    fn command(&self, attempt: &Attempt, context: &Context, tree: &Tree) -> Result<Command, RunError> {
+        let context = serde_json::to_string(context).map_err(io::Error::from).map_err(failed)?;
+        let words = ["attempt", attempt.name, "--mark", "", "--context", &context];
+        Ok(Command::new(&self.program).arguments(words).directory(tree.workspace()))
+    }
+
+    /// Makes the attempt where nothing stands in its way.
+    fn without_sandbox(&self, attempt: &Attempt) -> Seen {
+        let cannot = |error: &dyn std::error::Error| format!("it cannot be tried: {}", crate::chain(error));
+        let (tree, context) = self.scene.plant().map_err(|error| cannot(&error))?;
+        let command = self.command(attempt, &context, &tree).map_err(|error| cannot(&error))?;
+        if attempt.clause == Clause::Cleanup {
+            return self.without_ringfence(attempt, &command, &context.mark).map_err(|error| cannot(&error));
+        }
+        let policy = Policy::default().backend(Backend::Local).workspace(tree.workspace());
+        let passed = self.passed(attempt).map_err(|error| cannot(&error))?;
+        let result = self.engine.run_captured(&policy, &command, passed).map_err(|error| cannot(&error))?;
+        judge(attempt.clause, &result, &context.mark)
+    }
+
+    /// The `local` backend cleans up and closes descriptors like the others: what would be left without it is seen
+    /// only without ringfence, and a descriptor only when it is passed by name.
+    fn passed(&self, attempt: &Attempt) -> io::Result<Vec<(i32, OwnedFd)>> {
+        if attempt.name != DESCRIPTOR {
+            return Ok(Vec::new());
+        }
+        let inherited = self.scene.inherited();
+        Ok(vec![(inherited.as_raw_fd(), inherited.try_clone()?.into_file().into())])
+    }
+
+    fn without_ringfence(&self, attempt: &Attempt, command: &Command, mark: &str) -> io::Result<Observation> {
+        if attempt.name == KILLED {
+            let mut shell = self.lingering("sh", mark);
+            let mut child = shell.spawn()?;
+            Marked::of(mark).appear(GRACE);
+            child.kill()?;
+            child.wait()?;
+        } else {
+            let mut plain = std::process::Command::new(&command.program);
+            plain.args(&command.arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            plain.status()?;
+        }
+        let marked = Marked::of(mark);
+        marked.appear(GRACE);
+        Ok(left_behind(&marked, Duration::ZERO))
+    }
+
+    /// A shell that waits for a lingering process in the background.
+    fn lingering(&self, shell: &str, mark: &str) -> std::process::Command {
+        let mut command = std::process::Command::new(shell);
+        command.args(["-c", "\"$@\" & wait", "sh"]).arg(&self.program).args(["attempt", KILLED, "--mark", mark]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    }
+
+    /// Starts a ringfence of its own, kills it when the attempt is under way, and looks for what is left.
+    fn kill_supervisor(&self, trial: &Trial) -> Seen {
+        let cannot = |error: io::Error| format!("it cannot be tried: {error}");
+        let policy = trial.tree.policy();
+        let text = serde_json::to_string(&trial.policy).map_err(|error| cannot(error.into()))?;
+        fs_err::write(&policy, text).map_err(cannot)?;
+        let mut command = std::process::Command::new(&self.program);
+        command.args(["run", "--policy"]).arg(policy).arg("--").arg(&self.program);
+        command.args(["attempt", KILLED, "--mark", &trial.context.mark]).current_dir(&trial.context.paths.workspace);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let marked = Marked::of(&trial.context.mark);
+        let mut child = command.spawn().map_err(cannot)?;
+        // Ringfence's own words have the mark in them, too: what it runs is another process.
+        let is_under_way = marked.other_than(child.id()).appear(GRACE);
+        child.kill().map_err(cannot)?;
+        child.wait().map_err(cannot)?;
+        if is_under_way { Ok(left_behind(&marked, GRACE)) } else { Err("it did not start".to_owned()) }
+    }
+}
+
+/// The `ringfence` binary, which makes the attempts.
+pub(super) fn program(engine: &Engine) -> io::Result<PathBuf> {
+    let named = engine.settings().launcher.clone();
+    fs_err::canonicalize(named.map_or_else(std::env::current_exe, Ok)?)
+}
+
+fn failed(source: io::Error) -> RunError {
+    RunError::Setup { step: "prepare an attempt".to_owned(), source }
+}
+
+/// Puts a limit into a policy for the attempt that is to exceed it.
+fn limited(mut policy: Policy, attempt: &Attempt) -> Policy {
+    let limits = &mut policy.limits;
+    match attempt.clause {
+        Clause::Memory => limits.memory = Some(MEMORY),
+        Clause::ProcessCount => limits.processes = Some(PROCESSES),
+        Clause::Cpus => limits.cpus = Some(CPUS),
+        Clause::Output => limits.output = Some(OUTPUT),
+        Clause::Tmp => limits.tmp = Some(TEMPORARY),
+        Clause::Time => limits.time = Some(TIME.into()),
+        Clause::Cleanup => limits.time = (attempt.name == ENDED).then(|| TIME.into()),
+        _ => return policy,
+    }
+    policy.allow_weaker(attempt.clause)
+}
+
+/// What a run says of its attempt.
+fn judge(clause: Clause, result: &ExecutionResult, mark: &str) -> Seen {
+    let denied = |observed: String| Ok(Observation { outcome: Outcome::Denied, errno: None, observed });
+    match clause {
+        Clause::Time if result.timed_out => denied("the deadline ended it".to_owned()),
+        Clause::Memory if result.oom_killed => denied("it was ended at the limit".to_owned()),
+        Clause::Output if result.stdout.len() < Appetite::OUTPUT => {
+            denied(format!("{} bytes were kept, {} dropped", result.stdout.len(), result.dropped.stdout))
+        }
+        Clause::Cleanup => Ok(left_behind(&Marked::of(mark), GRACE)),
+        _ => {
+            let last = result.stdout.lines().last().unwrap_or_default();
+            serde_json::from_str(last).map_err(|_| {
+                let said = result.stderr.lines().last().unwrap_or("nothing");
+                format!("it ended with {:?}, {:?}, and said {said}", result.exit_code, result.signal)
+            })
+        }
+    }
+}
+
+/// Looks for what an attempt left, and ends it.
+fn left_behind(marked: &Marked, grace: Duration) -> Observation {
+    if marked.vanish(grace) {
+        let observed = "nothing was left behind".to_owned();
+        return Observation { outcome: Outcome::Denied, errno: None, observed };
+    }
+    let count = marked.end();
+    let observed = format!("{count} processes were left behind");
+    Observation { outcome: Outcome::Succeeded, errno: None, observed }
+}

@@ -1,0 +1,182 @@
+# Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
+function __fish_ringfence_global_optspecs
+    string join \n v/verbose h/help V/version
+end
+
+function __fish_ringfence_needs_command
+    # Figure out if the current invocation already has a command.
+    set -l cmd (commandline -opc)
+    set -e cmd[1]
+    argparse -s (__fish_ringfence_global_optspecs) -- $cmd 2>/dev/null
+    or return
+    if set -q argv[1]
+        # Also print the command, so this can be used to figure out what it is.
+        echo $argv[1]
+        return 1
+    end
+    return 0
+end
+
+function __fish_ringfence_using_subcommand
+    set -l cmd (__fish_ringfence_needs_command)
+    test -z "$cmd"
+    and return 1
+    contains -- $cmd[1] $argv
+end
+
+complete -c ringfence -n "__fish_ringfence_needs_command" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_needs_command" -s h -l help -d 'Print help'
+complete -c ringfence -n "__fish_ringfence_needs_command" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "run" -d 'Runs one command behind a policy that is enforced or refused'
+complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "doctor" -d 'Shows what each backend can enforce here, found by trying it, and what to do about the rest'
+complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "wrap" -d 'Makes an executable that runs PROGRAM sandboxed, and prints its path'
+complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "unwrap" -d 'Removes a wrapper that `ringfence wrap` made'
+complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "config" -d 'Shows the settings, and what can be set'
+complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "audit" -d 'Shows the records of earlier runs, and whether they are whole'
+complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "completions" -d 'Prints the completions of a shell'
+complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "attempt" -d 'Tries to break one promise and says how far it got; a proof runs it inside a sandbox'
+complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "generate" -d 'Writes man pages, completions and references into a directory'
+complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l fd -d 'Passes an open descriptor on under the same number; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l backend -d 'How it is made to hold: auto, native, bwrap, outer or local' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l workspace -d 'The directory that can be written, optionally at another path inside' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l read -d 'Lets PATH be read; repeatable' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l write -d 'Lets PATH be read and written; repeatable' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l hide -d 'Makes files of the workspace unreadable; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l protect -d 'Makes files of the workspace unchangeable, besides git\'s hooks and config; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l net -d 'What can be reached: nothing (closed, the default), or all that the host can reach (open)' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l allow -d 'Lets HOST be reached, and only such hosts; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l env -d 'Passes a variable on, or sets it; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l time -d 'Ends the run after this long: 30s, 2m, 1h30m' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l memory -d 'Memory of all processes together: 512M, 2G' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l cpus -d 'Processors\' worth of time: 1.5' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l processes -d 'Processes and threads at once' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l output -d 'Output kept of each stream, with --json' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l tmp -d 'What /tmp can hold' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l disk -d 'What the workspace may grow by' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l policy -d 'A policy in TOML or JSON, under the flags' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l require -d 'Demands that a promise be fully enforced; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l allow-weaker -d 'Accepts that a promise be weaker than written, or absent; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand run" -s C -l directory -d 'Starts in DIR, as if called there' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l dry-run -d 'Prints the plan instead of running'
+complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l json -d 'Captures the output and prints a result object'
+complete -c ringfence -n "__fish_ringfence_using_subcommand run" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c ringfence -n "__fish_ringfence_using_subcommand run" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l certificate -d 'Keeps what was proved, as JSON' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l backend -d 'How it is made to hold: auto, native, bwrap, outer or local' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l workspace -d 'The directory that can be written, optionally at another path inside' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l read -d 'Lets PATH be read; repeatable' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l write -d 'Lets PATH be read and written; repeatable' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l hide -d 'Makes files of the workspace unreadable; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l protect -d 'Makes files of the workspace unchangeable, besides git\'s hooks and config; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l net -d 'What can be reached: nothing (closed, the default), or all that the host can reach (open)' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l allow -d 'Lets HOST be reached, and only such hosts; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l env -d 'Passes a variable on, or sets it; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l time -d 'Ends the run after this long: 30s, 2m, 1h30m' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l memory -d 'Memory of all processes together: 512M, 2G' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l cpus -d 'Processors\' worth of time: 1.5' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l processes -d 'Processes and threads at once' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l output -d 'Output kept of each stream, with --json' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l tmp -d 'What /tmp can hold' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l disk -d 'What the workspace may grow by' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l policy -d 'A policy in TOML or JSON, under the flags' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l require -d 'Demands that a promise be fully enforced; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l allow-weaker -d 'Accepts that a promise be weaker than written, or absent; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -s C -l directory -d 'Starts in DIR, as if called there' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l prove -d 'Tries to break every promise in real sandboxes of the policy; exits with 1 if one that is claimed breaks'
+complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l json -d 'Prints an object: the findings, or with --prove the certificate'
+complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -s h -l help -d 'Print help'
+complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l backend -d 'How it is made to hold: auto, native, bwrap, outer or local' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l workspace -d 'The directory that can be written, optionally at another path inside' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l read -d 'Lets PATH be read; repeatable' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l write -d 'Lets PATH be read and written; repeatable' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l hide -d 'Makes files of the workspace unreadable; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l protect -d 'Makes files of the workspace unchangeable, besides git\'s hooks and config; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l net -d 'What can be reached: nothing (closed, the default), or all that the host can reach (open)' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l allow -d 'Lets HOST be reached, and only such hosts; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l env -d 'Passes a variable on, or sets it; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l time -d 'Ends the run after this long: 30s, 2m, 1h30m' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l memory -d 'Memory of all processes together: 512M, 2G' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l cpus -d 'Processors\' worth of time: 1.5' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l processes -d 'Processes and threads at once' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l output -d 'Output kept of each stream, with --json' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l tmp -d 'What /tmp can hold' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l disk -d 'What the workspace may grow by' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l policy -d 'A policy in TOML or JSON, under the flags' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l require -d 'Demands that a promise be fully enforced; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l allow-weaker -d 'Accepts that a promise be weaker than written, or absent; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -s C -l directory -d 'Starts in DIR, as if called there' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand unwrap" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand unwrap" -s h -l help -d 'Print help'
+complete -c ringfence -n "__fish_ringfence_using_subcommand unwrap" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and not __fish_seen_subcommand_from explain schema" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and not __fish_seen_subcommand_from explain schema" -s h -l help -d 'Print help'
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and not __fish_seen_subcommand_from explain schema" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and not __fish_seen_subcommand_from explain schema" -f -a "explain" -d 'Prints every effective value with its source'
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and not __fish_seen_subcommand_from explain schema" -f -a "schema" -d 'Prints the JSON Schema of a configuration file'
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l backend -d 'How it is made to hold: auto, native, bwrap, outer or local' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l workspace -d 'The directory that can be written, optionally at another path inside' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l read -d 'Lets PATH be read; repeatable' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l write -d 'Lets PATH be read and written; repeatable' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l hide -d 'Makes files of the workspace unreadable; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l protect -d 'Makes files of the workspace unchangeable, besides git\'s hooks and config; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l net -d 'What can be reached: nothing (closed, the default), or all that the host can reach (open)' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l allow -d 'Lets HOST be reached, and only such hosts; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l env -d 'Passes a variable on, or sets it; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l time -d 'Ends the run after this long: 30s, 2m, 1h30m' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l memory -d 'Memory of all processes together: 512M, 2G' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l cpus -d 'Processors\' worth of time: 1.5' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l processes -d 'Processes and threads at once' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l output -d 'Output kept of each stream, with --json' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l tmp -d 'What /tmp can hold' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l disk -d 'What the workspace may grow by' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l policy -d 'A policy in TOML or JSON, under the flags' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l require -d 'Demands that a promise be fully enforced; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l allow-weaker -d 'Accepts that a promise be weaker than written, or absent; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -s C -l directory -d 'Starts in DIR, as if called there' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l json -d 'Prints a list of objects'
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from schema" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from schema" -s h -l help -d 'Print help'
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from schema" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand audit; and not __fish_seen_subcommand_from list show verify" -l dir -d 'Where the records are, instead of where the settings say' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand audit; and not __fish_seen_subcommand_from list show verify" -l json -d 'Prints JSON'
+complete -c ringfence -n "__fish_ringfence_using_subcommand audit; and not __fish_seen_subcommand_from list show verify" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand audit; and not __fish_seen_subcommand_from list show verify" -s h -l help -d 'Print help'
+complete -c ringfence -n "__fish_ringfence_using_subcommand audit; and not __fish_seen_subcommand_from list show verify" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand audit; and not __fish_seen_subcommand_from list show verify" -f -a "list" -d 'Lists the records, oldest first'
+complete -c ringfence -n "__fish_ringfence_using_subcommand audit; and not __fish_seen_subcommand_from list show verify" -f -a "show" -d 'Prints one record'
+complete -c ringfence -n "__fish_ringfence_using_subcommand audit; and not __fish_seen_subcommand_from list show verify" -f -a "verify" -d 'Checks that no record was altered, added or removed; exits with 1 if one was'
+complete -c ringfence -n "__fish_ringfence_using_subcommand audit; and __fish_seen_subcommand_from list" -l dir -d 'Where the records are, instead of where the settings say' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand audit; and __fish_seen_subcommand_from list" -l json -d 'Prints JSON'
+complete -c ringfence -n "__fish_ringfence_using_subcommand audit; and __fish_seen_subcommand_from list" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand audit; and __fish_seen_subcommand_from list" -s h -l help -d 'Print help'
+complete -c ringfence -n "__fish_ringfence_using_subcommand audit; and __fish_seen_subcommand_from list" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand audit; and __fish_seen_subcommand_from show" -l dir -d 'Where the records are, instead of where the settings say' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand audit; and __fish_seen_subcommand_from show" -l json -d 'Prints JSON'
+complete -c ringfence -n "__fish_ringfence_using_subcommand audit; and __fish_seen_subcommand_from show" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand audit; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
+complete -c ringfence -n "__fish_ringfence_using_subcommand audit; and __fish_seen_subcommand_from show" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand audit; and __fish_seen_subcommand_from verify" -l dir -d 'Where the records are, instead of where the settings say' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand audit; and __fish_seen_subcommand_from verify" -l json -d 'Prints JSON'
+complete -c ringfence -n "__fish_ringfence_using_subcommand audit; and __fish_seen_subcommand_from verify" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand audit; and __fish_seen_subcommand_from verify" -s h -l help -d 'Print help'
+complete -c ringfence -n "__fish_ringfence_using_subcommand audit; and __fish_seen_subcommand_from verify" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand completions" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand completions" -s h -l help -d 'Print help'
+complete -c ringfence -n "__fish_ringfence_using_subcommand completions" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand attempt" -l context -d 'What is to be found on the host, in JSON' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand attempt" -l mark -d 'Tells this process from others in a list of processes' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand attempt" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand attempt" -s h -l help -d 'Print help'
+complete -c ringfence -n "__fish_ringfence_using_subcommand attempt" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand generate" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand generate" -s h -l help -d 'Print help'
+complete -c ringfence -n "__fish_ringfence_using_subcommand generate" -s V -l version -d 'Print version'

@@ -1,0 +1,130 @@
+//! `docs/promises.md`: what each backend claims, and what became of every attempt.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use ringfence::prove::{Certificate, Verdict, corpus};
+use ringfence::{Clause, Support};
+
+use crate::{Caller, Ring, Stage};
+
+/// What a cell says that this host could not fill; another host may.
+const NOT_TESTED: &str = "not tested";
+
+const INTRODUCTION: &str = "\
+# Promises
+
+<!-- Written by the conformance tests with RINGFENCE_BLESS=1; do not edit. -->
+
+What each backend promises, and what becomes of everything that is tried against it. Every attempt is a pair: *held*
+means that it was denied inside a sandbox, and that the very same attempt gets through without one. *Gets through* stands
+only where the backend does not claim the promise, and then refuses to start unless that is accepted by name
+(`--allow-weaker`). *Not tested* means that the host of this run does not have what the attempt would need. Each is made
+as root and as an ordinary user; `ringfence doctor --prove` makes them on your host.
+";
+
+/// The certificates of every stage.
+pub type Certificates = BTreeMap<Stage, Certificate>;
+
+/// Writes the document.
+pub fn write(certificates: &Certificates) -> String {
+    let mut text = INTRODUCTION.to_owned();
+    let titles = Ring::ISOLATING.map(Ring::title).join(" | ");
+    let _ = write!(text, "\n## What is claimed\n\n| promise | {titles} |\n|---|---|---|---|\n"); // never fails
+    for clause in Clause::ALL {
+        let claims = Ring::ISOLATING.map(|ring| claim(certificates, ring, clause)).join(" | ");
+        let _ = writeln!(text, "| **{clause}**: {} | {claims} |", clause.promise()); // never fails
+    }
+    text.push_str("\n## What is tried\n");
+    for clause in Clause::ALL {
+        let mut attempts = corpus().iter().filter(|attempt| attempt.clause == clause).peekable();
+        if attempts.peek().is_none() {
+            continue;
+        }
+        let _ = write!(text, "\n### {clause}\n\n| attempt | what is tried | {titles} |\n|---|---|---|---|---|\n"); // as above
+        for attempt in attempts {
+            let cells = Ring::ISOLATING.map(|ring| outcome(certificates, ring, clause, attempt.name)).join(" | ");
+            let _ = writeln!(text, "| `{}` | {} | {cells} |", attempt.name, attempt.what); // as above
+        }
+    }
+    text
+}
+
+/// The lines in which two documents contradict each other. What either could not test contradicts nothing.
+pub fn contradictions<'a>(written: &'a str, found: &'a str) -> Vec<(&'a str, &'a str)> {
+    let agrees = |(ours, theirs): &(&str, &str)| {
+        let (mut left, mut right) = (ours.split(" | "), theirs.split(" | "));
+        loop {
+            match (left.next(), right.next()) {
+                (None, None) => return true,
+                (Some(one), Some(other)) if is_same(one, other) => {}
+                _ => return false,
+            }
+        }
+    };
+    let longest = written.lines().count().max(found.lines().count());
+    let padded = |text: &'a str| text.lines().chain(std::iter::repeat("")).take(longest);
+    padded(written).zip(padded(found)).filter(|pair| !agrees(pair)).collect()
+}
+
+fn is_same(one: &str, other: &str) -> bool {
+    let cell = |text: &'static str| move |cell: &str| cell.trim_end_matches(" |") == text;
+    let is_untested = cell(NOT_TESTED);
+    one == other || is_untested(one) || is_untested(other)
+}
+
+/// What a backend claims, in words that do not depend on the host.
+fn claim(certificates: &Certificates, ring: Ring, clause: Clause) -> String {
+    let stage = Stage { ring, caller: Caller::Root };
+    let promise = certificates.get(&stage).and_then(|certificate| certificate.promises.get(&clause));
+    match promise.map(|promise| &promise.claimed) {
+        Some(Support::Enforced { by }) => by.replace("cgroup v1", "cgroup").replace("cgroup v2", "cgroup"),
+        Some(Support::Weaker { how }) => format!("weaker: {how}"),
+        Some(Support::Absent { .. }) | None => "absent".to_owned(),
+    }
+}
+
+/// What became of an attempt, by whichever caller it was made. Where one of them is promised more than the other, as
+/// root is with limits, it is what became of the promise.
+fn outcome(certificates: &Certificates, ring: Ring, clause: Clause, attempt: &str) -> &'static str {
+    let on_ring = certificates.iter().filter(|(stage, _)| stage.ring == ring);
+    let promises: Vec<_> = on_ring.filter_map(|(_, certificate)| certificate.promises.get(&clause)).collect();
+    let is_claimed = promises.iter().any(|promise| promise.claimed.is_enforced());
+    let counted = promises.iter().filter(|promise| promise.claimed.is_enforced() == is_claimed);
+    let proofs = counted.flat_map(|promise| &promise.proofs).filter(|proof| proof.attempt == attempt);
+    let verdicts: Vec<&Verdict> = proofs.map(|proof| &proof.verdict).collect();
+    if verdicts.contains(&&Verdict::Broken) {
+        "gets through"
+    } else if verdicts.contains(&&Verdict::Held) {
+        "held"
+    } else {
+        NOT_TESTED
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_host_could_not_test_contradicts_nothing() {
+        let row = |one: &str, other: &str| format!("| `a` | tries | {one} | {other} |");
+        let (held, partly) = (row("held", "held"), row("held", NOT_TESTED));
+        assert!(contradictions(&held, &partly).is_empty());
+        assert!(contradictions(&partly, &row(NOT_TESTED, "gets through")).is_empty());
+        assert_eq!(contradictions(&held, &row("held", "gets through")).len(), 1);
+        assert_eq!(contradictions(&held, "").len(), 1);
+        assert_eq!(contradictions(&held, &format!("{held}\n{held}")).len(), 1);
+    }
+
+    #[test]
+    fn without_certificates_nothing_is_claimed_and_nothing_tested() {
+        let text = write(&Certificates::new());
+        assert!(text.contains("| absent | absent | absent |"), "{text}");
+        assert!(
+            text.contains(
+                "| `read-outside` | read a file outside by its path | not tested | not tested | not tested |"
+            )
+        );
+    }
+}

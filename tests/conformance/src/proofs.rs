@@ -1,0 +1,32 @@
+//! What `ringfence doctor --prove` says on each stage; asked once, because several tests want to know.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use ringfence::prove::Certificate;
+
+use crate::{Place, Stage};
+
+/// The answer of one stage, or what went wrong there.
+type Answer = Result<Certificate, String>;
+
+/// The certificate of a stage.
+///
+/// # Panics
+///
+/// Panics with what ringfence said when it made none.
+pub fn certificate(stage: Stage) -> Certificate {
+    static KNOWN: Mutex<BTreeMap<Stage, Arc<OnceLock<Answer>>>> = Mutex::new(BTreeMap::new());
+    let slot = Arc::clone(KNOWN.lock().expect("no holder panics").entry(stage).or_default());
+    slot.get_or_init(|| prove(stage)).clone().unwrap_or_else(|why| panic!("no certificate on {stage:?}: {why}"))
+}
+
+fn prove(stage: Stage) -> Answer {
+    let place = Place::of(stage.caller);
+    let mut command = stage.ringfence("doctor", &place);
+    let output = command.args(["--prove", "--json"]).output().map_err(|error| error.to_string())?;
+    serde_json::from_slice(&output.stdout).map_err(|error| {
+        let (said, asked) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        format!("{}: {error}\n{said}\n{asked}", output.status)
+    })
+}

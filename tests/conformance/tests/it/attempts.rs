@@ -1,0 +1,61 @@
+//! Every attempt on every stage.
+
+use conformance::{Caller, Ring, Stage, certificate};
+use ringfence::Clause;
+use ringfence::prove::{Verdict, corpus};
+use ringfence_test_ledger::require;
+
+/// Whether a processor is to be had without a limit depends on what else the host does.
+const DEPENDS_ON_LOAD: Clause = Clause::Cpus;
+
+#[track_caller]
+fn holds(stage: Stage, works_by: &str) {
+    let certificate = certificate(stage);
+    assert!(certificate.summary.starts_with(works_by), "{}", certificate.summary);
+    let made: usize = certificate.promises.values().map(|promise| promise.proofs.len()).sum();
+    assert_eq!(made, corpus().len());
+
+    let broken: Vec<String> =
+        certificate.broken().map(|proof| format!("{} ({}): {}", proof.attempt, proof.clause, proof.observed)).collect();
+    assert!(broken.is_empty(), "on {stage:?}\n{}", broken.join("\n"));
+    for (clause, promise) in &certificate.promises {
+        let is_proved = promise.verdict == Verdict::Held || *clause == DEPENDS_ON_LOAD;
+        assert!(!promise.claimed.is_enforced() || is_proved, "{clause} is claimed on {stage:?}, and: {promise:#?}");
+    }
+}
+
+#[test]
+fn native_holds_against_every_attempt_made_as_root() {
+    require!(root, binary, user_namespaces);
+    holds(Stage { ring: Ring::Native, caller: Caller::Root }, "namespaces");
+}
+
+#[test]
+fn native_holds_against_every_attempt_made_as_an_ordinary_user() {
+    require!(binary, ordinary_user, ordinary_user_namespaces);
+    holds(Stage { ring: Ring::Native, caller: Caller::Ordinary }, "namespaces");
+}
+
+#[test]
+fn native_without_user_namespaces_holds_what_it_claims_against_root() {
+    require!(root, binary, user_namespaces, landlock);
+    holds(Stage { ring: Ring::NativeInPlace, caller: Caller::Root }, "Landlock");
+}
+
+#[test]
+fn native_without_user_namespaces_holds_what_it_claims_against_an_ordinary_user() {
+    require!(binary, ordinary_user, ordinary_user_namespaces, landlock);
+    holds(Stage { ring: Ring::NativeInPlace, caller: Caller::Ordinary }, "Landlock");
+}
+
+#[test]
+fn bubblewrap_holds_against_every_attempt_made_as_root() {
+    require!(root, binary, user_namespaces, bwrap);
+    holds(Stage { ring: Ring::Bwrap, caller: Caller::Root }, "bubblewrap");
+}
+
+#[test]
+fn bubblewrap_holds_against_every_attempt_made_as_an_ordinary_user() {
+    require!(binary, ordinary_user, ordinary_user_namespaces, bwrap);
+    holds(Stage { ring: Ring::Bwrap, caller: Caller::Ordinary }, "bubblewrap");
+}

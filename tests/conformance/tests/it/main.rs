@@ -1,0 +1,7 @@
+//! Every promise on every backend.
+
+mod attempts;
+mod control;
+mod leftovers;
+mod planted;
+mod promises;

@@ -1,0 +1,27 @@
+//! The documented table of promises.
+
+use std::path::Path;
+
+use conformance::document::{Certificates, contradictions, write};
+use conformance::{Caller, Ring, Stage, certificate};
+use ringfence_test_ledger::require;
+
+#[test]
+fn the_documented_promises_are_those_that_were_found_here() {
+    require!(root, binary, user_namespaces, ordinary_user, ordinary_user_namespaces, landlock, bwrap, cgroup_limits);
+    let callers = [Caller::Root, Caller::Ordinary];
+    let stages = Ring::ISOLATING.into_iter().flat_map(|ring| callers.map(|caller| Stage { ring, caller }));
+    let certificates: Certificates = stages.map(|stage| (stage, certificate(stage))).collect();
+    let found = write(&certificates);
+
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/promises.md");
+    if std::env::var_os("RINGFENCE_BLESS").is_some() {
+        fs_err::write(&path, found).unwrap();
+        return;
+    }
+    let written = fs_err::read_to_string(&path).unwrap();
+    let contradictions = contradictions(&written, &found);
+    let shown: Vec<String> =
+        contradictions.iter().take(10).map(|(written, found)| format!("-{written}\n+{found}")).collect();
+    assert!(contradictions.is_empty(), "RINGFENCE_BLESS=1 rewrites docs/promises.md\n{}", shown.join("\n"));
+}
