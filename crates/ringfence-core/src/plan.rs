@@ -94,7 +94,8 @@ impl Refusal {
         let weaker: Vec<_> = self.unmet.iter().filter(|unmet| unmet.demand != Demand::Required).collect();
         if !weaker.is_empty() {
             let flags: Vec<_> = weaker.iter().map(|unmet| format!("--allow-weaker {}", unmet.clause)).collect();
-            hints.push(format!("or accept it by name: {}", flags.join(" ")));
+            let lead = if hints.is_empty() { "accept it by name" } else { "or accept it by name" };
+            hints.push(format!("{lead}: {}", flags.join(" ")));
         }
         hints
     }
@@ -230,7 +231,7 @@ mod tests {
         refuse(
             &policy,
             &able,
-            "backend `native` refuses the policy\
+            "backend `native` refuses the policy (test)\
              \n  memory: cannot be enforced: no cgroup\
              \n  cpus: would be weaker: only half of it\
              \n  disk: cannot be enforced: no cgroup (named by `require`)",
@@ -253,7 +254,7 @@ mod tests {
         refuse(
             &policy,
             &able,
-            "backend `native` refuses the policy\n  memory: cannot be enforced: no cgroup (named by `require`)",
+            "backend `native` refuses the policy (test)\n  memory: cannot be enforced: no cgroup (named by `require`)",
             &["systemd-run --user --scope"],
         );
     }

@@ -42,8 +42,8 @@ fn main() -> ExitCode {
 
 /// Everything that can fail for want of isolation fails here, before a port is bound.
 fn start() -> Result<Engine, (String, Vec<String>)> {
-    let settings = Settings::from_environment()
-        .map_err(|error| (chain(&error), error.hint().into_iter().collect::<Vec<_>>()))?;
+    let settings =
+        Settings::from_environment().map_err(|error| (chain(&error), error.hint().into_iter().collect::<Vec<_>>()))?;
     Engine::new(settings).map_err(|error| (chain(&error), error.hints()))
 }
 

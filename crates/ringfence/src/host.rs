@@ -63,6 +63,12 @@ impl Host {
         clean
     }
 
+    /// Where a path really is: no component of the answer is a symbolic link. The error does not name the path.
+    #[expect(clippy::disallowed_methods, reason = "its callers name the path in their own errors")]
+    pub(crate) fn resolve(path: &Path) -> std::io::Result<PathBuf> {
+        std::fs::canonicalize(path)
+    }
+
     /// A directory of the user's own: `$name/ringfence`, or `~/fallback/ringfence`.
     pub fn own_directory(&self, variable: &str, fallback: &str) -> Option<PathBuf> {
         let base = self.text(variable).map(PathBuf::from).filter(|path| path.is_absolute());

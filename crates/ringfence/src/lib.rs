@@ -1,11 +1,11 @@
 //! Runs an agent's commands behind one policy, on whatever isolation the host has, and says what really held.
 //!
 //! ```no_run
-//! use ringfence::{Command, Engine, Policy, Settings};
+//! use ringfence::{Command, Engine, Settings};
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let engine = Engine::new(Settings::from_environment()?)?;
-//! let result = engine.run(&Policy::default(), &Command::new("make").argument("test")).await?;
+//! let result = engine.run(&engine.settings().policy, &Command::new("make").argument("test")).await?;
 //! println!("{} {}", result.ok, result.stdout);
 //! # Ok(())
 //! # }
@@ -62,6 +62,6 @@ pub use workspace::{ResolvedWorkspace, WorkspaceError};
 pub use wrapper::{Wrapper, WrapperError, remove as unwrap};
 
 /// The highest number that a passed descriptor can have.
-pub const HIGHEST_DESCRIPTOR: i32 = ringfence_linux::Files::HIGHEST;
+pub const HIGHEST_DESCRIPTOR: i32 = 99;
 
 pub use ringfence_linux::sys::process::duplicate;

@@ -45,7 +45,14 @@ impl Kept {
     pub(crate) fn new(limit: u64) -> Kept {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let head_limit = limit / 2 + limit % 2;
-        Kept { head: Vec::new(), head_limit, tail: VecDeque::new(), tail_limit: limit - head_limit, flood: None, total: 0 }
+        Kept {
+            head: Vec::new(),
+            head_limit,
+            tail: VecDeque::new(),
+            tail_limit: limit - head_limit,
+            flood: None,
+            total: 0,
+        }
     }
 
     /// Reads once from a pipe that does not block; returns what was read, nothing at its end.

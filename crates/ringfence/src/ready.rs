@@ -58,12 +58,16 @@ impl Core {
     pub(crate) fn ready(&self, policy: &Policy, command: &Command) -> Result<Ready, RunError> {
         let host = &self.settings.host;
         let workspace = workspace::resolve(policy, host, &self.settings.workspace_rules())?;
-        let guarded = view::guarded(&policy.with_defaults(), &workspace)?;
+        let mut guarded = view::guarded(&policy.with_defaults(), &workspace)?;
         let ground = Ground { protected_paths_exist: guarded.protects_something() };
         let Agreed { plan, because } = self.agree(policy, ground)?;
         tracing::info!(backend = %plan.backend, because, "a backend was chosen");
         let backend =
             backends::get(plan.backend).map_err(|declined| Declined::Unavailable(declined).into_error(plan.backend))?;
+        // Records that lie in the workspace are evidence: the code they are about shall not edit them.
+        if let Ok(records) = host.absolute(&self.settings.audit.dir).strip_prefix(&workspace.source) {
+            guarded.protect_if_there(&workspace, records);
+        }
         let site = Site { plan: &plan, host, workspace: &workspace, guarded: &guarded, command };
         let preparation = backend.prepare(&site)?;
         Ok(Ready { plan, because, workspace, guarded, preparation })
@@ -71,12 +75,12 @@ impl Core {
 
     /// Chooses a backend that can hold the whole policy.
     pub(crate) fn agree(&self, policy: &Policy, ground: Ground) -> Result<Agreed, RunError> {
-        let selection = match policy.backend {
-            Some(choice) if Some(choice) != self.settings.policy.backend => Selection::from(choice),
-            _ => self.settings.selection,
+        let (selection, asked_by) = match policy.backend {
+            Some(choice) if Some(choice) != self.settings.policy.backend => (choice.into(), "the policy".to_owned()),
+            _ => (self.settings.selection, self.settings.selected_by().to_string()),
         };
         if let Selection::Only(backend) = selection {
-            let because = format!("asked for by {}", self.settings.selected_by());
+            let because = format!("asked for by {asked_by}");
             let plan = self.plan_on(backend, policy, ground).map_err(|declined| match declined {
                 Declined::Unavailable(Unavailable { why, fix })
                     if *self.settings.selected_by() == Source::Variable("SANDBOX_MODE".to_owned()) =>

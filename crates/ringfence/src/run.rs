@@ -77,8 +77,7 @@ impl Core {
 
     fn launch(&self, mut ready: Ready, mut files: Files, terminal: Terminal) -> Result<Running, RunError> {
         let preparation = &mut ready.preparation;
-        let group =
-            limits::wanted(&ready.plan, preparation.needs_group).map(|wanted| Group::create(&wanted)).transpose()?;
+        let group = limits::wanted(&ready.plan, preparation).map(|wanted| Group::create(&wanted)).transpose()?;
         files.passed.append(&mut preparation.passed);
         let launch = Launch { exec: preparation.exec.clone(), confinement: preparation.confinement.clone(), terminal };
         let started = self.launcher.start(&launch, files, group.as_ref())?;

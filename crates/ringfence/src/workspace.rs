@@ -61,8 +61,7 @@ impl WorkspaceError {
 pub(crate) fn resolve(policy: &Policy, host: &Host, rules: &Rules) -> Result<ResolvedWorkspace, WorkspaceError> {
     let named = policy.filesystem.workspace.clone().unwrap_or_else(|| Workspace::at("."));
     let given = host.absolute(&named.source);
-    let source =
-        fs_err::canonicalize(&given).map_err(|source| WorkspaceError::Missing { path: given.clone(), source })?;
+    let source = Host::resolve(&given).map_err(|source| WorkspaceError::Missing { path: given.clone(), source })?;
     if !source.is_dir() {
         return Err(WorkspaceError::NotADirectory { path: given });
     }

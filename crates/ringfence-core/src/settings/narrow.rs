@@ -165,14 +165,13 @@ impl Check<'_> {
         if let Some(name) = own.pass.iter().flatten().find(|name| !passed.contains(name)) {
             return self.widens("env.pass", quoted(name), listed(passed));
         }
+        // A variable steers programs (`LD_PRELOAD`, `PATH`), on `local` and `outer` on the host itself.
         for (name, value) in &own.set {
             let key = format!("env.set.{name}");
             match below.set.get(name) {
-                Some(said) if said != value => return self.widens(&key, quoted(value), said),
-                None if passed.contains(name) => {
-                    return self.widens_another(&key, quoted(value), listed(passed), "env.pass");
-                }
-                _ => {}
+                Some(said) if said == value => {}
+                Some(said) => return self.widens(&key, quoted(value), said),
+                None => return self.widens_another(&key, quoted(value), "unset", "env.set"),
             }
         }
         Ok(())

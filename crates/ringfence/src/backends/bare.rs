@@ -59,6 +59,7 @@ impl Backend for Bare {
             passed: Vec::new(),
             described: Vec::new(),
             needs_group: site.plan.held.get(&Clause::Cleanup).is_some_and(Support::is_enforced),
+            own_processes: 1,
             private: None,
         })
     }

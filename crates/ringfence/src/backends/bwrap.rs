@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use ringfence_core::policy::Network;
-use ringfence_core::{Backend as Name, Capabilities, Clause, Defaults, Support};
+use ringfence_core::{Backend as Name, Capabilities, Clause, Defaults, Policy, Support};
 use ringfence_linux::launcher::in_memory;
 use ringfence_linux::seccomp::{Filter, Profile, Sockets};
 use ringfence_linux::{Access, Confinement, Entry, Files, Launch, Report, Terminal, View, control};
@@ -23,14 +23,24 @@ use crate::{Command, Host, view};
 pub(super) struct Bwrap;
 
 /// Parts of `/proc` that bubblewrap leaves readable and that tell of the host.
-const PROC_HIDDEN: [&str; 3] = ["/proc/kcore", "/proc/keys", "/proc/timer_list"];
+const PROC_HIDDEN: [&str; 9] = [
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/kpagecgroup",
+    "/proc/kpagecount",
+    "/proc/kpageflags",
+    "/proc/pagetypeinfo",
+    "/proc/slabinfo",
+    "/proc/timer_list",
+    "/proc/vmallocinfo",
+];
 
 /// Parts of `/proc` that bubblewrap leaves writable, and through which root's user id alone steers the host's kernel.
 const PROC_PROTECTED: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 impl Backend for Bwrap {
     fn capabilities(&self, question: &Question<'_>) -> Result<Capabilities, Unavailable> {
-        let program = find(question.host)?;
+        let program = find(question.host, question.policy)?;
         let memory = Memory::of(question.host, Subject::Bwrap(&program));
         if question.freshness == Freshness::Now || !memory.recalls() {
             preflight(&program, question)?;
@@ -67,8 +77,9 @@ impl Backend for Bwrap {
             let what = what.to_owned();
             move |source| PrepareError::Host { what, source }
         };
-        let program =
-            find(site.host).map_err(|unavailable| io::Error::other(unavailable.why)).map_err(failed("bubblewrap"))?;
+        let program = find(site.host, &site.plan.policy)
+            .map_err(|unavailable| io::Error::other(unavailable.why))
+            .map_err(failed("bubblewrap"))?;
         let sight = view::build(site.plan, site.host, site.workspace, site.guarded)?;
         let path = sight.variables.get(OsStr::new("PATH")).cloned().unwrap_or_default();
         lookup(site.command, &path, &sight.view)?;
@@ -76,6 +87,9 @@ impl Backend for Bwrap {
         let directory = site.workspace.directory_inside(&site.command.starting_directory(site.host, site.workspace));
         let network = site.plan.policy.network.clone().unwrap_or(Network::Closed);
         let mut arguments = Arguments::new(&network, &directory);
+        for (name, value) in &sight.variables {
+            arguments.push([OsStr::new("--setenv"), name, value]);
+        }
         for entry in &sight.view.entries {
             arguments.entry(entry, &sight.view).map_err(failed("bubblewrap's arguments"))?;
         }
@@ -83,11 +97,14 @@ impl Backend for Bwrap {
         let described = arguments.described(&program, site.command);
         let (command, passed) = arguments.command(&program, site.command).map_err(failed("bubblewrap's arguments"))?;
         Ok(Preparation {
-            exec: exec(&command, sight.variables, "/".into())?,
+            // Bubblewrap itself runs on the host: nothing that a policy says may steer it.
+            exec: exec(&command, [], "/".into())?,
             confinement: Confinement::Delegated,
             passed,
             described,
             needs_group: false,
+            // The supervisor, bubblewrap outside, and bubblewrap inside.
+            own_processes: 3,
             private: None,
         })
     }
@@ -100,8 +117,8 @@ struct Arguments {
     passed: Vec<(i32, OwnedFd)>,
 }
 
-/// The number of the first descriptor that bubblewrap reads itself.
-const FIRST_DESCRIPTOR: i32 = 100;
+/// The number of the first descriptor that bubblewrap reads itself; those below it are the command's.
+const FIRST_DESCRIPTOR: i32 = crate::HIGHEST_DESCRIPTOR + 1;
 
 impl Arguments {
     fn new(network: &Network, directory: &Path) -> Arguments {
@@ -257,13 +274,28 @@ fn lookup(command: &Command, path: &OsStr, view: &View) -> Result<(), PrepareErr
     })
 }
 
-fn find(host: &Host) -> Result<PathBuf, Unavailable> {
+/// Finds bubblewrap in the caller's `PATH`, but never where a sandbox can write: it runs on the host.
+fn find(host: &Host, policy: &Policy) -> Result<PathBuf, Unavailable> {
     let path = host.variables.get(OsStr::new("PATH")).cloned().unwrap_or_default();
-    let found = std::env::split_paths(&path).map(|directory| directory.join("bwrap")).find(|program| program.is_file());
-    found.ok_or_else(|| Unavailable {
-        why: "there is no `bwrap` in PATH".to_owned(),
+    let is_program = |program: &PathBuf| program.is_file() && !can_be_planted(program, host, policy);
+    let mut candidates = std::env::split_paths(&path).map(|directory| directory.join("bwrap"));
+    candidates.find(is_program).ok_or_else(|| Unavailable {
+        why: "there is no `bwrap` in PATH outside the workspace".to_owned(),
         fix: "apt install bubblewrap".to_owned(),
     })
+}
+
+/// Whether sandboxed code may have written a program: it lies, by name or resolved, where a policy lets it write.
+fn can_be_planted(program: &Path, host: &Host, policy: &Policy) -> bool {
+    let workspace = policy.filesystem.workspace.as_ref().map_or(Path::new("."), |workspace| &workspace.source);
+    let writable = policy.filesystem.write.iter().flatten().map(PathBuf::as_path);
+    let names = |path: &Path| {
+        let absolute = host.absolute(path);
+        [fs_err::canonicalize(&absolute).unwrap_or_else(|_| absolute.clone()), absolute]
+    };
+    let programs = names(program);
+    let mut places = writable.chain([workspace, host.directory.as_path()]).flat_map(names);
+    program.is_relative() || places.any(|place| programs.iter().any(|program| program.starts_with(&place)))
 }
 
 /// Runs bubblewrap for real, with every kind of namespace that a run uses.
@@ -297,5 +329,29 @@ fn preflight(program: &Path, question: &Question<'_>) -> Result<(), Unavailable>
             let said = String::from_utf8_lossy(&said[..length]).trim().to_owned();
             Err(unavailable(if said.is_empty() { format!("its preflight failed: {report:?}") } else { said }))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn a_program_that_a_sandbox_could_have_written_is_not_bubblewrap() {
+        let root = tempfile::tempdir().unwrap();
+        let root = fs_err::canonicalize(root.path()).unwrap();
+        let (workspace, writable, system) = (root.join("workspace"), root.join("writable"), root.join("system"));
+        for directory in [&workspace, &writable, &system] {
+            fs_err::create_dir(directory).unwrap();
+            fs_err::write(directory.join("bwrap"), "").unwrap();
+        }
+        std::os::unix::fs::symlink(&workspace, root.join("link")).unwrap();
+        let path = format!(".:{0}/workspace:{0}/link:{0}/writable:{0}/system", root.display());
+        let variables = BTreeMap::from([("PATH".into(), path.into())]);
+        let host = Host::new(variables, workspace.clone());
+        let policy = Policy::default().workspace(&workspace).write(&writable);
+        assert_eq!(find(&host, &policy).unwrap(), system.join("bwrap"));
     }
 }

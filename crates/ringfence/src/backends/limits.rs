@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ringfence_core::{Clause, Plan, Support};
 use ringfence_linux::cgroup::{CgroupError, CgroupSupport, Wanted, probe};
 
-use super::Question;
+use super::{Preparation, Question};
 
 /// The clauses that a control group holds.
 const HELD: [Clause; 3] = [Clause::Memory, Clause::Cpus, Clause::ProcessCount];
@@ -51,14 +51,17 @@ fn from_cgroup(found: Result<&str, CgroupError>) -> Support {
 }
 
 /// The control group that a plan needs; none when nothing asks for one.
-pub(crate) fn wanted(plan: &Plan, needs_group: bool) -> Option<Wanted> {
+pub(crate) fn wanted(plan: &Plan, preparation: &Preparation) -> Option<Wanted> {
     let limits = &plan.policy.limits;
     let is_held = |clause| plan.held.get(&clause).is_some_and(Support::is_enforced);
     let wanted = Wanted {
         memory: limits.memory.filter(|_| is_held(Clause::Memory)).map(|size| size.bytes()),
         cpus: limits.cpus.filter(|_| is_held(Clause::Cpus)),
-        processes: limits.processes.filter(|_| is_held(Clause::ProcessCount)),
-        tree_kill: needs_group,
+        processes: limits
+            .processes
+            .filter(|_| is_held(Clause::ProcessCount))
+            .map(|count| count.saturating_add(preparation.own_processes)),
+        tree_kill: preparation.needs_group,
     };
     (wanted != Wanted::default()).then_some(wanted)
 }

@@ -77,6 +77,8 @@ pub(crate) struct Preparation {
     pub(crate) described: Vec<String>,
     /// Whether only a control group can end the whole tree.
     pub(crate) needs_group: bool,
+    /// How many processes are there for the command's sake, and are not its own.
+    pub(crate) own_processes: u32,
     /// A directory on the host that goes with the run.
     #[expect(dead_code, reason = "held for its end")]
     pub(crate) private: Option<PrivateDirectory>,

@@ -68,6 +68,7 @@ impl Backend for Native {
                 passed: Vec::new(),
                 described: Vec::new(),
                 needs_group: false,
+                own_processes: 1,
                 private: None,
             });
         }
@@ -88,6 +89,7 @@ impl Backend for Native {
             passed: Vec::new(),
             described: Vec::new(),
             needs_group: site.plan.held.get(&Clause::Cleanup).is_some_and(Support::is_enforced),
+            own_processes: 1,
             private: Some(private),
         })
     }
@@ -136,10 +138,19 @@ fn tier(question: &Question<'_>) -> Result<Tier, Unavailable> {
 /// A trial that failed.
 #[derive(Debug, thiserror::Error)]
 enum TrialError {
-    #[error("cannot {step}: {source}")]
+    #[error("cannot {step}: {source}{}", meaning(source))]
     Step { step: String, source: io::Error },
     #[error("the trial sandbox ended without a word")]
     Silent,
+}
+
+/// What an error of clone(2) means for user namespaces, where its own words mislead.
+fn meaning(error: &io::Error) -> &'static str {
+    match rustix::io::Errno::from_io_error(error) {
+        Some(rustix::io::Errno::NOSPC | rustix::io::Errno::USERS) => " (the limit user.max_user_namespaces is reached)",
+        Some(rustix::io::Errno::PERM) => " (forbidden by a container, a security module or a sysctl)",
+        _ => "",
+    }
 }
 
 /// Builds a whole sandbox and has it execute a program that is not there: that it gets so far is the proof.
@@ -215,7 +226,9 @@ fn with_landlock_alone(abi: u32, because: &str, question: &Question<'_>) -> Vec<
         "files outside can be looked up, the user's own changed in mode and time, and, with this old Landlock, truncated"
     });
     let processes = if abi >= ABI_WITH_SCOPES {
-        Support::weaker("names and arguments of the host's processes can be read, and limits of the user's own be changed")
+        Support::weaker(
+            "names and arguments of the host's processes can be read, and limits of the user's own be changed",
+        )
     } else {
         Support::weaker("processes of the same user can be signalled, and all can be listed")
     };

@@ -112,6 +112,13 @@ impl Guarded {
         }
     }
 
+    /// Protects a path beyond what the policy says, if it is there and no link.
+    pub(crate) fn protect_if_there(&mut self, workspace: &ResolvedWorkspace, path: &Path) {
+        if let Located::At(path) = locate(&workspace.source, path) {
+            self.protect_existing(workspace, &path);
+        }
+    }
+
     fn protect_existing(&mut self, workspace: &ResolvedWorkspace, path: &Path) {
         self.protected.insert(workspace.destination.join(path));
         let above = path.ancestors().skip(1).filter(|parent| !parent.as_os_str().is_empty());

@@ -94,7 +94,8 @@ pub(crate) fn build(
     guarded: &Guarded,
 ) -> Result<Sight, ViewError> {
     let policy = &plan.policy;
-    let scratch = policy.limits.tmp.map_or(0, |size| size.bytes());
+    // A size of 0 means no bound at all (tmpfs(5)).
+    let scratch = policy.limits.tmp.map_or(0, |size| size.bytes()).max(rustix::param::page_size() as u64);
     let home = host.home.clone().filter(|home| !under_system(home)).unwrap_or_else(|| FALLBACK_HOME.into());
     let mut entries = system();
     entries.extend(etc::entries(host, &home));
@@ -110,11 +111,8 @@ pub(crate) fn build(
     for (key, paths, access) in named {
         for path in paths.iter().flatten() {
             let given = host.absolute(path);
-            let resolved = fs_err::canonicalize(&given).map_err(|source| ViewError::Missing {
-                path: given.clone(),
-                key,
-                source,
-            })?;
+            let resolved =
+                Host::resolve(&given).map_err(|source| ViewError::Missing { path: given.clone(), key, source })?;
             for path in [&given, &resolved] {
                 if is_reserved(path) {
                     return Err(ViewError::Reserved { path: path.clone() });
@@ -122,6 +120,9 @@ pub(crate) fn build(
             }
             binds.insert(given, (resolved, access));
         }
+    }
+    if is_reserved(&workspace.destination) {
+        return Err(ViewError::Reserved { path: workspace.destination.clone() });
     }
     for directory in git::shared_directories(workspace) {
         binds.insert(directory.clone(), (directory, Access::Write));
@@ -158,7 +159,7 @@ fn is_reserved(path: &Path) -> bool {
 }
 
 fn under_system(path: &Path) -> bool {
-    is_reserved(path) || SYSTEM.iter().chain(&["/etc", "/tmp"]).any(|system| path.starts_with(system))
+    is_reserved(path) || SYSTEM.iter().chain(&["/etc"]).any(|system| path.starts_with(system))
 }
 
 /// Whether a path exists and no component of it is a symbolic link; one system call tells.

@@ -111,15 +111,16 @@ fn a_project_may_choose_a_backend_that_isolates_where_nobody_chose() {
 }
 
 #[test]
-fn a_project_may_hide_protect_require_and_set_variables() {
-    let settings = allowed(given().user("filesystem.hide = ['*.pem']").project(
-        "require = ['memory']\n[filesystem]\nhide = ['**/.env']\nprotect = ['Makefile']\n[env]\nset = { CI = '1' }",
-    ));
+fn a_project_may_hide_protect_and_require() {
+    let settings = allowed(
+        given()
+            .user("filesystem.hide = ['*.pem']")
+            .project("require = ['memory']\n[filesystem]\nhide = ['**/.env']\nprotect = ['Makefile']"),
+    );
     let files = &settings.policy.filesystem;
     assert_eq!(files.hide, globs(&["*.pem", "**/.env"]));
     assert_eq!(files.protect, globs(&[".git/hooks", ".git/config", "Makefile"]), "the default stays protected");
     assert_eq!(settings.policy.require, [Clause::Memory].into());
-    assert_eq!(settings.policy.env.set["CI"], "1");
     let settings = allowed(given().project("filesystem.protect = []"));
     assert_eq!(settings.policy.filesystem.protect, globs(&[".git/hooks", ".git/config"]));
     let settings = allowed(given().user("filesystem.protect = []").project("filesystem.protect = ['a']"));
@@ -152,7 +153,7 @@ fn a_project_may_not_add_paths_but_may_name_what_is_beneath_allowed_ones() {
 }
 
 #[test]
-fn a_project_may_not_pass_or_replace_the_callers_variables() {
+fn a_project_may_not_pass_set_or_replace_variables() {
     let user = || given().user("[env]\npass = ['TOKEN']\nset = { PROXY = 'a' }");
     allowed(user().project("env.pass = ['TOKEN']"));
     allowed(user().project("env.set.PROXY = 'a'"));
@@ -166,9 +167,8 @@ fn a_project_may_not_pass_or_replace_the_callers_variables() {
         &format!("ringfence.toml:1: env.set.PROXY = \"b\" would widen `a`, {at}"),
     );
     refuse(
-        user().project("env.set.TOKEN = 'b'"),
-        "ringfence.toml:1: env.set.TOKEN = \"b\" would widen `[\"TOKEN\"]`, \
-         set at /home/ada/.config/ringfence/config.toml:2",
+        given().project("env.set.LD_PRELOAD = '/work/evil.so'"),
+        "ringfence.toml:1: env.set.LD_PRELOAD = \"/work/evil.so\" would widen `unset`, the built-in default",
     );
 }
 
