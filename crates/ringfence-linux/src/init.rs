@@ -242,13 +242,14 @@ impl First {
 
     /// Ends what is left and says how the command ended.
     fn end_everything(&self, command: Option<Waited>) -> i32 {
-        // In a pid namespace of our own, our exit is what ends the rest; the kernel waits for it.
-        let (command, swept) = if self.owns_pid_namespace {
-            (command, true)
+        let sweep = if self.owns_pid_namespace {
+            tree::end_namespace(self.command)
         } else {
-            let sweep = tree::end_descendants(self.command);
-            (command.or(sweep.command), sweep.complete)
+            tree::end_descendants(self.command)
         };
+        // In a pid namespace of our own, our exit ends whoever is left; the kernel waits for it.
+        let swept = sweep.complete || self.owns_pid_namespace;
+        let command = command.or(sweep.command);
         let usage = process::children_usage();
         let status = command.map_or(libc::SIGKILL, |waited| waited.status);
         let ending = Ending::from_status(status, usage, swept);

@@ -1,10 +1,10 @@
-//! Ending a process tree without a pid namespace: as its subreaper, until no descendant is left.
+//! Ending a process tree: as process 1 of its pid namespace, or as its subreaper, until nobody is left.
 
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::sys::process::{Waited, wait_any};
+use crate::sys::process::{Waited, kill_everyone, wait_any};
 
 /// What became of a sweep.
 #[derive(Debug)]
@@ -18,37 +18,46 @@ pub(crate) struct Sweep {
 /// How long a tree may take to die before it is given up and said to be so.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Kills and reaps every descendant of this process. Orphans come to us, the subreaper, so "no child" means
-/// "no descendant"; a tree that forks as it is killed is stopped first, then killed, round after round.
+/// Kills and reaps everybody else in the pid namespace that this process is the first of.
+pub(crate) fn end_namespace(command: Pid) -> Sweep {
+    end(command, || {
+        let _ = kill_everyone(); // ESRCH: nobody but us
+    })
+}
+
+/// Kills and reaps every descendant of this process. A tree that forks as it is killed is stopped first, then
+/// killed, round after round.
 pub(crate) fn end_descendants(command: Pid) -> Sweep {
-    let deadline = Instant::now() + PATIENCE;
-    let mut sweep = Sweep { command: None, complete: false };
-    loop {
+    end(command, || {
         let descendants = descendants(rustix::process::getpid());
         for signal in [Signal::STOP, Signal::KILL] {
             for pid in &descendants {
                 let _ = kill_process(*pid, signal); // it may have ended meanwhile
             }
         }
-        loop {
-            match wait_any() {
-                Ok(Some(waited)) if libc::WIFSTOPPED(waited.status) => {}
-                Ok(Some(waited)) => {
-                    if waited.pid == command.as_raw_nonzero().get() {
-                        sweep.command = Some(waited);
-                    }
-                }
-                Ok(None) => break,
-                Err(_) => {
-                    sweep.complete = true; // ECHILD: none left
-                    return sweep;
-                }
+    })
+}
+
+/// Reaps until there is no child, and has `kill` kill what is left between two rounds. Orphans come to us, so "no
+/// child" means "no descendant".
+fn end(command: Pid, kill: impl Fn()) -> Sweep {
+    let deadline = Instant::now() + PATIENCE;
+    let mut sweep = Sweep { command: None, complete: false };
+    loop {
+        match wait_any() {
+            Ok(Some(waited)) if libc::WIFSTOPPED(waited.status) => {}
+            Ok(Some(waited)) if waited.pid == command.as_raw_nonzero().get() => sweep.command = Some(waited),
+            Ok(Some(_)) => {}
+            Ok(None) if Instant::now() > deadline => return sweep,
+            Ok(None) => {
+                kill();
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            Err(_) => {
+                sweep.complete = true; // ECHILD: none left
+                return sweep;
             }
         }
-        if Instant::now() > deadline {
-            return sweep;
-        }
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

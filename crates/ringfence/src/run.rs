@@ -132,6 +132,9 @@ fn result(ready: &Ready, outcome: Outcome, oom_killed: bool, command: &Command) 
             });
         }
     };
+    if ending.is_some_and(|ending| !ending.swept) {
+        tracing::warn!("processes of the run may be left: no pid namespace and no cgroup held them");
+    }
     let exit_code = ending.and_then(|ending| ending.exit_code);
     let signal = ending.map_or(Some(9), |ending| ending.signal);
     let (stdout, stderr) = (outcome.stdout, outcome.stderr);

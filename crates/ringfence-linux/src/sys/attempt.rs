@@ -144,13 +144,10 @@ pub fn console(terminal: BorrowedFd<'_>) -> io::Result<()> {
     checked(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCLINUX, &raw mut subcode) }.into()).map(drop)
 }
 
-/// Attaches to a process as its tracer without stopping it, ptrace(2) `PTRACE_SEIZE`, and lets go at once.
+/// Attaches to a process as its tracer without stopping it, ptrace(2) `PTRACE_SEIZE`, until this process ends.
 pub fn trace(process: i32) -> io::Result<()> {
     // SAFETY: PTRACE_SEIZE takes a process id; address and options must be null (ptrace(2)).
-    checked(unsafe { libc::ptrace(libc::PTRACE_SEIZE, process, 0usize, 0usize) })?;
-    // SAFETY: PTRACE_INTERRUPT and PTRACE_DETACH take no memory of ours. The tracee is let go at this process's end.
-    unsafe { libc::ptrace(libc::PTRACE_DETACH, process, 0usize, 0usize) };
-    Ok(())
+    checked(unsafe { libc::ptrace(libc::PTRACE_SEIZE, process, 0usize, 0usize) }).map(drop)
 }
 
 /// Asks for a byte of another process's memory at an address that it does not have, process_vm_readv(2).

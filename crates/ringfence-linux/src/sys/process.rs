@@ -174,6 +174,20 @@ impl From<&libc::rusage> for Usage {
     }
 }
 
+/// Kills every process that this one may signal but itself, kill(2) with -1: for the first process of a pid namespace
+/// that is everybody in it.
+pub fn kill_everyone() -> io::Result<()> {
+    // The one process that must not call this is one that sees others than its own.
+    if rustix::process::getpid() != rustix::process::Pid::INIT {
+        return Err(io::Error::other("only the first process of a pid namespace may end it"));
+    }
+    // SAFETY: kill takes integers only.
+    match unsafe { libc::kill(-1, libc::SIGKILL) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// What every waited-for child of this process used together, getrusage(2).
 pub fn children_usage() -> Usage {
     // SAFETY: rusage is plain integers; all zeroes is valid.

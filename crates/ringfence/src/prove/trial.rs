@@ -99,7 +99,7 @@ impl<'a> Trials<'a> {
 
     fn command(&self, attempt: &Attempt, context: &Context, tree: &Tree) -> Result<Command, RunError> {
         let context = serde_json::to_string(context).map_err(io::Error::from).map_err(failed)?;
-        let words = ["attempt", attempt.name, "--mark", "", "--context", &context];
+        let words = ["attempt", attempt.name, "--context", &context];
         Ok(Command::new(&self.program).arguments(words).directory(tree.workspace()))
     }
 
@@ -129,8 +129,7 @@ impl<'a> Trials<'a> {
 
     fn without_ringfence(&self, attempt: &Attempt, command: &Command, mark: &str) -> io::Result<Observation> {
         if attempt.name == KILLED {
-            let mut shell = self.lingering("sh", mark);
-            let mut child = shell.spawn()?;
+            let mut child = self.lingering(mark).spawn()?;
             Marked::of(mark).appear(GRACE);
             child.kill()?;
             child.wait()?;
@@ -145,8 +144,8 @@ impl<'a> Trials<'a> {
     }
 
     /// A shell that waits for a lingering process in the background.
-    fn lingering(&self, shell: &str, mark: &str) -> std::process::Command {
-        let mut command = std::process::Command::new(shell);
+    fn lingering(&self, mark: &str) -> std::process::Command {
+        let mut command = std::process::Command::new("sh");
         command.args(["-c", "\"$@\" & wait", "sh"]).arg(&self.program).args(["attempt", KILLED, "--mark", mark]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command
