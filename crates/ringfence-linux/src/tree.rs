@@ -43,6 +43,8 @@ pub(crate) fn end_descendants(command: Pid) -> Sweep {
 fn end(command: Pid, kill: impl Fn()) -> Sweep {
     let deadline = Instant::now() + PATIENCE;
     let mut sweep = Sweep { command: None, complete: false };
+    // What is ending by itself is given a moment: looking for it among all processes of a host is costly.
+    let mut moments = 5;
     loop {
         match wait_any() {
             Ok(Some(waited)) if libc::WIFSTOPPED(waited.status) => {}
@@ -50,7 +52,10 @@ fn end(command: Pid, kill: impl Fn()) -> Sweep {
             Ok(Some(_)) => {}
             Ok(None) if Instant::now() > deadline => return sweep,
             Ok(None) => {
-                kill();
+                if moments == 0 {
+                    kill();
+                }
+                moments = u32::saturating_sub(moments, 1);
                 std::thread::sleep(Duration::from_micros(200));
             }
             Err(_) => {

@@ -9,6 +9,11 @@ use std::path::{Path, PathBuf};
 
 use crate::Host;
 
+/// What the name of a mark begins with.
+const PREFIX: &str = "works-";
+/// How many marks are kept.
+const MOST: usize = 16;
+
 /// What was tried.
 #[derive(Debug, Clone, Copy, Hash)]
 pub(crate) enum Subject<'a> {
@@ -38,7 +43,21 @@ impl Memory {
     pub(crate) fn keep(&self) {
         let Some(mark) = &self.mark else { return };
         let directory = mark.parent().unwrap_or(mark);
+        forget_some(directory);
         let _ = fs_err::create_dir_all(directory).and_then(|()| fs_err::write(mark, "")); // it is only tried again
+    }
+}
+
+/// Forgets everything when there is much of it: most of it is about binaries and kernels that are gone.
+fn forget_some(directory: &Path) {
+    let Ok(entries) = fs_err::read_dir(directory) else { return };
+    let is_mark =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()));
+    let marks: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(is_mark).collect();
+    if marks.len() >= MOST {
+        for mark in marks {
+            let _ = fs_err::remove_file(mark); // another ringfence may be forgetting, too
+        }
     }
 }
 
@@ -53,7 +72,7 @@ fn key(host: &Host, subject: Subject<'_>) -> Option<String> {
         identity(program)?.hash(&mut hasher);
     }
     subject.hash(&mut hasher);
-    Some(format!("works-{:016x}", hasher.finish()))
+    Some(format!("{PREFIX}{:016x}", hasher.finish()))
 }
 
 /// A file, as it is now.

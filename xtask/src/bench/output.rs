@@ -9,9 +9,14 @@ use anyhow::{Context, Result, ensure};
 pub(super) const BYTES: u64 = 1 << 30;
 const RUNS: usize = 3;
 
+/// The file that is written to the output, again and again: text, in pieces as large as a program's own.
+const PIECE: u64 = 64 << 20;
+
 /// What draining took.
 pub(super) struct Drained {
     pub(super) time: Duration,
+    /// What the same command takes whose output goes through a pipe to nowhere.
+    pub(super) plain: Duration,
     /// The most memory that the ringfence process itself held, without its children.
     pub(super) peak_memory: u64,
 }
@@ -22,18 +27,39 @@ impl Drained {
     }
 }
 
-/// Measures a few runs; keeps the median time and the largest memory.
+/// Measures a few runs; keeps the median times and the largest memory.
 pub(super) fn measure(ringfence: &Path) -> Result<Drained> {
-    let mut runs = (0..RUNS).map(|_| drain(ringfence)).collect::<Result<Vec<_>>>()?;
-    runs.sort_by_key(|run| run.time);
+    let directory = tempfile::tempdir_in("/var/tmp").context("cannot make a workspace")?;
+    let line = "what a program might say, over and over again, on a line of its own\n";
+    let text = line.repeat(PIECE as usize / line.len() + 1);
+    fs_err::write(directory.path().join("text"), &text.as_bytes()[..PIECE as usize])?;
+    let script = format!("cat{}", " text".repeat((BYTES / PIECE) as usize));
+    let mut runs = Vec::new();
+    for _ in 0..RUNS {
+        let plain = through_a_pipe(directory.path(), &script)?;
+        runs.push(Drained { plain, ..drain(ringfence, directory.path(), &script)? });
+    }
+    let median = |time: fn(&Drained) -> Duration| {
+        let mut times: Vec<Duration> = runs.iter().map(time).collect();
+        times.sort_unstable();
+        times[RUNS / 2]
+    };
     let peak_memory = runs.iter().map(|run| run.peak_memory).max().context("no run was made")?;
-    Ok(Drained { time: runs[RUNS / 2].time, peak_memory })
+    Ok(Drained { time: median(|run| run.time), plain: median(|run| run.plain), peak_memory })
 }
 
-fn drain(ringfence: &Path) -> Result<Drained> {
-    let script = format!("head -c {BYTES} /dev/zero");
+fn through_a_pipe(directory: &Path, script: &str) -> Result<Duration> {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("{script} | cat > /dev/null")]).current_dir(directory);
+    let start = Instant::now();
+    let status = command.status().context("cannot run sh")?;
+    ensure!(status.success(), "`{script}` ended with {status}");
+    Ok(start.elapsed())
+}
+
+fn drain(ringfence: &Path, directory: &Path, script: &str) -> Result<Drained> {
     let mut command = Command::new(ringfence);
-    command.args(["run", "--json", "--output", "10M", "--", "sh", "-c", &script]);
+    command.args(["run", "--json", "--output", "10M", "--", "sh", "-c", script]).current_dir(directory);
     let start = Instant::now();
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().context("cannot run ringfence")?;
     let process = child.id();
@@ -44,7 +70,7 @@ fn drain(ringfence: &Path) -> Result<Drained> {
     let peak_memory = watcher.join().unwrap_or_default();
     ensure!(status.success(), "`ringfence run --json --output 10M` ended with {status}");
     ensure!(peak_memory > 0, "ringfence ended before its memory could be read");
-    Ok(Drained { time, peak_memory })
+    Ok(Drained { time, plain: time, peak_memory })
 }
 
 /// Follows the high-water mark of a process until it ends.
@@ -76,7 +102,7 @@ mod tests {
 
     #[test]
     fn the_speed_is_in_decimal_gigabytes() {
-        let drained = Drained { time: Duration::from_millis(500), peak_memory: 0 };
+        let drained = Drained { time: Duration::from_millis(500), plain: Duration::from_secs(1), peak_memory: 0 };
         assert!((drained.gigabytes_per_second() - 2.147_483_648).abs() < 1e-9);
     }
 }
