@@ -165,9 +165,12 @@ fn without_descriptors(argv: &[&str]) -> Result<Vec<String>> {
             | "--userns-block-fd" => {
                 words.next().with_context(|| format!("`{word}` has no descriptor"))?;
             }
-            // The same mount at the same place, of a file that is there.
+            // The same mount at the same place, of a file that is there and has its own mode.
             "--ro-bind-data" | "--bind-data" | "--file" => {
                 let destination = words.nth(1).with_context(|| format!("`{word}` has no destination"))?;
+                if kept.len() >= 2 && kept[kept.len() - 2] == "--perms" {
+                    kept.truncate(kept.len() - 2);
+                }
                 kept.extend(["--ro-bind", "/dev/null", destination].map(str::to_owned));
             }
             "--args" | "--bind-fd" | "--ro-bind-fd" | "--userns" | "--userns2" | "--pidns" => {
@@ -231,6 +234,7 @@ mod tests {
     #[test]
     fn options_that_name_a_descriptor_are_taken_out() {
         check("bwrap --seccomp 10 --ro-bind /usr /usr -- true", "bwrap --ro-bind /usr /usr -- true");
+        check("bwrap --perms 0644 --file 9 /etc/hosts -- true", "bwrap --ro-bind /dev/null /etc/hosts -- true");
         check("bwrap --ro-bind-data 9 /etc/passwd -- true", "bwrap --ro-bind /dev/null /etc/passwd -- true");
     }
 
