@@ -95,7 +95,8 @@ impl Running {
         let Running { ready, group, started } = self;
         let time = ready.plan.policy.limits.time;
         let deadline = time.and_then(|time| Instant::now().checked_add(time.duration()));
-        let watch = Watch { deadline, group: group.as_ref(), ..watch };
+        let ends_by_group = ready.preparation.needs_group;
+        let watch = Watch { deadline, group: group.as_ref(), ends_by_group, ..watch };
         let outcome = supervise(started, watch, on_output).map_err(|source| RunError::Watch { source })?;
         let oom_killed = group.as_ref().is_some_and(Group::oom_killed);
         result(&ready, outcome, oom_killed, command)

@@ -58,6 +58,8 @@ pub(crate) struct Watch<'a> {
     pub(crate) foreground: Option<Foreground>,
     /// Its cgroup.
     pub(crate) group: Option<&'a Group>,
+    /// Whether the cgroup alone can end a tree that forks as it is killed.
+    pub(crate) ends_by_group: bool,
 }
 
 /// Output that is read.
@@ -261,6 +263,9 @@ impl Supervision<'_> {
     fn deadline_passed(&mut self, pipes: &mut [Option<OwnedFd>; 2]) {
         if self.ending || self.end.is_some() {
             // It does not end although it was told to, or somebody outside holds its output open.
+            if let Some(group) = self.watch.group {
+                let _ = group.kill(); // what cannot be killed cannot be waited for, either
+            }
             let _ = rustix::process::pidfd_send_signal(&self.started.launched.pidfd, Signal::KILL); // may be gone
             self.end.get_or_insert(End::Vanished);
             *pipes = [None, None];
@@ -285,12 +290,13 @@ impl Supervision<'_> {
         Ok(())
     }
 
-    /// Tells the first process to end everything, and sees to it that the cgroup does.
+    /// Tells the first process to end everything. It kills, reaps and reports; what it cannot end within the
+    /// grace, the cgroup and the end of the first process itself do.
     fn end_all(&mut self) -> io::Result<()> {
         self.ending = true;
         self.watch.deadline = Some(Instant::now() + GRACE);
-        if let Some(group) = self.watch.group {
-            let _ = group.kill(); // the first process ends the tree as well
+        if let Some(group) = self.watch.group.filter(|_| self.watch.ends_by_group) {
+            let _ = group.kill(); // the first process is in it, and kills what it can all the same
         }
         control::send(&self.started.control, &Order::End)
     }
