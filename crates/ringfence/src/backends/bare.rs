@@ -27,23 +27,10 @@ impl Backend for Bare {
         if question.clauses.contains(&Clause::Cleanup) {
             support.insert(Clause::Cleanup, limits::cleanup_of_a_tree());
         }
-        let isolated = [
-            Clause::Filesystem,
-            Clause::Hide,
-            Clause::Protect,
-            Clause::Network,
-            Clause::Egress,
-            Clause::Processes,
-            Clause::Ipc,
-            Clause::Privilege,
-            Clause::Kernel,
-            Clause::Terminal,
-            Clause::Environment,
-            Clause::Tmp,
-        ];
-        for clause in isolated {
-            let why = format!("backend `{}` isolates nothing itself", self.name);
-            support.insert(clause, Support::absent(why, "choose a backend that isolates: `--backend auto`"));
+        for clause in Clause::ALL {
+            let why = || format!("backend `{}` isolates nothing itself", self.name);
+            let absent = || Support::absent(why(), "choose a backend that isolates: `--backend auto`");
+            support.entry(clause).or_insert_with(absent);
         }
         Ok(Capabilities { backend: self.name, summary, defaults: Defaults::Waived, support })
     }
