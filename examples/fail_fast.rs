@@ -4,10 +4,10 @@
 //! binds a port. Each connection sends one line of shell, and gets the result object of its run.
 //!
 //! ```console
-//! $ cargo run --example fail_fast &
+//! $ cargo run -p ringfence --example fail_fast &
 //! listening on 127.0.0.1:43210, behind native
 //! $ echo 'id -u; ls ~' | nc -q1 127.0.0.1 43210
-//! $ SANDBOX_METHOD=docker cargo run --example fail_fast
+//! $ SANDBOX_METHOD=docker cargo run -p ringfence --example fail_fast
 //! refusing to start: the preflight failed: backend `docker` does not work here: …
 //! ```
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "it is a program, and speaks to whoever started it")]
