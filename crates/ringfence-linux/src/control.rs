@@ -96,8 +96,14 @@ pub fn send<T: Serialize>(socket: impl AsFd, message: &T) -> io::Result<()> {
 /// Receives one message; `None` when the peer is gone. `WouldBlock` when `flags` say not to wait.
 pub fn receive<T: DeserializeOwned>(socket: impl AsFd, flags: RecvFlags) -> io::Result<Option<T>> {
     let mut buffer = [0u8; LONGEST];
+    let mut was_reset = false;
     loop {
         return match rustix::net::recv(&socket, &mut buffer[..], flags) {
+            // A peer that ended with orders unread: the error comes first, and then what it had said (unix(7)).
+            Err(Errno::CONNRESET) if !was_reset => {
+                was_reset = true;
+                continue;
+            }
             Ok((_, 0)) | Err(Errno::CONNRESET) => Ok(None),
             Ok((_, length)) => postcard::from_bytes(&buffer[..length]).map(Some).map_err(io::Error::other),
             Err(Errno::INTR) => continue,

@@ -7,11 +7,14 @@
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::RecvFlags;
-use rustix::process::{Pid, Signal, kill_process_group, set_child_subreaper, set_parent_process_death_signal};
+use rustix::process::{
+    Pid, Resource, Signal, getrlimit, kill_process_group, set_child_subreaper, set_parent_process_death_signal,
+};
 
 use crate::confine;
 use crate::control::{self, Ending, Order, Report};
@@ -68,7 +71,7 @@ pub(crate) fn run(launch: &Launch, inherited: Inherited<'_>) -> ! {
             Err(error) => fail(held.control.as_fd(), error),
             Ok((signals, command)) => {
                 let owns_pid_namespace = matches!(launch.confinement, Confinement::Namespaces { .. });
-                First { held, signals, command, owns_pid_namespace }.live()
+                First { held, signals, command, time: launch.time, owns_pid_namespace }.live()
             }
         },
     };
@@ -89,6 +92,8 @@ struct First {
     held: Held,
     signals: OwnedFd,
     command: Pid,
+    /// How long the command may take. The launching side keeps the same time, unless it is stopped.
+    time: Option<Duration>,
     /// Whether our end is, by the kernel's word, the end of every process of the run.
     owns_pid_namespace: bool,
 }
@@ -131,10 +136,15 @@ fn set_up(launch: &Launch, inherited: &Inherited<'_>, held: &Held) -> Result<(Ow
     Ok((signals, command))
 }
 
+/// How many numbers are left for the first process where few files may be open.
+const OWN_DESCRIPTORS: i32 = 32;
+
 /// Puts the command's standard streams in their places, moves what is kept above the numbers that the command
 /// may get, and closes everything else: the launcher's end of the control socket above all.
 fn keep_descriptors(inherited: &Inherited<'_>) -> io::Result<Held> {
-    const OWN: i32 = Files::HIGHEST + 1;
+    // Above what the command may get, as far as the limit of open files allows.
+    let limit = getrlimit(Resource::Nofile).current.and_then(|limit| i32::try_from(limit).ok()).unwrap_or(i32::MAX);
+    let own = (Files::HIGHEST + 1).min(limit.saturating_sub(OWN_DESCRIPTORS)).max(3);
     let files = inherited.files;
     let [stdin, stdout, stderr] = &files.stdio;
     if let Some(stdin) = stdin {
@@ -147,12 +157,12 @@ fn keep_descriptors(inherited: &Inherited<'_>) -> io::Result<Held> {
         rustix::stdio::dup2_stderr(stderr)?;
     }
     let held = Held {
-        control: fcntl_dupfd_cloexec(inherited.control, OWN)?,
-        terminal: files.terminal.as_ref().map(|terminal| fcntl_dupfd_cloexec(terminal, OWN)).transpose()?,
+        control: fcntl_dupfd_cloexec(inherited.control, own)?,
+        terminal: files.terminal.as_ref().map(|terminal| fcntl_dupfd_cloexec(terminal, own)).transpose()?,
         passed: files
             .passed
             .iter()
-            .map(|(number, fd)| Ok((*number, fcntl_dupfd_cloexec(fd, OWN)?)))
+            .map(|(number, fd)| Ok((*number, fcntl_dupfd_cloexec(fd, own)?)))
             .collect::<io::Result<_>>()?,
     };
     let mut kept: Vec<u32> = held.passed.iter().map(|(_, fd)| fd.as_raw_fd() as u32).collect();
@@ -184,9 +194,14 @@ fn die_with_parent(control: &OwnedFd) -> Result<(), SetupError> {
 impl First {
     /// Reaps and obeys until the command has ended and nothing is left of it.
     fn live(self) -> i32 {
+        let deadline = self.time.and_then(|time| Instant::now().checked_add(time));
         loop {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return self.end_everything(None);
+            }
             let mut fds = [PollFd::new(&self.signals, PollFlags::IN), PollFd::new(&self.held.control, PollFlags::IN)];
-            match poll(&mut fds, None) {
+            match poll(&mut fds, left.and_then(|left| left.try_into().ok()).as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(_) => return self.end_everything(None),
             }

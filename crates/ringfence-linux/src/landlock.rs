@@ -67,7 +67,7 @@ fn allow_reopening(created: RulesetCreated, fd: BorrowedFd<'_>, abi: ABI) -> io:
     let Ok(stat) = fstat(fd) else { return Ok(created) }; // closed: nothing to reopen
     let kind = FileType::from_raw_mode(stat.st_mode);
     // Pipes and sockets live on kernel-internal mounts, which Landlock leaves alone and refuses in rules.
-    if !matches!(kind, FileType::RegularFile | FileType::CharacterDevice | FileType::Directory) {
+    if !matches!(kind, FileType::RegularFile | FileType::CharacterDevice) {
         return Ok(created);
     }
     let mode = fcntl_getfl(fd)? & OFlags::ACCMODE;
@@ -80,9 +80,6 @@ fn allow_reopening(created: RulesetCreated, fd: BorrowedFd<'_>, abi: ABI) -> io:
     }
     if kind == FileType::CharacterDevice {
         rights |= AccessFs::IoctlDev;
-    }
-    if kind == FileType::Directory {
-        rights = AccessFs::from_read(abi);
     }
     created.add_rule(PathBeneath::new(fd, rights & AccessFs::from_all(abi))).map_err(io::Error::other)
 }

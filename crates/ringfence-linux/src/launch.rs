@@ -4,6 +4,7 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +24,8 @@ pub struct Launch {
     pub confinement: Confinement,
     /// Its relation to the caller's terminal.
     pub terminal: Terminal,
+    /// How long it may take.
+    pub time: Option<Duration>,
 }
 
 /// A command.

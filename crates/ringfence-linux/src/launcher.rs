@@ -13,11 +13,13 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, SeekFrom, memfd_create, seek};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     recvmsg, sendmsg,
 };
+use rustix::process::{WaitId, WaitIdOptions, waitid};
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup::Group;
@@ -66,6 +68,21 @@ pub struct Started {
     /// Reports come from here, orders go here; closing it ends the sandbox.
     pub control: OwnedFd,
 }
+
+impl Drop for Started {
+    /// Ends the sandbox, if it has not ended, and waits for its first process: nobody else would, where process 1
+    /// reaps nothing.
+    fn drop(&mut self) {
+        let _ = rustix::net::shutdown(&self.control, rustix::net::Shutdown::Both); // the peer may be gone
+        let mut fds = [PollFd::new(&self.launched.pidfd, PollFlags::IN)];
+        let _ = poll(&mut fds, Some(&PATIENCE)); // what does not end by then is left to process 1
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        let _ = waitid(WaitId::PidFd(self.launched.pidfd.as_fd()), options); // another's child, when a launcher forked
+    }
+}
+
+/// How long a first process may take to end after its last word.
+const PATIENCE: Timespec = Timespec { tv_sec: 7, tv_nsec: 0 };
 
 /// A launcher could not be started.
 #[derive(Debug, thiserror::Error)]

@@ -293,7 +293,9 @@ fn open_source(path: &Path, access: Access) -> Result<Source, SetupError> {
 /// Opens a device as a mount; unlike other sources it must stay usable as a device.
 fn open_device(path: PathBuf) -> Result<OwnedFd, SetupError> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    open_tree(CWD, &path, flags).step(format_args!("open the device `{}`", path.display()))
+    let device = open_tree(CWD, &path, flags).step(format_args!("open the device `{}`", path.display()))?;
+    restrict(device.as_fd(), Restrict::Changing).step(format_args!("restrict the device `{}`", path.display()))?;
+    Ok(device)
 }
 
 /// Opens the terminal that `stdin` is as a mount, by its name: a descriptor from another mount namespace cannot be
@@ -305,7 +307,7 @@ fn open_terminal(stdin: BorrowedFd<'_>) -> Option<OwnedFd> {
     let name = rustix::termios::ttyname(stdin, Vec::new()).ok()?;
     let tree = open_tree(CWD, &name, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC).ok()?;
     let is_same = fstat(&tree).ok()?.st_rdev == fstat(stdin).ok()?.st_rdev;
-    is_same.then_some(tree)
+    (is_same && restrict(tree.as_fd(), Restrict::Changing).is_ok()).then_some(tree)
 }
 
 fn filesystem(kind: &str, options: &[(&str, &str)]) -> Result<OwnedFd, Errno> {

@@ -40,6 +40,12 @@ pub enum RunError {
     /// The launch could not be prepared.
     #[error(transparent)]
     Prepare(#[from] PrepareError),
+    /// A descriptor that the command would get is a directory.
+    #[error("cannot hand descriptor {number} to the sandbox: it is a directory, and the host lies behind it")]
+    Directory {
+        /// Which.
+        number: i32,
+    },
     /// The limits could not be set.
     #[error("cannot limit the run")]
     Group(#[from] CgroupError),
@@ -85,7 +91,7 @@ impl RunError {
     /// Whose move it is.
     pub fn fault(&self) -> Fault {
         match self {
-            RunError::Workspace(_) | RunError::View(_) => Fault::User,
+            RunError::Workspace(_) | RunError::View(_) | RunError::Directory { .. } => Fault::User,
             RunError::NotFound { .. } | RunError::NotExecutable { .. } => Fault::User,
             RunError::Prepare(PrepareError::View(_) | PrepareError::Nul { .. }) => Fault::User,
             RunError::Choose(_) | RunError::Refused(_) | RunError::Unavailable { .. } => Fault::Host,
@@ -113,6 +119,7 @@ impl RunError {
             RunError::Choose(error) => error.hints(),
             RunError::Refused(refusal) => refusal.hints(),
             RunError::Unavailable { fix, .. } => vec![fix.clone()],
+            RunError::Directory { .. } => vec!["redirect from a file, or show the directory: --read DIR".to_owned()],
             RunError::Group(error) => vec![error.hint().to_owned()],
             RunError::NotFound { on_host: Some(path), .. } => {
                 vec![format!("it is on the host at `{path}`; to show it: --read '{path}'")]

@@ -65,8 +65,9 @@ fn key(host: &Host, subject: Subject<'_>) -> Option<String> {
     let mut hasher = DefaultHasher::new();
     let kernel = rustix::system::uname();
     (kernel.release().to_bytes(), kernel.version().to_bytes(), host.user_id).hash(&mut hasher);
-    // Two containers on one kernel may be two hosts: a user namespace, by its number, tells them apart.
+    // Two containers on one kernel may be two hosts: namespaces, by their numbers, tell them apart.
     fs_err::read_link("/proc/self/ns/user").ok()?.hash(&mut hasher);
+    fs_err::read_link("/proc/self/ns/mnt").ok()?.hash(&mut hasher);
     identity(Path::new("/proc/self/exe"))?.hash(&mut hasher);
     if let Subject::Bwrap(program) = subject {
         identity(program)?.hash(&mut hasher);

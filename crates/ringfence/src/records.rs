@@ -6,6 +6,7 @@
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
 use ringfence_core::ExecutionResult;
 use ringfence_core::audit::{ChainFault, Record, redact, verify_chain};
@@ -99,7 +100,7 @@ impl Records {
     ) -> Result<PathBuf, RecordError> {
         let directory = make_directory(&self.directory).map_err(self.failed("make the directory", ""))?;
         // One writer at a time: each links to the one before. The lock goes with the descriptor.
-        flock(&directory, FlockOperation::LockExclusive).map_err(self.failed("lock", ""))?;
+        lock(&directory).map_err(self.failed("lock", ""))?;
         let previous = read_in(&directory, NEWEST, LONGEST_HASH).map_err(self.failed("read", NEWEST))?;
         let previous = previous.map(|hash| hash.trim().to_owned());
         result.stdout = redact(&result.stdout, secrets);
@@ -179,6 +180,18 @@ fn at_the_end(newest: Option<&str>, records: &[(String, Record)]) -> Option<Stri
     }
     let (name, _) = records.iter().find(|(_, record)| record.previous.as_deref() == Some(newest))?;
     Some(format!("`{name}` was added by somebody else: it follows the newest record"))
+}
+
+/// Locks a directory. Whoever can read it can lock it, code in a sandbox too: that is waited for only so long.
+fn lock(directory: &OwnedFd) -> io::Result<()> {
+    const TRIES: u32 = 100;
+    for _ in 0..TRIES {
+        match flock(directory, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => std::thread::sleep(Duration::from_millis(20)),
+            locked => return Ok(locked?),
+        }
+    }
+    Err(io::Error::other("somebody else has held the lock for two seconds"))
 }
 
 /// Opens a directory without following a link; what is relative starts at the working directory.

@@ -8,6 +8,7 @@ use ringfence_core::result::{Dropped, Meta, Usage};
 use ringfence_core::{ExecutionResult, ExitStatus};
 use ringfence_linux::cgroup::Group;
 use ringfence_linux::{Files, Launch, Started, Terminal};
+use rustix::fs::{FileType, fstat};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 
 use crate::backends::limits;
@@ -76,10 +77,13 @@ impl Core {
     }
 
     fn launch(&self, mut ready: Ready, mut files: Files, terminal: Terminal) -> Result<Running, RunError> {
+        refuse_directories(&files)?;
         let preparation = &mut ready.preparation;
         let group = limits::wanted(&ready.plan, preparation).map(|wanted| Group::create(&wanted)).transpose()?;
         files.passed.append(&mut preparation.passed);
-        let launch = Launch { exec: preparation.exec.clone(), confinement: preparation.confinement.clone(), terminal };
+        let (exec, confinement) = (preparation.exec.clone(), preparation.confinement.clone());
+        let time = ready.plan.policy.limits.time.map(|time| time.duration());
+        let launch = Launch { exec, confinement, terminal, time };
         let started = self.launcher.start(&launch, files, group.as_ref())?;
         Ok(Running { ready, group, started })
     }
@@ -100,6 +104,19 @@ impl Running {
         let outcome = supervise(started, watch, on_output).map_err(|source| RunError::Watch { source })?;
         let oom_killed = group.as_ref().is_some_and(Group::oom_killed);
         result(&ready, outcome, oom_killed, command)
+    }
+}
+
+/// Refuses to hand a directory over: what lies in and above it could be reached through it, past every view.
+fn refuse_directories(files: &Files) -> Result<(), RunError> {
+    let is_directory =
+        |fd: BorrowedFd<'_>| fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory);
+    let own = [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()];
+    let streams = files.stdio.iter().zip(own).map(|(given, own)| given.as_ref().map_or(own, AsFd::as_fd)).zip(0..);
+    let passed = files.passed.iter().map(|(number, fd)| (fd.as_fd(), *number));
+    match streams.chain(passed).find(|(fd, _)| is_directory(*fd)) {
+        Some((_, number)) => Err(RunError::Directory { number }),
+        None => Ok(()),
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use ringfence_linux::cgroup::Group;
 use ringfence_linux::control;
+use ringfence_linux::sys::process::own_group;
 use ringfence_linux::sys::signal::{Mask, pending};
 use ringfence_linux::{Ending, Order, Report, Started, Terminal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -74,8 +75,11 @@ pub(crate) struct Capture {
 #[derive(Debug)]
 pub(crate) struct Foreground {
     signals: OwnedFd,
+    /// What was blocked before.
+    before: Mask,
     terminal: Option<OwnedFd>,
-    group: Pid,
+    /// Our own group; absent when it is outside our pid namespace, where there is no job control to take part in.
+    group: Option<Pid>,
     /// Whether the command has the terminal from us; else it is not ours to take back.
     is_lent: Cell<bool>,
 }
@@ -107,9 +111,9 @@ impl Foreground {
     /// Takes over signals, and lends the terminal to the command when our group is in its foreground.
     pub(crate) fn take() -> io::Result<Foreground> {
         let mask = Mask::of(&FORWARDED);
-        mask.block()?;
+        let before = mask.block()?;
         let signals = mask.descriptor()?;
-        let group = rustix::process::getpgrp();
+        let group = own_group();
         let terminal = rustix::fs::open(
             "/dev/tty",
             rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
@@ -117,8 +121,8 @@ impl Foreground {
         )
         .ok();
         let front = terminal.as_ref().map(rustix::termios::tcgetpgrp);
-        let is_lent = Cell::new(front.is_some_and(|front| front.is_ok_and(|front| front == group)));
-        Ok(Foreground { signals, terminal, group, is_lent })
+        let is_lent = Cell::new(front.is_some_and(|front| front.is_ok_and(|front| Some(front) == group)));
+        Ok(Foreground { signals, before, terminal, group, is_lent })
     }
 
     /// The controlling terminal, and how the command starts on it.
@@ -129,10 +133,10 @@ impl Foreground {
 
     /// Makes our own group the terminal's foreground again, if it was we who gave it away.
     fn take_back(&self) {
-        let Some(terminal) = self.terminal.as_ref().filter(|_| self.is_lent.take()) else { return };
+        let (Some(terminal), Some(group), true) = (&self.terminal, self.group, self.is_lent.take()) else { return };
         // In the background, setting the foreground group stops the setter unless it blocks the signal.
         if let Ok(before) = Mask::of(&[Signal::TTOU.as_raw()]).block() {
-            let _ = rustix::termios::tcsetpgrp(terminal, self.group); // the terminal may be gone
+            let _ = rustix::termios::tcsetpgrp(terminal, group); // the terminal may be gone
             let _ = before.set(); // it was this thread's mask a moment ago
         }
     }
@@ -140,16 +144,24 @@ impl Foreground {
     /// Stops our own job as the command was stopped. It returns when the job is continued, which is a signal
     /// to be heard like others.
     fn stop(&self) {
+        let (Some(_), Some(group)) = (&self.terminal, self.group) else { return };
         self.take_back();
-        let _ = rustix::process::kill_process_group(self.group, Signal::STOP); // our own group: it exists
+        let _ = rustix::process::kill_process_group(group, Signal::STOP); // our own group: it exists
     }
 
     /// Lends the terminal to the command again, if our own group has it.
     fn lend(&self) -> bool {
         let front = self.terminal.as_ref().map(rustix::termios::tcgetpgrp);
-        let is_ours = front.is_some_and(|front| front.is_ok_and(|front| front == self.group));
+        let is_ours = front.is_some_and(|front| front.is_ok_and(|front| Some(front) == self.group));
         self.is_lent.set(self.is_lent.get() || is_ours);
         is_ours
+    }
+}
+
+impl Drop for Foreground {
+    fn drop(&mut self) {
+        self.take_back();
+        let _ = self.before.set(); // it was this thread's mask before
     }
 }
 
@@ -209,9 +221,6 @@ pub(crate) fn supervise(
             }
         }
     }
-    if let Some(foreground) = &run.watch.foreground {
-        foreground.take_back();
-    }
     let [stdout, stderr] = kept.map(Kept::finish);
     let (stdout, stderr) = (stdout?, stderr?);
     let end = run.end.unwrap_or(End::Vanished);
@@ -251,7 +260,8 @@ impl Supervision<'_> {
         let mut polled = fds.iter().map(|fd| !fd.revents().is_empty());
         let mut is_ready = |slot: usize| listened[slot].is_some() && polled.next().unwrap_or(false);
         Ok(Ready {
-            timer: count == 0,
+            // By the clock: after a pause of our own there may be more to look at than the time.
+            timer: count == 0 || self.watch.deadline.is_some_and(|deadline| Instant::now() >= deadline),
             signals: is_ready(0),
             cancelled: is_ready(1),
             control: is_ready(2),
@@ -307,8 +317,10 @@ impl Supervision<'_> {
             report => report?,
         };
         match report {
-            Some(Report::Stopped { .. }) => {
-                if let Some(foreground) = &self.watch.foreground {
+            Some(Report::Stopped { signal }) => {
+                // Only what a terminal stops a job by: any other stop is between the command and whoever sent it.
+                let is_job_control = [Signal::TSTP, Signal::TTIN, Signal::TTOU].map(Signal::as_raw).contains(&signal);
+                if let Some(foreground) = self.watch.foreground.as_ref().filter(|_| is_job_control) {
                     foreground.stop();
                 }
             }

@@ -10,6 +10,8 @@ pub enum Restrict {
     DevicesAndPrivilege,
     /// As above, and nothing can be written.
     Writing,
+    /// No set-user-id, no program, and no change to the files themselves; devices still work.
+    Changing,
 }
 
 /// Restricts one mount, mount_setattr(2). It never lifts a restriction.
@@ -28,6 +30,8 @@ fn set_attributes(mount: BorrowedFd<'_>, restrict: Restrict, flags: i32) -> io::
         attr_set: match restrict {
             Restrict::DevicesAndPrivilege => common,
             Restrict::Writing => common | libc::MOUNT_ATTR_RDONLY,
+            // What is written to a device is not written to the file system that its node is on.
+            Restrict::Changing => libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NOEXEC,
         },
         attr_clr: 0,
         propagation: 0,

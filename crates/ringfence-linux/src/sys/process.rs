@@ -188,6 +188,12 @@ pub fn kill_everyone() -> io::Result<()> {
     }
 }
 
+/// The process group of this process, getpgrp(2); none when its leader is outside the pid namespace.
+pub fn own_group() -> Option<rustix::process::Pid> {
+    // SAFETY: getpgrp takes nothing, reads no memory and cannot fail.
+    rustix::process::Pid::from_raw(unsafe { libc::getpgrp() })
+}
+
 /// What every waited-for child of this process used together, getrusage(2).
 pub fn children_usage() -> Usage {
     // SAFETY: rusage is plain integers; all zeroes is valid.

@@ -317,6 +317,7 @@ fn preflight(program: &Path, question: &Question<'_>) -> Result<(), Unavailable>
         exec: exec(&trial, [], "/".into()).map_err(|error| unavailable(error.to_string()))?,
         confinement: Confinement::Delegated,
         terminal: Terminal::Detached,
+        time: None,
     };
     let files = Files { stdio: [None, None, Some(writer)], terminal: None, passed };
     let started = question.launcher.start(&launch, files, None).map_err(|error| unavailable(crate::chain(&error)))?;

@@ -161,6 +161,7 @@ fn try_namespaces(launcher: &Launcher, landlock_abi: u32) -> Result<(), TrialErr
         exec: Exec { argv: vec![program.clone()], program, env: Vec::new(), directory: "/".into() },
         confinement: Confinement::Namespaces { view, private_network: true, landlock_abi },
         terminal: Terminal::Detached,
+        time: None,
     };
     let started = launcher.start(&trial, Files::default(), None).map_err(|error| TrialError::Step {
         step: "create user, mount, pid, network, ipc and uts namespaces".to_owned(),
