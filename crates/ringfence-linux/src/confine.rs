@@ -15,7 +15,7 @@ use crate::init::{SetupError, Step};
 use crate::landlock::{self, Rules};
 use crate::seccomp::{Filter, Profile, Sockets};
 use crate::sys::process::join_new_session_keyring;
-use crate::view::{Access, View};
+use crate::view::View;
 
 /// Maps a user and a group to themselves in the new user namespace, user_namespaces(7). Files made inside
 /// belong to the caller on the host.
@@ -48,9 +48,7 @@ pub(crate) fn confine_in_namespaces(
     landlock_abi: u32,
     passed: &[(i32, OwnedFd)],
 ) -> Result<(), SetupError> {
-    let mut rules =
-        Rules { abi: landlock_abi, paths: vec![("/".into(), Access::Read), ("/dev".into(), Access::Write)] };
-    rules.paths.extend(view.writable().map(|path| (path.clone(), Access::Write)));
+    let rules = Rules::in_own_root(landlock_abi, view.writable().cloned());
     give_up_resources()?;
     set_no_new_privs(true).step("forbid new privileges")?;
     if landlock_abi > 0 {

@@ -50,7 +50,7 @@ fn prepare(launch: &Launch, held: &Held) -> Result<(), SetupError> {
 }
 
 /// Executes, looking the program up in `PATH` as execvp(3) does. Returns the error that tells most.
-fn exec(exec: &Exec) -> i32 {
+pub(crate) fn exec(exec: &Exec) -> i32 {
     let try_one = |path: &CStr| process::execve(path, &exec.argv, &exec.env).raw_os_error().unwrap_or(libc::EIO);
     if exec.program.is_empty() {
         return libc::ENOENT; // every directory of PATH would match

@@ -22,6 +22,15 @@ pub struct Rules {
     pub paths: Vec<(PathBuf, Access)>,
 }
 
+impl Rules {
+    /// Those of a root of its own, where everything that is seen may be read.
+    pub fn in_own_root(abi: u32, writable: impl IntoIterator<Item = PathBuf>) -> Rules {
+        let mut paths = vec![("/".into(), Access::Read), ("/dev".into(), Access::Write)];
+        paths.extend(writable.into_iter().map(|path| (path, Access::Write)));
+        Rules { abi, paths }
+    }
+}
+
 /// The first ABI that can keep a process from the abstract sockets and signals of others.
 pub const ABI_WITH_SCOPES: u32 = 6;
 

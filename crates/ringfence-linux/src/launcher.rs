@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{MemfdFlags, SeekFrom, memfd_create, seek};
+use rustix::fs::{MemfdFlags, Mode, OFlags, SeekFrom, memfd_create, seek};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     recvmsg, sendmsg,
@@ -23,9 +23,9 @@ use rustix::process::{WaitId, WaitIdOptions, waitid};
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup::Group;
-use crate::control;
 use crate::launch::{Birthplace, Files, Launch, LaunchError, Launched, launch};
 use crate::sys::signal::ignore_children;
+use crate::{control, inside};
 
 /// The name that a program is started by to become a launcher.
 pub const NAME: &str = "ringfence-launcher";
@@ -134,6 +134,16 @@ impl Launcher {
         }
     }
 
+    /// The program that this is, which calls [`serve_if_asked`] first thing.
+    pub fn program(&self) -> io::Result<OwnedFd> {
+        let process = match self {
+            Launcher::Here => "self".to_owned(),
+            Launcher::Process(remote) => remote.process.id().to_string(),
+        };
+        let program = format!("/proc/{process}/exe");
+        Ok(rustix::fs::open(program, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
+    }
+
     /// Starts a sandbox.
     pub fn start(&self, description: &Launch, files: Files, group: Option<&Group>) -> Result<Started, LaunchError> {
         let (ours, theirs) = control::pair().map_err(|source| LaunchError::Ask { source })?;
@@ -190,11 +200,15 @@ impl Remote {
     }
 }
 
-/// Serves as a launcher, and never returns, if this process was started as one. A program that uses the
-/// library calls it first thing in `main`, before it starts a thread.
+/// Serves as a launcher, or does what is left to do inside a sandbox, and never returns, if this process was started
+/// as one or for the other. A program that uses the library calls it first thing in `main`, before it starts a thread.
 pub fn serve_if_asked() {
-    if std::env::args_os().next().is_some_and(|name| name == NAME) {
+    let mut words = std::env::args_os();
+    if words.next().is_some_and(|name| name == NAME) {
         serve();
+    }
+    if words.next().is_some_and(|word| word == inside::NAME) {
+        inside::run(words.next());
     }
 }
 

@@ -5,7 +5,8 @@
 //! ends the launch. Unsafe code lives in [`sys`] alone.
 //!
 //! Reading order: [`view`] says what a sandbox sees, [`launch`] starts it, `init` is the life of its first
-//! process, `mounts` builds its root, [`confine`] takes away its powers, [`control`] is how the two sides talk.
+//! process, `mounts` builds its root, [`confine`] takes away its powers, [`control`] is how the two sides talk,
+//! [`inside`] is what is left to do where another program built the sandbox.
 
 pub mod attempt;
 pub mod cgroup;
@@ -13,6 +14,7 @@ pub mod confine;
 pub mod control;
 mod exec;
 mod init;
+pub mod inside;
 pub mod landlock;
 pub mod launch;
 pub mod launcher;

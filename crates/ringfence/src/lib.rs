@@ -31,6 +31,7 @@ mod run;
 mod sandbox;
 mod settings;
 mod supervise;
+mod untrusted;
 mod view;
 mod workspace;
 mod wrapper;

@@ -68,7 +68,8 @@ impl Core {
         if let Ok(records) = host.absolute(&self.settings.audit.dir).strip_prefix(&workspace.source) {
             guarded.protect_if_there(&workspace, records);
         }
-        let site = Site { plan: &plan, host, workspace: &workspace, guarded: &guarded, command };
+        let launcher = &self.launcher;
+        let site = Site { plan: &plan, host, launcher, workspace: &workspace, guarded: &guarded, command };
         let preparation = backend.prepare(&site)?;
         Ok(Ready { plan, because, workspace, guarded, preparation })
     }

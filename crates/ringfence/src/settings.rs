@@ -2,14 +2,13 @@
 
 use std::io;
 use std::ops::Deref;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use ringfence_core::settings::{Config, Inputs, LayerText, Origin, Settings as Layered, SettingsError};
-use rustix::fs::{FileType, Mode, OFlags, fstat};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::Host;
+use crate::{Host, untrusted};
 
 /// The system's settings.
 const SYSTEM: &str = "/etc/ringfence/config.toml";
@@ -140,27 +139,16 @@ fn read(origin: Origin, path: PathBuf) -> Result<Option<LayerText>, LoadError> {
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
         Err(error) => return Err(LoadError::Read { path, source: error.into() }),
     };
-    match text(file) {
+    match untrusted::text(file, LONGEST) {
         Ok(text) => Ok(Some(LayerText { origin, path, text })),
         Err(source) => Err(LoadError::Read { path, source }),
     }
 }
 
-fn text(file: OwnedFd) -> io::Result<String> {
-    let stat = fstat(&file)?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err(io::Error::other("it is not a regular file"));
-    }
-    if u64::try_from(stat.st_size).is_ok_and(|size| size > LONGEST) {
-        return Err(io::Error::other(format!("it is longer than {LONGEST} bytes")));
-    }
-    let mut text = String::new();
-    io::Read::read_to_string(&mut io::Read::take(std::fs::File::from(file), LONGEST), &mut text)?;
-    Ok(text)
-}
-
 #[cfg(test)]
 mod tests {
+    use rustix::fs::FileType;
+
     use super::*;
 
     /// What comes of loading settings in a directory where `plant` made a `ringfence.toml`.

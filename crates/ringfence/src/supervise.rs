@@ -149,6 +149,13 @@ impl Foreground {
         let _ = rustix::process::kill_process_group(group, Signal::STOP); // our own group: it exists
     }
 
+    /// Stops our own job until it is in the foreground, if it is not; false when there is no terminal to wait for.
+    fn come_to_front(&self) -> bool {
+        // The kernel itself stops a group that drains a terminal from behind, and asks again when it is continued:
+        // between a look of ours and a stop of ours, the shell could bring us to the front in vain (termios(3)).
+        self.terminal.as_ref().is_some_and(|terminal| rustix::termios::tcdrain(terminal).is_ok())
+    }
+
     /// Lends the terminal to the command again, if our own group has it.
     fn lend(&self) -> bool {
         let front = self.terminal.as_ref().map(rustix::termios::tcgetpgrp);
@@ -311,6 +318,19 @@ impl Supervision<'_> {
         control::send(&self.started.control, &Order::End)
     }
 
+    /// Does what a shell's job does when its command is stopped. Only what a terminal stops a job by counts: any
+    /// other stop is between the command and whoever sent it.
+    fn stopped_by(&self, signal: i32, foreground: &Foreground) -> io::Result<()> {
+        if signal == Signal::TSTP.as_raw() {
+            foreground.stop();
+        }
+        if [Signal::TTIN.as_raw(), Signal::TTOU.as_raw()].contains(&signal) && foreground.come_to_front() {
+            let foreground = foreground.lend();
+            control::send(&self.started.control, &Order::Continue { foreground })?;
+        }
+        Ok(())
+    }
+
     fn hear(&mut self) -> io::Result<()> {
         let report = match control::receive(&self.started.control, RecvFlags::DONTWAIT) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
@@ -318,10 +338,8 @@ impl Supervision<'_> {
         };
         match report {
             Some(Report::Stopped { signal }) => {
-                // Only what a terminal stops a job by: any other stop is between the command and whoever sent it.
-                let is_job_control = [Signal::TSTP, Signal::TTIN, Signal::TTOU].map(Signal::as_raw).contains(&signal);
-                if let Some(foreground) = self.watch.foreground.as_ref().filter(|_| is_job_control) {
-                    foreground.stop();
+                if let Some(foreground) = &self.watch.foreground {
+                    self.stopped_by(signal, foreground)?;
                 }
             }
             Some(Report::SetupFailed { step, errno }) => self.end = Some(End::SetupFailed { step, errno }),

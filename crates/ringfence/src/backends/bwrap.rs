@@ -1,5 +1,6 @@
 //! Bubblewrap: the same view, and the same filter by descriptor.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,12 +9,15 @@ use std::path::{Path, PathBuf};
 
 use ringfence_core::policy::Network;
 use ringfence_core::{Backend as Name, Capabilities, Clause, Defaults, Policy, Support};
+use ringfence_linux::inside::{self, Inside};
+use ringfence_linux::landlock::{ABI_WITH_SCOPES, Rules, abi};
 use ringfence_linux::launcher::in_memory;
 use ringfence_linux::seccomp::{Filter, Profile, Sockets};
-use ringfence_linux::{Access, Confinement, Entry, Files, Launch, Report, Terminal, View, control};
+use ringfence_linux::{Access, Confinement, Entry, Files, Launch, Launcher, Report, Terminal, View, control};
 use rustix::fs::Access as Permission;
 use rustix::net::RecvFlags;
 
+use super::mounted::{self, on_host};
 use super::native::no_allowlists;
 use super::{Backend, Freshness, Preparation, PrepareError, Question, Site, Unavailable, apparmor, exec, limits};
 use crate::memory::{Memory, Subject};
@@ -47,14 +51,22 @@ impl Backend for Bwrap {
             memory.keep();
         }
         let shares_network = matches!(question.policy.network, Some(Network::Open));
-        let ipc = if shares_network {
-            Support::weaker("with an open network, abstract Unix sockets of the host can be reached")
+        let landlock = abi();
+        let ipc = match (shares_network, landlock >= ABI_WITH_SCOPES) {
+            (false, _) => Support::enforced("ipc+network namespace+seccomp"),
+            (true, true) => Support::enforced("ipc namespace+landlock+seccomp"),
+            (true, false) => Support::weaker(
+                "with an open network, abstract Unix sockets of the host can be reached: the kernel's Landlock is too old",
+            ),
+        };
+        let files = if landlock > 0 {
+            Support::enforced("bubblewrap: mount namespace+landlock")
         } else {
-            Support::enforced("ipc+network namespace+seccomp")
+            Support::weaker("files that standard streams were opened from can be reopened: the kernel has no Landlock")
         };
         let mut support = limits::support(question);
         support.extend([
-            (Clause::Filesystem, Support::enforced("bubblewrap: mount namespace")),
+            (Clause::Filesystem, files),
             (Clause::Hide, Support::enforced("bubblewrap: mount namespace")),
             (Clause::Protect, Support::enforced("bubblewrap: mount namespace")),
             (Clause::Network, Support::enforced("bubblewrap: network namespace")),
@@ -68,7 +80,8 @@ impl Backend for Bwrap {
             (Clause::Cleanup, Support::enforced("bubblewrap: pid namespace")),
             (Clause::Tmp, Support::enforced("tmpfs size")),
         ]);
-        let summary = format!("bubblewrap at {}, seccomp", program.display());
+        let with_landlock = if landlock > 0 { format!("Landlock ABI {landlock}, ") } else { String::new() };
+        let summary = format!("bubblewrap at {}, {with_landlock}seccomp", program.display());
         Ok(Capabilities { backend: Name::Bwrap, summary, defaults: Defaults::Required, support })
     }
 
@@ -81,21 +94,27 @@ impl Backend for Bwrap {
             .map_err(|unavailable| io::Error::other(unavailable.why))
             .map_err(failed("bubblewrap"))?;
         let sight = view::build(site.plan, site.host, site.workspace, site.guarded)?;
+        let view = mounted::uncovered(sight.view);
         let path = sight.variables.get(OsStr::new("PATH")).cloned().unwrap_or_default();
-        lookup(site.command, &path, &sight.view)?;
+        lookup(site.command, &path, &view)?;
+        let expected = mounted::expectations(&view).map_err(failed("what bubblewrap is to mount"))?;
 
         let directory = site.workspace.directory_inside(&site.command.starting_directory(site.host, site.workspace));
         let network = site.plan.policy.network.clone().unwrap_or(Network::Closed);
         let mut arguments = Arguments::new(&network, &directory);
-        for (name, value) in &sight.variables {
-            arguments.push([OsStr::new("--setenv"), name, value]);
-        }
-        for entry in &sight.view.entries {
-            arguments.entry(entry, &sight.view).map_err(failed("bubblewrap's arguments"))?;
+        for entry in &view.entries {
+            arguments.entry(entry, &view).map_err(failed("bubblewrap's arguments"))?;
         }
         arguments.close().map_err(failed("bubblewrap's arguments"))?;
-        let described = arguments.described(&program, site.command);
-        let (command, passed) = arguments.command(&program, site.command).map_err(failed("bubblewrap's arguments"))?;
+        let described = arguments.described(&program, &sight.variables, site.command);
+        let inside = Inside {
+            expected,
+            rules: Rules::in_own_root(abi(), view.writable().cloned()),
+            highest_descriptor: crate::HIGHEST_DESCRIPTOR,
+            exec: exec(site.command, sight.variables, directory)?,
+        };
+        let (command, passed) =
+            arguments.command(&program, site.launcher, &inside).map_err(failed("bubblewrap's arguments"))?;
         Ok(Preparation {
             // Bubblewrap itself runs on the host: nothing that a policy says may steer it.
             exec: exec(&command, [], "/".into())?,
@@ -139,24 +158,42 @@ impl Arguments {
 
     /// Adds a descriptor that bubblewrap reads `contents` from, and returns its number as a word.
     fn data(&mut self, contents: &[u8]) -> io::Result<OsString> {
+        Ok(self.pass(in_memory(contents)?).to_string().into())
+    }
+
+    /// Adds a descriptor, and returns its number.
+    fn pass(&mut self, fd: OwnedFd) -> i32 {
         let number = FIRST_DESCRIPTOR + self.passed.len() as i32;
-        self.passed.push((number, in_memory(contents)?));
-        Ok(number.to_string().into())
+        self.passed.push((number, fd));
+        number
     }
 
-    /// The command line that says the same, for people to read.
-    fn described(&self, program: &Path, inner: &Command) -> Vec<String> {
-        let words = std::iter::once(program.as_os_str().to_owned()).chain(self.words.iter().cloned());
-        let words = words.chain(["--".into(), inner.program.clone()]).chain(inner.arguments.iter().cloned());
-        words.map(|word| word.to_string_lossy().into_owned()).collect()
+    /// A command line of bubblewrap's that gives `inner` the same view, for people to read.
+    fn described(&self, program: &Path, variables: &BTreeMap<OsString, OsString>, inner: &Command) -> Vec<String> {
+        let variables = variables.iter().flat_map(|(name, value)| [OsStr::new("--setenv"), name, value]);
+        let words = std::iter::once(program.as_os_str()).chain(self.words.iter().map(OsString::as_os_str));
+        let inner =
+            [OsStr::new("--"), &inner.program].into_iter().chain(inner.arguments.iter().map(OsString::as_os_str));
+        words.chain(variables).chain(inner).map(|word| word.to_string_lossy().into_owned()).collect()
     }
 
-    /// The command that runs `inner` with these arguments, and the descriptors it needs. They are given by
-    /// descriptor rather than by word: nothing of the policy is in a process list, and no length limits them.
-    fn command(mut self, program: &Path, inner: &Command) -> io::Result<(Command, Vec<(i32, OwnedFd)>)> {
+    /// The command that has our own program do `inside` with these arguments, and the descriptors it needs. They are
+    /// given by descriptor rather than by word: nothing of the policy is in a process list, and no length limits them.
+    ///
+    /// The command's variables are not among the arguments: some of them would have our own program load what the
+    /// sandbox can write (ld.so(8)).
+    fn command(
+        mut self,
+        program: &Path,
+        launcher: &Launcher,
+        inside: &Inside,
+    ) -> io::Result<(Command, Vec<(i32, OwnedFd)>)> {
+        let ours = self.pass(launcher.program()?);
+        let description = self.pass(inside.in_memory()?).to_string();
         let list = self.data(&joined(&self.words.clone()))?;
         let command = Command::new(program).argument("--args").argument(list).argument("--");
-        Ok((command.argument(&inner.program).arguments(&inner.arguments), self.passed))
+        let command = command.argument(format!("/proc/self/fd/{ours}")).argument(inside::NAME).argument(description);
+        Ok((command, self.passed))
     }
 
     fn entry(&mut self, entry: &Entry, view: &View) -> io::Result<()> {
@@ -185,9 +222,9 @@ impl Arguments {
                 let option = if *access == Access::Write { "--bind" } else { "--ro-bind" };
                 self.push([OsString::from(option), os(source), os(destination)]);
             }
-            Entry::Pin { path } => self.push([OsString::from("--bind"), on_host(view, path), os(path)]),
-            Entry::Protect { path } => self.push([OsString::from("--ro-bind"), on_host(view, path), os(path)]),
-            Entry::Hide { path } if Path::new(&on_host(view, path)).is_dir() => self.push([
+            Entry::Pin { path } => self.push([OsString::from("--bind"), os(&on_host(view, path)), os(path)]),
+            Entry::Protect { path } => self.push([OsString::from("--ro-bind"), os(&on_host(view, path)), os(path)]),
+            Entry::Hide { path } if on_host(view, path).is_dir() => self.push([
                 OsString::from("--perms"),
                 "0000".into(),
                 "--tmpfs".into(),
@@ -223,23 +260,6 @@ impl Arguments {
     }
 }
 
-/// Where a path inside is on the host, by the deepest mount above it.
-fn on_host(view: &View, inside: &Path) -> OsString {
-    let mounts = view.entries.iter().filter_map(|entry| match entry {
-        Entry::Bind { source, destination, .. } => {
-            inside.strip_prefix(destination).ok().map(|rest| (source, destination, rest))
-        }
-        _ => None,
-    });
-    let deepest = mounts.max_by_key(|(_, destination, _)| destination.components().count());
-    match deepest {
-        None => inside.into(),
-        // A file that is mounted itself: joined with nothing it would end with a slash, and be no file.
-        Some((source, _, rest)) if rest.as_os_str().is_empty() => source.into(),
-        Some((source, _, rest)) => source.join(rest).into_os_string(),
-    }
-}
-
 /// Words as `--args` reads them: each ended by a NUL byte.
 fn joined(words: &[OsString]) -> Vec<u8> {
     words.iter().flat_map(|word| word.as_bytes().iter().copied().chain([0])).collect()
@@ -260,7 +280,7 @@ fn lookup(command: &Command, path: &OsStr, view: &View) -> Result<(), PrepareErr
     let mut found = false;
     for candidate in candidates {
         let host = on_host(view, &candidate);
-        if Path::new(&host).is_file() {
+        if host.is_file() {
             found = true;
             if rustix::fs::access(&host, Permission::EXEC_OK).is_ok() {
                 return Ok(());
@@ -298,6 +318,9 @@ fn can_be_planted(program: &Path, host: &Host, policy: &Policy) -> bool {
     program.is_relative() || places.any(|place| programs.iter().any(|program| program.starts_with(&place)))
 }
 
+/// What a preflight that worked exits with: nothing that a program says by chance which took our words for its own.
+const WORKED: i32 = 86;
+
 /// Runs bubblewrap for real, with every kind of namespace that a run uses.
 fn preflight(program: &Path, question: &Question<'_>) -> Result<(), Unavailable> {
     let unavailable = |why: String| Unavailable {
@@ -309,8 +332,14 @@ fn preflight(program: &Path, question: &Question<'_>) -> Result<(), Unavailable>
     let mut arguments = Arguments::new(&Network::Closed, Path::new("/"));
     arguments.push(["--ro-bind", "/", "/", "--perms", "1777", "--size", "1048576", "--tmpfs", "/tmp", "--dev", "/dev"]);
     arguments.close().map_err(failed)?;
-    let inner = Command::new("/bin/sh").arguments(["-c", "exit 0"]);
-    let (trial, passed) = arguments.command(program, &inner).map_err(failed)?;
+    let inner = Command::new("/bin/sh").arguments(["-c".to_owned(), format!("exit {WORKED}")]);
+    let inside = Inside {
+        expected: Vec::new(),
+        rules: Rules::in_own_root(abi(), [PathBuf::from("/tmp")]),
+        highest_descriptor: crate::HIGHEST_DESCRIPTOR,
+        exec: exec(&inner, [], "/".into()).map_err(|error| unavailable(error.to_string()))?,
+    };
+    let (trial, passed) = arguments.command(program, question.launcher, &inside).map_err(failed)?;
     let (reader, writer) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
     let launch = Launch {
@@ -323,7 +352,7 @@ fn preflight(program: &Path, question: &Question<'_>) -> Result<(), Unavailable>
     let started = question.launcher.start(&launch, files, None).map_err(|error| unavailable(crate::chain(&error)))?;
     let report = control::receive(&started.control, RecvFlags::empty()).map_err(failed)?;
     match report {
-        Some(Report::Ended(ending)) if ending.exit_code == Some(0) => Ok(()),
+        Some(Report::Ended(ending)) if ending.exit_code == Some(WORKED) => Ok(()),
         report => {
             let mut said = vec![0; 4096];
             let length = rustix::io::read(&reader, &mut said[..]).unwrap_or(0);

@@ -4,6 +4,7 @@ mod apparmor;
 mod bare;
 pub(crate) mod bwrap;
 pub(crate) mod limits;
+mod mounted;
 mod native;
 mod private;
 
@@ -61,6 +62,7 @@ pub struct Unavailable {
 pub(crate) struct Site<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) host: &'a Host,
+    pub(crate) launcher: &'a Launcher,
     pub(crate) workspace: &'a ResolvedWorkspace,
     pub(crate) guarded: &'a Guarded,
     pub(crate) command: &'a Command,

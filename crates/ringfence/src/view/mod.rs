@@ -6,7 +6,9 @@
 mod etc;
 mod git;
 mod guarded;
+mod names;
 mod toolchains;
+mod watched;
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -21,6 +23,8 @@ use crate::Host;
 use crate::workspace::ResolvedWorkspace;
 
 pub(crate) use guarded::Guarded;
+use guarded::Steps;
+use names::Names;
 
 /// Where the home is when the caller has none that can be used.
 const FALLBACK_HOME: &str = "/home/sandbox";
@@ -83,7 +87,7 @@ impl ViewError {
 
 /// Finds what `policy`, with its fields filled in, guards in a workspace.
 pub(crate) fn guarded(policy: &Policy, workspace: &ResolvedWorkspace) -> Result<Guarded, ViewError> {
-    Guarded::find(policy, workspace, &git::shared_directories(workspace))
+    Guarded::find(policy, workspace)
 }
 
 /// Works out what `plan` lets a command see.
@@ -124,16 +128,21 @@ pub(crate) fn build(
     if is_reserved(&workspace.destination) {
         return Err(ViewError::Reserved { path: workspace.destination.clone() });
     }
-    for directory in git::shared_directories(workspace) {
-        binds.insert(directory.clone(), (directory, Access::Write));
+    for directory in guarded.shared() {
+        binds.insert(directory.clone(), (directory.clone(), Access::Write));
     }
     binds.insert(workspace.destination.clone(), (workspace.source.clone(), Access::Write));
-    // Shallow before deep: a path's mount point is made by, or lies in, the one above it.
-    for (destination, (source, access)) in binds {
-        entries.push(Entry::Bind { source, destination, access });
-    }
 
-    entries.extend(guarded.entries());
+    // Shallow before deep: a path's mount point is made by, or lies in, the one above it.
+    let bind = |(destination, (source, access)): (PathBuf, (PathBuf, Access))| {
+        (destination.clone(), Entry::Bind { source, destination, access })
+    };
+    let mut mounts: BTreeMap<PathBuf, Entry> = binds.into_iter().map(bind).collect();
+    let names = Names::in_view(entries.iter().chain(mounts.values()));
+    let Steps { pins, guards } = guarded.steps(&names);
+    mounts.extend(pins.into_iter().map(|path| (path.clone(), Entry::Pin { path })));
+    entries.extend(mounts.into_values());
+    entries.extend(guards);
     let view = View { entries };
     let variables = environment(plan, host, &view, &home);
     Ok(Sight { view, variables })

@@ -142,6 +142,20 @@ fn a_command_that_is_not_there_is_an_error_that_names_it() {
 }
 
 #[test]
+fn bubblewrap_runs_the_launchers_program_inside_and_not_the_callers() {
+    require!(user_namespaces, binary, bwrap, landlock);
+    let home = place();
+    let engine = engine(home.path());
+    let policy = Policy::default().backend(ringfence::Backend::Bwrap);
+    let command = Command::shell("ls /proc/self/fd | wc -l; exit 3");
+    let result = runtime().block_on(engine.run(&policy, &command)).expect("it runs");
+    assert_eq!((result.exit_code, result.stderr.as_str()), (Some(3), ""), "{result:?}");
+    assert_eq!(result.meta.held[&ringfence::Clause::Filesystem], "bubblewrap: mount namespace+landlock");
+    // Its standard streams, and the directory that is being listed.
+    assert_eq!(result.stdout.trim(), "4");
+}
+
+#[test]
 fn a_workspace_that_is_a_home_is_refused_before_anything_runs() {
     require!(user_namespaces, binary);
     let home = place();

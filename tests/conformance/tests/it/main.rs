@@ -2,6 +2,9 @@
 
 mod attempts;
 mod control;
+mod escapes;
 mod leftovers;
 mod planted;
 mod promises;
+mod terminal;
+mod view;

@@ -1,28 +1,110 @@
 //! What a run makes that programs on the host would act on, and that nothing can keep it from making.
 
+use std::path::Path;
+use std::process::Output;
+
 use conformance::{Caller, Place, Ring, Stage};
 use ringfence_test_ledger::require;
+use serde_json::{Value, json};
 
-/// Has git take its configuration, and so a program to run, from a directory of the attacker's.
-const REDIRECT: &str = "\
-mkdir elsewhere && cp -r .git/objects .git/refs elsewhere &&
-printf '[core]\\n\\trepositoryformatversion = 0\\n\\tfsmonitor = \"touch stolen; false\"\\n' > elsewhere/config &&
-echo ../elsewhere > .git/commondir";
+/// Makes a repository of the attacker's at `elsewhere`, whose configuration has git run a program.
+const ELSEWHERE: &str = "\
+mkdir -p elsewhere/objects elsewhere/refs && echo ref: refs/heads/main > elsewhere/HEAD &&
+printf '[core]\\n\\trepositoryformatversion = 0\\n\\tfsmonitor = \"touch stolen; false\"\\n' > elsewhere/config";
+
+fn git(directory: &Path, arguments: &[&str]) -> Output {
+    let mut git = std::process::Command::new("git");
+    let author = ["-c", "user.name=demo", "-c", "user.email=demo@example.org"];
+    git.arg("-C").arg(directory).args(author).args(arguments).output().expect("git can be started")
+}
+
+#[track_caller]
+fn must_git(directory: &Path, arguments: &[&str]) {
+    let output = git(directory, arguments);
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+}
+
+/// The result of a script that runs in `workspace`.
+fn run(ring: Ring, place: &Place, workspace: &Path, script: &str) -> Value {
+    let mut command = Stage { ring, caller: Caller::Root }.ringfence("run", place);
+    command.args(["--json", "--workspace"]).arg(workspace).args(["--", "sh", "-c", script]).current_dir(workspace);
+    let output = command.output().expect("ringfence can be started");
+    serde_json::from_slice(&output.stdout).expect("it answers in JSON")
+}
+
+/// Runs a script that plants something, and has git on the host fall for it.
+#[track_caller]
+fn check(prepare: impl Fn(&Path), script: &str, expected: &[&str]) {
+    let place = Place::of(Caller::Root);
+    prepare(place.path());
+    let result = run(Ring::Native, &place, place.path(), &format!("{ELSEWHERE} && {script}"));
+    assert_eq!((&result["ok"], &result["meta"]["planted"]), (&true.into(), &json!(expected)), "{result}");
+
+    git(place.path(), &["status"]);
+    assert!(place.path().join("stolen").exists(), "git follows it: if it did not, there would be nothing to report");
+}
 
 #[test]
 fn a_redirection_of_git_to_other_hooks_and_settings_is_reported() {
     require!(root, binary, user_namespaces, git);
-    let place = Place::of(Caller::Root);
-    let git = |arguments: &[&str]| {
-        let mut git = std::process::Command::new("git");
-        git.arg("-C").arg(place.path()).args(arguments).output().expect("git can be started")
-    };
-    assert!(git(&["init", "-q"]).status.success());
-    let mut command = Stage { ring: Ring::Native, caller: Caller::Root }.ringfence("run", &place);
-    let output = command.args(["--json", "--", "sh", "-c", REDIRECT]).output().unwrap();
-    let result: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&result["ok"], &result["meta"]["planted"]), (&true.into(), &serde_json::json!([".git/commondir"])));
+    check(|path| must_git(path, &["init", "-q"]), "echo ../elsewhere > .git/commondir", &[".git/commondir"]);
+}
 
-    git(&["status"]);
-    assert!(place.path().join("stolen").exists(), "git follows it: if it did not, there would be nothing to report");
+#[test]
+fn a_git_file_that_names_a_repository_of_the_attackers_is_reported() {
+    require!(root, binary, user_namespaces, git);
+    check(|_| {}, "echo 'gitdir: elsewhere' > .git", &[".git"]);
+    let linked = |path: &Path| {
+        must_git(path, &["init", "-q"]);
+        fs_err::rename(path.join(".git"), path.join("real")).unwrap();
+        std::os::unix::fs::symlink("real", path.join(".git")).unwrap();
+    };
+    check(linked, "rm .git && echo 'gitdir: elsewhere' > .git", &[".git"]);
+}
+
+#[test]
+fn a_workspace_that_becomes_a_bare_repository_is_reported() {
+    require!(root, binary, user_namespaces, git);
+    let script = "mv elsewhere/* . && printf '\\tbare = false\\n\\tworktree = .\\n' >> config";
+    check(|_| {}, script, &["HEAD"]);
+}
+
+#[test]
+fn git_works_in_a_worktree_that_cannot_have_git_on_the_host_run_anything() {
+    require!(root, binary, user_namespaces, git, bwrap);
+    for ring in [Ring::Native, Ring::Bwrap] {
+        let place = Place::of(Caller::Root);
+        let [main, tree] = ["main", "tree"].map(|name| place.path().join(name));
+        fs_err::create_dir(&main).unwrap();
+        must_git(&main, &["init", "-q"]);
+        must_git(&main, &["commit", "-q", "--allow-empty", "-m", "one"]);
+        must_git(&main, &["worktree", "add", "-q", "../tree"]);
+
+        let work = "echo 1 > file && git add file && git status --short && git log --format=%s &&
+            git -c user.name=demo -c user.email=demo@example.org commit -q -m two && git checkout -q -b other";
+        let result = run(ring, &place, &tree, work);
+        assert_eq!((&result["ok"], &result["stdout"]), (&true.into(), &"A  file\none\n".into()), "{result}");
+        assert_eq!(result["meta"]["planted"], json!([]));
+        assert_eq!(git(&main, &["log", "--format=%s", "other"]).stdout, b"two\none\n");
+
+        let repository = main.join(".git");
+        let attack = format!(
+            "cd {} || exit; for file in commondir gitdir; do
+                echo x > worktrees/tree/$file; rm -f worktrees/tree/$file; mv x worktrees/tree/$file
+            done
+            mv worktrees away; mv worktrees/tree worktrees/away; echo x > config; echo x > hooks/pre-commit",
+            repository.display()
+        );
+        run(ring, &place, &tree, &attack);
+        assert_eq!(fs_err::read_to_string(repository.join("worktrees/tree/commondir")).unwrap(), "../..\n");
+        must_git(&tree, &["status"]);
+        assert!(!repository.join("hooks/pre-commit").exists());
+
+        let plant = format!(
+            "cd {} && echo ../elsewhere > commondir && : > worktrees/tree/config.worktree",
+            repository.display()
+        );
+        let planted = ["commondir", "worktrees/tree/config.worktree"].map(|name| repository.join(name));
+        assert_eq!(run(ring, &place, &tree, &plant)["meta"]["planted"], json!(planted), "{ring:?}");
+    }
 }

@@ -1,0 +1,277 @@
+//! The last steps inside a sandbox that another program built: this program, started there, checks what it was
+//! given, adds Landlock, and becomes the command.
+//!
+//! Who builds a tree by path, as bubblewrap does, can be raced by whoever renames what the paths name. What was
+//! built does not change any more, so it is looked at then: unless every mount is the one that was asked for, the
+//! command is not run.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::init::{SetupError, Step};
+use crate::landlock::{self, Rules};
+use crate::launch::Exec;
+use crate::sys::process;
+use crate::sys::signal::restore_default;
+use crate::{exec, launcher};
+
+/// The first argument of a program that is started for this; the number of a descriptor follows, which an
+/// [`Inside`] can be read from.
+pub const NAME: &str = "ringfence-inside";
+
+/// What is done inside, in this order.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Inside {
+    /// What must be there.
+    pub expected: Vec<Expectation>,
+    /// What Landlock adds, unless its ABI is 0.
+    pub rules: Rules,
+    /// The highest number of a descriptor that is the command's; those above it are closed.
+    pub highest_descriptor: i32,
+    /// The command. Its directory is the one that this program is started in.
+    pub exec: Exec,
+}
+
+/// What must be found inside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Expectation {
+    /// A mount of one file or directory of the host, at a path that may lead there through a symbolic link.
+    Bound {
+        /// Where.
+        path: PathBuf,
+        /// Which.
+        identity: Identity,
+    },
+    /// A mount of one file or directory of the host, at exactly that path.
+    Mounted {
+        /// Where.
+        path: PathBuf,
+        /// Which.
+        identity: Identity,
+    },
+    /// A mount that nobody may open.
+    Hidden {
+        /// Where.
+        path: PathBuf,
+    },
+}
+
+/// What tells a file from every other: its device, as major and minor number, and its inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    device: (u32, u32),
+    inode: u64,
+}
+
+/// What is mounted at a path.
+struct Found {
+    identity: Identity,
+    permissions: u16,
+    is_mount: bool,
+}
+
+/// Why the command is not run.
+#[derive(Debug, thiserror::Error)]
+enum InsideError {
+    #[error("cannot run the command: `{path}` was exchanged while the sandbox was being built")]
+    Exchanged { path: PathBuf },
+    #[error("cannot {step}")]
+    Setup { step: String, source: io::Error },
+    #[error("cannot find the command `{program}` inside the sandbox")]
+    NotFound { program: String },
+    #[error("cannot execute `{program}` inside the sandbox")]
+    NotExecutable { program: String, source: io::Error },
+}
+
+impl Inside {
+    /// A file in memory that it can be read from.
+    pub fn in_memory(&self) -> io::Result<OwnedFd> {
+        launcher::in_memory(&postcard::to_stdvec(self).map_err(io::Error::other)?)
+    }
+
+    fn read(number: Option<OsString>) -> io::Result<Inside> {
+        let number = number.as_ref().and_then(|number| number.to_str()).and_then(|number| number.parse().ok());
+        let file = process::duplicate(number.ok_or(Errno::INVAL)?)?;
+        let mut bytes = Vec::new();
+        io::Read::read_to_end(&mut fs_err::File::from_parts(file.into(), "the description"), &mut bytes)?;
+        postcard::from_bytes(&bytes).map_err(io::Error::other)
+    }
+
+    fn enter(self) -> Result<(), InsideError> {
+        self.expected.iter().try_for_each(Expectation::check)?;
+        if self.rules.abi > 0 {
+            let kept = kept(self.highest_descriptor).step("duplicate the command's descriptors")?;
+            landlock::restrict(&self.rules, &kept).step("restrict the process with Landlock")?;
+        }
+        process::close_range(self.highest_descriptor.unsigned_abs() + 1, u32::MAX).step("close descriptors")?;
+        restore_default(libc::SIGPIPE); // Rust's runtime ignores it
+        let source = io::Error::from_raw_os_error(exec::exec(&self.exec));
+        let program = self.exec.program.to_string_lossy().into_owned();
+        Err(match source.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => InsideError::NotFound { program },
+            _ => InsideError::NotExecutable { program, source },
+        })
+    }
+}
+
+/// Becomes the command that the descriptor `number` describes, or says why not and ends.
+pub(crate) fn run(number: Option<OsString>) -> ! {
+    let entered =
+        Inside::read(number).step("read what is to be run").map_err(InsideError::from).and_then(Inside::enter);
+    let code = match entered {
+        Ok(()) => 0, // never: the command has taken over
+        Err(error) => error.tell(),
+    };
+    process::exit_now(code)
+}
+
+/// The command's descriptors besides its standard streams.
+fn kept(highest: i32) -> io::Result<Vec<(i32, OwnedFd)>> {
+    // All are found before one is duplicated, which takes a free number among them.
+    let open: Vec<i32> = (3..=highest).filter(|number| process::duplicate(*number).is_ok()).collect();
+    open.into_iter().map(|number| Ok((number, process::duplicate(number)?))).collect()
+}
+
+impl Identity {
+    /// That of an open file.
+    pub fn of(file: &OwnedFd) -> io::Result<Identity> {
+        Found::at(file, Path::new(""), AtFlags::EMPTY_PATH).map(|found| found.identity)
+    }
+}
+
+impl Found {
+    fn at(directory: impl std::os::fd::AsFd, path: &Path, flags: AtFlags) -> io::Result<Found> {
+        let stat = statx(directory, path, flags, StatxFlags::BASIC_STATS)?;
+        Ok(Found {
+            identity: Identity { device: (stat.stx_dev_major, stat.stx_dev_minor), inode: stat.stx_ino },
+            permissions: stat.stx_mode & 0o777,
+            is_mount: stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
+        })
+    }
+}
+
+impl Expectation {
+    fn path(&self) -> &Path {
+        match self {
+            Expectation::Bound { path, .. } | Expectation::Mounted { path, .. } | Expectation::Hidden { path } => path,
+        }
+    }
+
+    /// Whether it is met.
+    ///
+    /// That the right file is there does not do: elsewhere, a directory that something wrong is mounted on can be
+    /// renamed, mount and all, and the right one be put in its place. But then that is no mount.
+    fn is_met_by(&self, found: &Found) -> bool {
+        found.is_mount
+            && match self {
+                Expectation::Bound { identity, .. } | Expectation::Mounted { identity, .. } => {
+                    found.identity == *identity
+                }
+                Expectation::Hidden { .. } => found.permissions == 0,
+            }
+    }
+
+    fn check(&self) -> Result<(), InsideError> {
+        let follows = matches!(self, Expectation::Bound { .. });
+        let flags = if follows { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
+        match Found::at(CWD, self.path(), flags) {
+            Ok(found) if self.is_met_by(&found) => Ok(()),
+            Ok(_) | Err(_) => Err(InsideError::Exchanged { path: self.path().into() }),
+        }
+    }
+}
+
+impl From<SetupError> for InsideError {
+    fn from(SetupError { step, source }: SetupError) -> InsideError {
+        InsideError::Setup { step, source }
+    }
+}
+
+impl InsideError {
+    /// Says it where the command would have spoken, and returns what to exit with.
+    fn tell(&self) -> i32 {
+        let cause = std::error::Error::source(self).map(|source| format!(": {source}")).unwrap_or_default();
+        let message = format!("ringfence: error: {self}{cause}\nhint: {}\n", self.hint());
+        let _ = rustix::io::write(rustix::stdio::stderr(), message.as_bytes()); // nobody else to tell
+        match self {
+            InsideError::Exchanged { .. } | InsideError::Setup { .. } => 125,
+            InsideError::NotExecutable { .. } => 126,
+            InsideError::NotFound { .. } => 127,
+        }
+    }
+
+    fn hint(&self) -> String {
+        match self {
+            InsideError::Exchanged { .. } => {
+                "another program, or another run, renames it: run again when that has ended".to_owned()
+            }
+            InsideError::Setup { .. } => "`ringfence doctor` shows what works here, tried afresh".to_owned(),
+            InsideError::NotFound { .. } => {
+                "`ringfence run -- sh -c 'echo $PATH'` shows where commands are looked for".to_owned()
+            }
+            InsideError::NotExecutable { program, .. } => format!("chmod +x '{program}'"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{Mode, OFlags, RenameFlags, renameat_with};
+
+    use super::*;
+
+    fn open(path: &Path) -> OwnedFd {
+        rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap()
+    }
+
+    fn mounted(path: &Path) -> Expectation {
+        Expectation::Mounted { path: path.into(), identity: Identity::of(&open(path)).unwrap() }
+    }
+
+    #[test]
+    fn a_mount_that_is_the_expected_one_is_accepted() {
+        assert!(mounted(Path::new("/proc")).check().is_ok());
+    }
+
+    #[test]
+    fn the_right_directory_that_is_no_mount_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let error = mounted(directory.path()).check().unwrap_err();
+        assert!(matches!(error, InsideError::Exchanged { path } if path == directory.path()));
+    }
+
+    #[test]
+    fn another_mount_is_refused() {
+        let Expectation::Mounted { identity, .. } = mounted(Path::new("/proc")) else { unreachable!() };
+        let expectation = Expectation::Mounted { path: "/dev".into(), identity };
+        assert!(matches!(expectation.check(), Err(InsideError::Exchanged { .. })));
+    }
+
+    #[test]
+    fn an_exchanged_directory_is_not_the_one_that_was_opened() {
+        let root = tempfile::tempdir().unwrap();
+        let (repository, other) = (root.path().join(".git"), root.path().join("other"));
+        fs_err::create_dir(&repository).unwrap();
+        fs_err::create_dir(&other).unwrap();
+        let expectation = mounted(&repository);
+        let found = || Found { is_mount: true, ..Found::at(CWD, &repository, AtFlags::SYMLINK_NOFOLLOW).unwrap() };
+        assert!(expectation.is_met_by(&found()));
+        renameat_with(CWD, &repository, CWD, &other, RenameFlags::EXCHANGE).unwrap();
+        assert!(!expectation.is_met_by(&found()));
+    }
+
+    #[test]
+    fn what_is_to_be_hidden_and_can_be_opened_is_refused() {
+        assert!(matches!(
+            Expectation::Hidden { path: "/proc".into() }.check(),
+            Err(InsideError::Exchanged { path }) if path == Path::new("/proc")
+        ));
+        assert!(Expectation::Hidden { path: "/nothing".into() }.check().is_err());
+    }
+}

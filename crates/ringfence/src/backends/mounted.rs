@@ -1,0 +1,126 @@
+//! What must be mounted where, for a program that mounts by path: noted by inode before it runs, to be compared
+//! with what it has done.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use ringfence_linux::inside::{Expectation, Identity};
+use ringfence_linux::{Entry, View};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+
+/// A view without the entries that later ones cover entirely. Nobody could look at what came of them, neither to use
+/// nor to check it.
+pub(super) fn uncovered(view: View) -> View {
+    let is_uncovered = |(index, entry): (usize, &Entry)| {
+        !view.entries[index + 1..].iter().any(|later| covers(later, entry)) || !is_mount(entry)
+    };
+    let entries = view.entries.iter().enumerate().filter(|numbered| is_uncovered(*numbered));
+    View { entries: entries.map(|(_, entry)| entry.clone()).collect() }
+}
+
+fn is_mount(entry: &Entry) -> bool {
+    !matches!(entry, Entry::Directory { .. } | Entry::Symlink { .. } | Entry::File { .. })
+}
+
+fn covers(later: &Entry, entry: &Entry) -> bool {
+    match (later, entry) {
+        (Entry::Bind { .. } | Entry::Scratch { .. } | Entry::Hide { .. }, _) => {
+            destination(entry).starts_with(destination(later))
+        }
+        // The same file or directory, and more of it forbidden.
+        (Entry::Protect { path }, Entry::Pin { path: pinned }) => path == pinned,
+        _ => false,
+    }
+}
+
+fn destination(entry: &Entry) -> &Path {
+    match entry {
+        Entry::Bind { destination, .. } => destination,
+        Entry::Directory { path }
+        | Entry::Symlink { path, .. }
+        | Entry::File { path, .. }
+        | Entry::Scratch { path, .. }
+        | Entry::Pin { path }
+        | Entry::Protect { path }
+        | Entry::Hide { path } => path,
+    }
+}
+
+/// What must be found inside when a view is built. A source that a symbolic link has taken the place of is refused.
+pub(super) fn expectations(view: &View) -> io::Result<Vec<Expectation>> {
+    let mut expected = Vec::new();
+    for entry in &view.entries {
+        match entry {
+            Entry::Bind { source, destination, .. } => {
+                // Its place inside may be one that a link of the view leads to, as those of a merged `/usr` do.
+                expected.push(Expectation::Bound { path: destination.clone(), identity: identity(source)? });
+            }
+            Entry::Pin { path } | Entry::Protect { path } => {
+                expected.push(Expectation::Mounted { path: path.clone(), identity: identity(&on_host(view, path))? });
+            }
+            Entry::Hide { path } => expected.push(Expectation::Hidden { path: path.clone() }),
+            Entry::Directory { .. } | Entry::Symlink { .. } | Entry::File { .. } | Entry::Scratch { .. } => {}
+        }
+    }
+    Ok(expected)
+}
+
+fn identity(path: &Path) -> io::Result<Identity> {
+    let opened = openat2(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::NO_SYMLINKS);
+    let failed = |error: io::Error| io::Error::new(error.kind(), format!("`{}`: {error}", path.display()));
+    Identity::of(&opened.map_err(|error| failed(error.into()))?).map_err(failed)
+}
+
+/// Where a path inside is on the host, by the deepest mount above it.
+pub(super) fn on_host(view: &View, inside: &Path) -> PathBuf {
+    let mounts = view.entries.iter().filter_map(|entry| match entry {
+        Entry::Bind { source, destination, .. } => {
+            inside.strip_prefix(destination).ok().map(|rest| (source, destination, rest))
+        }
+        _ => None,
+    });
+    let deepest = mounts.max_by_key(|(_, destination, _)| destination.components().count());
+    match deepest {
+        None => inside.into(),
+        // A file that is mounted itself: joined with nothing it would end with a slash, and be no file.
+        Some((source, _, rest)) if rest.as_os_str().is_empty() => source.into(),
+        Some((source, _, rest)) => source.join(rest),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ringfence_linux::Access;
+
+    use super::*;
+
+    fn bind(source: &Path, destination: &str) -> Entry {
+        Entry::Bind { source: source.into(), destination: destination.into(), access: Access::Write }
+    }
+
+    #[test]
+    fn a_source_that_became_a_link_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let root = fs_err::canonicalize(root.path()).unwrap();
+        fs_err::create_dir(root.join(".git")).unwrap();
+        fs_err::create_dir(root.join("secret")).unwrap();
+        let view = View { entries: vec![bind(&root, "/workspace"), Entry::Pin { path: "/workspace/.git".into() }] };
+        assert_eq!(expectations(&view).unwrap().len(), 2);
+        fs_err::remove_dir(root.join(".git")).unwrap();
+        std::os::unix::fs::symlink("secret", root.join(".git")).unwrap();
+        let error = expectations(&view).unwrap_err().to_string();
+        assert!(error.contains(".git"), "{error}");
+    }
+
+    #[test]
+    fn a_path_is_mounted_once_however_many_entries_guard_it() {
+        let pin = |path: &str| Entry::Pin { path: path.into() };
+        let protect = |path: &str| Entry::Protect { path: path.into() };
+        let hide = |path: &str| Entry::Hide { path: path.into() };
+        let entries = [pin("/w/a"), pin("/w/b"), pin("/w/c/d"), protect("/w/a"), protect("/w/b/e"), hide("/w/c")];
+        let view = View { entries: [bind(Path::new("/"), "/w")].into_iter().chain(entries).collect() };
+        let kept = uncovered(view).entries;
+        let expected = [bind(Path::new("/"), "/w"), pin("/w/b"), protect("/w/a"), protect("/w/b/e"), hide("/w/c")];
+        assert_eq!(kept, expected);
+    }
+}

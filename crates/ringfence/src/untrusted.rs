@@ -1,0 +1,49 @@
+//! Reading files that sandboxed code may have put there: no link is followed, no pipe waited for, and no more read
+//! than such a file can be long.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{FileType, Mode, OFlags, fstat};
+
+/// Reads the regular file at `path`, itself no link, which is no longer than `limit`.
+pub(crate) fn read(path: &Path, limit: u64) -> io::Result<String> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    text(rustix::fs::open(path, flags, Mode::empty())?, limit)
+}
+
+/// The text of an open file that must be a regular one and no longer than `limit`.
+pub(crate) fn text(file: OwnedFd, limit: u64) -> io::Result<String> {
+    let stat = fstat(&file)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    if u64::try_from(stat.st_size).is_ok_and(|size| size > limit) {
+        return Err(io::Error::other(format!("it is longer than {limit} bytes")));
+    }
+    let mut text = String::new();
+    File::from(file).take(limit).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_short_regular_file_is_read() {
+        let place = tempfile::tempdir().unwrap();
+        let path = |name: &str| place.path().join(name);
+        fs_err::write(path("file"), "text").unwrap();
+        fs_err::File::create(path("giant")).unwrap().set_len(1 << 40).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", path("link")).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, path("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+        assert_eq!(read(&path("file"), 4).unwrap(), "text");
+        assert!(read(&path("file"), 3).is_err());
+        for name in ["giant", "link", "pipe", "."] {
+            assert!(read(&path(name), 1 << 12).is_err(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,201 @@
+use std::os::unix::fs::symlink;
+
+use ringfence_linux::Access;
+
+use super::*;
+
+/// A workspace at `ws` of a directory, seen at `/work`.
+struct Place {
+    root: tempfile::TempDir,
+}
+
+impl Place {
+    fn new(files: &[&str]) -> Place {
+        let place = Place { root: tempfile::tempdir().unwrap() };
+        fs_err::create_dir(place.path("ws")).unwrap();
+        files.iter().for_each(|file| place.write(file, ""));
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        fs_err::canonicalize(self.root.path()).unwrap().join(name)
+    }
+
+    fn write(&self, file: &str, text: &str) {
+        let path = self.path(file);
+        fs_err::create_dir_all(path.parent().unwrap()).unwrap();
+        fs_err::write(path, text).unwrap();
+    }
+
+    fn workspace(&self) -> ResolvedWorkspace {
+        ResolvedWorkspace { given: self.path("ws"), source: self.path("ws"), destination: "/work".into() }
+    }
+
+    fn guarded(&self, hide: &[&'static str]) -> Guarded {
+        let policy = hide.iter().fold(Policy::default(), |policy, path| policy.hide(PathGlob::literal(path)));
+        Guarded::find(&policy.with_defaults(), &self.workspace()).unwrap()
+    }
+
+    /// What becomes of `guarded` where the workspace is all that is shown, and `more`.
+    fn steps(&self, guarded: &Guarded, more: &[(&str, Access)]) -> Vec<String> {
+        let bind = |source: &str, destination: &Path, access| Entry::Bind {
+            source: self.path(source),
+            destination: destination.into(),
+            access,
+        };
+        let mut view = vec![bind("ws", Path::new("/work"), Access::Write)];
+        view.extend(more.iter().map(|(path, access)| bind(path, &self.path(path), *access)));
+        let names = Names::in_view(&view);
+        let root = self.path("");
+        let text = |path: &Path| path.strip_prefix(&root).unwrap_or(path).display().to_string();
+        let Steps { pins, guards } = guarded.steps(&names);
+        let pins = pins.into_iter().map(|path| format!("pin {}", text(&path)));
+        let guards = guards.into_iter().map(|entry| match entry {
+            Entry::Protect { path } => format!("protect {}", text(&path)),
+            Entry::Hide { path } => format!("hide {}", text(&path)),
+            other => panic!("{other:?}"),
+        });
+        pins.chain(guards).collect()
+    }
+}
+
+#[test]
+fn hooks_and_configuration_are_protected_unasked_and_their_directory_stays() {
+    let place = Place::new(&["ws/.git/config", "ws/.git/hooks/a"]);
+    let steps = place.steps(&place.guarded(&[]), &[]);
+    assert_eq!(steps, ["pin /work/.git", "protect /work/.git/config", "protect /work/.git/hooks"]);
+}
+
+#[test]
+fn what_lies_in_a_guarded_directory_needs_no_guard_of_its_own() {
+    let place = Place::new(&["ws/.git/config", "ws/.git/worktrees/x/commondir"]);
+    assert_eq!(place.steps(&place.guarded(&[".git", ".git/config"]), &[]), ["hide /work/.git"]);
+    let policy = Policy::default().protect(PathGlob::literal(".git")).protect(PathGlob::literal(".git/config"));
+    let guarded = Guarded::find(&policy.with_defaults(), &place.workspace()).unwrap();
+    assert_eq!(place.steps(&guarded, &[]), ["protect /work/.git"]);
+}
+
+#[test]
+fn what_is_above_a_hidden_path_stays() {
+    let place = Place::new(&["ws/conf/deep/.env"]);
+    let steps = place.steps(&place.guarded(&["conf/deep/.env"]), &[]);
+    assert_eq!(steps, ["pin /work/conf", "pin /work/conf/deep", "hide /work/conf/deep/.env"]);
+}
+
+#[test]
+fn guarded_paths_are_guarded_wherever_else_they_are_shown() {
+    let place = Place::new(&["ws/.git/config", "ws/.env"]);
+    let guarded = place.guarded(&[".env"]);
+    let check = |more: &[(&str, Access)], expected: &[&str]| {
+        let steps: BTreeSet<String> = place.steps(&guarded, more).into_iter().collect();
+        let here = ["pin /work/.git", "protect /work/.git/config", "hide /work/.env"];
+        assert_eq!(steps, here.iter().chain(expected).map(|step| (*step).to_owned()).collect());
+    };
+    check(&[], &[]);
+    check(&[("", Access::Read)], &["hide ws/.env"]);
+    check(&[("", Access::Write)], &["pin ws", "pin ws/.git", "protect ws/.git/config", "hide ws/.env"]);
+    check(&[("ws/.git", Access::Write)], &["protect ws/.git/config"]);
+    check(&[("ws/.env", Access::Read)], &["hide ws/.env"]);
+}
+
+#[test]
+fn a_git_file_that_was_planted_is_reported() {
+    let place = Place::new(&[]);
+    let guarded = place.guarded(&[]);
+    place.write("ws/.git", "gitdir: fake");
+    assert_eq!(guarded.planted(&place.workspace()), [".git"]);
+}
+
+#[test]
+fn a_workspace_that_became_a_bare_repository_is_reported() {
+    let place = Place::new(&[]);
+    let guarded = place.guarded(&[]);
+    for file in ["ws/HEAD", "ws/config", "ws/objects/x", "ws/refs/x"] {
+        place.write(file, "");
+    }
+    assert_eq!(guarded.planted(&place.workspace()), ["HEAD"]);
+}
+
+#[test]
+fn a_repository_that_was_made_is_reported_by_what_matters_in_it() {
+    let place = Place::new(&[]);
+    let guarded = place.guarded(&[]);
+    for file in ["ws/.git/hooks/a", "ws/.git/config", "ws/.git/HEAD"] {
+        place.write(file, "");
+    }
+    assert_eq!(guarded.planted(&place.workspace()), [".git/config", ".git/hooks"]);
+}
+
+#[test]
+fn a_link_in_place_of_a_repository_is_followed_and_watched() {
+    let place = Place::new(&["ws/real/config"]);
+    symlink("real", place.path("ws/.git")).unwrap();
+    let guarded = place.guarded(&[]);
+    assert_eq!(place.steps(&guarded, &[]), ["pin /work/real", "protect /work/real/config"]);
+    fs_err::remove_file(place.path("ws/.git")).unwrap();
+    place.write("ws/.git", "gitdir: fake");
+    assert_eq!(guarded.planted(&place.workspace()), [".git"]);
+}
+
+#[test]
+fn a_shared_repository_is_guarded_with_its_worktrees() {
+    let own = "repo/.git/worktrees/ws";
+    let place = Place::new(&["repo/.git/more", "repo/.git/objects/x", "repo/.git/refs/x"]);
+    place.write("repo/.git/config", "[include]\n\tpath = more\n");
+    place.write("ws/.git", &format!("gitdir: {}\n", place.path(own).display()));
+    place.write(&format!("{own}/gitdir"), &place.path("ws/.git").display().to_string());
+    place.write(&format!("{own}/commondir"), "../..\n");
+    let guarded = place.guarded(&[]);
+    assert_eq!(guarded.shared(), [place.path("repo/.git")]);
+    let steps = place.steps(&guarded, &[("repo/.git", Access::Write)]);
+    for step in [
+        "pin repo/.git/worktrees",
+        "pin repo/.git/worktrees/ws",
+        "protect repo/.git/config",
+        "protect repo/.git/more",
+        "protect repo/.git/worktrees/ws/commondir",
+        "protect repo/.git/worktrees/ws/gitdir",
+        "protect /work/.git",
+    ] {
+        assert!(steps.contains(&step.to_owned()), "{step} is not in {steps:?}");
+    }
+    place.write("repo/.git/commondir", "../elsewhere");
+    place.write("repo/.git/worktrees/ws/config.worktree", "");
+    let planted = ["repo/.git/commondir", "repo/.git/worktrees/ws/config.worktree"];
+    assert_eq!(guarded.planted(&place.workspace()), planted.map(|path| place.path(path).display().to_string()));
+}
+
+#[test]
+fn hooks_that_the_configuration_names_are_protected_or_watched() {
+    let place = Place::new(&["ws/.husky/_/pre-commit"]);
+    place.write("ws/.git/config", "[core]\n\thooksPath = .husky/_\n[include]\n\tpath = ../more\n");
+    let guarded = place.guarded(&[]);
+    assert!(place.steps(&guarded, &[]).contains(&"protect /work/.husky".to_owned()));
+    place.write("ws/more", "");
+    assert_eq!(guarded.planted(&place.workspace()), ["more"]);
+}
+
+#[test]
+fn other_names_of_guarded_files_are_guarded() {
+    let place = Place::new(&["ws/.git/config", "ws/.git/hooks/pre-commit", "ws/.env", "ws/a/plain"]);
+    for (file, name) in [(".git/config", "one"), (".git/hooks/pre-commit", "a/two"), (".env", "three")] {
+        fs_err::hard_link(place.path("ws").join(file), place.path("ws").join(name)).unwrap();
+    }
+    let steps = place.steps(&place.guarded(&[".env"]), &[]);
+    for step in ["protect /work/one", "protect /work/a/two", "pin /work/a", "hide /work/three"] {
+        assert!(steps.contains(&step.to_owned()), "{step} is not in {steps:?}");
+    }
+    let without_hide = place.steps(&place.guarded(&[]), &[]);
+    assert!(without_hide.contains(&"protect /work/one".to_owned()), "{without_hide:?}");
+}
+
+#[test]
+fn nothing_is_guarded_where_nothing_is_to_be_protected() {
+    let place = Place::new(&["ws/.git/config"]);
+    let mut policy = Policy::default();
+    policy.filesystem.protect = Some(Vec::new());
+    let guarded = Guarded::find(&policy.with_defaults(), &place.workspace()).unwrap();
+    assert_eq!(place.steps(&guarded, &[]), [] as [&str; 0]);
+    place.write("ws/.git/commondir", "");
+    assert_eq!(guarded.planted(&place.workspace()), [] as [&str; 0]);
+}
