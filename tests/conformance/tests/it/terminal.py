@@ -48,30 +48,29 @@ class Terminal:
             self.wait_for(answer)
 
 
-# A key that is typed the moment a job stops may still reach it: an answer may begin with one of those.
 STOP, INTERRUPT, END = "\x1a", "\x03", "\x04"
-os.environ.update(PS1="outer> ", TERM="dumb")
+os.environ.update(PS1="outer> ", INNER="inner> ", TERM="dumb")
 shell = Terminal(["bash", "--norc", "--noprofile", "-i"])
 shell.wait_for("outer> ")
-run = f"{RINGFENCE} run --backend {BACKEND} --env PS1='inner> '"
+run = f'{RINGFENCE} run --backend {BACKEND} --env PS1="$INNER"'
 
 # Each command says when it runs, in words that its own command line does not hold.
-reader = f"{run} -- sh -c 'echo ready$((6*7)); exec sed -u s/^/got:/'"
+reader = f"{run} -- sh -c 'echo ready$((6*7)); exec sed -u y/e/3/'"
 sleeper = f"{run} -- sh -c 'echo ready$((6*7)); exec sleep 1000'"
 
 # A reader keeps the terminal through a stop, and through the background.
 shell.type(f"{reader}\n", "ready42\r\n")
-shell.type("hello\n", "got:", "hello\r\n")
+shell.type("hello\n", "h3llo\r\n")
 shell.type(STOP, "Stopped", "outer> ")
 shell.until_stopped("outer> ")
-shell.type("fg\n", "got:/'\r\n")
-shell.type("again\n", "got:", "again\r\n")
+shell.type("fg\n", "y/e/3/'\r\n")
+shell.type("one more\n", "on3 mor3\r\n")
 shell.type(STOP, "Stopped", "outer> ")
 shell.until_stopped("outer> ")
 shell.type("bg\n", "&\r\n")
 shell.until_stopped("outer> ")
-shell.type("fg\n", "got:/'\r\n")
-shell.type("once more\n", "got:", "once more\r\n")
+shell.type("fg\n", "y/e/3/'\r\n")
+shell.type("the end\n", "th3 3nd\r\n")
 shell.type(END, "outer> ")
 shell.type("echo code=$?\n", "code=0\r\n")
 
@@ -82,12 +81,12 @@ shell.type("echo code=$?\n", "code=130\r\n")
 
 # A shell inside has job control of its own, and its exit code comes out.
 shell.type(f"{run} -- bash --norc --noprofile -i\n", "inner> ")
-shell.type("sed -u s/^/got:/\n", "\n")
-shell.type("hello\n", "got:", "hello\r\n")
+shell.type("sed -u y/e/3/\n", "\n")
+shell.type("hello\n", "h3llo\r\n")
 shell.type(STOP, "Stopped", "inner> ")
 shell.until_stopped("inner> ")
-shell.type("fg\n", "got:/\r\n")
-shell.type("again\n", "got:", "again\r\n")
+shell.type("fg\n", "y/e/3/\r\n")
+shell.type("one more\n", "on3 mor3\r\n")
 shell.type(INTERRUPT, "inner> ")
 shell.type("test -t 0 && tty | wc -l\n", "1\r\n")
 shell.type("exit 7\n", "outer> ")
