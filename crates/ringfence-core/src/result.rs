@@ -62,7 +62,8 @@ pub struct Meta {
     /// What was denied, where the backend can tell.
     #[serde(default)]
     pub denials: Vec<Denial>,
-    /// Protected paths that did not exist before the run and do after it, relative to the workspace.
+    /// Protected paths that the run made or changed although nothing could keep it from it: relative to the workspace,
+    /// absolute outside it.
     #[serde(default)]
     pub planted: Vec<String>,
     /// Imports that the lint found; it is lint, and isolates nothing.

@@ -70,7 +70,8 @@ impl Engine {
     }
 
     /// An engine that forks the calling process itself, which must be small and have one thread: what the
-    /// command line is. Nothing is preflighted; the one run does everything for real.
+    /// command line is. Its program calls [`serve_if_asked`](crate::launcher::serve_if_asked) first in `main`, as
+    /// bubblewrap starts it inside. Nothing is preflighted; the one run does everything for real.
     pub fn in_this_process(settings: Settings) -> Engine {
         Engine { core: Arc::new(Core { settings, launcher: Launcher::Here }) }
     }

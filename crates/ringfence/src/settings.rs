@@ -96,7 +96,8 @@ impl Settings {
         Ok(Settings { layered: Layered::load(inputs)?, host, launcher: None })
     }
 
-    /// Uses `program`, a `ringfence` binary, as the launcher.
+    /// Uses `program`, a `ringfence` binary, as the launcher. With bubblewrap it is started inside, too: its shared
+    /// libraries must be in the system directories.
     #[must_use]
     pub fn with_launcher(mut self, program: impl Into<PathBuf>) -> Settings {
         self.launcher = Some(program.into());
