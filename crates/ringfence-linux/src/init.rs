@@ -7,6 +7,7 @@
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -71,7 +72,8 @@ pub(crate) fn run(launch: &Launch, inherited: Inherited<'_>) -> ! {
             Err(error) => fail(held.control.as_fd(), error),
             Ok((signals, command)) => {
                 let owns_pid_namespace = matches!(launch.confinement, Confinement::Namespaces { .. });
-                First { held, signals, command, time: launch.time, owns_pid_namespace }.live()
+                let private = launch.private.clone();
+                First { held, signals, command, time: launch.time, private, owns_pid_namespace }.live()
             }
         },
     };
@@ -94,6 +96,8 @@ struct First {
     command: Pid,
     /// How long the command may take. The launching side keeps the same time, unless it is stopped.
     time: Option<Duration>,
+    /// A directory that goes with the run.
+    private: Option<PathBuf>,
     /// Whether our end is, by the kernel's word, the end of every process of the run.
     owns_pid_namespace: bool,
 }
@@ -265,6 +269,10 @@ impl First {
         // In a pid namespace of our own, our exit ends whoever is left; the kernel waits for it.
         let swept = sweep.complete || self.owns_pid_namespace;
         let command = command.or(sweep.command);
+        if let Some(private) = &self.private {
+            let _ = fs_err::remove_dir_all(private); // what is left waits for the next run's sweep
+            let _ = private.parent().map(rustix::fs::rmdir); // others may be in it
+        }
         let usage = process::children_usage();
         let status = command.map_or(libc::SIGKILL, |waited| waited.status);
         let ending = Ending::from_status(status, usage, swept);

@@ -26,6 +26,9 @@ pub struct Launch {
     pub terminal: Terminal,
     /// How long it may take.
     pub time: Option<Duration>,
+    /// A directory on the host that was made for this run alone: the first process removes it at the end, even when
+    /// its launcher was killed.
+    pub private: Option<PathBuf>,
 }
 
 /// A command.

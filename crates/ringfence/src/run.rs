@@ -83,7 +83,8 @@ impl Core {
         files.passed.append(&mut preparation.passed);
         let (exec, confinement) = (preparation.exec.clone(), preparation.confinement.clone());
         let time = ready.plan.policy.limits.time.map(|time| time.duration());
-        let launch = Launch { exec, confinement, terminal, time };
+        let private = preparation.private.as_ref().map(|private| private.path().to_path_buf());
+        let launch = Launch { exec, confinement, terminal, time, private };
         let started = self.launcher.start(&launch, files, group.as_ref())?;
         Ok(Running { ready, group, started })
     }

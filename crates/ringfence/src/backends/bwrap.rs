@@ -347,6 +347,7 @@ fn preflight(program: &Path, question: &Question<'_>) -> Result<(), Unavailable>
         confinement: Confinement::Delegated,
         terminal: Terminal::Detached,
         time: None,
+        private: None,
     };
     let files = Files { stdio: [None, None, Some(writer)], terminal: None, passed };
     let started = question.launcher.start(&launch, files, None).map_err(|error| unavailable(crate::chain(&error)))?;

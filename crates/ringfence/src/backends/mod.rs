@@ -82,7 +82,6 @@ pub(crate) struct Preparation {
     /// How many processes are there for the command's sake, and are not its own.
     pub(crate) own_processes: u32,
     /// A directory on the host that goes with the run.
-    #[expect(dead_code, reason = "held for its end")]
     pub(crate) private: Option<PrivateDirectory>,
 }
 

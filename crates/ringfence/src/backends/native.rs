@@ -162,6 +162,7 @@ fn try_namespaces(launcher: &Launcher, landlock_abi: u32) -> Result<(), TrialErr
         confinement: Confinement::Namespaces { view, private_network: true, landlock_abi },
         terminal: Terminal::Detached,
         time: None,
+        private: None,
     };
     let started = launcher.start(&trial, Files::default(), None).map_err(|error| TrialError::Step {
         step: "create user, mount, pid, network, ipc and uts namespaces".to_owned(),
