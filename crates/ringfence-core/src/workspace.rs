@@ -147,7 +147,7 @@ fn judge(path: &Path, rules: &Rules) -> Result<(), WorkspaceRefusal> {
 }
 
 /// The path with `.` and `..` taken out by name alone.
-fn without_dots(path: &Path) -> PathBuf {
+pub fn without_dots(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for component in path.components() {
         match component {

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use ringfence_core::settings::HostView;
+use ringfence_core::workspace::without_dots;
 
 /// The caller's surroundings: variables, working directory, user.
 #[derive(Debug, Clone)]
@@ -52,15 +53,7 @@ impl Host {
             (Ok(rest), Some(home)) => home.join(rest),
             _ => self.directory.join(path),
         };
-        let mut clean = PathBuf::new();
-        for component in expanded.components() {
-            match component {
-                Component::CurDir => {}
-                Component::ParentDir => drop(clean.pop()),
-                other => clean.push(other),
-            }
-        }
-        clean
+        without_dots(&expanded)
     }
 
     /// Where a path really is: no component of the answer is a symbolic link. The error does not name the path.

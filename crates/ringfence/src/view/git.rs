@@ -3,7 +3,9 @@
 //! A worktree's `.git` is a file that names a directory elsewhere. It can be written in a sandbox, so it is believed
 //! only when the directory it names says the same: git keeps a link back, which nobody inside can forge.
 
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
+
+use ringfence_core::workspace::without_dots;
 
 use crate::untrusted;
 
@@ -123,19 +125,6 @@ fn unquoted(value: &str) -> String {
         }
     }
     text.trim_end().to_owned()
-}
-
-/// A path without `.` and `..`, by its text alone.
-fn without_dots(path: &Path) -> PathBuf {
-    let mut clean = PathBuf::new();
-    for component in path.components() {
-        match component {
-            Component::CurDir => {}
-            Component::ParentDir => drop(clean.pop()),
-            _ => clean.push(component),
-        }
-    }
-    clean
 }
 
 #[cfg(test)]
