@@ -31,13 +31,6 @@ const DEVICE_LINKS: [(&str, &str); 5] = [
     ("stderr", "/proc/self/fd/2"),
     ("ptmx", "pts/ptmx"),
 ];
-/// Parts of `/proc` that tell of the host or steer it: unreadable.
-const PROC_HIDDEN: [&str; 7] = ["kcore", "keys", "timer_list", "sched_debug", "latency_stats", "scsi", "acpi"];
-/// Parts of `/proc` that root's user id alone can read, and that tell how the kernel's memory is laid out.
-const PROC_HIDDEN_FROM_ROOT: [&str; 6] =
-    ["kpagecgroup", "kpagecount", "kpageflags", "pagetypeinfo", "slabinfo", "vmallocinfo"];
-/// Parts of `/proc` through which root's user id alone could change the kernel: unwritable.
-const PROC_PROTECTED: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
 /// What the root itself may hold: directories, links and small files.
 const ROOT_SIZE: u64 = 16 << 20;
 /// What `/dev/shm` may hold when it is private.
@@ -153,12 +146,8 @@ impl Root {
     fn process_files(&mut self) -> Result<(), SetupError> {
         let target = self.directory(Path::new("/proc"))?;
         mount_on(&filesystem("proc", &[]).step("make a proc")?, &target).step("mount a proc")?;
-        let from_root: &[&str] = if rustix::process::geteuid().is_root() { &PROC_HIDDEN_FROM_ROOT } else { &[] };
-        for name in PROC_HIDDEN.iter().chain(from_root) {
-            unless_missing(self.hide(&Path::new("/proc").join(name)))?;
-        }
-        for name in PROC_PROTECTED {
-            unless_missing(self.remount(&Path::new("/proc").join(name), Some(Restrict::Writing)))?;
+        for entry in View::of_proc() {
+            unless_missing(self.apply(&entry, None))?;
         }
         Ok(())
     }

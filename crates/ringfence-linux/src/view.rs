@@ -1,6 +1,6 @@
 //! What a sandbox sees: a tree built from nothing, entry by entry.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -78,7 +78,39 @@ pub struct View {
     pub entries: Vec<Entry>,
 }
 
+/// Parts of `/proc` that tell of the host or steer it: unreadable.
+const PROC_HIDDEN: [&str; 7] = ["kcore", "keys", "timer_list", "sched_debug", "latency_stats", "scsi", "acpi"];
+/// Parts of `/proc` that root's user id alone can read, and that tell how the kernel's memory is laid out.
+const PROC_HIDDEN_FROM_ROOT: [&str; 6] =
+    ["kpagecgroup", "kpagecount", "kpageflags", "pagetypeinfo", "slabinfo", "vmallocinfo"];
+/// Parts of `/proc` through which root's user id alone could change the kernel: unwritable.
+const PROC_PROTECTED: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
+
+impl Entry {
+    /// Where it is inside.
+    pub fn path(&self) -> &Path {
+        match self {
+            Entry::Directory { path }
+            | Entry::Symlink { path, .. }
+            | Entry::File { path, .. }
+            | Entry::Scratch { path, .. }
+            | Entry::Bind { destination: path, .. }
+            | Entry::Pin { path }
+            | Entry::Protect { path }
+            | Entry::Hide { path } => path,
+        }
+    }
+}
+
 impl View {
+    /// What is hidden and protected in the fresh `/proc` of every view, as far as the kernel has it.
+    pub fn of_proc() -> Vec<Entry> {
+        let from_root: &[&str] = if rustix::process::geteuid().is_root() { &PROC_HIDDEN_FROM_ROOT } else { &[] };
+        let path = |name: &&str| Path::new("/proc").join(name);
+        let hidden = PROC_HIDDEN.iter().chain(from_root).map(|name| Entry::Hide { path: path(name) });
+        hidden.chain(PROC_PROTECTED.iter().map(|name| Entry::Protect { path: path(name) })).collect()
+    }
+
     /// The paths inside that can be written.
     pub fn writable(&self) -> impl Iterator<Item = &PathBuf> {
         self.entries.iter().filter_map(|entry| match entry {

@@ -8,6 +8,7 @@ use ringfence_core::{ExecutionResult, Ground, Plan, Policy};
 use ringfence_linux::Launcher;
 use ringfence_linux::launcher::LauncherError;
 
+use crate::ready::Ready;
 use crate::run::Attached;
 use crate::{Command, RunError, Sandbox, Settings, Wrapper, WrapperError, wrapper};
 
@@ -22,6 +23,17 @@ pub struct Engine {
 pub(crate) struct Core {
     pub(crate) settings: Settings,
     pub(crate) launcher: Launcher,
+}
+
+/// What a command would be run under.
+#[derive(Debug, Clone)]
+pub struct Planned {
+    /// The plan.
+    pub plan: Plan,
+    /// Why its backend was chosen.
+    pub because: String,
+    /// The words that would be executed on the host: bubblewrap's, where that is the backend, and none elsewhere.
+    pub words: Vec<String>,
 }
 
 /// An engine could not be made.
@@ -86,15 +98,10 @@ impl Engine {
         self.core.agree(&self.core.settings.policy, Ground::default()).map(|agreed| agreed.plan)
     }
 
-    /// The plan that a command would be run under, and why its backend was chosen.
-    pub fn plan(&self, policy: &Policy, command: &Command) -> Result<(Plan, String), RunError> {
-        self.core.ready(policy, command).map(|ready| (ready.plan, ready.because))
-    }
-
-    /// The words that would be executed on the host for a command: bubblewrap's, where that is the backend.
-    pub fn words(&self, policy: &Policy, command: &Command) -> Result<Vec<String>, RunError> {
-        let ready = self.core.ready(policy, command)?;
-        Ok(ready.preparation.described)
+    /// What a command would be run under.
+    pub fn plan(&self, policy: &Policy, command: &Command) -> Result<Planned, RunError> {
+        let Ready { context, preparation } = self.core.ready(policy, command)?;
+        Ok(Planned { plan: context.plan, because: context.because, words: preparation.described })
     }
 
     /// Runs one command and returns what became of it. Dropping the future ends every process of the run.

@@ -46,6 +46,11 @@ impl Host {
         self.variables.get(OsStr::new(name)).and_then(|value| value.to_str()).filter(|value| !value.is_empty())
     }
 
+    /// The directories of the caller's `PATH`.
+    pub(crate) fn path(&self) -> impl Iterator<Item = PathBuf> {
+        self.variables.get(OsStr::new("PATH")).into_iter().flat_map(std::env::split_paths)
+    }
+
     /// The absolute form of a path of a policy: `~` is the home, what is relative starts at the working
     /// directory, and `.` and `..` are taken out by name.
     pub fn absolute(&self, path: &Path) -> PathBuf {

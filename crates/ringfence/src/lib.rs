@@ -46,7 +46,7 @@ pub mod launcher {
 
 pub use backends::{PrepareError, Unavailable};
 pub use command::Command;
-pub use engine::{Engine, EngineError};
+pub use engine::{Engine, EngineError, Planned};
 pub use error::{RunError, chain};
 pub use host::Host;
 pub use records::{RecordError, RecordFile, Records};

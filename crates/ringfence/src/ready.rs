@@ -16,11 +16,17 @@ use crate::{Command, RunError};
 /// A run that has been agreed to and can be launched.
 #[derive(Debug)]
 pub(crate) struct Ready {
+    pub(crate) context: Context,
+    pub(crate) preparation: Preparation,
+}
+
+/// What a run's result will tell of, besides its end.
+#[derive(Debug)]
+pub(crate) struct Context {
     pub(crate) plan: Plan,
     pub(crate) because: String,
     pub(crate) workspace: ResolvedWorkspace,
     pub(crate) guarded: Guarded,
-    pub(crate) preparation: Preparation,
 }
 
 /// A plan, and why this backend made it.
@@ -71,7 +77,7 @@ impl Core {
         let launcher = &self.launcher;
         let site = Site { plan: &plan, host, launcher, workspace: &workspace, guarded: &guarded, command };
         let preparation = backend.prepare(&site)?;
-        Ok(Ready { plan, because, workspace, guarded, preparation })
+        Ok(Ready { context: Context { plan, because, workspace, guarded }, preparation })
     }
 
     /// Chooses a backend that can hold the whole policy.

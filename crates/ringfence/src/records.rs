@@ -3,17 +3,17 @@
 //! The directory may lie in a workspace, where sandboxed code can write: nothing here follows a symbolic link
 //! that somebody may have planted there, and what was tampered with is told rather than trusted.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use ringfence_core::ExecutionResult;
 use ringfence_core::audit::{ChainFault, Record, redact, verify_chain};
-use rustix::fs::{CWD, Dir, FlockOperation, Mode, OFlags, ResolveFlags, flock, fstat, mkdirat, openat2, renameat};
+use rustix::fs::{CWD, Dir, FlockOperation, Mode, OFlags, ResolveFlags, flock, mkdirat, openat2, renameat};
 use rustix::io::Errno;
 
-use crate::{Command, Settings};
+use crate::{Command, Settings, untrusted};
 
 /// Holds the hash of the newest record, so that its removal shows, too.
 const NEWEST: &str = "newest";
@@ -229,19 +229,14 @@ fn make_directory(path: &Path) -> io::Result<OwnedFd> {
 
 /// Reads a file that is no longer than `limit`: a planted one must not fill the memory.
 fn read_in(directory: &OwnedFd, name: &str, limit: u64) -> io::Result<Option<String>> {
-    // A planted pipe must not make anybody wait: without a writer, a non-blocking read just ends.
+    // A planted pipe must not make anybody wait.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match openat2(directory, name, flags, Mode::empty(), ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS) {
         Ok(file) => file,
         Err(Errno::NOENT) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    if u64::try_from(fstat(&file)?.st_size).is_ok_and(|size| size > limit) {
-        return Err(io::Error::other(format!("it is longer than {limit} bytes")));
-    }
-    let mut text = String::new();
-    fs_err::File::from_parts(file.into(), name).take(limit).read_to_string(&mut text)?;
-    Ok(Some(text))
+    untrusted::text(file, limit).map(Some)
 }
 
 /// Writes a file whole or not at all.

@@ -11,9 +11,9 @@ use ringfence_linux::{Files, Launch, Started, Terminal};
 use rustix::fs::{FileType, fstat};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 
-use crate::backends::limits;
+use crate::backends::{Preparation, PrivateDirectory, limits};
 use crate::engine::Core;
-use crate::ready::Ready;
+use crate::ready::{Context, Ready};
 use crate::supervise::{Capture, End, Foreground, Listener, Outcome, PIPE_SIZE, Watch, supervise};
 use crate::{Command, RunError};
 
@@ -28,9 +28,13 @@ pub struct Attached {
 
 /// A run in progress.
 struct Running {
-    ready: Ready,
+    context: Context,
     group: Option<Group>,
+    /// Whether only the group can end the whole tree.
+    ends_by_group: bool,
     started: Started,
+    /// A directory on the host that goes with the run.
+    private: Option<PrivateDirectory>,
 }
 
 impl Core {
@@ -69,24 +73,24 @@ impl Core {
         .map_err(|error| failed(error.into()))?;
         let (stdout, stdout_inside) = pipe().map_err(failed)?;
         let (stderr, stderr_inside) = pipe().map_err(failed)?;
-        let limit = ready.plan.policy.limits.output.map_or(u64::MAX, |size| size.bytes());
+        let limit = ready.context.plan.policy.limits.output.map_or(u64::MAX, |size| size.bytes());
         let files = Files { stdio: [Some(null), Some(stdout_inside), Some(stderr_inside)], terminal: None, passed };
         let running = self.launch(ready, files, Terminal::Detached)?;
         let watch = Watch { capture: Some(Capture { stdout, stderr, limit }), cancel, ..Watch::default() };
         running.finish(command, watch, on_output)
     }
 
-    fn launch(&self, mut ready: Ready, mut files: Files, terminal: Terminal) -> Result<Running, RunError> {
+    fn launch(&self, ready: Ready, mut files: Files, terminal: Terminal) -> Result<Running, RunError> {
         refuse_directories(&files)?;
-        let preparation = &mut ready.preparation;
-        let group = limits::wanted(&ready.plan, preparation).map(|wanted| Group::create(&wanted)).transpose()?;
-        files.passed.append(&mut preparation.passed);
-        let (exec, confinement) = (preparation.exec.clone(), preparation.confinement.clone());
-        let time = ready.plan.policy.limits.time.map(|time| time.duration());
-        let private = preparation.private.as_ref().map(|private| private.path().to_path_buf());
-        let launch = Launch { exec, confinement, terminal, time, private };
+        let Ready { context, preparation } = ready;
+        let group = limits::wanted(&context.plan, &preparation).map(|wanted| Group::create(&wanted)).transpose()?;
+        let Preparation { exec, confinement, mut passed, private, needs_group, .. } = preparation;
+        files.passed.append(&mut passed);
+        let time = context.plan.policy.limits.time.map(|time| time.duration());
+        let path = private.as_ref().map(|private| private.path().to_path_buf());
+        let launch = Launch { exec, confinement, terminal, time, private: path };
         let started = self.launcher.start(&launch, files, group.as_ref())?;
-        Ok(Running { ready, group, started })
+        Ok(Running { context, group, ends_by_group: needs_group, started, private })
     }
 }
 
@@ -97,14 +101,13 @@ impl Running {
         watch: Watch<'_>,
         on_output: Option<Listener<'_>>,
     ) -> Result<ExecutionResult, RunError> {
-        let Running { ready, group, started } = self;
-        let time = ready.plan.policy.limits.time;
+        let Running { context, group, ends_by_group, started, private: _private } = self;
+        let time = context.plan.policy.limits.time;
         let deadline = time.and_then(|time| Instant::now().checked_add(time.duration()));
-        let ends_by_group = ready.preparation.needs_group;
         let watch = Watch { deadline, group: group.as_ref(), ends_by_group, ..watch };
         let outcome = supervise(started, watch, on_output).map_err(|source| RunError::Watch { source })?;
         let oom_killed = group.as_ref().is_some_and(Group::oom_killed);
-        result(&ready, outcome, oom_killed, command)
+        result(&context, outcome, oom_killed, command)
     }
 }
 
@@ -129,7 +132,12 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 /// What became of a run, or the error that it was.
-fn result(ready: &Ready, outcome: Outcome, oom_killed: bool, command: &Command) -> Result<ExecutionResult, RunError> {
+fn result(
+    context: &Context,
+    outcome: Outcome,
+    oom_killed: bool,
+    command: &Command,
+) -> Result<ExecutionResult, RunError> {
     let program = || command.program.to_string_lossy().into_owned();
     let ending = match outcome.end {
         End::Ended(ending) => Some(ending),
@@ -170,14 +178,14 @@ fn result(ready: &Ready, outcome: Outcome, oom_killed: bool, command: &Command) 
         dropped: Dropped { stdout: stdout.1, stderr: stderr.1 },
         duration: outcome.duration.as_secs_f64(),
         meta: Meta {
-            backend: ready.plan.backend,
-            chosen_because: ready.because.clone(),
-            held: ready.plan.held.iter().map(|(clause, support)| (*clause, support.to_string())).collect(),
-            policy_sha256: ready.plan.policy_sha256.clone(),
-            limits: ready.plan.policy.limits.clone(),
+            backend: context.plan.backend,
+            chosen_because: context.because.clone(),
+            held: context.plan.held.iter().map(|(clause, support)| (*clause, support.to_string())).collect(),
+            policy_sha256: context.plan.policy_sha256.clone(),
+            limits: context.plan.policy.limits.clone(),
             usage: Usage { cpu_seconds: usage.cpu_micros as f64 / 1e6, max_rss: usage.max_rss },
             denials: Vec::new(),
-            planted: ready.guarded.planted(&ready.workspace),
+            planted: context.guarded.planted(&context.workspace),
             blocked_imports: Vec::new(),
         },
     })

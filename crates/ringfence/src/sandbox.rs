@@ -80,8 +80,8 @@ fn run(
     span: &tracing::Span,
 ) -> Result<ExecutionResult, RunError> {
     let ready = core.ready(policy, command)?;
-    span.record("sandbox.select", ready.plan.backend.name());
-    let time = ready.plan.policy.limits.time;
+    span.record("sandbox.select", ready.context.plan.backend.name());
+    let time = ready.context.plan.policy.limits.time;
     let deadline = time.and_then(|time| Instant::now().checked_add(time.duration()));
     let mut on_output = |stream, bytes: &[u8]| {
         let mut chunk = Chunk { stream, bytes: bytes.to_vec() };

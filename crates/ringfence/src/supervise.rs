@@ -120,9 +120,9 @@ impl Foreground {
             rustix::fs::Mode::empty(),
         )
         .ok();
-        let front = terminal.as_ref().map(rustix::termios::tcgetpgrp);
-        let is_lent = Cell::new(front.is_some_and(|front| front.is_ok_and(|front| Some(front) == group)));
-        Ok(Foreground { signals, before, terminal, group, is_lent })
+        let foreground = Foreground { signals, before, terminal, group, is_lent: Cell::new(false) };
+        foreground.lend();
+        Ok(foreground)
     }
 
     /// The controlling terminal, and how the command starts on it.
@@ -156,7 +156,7 @@ impl Foreground {
         self.terminal.as_ref().is_some_and(|terminal| rustix::termios::tcdrain(terminal).is_ok())
     }
 
-    /// Lends the terminal to the command again, if our own group has it.
+    /// Lends the terminal to the command, if our own group has it.
     fn lend(&self) -> bool {
         let front = self.terminal.as_ref().map(rustix::termios::tcgetpgrp);
         let is_ours = front.is_some_and(|front| front.is_ok_and(|front| Some(front) == self.group));

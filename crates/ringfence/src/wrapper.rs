@@ -1,6 +1,5 @@
 //! Wrappers: executables that run a program sandboxed, with their caller's arguments.
 
-use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -203,8 +202,7 @@ fn find(settings: &Settings, program: &Path) -> Result<PathBuf, WrapperError> {
     let mut candidates = if program.components().count() > 1 {
         vec![settings.host.absolute(program)]
     } else {
-        let path = settings.host.variables.get(OsStr::new("PATH")).cloned().unwrap_or_default();
-        std::env::split_paths(&path).map(|directory| settings.host.absolute(&directory).join(program)).collect()
+        settings.host.path().map(|directory| settings.host.absolute(&directory).join(program)).collect()
     };
     candidates.retain(is_executable);
     candidates.into_iter().next().ok_or_else(|| WrapperError::NoProgram { program: program.into() })

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
 use clap::Args;
-use ringfence::{Command, Engine, ExecutionResult, Host, Plan, Records, Settings};
+use ringfence::{Command, Engine, ExecutionResult, Host, Plan, Planned, Records, Settings};
 
 use super::flags::PolicyFlags;
 use crate::answer::{print, print_json};
@@ -81,12 +81,10 @@ impl Run {
     }
 
     fn describe(&self, engine: &Engine, command: &Command) -> Result<ExitCode, Failure> {
-        let policy = &engine.settings().policy;
-        let (mut plan, because) = engine.plan(policy, command)?;
+        let Planned { mut plan, because, words } = engine.plan(&engine.settings().policy, command)?;
         // A value may be a secret; that it is set is not.
         plan.policy.env.set.values_mut().for_each(|value| *value = "***".to_owned());
         if self.json {
-            let words = engine.words(policy, command)?;
             let mut value = serde_json::json!({ "plan": plan, "chosen_because": because });
             if !words.is_empty() {
                 value["bwrap_argv"] = words.into();

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use ringfence_core::policy::Network;
 use ringfence_core::{Backend as Name, Capabilities, Clause, Defaults, Policy, Support};
 use ringfence_linux::inside::{self, Inside};
-use ringfence_linux::landlock::{ABI_WITH_SCOPES, Rules, abi};
+use ringfence_linux::landlock::{Rules, abi};
 use ringfence_linux::launcher::in_memory;
 use ringfence_linux::seccomp::{Filter, Profile, Sockets};
 use ringfence_linux::{Access, Confinement, Entry, Files, Launch, Launcher, Report, Terminal, View, control};
@@ -18,29 +18,13 @@ use rustix::fs::Access as Permission;
 use rustix::net::RecvFlags;
 
 use super::mounted::{self, on_host};
-use super::native::no_allowlists;
+use super::native::{ipc, no_allowlists};
 use super::{Backend, Freshness, Preparation, PrepareError, Question, Site, Unavailable, apparmor, exec, limits};
 use crate::memory::{Memory, Subject};
 use crate::{Command, Host, view};
 
 /// The bubblewrap backend.
 pub(super) struct Bwrap;
-
-/// Parts of `/proc` that bubblewrap leaves readable and that tell of the host.
-const PROC_HIDDEN: [&str; 9] = [
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/kpagecgroup",
-    "/proc/kpagecount",
-    "/proc/kpageflags",
-    "/proc/pagetypeinfo",
-    "/proc/slabinfo",
-    "/proc/timer_list",
-    "/proc/vmallocinfo",
-];
-
-/// Parts of `/proc` that bubblewrap leaves writable, and through which root's user id alone steers the host's kernel.
-const PROC_PROTECTED: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 impl Backend for Bwrap {
     fn capabilities(&self, question: &Question<'_>) -> Result<Capabilities, Unavailable> {
@@ -50,15 +34,7 @@ impl Backend for Bwrap {
             preflight(&program, question)?;
             memory.keep();
         }
-        let shares_network = matches!(question.policy.network, Some(Network::Open));
         let landlock = abi();
-        let ipc = match (shares_network, landlock >= ABI_WITH_SCOPES) {
-            (false, _) => Support::enforced("ipc+network namespace+seccomp"),
-            (true, true) => Support::enforced("ipc namespace+landlock+seccomp"),
-            (true, false) => Support::weaker(
-                "with an open network, abstract Unix sockets of the host can be reached: the kernel's Landlock is too old",
-            ),
-        };
         let files = if landlock > 0 {
             Support::enforced("bubblewrap: mount namespace+landlock")
         } else {
@@ -72,7 +48,7 @@ impl Backend for Bwrap {
             (Clause::Network, Support::enforced("bubblewrap: network namespace")),
             (Clause::Egress, no_allowlists()),
             (Clause::Processes, Support::enforced("bubblewrap: pid namespace")),
-            (Clause::Ipc, ipc),
+            (Clause::Ipc, ipc(landlock, question.policy)),
             (Clause::Privilege, Support::enforced("bubblewrap: user namespace+no_new_privs+no capabilities")),
             (Clause::Kernel, Support::enforced("seccomp")),
             (Clause::Terminal, Support::enforced("seccomp")),
@@ -247,11 +223,8 @@ impl Arguments {
     /// Adds what comes last: a proc, the filter, and a root that can no longer be written.
     fn close(&mut self) -> io::Result<()> {
         self.push(["--proc", "/proc"]);
-        for path in PROC_HIDDEN.into_iter().filter(|path| Path::new(path).exists()) {
-            self.cover(path.into())?;
-        }
-        for path in PROC_PROTECTED.into_iter().filter(|path| Path::new(path).exists()) {
-            self.push(["--ro-bind", path, path]);
+        for entry in View::of_proc().iter().filter(|entry| entry.path().exists()) {
+            self.entry(entry, &View::default())?;
         }
         self.push(["--remount-ro", "/"]);
         let filter = self.data(&Filter::build(Profile { sockets: Sockets::Private }).to_bytes())?;
@@ -296,9 +269,8 @@ fn lookup(command: &Command, path: &OsStr, view: &View) -> Result<(), PrepareErr
 
 /// Finds bubblewrap in the caller's `PATH`, but never where a sandbox can write: it runs on the host.
 fn find(host: &Host, policy: &Policy) -> Result<PathBuf, Unavailable> {
-    let path = host.variables.get(OsStr::new("PATH")).cloned().unwrap_or_default();
     let is_program = |program: &PathBuf| program.is_file() && !can_be_planted(program, host, policy);
-    let mut candidates = std::env::split_paths(&path).map(|directory| directory.join("bwrap"));
+    let mut candidates = host.path().map(|directory| directory.join("bwrap"));
     candidates.find(is_program).ok_or_else(|| Unavailable {
         why: "there is no `bwrap` in PATH outside the workspace".to_owned(),
         fix: "apt install bubblewrap".to_owned(),

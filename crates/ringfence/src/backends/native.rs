@@ -185,18 +185,6 @@ fn try_namespaces(launcher: &Launcher, landlock_abi: u32) -> Result<(), TrialErr
 
 fn with_namespaces(landlock: u32, policy: &Policy) -> Vec<(Clause, Support)> {
     let files = if landlock > 0 { "mount namespace+landlock" } else { "mount namespace" };
-    let shares_network = matches!(policy.network, Some(Network::Open));
-    let ipc = if shares_network && landlock < ABI_WITH_SCOPES {
-        Support::weaker(
-            "with an open network, abstract Unix sockets of the host can be reached: the kernel's Landlock is too old",
-        )
-    } else {
-        Support::enforced(if shares_network {
-            "ipc namespace+landlock+seccomp"
-        } else {
-            "ipc+network namespace+seccomp"
-        })
-    };
     vec![
         (Clause::Filesystem, Support::enforced(files)),
         (Clause::Hide, Support::enforced("mount namespace")),
@@ -204,7 +192,7 @@ fn with_namespaces(landlock: u32, policy: &Policy) -> Vec<(Clause, Support)> {
         (Clause::Network, Support::enforced("network namespace")),
         (Clause::Egress, no_allowlists()),
         (Clause::Processes, Support::enforced("pid namespace")),
-        (Clause::Ipc, ipc),
+        (Clause::Ipc, ipc(landlock, policy)),
         (Clause::Privilege, Support::enforced("user namespace+no_new_privs+no capabilities")),
         (Clause::Kernel, Support::enforced("seccomp")),
         (Clause::Terminal, Support::enforced("seccomp")),
@@ -260,6 +248,17 @@ fn with_landlock_alone(abi: u32, because: &str, question: &Question<'_>) -> Vec<
         (Clause::Cleanup, cleanup),
         (Clause::Tmp, needs_namespaces("a private directory on the host cannot be bounded")),
     ]
+}
+
+/// What keeps a sandbox with namespaces from the queues, memory and sockets of others.
+pub(super) fn ipc(landlock: u32, policy: &Policy) -> Support {
+    match (matches!(policy.network, Some(Network::Open)), landlock >= ABI_WITH_SCOPES) {
+        (false, _) => Support::enforced("ipc+network namespace+seccomp"),
+        (true, true) => Support::enforced("ipc namespace+landlock+seccomp"),
+        (true, false) => Support::weaker(
+            "with an open network, abstract Unix sockets of the host can be reached: the kernel's Landlock is too old",
+        ),
+    }
 }
 
 /// Allowlists of hosts are for a later version.

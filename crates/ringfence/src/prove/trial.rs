@@ -57,7 +57,7 @@ type Seen = Result<Observation, String>;
 impl<'a> Trials<'a> {
     pub(super) fn new(engine: &'a Engine, policy: &'a Policy, scene: &'a Scene) -> Result<Trials<'a>, RunError> {
         let program = program(engine).map_err(failed)?;
-        let (plan, _) = engine.plan(policy, &Command::new("sh"))?;
+        let plan = engine.plan(policy, &Command::new("sh"))?.plan;
         Ok(Trials { engine, policy, scene, program, plan })
     }
 
@@ -69,7 +69,7 @@ impl<'a> Trials<'a> {
     /// Makes an attempt inside, and without a sandbox when that can tell something.
     pub(super) fn carry_out(&self, attempt: &Attempt) -> Result<(Support, Proof), RunError> {
         let trial = self.inside(attempt)?;
-        let (plan, _) = self.engine.plan(&trial.policy, &trial.command)?;
+        let plan = self.engine.plan(&trial.policy, &trial.command)?.plan;
         let claimed = plan.held.get(&attempt.clause).cloned().unwrap_or_else(unclaimed);
         let seen = if attempt.name == KILLED {
             self.kill_supervisor(&trial)

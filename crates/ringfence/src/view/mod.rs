@@ -206,8 +206,7 @@ pub(crate) fn environment(plan: &Plan, host: &Host, view: &View, home: &Path) ->
     }
     plan.policy.env.pass.iter().flatten().for_each(|name| pass(name));
 
-    let path = host.variables.get(OsStr::new("PATH")).cloned().unwrap_or_default();
-    let reachable = std::env::split_paths(&path).filter(|directory| is_visible(view, directory));
+    let reachable = host.path().filter(|directory| is_visible(view, directory));
     if let Ok(path) = std::env::join_paths(reachable) {
         let path = if path.is_empty() { OsString::from("/usr/local/bin:/usr/bin:/bin") } else { path };
         variables.insert("PATH".into(), path);

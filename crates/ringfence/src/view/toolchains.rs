@@ -2,7 +2,6 @@
 //! credentials that live beside it are not.
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use crate::Host;
@@ -72,8 +71,7 @@ const CARGO_SETTINGS: [&str; 2] = [".cargo/config.toml", ".cargo/config"];
 /// The paths in the home directory that are readable inside.
 pub(super) fn readable(host: &Host, home: &Path) -> BTreeSet<PathBuf> {
     let mut readable = BTreeSet::new();
-    let path = host.variables.get(OsStr::new("PATH")).cloned().unwrap_or_default();
-    for directory in std::env::split_paths(&path) {
+    for directory in host.path() {
         let Ok(inside) = directory.strip_prefix(home) else { continue };
         // The home itself in PATH would show everything.
         if inside.as_os_str().is_empty() {
