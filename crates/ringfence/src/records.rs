@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use ringfence_core::ExecutionResult;
 use ringfence_core::audit::{ChainFault, Record, redact, verify_chain};
-use rustix::fs::{CWD, Dir, FlockOperation, Mode, OFlags, ResolveFlags, flock, mkdirat, openat2, renameat};
+use rustix::fs::{
+    AtFlags, CWD, Dir, FlockOperation, Mode, OFlags, ResolveFlags, flock, mkdirat, openat2, renameat, unlinkat,
+};
 use rustix::io::Errno;
 
 use crate::{Command, Settings, untrusted};
@@ -245,8 +247,12 @@ fn write_in(directory: &OwnedFd, name: &str, bytes: &[u8]) -> io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     let file = openat2(directory, unfinished.as_str(), flags, Mode::from_raw_mode(0o600), resolve)?;
-    fs_err::File::from_parts(file.into(), &unfinished).write_all(bytes)?;
-    Ok(renameat(directory, unfinished.as_str(), directory, name)?)
+    let written = fs_err::File::from_parts(file.into(), &unfinished).write_all(bytes);
+    let named = written.and_then(|()| Ok(renameat(directory, unfinished.as_str(), directory, name)?));
+    if named.is_err() {
+        let _ = unlinkat(directory, unfinished.as_str(), AtFlags::empty()); // a full disk must not fill with halves
+    }
+    named
 }
 
 #[cfg(test)]

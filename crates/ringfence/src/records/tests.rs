@@ -155,3 +155,15 @@ fn a_planted_giant_is_not_read() {
     assert!(error.source.to_string().contains("it is longer than"), "{}", error.source);
     assert!(records.entries().unwrap().iter().any(|file| file.record.is_err()));
 }
+
+#[test]
+fn a_file_that_cannot_be_finished_is_not_left_half_written() {
+    let place = tempfile::tempdir().unwrap();
+    fs_err::create_dir_all(place.path().join("taken/by a directory")).unwrap();
+    let directory = open_directory(&place.path().canonicalize().unwrap()).unwrap();
+    write_in(&directory, "free", b"text").unwrap();
+    assert!(write_in(&directory, "taken", b"text").is_err());
+    let mut names: Vec<_> = fs_err::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["free", "taken"]);
+}
