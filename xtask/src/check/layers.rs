@@ -8,8 +8,8 @@ use crate::workspace::Workspace;
 /// The crates from the bottom up. A crate may depend on what lies in a lower layer: not on its own, never upwards.
 const LAYERS: &[&[&str]] = &[
     &["ringfence-core", "ringfence-proto"],
-    &["ringfence-linux", "ringfence-egress", "ringfence-guest"],
-    &["ringfence"],
+    &["ringfence-linux", "ringfence-egress"],
+    &["ringfence", "ringfence-guest"],
     &["ringfence-cli"],
     &[CONFORMANCE],
 ];
