@@ -1,11 +1,16 @@
 //! What the command line says when something is wrong, and how loudly it speaks otherwise.
 #![expect(clippy::print_stderr, reason = "standard error is the conversation")]
 
+use std::borrow::Cow;
 use std::io::ErrorKind;
 use std::process::ExitCode;
 
-use ringfence::{ExitStatus, Fault, LoadError, RecordError, RunError, WrapperError, chain};
+use ringfence::{
+    AttachError, Code, ExitStatus, Fault, LoadError, RecordError, RoomError, RunError, SessionError, StartError,
+    WrapperError, chain,
+};
 use ringfence_core::settings::SettingsError;
+use serde::{Deserialize, Serialize};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
@@ -19,7 +24,30 @@ pub(crate) struct Failure {
     hints: Vec<String>,
     status: ExitStatus,
     /// A word for programs to decide by.
-    code: &'static str,
+    code: Cow<'static, str>,
+}
+
+/// A failure on its way to another process of ours.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Told {
+    message: String,
+    hints: Vec<String>,
+    status: u8,
+    code: Cow<'static, str>,
+}
+
+impl From<Failure> for Told {
+    fn from(failure: Failure) -> Told {
+        let Failure { message, hints, status, code } = failure;
+        Told { message, hints, status: status.code(), code }
+    }
+}
+
+impl From<Told> for Failure {
+    fn from(told: Told) -> Failure {
+        let Told { message, hints, status, code } = told;
+        Failure { message, hints, status: ExitStatus::Code(status), code }
+    }
 }
 
 impl Failure {
@@ -33,6 +61,16 @@ impl Failure {
         Failure::new(message, [hint.into()], ExitStatus::SandboxFailed)
     }
 
+    /// Something that is not there, and the ways to get it.
+    pub(crate) fn unavailable(message: impl Into<String>, hints: impl IntoIterator<Item = String>) -> Failure {
+        Failure { code: "unavailable".into(), ..Failure::new(message, hints, ExitStatus::SandboxFailed) }
+    }
+
+    /// Something that failed, and whose move it is.
+    pub(crate) fn of(message: impl Into<String>, hints: impl IntoIterator<Item = String>, fault: Fault) -> Failure {
+        Failure::new(message, hints, fault.into())
+    }
+
     fn new(message: impl Into<String>, hints: impl IntoIterator<Item = String>, status: ExitStatus) -> Failure {
         let code = match status {
             ExitStatus::Usage => "usage",
@@ -40,7 +78,7 @@ impl Failure {
             ExitStatus::NotExecutable => "not-executable",
             _ => "failed",
         };
-        Failure { message: message.into(), hints: hints.into_iter().collect(), status, code }
+        Failure { message: message.into(), hints: hints.into_iter().collect(), status, code: code.into() }
     }
 
     /// Tells what is wrong, and what to exit with. Whoever wanted JSON gets JSON, too.
@@ -61,11 +99,63 @@ impl From<RunError> for Failure {
     fn from(error: RunError) -> Failure {
         let failure = Failure::new(chain(&error), error.hints(), error.exit_status());
         match error {
-            RunError::Refused(_) => Failure { code: "refused", ..failure },
-            RunError::Choose(_) | RunError::Unavailable { .. } => Failure { code: "unavailable", ..failure },
-            error if error.fault() == Fault::Bug => Failure { code: "bug", ..failure },
+            RunError::Refused(_) => Failure { code: "refused".into(), ..failure },
+            RunError::Choose(_) | RunError::Unavailable { .. } => Failure { code: "unavailable".into(), ..failure },
+            error if error.fault() == Fault::Bug => Failure { code: "bug".into(), ..failure },
             _ => failure,
         }
+    }
+}
+
+impl From<StartError> for Failure {
+    fn from(error: StartError) -> Failure {
+        match error {
+            StartError::Run(error) => error.into(),
+            StartError::Attach(error) => error.into(),
+            StartError::Room(error) => error.into(),
+            error => {
+                let failure = Failure::new(chain(&error), error.hints(), error.fault().into());
+                match error {
+                    StartError::Different { .. } => Failure { code: "name-taken".into(), ..failure },
+                    _ => failure,
+                }
+            }
+        }
+    }
+}
+
+impl From<AttachError> for Failure {
+    fn from(error: AttachError) -> Failure {
+        match error {
+            AttachError::Room(error) => error.into(),
+            error => Failure::new(chain(&error), error.hints(), error.fault().into()),
+        }
+    }
+}
+
+impl From<RoomError> for Failure {
+    fn from(error: RoomError) -> Failure {
+        let (status, code) = match &error {
+            RoomError::Absent { .. } => (ExitStatus::Usage, "no-such-sandbox"),
+            RoomError::Taken { .. } => (ExitStatus::Usage, "name-taken"),
+            RoomError::Name(_) => (ExitStatus::Usage, "usage"),
+            _ => (ExitStatus::SandboxFailed, "failed"),
+        };
+        Failure { code: code.into(), ..Failure::new(chain(&error), [error.hint()], status) }
+    }
+}
+
+impl Failure {
+    /// A call to the guest of the sandbox `name` that failed. What to type next names it, too.
+    pub(crate) fn of_session(error: &SessionError, name: &str) -> Failure {
+        let mut hints: Vec<String> = error.hints().iter().map(|hint| hint.replace("NAME", name)).collect();
+        if hints.is_empty() {
+            hints.push(match error.code() {
+                Some(Code::NotFound) => format!("`ringfence exec {name} -- ls` shows what is there"),
+                _ => format!("`ringfence inspect {name}` shows what it is, `ringfence logs {name}` what it did"),
+            });
+        }
+        Failure::new(chain(error), hints, error.exit_status())
     }
 }
 

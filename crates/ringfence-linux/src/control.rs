@@ -27,6 +27,11 @@ pub enum Report {
         /// The error of execve(2).
         errno: i32,
     },
+    /// The first process has made the command's own, which has executed its program or said why not.
+    Started {
+        /// Its process id, as the first process sees it.
+        pid: i32,
+    },
     /// The command was stopped by a signal.
     Stopped {
         /// Which.

@@ -25,6 +25,10 @@ fn prepare(launch: &Launch, held: &Held) -> Result<(), SetupError> {
         Terminal::Detached => {
             rustix::process::setsid().step("make a session")?;
         }
+        Terminal::Own => {
+            rustix::process::setsid().step("make a session")?;
+            rustix::process::ioctl_tiocsctty(rustix::stdio::stdin()).step("take the terminal")?;
+        }
         Terminal::Background => rustix::process::setpgid(None, None).step("make a process group")?,
         Terminal::Foreground => {
             rustix::process::setpgid(None, None).step("make a process group")?;

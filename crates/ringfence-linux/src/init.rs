@@ -19,7 +19,7 @@ use rustix::process::{
 
 use crate::confine;
 use crate::control::{self, Ending, Order, Report};
-use crate::launch::{Birthplace, Confinement, Files, Launch};
+use crate::launch::{Birthplace, Confinement, Files, Launch, Survivors};
 use crate::sys::process::{self, Waited};
 use crate::sys::signal::{self, Mask};
 use crate::{exec, mounts, tree};
@@ -73,7 +73,8 @@ pub(crate) fn run(launch: &Launch, inherited: Inherited<'_>) -> ! {
             Ok((signals, command)) => {
                 let owns_pid_namespace = matches!(launch.confinement, Confinement::Namespaces { .. });
                 let private = launch.private.clone();
-                First { held, signals, command, time: launch.time, private, owns_pid_namespace }.live()
+                let Launch { time, survivors, .. } = *launch;
+                First { held, signals, command, time, survivors, private, owns_pid_namespace }.live()
             }
         },
     };
@@ -96,6 +97,8 @@ struct First {
     command: Pid,
     /// How long the command may take. The launching side keeps the same time, unless it is stopped.
     time: Option<Duration>,
+    /// What becomes of processes that outlive the command.
+    survivors: Survivors,
     /// A directory that goes with the run.
     private: Option<PathBuf>,
     /// Whether our end is, by the kernel's word, the end of every process of the run.
@@ -195,10 +198,23 @@ fn die_with_parent(control: &OwnedFd) -> Result<(), SetupError> {
     Ok(())
 }
 
+/// Reaps every child that has ended; true when none is left.
+fn is_childless() -> bool {
+    loop {
+        match process::wait_any() {
+            Ok(Some(_)) => {}
+            Ok(None) => return false,
+            Err(_) => return true, // ECHILD
+        }
+    }
+}
+
 impl First {
     /// Reaps and obeys until the command has ended and nothing is left of it.
     fn live(self) -> i32 {
         let deadline = self.time.and_then(|time| Instant::now().checked_add(time));
+        let pid = self.command.as_raw_nonzero().get();
+        let _ = control::send(&self.held.control, &Report::Started { pid }); // a gone peer is seen by poll
         loop {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
@@ -212,12 +228,35 @@ impl First {
             let (signalled, ordered) = (!fds[0].revents().is_empty(), !fds[1].revents().is_empty());
             if signalled {
                 signal::pending(&self.signals);
-                if let Some(ended) = self.reap() {
-                    return self.end_everything(Some(ended));
+                match (self.reap(), self.survivors) {
+                    (Some(ended), Survivors::End) => return self.end_everything(Some(ended)),
+                    (Some(ended), Survivors::Leave) => {
+                        let swept = is_childless();
+                        self.tell(ended.status, swept);
+                        return if swept { 0 } else { self.stay() };
+                    }
+                    (None, _) => {}
                 }
             }
             if ordered && !self.obey() {
                 return self.end_everything(None);
+            }
+        }
+    }
+
+    /// Reaps whoever outlived the command, until nobody is left, and ends them when the launching side has gone. They
+    /// keep their place below this process: that is how they can be told from what a killed one left.
+    fn stay(&self) -> i32 {
+        loop {
+            let mut fds = [PollFd::new(&self.signals, PollFlags::IN), PollFd::new(&self.held.control, PollFlags::IN)];
+            let is_over = !matches!(poll(&mut fds, None), Ok(_) | Err(Errno::INTR));
+            if is_over || (!fds[1].revents().is_empty() && !self.obey()) {
+                tree::end_descendants(self.command);
+                return 0;
+            }
+            signal::pending(&self.signals);
+            if is_childless() {
+                return 0;
             }
         }
     }
@@ -273,9 +312,12 @@ impl First {
             let _ = fs_err::remove_dir_all(private); // what is left waits for the next run's sweep
             let _ = private.parent().map(rustix::fs::rmdir); // others may be in it
         }
-        let usage = process::children_usage();
-        let status = command.map_or(libc::SIGKILL, |waited| waited.status);
-        let ending = Ending::from_status(status, usage, swept);
+        self.tell(command.map_or(libc::SIGKILL, |waited| waited.status), swept)
+    }
+
+    /// Says how the command ended, and whether nobody is left of it.
+    fn tell(&self, status: i32, swept: bool) -> i32 {
+        let ending = Ending::from_status(status, process::children_usage(), swept);
         let _ = control::send(&self.held.control, &Report::Ended(ending)); // nobody else to tell
         0
     }

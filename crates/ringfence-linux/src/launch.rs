@@ -12,7 +12,7 @@ use crate::cgroup::Group;
 use crate::init::{self, Inherited};
 use crate::landlock::Rules;
 use crate::seccomp::Sockets;
-use crate::sys::process::{Side, clone3};
+use crate::sys::process::{Side, clone3, fork};
 use crate::view::View;
 
 /// Everything a sandbox needs to start. It decides nothing: what is written here is done, or the launch fails.
@@ -26,6 +26,8 @@ pub struct Launch {
     pub terminal: Terminal,
     /// How long it may take.
     pub time: Option<Duration>,
+    /// What becomes of processes that outlive the command.
+    pub survivors: Survivors,
     /// A directory on the host that was made for this run alone: the first process removes it at the end, even when
     /// its launcher was killed.
     pub private: Option<PathBuf>,
@@ -69,6 +71,16 @@ pub enum Confinement {
     Bare,
 }
 
+/// What becomes of processes that outlive the command that started them. When the command itself is ended, by order or
+/// by its deadline, they are ended with it, always.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Survivors {
+    /// They are ended.
+    End,
+    /// They are left alone for as long as the launching side keeps its end of the control socket.
+    Leave,
+}
+
 /// How a command relates to the caller's terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Terminal {
@@ -78,6 +90,8 @@ pub enum Terminal {
     Background,
     /// It has a session of its own and no controlling terminal.
     Detached,
+    /// It has a session of its own, whose controlling terminal is its standard input.
+    Own,
 }
 
 /// The descriptors of a launch that are not in its description.
@@ -162,9 +176,12 @@ pub fn launch(
     control: &OwnedFd,
 ) -> Result<Launched, LaunchError> {
     let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    let side =
-        clone3(launch.confinement.clone_flags(), birthplace.cgroup).map_err(|source| LaunchError::Clone { source })?;
-    match side {
+    let side = match (launch.confinement.clone_flags(), birthplace.cgroup) {
+        // Works in a sandbox, too, where clone3(2) does not.
+        (0, None) => fork(),
+        (flags, cgroup) => clone3(flags, cgroup),
+    };
+    match side.map_err(|source| LaunchError::Clone { source })? {
         Side::Parent { pidfd, pid } => Ok(Launched { pidfd, pid }),
         Side::Child => init::run(launch, Inherited { files, birthplace, control: control.as_fd(), user, group }),
     }

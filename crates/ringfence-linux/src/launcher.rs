@@ -19,13 +19,13 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     recvmsg, sendmsg,
 };
-use rustix::process::{WaitId, WaitIdOptions, waitid};
+use rustix::process::{WaitId, WaitIdOptions, set_child_subreaper, waitid};
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup::Group;
 use crate::launch::{Birthplace, Files, Launch, LaunchError, Launched, launch};
 use crate::sys::signal::ignore_children;
-use crate::{control, inside};
+use crate::{control, inside, tree};
 
 /// The name that a program is started by to become a launcher.
 pub const NAME: &str = "ringfence-launcher";
@@ -144,6 +144,17 @@ impl Launcher {
         Ok(rustix::fs::open(program, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
     }
 
+    /// Ends what first processes without a pid namespace left behind that were killed: every process below the launcher
+    /// process that is not, and is not below, one of `firsts`. False when somebody is left.
+    ///
+    /// No launch may be under way: its first process is one of `firsts`, or taken for a stray.
+    pub fn end_strays(&self, firsts: &[i32]) -> bool {
+        match self {
+            Launcher::Here => true, // they went to process 1, and cannot be told from others there
+            Launcher::Process(remote) => tree::end_strays(remote.process.id().cast_signed(), firsts),
+        }
+    }
+
     /// Starts a sandbox.
     pub fn start(&self, description: &Launch, files: Files, group: Option<&Group>) -> Result<Started, LaunchError> {
         let (ours, theirs) = control::pair().map_err(|source| LaunchError::Ask { source })?;
@@ -190,6 +201,9 @@ impl Remote {
         let head = postcard::to_stdvec(&request).map_err(|error| failed(io::Error::other(error)))?;
         send_with(&*socket, &head, &fds).map_err(failed)?;
         let (answer, mut fds) = receive_with(&*socket).map_err(failed)?;
+        if answer.is_empty() {
+            return Err(failed(io::ErrorKind::ConnectionReset.into()));
+        }
         let answer: Answer = postcard::from_bytes(&answer).map_err(|error| failed(io::Error::other(error)))?;
         match (answer, fds.pop()) {
             (Ok(pid), Some(pidfd)) => Ok(Launched { pidfd, pid }),
@@ -215,6 +229,8 @@ pub fn serve_if_asked() {
 fn serve() -> ! {
     let socket = rustix::stdio::stdin();
     ignore_children(); // a first process reports its own end
+    // What one leaves that was killed comes to us: see `end_strays`. Where that is refused it goes to process 1.
+    let _ = set_child_subreaper(Some(rustix::process::getpid()));
     if control::send(socket, &Hello { version: VERSION.to_owned() }).is_ok() {
         while let Ok((head, fds)) = receive_with(socket) {
             if head.is_empty() {

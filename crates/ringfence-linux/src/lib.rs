@@ -25,6 +25,6 @@ mod tree;
 pub mod view;
 
 pub use control::{Ending, Order, Report};
-pub use launch::{Confinement, Exec, Files, Launch, LaunchError, Launched, Terminal};
+pub use launch::{Confinement, Exec, Files, Launch, LaunchError, Launched, Survivors, Terminal};
 pub use launcher::{Launcher, Started};
 pub use view::{Access, Entry, View};

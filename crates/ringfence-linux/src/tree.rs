@@ -25,17 +25,35 @@ pub(crate) fn end_namespace(command: Pid) -> Sweep {
     })
 }
 
+/// Kills every descendant of `launcher` that is not, and is not below, one of `firsts`. False when somebody is left.
+/// The launcher reaps by itself.
+pub(crate) fn end_strays(launcher: i32, firsts: &[i32]) -> bool {
+    /// Each round kills whom it sees; those who fork meanwhile are seen by the next.
+    const ROUNDS: usize = 50;
+    for _ in 0..ROUNDS {
+        let strays = below(launcher, firsts);
+        if strays.is_empty() {
+            return true;
+        }
+        stop_and_kill(&strays);
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    false
+}
+
+/// Stops all of them before it kills the first, so that none forks because another is gone.
+fn stop_and_kill(processes: &[Pid]) {
+    for signal in [Signal::STOP, Signal::KILL] {
+        for pid in processes {
+            let _ = kill_process(*pid, signal); // it may have ended meanwhile
+        }
+    }
+}
+
 /// Kills and reaps every descendant of this process. A tree that forks as it is killed is stopped first, then
 /// killed, round after round.
 pub(crate) fn end_descendants(command: Pid) -> Sweep {
-    end(command, || {
-        let descendants = descendants(rustix::process::getpid());
-        for signal in [Signal::STOP, Signal::KILL] {
-            for pid in &descendants {
-                let _ = kill_process(*pid, signal); // it may have ended meanwhile
-            }
-        }
-    })
+    end(command, || stop_and_kill(&below(rustix::process::getpid().as_raw_nonzero().get(), &[])))
 }
 
 /// Reaps until there is no child, and has `kill` kill what is left between two rounds. Orphans come to us, so "no
@@ -66,8 +84,8 @@ fn end(command: Pid, kill: impl Fn()) -> Sweep {
     }
 }
 
-/// Every living descendant of `root`, as `/proc` shows them now.
-fn descendants(root: Pid) -> Vec<Pid> {
+/// Every living descendant of `root`, as `/proc` shows them now, but for those in `except` and below.
+fn below(root: i32, except: &[i32]) -> Vec<Pid> {
     let mut parents: Vec<(i32, i32)> = Vec::new();
     let Ok(entries) = fs_err::read_dir("/proc") else { return Vec::new() };
     for entry in entries.flatten() {
@@ -76,7 +94,8 @@ fn descendants(root: Pid) -> Vec<Pid> {
             parents.push((pid, parent));
         }
     }
-    let mut found = vec![root.as_raw_nonzero().get()];
+    parents.retain(|(pid, _)| !except.contains(pid));
+    let mut found = vec![root];
     let mut next = 0;
     while next < found.len() {
         let parent = found[next];

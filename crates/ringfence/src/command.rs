@@ -1,10 +1,9 @@
 //! What is run.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use crate::Host;
-use crate::workspace::ResolvedWorkspace;
+use crate::{Host, PrepareError};
 
 /// A command to be run in a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,12 +55,21 @@ impl Command {
         words.map(|word| word.to_string_lossy().into_owned()).collect()
     }
 
-    /// Where it starts, on the host.
-    pub(crate) fn starting_directory(&self, host: &Host, workspace: &ResolvedWorkspace) -> PathBuf {
+    /// The command and its arguments, for a guest: its protocol has no other words than text.
+    pub(crate) fn text(&self) -> Result<Vec<String>, PrepareError> {
+        let words = std::iter::once(&self.program).chain(&self.arguments);
+        let text = |word: &OsString| {
+            word.to_str().map(str::to_owned).ok_or_else(|| PrepareError::NotText { word: word.display().to_string() })
+        };
+        words.map(text).collect()
+    }
+
+    /// Where it starts, on the host, when `workspace` is its workspace there.
+    pub(crate) fn starting_directory(&self, host: &Host, workspace: &Path) -> PathBuf {
         let wanted = self.directory.as_ref().map_or_else(|| host.directory.clone(), |path| host.absolute(path));
         match fs_err::canonicalize(&wanted) {
-            Ok(resolved) if resolved.starts_with(&workspace.source) => resolved,
-            _ => workspace.source.clone(),
+            Ok(resolved) if resolved.starts_with(workspace) => resolved,
+            _ => workspace.to_path_buf(),
         }
     }
 }

@@ -10,7 +10,7 @@ use ringfence_linux::landlock;
 use serde::Serialize;
 
 use crate::Engine;
-use crate::backends::{Freshness, Question, Unavailable};
+use crate::backends::{Freshness, Question, Unavailable, engine};
 use crate::ready::ask;
 
 /// The backends that this version has.
@@ -86,6 +86,12 @@ pub fn examine(engine: &Engine, only: Option<Backend>) -> Vec<Examination> {
     backends.into_iter().map(|backend| Examination { backend, finding: try_out(engine, backend) }).collect()
 }
 
+/// Says what is known against what a backend relies on: the runtime of a container engine.
+pub fn warnings(engine: &Engine, backend: Backend) -> Vec<String> {
+    let host = &engine.settings().host;
+    engine::flavour(backend).map(|flavour| engine::runtime_warnings(host, flavour)).unwrap_or_default()
+}
+
 fn try_out(engine: &Engine, backend: Backend) -> Finding {
     let settings = engine.settings();
     let question = Question {
@@ -93,6 +99,7 @@ fn try_out(engine: &Engine, backend: Backend) -> Finding {
         launcher: &engine.core.launcher,
         policy: &settings.policy,
         clauses: Clause::ALL.into(),
+        container: &settings.container,
         freshness: Freshness::Now,
     };
     match ask(backend, &question) {

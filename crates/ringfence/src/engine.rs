@@ -8,9 +8,10 @@ use ringfence_core::{ExecutionResult, Ground, Plan, Policy};
 use ringfence_linux::Launcher;
 use ringfence_linux::launcher::LauncherError;
 
-use crate::ready::Ready;
+use crate::contained;
+use crate::ready::{Prepared, Ready};
 use crate::run::Attached;
-use crate::{Command, RunError, Sandbox, Settings, Wrapper, WrapperError, wrapper};
+use crate::{Command, RunError, Running, Settings, Wrapper, WrapperError, wrapper};
 
 /// Runs commands behind policies.
 #[derive(Debug, Clone)]
@@ -95,13 +96,17 @@ impl Engine {
 
     /// Checks that the settings' policy can be held here, and says by what.
     pub fn preflight(&self) -> Result<Plan, RunError> {
-        self.core.agree(&self.core.settings.policy, Ground::default()).map(|agreed| agreed.plan)
+        let Settings { container, .. } = &self.core.settings;
+        self.core.agree(&self.core.settings.policy, Ground::default(), container).map(|agreed| agreed.plan)
     }
 
     /// What a command would be run under.
     pub fn plan(&self, policy: &Policy, command: &Command) -> Result<Planned, RunError> {
-        let Ready { context, preparation } = self.core.ready(policy, command)?;
-        Ok(Planned { plan: context.plan, because: context.because, words: preparation.described })
+        let (context, words) = match self.core.ready(policy, command)? {
+            Prepared::Launch(Ready { context, preparation }) => (context, preparation.described),
+            Prepared::Container(context) => (context, Vec::new()),
+        };
+        Ok(Planned { plan: context.plan, because: context.because, words })
     }
 
     /// Runs one command and returns what became of it. Dropping the future ends every process of the run.
@@ -109,9 +114,9 @@ impl Engine {
         self.spawn(policy, command).wait().await
     }
 
-    /// Starts one command; its output can be read as it comes. Dropping the sandbox ends every process of it.
-    pub fn spawn(&self, policy: &Policy, command: &Command) -> Sandbox {
-        Sandbox::spawn(Arc::clone(&self.core), policy.clone(), command.clone())
+    /// Starts one command; its output can be read as it comes. Dropping what is returned ends every process of it.
+    pub fn spawn(&self, policy: &Policy, command: &Command) -> Running {
+        Running::spawn(Arc::clone(&self.core), policy.clone(), command.clone())
     }
 
     /// Runs one command on this thread with the caller's own streams, terminal and signals, and `passed`
@@ -122,8 +127,10 @@ impl Engine {
         command: &Command,
         passed: Vec<(i32, OwnedFd)>,
     ) -> Result<Attached, RunError> {
-        let ready = self.core.ready(policy, command)?;
-        self.core.run_attached(ready, command, passed)
+        match self.core.ready(policy, command)? {
+            Prepared::Launch(ready) => self.core.run_attached(ready, command, passed),
+            Prepared::Container(_) => contained::run_attached(&self.core, policy, command, &passed),
+        }
     }
 
     /// Runs one command on this thread with captured output.
@@ -133,8 +140,10 @@ impl Engine {
         command: &Command,
         passed: Vec<(i32, OwnedFd)>,
     ) -> Result<ExecutionResult, RunError> {
-        let ready = self.core.ready(policy, command)?;
-        self.core.run_captured(ready, command, passed, None, None)
+        match self.core.ready(policy, command)? {
+            Prepared::Launch(ready) => self.core.run_captured(ready, command, passed, None, None),
+            Prepared::Container(_) => contained::run_captured(&self.core, policy, command, &passed, None, None),
+        }
     }
 
     /// Makes an executable that runs `program` behind this engine's policy, with `repository` as its workspace

@@ -9,7 +9,7 @@ use ringfence_linux::LaunchError;
 use ringfence_linux::cgroup::CgroupError;
 
 use crate::backends::PrepareError;
-use crate::{ViewError, WorkspaceError};
+use crate::{SessionError, StartError, ViewError, WorkspaceError};
 
 /// A run did not happen.
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +76,12 @@ pub enum RunError {
         /// Why.
         source: io::Error,
     },
+    /// The sandbox of the run could not be started.
+    #[error(transparent)]
+    Start(Box<StartError>),
+    /// The guest of the sandbox failed.
+    #[error(transparent)]
+    Session(#[from] SessionError),
     /// The run was lost sight of.
     #[error("cannot watch over the run")]
     Watch {
@@ -87,13 +93,26 @@ pub enum RunError {
     Killed,
 }
 
+impl From<StartError> for RunError {
+    fn from(error: StartError) -> RunError {
+        match error {
+            StartError::Run(error) => error,
+            error => RunError::Start(Box::new(error)),
+        }
+    }
+}
+
 impl RunError {
     /// Whose move it is.
     pub fn fault(&self) -> Fault {
         match self {
             RunError::Workspace(_) | RunError::View(_) | RunError::Directory { .. } => Fault::User,
             RunError::NotFound { .. } | RunError::NotExecutable { .. } => Fault::User,
-            RunError::Prepare(PrepareError::View(_) | PrepareError::Nul { .. }) => Fault::User,
+            RunError::Prepare(PrepareError::View(_) | PrepareError::Nul { .. } | PrepareError::NotText { .. }) => {
+                Fault::User
+            }
+            RunError::Start(error) => error.fault(),
+            RunError::Session(error) => error.fault(),
             RunError::Choose(_) | RunError::Refused(_) | RunError::Unavailable { .. } => Fault::Host,
             RunError::Prepare(_) | RunError::Group(_) | RunError::Launch(_) => Fault::Host,
             RunError::Setup { .. } | RunError::Watch { .. } | RunError::Killed => Fault::Backend,
@@ -107,6 +126,7 @@ impl RunError {
             RunError::NotExecutable { .. } | RunError::Prepare(PrepareError::NotExecutable { .. }) => {
                 ExitStatus::NotExecutable
             }
+            RunError::Session(error) => error.exit_status(),
             error => error.fault().into(),
         }
     }
@@ -118,6 +138,8 @@ impl RunError {
             RunError::View(error) | RunError::Prepare(PrepareError::View(error)) => vec![error.hint()],
             RunError::Choose(error) => error.hints(),
             RunError::Refused(refusal) => refusal.hints(),
+            RunError::Start(error) => error.hints(),
+            RunError::Session(error) => error.hints(),
             RunError::Unavailable { fix, .. } => vec![fix.clone()],
             RunError::Directory { .. } => vec!["redirect from a file, or show the directory: --read DIR".to_owned()],
             RunError::Group(error) => vec![error.hint().to_owned()],
@@ -129,6 +151,7 @@ impl RunError {
             }
             RunError::NotExecutable { program, .. } => vec![format!("chmod +x '{program}'")],
             RunError::Prepare(PrepareError::NotExecutable { program }) => vec![format!("chmod +x '{program}'")],
+            RunError::Prepare(PrepareError::NotText { .. }) => vec!["rename it, or use `--backend native`".to_owned()],
             RunError::Prepare(PrepareError::Nul { .. }) => vec!["take the NUL byte out".to_owned()],
             RunError::Launch(_) | RunError::Setup { .. } | RunError::Watch { .. } | RunError::Prepare(_) => {
                 vec!["`ringfence doctor` shows what works here, tried afresh".to_owned()]

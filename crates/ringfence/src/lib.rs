@@ -18,18 +18,28 @@
 //! Start with [`Engine`]; the meaning of policies is in `ringfence-core`, and the system calls in
 //! `ringfence-linux`.
 
+mod attached;
 mod backends;
 mod command;
+mod contained;
 mod engine;
 mod error;
+mod guest;
 mod host;
+mod instance;
 mod memory;
 mod output;
+mod readiness;
 mod ready;
 mod records;
+mod room;
 mod run;
+mod running;
 mod sandbox;
+mod session;
 mod settings;
+mod spec;
+mod start;
 mod supervise;
 mod untrusted;
 mod view;
@@ -37,26 +47,40 @@ mod workspace;
 mod wrapper;
 
 pub mod doctor;
+pub mod images;
 pub mod prove;
+pub mod ssh;
 
 /// The process that forks on behalf of a library's caller.
 pub mod launcher {
     pub use ringfence_linux::launcher::serve_if_asked;
 }
 
-pub use backends::{PrepareError, Unavailable};
+pub use attached::{Streams, attached};
+pub use backends::{ContainerError, PrepareError, Unavailable};
 pub use command::Command;
 pub use engine::{Engine, EngineError, Planned};
 pub use error::{RunError, chain};
 pub use host::Host;
+pub use instance::StopError;
 pub use records::{RecordError, RecordFile, Records};
 pub use ringfence_core::{
     Backend, Choice, Clause, ExecutionResult, ExitStatus, Fault, Plan, Policy, Refusal, Support, audit, plan, policy,
     result,
 };
+pub use ringfence_proto::code::Code;
+pub use ringfence_proto::filesystem::{EntryInfo, EventType, FileType, FilesystemEvent};
+pub use ringfence_proto::process::{ListedProcess, ProcessConfig, PtySize};
+pub use room::{ContainerRecord, Name, NameError, Owner, Record, RoomError};
 pub use run::Attached;
-pub use sandbox::{Chunk, Sandbox};
+pub use running::{Chunk, Running};
+pub use sandbox::{AttachError, DEFAULT_TIME, Sandbox, StartError};
+pub use session::{
+    Captured, Ended, Exec, Execution, ExecutionInput, Files, Input, LeftOut, PortStream, Ports, Reach, Session,
+    SessionError, Transferred, Watch,
+};
 pub use settings::{LoadError, Settings};
+pub use spec::{ContainerSpec, Existing, Preset, Pull, Root, Spec};
 pub use supervise::Stream;
 pub use view::ViewError;
 pub use workspace::{ResolvedWorkspace, WorkspaceError};

@@ -21,6 +21,13 @@ pub(crate) enum Subject<'a> {
     Namespaces,
     /// Bubblewrap, at this path.
     Bwrap(&'a Path),
+    /// A container engine.
+    Engine {
+        /// Where it listens.
+        socket: &'a Path,
+        /// Which it is.
+        version: &'a str,
+    },
 }
 
 /// One thing that may be remembered.
@@ -40,11 +47,21 @@ impl Memory {
         self.mark.as_ref().is_some_and(|mark| mark.exists())
     }
 
+    /// What was written down with it.
+    pub(crate) fn note(&self) -> Option<String> {
+        fs_err::read_to_string(self.mark.as_ref()?).ok()
+    }
+
     pub(crate) fn keep(&self) {
+        self.keep_note("");
+    }
+
+    /// Remembers it, and what there is to say of it.
+    pub(crate) fn keep_note(&self, note: &str) {
         let Some(mark) = &self.mark else { return };
         let directory = mark.parent().unwrap_or(mark);
         forget_some(directory);
-        let _ = fs_err::create_dir_all(directory).and_then(|()| fs_err::write(mark, "")); // it is only tried again
+        let _ = fs_err::create_dir_all(directory).and_then(|()| fs_err::write(mark, note)); // it is only tried again
     }
 }
 
@@ -69,8 +86,8 @@ fn key(host: &Host, subject: Subject<'_>) -> Option<String> {
     fs_err::read_link("/proc/self/ns/user").ok()?.hash(&mut hasher);
     fs_err::read_link("/proc/self/ns/mnt").ok()?.hash(&mut hasher);
     identity(Path::new("/proc/self/exe"))?.hash(&mut hasher);
-    if let Subject::Bwrap(program) = subject {
-        identity(program)?.hash(&mut hasher);
+    if let Subject::Bwrap(file) | Subject::Engine { socket: file, .. } = subject {
+        identity(file)?.hash(&mut hasher);
     }
     subject.hash(&mut hasher);
     Some(format!("{PREFIX}{:016x}", hasher.finish()))

@@ -106,7 +106,8 @@ impl Kept {
         Ok(())
     }
 
-    fn push(&mut self, bytes: &[u8]) {
+    /// Keeps what was read elsewhere.
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.total += bytes.len() as u64;
         let to_head = bytes.len().min(self.head_limit - self.head.len());
         self.head.extend_from_slice(&bytes[..to_head]);

@@ -2,22 +2,42 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use ringfence_core::plan::demands;
 use ringfence_core::settings::{ChooseError, Chosen, Level, Selection, Source, detect_container, resolve};
 use ringfence_core::{Backend, Capabilities, Ground, Plan, Policy, Refusal, plan};
 
-use crate::backends::{self, Freshness, Preparation, Question, Site, Unavailable};
+use crate::backends::{self, Freshness, Means, Preparation, Question, Site, Unavailable};
 use crate::engine::Core;
 use crate::view::{self, Guarded};
 use crate::workspace::{self, ResolvedWorkspace};
-use crate::{Command, RunError};
+use crate::{Command, ContainerSpec, RunError};
 
 /// A run that has been agreed to and can be launched.
 #[derive(Debug)]
 pub(crate) struct Ready {
     pub(crate) context: Context,
     pub(crate) preparation: Preparation,
+}
+
+/// A run that has been agreed to.
+#[derive(Debug)]
+pub(crate) enum Prepared {
+    /// Our launcher starts it.
+    Launch(Ready),
+    /// A sandbox in a container is made for it.
+    Container(Context),
+}
+
+impl Prepared {
+    pub(crate) fn context(&self) -> &Context {
+        match self {
+            Prepared::Launch(ready) => &ready.context,
+            Prepared::Container(context) => context,
+        }
+    }
 }
 
 /// What a run's result will tell of, besides its end.
@@ -27,6 +47,13 @@ pub(crate) struct Context {
     pub(crate) because: String,
     pub(crate) workspace: ResolvedWorkspace,
     pub(crate) guarded: Guarded,
+}
+
+impl Context {
+    /// How long one command may take.
+    pub(crate) fn time(&self) -> Option<Duration> {
+        self.plan.policy.limits.time.map(|time| time.duration())
+    }
 }
 
 /// A plan, and why this backend made it.
@@ -60,35 +87,55 @@ impl Declined {
 }
 
 impl Core {
-    /// Agrees on a plan for `policy` and prepares `command` under it.
-    pub(crate) fn ready(&self, policy: &Policy, command: &Command) -> Result<Ready, RunError> {
+    /// Agrees on a plan for `policy`, where its workspace is.
+    pub(crate) fn settle(&self, policy: &Policy, container: &ContainerSpec) -> Result<Context, RunError> {
         let host = &self.settings.host;
         let workspace = workspace::resolve(policy, host, &self.settings.workspace_rules())?;
         let mut guarded = view::guarded(&policy.with_defaults(), &workspace)?;
         let ground = Ground { protected_paths_exist: guarded.protects_something() };
-        let Agreed { plan, because } = self.agree(policy, ground)?;
+        let Agreed { plan, because } = self.agree(policy, ground, container)?;
         tracing::info!(backend = %plan.backend, because, "a backend was chosen");
-        let backend =
-            backends::get(plan.backend).map_err(|declined| Declined::Unavailable(declined).into_error(plan.backend))?;
         // Records that lie in the workspace are evidence: the code they are about shall not edit them.
         if let Ok(records) = host.absolute(&self.settings.audit.dir).strip_prefix(&workspace.source) {
             guarded.protect_if_there(&workspace, records);
         }
-        let launcher = &self.launcher;
-        let site = Site { plan: &plan, host, launcher, workspace: &workspace, guarded: &guarded, command };
-        let preparation = backend.prepare(&site)?;
-        Ok(Ready { context: Context { plan, because, workspace, guarded }, preparation })
+        Ok(Context { plan, because, workspace, guarded })
+    }
+
+    /// Agrees on a plan for `policy` and prepares `command` under it.
+    pub(crate) fn ready(&self, policy: &Policy, command: &Command) -> Result<Prepared, RunError> {
+        let container = &self.settings.container;
+        let context = self.settle(policy, container)?;
+        let Means::Processes(backend) = Core::means(&context.plan)? else { return Ok(Prepared::Container(context)) };
+        let preparation = backend.prepare(&self.site(&context, container, &[]), command)?;
+        Ok(Prepared::Launch(Ready { context, preparation }))
+    }
+
+    /// How the backend of a plan makes its sandboxes.
+    pub(crate) fn means(plan: &Plan) -> Result<Means, RunError> {
+        backends::get(plan.backend).map_err(|declined| Declined::Unavailable(declined).into_error(plan.backend))
+    }
+
+    /// Where a sandbox of that context is made.
+    pub(crate) fn site<'a>(
+        &'a self,
+        context: &'a Context,
+        container: &'a ContainerSpec,
+        shown: &'a [PathBuf],
+    ) -> Site<'a> {
+        let Context { plan, workspace, guarded, .. } = context;
+        Site { plan, host: &self.settings.host, launcher: &self.launcher, workspace, guarded, container, shown }
     }
 
     /// Chooses a backend that can hold the whole policy.
-    pub(crate) fn agree(&self, policy: &Policy, ground: Ground) -> Result<Agreed, RunError> {
+    pub(crate) fn agree(&self, policy: &Policy, ground: Ground, container: &ContainerSpec) -> Result<Agreed, RunError> {
         let (selection, asked_by) = match policy.backend {
             Some(choice) if Some(choice) != self.settings.policy.backend => (choice.into(), "the policy".to_owned()),
             _ => (self.settings.selection, self.settings.selected_by().to_string()),
         };
         if let Selection::Only(backend) = selection {
             let because = format!("asked for by {asked_by}");
-            let plan = self.plan_on(backend, policy, ground).map_err(|declined| match declined {
+            let plan = self.plan_on(backend, policy, ground, container).map_err(|declined| match declined {
                 Declined::Unavailable(Unavailable { why, fix })
                     if *self.settings.selected_by() == Source::Variable("SANDBOX_MODE".to_owned()) =>
                 {
@@ -100,13 +147,13 @@ impl Core {
         }
         let tried: RefCell<BTreeMap<Backend, Result<Plan, Declined>>> = RefCell::default();
         let available = |backend: Backend| {
-            let outcome = self.plan_on(backend, policy, ground);
+            let outcome = self.plan_on(backend, policy, ground, container);
             let answer = outcome.as_ref().map(|_| ()).map_err(Declined::why);
             tried.borrow_mut().insert(backend, outcome);
             answer
         };
-        let container = detect_container(&self.settings.host);
-        let chosen = resolve(selection, self.settings.selected_by(), available, container.as_ref());
+        let around = detect_container(&self.settings.host);
+        let chosen = resolve(selection, self.settings.selected_by(), available, around.as_ref());
         let mut tried = tried.into_inner();
         let Chosen { backend, because, notices } = match chosen {
             Ok(chosen) => chosen,
@@ -118,19 +165,26 @@ impl Core {
                 Level::Warning => tracing::warn!("{}", notice.message),
             }
         }
-        match tried.remove(&backend).unwrap_or_else(|| self.plan_on(backend, policy, ground)) {
+        match tried.remove(&backend).unwrap_or_else(|| self.plan_on(backend, policy, ground, container)) {
             Ok(plan) => Ok(Agreed { plan, because }),
             Err(declined) => Err(native_refusal(tried).map_or_else(|| declined.into_error(backend), RunError::Refused)),
         }
     }
 
-    fn plan_on(&self, backend: Backend, policy: &Policy, ground: Ground) -> Result<Plan, Declined> {
+    fn plan_on(
+        &self,
+        backend: Backend,
+        policy: &Policy,
+        ground: Ground,
+        container: &ContainerSpec,
+    ) -> Result<Plan, Declined> {
         let clauses = demands(policy, ground).into_keys().collect();
         let question = Question {
             host: &self.settings.host,
             launcher: &self.launcher,
             policy,
             clauses,
+            container,
             freshness: Freshness::Remembered,
         };
         let capabilities = ask(backend, &question).map_err(Declined::Unavailable)?;
@@ -149,5 +203,5 @@ fn native_refusal(mut tried: BTreeMap<Backend, Result<Plan, Declined>>) -> Optio
 
 /// Asks one backend.
 pub(crate) fn ask(backend: Backend, question: &Question<'_>) -> Result<Capabilities, Unavailable> {
-    backends::get(backend)?.capabilities(question)
+    backends::get(backend)?.backend().capabilities(question)
 }

@@ -2,12 +2,12 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ringfence_core::result::{Dropped, Meta, Usage};
 use ringfence_core::{ExecutionResult, ExitStatus};
 use ringfence_linux::cgroup::Group;
-use ringfence_linux::{Files, Launch, Started, Terminal};
+use ringfence_linux::{Files, Launch, Started, Survivors, Terminal};
 use rustix::fs::{FileType, fstat};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 
@@ -26,15 +26,16 @@ pub struct Attached {
     pub result: ExecutionResult,
 }
 
-/// A run in progress.
-struct Running {
-    context: Context,
-    group: Option<Group>,
+/// A launch that was started, and what must live as long as it does.
+#[derive(Debug)]
+pub(crate) struct Underway {
+    pub(crate) context: Context,
+    pub(crate) group: Option<Group>,
     /// Whether only the group can end the whole tree.
-    ends_by_group: bool,
-    started: Started,
+    pub(crate) ends_by_group: bool,
+    pub(crate) started: Started,
     /// A directory on the host that goes with the run.
-    private: Option<PrivateDirectory>,
+    pub(crate) private: Option<PrivateDirectory>,
 }
 
 impl Core {
@@ -49,7 +50,8 @@ impl Core {
         let (terminal, position) = foreground.terminal();
         let terminal = terminal.map(OwnedFd::try_clone).transpose().map_err(|source| RunError::Watch { source })?;
         let files = Files { stdio: [None, None, None], terminal, passed };
-        let running = self.launch(ready, files, position)?;
+        let time = ready.context.time();
+        let running = self.launch(ready, files, position, time)?;
         let watch = Watch { foreground: Some(foreground), ..Watch::default() };
         let result = running.finish(command, watch, None)?;
         Ok(Attached { status: status(&result), result })
@@ -75,35 +77,41 @@ impl Core {
         let (stderr, stderr_inside) = pipe().map_err(failed)?;
         let limit = ready.context.plan.policy.limits.output.map_or(u64::MAX, |size| size.bytes());
         let files = Files { stdio: [Some(null), Some(stdout_inside), Some(stderr_inside)], terminal: None, passed };
-        let running = self.launch(ready, files, Terminal::Detached)?;
+        let time = ready.context.time();
+        let running = self.launch(ready, files, Terminal::Detached, time)?;
         let watch = Watch { capture: Some(Capture { stdout, stderr, limit }), cancel, ..Watch::default() };
         running.finish(command, watch, on_output)
     }
 
-    fn launch(&self, ready: Ready, mut files: Files, terminal: Terminal) -> Result<Running, RunError> {
+    /// Starts what was made ready, for `time` at most.
+    pub(crate) fn launch(
+        &self,
+        ready: Ready,
+        mut files: Files,
+        terminal: Terminal,
+        time: Option<Duration>,
+    ) -> Result<Underway, RunError> {
         refuse_directories(&files)?;
         let Ready { context, preparation } = ready;
         let group = limits::wanted(&context.plan, &preparation).map(|wanted| Group::create(&wanted)).transpose()?;
         let Preparation { exec, confinement, mut passed, private, needs_group, .. } = preparation;
         files.passed.append(&mut passed);
-        let time = context.plan.policy.limits.time.map(|time| time.duration());
         let path = private.as_ref().map(|private| private.path().to_path_buf());
-        let launch = Launch { exec, confinement, terminal, time, private: path };
+        let launch = Launch { exec, confinement, terminal, time, survivors: Survivors::End, private: path };
         let started = self.launcher.start(&launch, files, group.as_ref())?;
-        Ok(Running { context, group, ends_by_group: needs_group, started, private })
+        Ok(Underway { context, group, ends_by_group: needs_group, started, private })
     }
 }
 
-impl Running {
+impl Underway {
     fn finish(
         self,
         command: &Command,
         watch: Watch<'_>,
         on_output: Option<Listener<'_>>,
     ) -> Result<ExecutionResult, RunError> {
-        let Running { context, group, ends_by_group, started, private: _private } = self;
-        let time = context.plan.policy.limits.time;
-        let deadline = time.and_then(|time| Instant::now().checked_add(time.duration()));
+        let Underway { context, group, ends_by_group, started, private: _private } = self;
+        let deadline = context.time().and_then(|time| Instant::now().checked_add(time));
         let watch = Watch { deadline, group: group.as_ref(), ends_by_group, ..watch };
         let outcome = supervise(started, watch, on_output).map_err(|source| RunError::Watch { source })?;
         let oom_killed = group.as_ref().is_some_and(Group::oom_killed);
@@ -197,7 +205,7 @@ fn on_host(command: &Command) -> Option<String> {
     (path.is_absolute() && path.exists()).then(|| path.display().to_string())
 }
 
-fn status(result: &ExecutionResult) -> ExitStatus {
+pub(crate) fn status(result: &ExecutionResult) -> ExitStatus {
     match (result.timed_out, result.exit_code, result.signal) {
         (true, _, _) => ExitStatus::Deadline,
         (false, Some(code), _) => ExitStatus::Code(code as u8),
@@ -206,7 +214,7 @@ fn status(result: &ExecutionResult) -> ExitStatus {
 }
 
 /// A name for a run that no other run has.
-fn identity() -> String {
+pub(crate) fn identity() -> String {
     let mut bytes = [0u8; 12];
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()); // zeroes are a name, too
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()

@@ -9,7 +9,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::contained;
 use crate::engine::Core;
+use crate::ready::Prepared;
 use crate::supervise::{Listener, Stream};
 use crate::{Command, RunError};
 
@@ -25,24 +27,24 @@ pub struct Chunk {
     pub bytes: Vec<u8>,
 }
 
-/// One running sandbox. Dropping it ends every process in it.
+/// One command that runs in a sandbox of its own. Dropping it ends every process of it.
 #[derive(Debug)]
-pub struct Sandbox {
+pub struct Running {
     chunks: mpsc::Receiver<Chunk>,
     result: oneshot::Receiver<Result<ExecutionResult, RunError>>,
     /// Closing it ends the run.
     lifeline: Option<OwnedFd>,
 }
 
-impl Sandbox {
-    pub(crate) fn spawn(core: Arc<Core>, policy: Policy, command: Command) -> Sandbox {
+impl Running {
+    pub(crate) fn spawn(core: Arc<Core>, policy: Policy, command: Command) -> Running {
         let (sender, chunks) = mpsc::channel(WAITING_CHUNKS);
         let (answer, result) = oneshot::channel();
         let (lifeline, cancel) = match pipe_with(PipeFlags::CLOEXEC) {
             Ok((cancel, lifeline)) => (Some(lifeline), cancel),
             Err(error) => {
                 let _ = answer.send(Err(RunError::Watch { source: error.into() })); // we hold the other end
-                return Sandbox { chunks, result, lifeline: None };
+                return Running { chunks, result, lifeline: None };
             }
         };
         let span = tracing::info_span!("sandbox.run", sandbox.select = tracing::field::Empty);
@@ -51,7 +53,7 @@ impl Sandbox {
             let outcome = run(&core, &policy, &command, &cancel, &sender, &span);
             let _ = answer.send(outcome); // nobody waits any more: then the run was ended
         });
-        Sandbox { chunks, result, lifeline }
+        Running { chunks, result, lifeline }
     }
 
     /// The next piece of output; none when there will be no more.
@@ -72,17 +74,17 @@ impl Sandbox {
 }
 
 fn run(
-    core: &Core,
+    core: &Arc<Core>,
     policy: &Policy,
     command: &Command,
     cancel: &OwnedFd,
     chunks: &mpsc::Sender<Chunk>,
     span: &tracing::Span,
 ) -> Result<ExecutionResult, RunError> {
-    let ready = core.ready(policy, command)?;
-    span.record("sandbox.select", ready.context.plan.backend.name());
-    let time = ready.context.plan.policy.limits.time;
-    let deadline = time.and_then(|time| Instant::now().checked_add(time.duration()));
+    let prepared = core.ready(policy, command)?;
+    let context = prepared.context();
+    span.record("sandbox.select", context.plan.backend.name());
+    let deadline = context.time().and_then(|time| Instant::now().checked_add(time));
     let mut on_output = |stream, bytes: &[u8]| {
         let mut chunk = Chunk { stream, bytes: bytes.to_vec() };
         // A slow reader slows the command down, and neither outlives the deadline or a cancelled run.
@@ -95,7 +97,11 @@ fn run(
         }
     };
     let listener = (!chunks.is_closed()).then_some(&mut on_output as Listener<'_>);
-    core.run_captured(ready, command, Vec::new(), Some(cancel.as_fd()), listener)
+    let cancel = Some(cancel.as_fd());
+    match prepared {
+        Prepared::Launch(ready) => core.run_captured(ready, command, Vec::new(), cancel, listener),
+        Prepared::Container(_) => contained::run_captured(core, policy, command, &[], cancel, listener),
+    }
 }
 
 fn is_closed(cancel: &OwnedFd) -> bool {

@@ -8,7 +8,7 @@ use ringfence_core::settings::{Config, Inputs, LayerText, Origin, Settings as La
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::{Host, untrusted};
+use crate::{ContainerSpec, Host, untrusted};
 
 /// The system's settings.
 const SYSTEM: &str = "/etc/ringfence/config.toml";
@@ -25,6 +25,10 @@ pub struct Settings {
     pub host: Host,
     /// The program that serves as a launcher; this process's own when absent.
     pub launcher: Option<PathBuf>,
+    /// What only a container engine is told.
+    pub container: ContainerSpec,
+    /// Whether this process does nothing but keep one sandbox, so that ending it is how that is stopped.
+    pub is_monitor: bool,
 }
 
 /// Settings could not be read.
@@ -74,7 +78,7 @@ impl Settings {
             directory: &host.directory,
         };
         let layered = Layered::load(inputs).expect("nothing was said that could be wrong");
-        Settings { layered, host, launcher: None }
+        Settings { layered, host, launcher: None, container: ContainerSpec::default(), is_monitor: false }
     }
 
     /// What the files and the environment of this process say.
@@ -93,7 +97,13 @@ impl Settings {
         files.extend(read(Origin::Project, host.directory.join(PROJECT))?);
         let variables = host.variables.iter().map(|(name, value)| (name.clone(), value.clone()));
         let inputs = Inputs { files: &files, variables, flags, home: host.home.as_deref(), directory: &host.directory };
-        Ok(Settings { layered: Layered::load(inputs)?, host, launcher: None })
+        Ok(Settings {
+            layered: Layered::load(inputs)?,
+            host,
+            launcher: None,
+            container: ContainerSpec::default(),
+            is_monitor: false,
+        })
     }
 
     /// Uses `program`, a `ringfence` binary, as the launcher. With bubblewrap it is started inside, too: its shared

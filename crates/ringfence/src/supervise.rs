@@ -44,6 +44,8 @@ pub enum Stream {
     Stdout,
     /// Standard error.
     Stderr,
+    /// A terminal of the command's own, where the two cannot be told apart.
+    Terminal,
 }
 
 /// What a run is watched for.
@@ -337,6 +339,7 @@ impl Supervision<'_> {
             report => report?,
         };
         match report {
+            Some(Report::Started { .. }) => {}
             Some(Report::Stopped { signal }) => {
                 if let Some(foreground) = &self.watch.foreground {
                     self.stopped_by(signal, foreground)?;

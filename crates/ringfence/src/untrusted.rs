@@ -28,6 +28,11 @@ pub(crate) fn text(file: OwnedFd, limit: u64) -> io::Result<String> {
     Ok(text)
 }
 
+/// Text without the characters that steer a terminal, for messages.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().map(|character| if character.is_control() { ' ' } else { character }).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

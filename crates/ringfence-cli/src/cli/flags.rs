@@ -8,8 +8,8 @@ use clap::Args;
 use ringfence::policy::{
     Environment, HostRule, Limits, Mode, Network, PathGlob, Policy, Size, Span, VariableError, Workspace,
 };
-use ringfence::{Choice, Clause, Host, LoadError, Settings};
-use ringfence_core::settings::{Config, LayerText, Origin};
+use ringfence::{Backend, Choice, Clause, ContainerSpec, Engine, Host, LoadError, Preset, Pull, RunError, Settings};
+use ringfence_core::settings::{Config, LayerText, Origin, Selection};
 
 use crate::report::Failure;
 
@@ -17,7 +17,7 @@ use crate::report::Failure;
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Policy")]
 pub(crate) struct PolicyFlags {
-    /// How it is made to hold: auto, native, bwrap, outer or local.
+    /// How it is made to hold: auto, native, bwrap, docker, podman, outer or local.
     #[arg(long, value_name = "BACKEND")]
     backend: Option<Choice>,
     /// The directory that can be written, optionally at another path inside.
@@ -79,9 +79,82 @@ pub(crate) struct PolicyFlags {
     directory: Option<PathBuf>,
 }
 
+/// What only a container engine is told.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Containers")]
+pub(crate) struct ContainerFlags {
+    /// A container to develop in, on podman or else docker: it has the host's network unless --net says otherwise.
+    #[arg(long)]
+    container: bool,
+    /// What the container is made from.
+    #[arg(long, value_name = "IMAGE")]
+    image: Option<String>,
+    /// When the image is fetched: always, missing or never.
+    #[arg(long, value_name = "WHEN")]
+    pull: Option<Pull>,
+    /// Capabilities that are not dropped, with commas between; repeatable.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    cap: Vec<String>,
+}
+
+/// The engines, in the order in which they are tried.
+pub(super) const ENGINES: [Backend; 2] = [Backend::Podman, Backend::Docker];
+
+impl ContainerFlags {
+    /// The settings that apply here, with these flags and those of the policy on top.
+    pub(crate) fn settings(&self, policy: &PolicyFlags, mut host: Host) -> Result<Settings, Failure> {
+        policy.enter(&mut host)?;
+        if self.container && policy.backend.is_none() {
+            return self.first_that_works(policy, &host);
+        }
+        self.told(policy.load(host, policy.backend)?)
+    }
+
+    /// The settings with the first engine that is there.
+    fn first_that_works(&self, policy: &PolicyFlags, host: &Host) -> Result<Settings, Failure> {
+        let mut missing = Vec::new();
+        for backend in ENGINES {
+            let settings = self.told(policy.load(host.clone(), Some(backend.into()))?)?;
+            match Engine::in_this_process(settings.clone()).preflight() {
+                Err(RunError::Unavailable { backend, why, fix }) => missing.push((backend, why, fix)),
+                // What else is wrong is told when it is started.
+                _ => return Ok(settings),
+            }
+        }
+        let whys: Vec<String> = missing.iter().map(|(backend, why, _)| format!("{backend}: {why}")).collect();
+        let fixes = missing.into_iter().map(|(_, _, fix)| fix).chain(["without a container: ringfence up".to_owned()]);
+        Err(Failure::unavailable(format!("no container engine works here: {}", whys.join("; ")), fixes))
+    }
+
+    fn told(&self, mut settings: Settings) -> Result<Settings, Failure> {
+        let flag = [
+            ("--container", self.container),
+            ("--image", self.image.is_some()),
+            ("--pull", self.pull.is_some()),
+            ("--cap", !self.cap.is_empty()),
+        ];
+        let is_engine = matches!(settings.selection, Selection::Only(backend) if ENGINES.contains(&backend));
+        if let (false, Some((flag, _))) = (is_engine, flag.into_iter().find(|(_, given)| *given)) {
+            let chosen = settings.selection.choice();
+            return Err(Failure::usage(
+                format!("{flag} is for containers, and the backend is {chosen}"),
+                "add --backend podman or --backend docker, or leave the flag out",
+            ));
+        }
+        settings.container = ContainerSpec {
+            preset: if self.container { Preset::Dev } else { Preset::Agent },
+            image: self.image.clone(),
+            pull: self.pull,
+            capabilities: self.cap.clone(),
+            ..ContainerSpec::default()
+        };
+        Ok(settings)
+    }
+}
+
 /// A variable of the environment inside.
 #[derive(Debug, Clone)]
-enum Variable {
+pub(crate) enum Variable {
     Pass(String),
     Set(String, String),
 }
@@ -95,6 +168,16 @@ impl FromStr for Variable {
                 Environment::check(name, value).map(|()| Variable::Set(name.to_owned(), value.to_owned()))
             }
             None => Environment::check_name(text).map(|()| Variable::Pass(text.to_owned())),
+        }
+    }
+}
+
+impl Variable {
+    /// Says it in a policy.
+    pub(crate) fn apply(&self, env: &mut Environment) {
+        match self {
+            Variable::Pass(name) => extend(&mut env.pass, std::slice::from_ref(name)),
+            Variable::Set(name, value) => drop(env.set.insert(name.clone(), value.clone())),
         }
     }
 }
@@ -122,17 +205,27 @@ impl PolicyFlags {
 
     /// The settings that apply here, with these flags on top.
     pub(crate) fn settings(&self, mut host: Host) -> Result<Settings, Failure> {
+        self.enter(&mut host)?;
+        self.load(host, self.backend)
+    }
+
+    /// Goes where the flags say that all starts.
+    fn enter(&self, host: &mut Host) -> Result<(), Failure> {
         if let Some(directory) = &self.directory {
             host.directory = enter(directory)?;
         }
+        Ok(())
+    }
+
+    fn load(&self, host: Host, backend: Option<Choice>) -> Result<Settings, Failure> {
         let (given, base) = self.named_policy()?;
-        Ok(Settings::load(host, given.into_iter().collect(), self.config(base)?)?)
+        Ok(Settings::load(host, given.into_iter().collect(), self.config(base, backend)?)?)
     }
 
     /// What the flags say, on top of `base`.
-    fn config(&self, base: Policy) -> Result<Config, Failure> {
+    fn config(&self, base: Policy, backend: Option<Choice>) -> Result<Config, Failure> {
         let mut config = Config::from(base);
-        config.backend = self.backend.or(config.backend);
+        config.backend = backend.or(config.backend);
 
         let files = &mut config.filesystem;
         files.workspace = self.workspace.clone().or(files.workspace.take());
@@ -152,12 +245,7 @@ impl PolicyFlags {
                 Failure::usage(format!("--net and --allow: {error}"), "leave one of the two flags out")
             })?);
         }
-        for variable in &self.env {
-            match variable {
-                Variable::Pass(name) => extend(&mut config.env.pass, std::slice::from_ref(name)),
-                Variable::Set(name, value) => drop(config.env.set.insert(name.clone(), value.clone())),
-            }
-        }
+        self.env.iter().for_each(|variable| variable.apply(&mut config.env));
 
         let limits = &mut config.limits;
         limits.time = self.time.or(limits.time);

@@ -50,8 +50,55 @@ impl KnownShell {
     fn completions(self) -> String {
         let mut bytes = Vec::new();
         clap_complete::generate(self.file().0, &mut Arguments::command(), "ringfence", &mut bytes);
-        String::from_utf8(bytes).expect("completions are text")
+        let script = String::from_utf8(bytes).expect("completions are text");
+        self.with_names(&script)
     }
+
+    /// The same with the names of sandboxes that are up, wherever one is to be written.
+    fn with_names(self, script: &str) -> String {
+        match self {
+            KnownShell::Bash => named_commands().iter().fold(script.to_owned(), |script, command| {
+                let start = format!("ringfence__subcmd__{})\n            opts=\"", command.replace('-', "__subcmd__"));
+                // A list of words is expanded where it stands.
+                script.replace(&start, &format!("{start}$({NAMES}) "))
+            }),
+            KnownShell::Zsh => {
+                let complete = |line: &str| match line.strip_suffix(":_default' \\") {
+                    Some(start) if start.starts_with("':sandbox --") || start.starts_with("'*::sandboxes --") => {
+                        format!("{start}:_ringfence_names' \\\n")
+                    }
+                    _ => format!("{line}\n"),
+                };
+                script.lines().map(complete).collect::<String>().replace("\n_ringfence() {\n", &zsh_names())
+            }
+            KnownShell::Fish => {
+                let complete = |command: &String| {
+                    let condition = format!("__fish_ringfence_using_subcommand {command}");
+                    format!("complete -c ringfence -n \"{condition}\" -f -a \"({NAMES})\"\n")
+                };
+                script.to_owned() + &named_commands().iter().map(complete).collect::<String>()
+            }
+        }
+    }
+}
+
+/// Prints the names of the sandboxes that are up.
+const NAMES: &str = "ringfence ps --names 2>/dev/null";
+
+/// Completes names in zsh, before all else.
+fn zsh_names() -> String {
+    format!(
+        "\n_ringfence_names() {{\n    local -a names\n    names=(${{(f)\"$({NAMES})\"}})\n    compadd -a names\n}}\n\n\
+         _ringfence() {{\n"
+    )
+}
+
+/// The commands that take the name of a sandbox that is up.
+fn named_commands() -> Vec<String> {
+    let is_named = |command: &&clap::Command| {
+        command.get_positionals().any(|argument| ["sandbox", "sandboxes"].contains(&argument.get_id().as_str()))
+    };
+    Arguments::command().get_subcommands().filter(is_named).map(|command| command.get_name().to_owned()).collect()
 }
 
 impl Completions {
@@ -131,4 +178,26 @@ fn variables() -> String {
          `ringfence_linux=trace,warn`.\n",
     );
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_shell_completes_names_wherever_one_is_to_be_written() {
+        let commands = named_commands();
+        assert!(
+            ["exec", "enter", "logs", "port", "stop", "inspect"].iter().all(|name| commands.contains(&(*name).into()))
+        );
+        assert!(!commands.contains(&"up".to_owned()), "a new sandbox has a new name");
+        for shell in KnownShell::value_variants() {
+            let expected = match shell {
+                KnownShell::Bash => "opts=\"$(ringfence ps --names",
+                KnownShell::Zsh => ":_ringfence_names' ",
+                KnownShell::Fish => "-a \"(ringfence ps --names",
+            };
+            assert_eq!(shell.completions().matches(expected).count(), commands.len(), "{shell:?}");
+        }
+    }
 }

@@ -1,13 +1,27 @@
 //! The commands, one file each.
 
+mod attach;
 mod attempt;
 mod audit;
 mod config;
+mod cp;
 mod doctor;
+mod enter;
+mod exec;
+mod fetch;
 mod flags;
 mod generate;
+mod image;
+mod inspect;
+mod logs;
+mod monitor;
+mod port;
 mod prove;
+mod ps;
 mod run;
+mod ssh;
+mod stop;
+mod up;
 mod wrap;
 
 use std::ffi::OsString;
@@ -33,6 +47,20 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::Run),
+    Up(up::Up),
+    Exec(exec::Exec),
+    Enter(enter::Enter),
+    Cp(cp::Cp),
+    Ps(ps::Ps),
+    Logs(logs::Logs),
+    Port(port::Port),
+    Ssh(ssh::Ssh),
+    SshConfig(ssh::SshConfig),
+    #[command(hide = true)]
+    SshProxy(ssh::SshProxy),
+    Stop(stop::Stop),
+    Inspect(inspect::Inspect),
+    Image(image::ImageArguments),
     Doctor(doctor::Doctor),
     Wrap(wrap::Wrap),
     Unwrap(wrap::Unwrap),
@@ -87,6 +115,19 @@ impl Arguments {
         listen(self.verbose, host.text("RINGFENCE_LOG"))?;
         match self.command {
             Command::Run(command) => command.run(host),
+            Command::Up(command) => command.run(host),
+            Command::Exec(command) => command.run(host),
+            Command::Enter(command) => command.run(host),
+            Command::Cp(command) => command.run(host),
+            Command::Ps(command) => command.run(host),
+            Command::Logs(command) => command.run(host),
+            Command::Port(command) => command.run(host),
+            Command::Ssh(command) => command.run(host),
+            Command::SshConfig(command) => command.run(host),
+            Command::SshProxy(command) => command.run(host),
+            Command::Stop(command) => command.run(host),
+            Command::Inspect(command) => command.run(host),
+            Command::Image(command) => command.run(host),
             Command::Doctor(command) => command.run(host),
             Command::Wrap(command) => command.run(host),
             Command::Unwrap(command) => command.run(),
@@ -103,6 +144,10 @@ impl Command {
     fn form(&self) -> Form {
         Form::asked(match self {
             Command::Run(command) => command.json,
+            Command::Up(command) => command.json,
+            Command::Exec(command) => command.json,
+            Command::Ps(command) => command.json,
+            Command::Inspect(command) => command.json,
             Command::Doctor(command) => command.json,
             Command::Config(command) => command.is_json(),
             Command::Audit(command) => command.json,

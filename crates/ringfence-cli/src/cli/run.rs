@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Args;
 use ringfence::{Command, Engine, ExecutionResult, Host, Plan, Planned, Records, Settings};
 
-use super::flags::PolicyFlags;
+use super::flags::{ContainerFlags, PolicyFlags};
 use crate::answer::{print, print_json};
 use crate::report::{Failure, warn};
 
@@ -37,6 +37,8 @@ pub(crate) struct Run {
     /// The command and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
+    #[command(flatten)]
+    container: ContainerFlags,
     // Last: its heading goes on to whatever follows.
     #[command(flatten)]
     policy: PolicyFlags,
@@ -44,7 +46,7 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
-        let settings = self.policy.settings(host)?;
+        let settings = self.container.settings(&self.policy, host)?;
         let passed = self.passed()?;
         let (program, arguments) = self.command.split_first().expect("clap requires a command");
         let command = Command::new(program).arguments(arguments);
@@ -126,7 +128,7 @@ fn tell(result: &ExecutionResult) {
 }
 
 /// Keeps a record. A run that happened is not undone by a record that could not be written: it is said.
-fn keep(settings: &Settings, command: &Command, result: &ExecutionResult) {
+pub(super) fn keep(settings: &Settings, command: &Command, result: &ExecutionResult) {
     if let Err(error) = Records::keep(settings, command, result) {
         warn(&format!("no record was kept: {}; {}", ringfence::chain(&error), error.hint()));
     }

@@ -51,4 +51,6 @@ transcripts! {
     wrap needs user_namespaces;
     audit;
     doctor needs user_namespaces;
+    sandboxes needs user_namespaces;
+    copying needs user_namespaces;
 }

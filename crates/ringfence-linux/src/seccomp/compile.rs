@@ -37,6 +37,7 @@ const NETLINK_ROUTE: u32 = 0;
 impl Architecture {
     pub(super) const X86_64: Self = Self {
         audit: 0xc000_003e,
+        oci: "SCMP_ARCH_X86_64",
         // The gap in front of the shared numbering, and what came after Linux 6.18. Numbers of x32 (bit 30) are
         // beyond the end, too.
         unknown: &[(337, Some(423)), (470, None)],
@@ -44,6 +45,7 @@ impl Architecture {
     };
     pub(super) const AARCH64: Self = Self {
         audit: 0xc000_00b7,
+        oci: "SCMP_ARCH_AARCH64",
         // As above; arm64 has no calls in the range for architectures, 403 to 423 are of 32-bit kernels.
         unknown: &[(244, Some(259)), (295, Some(423)), (470, None)],
         number: |syscall| syscall.aarch64,

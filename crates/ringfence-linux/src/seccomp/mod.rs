@@ -8,9 +8,12 @@
 //! too: the kernel then runs the filter once for each number, to remember which calls need no filter at all.
 
 mod assemble;
+mod cases;
 mod compile;
 #[cfg(test)]
 mod interpret;
+mod names;
+mod oci;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -19,6 +22,7 @@ use std::io;
 
 use libc::sock_filter;
 
+pub use oci::{nesting_profile, oci_profile};
 pub use table::{Family, Rule, Syscall, families};
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -82,6 +86,8 @@ fn encode(instruction: &sock_filter) -> [u8; 8] {
 struct Architecture {
     /// The kernel's `AUDIT_ARCH_*` (linux/audit.h).
     audit: u32,
+    /// What libseccomp calls it.
+    oci: &'static str,
     /// Ranges of numbers that were no system call when the table was reviewed; the last has no end.
     unknown: &'static [(u32, Option<u32>)],
     number: fn(&Syscall) -> Option<u32>,

@@ -53,16 +53,16 @@ pub enum Rule {
     SocketPair,
 }
 
-const fn both(name: &'static str, x86_64: u32, aarch64: u32) -> Syscall {
+pub(super) const fn both(name: &'static str, x86_64: u32, aarch64: u32) -> Syscall {
     Syscall { name, x86_64: Some(x86_64), aarch64: Some(aarch64) }
 }
 
 /// Calls that are newer than the shared numbering (Linux 5.1) have one number everywhere.
-const fn shared(name: &'static str, number: u32) -> Syscall {
+pub(super) const fn shared(name: &'static str, number: u32) -> Syscall {
     both(name, number, number)
 }
 
-const fn x86(name: &'static str, number: u32) -> Syscall {
+pub(super) const fn x86(name: &'static str, number: u32) -> Syscall {
     Syscall { name, x86_64: Some(number), aarch64: None }
 }
 

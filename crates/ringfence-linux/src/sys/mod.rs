@@ -7,6 +7,7 @@ pub mod attempt;
 pub mod landlock;
 pub mod mount;
 pub mod network;
+pub mod ownership;
 pub mod process;
 pub mod seccomp;
 pub mod signal;

@@ -1,10 +1,11 @@
 //! No isolation of its own: `local` by explicit choice, `outer` because something around us isolates.
 
 use ringfence_core::settings::detect_container;
-use ringfence_core::{Backend as Name, Capabilities, Clause, Defaults, Support};
+use ringfence_core::{Backend as Name, Capabilities, Clause, Defaults, Plan, Support};
 use ringfence_linux::Confinement;
 
-use super::{Backend, Preparation, PrepareError, Question, Site, Unavailable, exec, limits};
+use super::{Backend, Preparation, PrepareError, Processes, Question, Site, Unavailable, exec, limits};
+use crate::Command;
 
 /// A backend that only supervises.
 pub(super) struct Bare {
@@ -34,14 +35,16 @@ impl Backend for Bare {
         }
         Ok(Capabilities { backend: self.name, summary, defaults: Defaults::Waived, support })
     }
+}
 
-    fn prepare(&self, site: &Site<'_>) -> Result<Preparation, PrepareError> {
+impl Processes for Bare {
+    fn prepare(&self, site: &Site<'_>, command: &Command) -> Result<Preparation, PrepareError> {
         let mut variables = site.host.variables.clone();
         let set = &site.plan.policy.env.set;
         variables.extend(set.iter().map(|(name, value)| (name.into(), value.into())));
-        let directory = site.command.starting_directory(site.host, site.workspace);
+        let directory = command.starting_directory(site.host, &site.workspace.source);
         Ok(Preparation {
-            exec: exec(site.command, variables, directory)?,
+            exec: exec(command, variables, directory)?,
             confinement: Confinement::Bare,
             passed: Vec::new(),
             described: Vec::new(),
@@ -49,5 +52,9 @@ impl Backend for Bare {
             own_processes: 1,
             private: None,
         })
+    }
+
+    fn shares_paths(&self, _plan: &Plan) -> bool {
+        true
     }
 }

@@ -8,18 +8,22 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use ringfence_core::policy::Network;
-use ringfence_core::{Backend as Name, Capabilities, Clause, Defaults, Policy, Support};
+use ringfence_core::{Backend as Name, Capabilities, Clause, Defaults, Plan, Policy, Support};
 use ringfence_linux::inside::{self, Inside};
 use ringfence_linux::landlock::{Rules, abi};
 use ringfence_linux::launcher::in_memory;
 use ringfence_linux::seccomp::{Filter, Profile, Sockets};
-use ringfence_linux::{Access, Confinement, Entry, Files, Launch, Launcher, Report, Terminal, View, control};
+use ringfence_linux::{
+    Access, Confinement, Entry, Files, Launch, Launcher, Report, Survivors, Terminal, View, control,
+};
 use rustix::fs::Access as Permission;
 use rustix::net::RecvFlags;
 
 use super::mounted::{self, on_host};
 use super::native::{ipc, no_allowlists};
-use super::{Backend, Freshness, Preparation, PrepareError, Question, Site, Unavailable, apparmor, exec, limits};
+use super::{
+    Backend, Freshness, Preparation, PrepareError, Processes, Question, Site, Unavailable, apparmor, exec, limits,
+};
 use crate::memory::{Memory, Subject};
 use crate::{Command, Host, view};
 
@@ -60,8 +64,10 @@ impl Backend for Bwrap {
         let summary = format!("bubblewrap at {}, {with_landlock}seccomp", program.display());
         Ok(Capabilities { backend: Name::Bwrap, summary, defaults: Defaults::Required, support })
     }
+}
 
-    fn prepare(&self, site: &Site<'_>) -> Result<Preparation, PrepareError> {
+impl Processes for Bwrap {
+    fn prepare(&self, site: &Site<'_>, command: &Command) -> Result<Preparation, PrepareError> {
         let failed = |what: &str| {
             let what = what.to_owned();
             move |source| PrepareError::Host { what, source }
@@ -69,25 +75,25 @@ impl Backend for Bwrap {
         let program = find(site.host, &site.plan.policy)
             .map_err(|unavailable| io::Error::other(unavailable.why))
             .map_err(failed("bubblewrap"))?;
-        let sight = view::build(site.plan, site.host, site.workspace, site.guarded)?;
+        let sight = view::build(site)?;
         let view = mounted::uncovered(sight.view);
         let path = sight.variables.get(OsStr::new("PATH")).cloned().unwrap_or_default();
-        lookup(site.command, &path, &view)?;
+        lookup(command, &path, &view)?;
         let expected = mounted::expectations(&view).map_err(failed("what bubblewrap is to mount"))?;
 
-        let directory = site.workspace.directory_inside(&site.command.starting_directory(site.host, site.workspace));
+        let directory = site.workspace.directory_inside(&command.starting_directory(site.host, &site.workspace.source));
         let network = site.plan.policy.network.clone().unwrap_or(Network::Closed);
         let mut arguments = Arguments::new(&network, &directory);
         for entry in &view.entries {
             arguments.entry(entry, &view).map_err(failed("bubblewrap's arguments"))?;
         }
         arguments.close().map_err(failed("bubblewrap's arguments"))?;
-        let described = arguments.described(&program, &sight.variables, site.command);
+        let described = arguments.described(&program, &sight.variables, command);
         let inside = Inside {
             expected,
             rules: Rules::in_own_root(abi(), view.writable().cloned()),
             highest_descriptor: crate::HIGHEST_DESCRIPTOR,
-            exec: exec(site.command, sight.variables, directory)?,
+            exec: exec(command, sight.variables, directory)?,
         };
         let (command, passed) =
             arguments.command(&program, site.launcher, &inside).map_err(failed("bubblewrap's arguments"))?;
@@ -102,6 +108,10 @@ impl Backend for Bwrap {
             own_processes: 3,
             private: None,
         })
+    }
+
+    fn shares_paths(&self, _plan: &Plan) -> bool {
+        false
     }
 }
 
@@ -319,11 +329,15 @@ fn preflight(program: &Path, question: &Question<'_>) -> Result<(), Unavailable>
         confinement: Confinement::Delegated,
         terminal: Terminal::Detached,
         time: None,
+        survivors: Survivors::End,
         private: None,
     };
     let files = Files { stdio: [None, None, Some(writer)], terminal: None, passed };
     let started = question.launcher.start(&launch, files, None).map_err(|error| unavailable(crate::chain(&error)))?;
-    let report = control::receive(&started.control, RecvFlags::empty()).map_err(failed)?;
+    let mut report = control::receive(&started.control, RecvFlags::empty()).map_err(failed)?;
+    if let Some(Report::Started { .. }) = report {
+        report = control::receive(&started.control, RecvFlags::empty()).map_err(failed)?;
+    }
     match report {
         Some(Report::Ended(ending)) if ending.exit_code == Some(WORKED) => Ok(()),
         report => {

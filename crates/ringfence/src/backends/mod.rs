@@ -3,6 +3,7 @@
 mod apparmor;
 mod bare;
 pub(crate) mod bwrap;
+pub(crate) mod engine;
 pub(crate) mod limits;
 mod mounted;
 mod native;
@@ -11,14 +12,17 @@ mod private;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use ringfence_core::{Backend as Name, Capabilities, Clause, Plan, Policy};
+use futures_util::future::BoxFuture;
+use ringfence_core::{Backend as Name, Capabilities, Clause, Fault, Plan, Policy};
 use ringfence_linux::{Confinement, Exec, Launcher};
 
+use crate::instance::Instance;
+use crate::room::Room;
 use crate::view::{Guarded, ViewError};
 use crate::workspace::ResolvedWorkspace;
-use crate::{Command, Host};
+use crate::{Command, ContainerSpec, Host};
 
 pub(crate) use private::PrivateDirectory;
 
@@ -26,9 +30,46 @@ pub(crate) use private::PrivateDirectory;
 pub(crate) trait Backend: Sync {
     /// What it can hold here. Only the clauses in `question` need an answer: some are costly to find out.
     fn capabilities(&self, question: &Question<'_>) -> Result<Capabilities, Unavailable>;
+}
 
+/// A backend whose sandboxes are process trees of ours.
+pub(crate) trait Processes: Backend {
     /// Turns a plan that it agreed to into what is to be launched.
-    fn prepare(&self, site: &Site<'_>) -> Result<Preparation, PrepareError>;
+    fn prepare(&self, site: &Site<'_>, command: &Command) -> Result<Preparation, PrepareError>;
+
+    /// Whether paths inside are those of the host, wherever the policy would have the workspace.
+    fn shares_paths(&self, plan: &Plan) -> bool;
+}
+
+/// A backend whose sandboxes are made by another program, with our guest as their first process.
+pub(crate) trait Containers: Backend {
+    /// Makes a sandbox for a plan that it agreed to. Whatever it makes is gone again when it fails.
+    fn start<'a>(
+        &'a self,
+        site: &'a Site<'a>,
+        room: &'a Room,
+    ) -> BoxFuture<'a, Result<Box<dyn Instance>, ContainerError>>;
+
+    /// Removes what sandboxes left whose owners were killed. `rooms` is where rooms are.
+    fn sweep<'a>(&'a self, host: &'a Host, rooms: &'a Path) -> BoxFuture<'a, ()>;
+}
+
+/// How a backend makes its sandboxes.
+#[derive(Clone, Copy)]
+pub(crate) enum Means {
+    /// By our own launcher.
+    Processes(&'static dyn Processes),
+    /// By a container engine.
+    Containers(&'static dyn Containers),
+}
+
+impl Means {
+    pub(crate) fn backend(self) -> &'static dyn Backend {
+        match self {
+            Means::Processes(backend) => backend,
+            Means::Containers(backend) => backend,
+        }
+    }
 }
 
 /// What a backend is asked.
@@ -37,6 +78,7 @@ pub(crate) struct Question<'a> {
     pub(crate) launcher: &'a Launcher,
     pub(crate) policy: &'a Policy,
     pub(crate) clauses: BTreeSet<Clause>,
+    pub(crate) container: &'a ContainerSpec,
     pub(crate) freshness: Freshness,
 }
 
@@ -65,7 +107,10 @@ pub(crate) struct Site<'a> {
     pub(crate) launcher: &'a Launcher,
     pub(crate) workspace: &'a ResolvedWorkspace,
     pub(crate) guarded: &'a Guarded,
-    pub(crate) command: &'a Command,
+    /// What only a container engine is told.
+    pub(crate) container: &'a ContainerSpec,
+    /// Programs of ours that are shown inside, at the paths that they have on the host.
+    pub(crate) shown: &'a [PathBuf],
 }
 
 /// A launch, and what must live as long as it does.
@@ -98,6 +143,12 @@ pub enum PrepareError {
         /// Which.
         what: String,
     },
+    /// A word of the command is not text, and the guest takes nothing else.
+    #[error("cannot pass `{word}` to the guest of a sandbox: it is not UTF-8")]
+    NotText {
+        /// Which.
+        word: String,
+    },
     /// Something on the host's side could not be made.
     #[error("cannot prepare {what}")]
     Host {
@@ -121,17 +172,33 @@ pub enum PrepareError {
 }
 
 /// The backend of that name, when this version has it.
-pub(crate) fn get(name: Name) -> Result<&'static dyn Backend, Unavailable> {
+pub(crate) fn get(name: Name) -> Result<Means, Unavailable> {
     match name {
-        Name::Native => Ok(&native::Native),
-        Name::Bwrap => Ok(&bwrap::Bwrap),
-        Name::Outer => Ok(&bare::OUTER),
-        Name::Local => Ok(&bare::LOCAL),
-        Name::Docker | Name::Podman | Name::Kubernetes | Name::E2b => Err(Unavailable {
+        Name::Native => Ok(Means::Processes(&native::Native)),
+        Name::Bwrap => Ok(Means::Processes(&bwrap::Bwrap)),
+        Name::Outer => Ok(Means::Processes(&bare::OUTER)),
+        Name::Local => Ok(Means::Processes(&bare::LOCAL)),
+        Name::Docker => Ok(Means::Containers(&engine::DOCKER)),
+        Name::Podman => Ok(Means::Containers(&engine::PODMAN)),
+        Name::Kubernetes | Name::E2b => Err(Unavailable {
             why: format!("this version of ringfence has no `{name}` backend"),
-            fix: "choose one of native, bwrap, outer, local".to_owned(),
+            fix: "choose one of native, bwrap, docker, podman, outer, local".to_owned(),
         }),
     }
+}
+
+/// A container could not be made.
+#[derive(Debug, thiserror::Error)]
+#[error("{summary}")]
+pub struct ContainerError {
+    /// What was tried, on what, and what came of it.
+    pub summary: String,
+    /// Whose move it is.
+    pub fault: Fault,
+    /// The next things to type.
+    pub hints: Vec<String>,
+    /// Why.
+    pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
 /// The words of an exec as the kernel takes them.

@@ -6,18 +6,20 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use ringfence_core::policy::Network;
-use ringfence_core::{Backend as Name, Capabilities, Clause, Defaults, Policy, Support};
+use ringfence_core::{Backend as Name, Capabilities, Clause, Defaults, Plan, Policy, Support};
 use ringfence_linux::landlock::{ABI_WITH_SCOPES, Rules, abi};
 use ringfence_linux::seccomp::Sockets;
-use ringfence_linux::{Access, Confinement, Entry, Exec, Files, Launch, Launcher, Report, Terminal, View, control};
+use ringfence_linux::{
+    Access, Confinement, Entry, Exec, Files, Launch, Launcher, Report, Survivors, Terminal, View, control,
+};
 use rustix::net::RecvFlags;
 
 use super::{
-    Backend, Freshness, Preparation, PrepareError, PrivateDirectory, Question, Site, Unavailable, apparmor, exec,
-    limits,
+    Backend, Freshness, Preparation, PrepareError, PrivateDirectory, Processes, Question, Site, Unavailable, apparmor,
+    exec, limits,
 };
 use crate::memory::{Memory, Subject};
-use crate::view;
+use crate::{Command, view};
 
 /// The native backend.
 pub(super) struct Native;
@@ -49,17 +51,17 @@ impl Backend for Native {
         };
         Ok(Capabilities { backend: Name::Native, summary, defaults: Defaults::Required, support })
     }
+}
 
-    fn prepare(&self, site: &Site<'_>) -> Result<Preparation, PrepareError> {
-        let sight = view::build(site.plan, site.host, site.workspace, site.guarded)?;
+impl Processes for Native {
+    fn prepare(&self, site: &Site<'_>, command: &Command) -> Result<Preparation, PrepareError> {
+        let sight = view::build(site)?;
         let is_open = matches!(site.plan.policy.network, Some(Network::Open));
-        // The plan's promises say which tier agreed to it: only a namespace can hold this one.
-        let in_namespaces = site.plan.held.get(&Clause::Processes).is_some_and(Support::is_enforced);
-        if in_namespaces {
+        if !self.shares_paths(site.plan) {
             let directory =
-                site.workspace.directory_inside(&site.command.starting_directory(site.host, site.workspace));
+                site.workspace.directory_inside(&command.starting_directory(site.host, &site.workspace.source));
             return Ok(Preparation {
-                exec: exec(site.command, sight.variables, directory)?,
+                exec: exec(command, sight.variables, directory)?,
                 confinement: Confinement::Namespaces {
                     view: sight.view,
                     private_network: !is_open,
@@ -79,9 +81,9 @@ impl Backend for Native {
         variables.insert("TMPDIR".into(), private.path().into());
         // Git gives up on a file that is there and may not be read; in a root of its own it is simply absent.
         variables.insert("GIT_CONFIG_NOSYSTEM".into(), "1".into());
-        let directory = site.command.starting_directory(site.host, site.workspace);
+        let directory = command.starting_directory(site.host, &site.workspace.source);
         Ok(Preparation {
-            exec: exec(site.command, variables, directory)?,
+            exec: exec(command, variables, directory)?,
             confinement: Confinement::Landlock {
                 rules: in_place(&sight.view, private.path()),
                 sockets: if is_open { Sockets::Open } else { Sockets::None },
@@ -92,6 +94,11 @@ impl Backend for Native {
             own_processes: 1,
             private: Some(private),
         })
+    }
+
+    fn shares_paths(&self, plan: &Plan) -> bool {
+        // The plan's promises say which tier agreed to it: only a namespace can hold this one.
+        !plan.held.get(&Clause::Processes).is_some_and(Support::is_enforced)
     }
 }
 
@@ -162,6 +169,7 @@ fn try_namespaces(launcher: &Launcher, landlock_abi: u32) -> Result<(), TrialErr
         confinement: Confinement::Namespaces { view, private_network: true, landlock_abi },
         terminal: Terminal::Detached,
         time: None,
+        survivors: Survivors::End,
         private: None,
     };
     let started = launcher.start(&trial, Files::default(), None).map_err(|error| TrialError::Step {

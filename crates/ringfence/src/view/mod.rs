@@ -20,6 +20,7 @@ use ringfence_linux::{Access, Entry, View};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 
 use crate::Host;
+use crate::backends::Site;
 use crate::workspace::ResolvedWorkspace;
 
 pub(crate) use guarded::Guarded;
@@ -90,13 +91,16 @@ pub(crate) fn guarded(policy: &Policy, workspace: &ResolvedWorkspace) -> Result<
     Guarded::find(policy, workspace)
 }
 
-/// Works out what `plan` lets a command see.
-pub(crate) fn build(
-    plan: &Plan,
-    host: &Host,
-    workspace: &ResolvedWorkspace,
-    guarded: &Guarded,
-) -> Result<Sight, ViewError> {
+/// The steps that guard paths where a view shows the host as `shown` says: mount points that keep what is above a
+/// guarded path in its place, and then the guards.
+pub(crate) fn guards(guarded: &Guarded, shown: &[Entry]) -> Vec<Entry> {
+    let Steps { pins, guards } = guarded.steps(&Names::in_view(shown));
+    pins.into_iter().map(|path| Entry::Pin { path }).chain(guards).collect()
+}
+
+/// Works out what a command sees where `site` says.
+pub(crate) fn build(site: &Site<'_>) -> Result<Sight, ViewError> {
+    let Site { plan, host, workspace, guarded, .. } = *site;
     let policy = &plan.policy;
     // A size of 0 means no bound at all (tmpfs(5)).
     let scratch = policy.limits.tmp.map_or(0, |size| size.bytes()).max(rustix::param::page_size() as u64);
@@ -107,7 +111,7 @@ pub(crate) fn build(
     entries.push(Entry::Scratch { path: home.clone(), size: scratch, mode: 0o700 });
 
     let mut binds: BTreeMap<PathBuf, (PathBuf, Access)> = BTreeMap::new();
-    for path in toolchains::readable(host, &home) {
+    for path in toolchains::readable(host, &home).into_iter().chain(site.shown.iter().cloned()) {
         binds.insert(path.clone(), (path, Access::Read));
     }
     let files = &policy.filesystem;

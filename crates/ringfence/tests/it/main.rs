@@ -1,5 +1,7 @@
 //! The library as a program uses it: real sandboxes, an asynchronous caller, and a launcher that is not its own.
 
+mod sandboxes;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;

@@ -1,0 +1,238 @@
+//! `ringfence cp`.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use ringfence::{Code, ExitStatus, FileType, Host, Name, Sandbox, SessionError, Transferred};
+
+use super::attach::{Named, block_on};
+use crate::report::{Failure, warn};
+
+const EXAMPLES: &str = "\
+Examples:
+  ringfence cp model.bin demo:data/
+  ringfence cp demo:/tmp/report .
+  echo hello | ringfence cp - demo:hello.txt
+A path on this side with a colon is written ./a:b.";
+
+/// Copies files and directories into a sandbox and out of it.
+///
+/// Either SRC or DST is NAME:PATH; a relative PATH starts at the workspace inside. What exists as a directory is copied
+/// into, as cp(1) does, and `-` is standard input or output. Modes are kept.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Cp {
+    /// From where.
+    #[arg(value_name = "SRC", value_hint = clap::ValueHint::AnyPath)]
+    from: OsString,
+    /// To where.
+    #[arg(value_name = "DST", value_hint = clap::ValueHint::AnyPath)]
+    to: OsString,
+}
+
+/// One end of a copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum End {
+    /// A path on this side.
+    Here(PathBuf),
+    /// A path in a sandbox.
+    Inside { name: String, path: String },
+    /// Standard input or output.
+    Stream,
+}
+
+impl From<&OsStr> for End {
+    fn from(word: &OsStr) -> End {
+        if word == "-" {
+            return End::Stream;
+        }
+        match word.to_str().and_then(|text| text.split_once(':')) {
+            Some((name, path)) if Name::new(name).is_ok() => {
+                End::Inside { name: name.to_owned(), path: path.to_owned() }
+            }
+            _ => End::Here(word.into()),
+        }
+    }
+}
+
+impl Cp {
+    pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
+        let (from, to) = (End::from(self.from.as_os_str()), End::from(self.to.as_os_str()));
+        block_on(async {
+            let done = match (from, to) {
+                (End::Inside { .. }, End::Inside { .. }) => {
+                    return Err(Failure::usage(
+                        "both sides name a sandbox, and files are copied between one and this side",
+                        "in two steps, by way of this side; a path here with a colon is written ./a:b",
+                    ));
+                }
+                (End::Inside { name, path }, to) => Copy::with(name, &host).await?.outward(&path, &to).await?,
+                (from, End::Inside { name, path }) => Copy::with(name, &host).await?.inward(&from, &path).await?,
+                _ => {
+                    return Err(Failure::usage(
+                        "neither side names a sandbox",
+                        "ringfence cp SRC NAME:DST, or ringfence cp NAME:SRC DST; `ringfence ps` lists the names",
+                    ));
+                }
+            };
+            Ok(told(&done).code().into())
+        })
+    }
+}
+
+/// A copy under way.
+struct Copy {
+    sandbox: Sandbox,
+    named: Named,
+}
+
+impl Copy {
+    async fn with(name: String, host: &Host) -> Result<Copy, Failure> {
+        let named = Named { name };
+        Ok(Copy { sandbox: named.attach(host).await?, named })
+    }
+
+    async fn inward(&self, from: &End, to: &str) -> Result<Transferred, Failure> {
+        let files = self.sandbox.files();
+        let destination = self.inside(to);
+        let failed = |error| self.named.failed(error);
+        let End::Here(from) = from else {
+            let is_directory = self.kind(&destination).await? == Some(FileType::Directory);
+            if is_directory || to.ends_with('/') {
+                return Err(self.wrong(to, "it is a directory, and standard input has no name", "name a file in it"));
+            }
+            files.write_from(&destination, &mut tokio::io::stdin()).await.map_err(failed)?;
+            return Ok(Transferred::default());
+        };
+        let metadata = from.metadata().map_err(|error| {
+            Failure::usage(format!("cannot read `{}`: {error}", from.display()), "name a file that exists")
+        })?;
+        let destination = match self.kind(&destination).await? {
+            Some(FileType::Directory) => join(&destination, from),
+            Some(_) if metadata.is_dir() => {
+                return Err(self.wrong(to, "it is a file, and a directory is to be copied there", "remove it first"));
+            }
+            None if to.ends_with('/') && !metadata.is_dir() => {
+                let fix = format!("make it first: ringfence exec {} -- mkdir -p {to}", self.named.name);
+                return Err(self.wrong(to, "there is no such directory", &fix));
+            }
+            _ => destination,
+        };
+        let bar = bar(metadata.is_file().then_some(metadata.len()));
+        let done = files.upload(from, &destination, |bytes| bar.set_position(bytes)).await;
+        bar.finish_and_clear();
+        done.map_err(failed)
+    }
+
+    async fn outward(&self, from: &str, to: &End) -> Result<Transferred, Failure> {
+        let files = self.sandbox.files();
+        let source = self.inside(from);
+        let failed = |error| self.named.failed(error);
+        let End::Here(to) = to else {
+            match files.read_to(&source, &mut tokio::io::stdout()).await {
+                Err(SessionError::Local { source, .. }) if source.kind() == std::io::ErrorKind::BrokenPipe => {}
+                done => drop(done.map_err(failed)?),
+            }
+            return Ok(Transferred::default());
+        };
+        let entry = files.stat(&source).await.map_err(failed)?;
+        let is_directory = fs_err::metadata(to).is_ok_and(|metadata| metadata.is_dir());
+        let ends_with_slash = to.as_os_str().as_encoded_bytes().ends_with(b"/");
+        let destination = match is_directory {
+            true => join_here(to, Path::new(&source)),
+            false if ends_with_slash && entry.kind != FileType::Directory => {
+                let fix = format!("make it first: mkdir -p {}", to.display());
+                return Err(self.wrong(&to.to_string_lossy(), "there is no such directory", &fix));
+            }
+            false => to.clone(),
+        };
+        let length = (entry.kind == FileType::File).then(|| u64::try_from(entry.size).unwrap_or(0));
+        let bar = bar(length);
+        let done = files.download(&source, &destination, |bytes| bar.set_position(bytes)).await;
+        bar.finish_and_clear();
+        done.map_err(failed)
+    }
+
+    /// The absolute form of a path inside.
+    fn inside(&self, path: &str) -> String {
+        if path.starts_with('~') {
+            return path.to_owned();
+        }
+        self.sandbox.record().workspace_inside.join(path).to_string_lossy().into_owned()
+    }
+
+    /// What lies at a path inside; nothing when there is nothing.
+    async fn kind(&self, path: &str) -> Result<Option<FileType>, Failure> {
+        match self.sandbox.files().stat(path).await {
+            Ok(entry) => Ok(Some(entry.kind)),
+            Err(error) if error.code() == Some(Code::NotFound) => Ok(None),
+            Err(error) => Err(self.named.failed(error)),
+        }
+    }
+
+    fn wrong(&self, path: &str, why: &str, fix: &str) -> Failure {
+        Failure::usage(format!("cannot copy to `{path}`: {why}"), fix)
+    }
+}
+
+/// Where something is put in a directory that is there: under its own name; what `DIR/.` stands for has none.
+fn join(directory: &str, from: &Path) -> String {
+    join_here(Path::new(directory), from).to_string_lossy().into_owned()
+}
+
+fn join_here(directory: &Path, from: &Path) -> PathBuf {
+    let is_contents = from.as_os_str().as_encoded_bytes().ends_with(b"/.") || from == Path::new(".");
+    match from.file_name().filter(|_| !is_contents) {
+        Some(name) => directory.join(name),
+        None => directory.to_path_buf(),
+    }
+}
+
+/// A bar on a terminal, and nothing elsewhere.
+fn bar(length: Option<u64>) -> ProgressBar {
+    let (bar, template) = match length {
+        Some(length) => (ProgressBar::new(length), "{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left"),
+        None => (ProgressBar::new_spinner(), "{spinner} {bytes}, {bytes_per_sec}"),
+    };
+    bar.with_style(ProgressStyle::with_template(template).expect("the template is fixed text"))
+}
+
+/// Tells what was not copied.
+fn told(done: &Transferred) -> ExitStatus {
+    for left_out in &done.left_out {
+        warn(&format!("`{}` was not copied: {}", left_out.name, left_out.why));
+    }
+    let more = done.left_out_count.saturating_sub(done.left_out.len() as u64);
+    if more > 0 {
+        warn(&format!("{more} more were not copied"));
+    }
+    if done.left_out_count == 0 { ExitStatus::Code(0) } else { ExitStatus::Broken }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_before_a_colon_names_a_sandbox_if_it_can() {
+        let inside = |name: &str, path: &str| End::Inside { name: name.into(), path: path.into() };
+        assert_eq!(End::from(OsStr::new("demo:a:b")), inside("demo", "a:b"));
+        assert_eq!(End::from(OsStr::new("demo:")), inside("demo", ""));
+        assert_eq!(End::from(OsStr::new("-")), End::Stream);
+        for here in ["a", "./a:b", "/a:b", "C:b", ":b", "../a:b", "a/b:c"] {
+            assert_eq!(End::from(OsStr::new(here)), End::Here(here.into()), "{here}");
+        }
+    }
+
+    #[test]
+    fn a_directory_takes_a_file_under_its_own_name() {
+        assert_eq!(join("/w", Path::new("/a/b")), "/w/b");
+        assert_eq!(join("/w", Path::new("b/")), "/w/b");
+        assert_eq!(join("/w", Path::new("b/.")), "/w");
+        assert_eq!(join("/w", Path::new(".")), "/w");
+        assert_eq!(join("/w", Path::new("..")), "/w");
+    }
+}

@@ -1,0 +1,144 @@
+//! `ringfence exec`.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use ringfence::policy::Span;
+use ringfence::{Command, Ended, ExecutionResult, ExitStatus, Host, PtySize, Sandbox, Settings, Streams};
+use ringfence_core::settings::Config;
+
+use super::attach::{Named, block_on};
+use super::flags::Variable;
+use super::run::keep;
+use crate::answer::print_json;
+use crate::report::{Failure, warn};
+
+const EXAMPLES: &str = "\
+Examples:
+  ringfence exec demo -- make test
+  ringfence exec demo --tty -- vim README.md
+  tar c src | ringfence exec demo -- tar x";
+
+/// Runs one command in a sandbox that is up.
+///
+/// Without --json it is transparent: standard streams, signals and exit code are the command's own. Exit codes of
+/// ringfence itself are those of `ringfence run`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Exec {
+    #[command(flatten)]
+    sandbox: Named,
+    /// Gives the command a terminal of its own.
+    #[arg(short, long, conflicts_with = "json")]
+    tty: bool,
+    /// Ends the command after this long: 30s, 2m.
+    #[arg(long, value_name = "TIME")]
+    time: Option<Span>,
+    /// Passes a variable on, or sets it; repeatable.
+    #[arg(long, value_name = "NAME[=VALUE]")]
+    env: Vec<Variable>,
+    /// Starts in DIR inside, instead of the workspace.
+    #[arg(short = 'C', long, value_name = "DIR")]
+    directory: Option<String>,
+    /// Captures the output and prints a result object.
+    #[arg(long)]
+    pub(super) json: bool,
+    /// The command and its arguments.
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+impl Exec {
+    pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
+        let settings = self.settings(host)?;
+        block_on(async {
+            let sandbox = self.sandbox.attach(&settings.host).await?;
+            let exec = self.exec(&sandbox, &settings);
+            let time = exec.time;
+            let (result, status) = if self.json {
+                let result = sandbox.capture(exec).await.map_err(|error| self.sandbox.failed(error))?;
+                print_json(&result)?;
+                (result, ExitStatus::Code(0))
+            } else {
+                let ended = attach(&sandbox, exec).await.map_err(|error| self.sandbox.failed(error))?;
+                tell(&ended, time);
+                (sandbox.result_of(ended), status(&ended))
+            };
+            self.record(&settings, &result);
+            Ok(status.code().into())
+        })
+    }
+
+    /// The settings that a record is kept by. The variables are in them, so that no record shows their values.
+    fn settings(&self, host: Host) -> Result<Settings, Failure> {
+        let mut config = Config::default();
+        self.env.iter().for_each(|variable| variable.apply(&mut config.env));
+        Ok(Settings::load(host, Vec::new(), config)?)
+    }
+
+    fn exec(&self, sandbox: &Sandbox, settings: &Settings) -> ringfence::Exec {
+        let (program, arguments) = self.command.split_first().expect("clap requires a command");
+        let mut exec = ringfence::Exec::new(program).arguments(arguments);
+        for variable in &self.env {
+            match variable {
+                Variable::Set(name, value) => exec = exec.variable(name, value),
+                Variable::Pass(name) => match settings.host.text(name) {
+                    Some(value) => exec = exec.variable(name, value),
+                    None => warn(&format!("the variable {name} is not set, or is no text: it is not passed on")),
+                },
+            }
+        }
+        if let Some(directory) = &self.directory {
+            let inside = sandbox.record().workspace_inside.join(directory);
+            exec = exec.directory(inside.to_string_lossy());
+        }
+        let limit = sandbox.record().limits.time;
+        if let Some(time) = self.time.or(limit) {
+            exec = exec.time(time.duration());
+        }
+        if self.tty { on_terminal(exec, &settings.host) } else { exec }
+    }
+
+    fn record(&self, settings: &Settings, result: &ExecutionResult) {
+        let (program, arguments) = self.command.split_first().expect("clap requires a command");
+        keep(settings, &Command::new(program).arguments(arguments), result);
+    }
+}
+
+/// Gives a command a terminal like the caller's.
+pub(super) fn on_terminal(exec: ringfence::Exec, host: &Host) -> ringfence::Exec {
+    let exec = exec.terminal(PtySize { cols: 80, rows: 24 });
+    match host.text("TERM") {
+        Some(terminal) => exec.variable("TERM", terminal),
+        None => exec,
+    }
+}
+
+/// Runs a command with our own streams. Whatever happens, the terminal is left as it was.
+pub(super) async fn attach(sandbox: &Sandbox, exec: ringfence::Exec) -> Result<Ended, ringfence::SessionError> {
+    if let (true, Ok(mode)) = (exec.terminal.is_some(), rustix::termios::tcgetattr(rustix::stdio::stdin())) {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            let now = rustix::termios::OptionalActions::Now;
+            let _ = rustix::termios::tcsetattr(rustix::stdio::stdin(), now, &mode); // it may be gone
+            before(panic);
+        }));
+    }
+    ringfence::attached(sandbox, exec, Streams::of_this_process()).await
+}
+
+/// What to exit with when a command ended so.
+pub(super) fn status(ended: &Ended) -> ExitStatus {
+    match (ended.timed_out, ended.exit_code, ended.signal) {
+        (true, ..) => ExitStatus::Deadline,
+        (false, Some(code), _) => ExitStatus::Code(code as u8),
+        (false, None, signal) => ExitStatus::Signal(signal.unwrap_or(9) as u8),
+    }
+}
+
+fn tell(ended: &Ended, time: Option<Duration>) {
+    if let (true, Some(time)) = (ended.timed_out, time) {
+        warn(&format!("the deadline of {} s passed: every process of the command was ended", time.as_secs_f64()));
+    }
+}

@@ -1,0 +1,102 @@
+//! `ringfence image`.
+#![expect(clippy::print_stderr, reason = "standard error is the conversation")]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use ringfence::{Backend, ContainerError, Host, chain, images};
+
+use super::attach::block_on;
+use super::flags::ENGINES;
+use crate::answer::print;
+use crate::report::Failure;
+
+/// What the default image of `ringfence up --container` is made by.
+const CONTAINERFILE: &str = include_str!("../../../../images/dev/Containerfile");
+
+const EXAMPLES: &str = "\
+Examples:
+  ringfence image build
+  ringfence image build --file Containerfile --tag localhost/mine:latest";
+
+/// Makes the images that containers are made from.
+#[derive(Debug, Args)]
+pub(crate) struct ImageArguments {
+    #[command(subcommand)]
+    command: ImageCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ImageCommand {
+    Build(Build),
+}
+
+/// Builds the default image of `ringfence up --container`, or another one, and prints its name.
+///
+/// The default is made from Debian's packages alone: zsh, git, python3 and openssh-server, for a user `dev`. Nothing but
+/// the Containerfile is sent to the engine.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+struct Build {
+    /// What the image is called.
+    #[arg(long, value_name = "NAME", default_value = images::OWN_IMAGE)]
+    tag: String,
+    /// Another Containerfile.
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// The engine that builds it: podman, or else docker.
+    #[arg(long, value_name = "BACKEND", value_parser = engine)]
+    backend: Option<Backend>,
+}
+
+fn engine(text: &str) -> Result<Backend, &'static str> {
+    ENGINES.into_iter().find(|engine| engine.name() == text).ok_or("it is podman or docker")
+}
+
+impl ImageArguments {
+    pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
+        let ImageCommand::Build(build) = self.command;
+        build.run(&host)
+    }
+}
+
+impl Build {
+    fn run(self, host: &Host) -> Result<ExitCode, Failure> {
+        let text = match &self.file {
+            Some(path) => &fs_err::read_to_string(path).map_err(|error| {
+                Failure::usage(format!("cannot read the Containerfile: {error}"), "--file FILE, or leave it out")
+            })?,
+            None => CONTAINERFILE,
+        };
+        block_on(self.build(host, text))?;
+        print(&format!("{}\n", self.tag))?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Has it built by the engine that is named, or by the first that says anything to it.
+    async fn build(&self, host: &Host, text: &str) -> Result<(), Failure> {
+        let engines = self.backend.map_or_else(|| ENGINES.to_vec(), |backend| vec![backend]);
+        let mut errors = Vec::new();
+        for backend in engines {
+            let mut has_begun = false;
+            let mut tell = |line: &str| {
+                has_begun = true;
+                eprintln!("{line}");
+            };
+            match images::build(host, backend, text, &self.tag, &mut tell).await {
+                Ok(()) => return Ok(()),
+                Err(error) if has_begun => return Err(failed(&[error])),
+                Err(error) => errors.push(error),
+            }
+        }
+        Err(failed(&errors))
+    }
+}
+
+fn failed(errors: &[ContainerError]) -> Failure {
+    let messages: Vec<String> = errors.iter().map(|error| chain(error)).collect();
+    let hints = errors.iter().flat_map(|error| error.hints.clone());
+    let fault = errors.last().map_or(ringfence::Fault::Host, |error| error.fault);
+    Failure::of(messages.join("; "), hints, fault)
+}

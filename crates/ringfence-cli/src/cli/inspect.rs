@@ -1,0 +1,92 @@
+//! `ringfence inspect`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use ringfence::{Host, ListedProcess, Record};
+use serde::Serialize;
+
+use super::attach::{Named, block_on, plain};
+use crate::answer::{print, print_json};
+use crate::report::Failure;
+
+/// Shows what a sandbox is, what holds, and what runs in it.
+#[derive(Debug, Args)]
+pub(crate) struct Inspect {
+    #[command(flatten)]
+    sandbox: Named,
+    /// Prints JSON.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// All that is known of a sandbox.
+#[derive(Debug, Serialize)]
+struct Inspected<'a> {
+    #[serde(flatten)]
+    record: &'a Record,
+    processes: Vec<Process>,
+}
+
+/// A command that runs. Its variables are not shown: they may be secrets.
+#[derive(Debug, Serialize)]
+struct Process {
+    pid: u32,
+    command: Vec<String>,
+    directory: Option<String>,
+    tag: Option<String>,
+}
+
+impl From<ListedProcess> for Process {
+    fn from(listed: ListedProcess) -> Process {
+        let ListedProcess { config, pid, tag } = listed;
+        let command = std::iter::once(config.cmd).chain(config.args).collect();
+        Process { pid, command, directory: config.cwd, tag }
+    }
+}
+
+impl Inspect {
+    pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
+        block_on(async {
+            let sandbox = self.sandbox.attach(&host).await?;
+            let listed = sandbox.processes().await.map_err(|error| self.sandbox.failed(error))?;
+            let processes = listed.into_iter().map(Process::from).collect();
+            let inspected = Inspected { record: sandbox.record(), processes };
+            if self.json {
+                print_json(&inspected)?
+            } else {
+                print(&described(&inspected))?
+            }
+            Ok(ExitCode::SUCCESS)
+        })
+    }
+}
+
+fn described(inspected: &Inspected<'_>) -> String {
+    let Inspected { record, processes } = inspected;
+    let mut text = String::new();
+    let mut line = |key: &str, value: &str| text.push_str(&format!("{:<11} {}\n", format!("{key}:"), plain(value)));
+    line("name", record.name.as_str());
+    line("backend", record.backend.name());
+    line("because", &record.chosen_because);
+    line("started", &record.started);
+    line("ends", record.ends.as_deref().unwrap_or("when it is stopped"));
+    line("kept by", &format!("process {}", record.owner.pid));
+    line("network", &record.network);
+    line("workspace", &record.workspace.to_string_lossy());
+    line("inside", &record.workspace_inside.to_string_lossy());
+    if let Some(container) = &record.container {
+        line("container", &container.name);
+        line("image", &container.image);
+        line("user", &container.user);
+    }
+    text.push_str("held:\n");
+    for (clause, by) in &record.held {
+        text.push_str(&format!("  {:<14} {}\n", clause.name(), plain(by)));
+    }
+    text.push_str(if processes.is_empty() { "processes: none\n" } else { "processes:\n" });
+    for process in processes {
+        text.push_str(&format!("  {:>7}  {}\n", process.pid, plain(&process.command.join(" "))));
+    }
+    text
+}

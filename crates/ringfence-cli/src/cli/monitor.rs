@@ -1,0 +1,166 @@
+//! The process that keeps a sandbox: it starts it, answers its caller, and waits for the end.
+
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::pin::pin;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use ringfence::{Engine, Preset, Record, Sandbox, Settings, Spec, ssh};
+use serde::{Deserialize, Serialize};
+use tokio::net::unix::pipe;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::attach::block_on;
+use super::fetch::fetch;
+use crate::report::{Failure, Told};
+
+/// How long a start that nobody wants any more may take: only what was started can be stopped.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What a monitor tells its caller.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Answer {
+    /// The sandbox is up.
+    Ready {
+        /// What is written down of it.
+        record: Box<Record>,
+        /// Whether it was not before.
+        is_new: bool,
+    },
+    /// It is not.
+    Failed(Told),
+}
+
+/// Starts what is asked for, and keeps it.
+pub(super) fn run(asked: impl FnOnce() -> Result<(Settings, Spec), Failure>) -> ExitCode {
+    // No terminal's signals are meant for it. It fails only where that is so already, setsid(2).
+    let _ = rustix::process::setsid();
+    let kept = asked().and_then(|(mut settings, spec)| {
+        settings.is_monitor = true;
+        block_on(keep(&Engine::in_this_process(settings), spec))
+    });
+    match kept {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            let _ = tell(&Answer::Failed(failure.into())); // then nobody wants to know
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn keep(engine: &Engine, spec: Spec) -> Result<(), Failure> {
+    let cannot = |error: io::Error| Failure::failed(format!("cannot listen for signals: {error}"), "ringfence doctor");
+    let mut ends = Ends::listen().map_err(cannot)?;
+    let mut starting = pin!(start(engine, spec));
+    let sandbox = tokio::select! {
+        started = &mut starting => started?,
+        () = ends.unwanted() => {
+            if let Ok(Ok(sandbox)) = tokio::time::timeout(PATIENCE, starting).await && is_ours(&sandbox) {
+                sandbox.stop().await?;
+            }
+            return Ok(());
+        }
+    };
+    let is_new = is_ours(&sandbox);
+    let listener = if is_new && is_for_people(&sandbox) { ssh::listen(&sandbox).await.ok() } else { None };
+    let told = tell(&Answer::Ready { record: Box::new(sandbox.record().clone()), is_new });
+    if !is_new {
+        return Ok(());
+    }
+    if told.is_ok() {
+        let_go(&sandbox.log());
+        let host = &engine.settings().host;
+        let carried = async {
+            match listener {
+                Some(listener) => ssh::serve(&sandbox, host, listener).await,
+                None => std::future::pending().await,
+            }
+        };
+        let has_ended = tokio::select! {
+            () = sandbox.ended() => true,
+            () = ends.signalled() => false,
+            () = carried => false,
+        };
+        ssh::forget(host, &sandbox.record().name);
+        if has_ended {
+            return Ok(());
+        }
+    }
+    if let Err(error) = sandbox.stop().await {
+        tracing::error!(error = ringfence::chain(&error), "the sandbox was not stopped");
+    }
+    Ok(())
+}
+
+/// Whether a sandbox is one that people work in, so that a port of the host leads to its sshd.
+fn is_for_people(sandbox: &Sandbox) -> bool {
+    sandbox.record().container.as_ref().is_some_and(|container| container.spec.preset == Preset::Dev)
+}
+
+async fn start(engine: &Engine, mut spec: Spec) -> Result<Sandbox, Failure> {
+    fetch(engine.settings(), &mut spec).await?;
+    Ok(engine.start(spec).await?)
+}
+
+/// Whether it is this process that keeps a sandbox.
+fn is_ours(sandbox: &Sandbox) -> bool {
+    u32::try_from(sandbox.record().owner.pid).is_ok_and(|pid| pid == std::process::id())
+}
+
+/// What ends a monitor.
+struct Ends {
+    signals: [Signal; 3],
+    /// Its caller's end of this is open as long as it waits.
+    caller: pipe::Receiver,
+}
+
+impl Ends {
+    fn listen() -> io::Result<Ends> {
+        let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
+        let [terminate, interrupt, hang_up] = kinds.map(signal);
+        let caller = pipe::Receiver::from_owned_fd(rustix::stdio::stdin().try_clone_to_owned()?)?;
+        Ok(Ends { signals: [terminate?, interrupt?, hang_up?], caller })
+    }
+
+    async fn signalled(&mut self) {
+        let [terminate, interrupt, hang_up] = &mut self.signals;
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            _ = hang_up.recv() => {}
+        }
+    }
+
+    /// A signal, or the end of the caller.
+    async fn unwanted(&mut self) {
+        let [terminate, interrupt, hang_up] = &mut self.signals;
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            _ = hang_up.recv() => {}
+            _ = self.caller.readable() => {} // it never says anything
+        }
+    }
+}
+
+fn tell(answer: &Answer) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer(&mut out, answer)?;
+    out.write_all(b"\n")?;
+    out.flush()
+}
+
+/// Lets go of all that belongs to the caller: its directory and its streams. What is still to be said goes to the log.
+fn let_go(log: &Path) {
+    // Each may fail without harm: the sandbox stays all the same.
+    let _ = std::env::set_current_dir("/");
+    if let Ok(null) = fs_err::OpenOptions::new().read(true).write(true).open("/dev/null") {
+        let _ = rustix::stdio::dup2_stdin(null.as_fd());
+        let _ = rustix::stdio::dup2_stdout(null.as_fd());
+        let log = fs_err::OpenOptions::new().append(true).open(log);
+        let _ = rustix::stdio::dup2_stderr(log.as_ref().map_or(null.as_fd(), AsFd::as_fd));
+    }
+}

@@ -1,0 +1,115 @@
+//! `ringfence port`.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use clap::Args;
+use ringfence::{Host, SessionError};
+use tokio::net::TcpListener;
+
+use super::attach::{Named, block_on};
+use crate::answer::print;
+use crate::report::{Failure, warn};
+
+const EXAMPLES: &str = "\
+Examples:
+  ringfence port demo 8080
+  ringfence port demo 0:8080
+  ringfence port demo 8080 --to 127.0.0.1:3000";
+
+/// Forwards a port of this machine's loopback to a port inside a sandbox, until Ctrl-C.
+///
+/// It works with a closed network, too: the bytes go through the guest. The address is printed.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Port {
+    #[command(flatten)]
+    sandbox: Named,
+    /// The port inside, and the one here if that is another; 0 is any that is free.
+    #[arg(value_name = "[LOCAL:]PORT")]
+    ports: Pair,
+    /// The address here.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    to: Option<SocketAddr>,
+}
+
+/// A port here and a port inside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Pair {
+    local: Option<u16>,
+    inside: u16,
+}
+
+impl FromStr for Pair {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Pair, String> {
+        let (local, inside) = match text.rsplit_once(':') {
+            Some((local, inside)) => (Some(local), inside),
+            None => (None, text),
+        };
+        let port = |text: &str| text.parse::<u16>().map_err(|_| format!("`{text}` is not a port, from 1 to 65535"));
+        match (local.map(port).transpose()?, port(inside)?) {
+            (_, 0) => Err("the port inside cannot be 0".to_owned()),
+            (local, inside) => Ok(Pair { local, inside }),
+        }
+    }
+}
+
+impl Port {
+    pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
+        let address = self.address()?;
+        block_on(async {
+            let sandbox = self.sandbox.attach(&host).await?;
+            let inside = self.ports.inside;
+            let listener = TcpListener::bind(address).await.map_err(|error| {
+                let hint = format!("take one that is free: ringfence port {} 0:{inside}", self.sandbox.name);
+                Failure::failed(format!("cannot listen on {address}: {error}"), hint)
+            })?;
+            let bound = listener.local_addr().unwrap_or(address);
+            match sandbox.ports().connect(inside).await {
+                Ok(_) => {}
+                Err(SessionError::PortClosed { .. }) => warn(&format!("nothing listens on port {inside} inside yet")),
+                Err(error) => return Err(self.sandbox.failed(error)),
+            }
+            print(&format!("{bound}\n"))?;
+            let ports = sandbox.ports();
+            tokio::select! {
+                forwarded = ports.forward(listener, inside) => forwarded.map_err(|error| {
+                    Failure::failed(format!("cannot accept connections on {bound}: {error}"), "ringfence ps")
+                })?,
+                () = sandbox.ended() => warn(&format!("the sandbox `{}` has ended", self.sandbox.name)),
+            }
+            Ok(ExitCode::SUCCESS)
+        })
+    }
+
+    fn address(&self) -> Result<SocketAddr, Failure> {
+        match (self.to, self.ports.local) {
+            (Some(_), Some(_)) => {
+                Err(Failure::usage("the port here is given twice, by --to and before the colon", "leave one out"))
+            }
+            (Some(to), None) if !to.ip().is_loopback() => Err(Failure::usage(
+                format!("`{to}` is not an address of the loopback: others could reach the sandbox there"),
+                format!("--to 127.0.0.1:{}", to.port()),
+            )),
+            (Some(to), None) => Ok(to),
+            (None, local) => Ok(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), local.unwrap_or(self.ports.inside))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_one_or_two_numbers() {
+        assert_eq!("8080".parse(), Ok(Pair { local: None, inside: 8080 }));
+        assert_eq!("0:8080".parse(), Ok(Pair { local: Some(0), inside: 8080 }));
+        for wrong in ["", "0", "x", "1:0", "65536", "1:2:3", "-1"] {
+            assert!(wrong.parse::<Pair>().is_err(), "{wrong}");
+        }
+    }
+}

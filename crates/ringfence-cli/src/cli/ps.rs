@@ -1,0 +1,153 @@
+//! `ringfence ps`.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use jiff::Timestamp;
+use ringfence::{Host, Record, Sandbox};
+use serde::Serialize;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::attach::{block_on, plain};
+use crate::answer::{print, print_json};
+use crate::report::Failure;
+
+/// How long a guest may take to say that it is well.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Lists the sandboxes that are up.
+#[derive(Debug, Args)]
+pub(crate) struct Ps {
+    /// Prints JSON.
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Prints names alone, for completions.
+    #[arg(long, hide = true)]
+    names: bool,
+}
+
+/// A sandbox, and how it is.
+#[derive(Debug, Serialize)]
+struct Listed {
+    #[serde(flatten)]
+    record: Record,
+    status: Status,
+}
+
+/// How a sandbox is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Status {
+    /// Its guest answers.
+    Up,
+    /// Its guest does not.
+    Silent,
+}
+
+impl Ps {
+    pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
+        if self.names {
+            let names = Sandbox::list(&host)?.into_iter().map(|record| format!("{}\n", record.name));
+            print(&names.collect::<String>())?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Sandbox::sweep(&host)?;
+        let records = Sandbox::list(&host)?;
+        let listed = block_on(async { Ok(look(&host, records).await) })?;
+        if self.json {
+            print_json(&listed)?
+        } else {
+            print(&table(&listed, Timestamp::now()))?
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Asks all of them at once how they are.
+async fn look(host: &Host, records: Vec<Record>) -> Vec<Listed> {
+    let mut looking = JoinSet::new();
+    for record in records {
+        let host = host.clone();
+        looking.spawn(async move {
+            let answered = async {
+                match Sandbox::attach(&host, record.name.as_str()).await {
+                    Ok(sandbox) => sandbox.health().await.is_ok(),
+                    Err(_) => false,
+                }
+            };
+            let is_up = timeout(PATIENCE, answered).await.unwrap_or(false);
+            Listed { record, status: if is_up { Status::Up } else { Status::Silent } }
+        });
+    }
+    let mut listed = looking.join_all().await;
+    listed.sort_by(|one, other| one.record.name.cmp(&other.record.name));
+    listed
+}
+
+fn table(listed: &[Listed], now: Timestamp) -> String {
+    let head = ["NAME", "BACKEND", "STATUS", "STARTED", "LEASE", "NETWORK", "WORKSPACE"].map(str::to_owned);
+    let rows = listed.iter().map(|Listed { record, status }| {
+        let status = match status {
+            Status::Up => "up",
+            Status::Silent => "silent",
+        };
+        [
+            record.name.to_string(),
+            record.backend.to_string(),
+            status.to_owned(),
+            span(&record.started, now).map_or_else(|| "?".to_owned(), |span| format!("{span} ago")),
+            record.ends.as_ref().map_or_else(|| "-".to_owned(), |ends| left(ends, now)),
+            plain(&record.network),
+            plain(&record.workspace.to_string_lossy()),
+        ]
+    });
+    let rows: Vec<_> = std::iter::once(head).chain(rows).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; 7] = std::array::from_fn(width);
+    let line = |row: &[String; 7]| {
+        let cells: String = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}  ")).collect();
+        format!("{}\n", cells.trim_end())
+    };
+    rows.iter().map(line).collect()
+}
+
+/// How much of a lease is left.
+fn left(ends: &str, now: Timestamp) -> String {
+    span(ends, now).map_or_else(|| "?".to_owned(), |span| format!("{span} left"))
+}
+
+/// How far a time is from now, in its largest unit.
+fn span(time: &str, now: Timestamp) -> Option<String> {
+    let seconds = time.parse::<Timestamp>().ok()?.as_second().abs_diff(now.as_second());
+    Some(match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m", seconds / 60),
+        3600..86400 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86400),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_told_in_its_largest_unit() {
+        let now: Timestamp = "2030-01-02T00:00:00Z".parse().unwrap();
+        let check = |time: &str, expected: &str| assert_eq!(span(time, now).as_deref(), Some(expected), "{time}");
+        check("2030-01-02T00:00:00Z", "0s");
+        check("2030-01-01T23:59:01Z", "59s");
+        check("2030-01-01T23:00:01Z", "59m");
+        check("2030-01-02T08:00:00Z", "8h");
+        check("2029-12-01T00:00:00Z", "32d");
+        assert_eq!(span("yesterday", now), None);
+    }
+
+    #[test]
+    fn without_a_sandbox_there_is_a_head_alone() {
+        let now = Timestamp::UNIX_EPOCH;
+        assert_eq!(table(&[], now), "NAME  BACKEND  STATUS  STARTED  LEASE  NETWORK  WORKSPACE\n");
+    }
+}

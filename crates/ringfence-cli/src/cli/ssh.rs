@@ -1,0 +1,149 @@
+//! `ringfence ssh`, `ringfence ssh-config` and `ringfence ssh-proxy`.
+
+use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use clap::Args;
+use ringfence::ssh::{self, Access, SshError};
+use ringfence::{Host, chain};
+use tokio::io::{AsyncWriteExt, copy, split, stdin, stdout};
+
+use super::attach::{Named, block_on};
+use crate::answer::print;
+use crate::report::{Failure, warn};
+
+const SSH_EXAMPLES: &str = "\
+Examples:
+  ringfence ssh demo
+  ringfence ssh demo -- 'cd workspace && make test'";
+
+/// Enters a sandbox that is up by ssh, with the keys of the ssh-agent or of ~/.ssh.
+///
+/// An sshd is started inside when it is first needed, as the sandbox's own user. It is reached through the guest, so
+/// that it works with a closed network, too. Its key is known to ssh from then on.
+#[derive(Debug, Args)]
+#[command(after_help = SSH_EXAMPLES)]
+pub(crate) struct Ssh {
+    #[command(flatten)]
+    sandbox: Named,
+    /// Lets programs inside use the ssh-agent as long as this session lasts.
+    #[arg(short = 'A', long)]
+    forward_agent: bool,
+    /// What the shell inside runs, in ssh's way: all words in one line.
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+const CONFIG_EXAMPLES: &str = "\
+Examples:
+  ringfence ssh-config demo >> ~/.ssh/config
+  mkdir -p ~/.ssh/config.d && ringfence ssh-config demo
+  rsync -a src/ ringfence-demo:src/";
+
+/// Prints how ssh, scp, sftp, rsync and editors reach a sandbox that is up, as ssh_config(5).
+///
+/// Where ~/.ssh/config.d exists, it is written there, too, until the sandbox stops; `Include config.d/*` in
+/// ~/.ssh/config makes use of it.
+#[derive(Debug, Args)]
+#[command(after_help = CONFIG_EXAMPLES)]
+pub(crate) struct SshConfig {
+    #[command(flatten)]
+    sandbox: Named,
+}
+
+/// Connects standard input and output to the sshd of a sandbox, for ssh's ProxyCommand.
+#[derive(Debug, Args)]
+pub(crate) struct SshProxy {
+    #[command(flatten)]
+    sandbox: Named,
+}
+
+impl Ssh {
+    pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
+        let access = prepare(&self.sandbox, &host)?;
+        let program = own_program()?;
+        let configuration = access.write_configuration(&program).map_err(|error| failed(&error, &self.sandbox))?;
+        if let Err(error) = access.write_alias(&host, &program) {
+            warn(&chain(&error)); // this session does without
+        }
+        let mut command = Command::new("ssh");
+        command.arg("-F").arg(configuration);
+        if self.forward_agent {
+            command.arg("-A");
+        }
+        command.arg(access.alias()).arg("--").args(&self.command);
+        let error = command.exec();
+        Err(match error.kind() {
+            ErrorKind::NotFound => Failure::unavailable(
+                "there is no ssh on this machine",
+                [
+                    "install it: apt install openssh-client".to_owned(),
+                    format!("without ssh: ringfence enter {}", self.sandbox.name),
+                ],
+            ),
+            _ => Failure::failed(format!("cannot execute `ssh`: {error}"), "look at it: command -V ssh"),
+        })
+    }
+}
+
+impl SshConfig {
+    pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
+        let access = prepare(&self.sandbox, &host)?;
+        let program = own_program()?;
+        let stanza = access.stanza(&program).map_err(|error| failed(&error, &self.sandbox))?;
+        access.write_alias(&host, &program).map_err(|error| failed(&error, &self.sandbox))?;
+        print(&stanza)?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl SshProxy {
+    pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
+        block_on(async {
+            let sandbox = self.sandbox.attach(&host).await?;
+            // The keys of now are let in, not only those of when the server was started.
+            ssh::prepare(&sandbox, &host).await.map_err(|error| failed(&error, &self.sandbox))?;
+            let inside = ssh::connect(&sandbox, &host).await.map_err(|error| failed(&error, &self.sandbox))?;
+            let (mut from_inside, mut to_inside) = split(inside);
+            let sent = async {
+                // Whichever end breaks off, the other hears of it.
+                let _ = copy(&mut stdin(), &mut to_inside).await;
+                let _ = to_inside.shutdown().await;
+                std::future::pending::<()>().await;
+            };
+            let heard = async {
+                let mut out = stdout();
+                let _ = copy(&mut from_inside, &mut out).await; // see above
+                let _ = out.flush().await;
+            };
+            tokio::select! {
+                () = sent => {}
+                () = heard => {} // what the server said last has been passed on
+            }
+            Ok(ExitCode::SUCCESS)
+        })
+    }
+}
+
+fn prepare(sandbox: &Named, host: &Host) -> Result<Access, Failure> {
+    block_on(async {
+        let attached = sandbox.attach(host).await?;
+        ssh::prepare(&attached, host).await.map_err(|error| failed(&error, sandbox))
+    })
+}
+
+fn failed(error: &SshError, sandbox: &Named) -> Failure {
+    match error {
+        SshError::Session(error) => Failure::of_session(error, &sandbox.name),
+        error => Failure::of(chain(error), error.hints(), error.fault()),
+    }
+}
+
+/// Where this program is: ssh calls it again.
+fn own_program() -> Result<PathBuf, Failure> {
+    std::env::current_exe()
+        .map_err(|error| Failure::failed(format!("cannot find this program: {error}"), "call it by its full path"))
+}

@@ -1,0 +1,67 @@
+//! `ringfence stop`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use ringfence::{Host, Record, Sandbox};
+use tokio::task::JoinSet;
+
+use super::attach::block_on;
+use crate::answer::{Form, print};
+use crate::report::{Failure, warn};
+
+/// Ends sandboxes, and waits until nothing of them is left.
+#[derive(Debug, Args)]
+pub(crate) struct Stop {
+    /// Which; `ringfence ps` lists them.
+    #[arg(id = "sandboxes", value_name = "NAME", required_unless_present = "all")]
+    names: Vec<String>,
+    /// All that were started by `ringfence up`.
+    #[arg(long, conflicts_with = "sandboxes")]
+    all: bool,
+}
+
+impl Stop {
+    pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
+        let names = if self.all { all(&host)? } else { self.names };
+        let failures = block_on(async { Ok(stop(&host, names).await) })?;
+        let mut code = ExitCode::SUCCESS;
+        for failure in failures {
+            code = failure.tell(Form::Text);
+        }
+        Ok(code)
+    }
+}
+
+/// The names of all sandboxes that `ringfence up` started.
+fn all(host: &Host) -> Result<Vec<String>, Failure> {
+    let (kept, used): (Vec<Record>, Vec<Record>) =
+        Sandbox::list(host)?.into_iter().partition(|record| record.owner.is_monitor);
+    for Record { name, owner, .. } in used {
+        warn(&format!("`{name}` belongs to the program with process id {}, and is left alone", owner.pid));
+    }
+    Ok(kept.into_iter().map(|record| record.name.to_string()).collect())
+}
+
+/// Stops all of them at once, tells which have ended, and returns what is to be said of the others.
+async fn stop(host: &Host, names: Vec<String>) -> Vec<Failure> {
+    let mut stopping = JoinSet::new();
+    for name in names {
+        let host = host.clone();
+        stopping.spawn(async move {
+            let stopped = match Sandbox::attach(&host, &name).await {
+                Ok(sandbox) => sandbox.stop().await,
+                Err(error) => Err(error),
+            };
+            stopped.map(|()| name)
+        });
+    }
+    let mut failures = Vec::new();
+    while let Some(stopped) = stopping.join_next().await {
+        match stopped.expect("stopping does not panic, and nobody aborts it") {
+            Ok(name) => failures.extend(print(&format!("stopped {name}\n")).err()),
+            Err(error) => failures.push(error.into()),
+        }
+    }
+    failures
+}

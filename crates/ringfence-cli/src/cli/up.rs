@@ -1,0 +1,238 @@
+//! `ringfence up`.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode, Stdio};
+
+use clap::Args;
+use ringfence::policy::Span;
+use ringfence::{Clause, Existing, Host, Name, Record, Settings, Spec};
+
+use super::attach::plain;
+use super::flags::{ContainerFlags, PolicyFlags};
+use super::monitor::{self, Answer};
+use crate::answer::{print, print_json};
+use crate::report::Failure;
+
+const EXAMPLES: &str = "\
+Examples:
+  ringfence up
+  ringfence up demo --backend podman --image debian:stable --lease 8h
+  ringfence up --container";
+
+/// The longest answer of a monitor.
+const LONGEST_ANSWER: u64 = 4 << 20;
+
+/// Starts a sandbox that stays, and says how to enter it.
+///
+/// It is called NAME, or as its workspace's directory, and stays until `ringfence stop`, the end of its lease, or a
+/// reboot. One of that name that is what is asked for is used again; one that differs is an error unless --replace is
+/// given.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Up {
+    /// What it is called: a-z, 0-9, `-`, `_` and `.`.
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+    /// How long it may stay: 30m, 8h.
+    #[arg(long, value_name = "TIME")]
+    lease: Option<Span>,
+    /// Stops the sandbox of that name first, if there is one.
+    #[arg(long)]
+    replace: bool,
+    /// Prints what is written down of it as JSON.
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Keeps the sandbox; its caller waits for the answer on standard output.
+    #[arg(long, hide = true)]
+    monitor: bool,
+    #[command(flatten)]
+    container: ContainerFlags,
+    // Last: its heading goes on to whatever follows.
+    #[command(flatten)]
+    policy: PolicyFlags,
+}
+
+impl Up {
+    pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
+        if self.monitor {
+            return Ok(monitor::run(|| called()?.asked(host)));
+        }
+        match ask()? {
+            Answer::Failed(told) => Err(told.into()),
+            Answer::Ready { record, .. } if self.json => {
+                print_json(&record)?;
+                Ok(ExitCode::SUCCESS)
+            }
+            Answer::Ready { record, is_new } => {
+                print(&welcome(&record, is_new))?;
+                Ok(ExitCode::SUCCESS)
+            }
+        }
+    }
+
+    /// What is asked for.
+    fn asked(self, host: Host) -> Result<(Settings, Spec), Failure> {
+        let settings = self.container.settings(&self.policy, host)?;
+        let name = self.name.unwrap_or_else(|| default_name(&settings).to_string());
+        let spec = Spec {
+            name: Some(name),
+            policy: settings.policy.clone(),
+            lease: self.lease.map(|lease| lease.duration()),
+            existing: if self.replace { Existing::Replace } else { Existing::Reuse },
+            container: settings.container.clone(),
+        };
+        Ok((settings, spec))
+    }
+}
+
+/// The name of the workspace's directory.
+fn default_name(settings: &Settings) -> Name {
+    let host = &settings.host;
+    match &settings.policy.filesystem.workspace {
+        Some(workspace) => Name::of_directory(&host.absolute(&workspace.source)),
+        None => Name::of_directory(&host.directory),
+    }
+}
+
+/// Starts this very command again as a monitor, and waits for its answer. When this process ends before it has one,
+/// the monitor ends, too: its input does.
+fn ask() -> Result<Answer, Failure> {
+    let failed = |what: &str, error: std::io::Error| {
+        Failure::failed(format!("cannot {what} the process that keeps the sandbox: {error}"), "ringfence doctor")
+    };
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("ringfence").args(["up", "--monitor"]).args(words.iter().filter(|word| is_verbose(word)));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut monitor = command.spawn().map_err(|error| failed("start", error))?;
+    let mut caller = monitor.stdin.take().expect("it was asked for");
+    let answers = monitor.stdout.take().expect("it was asked for");
+    // Not as its arguments: it lives long, and everybody on the host can read those.
+    words::send(&words, &mut caller).map_err(|error| failed("tell", error))?;
+    let mut line = String::new();
+    let heard = BufReader::new(answers.take(LONGEST_ANSWER)).read_line(&mut line);
+    heard.map_err(|error| failed("hear of", error))?;
+    drop(caller);
+    if let Ok(answer) = serde_json::from_str(&line) {
+        return Ok(answer);
+    }
+    let status = monitor.wait().map_err(|error| failed("wait for", error))?;
+    Err(Failure::failed(
+        format!("the process that keeps the sandbox ended before it was up: {status}"),
+        "`ringfence -vv up` tells more; `ringfence doctor` shows what works here",
+    ))
+}
+
+/// Whether a word asks to be told more, which is heard before any other.
+fn is_verbose(word: &OsStr) -> bool {
+    word == "--verbose"
+        || word
+            .to_str()
+            .and_then(|word| word.strip_prefix('-'))
+            .is_some_and(|flags| !flags.is_empty() && flags.bytes().all(|flag| flag == b'v'))
+}
+
+/// What the caller of this monitor was called with.
+fn called() -> Result<Up, Failure> {
+    let bug = || Failure::usage("a monitor is told by its caller what to keep, and was not", "ringfence up");
+    let words = words::receive(&mut std::io::stdin().lock()).map_err(|_| bug())?;
+    match super::parse(words)?.command {
+        super::Command::Up(up) => Ok(up),
+        _ => Err(bug()),
+    }
+}
+
+/// What whoever started it wants to know.
+fn welcome(record: &Record, is_new: bool) -> String {
+    let Record { name, backend, workspace, workspace_inside, network, .. } = record;
+    let up = if is_new { "is up" } else { "was up already, as asked for" };
+    let mut lines = vec![format!("sandbox `{name}` {up}, on {backend}")];
+    if let Some(why) = record.held.get(&Clause::Filesystem).and_then(|by| by.strip_prefix("absent: ")) {
+        lines.push(format!("  isolation  none: {}", plain(why)));
+    }
+    lines.push(match network.as_str() {
+        "closed" => "  network    closed: nothing outside can be reached".to_owned(),
+        "host" => {
+            let closed = if record.container.is_some() { "; --net closed closes it" } else { "" };
+            format!("  network    the host's own: all that this machine reaches, and itself, can be reached{closed}")
+        }
+        "open" => "  network    open: all that this machine reaches can be reached".to_owned(),
+        network => format!("  network    {}", plain(network)),
+    });
+    let (outside, inside) = (plain(&workspace.to_string_lossy()), plain(&workspace_inside.to_string_lossy()));
+    lines.push(match outside == inside {
+        true => format!("  workspace  {outside}"),
+        false => format!("  workspace  {outside}, inside at {inside}"),
+    });
+    if let Some(container) = &record.container {
+        lines.push(format!("  image      {}, as user {}", plain(&container.image), plain(&container.user)));
+    }
+    if let Some(ends) = &record.ends {
+        let seconds = ends.split('.').next().unwrap_or(ends).trim_end_matches('Z');
+        lines.push(format!("  lease      until {}Z", plain(seconds)));
+    }
+    lines.push(format!("enter it:  ringfence enter {name}"));
+    lines.push(format!("run in it: ringfence exec {name} -- COMMAND"));
+    lines.push(format!("end it:    ringfence stop {name}"));
+    lines.join("\n") + "\n"
+}
+
+/// Words on their way through a pipe: their number, then each, all ended by NUL.
+mod words {
+    use std::ffi::OsString;
+    use std::io::{self, BufRead, Write};
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+    pub(super) fn send(words: &[OsString], to: &mut impl Write) -> io::Result<()> {
+        let mut bytes = format!("{}\0", words.len()).into_bytes();
+        for word in words {
+            bytes.extend_from_slice(word.as_bytes());
+            bytes.push(0);
+        }
+        to.write_all(&bytes)
+    }
+
+    pub(super) fn receive(from: &mut impl BufRead) -> io::Result<Vec<OsString>> {
+        let count = String::from_utf8(one(from)?).ok().and_then(|count| count.parse::<usize>().ok());
+        let count = count.ok_or(io::ErrorKind::InvalidData)?;
+        (0..count).map(|_| one(from).map(OsString::from_vec)).collect()
+    }
+
+    fn one(from: &mut impl BufRead) -> io::Result<Vec<u8>> {
+        let mut word = Vec::new();
+        from.read_until(0, &mut word)?;
+        match word.pop() {
+            Some(0) => Ok(word),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStringExt;
+
+    use super::*;
+
+    #[test]
+    fn words_arrive_as_they_were_sent_or_not_at_all() {
+        let sent = [OsString::from("up"), OsString::new(), OsString::from_vec(vec![0xff, b'x'])];
+        let mut bytes = Vec::new();
+        words::send(&sent, &mut bytes).unwrap();
+        assert_eq!(words::receive(&mut bytes.as_slice()).unwrap(), sent);
+        bytes.pop();
+        assert!(words::receive(&mut bytes.as_slice()).is_err());
+        assert!(words::receive(&mut b"".as_slice()).is_err());
+    }
+
+    #[test]
+    fn a_monitor_says_as_much_as_its_caller() {
+        for (word, expected) in
+            [("-v", true), ("-vv", true), ("--verbose", true), ("-", false), ("-C", false), ("v", false)]
+        {
+            assert_eq!(is_verbose(OsStr::new(word)), expected, "{word}");
+        }
+    }
+}

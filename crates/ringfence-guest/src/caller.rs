@@ -1,0 +1,92 @@
+//! Who calls: the token that proves that one may, and the user that commands run as.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use hyper::header::AUTHORIZATION;
+use hyper::{HeaderMap, StatusCode};
+use ringfence_proto::code::{Code, Failure};
+use ringfence_proto::{header, signature};
+
+use crate::connect::{Reply, refused};
+use crate::user::{self, User};
+
+/// What a caller must know; nothing, where the socket itself is private.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Token(Option<String>);
+
+impl Token {
+    /// The one that a file holds.
+    pub(crate) fn new(text: &str) -> Token {
+        Token(Some(text.trim_end_matches(['\r', '\n']).to_owned()))
+    }
+
+    /// Its text, which signatures are made with.
+    pub(crate) fn text(&self) -> Option<&str> {
+        self.0.as_deref()
+    }
+
+    /// Whether a request shows it.
+    pub(crate) fn is_shown(&self, headers: &HeaderMap) -> bool {
+        let Some(token) = &self.0 else { return true };
+        let given = headers.get(header::TOKEN).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        signature::agree(given, token)
+    }
+
+    /// The reply to a request that does not show it.
+    pub(crate) fn refusal(&self, headers: &HeaderMap) -> Option<Reply> {
+        (!self.is_shown(headers)).then(|| {
+            let message = format!("the header `{}` is missing or not this sandbox's", header::TOKEN);
+            refused(StatusCode::UNAUTHORIZED, message)
+        })
+    }
+}
+
+/// The user that a request names, with `Authorization: Basic` and no password; the sandbox's own when it names none.
+pub(crate) fn user(headers: &HeaderMap) -> Result<User, Failure> {
+    let Some(value) = headers.get(AUTHORIZATION) else { return Ok(user::current()) };
+    let name = basic(value.as_bytes()).ok_or_else(|| {
+        Failure::new(Code::Unauthenticated, "the header `authorization` does not name a user with `Basic`")
+    })?;
+    user::named(&name)
+}
+
+fn basic(value: &[u8]) -> Option<String> {
+    let (scheme, credentials) = value.split_at_checked(6)?;
+    if !scheme.eq_ignore_ascii_case(b"basic ") {
+        return None;
+    }
+    let credentials = String::from_utf8(STANDARD.decode(credentials.trim_ascii()).ok()?).ok()?;
+    credentials.split_once(':').map(|(name, _)| name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_is_named_with_basic_and_no_password() {
+        assert_eq!(basic(b"Basic dXNlcjo="), Some("user".to_owned()));
+        assert_eq!(basic(b"basic cm9vdDo="), Some("root".to_owned()));
+        for wrong in
+            [&b""[..], b"Basic", b"Bearer dXNlcjo=", b"Basic !", b"Basic dXNlcg==", b"\xff\xff\xff\xff\xff\xff"]
+        {
+            assert_eq!(basic(wrong), None);
+        }
+    }
+
+    #[test]
+    fn a_token_is_compared_whole() {
+        let token = Token::new("secret\n");
+        let headers = |value: &'static str| {
+            HeaderMap::from_iter([(
+                header::TOKEN.parse::<hyper::header::HeaderName>().unwrap(),
+                value.parse().unwrap(),
+            )])
+        };
+        assert!(token.is_shown(&headers("secret")));
+        assert!(!token.is_shown(&headers("secre")));
+        assert!(!token.is_shown(&headers("")));
+        assert!(!token.is_shown(&HeaderMap::new()));
+        assert!(Token::default().is_shown(&HeaderMap::new()));
+    }
+}

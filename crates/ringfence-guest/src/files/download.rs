@@ -1,0 +1,125 @@
+//! `GET /files`.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::AsRawFd as _;
+use std::path::Path;
+
+use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, VARY};
+use hyper::{HeaderMap, Response};
+use ringfence_proto::code::{Code, Failure};
+use ringfence_proto::content;
+use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
+
+use super::gzip::{self, Deflating};
+use crate::connect::{Reply, full};
+use crate::filesystem::blocking;
+use crate::filesystem::path::{failure, resolve};
+use crate::query::Query;
+use crate::slices::{SLICE, Source, sending};
+use crate::user::User;
+
+/// Answers with the bytes of a file.
+pub(super) async fn download(query: &Query, user: &User, headers: &HeaderMap) -> Result<Reply, Failure> {
+    let path = resolve(query.get("path").unwrap_or_default(), user)?;
+    let opened = blocking(move || Opened::open(&path)).await?;
+    let mut reply = if gzip::is_accepted(headers) { compressed(opened)? } else { plain(opened) };
+    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content::OCTETS));
+    reply.headers_mut().insert(VARY, HeaderValue::from_static("accept-encoding"));
+    Ok(reply)
+}
+
+fn plain(opened: Opened) -> Reply {
+    let Opened { first, length, rest } = opened;
+    let mut reply = Response::new(match rest {
+        Some(rest) => sending(first, rest),
+        None => full(first.into()),
+    });
+    if let Some(length) = length {
+        reply.headers_mut().insert(CONTENT_LENGTH, length.into());
+    }
+    reply
+}
+
+fn compressed(opened: Opened) -> Result<Reply, Failure> {
+    let Opened { first, rest, .. } = opened;
+    let source = Deflating::new(&first, rest)
+        .map_err(|error| Failure::new(Code::Internal, format!("cannot compress: {error}")))?;
+    let mut reply = Response::new(sending(Vec::new(), source));
+    reply.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    Ok(reply)
+}
+
+/// A file of which the first slice was read.
+struct Opened {
+    first: Vec<u8>,
+    /// How long it is in all, where that can be told.
+    length: Option<u64>,
+    rest: Option<Rest>,
+}
+
+impl Opened {
+    fn open(path: &Path) -> Result<Opened, Failure> {
+        let mut file = open(path)?;
+        let failed = |error: io::Error| failure("read", path, &error);
+        let size = file.metadata().map_err(failed)?.len();
+        let mut first = Vec::new();
+        let read = (&mut file).take(SLICE as u64).read_to_end(&mut first).map_err(failed)? as u64;
+        if read < SLICE as u64 {
+            // All there is, whatever the kernel says of its size: nothing for /proc, a page for /sys.
+            return Ok(Opened { first, length: Some(read), rest: None });
+        }
+        let (length, left) = if size >= read { (Some(size), size - read) } else { (None, u64::MAX) };
+        Ok(Opened { first, length, rest: Some(Rest { file, left, exact: length.is_some() }) })
+    }
+}
+
+/// Opens a regular file. Nothing else is opened at all: a FIFO would wait, a device may do something.
+fn open(path: &Path) -> Result<File, Failure> {
+    let found = match openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(found) => found,
+        Err(rustix::io::Errno::NOENT) => {
+            return Err(Failure::new(Code::NotFound, format!("path '{}' does not exist", path.display())));
+        }
+        Err(error) => return Err(failure("read", path, &error.into())),
+    };
+    let failed = |error: rustix::io::Errno| failure("read", path, &error.into());
+    refuse_unless_regular(path, fstat(&found).map_err(failed)?.st_mode)?;
+    let reached = format!("/proc/self/fd/{}", found.as_raw_fd());
+    Ok(openat(CWD, reached, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?.into())
+}
+
+/// Refuses what has no bytes of its own.
+pub(super) fn refuse_unless_regular(path: &Path, mode: u32) -> Result<(), Failure> {
+    let what = match FileType::from_raw_mode(mode) {
+        FileType::RegularFile => return Ok(()),
+        FileType::Directory => "is a directory",
+        _ => "is not a regular file",
+    };
+    Err(Failure::new(Code::InvalidArgument, format!("path '{}' {what}", path.display())))
+}
+
+/// What is left of a file.
+struct Rest {
+    file: File,
+    left: u64,
+    /// Whether its length was promised.
+    exact: bool,
+}
+
+impl Source for Rest {
+    fn fill(&mut self, slice: &mut Vec<u8>) -> io::Result<()> {
+        let read = (&mut self.file).take(self.left.min(SLICE as u64)).read_to_end(slice)? as u64;
+        if read == 0 && self.exact && self.left > 0 {
+            return Err(io::Error::other("the file became shorter while it was sent"));
+        }
+        self.left -= read;
+        Ok(())
+    }
+}
+
+impl Source for Option<Rest> {
+    fn fill(&mut self, slice: &mut Vec<u8>) -> io::Result<()> {
+        self.as_mut().map_or(Ok(()), |rest| rest.fill(slice))
+    }
+}

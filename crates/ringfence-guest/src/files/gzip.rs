@@ -1,0 +1,190 @@
+//! Files that are sent compressed.
+
+use std::io::{self, Write as _};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf as _, Bytes};
+use flate2::Compression;
+use flate2::write::{GzEncoder, MultiGzDecoder};
+use futures_util::Stream;
+use hyper::HeaderMap;
+use hyper::header::{ACCEPT_ENCODING, CONTENT_ENCODING};
+use ringfence_proto::code::{Code, Failure};
+
+use crate::slices::Source;
+
+/// Deflate makes at most 1032 bytes of one, so what one step yields is bounded, whatever was sent.
+const STEP: usize = 1 << 10;
+
+/// Whether the client takes compressed bytes.
+pub(super) fn is_accepted(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(ACCEPT_ENCODING).into_iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|choice| {
+        let (coding, weight) = choice.split_once(';').unwrap_or((choice, "q=1"));
+        let weight = weight.trim().strip_prefix("q=").and_then(|text| text.parse::<f32>().ok());
+        coding.trim().eq_ignore_ascii_case("gzip") && weight.is_none_or(|weight| weight > 0.0)
+    })
+}
+
+/// Whether the client sends compressed bytes.
+pub(super) fn is_sent(headers: &HeaderMap) -> Result<bool, Failure> {
+    let Some(value) = headers.get(CONTENT_ENCODING) else { return Ok(false) };
+    match value.to_str().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
+        "" | "identity" => Ok(false),
+        "gzip" => Ok(true),
+        other => {
+            let message = format!("the content encoding `{other}` is not understood; send `gzip`, or none");
+            Err(Failure::new(Code::InvalidArgument, message))
+        }
+    }
+}
+
+/// A source, compressed.
+pub(super) struct Deflating<S> {
+    source: S,
+    encoder: Option<GzEncoder<Vec<u8>>>,
+    slice: Vec<u8>,
+}
+
+impl<S: Source> Deflating<S> {
+    /// Compresses a source, after what was read of it already.
+    pub(super) fn new(first: &[u8], source: S) -> io::Result<Deflating<S>> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(first)?;
+        Ok(Deflating { source, encoder: Some(encoder), slice: Vec::new() })
+    }
+}
+
+impl<S: Source> Source for Deflating<S> {
+    fn fill(&mut self, slice: &mut Vec<u8>) -> io::Result<()> {
+        // An encoder may keep what it was given; an empty slice would be taken for the end.
+        while slice.is_empty() {
+            let Some(mut encoder) = self.encoder.take() else { return Ok(()) };
+            self.slice.clear();
+            self.source.fill(&mut self.slice)?;
+            if self.slice.is_empty() {
+                slice.append(&mut encoder.finish()?);
+                return Ok(());
+            }
+            encoder.write_all(&self.slice)?;
+            slice.append(encoder.get_mut());
+            self.encoder = Some(encoder);
+        }
+        Ok(())
+    }
+}
+
+/// A stream of compressed bytes, as what they were.
+pub(super) struct Inflating<S> {
+    stream: S,
+    compressed: Bytes,
+    decoder: Option<MultiGzDecoder<Vec<u8>>>,
+}
+
+impl<S> Inflating<S> {
+    /// Decompresses a stream.
+    pub(super) fn new(stream: S) -> Inflating<S> {
+        Inflating { stream, compressed: Bytes::new(), decoder: Some(MultiGzDecoder::new(Vec::new())) }
+    }
+}
+
+impl<S: Stream<Item = io::Result<Bytes>> + Unpin> Stream for Inflating<S> {
+    type Item = io::Result<Bytes>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+        loop {
+            let this = &mut *self;
+            let Some(decoder) = &mut this.decoder else { return Poll::Ready(None) };
+            if this.compressed.is_empty() {
+                match ready!(Pin::new(&mut this.stream).poll_next(context)) {
+                    Some(bytes) => this.compressed = bytes?,
+                    None => {
+                        let rest = this.decoder.take().map(MultiGzDecoder::finish).transpose()?.unwrap_or_default();
+                        return Poll::Ready((!rest.is_empty()).then(|| Ok(rest.into())));
+                    }
+                }
+                continue;
+            }
+            let step = this.compressed.len().min(STEP);
+            decoder.write_all(&this.compressed[..step])?;
+            this.compressed.advance(step);
+            if !decoder.get_ref().is_empty() {
+                return Poll::Ready(Some(Ok(std::mem::take(decoder.get_mut()).into())));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+
+    use super::*;
+
+    struct Text(Vec<&'static [u8]>);
+
+    impl Source for Text {
+        fn fill(&mut self, slice: &mut Vec<u8>) -> io::Result<()> {
+            slice.extend_from_slice(self.0.pop().unwrap_or_default());
+            Ok(())
+        }
+    }
+
+    fn compressed() -> Vec<u8> {
+        let mut source = Deflating::new(b"first ", Text(vec![b"third", b"second "])).expect("compresses");
+        let mut all = Vec::new();
+        loop {
+            let mut slice = Vec::new();
+            source.fill(&mut slice).expect("compresses");
+            if slice.is_empty() {
+                return all;
+            }
+            all.extend(slice);
+        }
+    }
+
+    async fn inflated(bytes: &[u8]) -> io::Result<Vec<u8>> {
+        let pieces: Vec<_> = bytes.chunks(7).map(|piece| Ok(Bytes::copy_from_slice(piece))).collect();
+        Inflating::new(stream::iter(pieces)).map_ok(|bytes| bytes.to_vec()).try_concat().await
+    }
+
+    #[tokio::test]
+    async fn what_was_compressed_comes_back() {
+        assert_eq!(inflated(&compressed()).await.expect("decompresses"), b"first second third");
+    }
+
+    #[tokio::test]
+    async fn a_truncated_or_damaged_stream_is_an_error() {
+        let good = compressed();
+        assert!(inflated(&good[..good.len() - 3]).await.is_err());
+        assert!(inflated(b"this is not compressed").await.is_err());
+        assert!(inflated(b"").await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_bomb_is_opened_in_small_steps() {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+        encoder.write_all(&vec![0; 64 << 20]).expect("compresses");
+        let bomb = Bytes::from(encoder.finish().expect("compresses"));
+        let mut stream = Inflating::new(stream::iter([Ok(bomb)]));
+        let mut total = 0;
+        while let Some(bytes) = stream.next().await {
+            let length = bytes.expect("decompresses").len();
+            assert!(length < 2 << 20, "a step of {length} bytes");
+            total += length;
+        }
+        assert_eq!(total, 64 << 20);
+    }
+
+    #[test]
+    fn what_a_client_accepts_is_in_its_headers() {
+        let accepts =
+            |text: &str| is_accepted(&HeaderMap::from_iter([(ACCEPT_ENCODING, text.parse().expect("is text"))]));
+        assert!(accepts("gzip"));
+        assert!(accepts("br, GZIP;q=0.5"));
+        assert!(!accepts("gzip;q=0, identity"));
+        assert!(!accepts("br"));
+        assert!(!is_accepted(&HeaderMap::new()));
+    }
+}

@@ -1,0 +1,132 @@
+//! `GET` and `POST /files`: the bytes of a file, out and in.
+
+mod download;
+mod form;
+mod gzip;
+mod upload;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use hyper::body::Incoming;
+use hyper::{HeaderMap, Method, Request, StatusCode};
+use ringfence_proto::code::{Code, Failure};
+use ringfence_proto::header;
+use ringfence_proto::signature::{Purpose, agree, sign};
+
+use crate::caller::{self, Token};
+use crate::connect::{Reply, refused};
+use crate::query::Query;
+use crate::slices::{discard, incoming};
+use crate::user::{self, User};
+
+/// Answers a request for the bytes of a file.
+pub(crate) async fn serve(request: Request<Incoming>, token: &Token) -> Reply {
+    let purpose = match *request.method() {
+        Method::GET => Purpose::Read,
+        Method::POST => Purpose::Write,
+        _ => return refused(StatusCode::METHOD_NOT_ALLOWED, "files are read with GET and written with POST"),
+    };
+    let checked = Query::of(request.uri()).and_then(|query| {
+        authorize(&query, request.headers(), token, purpose)?;
+        let user = user(&query, request.headers())?;
+        Ok((query, user))
+    });
+    let answer = match (checked, purpose) {
+        (Err(failure), _) => {
+            discard(incoming(request.into_body())).await;
+            Err(failure)
+        }
+        (Ok((query, user)), Purpose::Read) => download::download(&query, &user, request.headers()).await,
+        (Ok((query, user)), Purpose::Write) => upload::upload(&query, user, request).await,
+    };
+    answer.unwrap_or_else(|failure| failed(&failure))
+}
+
+/// The reply to a request for files that failed: a status that clients know, and words.
+pub(crate) fn failed(failure: &Failure) -> Reply {
+    let status = match failure.code {
+        // As envd says that a disk is full.
+        Code::ResourceExhausted => StatusCode::INSUFFICIENT_STORAGE,
+        code => StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
+    };
+    refused(status, failure.message.as_str())
+}
+
+/// The user that a request names in its query, else in its headers.
+pub(crate) fn user(query: &Query, headers: &HeaderMap) -> Result<User, Failure> {
+    match query.get("username") {
+        Some(name) if !name.is_empty() => user::named(name),
+        _ => caller::user(headers),
+    }
+}
+
+/// Checks that the caller knows the token, or was given a URL that is signed with it. The messages are envd's.
+fn authorize(query: &Query, headers: &HeaderMap, token: &Token, purpose: Purpose) -> Result<(), Failure> {
+    let Some(secret) = token.text() else { return Ok(()) };
+    let denied = |message: &str| Err(Failure::new(Code::Unauthenticated, message));
+    if headers.get(header::TOKEN).is_some_and(|value| !value.is_empty()) {
+        let message = "access token present in header but does not match";
+        return if token.is_shown(headers) { Ok(()) } else { denied(message) };
+    }
+    let Some(signature) = query.get("signature") else { return denied("missing signature query parameter") };
+    let expiration = match query.get("signature_expiration").map(str::parse::<i64>) {
+        None => None,
+        Some(Ok(expiration)) => Some(expiration),
+        Some(Err(_)) => return Err(Failure::new(Code::InvalidArgument, "signature_expiration is not a number")),
+    };
+    let path = query.get("path").unwrap_or_default();
+    let expected = sign(path, purpose, query.get("username").unwrap_or_default(), secret, expiration);
+    if !agree(signature, &expected) {
+        return denied("invalid signature");
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    if expiration.is_some_and(|expiration| u64::try_from(expiration).unwrap_or(0) < now) {
+        return denied("signature is already expired");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(query: &str, headers: &[(&'static str, &str)], expected: Result<(), &str>) {
+        let query = Query::of(&format!("/files?{query}").parse().expect("is a URL")).expect("is well-formed");
+        let headers = headers.iter().map(|&(name, value)| {
+            (name.parse::<hyper::header::HeaderName>().expect("is a name"), value.parse().expect("is a value"))
+        });
+        let answer = authorize(&query, &headers.collect(), &Token::new("secret"), Purpose::Read);
+        assert_eq!(answer.map_err(|failure| failure.message), expected.map_err(str::to_owned));
+    }
+
+    #[test]
+    fn the_token_or_a_signature_with_it_is_needed() {
+        let plain = |text: String| text.replace('+', "%2B");
+        let signature = plain(sign("/a", Purpose::Read, "", "secret", None));
+        check("path=/a", &[], Err("missing signature query parameter"));
+        check("path=/a", &[("x-access-token", "secret")], Ok(()));
+        check("path=/a", &[("x-access-token", "wrong")], Err("access token present in header but does not match"));
+        check(&format!("path=/a&signature={signature}"), &[], Ok(()));
+        check(&format!("path=/b&signature={signature}"), &[], Err("invalid signature"));
+        check(&format!("path=/a&username=user&signature={signature}"), &[], Err("invalid signature"));
+        let write = plain(sign("/a", Purpose::Write, "", "secret", None));
+        check(&format!("path=/a&signature={write}"), &[], Err("invalid signature"));
+    }
+
+    #[test]
+    fn a_signature_expires() {
+        for (expiration, expected) in [(4_000_000_000, Ok(())), (1_000, Err("signature is already expired"))] {
+            let signature = sign("/a", Purpose::Read, "", "secret", Some(expiration)).replace('+', "%2B");
+            check(&format!("path=/a&signature={signature}&signature_expiration={expiration}"), &[], expected);
+            let later = format!("path=/a&signature={signature}&signature_expiration={}", expiration + 1);
+            check(&later, &[], Err("invalid signature"));
+        }
+    }
+
+    #[test]
+    fn without_a_token_everybody_who_reaches_the_socket_may() {
+        let nobody = authorize(&Query::default(), &HeaderMap::new(), &Token::default(), Purpose::Write);
+        assert_eq!(nobody, Ok(()));
+    }
+}

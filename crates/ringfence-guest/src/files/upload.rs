@@ -1,0 +1,231 @@
+//! `POST /files`.
+//!
+//! A file that exists is written in place, as envd does it: its inode, mode, links and watchers stay. A temporary file
+//! and a rename would keep it whole until the end, but lose all of these, and a watcher would see events of a name that
+//! nobody wrote. What can be had cheaply is had: up to one slice is received before the file is touched at all, and a
+//! file that was new is removed again when its upload breaks off.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd, AsRawFd as _};
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use futures_util::Stream;
+use hyper::body::Incoming;
+use hyper::header::CONTENT_TYPE;
+use hyper::{Request, StatusCode};
+use ringfence_proto::code::{Code, Failure};
+use ringfence_proto::content;
+use ringfence_proto::filesystem::WrittenFile;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, fchown, fstat, ftruncate, openat, statat, unlinkat};
+use rustix::io::Errno;
+use rustix::process::Uid;
+
+use super::download::refuse_unless_regular;
+use super::form::Form;
+use super::gzip::{self, Inflating};
+use crate::connect::{Reply, json};
+use crate::filesystem::blocking;
+use crate::filesystem::metadata::{self, Metadata};
+use crate::filesystem::path::{Place, failure, resolve};
+use crate::query::Query;
+use crate::slices::{Pouring, Sink, discard, incoming, pour};
+use crate::user::User;
+
+/// Writes the files that a request carries.
+pub(super) async fn upload(query: &Query, user: User, request: Request<Incoming>) -> Result<Reply, Failure> {
+    let notes = metadata::from_headers(request.headers());
+    let compressed = gzip::is_sent(request.headers());
+    let kind = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
+    let mut body = incoming(request.into_body());
+    let written = async {
+        let writing = Writing { path: query.get("path"), user, notes: notes? };
+        if compressed? {
+            writing.write(&kind, &mut Inflating::new(&mut body)).await
+        } else {
+            writing.write(&kind, &mut body).await
+        }
+    };
+    let written = written.await;
+    if written.is_err() {
+        discard(body).await;
+    }
+    written.map(|written| json(StatusCode::OK, &written))
+}
+
+/// How the files of one request are written.
+struct Writing<'a> {
+    path: Option<&'a str>,
+    user: User,
+    notes: Metadata,
+}
+
+impl Writing<'_> {
+    async fn write<S>(&self, kind: &str, body: &mut S) -> Result<Vec<WrittenFile>, Failure>
+    where
+        S: Stream<Item = io::Result<Bytes>> + Send + Unpin,
+    {
+        let essence = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        if essence == content::OCTETS {
+            let Some(path) = self.path else {
+                let message = "path query parameter is required for raw body upload";
+                return Err(Failure::new(Code::InvalidArgument, message));
+            };
+            let upload = self.begin(path)?;
+            return Ok(vec![complete(pour(body, upload).await?).await?]);
+        }
+        if essence.starts_with("multipart/") {
+            return self.write_form(Form::new(kind, body)?).await;
+        }
+        let message =
+            format!("unsupported content type: {kind}, expected multipart/form-data or application/octet-stream");
+        Err(Failure::new(Code::InvalidArgument, message))
+    }
+
+    /// Writes the files of a form: to the path of the request, else to the full path that is each one's name.
+    async fn write_form(&self, mut form: Form<'_>) -> Result<Vec<WrittenFile>, Failure> {
+        let mut written: Vec<WrittenFile> = Vec::new();
+        while let Some(mut field) = form.next_file().await? {
+            let named = self.path.or(field.name()).map(str::to_owned);
+            let named = named.ok_or_else(|| {
+                Failure::new(Code::InvalidArgument, "a file of the form has no name, and the request has no path")
+            })?;
+            let upload = self.begin(&named)?;
+            let path = upload.path.to_string_lossy();
+            if written.iter().any(|file| file.path == path) {
+                let message = format!(
+                    "you cannot upload multiple files to the same path '{path}' in one upload request, \
+                     only the first specified file was uploaded"
+                );
+                return Err(Failure::new(Code::InvalidArgument, message));
+            }
+            let mut pouring = Pouring::into(upload);
+            while let Some(bytes) = field.chunk().await? {
+                pouring.push(&bytes).await?;
+            }
+            written.push(complete(pouring.finish().await?).await?);
+        }
+        Ok(written)
+    }
+
+    fn begin(&self, path: &str) -> Result<Upload, Failure> {
+        let path = resolve(path, &self.user)?;
+        Ok(Upload { path, uid: self.user.uid, notes: self.notes.clone(), target: None })
+    }
+}
+
+async fn complete(upload: Upload) -> Result<WrittenFile, Failure> {
+    blocking(move || upload.complete()).await
+}
+
+/// A file that is being written.
+struct Upload {
+    path: PathBuf,
+    uid: u32,
+    notes: Metadata,
+    /// Opened when there is something to write.
+    target: Option<Target>,
+}
+
+struct Target {
+    file: File,
+    place: Place,
+    /// What goes again unless it becomes whole.
+    new: bool,
+}
+
+impl Upload {
+    fn target(&mut self) -> Result<&mut Target, Failure> {
+        let target = match self.target.take() {
+            Some(target) => target,
+            None => self.open()?,
+        };
+        Ok(self.target.insert(target))
+    }
+
+    fn open(&self) -> Result<Target, Failure> {
+        let failed = |error: Errno| failure("write", &self.path, &error.into());
+        let place = Place::made(&self.path).map_err(|error| failure("make the directory of", &self.path, &error))?;
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+        let made = openat(&place.directory, &place.name, flags | OFlags::CREATE | OFlags::EXCL, mode());
+        let new = made.is_ok();
+        let file = match made {
+            Err(Errno::EXIST | Errno::ISDIR) => existing(&place, &self.path)?,
+            made => made.map_err(failed)?,
+        };
+        let target = Target { file: file.into(), place, new };
+        // Of a file that was made here, too, where it changes nothing: watchers expect to be told of it, as by envd.
+        // It fails for a file that belongs to somebody else, who lets this user write it.
+        let _ = fchown(&target.file, Some(Uid::from_raw(self.uid)), None);
+        if !new {
+            ftruncate(&target.file, 0).map_err(failed)?;
+        }
+        if !new || !self.notes.is_empty() {
+            metadata::replace(target.file.as_fd(), &self.notes)
+                .map_err(|error| self.unkept(error, target.new, &target.place))?;
+        }
+        Ok(target)
+    }
+
+    fn unkept(&self, error: Errno, new: bool, place: &Place) -> Failure {
+        if new {
+            let _ = unlinkat(&place.directory, &place.name, AtFlags::empty()); // nothing was written to it yet
+        }
+        failure("keep the metadata of", &self.path, &error.into())
+    }
+
+    fn complete(mut self) -> Result<WrittenFile, Failure> {
+        self.target()?;
+        // Whole: it stays.
+        self.target = None;
+        Ok(WrittenFile {
+            path: self.path.to_string_lossy().into_owned(),
+            name: self.path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            kind: "file".to_owned(),
+            metadata: std::mem::take(&mut self.notes),
+        })
+    }
+}
+
+impl Sink for Upload {
+    fn take(&mut self, slice: &[u8]) -> Result<(), Failure> {
+        let written = self.target()?.file.write_all(slice);
+        written.map_err(|error| failure("write", &self.path, &error))
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        let Some(Target { file, place, new: true }) = &self.target else { return };
+        let is_ours = fstat(file).is_ok_and(|ours| {
+            statat(&place.directory, &place.name, AtFlags::SYMLINK_NOFOLLOW)
+                .is_ok_and(|there| (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino))
+        });
+        if is_ours {
+            let _ = unlinkat(&place.directory, &place.name, AtFlags::empty()); // a part of a file stays
+        }
+    }
+}
+
+/// Opens a regular file that is there. Nothing else is opened at all: a FIFO would wait, a device may do something.
+fn existing(place: &Place, path: &Path) -> Result<std::os::fd::OwnedFd, Failure> {
+    let failed = |error: Errno| failure("write", path, &error.into());
+    let found = match openat(&place.directory, &place.name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
+        // A link that leads nowhere yet: the file is made where it leads.
+        Err(Errno::NOENT) => {
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            openat(&place.directory, &place.name, flags, mode())
+        }
+        found => found,
+    };
+    let found = found.map_err(failed)?;
+    refuse_unless_regular(path, fstat(&found).map_err(failed)?.st_mode)?;
+    openat(CWD, format!("/proc/self/fd/{}", found.as_raw_fd()), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(failed)
+}
+
+/// The mode of a new file, less the guest's umask.
+fn mode() -> Mode {
+    Mode::from_raw_mode(0o666)
+}

@@ -1,0 +1,131 @@
+//! A walk through a tree of directories that follows no link.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+
+use rustix::fs::{Dir, FileType, Mode, OFlags, Stat, fstat, openat};
+
+/// How a directory is opened to be read. A link in its place is an error.
+const READ: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// A position in a tree. One descriptor is open, however deep it is.
+#[derive(Debug)]
+pub(crate) struct Descent {
+    here: OwnedFd,
+    above: Vec<(u64, u64)>,
+}
+
+impl Descent {
+    /// Starts in a directory, which must be open for reading.
+    pub(crate) fn from(directory: OwnedFd) -> Descent {
+        Descent { here: directory, above: Vec::new() }
+    }
+
+    /// Starts in the directory of that name, which is not followed if it is a link.
+    pub(crate) fn into(directory: BorrowedFd<'_>, name: &OsStr) -> io::Result<Descent> {
+        Ok(Descent::from(openat(directory, name, READ, Mode::empty())?))
+    }
+
+    /// Goes one level down.
+    pub(crate) fn enter(&mut self, name: &OsStr) -> io::Result<()> {
+        let identity = identity(&fstat(&self.here)?);
+        self.here = openat(&self.here, name, READ, Mode::empty())?;
+        self.above.push(identity);
+        Ok(())
+    }
+
+    /// Goes one level up, to where [`Descent::enter`] was called; says whether that is within the tree.
+    ///
+    /// The directory may have been moved meanwhile: then `..` is another one, and the walk ends.
+    pub(crate) fn leave(&mut self) -> io::Result<bool> {
+        let Some(expected) = self.above.pop() else { return Ok(false) };
+        let parent = openat(&self.here, "..", READ, Mode::empty())?;
+        if identity(&fstat(&parent)?) != expected {
+            return Err(io::Error::other("a directory was moved while it was being walked"));
+        }
+        self.here = parent;
+        Ok(true)
+    }
+
+    /// How many levels below the start it is.
+    pub(crate) fn depth(&self) -> usize {
+        self.above.len()
+    }
+
+    /// The names here, except `.` and `..`, in order. More than `most` are an error.
+    pub(crate) fn names(&self, most: usize) -> io::Result<Vec<OsString>> {
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&self.here)? {
+            let entry = entry?;
+            if is_dots(entry.file_name().to_bytes()) {
+                continue;
+            }
+            if names.len() == most {
+                return Err(io::Error::other(format!("a directory has more than {most} entries")));
+            }
+            names.push(OsStr::from_bytes(entry.file_name().to_bytes()).to_owned());
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// What is here, in the directory's own order, except `.` and `..`; the type is a hint.
+    pub(crate) fn unordered(&self) -> io::Result<impl Iterator<Item = io::Result<(CString, FileType)>>> {
+        let entries = Dir::read_from(&self.here)?.map(|entry| {
+            let entry = entry?;
+            Ok((entry.file_name().to_owned(), entry.file_type()))
+        });
+        Ok(entries.filter(|entry| !entry.as_ref().is_ok_and(|(name, _): &(CString, _)| is_dots(name.to_bytes()))))
+    }
+}
+
+impl AsFd for Descent {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.here.as_fd()
+    }
+}
+
+fn identity(stat: &Stat) -> (u64, u64) {
+    (stat.st_dev, stat.st_ino)
+}
+
+fn is_dots(name: &[u8]) -> bool {
+    name == b"." || name == b".."
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::CWD;
+
+    #[test]
+    fn a_walk_follows_no_link_and_notices_a_moved_directory() {
+        let root = tempfile::tempdir().expect("makes a directory");
+        fs_err::create_dir_all(root.path().join("a/b")).expect("makes directories");
+        fs_err::create_dir(root.path().join("elsewhere")).expect("makes a directory");
+        std::os::unix::fs::symlink("a", root.path().join("link")).expect("makes a link");
+
+        let mut descent = Descent::into(CWD, root.path().as_os_str()).expect("opens");
+        assert!(descent.enter(OsStr::new("link")).is_err());
+        descent.enter(OsStr::new("a")).expect("is a directory");
+        descent.enter(OsStr::new("b")).expect("is a directory");
+        assert_eq!(descent.depth(), 2);
+        assert!(descent.leave().expect("`a` is where it was"));
+        descent.enter(OsStr::new("b")).expect("is a directory");
+        fs_err::rename(root.path().join("a/b"), root.path().join("elsewhere/b")).expect("moves");
+        assert!(descent.leave().is_err());
+    }
+
+    #[test]
+    fn names_are_in_order_and_bounded() {
+        let root = tempfile::tempdir().expect("makes a directory");
+        for name in ["c", "a", "b"] {
+            fs_err::write(root.path().join(name), "").expect("writes");
+        }
+        let descent = Descent::into(CWD, root.path().as_os_str()).expect("opens");
+        assert_eq!(descent.names(3).expect("reads"), ["a", "b", "c"]);
+        assert!(descent.names(2).is_err());
+    }
+}

@@ -1,0 +1,162 @@
+//! What a client is told of one file.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use ringfence_proto::code::Failure;
+use ringfence_proto::filesystem::{EntryInfo, FileType as Kind};
+use rustix::fs::{AtFlags, FileType, Stat, readlinkat, statat};
+
+use super::metadata;
+use super::path::{Place, failure};
+use crate::user::Names;
+
+/// Describes what is at a resolved path; a link is described, not followed.
+pub(crate) fn describe(path: &Path, names: &Names) -> Result<EntryInfo, Failure> {
+    let found = Place::of(path).and_then(|place| entry(place.directory.as_fd(), &place.name, path, names));
+    found.map_err(|error| failure("find", path, &error))
+}
+
+/// Describes the file of that name in a directory; `path` is where the client sees it.
+pub(crate) fn entry(directory: BorrowedFd<'_>, name: &OsStr, path: &Path, names: &Names) -> io::Result<EntryInfo> {
+    let stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    let own = FileType::from_raw_mode(stat.st_mode);
+    let mut entry = EntryInfo {
+        name: path.file_name().unwrap_or(OsStr::new("/")).to_string_lossy().into_owned(),
+        kind: kind(own),
+        path: path.to_string_lossy().into_owned(),
+        size: stat.st_size,
+        mode: stat.st_mode & 0o777,
+        permissions: permissions(&stat),
+        owner: names.user(stat.st_uid),
+        group: names.group(stat.st_gid),
+        modified_time: modified(&stat),
+        symlink_target: None,
+        metadata: Default::default(),
+        is_symlink: own == FileType::Symlink,
+    };
+    match own {
+        FileType::Symlink => {
+            entry.symlink_target = Some(target(directory, name, path)?.to_string_lossy().into_owned());
+            if let Ok(target) = statat(directory, name, AtFlags::empty()) {
+                entry.kind = kind(FileType::from_raw_mode(target.st_mode));
+                entry.mode = target.st_mode & 0o777;
+            }
+        }
+        // Reached over the directory's descriptor: opening a file to ask for its notes could hang or be denied.
+        FileType::RegularFile => entry.metadata = metadata::of(&below(directory, name)),
+        _ => {}
+    }
+    Ok(entry)
+}
+
+/// Where a link leads: resolved, or as far as its own text says when it leads nowhere.
+fn target(directory: BorrowedFd<'_>, name: &OsStr, path: &Path) -> io::Result<PathBuf> {
+    let text = readlinkat(directory, name, Vec::new())?;
+    let said = path.parent().unwrap_or(path).join(OsStr::from_bytes(text.as_bytes()));
+    Ok(fs_err::canonicalize(below(directory, name)).unwrap_or(said))
+}
+
+/// A path to a name in an open directory, for the calls that have no variant with a descriptor.
+fn below(directory: BorrowedFd<'_>, name: &OsStr) -> PathBuf {
+    Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name)
+}
+
+fn kind(file: FileType) -> Kind {
+    match file {
+        FileType::RegularFile => Kind::File,
+        FileType::Directory => Kind::Directory,
+        FileType::Symlink => Kind::Symlink,
+        _ => Kind::Unspecified,
+    }
+}
+
+fn modified(stat: &Stat) -> Option<String> {
+    let nanoseconds = i32::try_from(stat.st_mtime_nsec).ok()?;
+    #[expect(clippy::useless_conversion, reason = "the width of this field differs between architectures")]
+    Timestamp::new(stat.st_mtime.into(), nanoseconds).ok().map(|time| time.to_string())
+}
+
+/// The mode in letters, as envd has them: those of Go's `fs.FileMode`, where a link is an `L`.
+fn permissions(stat: &Stat) -> String {
+    let mut letters = String::new();
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory => letters.push('d'),
+        FileType::Symlink => letters.push('L'),
+        FileType::BlockDevice | FileType::CharacterDevice => letters.push('D'),
+        FileType::Fifo => letters.push('p'),
+        FileType::Socket => letters.push('S'),
+        FileType::RegularFile | FileType::Unknown => {}
+    }
+    for (bit, letter) in [(0o4000, 'u'), (0o2000, 'g')] {
+        if stat.st_mode & bit != 0 {
+            letters.push(letter);
+        }
+    }
+    if FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice {
+        letters.push('c');
+    }
+    if stat.st_mode & 0o1000 != 0 {
+        letters.push('t');
+    }
+    if letters.is_empty() {
+        letters.push('-');
+    }
+    for (position, letter) in "rwxrwxrwx".chars().enumerate() {
+        letters.push(if stat.st_mode & (0o400 >> position) != 0 { letter } else { '-' });
+    }
+    letters
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn described(path: &Path) -> EntryInfo {
+        describe(path, &Names::now()).expect("is there")
+    }
+
+    #[test]
+    fn a_file_is_described_by_its_own_attributes() {
+        let root = tempfile::tempdir().expect("makes a directory");
+        let path = root.path().join("a.txt");
+        fs_err::write(&path, "hello").expect("writes");
+        fs_err::set_permissions(&path, PermissionsExt::from_mode(0o640)).expect("sets the mode");
+        let entry = described(&path);
+        assert_eq!((entry.name.as_str(), entry.kind, entry.size, entry.mode), ("a.txt", Kind::File, 5, 0o640));
+        assert_eq!(entry.permissions, "-rw-r-----");
+        assert_eq!(entry.path, path.to_string_lossy());
+        assert!(entry.modified_time.expect("has a time").ends_with('Z'));
+        assert!(!entry.is_symlink);
+        assert_eq!(described(Path::new("/")).name, "/");
+    }
+
+    #[test]
+    fn a_link_is_described_by_what_it_leads_to_and_says_that_it_is_one() {
+        let root = tempfile::tempdir().expect("makes a directory");
+        let path = root.path().canonicalize().expect("resolves");
+        fs_err::create_dir(path.join("directory")).expect("makes a directory");
+        std::os::unix::fs::symlink("directory", path.join("link")).expect("makes a link");
+        std::os::unix::fs::symlink("nowhere", path.join("dangling")).expect("makes a link");
+
+        let link = described(&path.join("link"));
+        assert_eq!((link.kind, link.is_symlink), (Kind::Directory, true));
+        assert_eq!(link.symlink_target.expect("leads somewhere"), path.join("directory").to_string_lossy());
+        assert_eq!(link.permissions, "Lrwxrwxrwx");
+        let dangling = described(&path.join("dangling"));
+        assert_eq!((dangling.kind, dangling.is_symlink), (Kind::Symlink, true));
+        assert_eq!(dangling.symlink_target.expect("says where"), path.join("nowhere").to_string_lossy());
+    }
+
+    #[test]
+    fn what_is_not_there_is_not_found() {
+        let failure = describe(Path::new("/nonexistent/x"), &Names::now()).expect_err("is not there");
+        assert_eq!(failure.code, ringfence_proto::code::Code::NotFound);
+    }
+}

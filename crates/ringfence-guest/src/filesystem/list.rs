@@ -1,0 +1,78 @@
+//! `ListDir`: what is in a directory, to a depth, in order.
+
+use std::io;
+use std::os::fd::AsFd as _;
+use std::path::Path;
+
+use ringfence_proto::code::{Code, Failure};
+use ringfence_proto::filesystem::EntryInfo;
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::Errno;
+
+use super::path::failure;
+use super::{Descent, entry};
+use crate::user::Names;
+
+/// More entries than this are not a listing that anybody reads, and would not fit into one message.
+const MOST: usize = 20_000;
+
+/// Lists the directory at a resolved path, which may be a link to one; links in it are listed, not followed.
+pub(super) fn list(path: &Path, depth: u32) -> Result<Vec<EntryInfo>, Failure> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = match openat(CWD, path, flags, Mode::empty()) {
+        Ok(directory) => directory,
+        Err(Errno::NOTDIR) => {
+            let message = format!("path is not a directory: {}", path.display());
+            return Err(Failure::new(Code::InvalidArgument, message));
+        }
+        Err(error) => return Err(failure("list the directory", path, &error.into())),
+    };
+    let failed = |error: io::Error| failure("list the directory", path, &error);
+    let too_many = || {
+        let message = format!("`{}` has more than {MOST} entries; list less of it, or less deep", path.display());
+        Failure::new(Code::ResourceExhausted, message)
+    };
+
+    let names = Names::now();
+    let mut entries = Vec::new();
+    let mut descent = Descent::from(directory);
+    let mut here = path.to_owned();
+    let mut levels = vec![descent.names(MOST).map_err(failed)?.into_iter()];
+    while let Some(level) = levels.last_mut() {
+        let Some(name) = level.next() else {
+            levels.pop();
+            if descent.leave().map_err(failed)? {
+                here.pop();
+            }
+            continue;
+        };
+        if entries.len() == MOST {
+            return Err(too_many());
+        }
+        here.push(&name);
+        let found = entry(descent.as_fd(), &name, &here, &names);
+        match found {
+            Ok(found) => entries.push(found),
+            // It was removed since its directory was read.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                here.pop();
+                continue;
+            }
+            Err(error) => return Err(failed(error)),
+        }
+        let deeper = levels.len() < depth as usize && is_directory(&entries);
+        if deeper && descent.enter(&name).is_ok() {
+            levels.push(descent.names(MOST).map_err(failed)?.into_iter());
+        } else {
+            // As deep as was asked for, or a directory that may not be read: itself it is listed.
+            here.pop();
+        }
+    }
+    Ok(entries)
+}
+
+fn is_directory(entries: &[EntryInfo]) -> bool {
+    entries
+        .last()
+        .is_some_and(|entry| entry.kind == ringfence_proto::filesystem::FileType::Directory && !entry.is_symlink)
+}

@@ -1,0 +1,76 @@
+//! What an uploader noted of a file: headers `X-Metadata-*`, kept as extended attributes `user.e2b.*`.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use hyper::HeaderMap;
+use ringfence_proto::code::{Code, Failure};
+use ringfence_proto::header;
+use rustix::buffer::spare_capacity;
+use rustix::fs::{XattrFlags, flistxattr, fremovexattr, fsetxattr, lgetxattr, llistxattr};
+use rustix::io::Errno;
+
+const PREFIX: &str = "user.e2b.";
+/// Most file systems keep all attributes of a file in one block.
+const LONGEST: usize = 4096;
+/// The longest name of an attribute, xattr(7).
+const LONGEST_NAME: usize = 255;
+
+/// Notes by name.
+pub(crate) type Metadata = BTreeMap<String, String>;
+
+/// The notes that a request carries.
+pub(crate) fn from_headers(headers: &HeaderMap) -> Result<Metadata, Failure> {
+    let mut notes = Metadata::new();
+    for (name, value) in headers {
+        let Some(key) = name.as_str().strip_prefix(header::METADATA) else { continue };
+        let refused = |why: &str| Failure::new(Code::InvalidArgument, format!("the metadata `{key}` {why}"));
+        if key.is_empty() || PREFIX.len() + key.len() > LONGEST_NAME {
+            return Err(refused("has a name that is empty or too long"));
+        }
+        let value = std::str::from_utf8(value.as_bytes()).map_err(|_| refused("is not text"))?;
+        notes.insert(key.to_owned(), value.to_owned());
+    }
+    if notes.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>() > LONGEST {
+        return Err(Failure::new(Code::InvalidArgument, format!("the metadata is longer than {LONGEST} bytes")));
+    }
+    Ok(notes)
+}
+
+/// The notes of a file. A file system without attributes, or a file that denies them, has none.
+pub(crate) fn of(path: &Path) -> Metadata {
+    let mut list = Vec::with_capacity(64 << 10);
+    if llistxattr(path, spare_capacity(&mut list)).is_err() {
+        return Metadata::new();
+    }
+    let mut notes = Metadata::new();
+    for name in keys(&list) {
+        let mut value = Vec::with_capacity(LONGEST);
+        if lgetxattr(path, format!("{PREFIX}{name}"), spare_capacity(&mut value)).is_ok() {
+            notes.insert(name.to_owned(), String::from_utf8_lossy(&value).into_owned());
+        }
+    }
+    notes
+}
+
+/// Gives a file these notes in place of those that it has.
+pub(crate) fn replace(file: impl AsFd, notes: &Metadata) -> Result<(), Errno> {
+    let mut list = Vec::with_capacity(64 << 10);
+    match flistxattr(&file, spare_capacity(&mut list)) {
+        Ok(_) => {}
+        Err(Errno::NOTSUP) if notes.is_empty() => return Ok(()),
+        Err(error) => return Err(error),
+    }
+    for name in keys(&list).filter(|&name| !notes.contains_key(name)) {
+        fremovexattr(&file, format!("{PREFIX}{name}"))?;
+    }
+    for (name, value) in notes {
+        fsetxattr(&file, format!("{PREFIX}{name}"), value.as_bytes(), XattrFlags::empty())?;
+    }
+    Ok(())
+}
+
+fn keys(list: &[u8]) -> impl Iterator<Item = &str> {
+    list.split(|&byte| byte == 0).filter_map(|name| std::str::from_utf8(name).ok()?.strip_prefix(PREFIX))
+}

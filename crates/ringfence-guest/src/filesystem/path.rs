@@ -1,0 +1,158 @@
+//! From the path in a request to a name in a directory that is held open.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Component, Path, PathBuf};
+
+use ringfence_proto::code::{Code, Failure};
+use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
+use rustix::io::Errno;
+
+use crate::user::User;
+
+/// How a directory is opened that only serves to reach what is in it.
+const REACH: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// The absolute path that a request means, without dots: `~` and relative paths start from the user's home.
+pub(crate) fn resolve(path: &str, user: &User) -> Result<PathBuf, Failure> {
+    if path.contains('\0') {
+        return Err(Failure::new(Code::InvalidArgument, "a path contains a zero byte"));
+    }
+    let expanded = match path.strip_prefix('~') {
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => user.home.join(rest.trim_start_matches('/')),
+        Some(_) => {
+            let message = format!("cannot tell the home of another user in `{path}`; write its path");
+            return Err(Failure::new(Code::InvalidArgument, message));
+        }
+        None => user.home.join(path),
+    };
+    Ok(without_dots(&expanded))
+}
+
+fn without_dots(path: &Path) -> PathBuf {
+    let mut clean = PathBuf::from("/");
+    for component in path.components() {
+        match component {
+            Component::Normal(name) => clean.push(name),
+            // Above the root is the root.
+            Component::ParentDir => _ = clean.pop(),
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+        }
+    }
+    clean
+}
+
+/// A name in a directory that is held open, so that what is done to it is done there, wherever links lead by then.
+#[derive(Debug)]
+pub(crate) struct Place {
+    /// The directory, good for resolving only.
+    pub(crate) directory: OwnedFd,
+    /// The name in it; `.` for the root.
+    pub(crate) name: OsString,
+}
+
+impl Place {
+    /// Where a resolved path is. Links in its directories are followed, its last name is not looked at.
+    pub(crate) fn of(path: &Path) -> io::Result<Place> {
+        let (parent, name) = parts(path);
+        Ok(Place { directory: openat(CWD, parent, REACH, Mode::empty())?, name: name.to_owned() })
+    }
+
+    /// The same, after its directories were made where they are missing.
+    pub(crate) fn made(path: &Path) -> io::Result<Place> {
+        let (parent, name) = parts(path);
+        Ok(Place { directory: make_directories(parent)?, name: name.to_owned() })
+    }
+}
+
+fn parts(path: &Path) -> (&Path, &OsStr) {
+    match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) => (parent, name),
+        _ => (Path::new("/"), OsStr::new(".")),
+    }
+}
+
+/// Opens a directory, after it and those above it were made where they are missing.
+pub(crate) fn make_directories(path: &Path) -> io::Result<OwnedFd> {
+    match openat(CWD, path, REACH, Mode::empty()) {
+        Err(Errno::NOENT) => {}
+        opened => return Ok(opened?),
+    }
+    let mut directory = openat(CWD, "/", REACH, Mode::empty())?;
+    for component in path.components() {
+        let Component::Normal(name) = component else { continue };
+        directory = match openat(&directory, name, REACH, Mode::empty()) {
+            Err(Errno::NOENT) => {
+                match mkdirat(&directory, name, Mode::from_raw_mode(0o755)) {
+                    // Somebody else made it; a link that leads nowhere fails below.
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(error) => return Err(error.into()),
+                }
+                openat(&directory, name, REACH, Mode::empty())?
+            }
+            opened => opened?,
+        };
+    }
+    Ok(directory)
+}
+
+/// How an attempt on a path failed, as a client is told.
+pub(crate) fn failure(attempt: &str, path: &Path, error: &io::Error) -> Failure {
+    let code = match Errno::from_io_error(error) {
+        Some(Errno::NOENT) => Code::NotFound,
+        Some(Errno::EXIST) => Code::AlreadyExists,
+        Some(Errno::ACCESS | Errno::PERM | Errno::ROFS) => Code::PermissionDenied,
+        Some(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => Code::ResourceExhausted,
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => Code::Unavailable,
+        Some(Errno::NOTDIR | Errno::ISDIR | Errno::LOOP | Errno::NAMETOOLONG | Errno::INVAL) => Code::InvalidArgument,
+        Some(Errno::NOTEMPTY | Errno::BUSY | Errno::XDEV) => Code::FailedPrecondition,
+        _ => Code::Internal,
+    };
+    Failure::new(code, format!("cannot {attempt} `{}`: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn user() -> User {
+        User { name: "dev".to_owned(), uid: 1000, gid: 1000, home: "/home/dev".into() }
+    }
+
+    #[track_caller]
+    fn check(path: &str, expected: &str) {
+        assert_eq!(resolve(path, &user()).expect(path), Path::new(expected));
+    }
+
+    #[test]
+    fn paths_start_from_home_unless_they_are_absolute() {
+        check("", "/home/dev");
+        check("a.txt", "/home/dev/a.txt");
+        check("~", "/home/dev");
+        check("~/a", "/home/dev/a");
+        check("~//etc", "/home/dev/etc");
+        check("/etc/../tmp/./x/", "/tmp/x");
+        check("../../../..", "/");
+        check("a/~", "/home/dev/a/~");
+    }
+
+    #[test]
+    fn homes_of_others_and_zero_bytes_are_refused() {
+        for wrong in ["~root/x", "a\0b"] {
+            assert_eq!(resolve(wrong, &user()).expect_err(wrong).code, Code::InvalidArgument);
+        }
+    }
+
+    #[test]
+    fn missing_directories_are_made_and_a_dangling_link_is_not_followed() {
+        let root = tempfile::tempdir().expect("makes a directory");
+        let place = Place::made(&root.path().join("a/b/c")).expect("makes the directories");
+        assert_eq!(place.name, "c");
+        assert!(root.path().join("a/b").is_dir());
+        std::os::unix::fs::symlink("nowhere", root.path().join("link")).expect("makes a link");
+        let error = Place::made(&root.path().join("link/x")).expect_err("leads nowhere");
+        assert_eq!(failure("make", root.path(), &error).code, Code::NotFound);
+        assert!(!root.path().join("nowhere").exists());
+    }
+}

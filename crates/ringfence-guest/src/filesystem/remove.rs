@@ -1,0 +1,157 @@
+//! `Remove`: a file, or a directory with everything in it.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use ringfence_proto::code::{Code, Failure};
+use rustix::fs::{AtFlags, FileType, unlinkat};
+use rustix::io::Errno;
+
+use super::Descent;
+use super::path::{Place, failure};
+
+/// How often a directory is emptied again because something is put into it meanwhile.
+const PATIENCE: u32 = 64;
+
+/// Removes what is at a resolved path. That it is not there is no failure; links in it are removed, not followed.
+pub(super) fn remove(path: &Path) -> Result<(), Failure> {
+    if path == Path::new("/") {
+        return Err(Failure::new(Code::InvalidArgument, "the root directory cannot be removed"));
+    }
+    let place = match Place::of(path) {
+        Ok(place) => place,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(failure("remove", path, &error)),
+    };
+    remove_entry(&place).map_err(|error| failure("remove", path, &error))
+}
+
+/// Removes a name in a directory, and everything below it.
+pub(super) fn remove_entry(place: &Place) -> io::Result<()> {
+    for _ in 0..PATIENCE {
+        if unlink(&place.directory, &place.name)? {
+            return Ok(());
+        }
+        match Descent::into(place.directory.as_fd(), &place.name) {
+            Ok(descent) => empty(descent)?,
+            // Not a directory any more: the next round removes what it is.
+            Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NOTDIR | Errno::LOOP | Errno::NOENT)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(Errno::NOTEMPTY.into())
+}
+
+/// Removes everything below a directory, with one descriptor however deep that is.
+fn empty(mut descent: Descent) -> io::Result<()> {
+    let mut entered: Vec<OsString> = Vec::new();
+    let mut rounds = 0;
+    loop {
+        match unlink_until_full(&descent)? {
+            Some(full) => {
+                descent.enter(&full)?;
+                entered.push(full);
+            }
+            None => {
+                let Some(name) = entered.pop() else { return Ok(()) };
+                descent.leave()?;
+                // Something was put into it since it was found empty: it is found again when its parent is read again.
+                if !unlink(&descent, &name)? {
+                    rounds += 1;
+                    if rounds == PATIENCE {
+                        return Err(Errno::NOTEMPTY.into());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Removes what is in a directory, until it meets a directory that is not empty: that one's name.
+fn unlink_until_full(descent: &Descent) -> io::Result<Option<OsString>> {
+    for entry in descent.unordered()? {
+        let (name, hint) = entry?;
+        let name = OsStr::from_bytes(name.to_bytes());
+        let removed = match hint {
+            FileType::Directory | FileType::Unknown => unlink(descent, name)?,
+            _ => unlink_file(descent, name)? || unlink(descent, name)?,
+        };
+        if !removed {
+            return Ok(Some(name.to_owned()));
+        }
+    }
+    Ok(None)
+}
+
+/// Removes a file or an empty directory; says no of a directory that is not empty.
+fn unlink(directory: impl AsFd, name: &OsStr) -> io::Result<bool> {
+    match unlinkat(&directory, name, AtFlags::REMOVEDIR) {
+        Ok(()) | Err(Errno::NOENT) => Ok(true),
+        Err(Errno::NOTDIR) => unlink_file(directory, name),
+        Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Removes a file; says no of a directory.
+fn unlink_file(directory: impl AsFd, name: &OsStr) -> io::Result<bool> {
+    match unlinkat(directory, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => Ok(true),
+        Err(Errno::ISDIR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
+
+    #[test]
+    fn a_tree_is_removed_and_what_its_links_lead_to_is_not() {
+        let root = tempfile::tempdir().expect("makes a directory");
+        let tree = root.path().join("tree");
+        fs_err::create_dir_all(tree.join("a/b")).expect("makes directories");
+        fs_err::write(tree.join("a/b/file"), "x").expect("writes");
+        fs_err::create_dir(root.path().join("kept")).expect("makes a directory");
+        fs_err::write(root.path().join("kept/file"), "x").expect("writes");
+        std::os::unix::fs::symlink("../kept", tree.join("link")).expect("makes a link");
+        std::os::unix::fs::symlink("../../kept", tree.join("a/link")).expect("makes a link");
+
+        remove(&tree).expect("removes");
+        assert!(!tree.exists());
+        assert!(root.path().join("kept/file").exists());
+        remove(&tree).expect("is not there, which is no failure");
+        remove(&tree.join("below/it")).expect("is not there, which is no failure");
+    }
+
+    #[test]
+    fn a_link_itself_is_removed() {
+        let root = tempfile::tempdir().expect("makes a directory");
+        fs_err::write(root.path().join("file"), "x").expect("writes");
+        std::os::unix::fs::symlink("file", root.path().join("link")).expect("makes a link");
+        remove(&root.path().join("link")).expect("removes");
+        assert!(root.path().join("file").exists());
+        assert!(!root.path().join("link").is_symlink());
+    }
+
+    #[test]
+    fn a_tree_far_deeper_than_a_path_can_be_is_removed() {
+        let root = tempfile::tempdir().expect("makes a directory");
+        let mut directory = openat(CWD, root.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("opens");
+        for _ in 0..1_000 {
+            mkdirat(&directory, "deep", Mode::RWXU).expect("makes a directory");
+            directory = openat(&directory, "deep", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("opens");
+        }
+        remove(&root.path().join("deep")).expect("removes");
+        assert_eq!(fs_err::read_dir(root.path()).expect("reads").count(), 0);
+    }
+
+    #[test]
+    fn the_root_is_refused() {
+        assert_eq!(remove(Path::new("/")).expect_err("is refused").code, Code::InvalidArgument);
+    }
+}

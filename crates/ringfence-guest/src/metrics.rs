@@ -1,0 +1,140 @@
+//! `GET /metrics` and `GET /envs`: what the sandbox uses, and its variables.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::sync::{Mutex, PoisonError};
+use std::thread::available_parallelism;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use hyper::StatusCode;
+use serde::Serialize;
+
+use crate::connect::{Reply, json};
+
+/// Where the sandbox's own cgroup is seen, when it is a container.
+const CGROUP: &str = "/sys/fs/cgroup";
+
+/// What envd reports.
+#[derive(Debug, Serialize)]
+struct Metrics {
+    /// Seconds since 1970.
+    ts: u64,
+    cpu_count: usize,
+    cpu_used_pct: f64,
+    mem_total: u64,
+    mem_used: u64,
+    mem_cache: u64,
+    disk_used: u64,
+    disk_total: u64,
+}
+
+/// Answers with what is used now; of the processors, since the last time it was asked for.
+pub(crate) fn metrics() -> Reply {
+    let cpu_count = available_parallelism().map_or(1, std::num::NonZero::get);
+    let memory = memory();
+    let (disk_used, disk_total) = disk();
+    let metrics = Metrics {
+        ts: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
+        cpu_count,
+        cpu_used_pct: processors(cpu_count),
+        mem_total: memory.total,
+        mem_used: memory.used,
+        mem_cache: memory.cache,
+        disk_used,
+        disk_total,
+    };
+    json(StatusCode::OK, &metrics)
+}
+
+/// Answers with the sandbox's variables.
+pub(crate) fn variables() -> Reply {
+    let text = |part: std::ffi::OsString| part.to_string_lossy().into_owned();
+    let variables: BTreeMap<String, String> = env::vars_os().map(|(name, value)| (text(name), text(value))).collect();
+    json(StatusCode::OK, &variables)
+}
+
+/// Percent of all processors.
+fn processors(count: usize) -> f64 {
+    static LAST: Mutex<Option<(Instant, f64)>> = Mutex::new(None);
+    let Some(used) = processor_seconds() else { return 0.0 };
+    let now = Instant::now();
+    let before = LAST.lock().unwrap_or_else(PoisonError::into_inner).replace((now, used));
+    let Some((then, used_then)) = before else { return 0.0 };
+    let passed = now.duration_since(then).as_secs_f64() * count as f64;
+    if passed <= 0.0 {
+        return 0.0;
+    }
+    let percent = ((used - used_then) / passed * 100.0).clamp(0.0, 100.0);
+    (percent * 100.0).round() / 100.0
+}
+
+/// The time that processors were used: by the sandbox where its cgroup is seen, else by the whole machine.
+fn processor_seconds() -> Option<f64> {
+    let usage = fs_err::read_to_string(format!("{CGROUP}/cpu.stat")).ok().and_then(|text| field(&text, "usage_usec"));
+    if let Some(microseconds) = usage {
+        return Some(microseconds as f64 / 1e6);
+    }
+    let text = fs_err::read_to_string("/proc/stat").ok()?;
+    let ticks: Vec<u64> =
+        text.lines().next()?.split_whitespace().skip(1).filter_map(|tick| tick.parse().ok()).collect();
+    // user, nice, system, then idle and waiting for disks, then interrupts and what other machines took, proc_stat(5).
+    let busy: u64 = ticks.iter().take(8).sum::<u64>() - ticks.iter().skip(3).take(2).sum::<u64>();
+    Some(busy as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Memory {
+    total: u64,
+    used: u64,
+    cache: u64,
+}
+
+fn memory() -> Memory {
+    let read = |path: String| fs_err::read_to_string(path).ok();
+    let machine = read("/proc/meminfo".to_owned()).map(|text| of_machine(&text)).unwrap_or_default();
+    let number = |name: &str| read(format!("{CGROUP}/{name}"))?.trim().parse::<u64>().ok();
+    // Without a limit the file says `max`, and the machine's memory is what there is.
+    let Some((total, current)) = number("memory.max").zip(number("memory.current")) else { return machine };
+    let cache = read(format!("{CGROUP}/memory.stat")).and_then(|text| field(&text, "file")).unwrap_or(0);
+    Memory { total: total.min(machine.total), used: current.saturating_sub(cache), cache }
+}
+
+fn of_machine(text: &str) -> Memory {
+    let bytes = |name: &str| field(text, name).unwrap_or(0) * 1024;
+    let (total, cache) = (bytes("MemTotal:"), bytes("Cached:") + bytes("Buffers:"));
+    Memory { total, used: total.saturating_sub(bytes("MemFree:") + cache), cache }
+}
+
+/// The number behind a name at the start of a line.
+fn field(text: &str, name: &str) -> Option<u64> {
+    let mut words =
+        text.lines().map(str::split_whitespace).find_map(|mut words| (words.next() == Some(name)).then_some(words))?;
+    words.next()?.parse().ok()
+}
+
+/// Used and total bytes of the file system at the root.
+fn disk() -> (u64, u64) {
+    let Ok(disk) = rustix::fs::statvfs("/") else { return (0, 0) };
+    (disk.f_blocks.saturating_sub(disk.f_bfree) * disk.f_frsize, disk.f_blocks * disk.f_frsize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_only_caches_is_not_used() {
+        let text =
+            "MemTotal:       1000 kB\nMemFree:         100 kB\nBuffers: 50 kB\nCached:  250 kB\nSwapCached: 9 kB\n";
+        assert_eq!(of_machine(text), Memory { total: 1000 << 10, used: 600 << 10, cache: 300 << 10 });
+        assert_eq!(of_machine("nonsense"), Memory::default());
+    }
+
+    #[test]
+    fn a_field_is_found_by_its_whole_name() {
+        let text = "usage_usec_extra 1\nusage_usec 42\nfile\n";
+        assert_eq!(field(text, "usage_usec"), Some(42));
+        assert_eq!(field(text, "file"), None);
+        assert_eq!(field(text, "missing"), None);
+    }
+}

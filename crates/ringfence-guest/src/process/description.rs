@@ -1,0 +1,138 @@
+//! What a request asks to be run, as the launcher takes it.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use ringfence_linux::{Confinement, Exec, Launch, Survivors, Terminal};
+use ringfence_proto::code::{Code, Failure};
+use ringfence_proto::process::{ProcessConfig, StartRequest};
+use rustix::fs::{Access, AtFlags, CWD, FileType};
+use rustix::io::Errno;
+
+use super::Service;
+use super::streams::{self, Stdio, Streams};
+use crate::user;
+
+/// What every command gets: the guest's own variables, and who the user is.
+pub(super) fn environment() -> BTreeMap<Vec<u8>, CString> {
+    let user = user::current();
+    let given = [
+        ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into()),
+        ("HOME", user.home.into_os_string().into_vec()),
+        ("USER", user.name.clone().into_bytes()),
+        ("LOGNAME", user.name.into_bytes()),
+    ];
+    let given = given.into_iter().map(|(name, value): (&str, Vec<u8>)| (name.as_bytes().to_vec(), value));
+    let own = std::env::vars_os().map(|(name, value)| (name.into_vec(), value.into_vec()));
+    // What comes later wins. The system gave us these variables, so that none holds a NUL.
+    let all = given.chain(own);
+    all.filter_map(|(name, value)| variable(&name, &value).map(|variable| (name, variable))).collect()
+}
+
+/// Describes the launch that a request asks for, and makes the command's streams.
+pub(super) fn describe(service: &Service, request: &StartRequest) -> Result<(Launch, Streams, Stdio), Failure> {
+    let ProcessConfig { cmd, args, envs, cwd } = &request.process;
+    if cmd.is_empty() {
+        return Err(invalid("the request names no command"));
+    }
+    let word = |text: &str| CString::new(text).map_err(|_| invalid("a command's words cannot hold a NUL"));
+    let program = word(cmd)?;
+    let argv =
+        std::iter::once(Ok(program.clone())).chain(args.iter().map(|text| word(text))).collect::<Result<_, _>>()?;
+    let exec = Exec { program, argv, env: variables(service, envs)?, directory: directory(service, cwd.as_deref())? };
+    let made = match request.pty {
+        Some(pty) => streams::terminal(pty.size),
+        None => streams::pipes(request.stdin.unwrap_or(true)),
+    };
+    let (streams, stdio) = made.map_err(|error| system("make the command's streams", &error))?;
+    let terminal = if request.pty.is_some() { Terminal::Own } else { Terminal::Detached };
+    let (confinement, survivors) = (Confinement::Bare, Survivors::Leave);
+    // The deadline is the guest's: a stream must end because of it.
+    let launch = Launch { exec, confinement, terminal, time: None, survivors, private: None };
+    Ok((launch, streams, stdio))
+}
+
+fn variables(service: &Service, envs: &BTreeMap<String, String>) -> Result<Vec<CString>, Failure> {
+    let own = service
+        .environment
+        .iter()
+        .filter(|(name, _)| std::str::from_utf8(name).map_or(true, |name| !envs.contains_key(name)));
+    let given = envs.iter().map(|(name, value)| {
+        let is_sound = !name.is_empty() && !name.contains('=');
+        is_sound.then(|| variable(name.as_bytes(), value.as_bytes())).flatten().ok_or_else(|| {
+            invalid(format!("`{}` cannot be a variable, or its value cannot be one's", name.escape_debug()))
+        })
+    });
+    own.map(|(_, variable)| Ok(variable.clone())).chain(given).collect()
+}
+
+fn variable(name: &[u8], value: &[u8]) -> Option<CString> {
+    CString::new([name, b"=", value].concat()).ok()
+}
+
+/// Where the command starts. `~` and what is relative are from the user's home.
+fn directory(service: &Service, cwd: Option<&str>) -> Result<PathBuf, Failure> {
+    let directory = match cwd {
+        None | Some("") => service.directory.clone(),
+        Some(given) => {
+            let home = user::current().home;
+            match given.strip_prefix('~') {
+                Some("") => home,
+                Some(rest) if rest.starts_with('/') => home.join(rest.trim_start_matches('/')),
+                _ => home.join(given),
+            }
+        }
+    };
+    let refuse = |why: &dyn std::fmt::Display| {
+        Err(invalid(format!("cannot start in the directory `{}`: {why}", directory.display())))
+    };
+    match is_directory(&directory) {
+        Ok(true) => Ok(directory),
+        Ok(false) => refuse(&"it is not a directory"),
+        Err(Errno::NOENT) => refuse(&"it does not exist"),
+        Err(error) => refuse(&error),
+    }
+}
+
+fn is_directory(path: &Path) -> Result<bool, Errno> {
+    if path.as_os_str().as_bytes().contains(&0) {
+        return Err(Errno::NOENT);
+    }
+    let kind = FileType::from_raw_mode(rustix::fs::stat(path)?.st_mode);
+    rustix::fs::accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS)?;
+    Ok(kind == FileType::Directory)
+}
+
+/// Why a command could not be executed, execve(2).
+pub(super) fn not_executed(program: &str, errno: i32) -> Failure {
+    let (code, why) = match Errno::from_raw_os_error(errno) {
+        Errno::NOENT | Errno::NOTDIR => {
+            (Code::NotFound, "there is no such program, or no interpreter for it".to_owned())
+        }
+        Errno::ACCESS | Errno::PERM => (Code::PermissionDenied, "it is not executable".to_owned()),
+        Errno::NOEXEC => (Code::InvalidArgument, "it is not a program for this machine".to_owned()),
+        Errno::TOOBIG => (Code::InvalidArgument, "its arguments and variables are too long".to_owned()),
+        error => (code_of(error), error.to_string()),
+    };
+    Failure::new(code, format!("cannot run `{}`: {why}", program.escape_debug()))
+}
+
+/// Something that the system did not let us do.
+pub(super) fn system(step: &str, error: &io::Error) -> Failure {
+    let code = error.raw_os_error().map_or(Code::Internal, |errno| code_of(Errno::from_raw_os_error(errno)));
+    Failure::new(code, format!("cannot {step}: {error}"))
+}
+
+fn code_of(error: Errno) -> Code {
+    match error {
+        Errno::AGAIN | Errno::NOMEM | Errno::MFILE | Errno::NFILE | Errno::NOSPC => Code::ResourceExhausted,
+        _ => Code::Internal,
+    }
+}
+
+fn invalid(message: impl Into<String>) -> Failure {
+    Failure::new(Code::InvalidArgument, message)
+}

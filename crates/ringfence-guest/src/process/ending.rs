@@ -1,0 +1,83 @@
+//! How a command's end is told, in the words of the Go library that envd's clients know.
+
+use ringfence_linux::Ending;
+use ringfence_proto::process::{EndEvent, UsageReport};
+
+/// The event of an end. Without an ending its first process was killed, and the command with it.
+pub(super) fn event(ending: Option<&Ending>) -> EndEvent {
+    let code = ending.and_then(|ending| ending.exit_code);
+    let status = match (code, ending.and_then(|ending| ending.signal)) {
+        (Some(code), _) => format!("exit status {code}"),
+        (None, signal) => format!("signal: {}", signal_name(signal.unwrap_or(9))),
+    };
+    EndEvent {
+        exit_code: code.unwrap_or(-1),
+        exited: code.is_some(),
+        error: (code != Some(0)).then(|| status.clone()),
+        status,
+        usage: ending.map(|ending| UsageReport {
+            cpu_micros: i64::try_from(ending.usage.cpu_micros).unwrap_or(i64::MAX),
+            max_rss: i64::try_from(ending.usage.max_rss).unwrap_or(i64::MAX),
+        }),
+    }
+}
+
+/// The words of Go's package `syscall` for Linux.
+fn signal_name(number: i32) -> String {
+    let name = match number {
+        1 => "hangup",
+        2 => "interrupt",
+        3 => "quit",
+        4 => "illegal instruction",
+        5 => "trace/breakpoint trap",
+        6 => "aborted",
+        7 => "bus error",
+        8 => "floating point exception",
+        9 => "killed",
+        10 => "user defined signal 1",
+        11 => "segmentation fault",
+        12 => "user defined signal 2",
+        13 => "broken pipe",
+        14 => "alarm clock",
+        15 => "terminated",
+        other => return format!("signal {other}"),
+    };
+    name.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ending(exit_code: Option<i32>, signal: Option<i32>) -> Ending {
+        Ending { exit_code, signal, usage: Default::default(), swept: true }
+    }
+
+    #[test]
+    fn an_exit_is_told_as_envd_tells_it() {
+        let event = event(Some(&ending(Some(3), None)));
+        assert_eq!((event.exit_code, event.exited), (3, true));
+        assert_eq!((event.status.as_str(), event.error.as_deref()), ("exit status 3", Some("exit status 3")));
+    }
+
+    #[test]
+    fn a_success_has_no_error() {
+        let event = event(Some(&ending(Some(0), None)));
+        assert_eq!((event.exit_code, event.exited, event.error), (0, true, None));
+        assert_eq!(event.status, "exit status 0");
+    }
+
+    #[test]
+    fn a_signal_is_told_as_envd_tells_it() {
+        for (number, words) in [(9, "signal: killed"), (15, "signal: terminated"), (35, "signal: signal 35")] {
+            let event = event(Some(&ending(None, Some(number))));
+            assert_eq!((event.exit_code, event.exited, event.status.as_str()), (-1, false, words));
+            assert_eq!(event.error.as_deref(), Some(words));
+        }
+    }
+
+    #[test]
+    fn a_lost_command_counts_as_killed() {
+        assert_eq!(event(None).status, "signal: killed");
+    }
+}

@@ -1,0 +1,195 @@
+//! A command that runs: who listens to it, and what can be asked of it.
+
+use std::cell::RefCell;
+use std::io;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use ringfence_linux::Order;
+use ringfence_proto::code::{Code, Failure};
+use ringfence_proto::process::{
+    EventMessage, ListedProcess, ProcessConfig, ProcessEvent, ProcessInput, PtySize, StartEvent,
+};
+use tokio::io::AsyncWriteExt;
+use tokio::sync::{Notify, oneshot, watch};
+
+use super::control::Control;
+use super::streams::{self, Input};
+use crate::connect::{self, Sender};
+
+/// Somebody who listens to a command.
+#[derive(Debug)]
+pub(super) struct Subscriber {
+    pub(super) sender: Sender<EventMessage>,
+    /// Told when there is nothing more to send.
+    pub(super) done: oneshot::Sender<Result<(), Failure>>,
+    pub(super) origin: Origin,
+}
+
+/// Which call somebody listens by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// The one that started the command, whose deadline is the command's.
+    Start,
+    /// A later one.
+    Connect,
+}
+
+/// A command that runs.
+#[derive(Debug)]
+pub(super) struct Exec {
+    pub(super) pid: u32,
+    pub(super) tag: Option<String>,
+    config: ProcessConfig,
+    pub(super) control: Rc<Control>,
+    input: Input,
+    subscribers: RefCell<Vec<Subscriber>>,
+    /// Whether it has ended.
+    over: watch::Sender<bool>,
+    /// Wakes whoever sees to it that an order to end is obeyed.
+    end_ordered: Notify,
+}
+
+impl Exec {
+    pub(super) fn new(
+        pid: u32,
+        tag: Option<String>,
+        config: ProcessConfig,
+        control: Rc<Control>,
+        input: Input,
+    ) -> Exec {
+        let (subscribers, over, end_ordered) = (RefCell::default(), watch::Sender::new(false), Notify::new());
+        Exec { pid, tag, config, control, input, subscribers, over, end_ordered }
+    }
+
+    pub(super) fn listed(&self) -> ListedProcess {
+        ListedProcess { config: self.config.clone(), pid: self.pid, tag: self.tag.clone() }
+    }
+
+    /// Tells somebody that it runs, and from now on what it writes.
+    pub(super) fn subscribe(&self, subscriber: Subscriber) {
+        subscriber.sender.send_first(&EventMessage { event: ProcessEvent::Start(StartEvent { pid: self.pid }) });
+        self.subscribers.borrow_mut().push(subscriber);
+    }
+
+    /// Whether nobody listens.
+    pub(super) fn is_alone(&self) -> bool {
+        self.subscribers.borrow().is_empty()
+    }
+
+    /// Tells everybody who listens, as fast as the slowest takes it. Whoever has gone is forgotten.
+    pub(super) async fn tell(&self, message: Bytes) {
+        let senders: Vec<_> = self.subscribers.borrow().iter().map(|subscriber| subscriber.sender.clone()).collect();
+        let mut has_gone = false;
+        for sender in senders {
+            has_gone |= sender.send_encoded(message.clone()).await.is_err();
+        }
+        if has_gone {
+            self.subscribers.borrow_mut().retain(|subscriber| !subscriber.sender.is_closed());
+        }
+    }
+
+    /// Tells everybody the last there is to tell. Whose deadline it was learns that instead.
+    pub(super) async fn finish(&self, end: ProcessEvent, deadline_passed: bool) {
+        let subscribers = self.subscribers.take();
+        let end = connect::encode(&EventMessage { event: end });
+        let farewells = subscribers.into_iter().map(async |Subscriber { sender, done, origin }| {
+            let outcome = match origin {
+                Origin::Start if deadline_passed => Err(connect::too_late()),
+                _ => sender.send_encoded(end.clone()).await.map_err(|_| Failure::new(Code::Canceled, "nobody reads")),
+            };
+            let _ = done.send(outcome); // whoever listened may have gone
+        });
+        join_all(farewells).await;
+    }
+
+    /// Says that it has ended, to whoever waits to write to it.
+    pub(super) fn set_over(&self) {
+        self.over.send_replace(true);
+    }
+
+    /// Gives its first process an order.
+    pub(super) fn order(&self, order: Order) -> Result<(), Failure> {
+        self.control.order(order).map_err(|_| {
+            Failure::new(
+                Code::Unavailable,
+                format!("the command {} was stopped together with its supervisor", self.pid),
+            )
+        })
+    }
+
+    /// Ends it with every process that it started.
+    pub(super) fn end(&self) {
+        if self.control.order(Order::End).is_err() {
+            self.control.kill();
+        }
+        self.end_ordered.notify_one();
+    }
+
+    /// Waits until somebody has ordered its end.
+    pub(super) async fn end_ordered(&self) {
+        self.end_ordered.notified().await;
+    }
+
+    /// Writes to its input or its terminal, as fast as it reads.
+    pub(super) async fn write(&self, input: ProcessInput) -> Result<(), Failure> {
+        let write = async {
+            match (&self.input, &input) {
+                (Input::Pipe(pipe), ProcessInput::Stdin(bytes)) => match &mut *pipe.lock().await {
+                    Some(pipe) => pipe.write_all(&bytes.0).await.map_err(|error| self.not_written(&error)),
+                    None => Err(self.cannot("its input was closed")),
+                },
+                (Input::Terminal { writer, .. }, ProcessInput::Pty(bytes)) => {
+                    let written = writer.lock().await.write_all(&bytes.0).await;
+                    written.map_err(|error| self.not_written(&error))
+                }
+                (Input::Nothing, ProcessInput::Stdin(_)) => Err(self.cannot("it was started without input")),
+                (Input::Terminal { .. }, ProcessInput::Stdin(_)) => Err(self.cannot("its input is its terminal")),
+                (Input::Nothing | Input::Pipe(_), ProcessInput::Pty(_)) => Err(self.cannot("it has no terminal")),
+            }
+        };
+        let mut over = self.over.subscribe();
+        tokio::select! {
+            written = write => written,
+            _ = over.wait_for(|over| *over) => Err(Failure::new(Code::NotFound, "the command has ended")),
+        }
+    }
+
+    /// Closes its input, after what is being written.
+    pub(super) async fn close_input(&self) -> Result<(), Failure> {
+        match &self.input {
+            Input::Pipe(pipe) => {
+                let mut over = self.over.subscribe();
+                tokio::select! {
+                    mut pipe = pipe.lock() => *pipe = None,
+                    _ = over.wait_for(|over| *over) => {}
+                }
+                Ok(())
+            }
+            Input::Nothing => Ok(()),
+            Input::Terminal { .. } => Err(self.cannot("its input is its terminal: send it Ctrl-D (0x04)")),
+        }
+    }
+
+    /// Changes the size of its terminal.
+    pub(super) fn resize(&self, size: PtySize) -> Result<(), Failure> {
+        match &self.input {
+            Input::Terminal { size: terminal, .. } => {
+                streams::resize(terminal, size).map_err(|error| self.not_written(&error))
+            }
+            Input::Nothing | Input::Pipe(_) => Err(self.cannot("it has no terminal")),
+        }
+    }
+
+    fn not_written(&self, error: &io::Error) -> Failure {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => self.cannot("it has closed its input"),
+            _ => self.cannot(&error.to_string()),
+        }
+    }
+
+    fn cannot(&self, why: &str) -> Failure {
+        Failure::new(Code::FailedPrecondition, format!("the command {} takes no such thing: {why}", self.pid))
+    }
+}

@@ -1,0 +1,230 @@
+//! `process.Process`: commands. Each has a process tree of its own, whose first process is ours.
+//!
+//! Reading order: `description` is what a request asks to be run, `streams` are a command's three streams or its
+//! terminal, `control` is how its first process is talked to, `exec` is a command that runs, `life` is the task that
+//! sees it through to its end, `ending` is how that is told.
+
+mod control;
+mod description;
+mod ending;
+mod exec;
+mod life;
+mod streams;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::io;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::Request;
+use hyper::body::Incoming;
+use ringfence_linux::{Files, LaunchError, Launcher, Order};
+use ringfence_proto::code::{Code, Failure};
+use ringfence_proto::process::{
+    Empty, EventMessage, ListResponse, OneProcess, ProcessEvent, ProcessSelector, SendInputRequest, SendSignalRequest,
+    Signal, StartRequest, StreamInputRequest, UpdateRequest,
+};
+use tokio::sync::{Semaphore, oneshot};
+
+use crate::connect::{self, Deadline, Reply, Sender, Streamed};
+use crate::{caller, log};
+use control::Control;
+use exec::{Exec, Origin, Subscriber};
+use life::Life;
+
+/// How many commands run at once.
+const MOST: usize = 512;
+
+impl Streamed for EventMessage {
+    fn keepalive() -> Self {
+        EventMessage { event: ProcessEvent::Keepalive(Empty {}) }
+    }
+}
+
+/// The commands of a sandbox.
+#[derive(Debug)]
+pub(crate) struct Service {
+    launcher: Launcher,
+    /// What every command gets, as `NAME` and `value`.
+    environment: BTreeMap<Vec<u8>, CString>,
+    /// Where commands start that name no directory.
+    directory: PathBuf,
+    room: Arc<Semaphore>,
+    /// Those that run, in the order of their start.
+    execs: RefCell<BTreeMap<u64, Rc<Exec>>>,
+    next: Cell<u64>,
+    /// The first processes, also of commands that ended and left others behind, by their order.
+    firsts: RefCell<BTreeMap<u64, i32>>,
+}
+
+impl Service {
+    /// No command yet.
+    pub(crate) fn new(launcher: Launcher, directory: PathBuf) -> Rc<Service> {
+        Rc::new(Service {
+            launcher,
+            environment: description::environment(),
+            directory,
+            room: Arc::new(Semaphore::new(MOST)),
+            execs: RefCell::default(),
+            next: Cell::default(),
+            firsts: RefCell::default(),
+        })
+    }
+
+    /// Answers a call of a method.
+    pub(crate) async fn call(self: Rc<Self>, method: &str, request: Request<Incoming>) -> Reply {
+        match method {
+            "Start" => self.start(request).await,
+            "Connect" => {
+                connect::server_stream(
+                    request,
+                    Deadline::EndsTheStream,
+                    move |OneProcess { process }, sender| async move {
+                        let (done, outcome) = oneshot::channel();
+                        self.find(&process)?.subscribe(Subscriber { sender, done, origin: Origin::Connect });
+                        ended(outcome).await
+                    },
+                )
+                .await
+            }
+            "List" => connect::unary(request, async |Empty {}| Ok(self.list())).await,
+            "SendInput" => {
+                connect::unary(request, async |SendInputRequest { process, input }| {
+                    self.find(&process)?.write(input).await.map(|()| Empty {})
+                })
+                .await
+            }
+            "StreamInput" => connect::client_stream(request, async |messages| self.stream_input(messages).await).await,
+            "SendSignal" => {
+                connect::unary(request, async |SendSignalRequest { process, signal }| {
+                    let exec = self.find(&process)?;
+                    match signal {
+                        Signal::Kill => exec.end(),
+                        other => exec.order(Order::Signal(other.number()))?,
+                    }
+                    Ok(Empty {})
+                })
+                .await
+            }
+            "CloseStdin" => {
+                connect::unary(request, async |OneProcess { process }| {
+                    self.find(&process)?.close_input().await.map(|()| Empty {})
+                })
+                .await
+            }
+            "Update" => {
+                connect::unary(request, async |UpdateRequest { process, pty }| {
+                    let exec = self.find(&process)?;
+                    if let Some(size) = pty.and_then(|pty| pty.size) {
+                        exec.resize(size)?;
+                    }
+                    Ok(Empty {})
+                })
+                .await
+            }
+            other => connect::failed(&Failure::new(
+                Code::Unimplemented,
+                format!("`{}` has no method `{other}`", ringfence_proto::process::SERVICE),
+            )),
+        }
+    }
+
+    async fn start(self: Rc<Self>, request: Request<Incoming>) -> Reply {
+        let (user, time) = (caller::user(request.headers()), connect::timeout(request.headers()));
+        let method = move |request: StartRequest, sender: Sender<EventMessage>| async move {
+            user?;
+            let (done, outcome) = oneshot::channel();
+            self.launch(request, time?, Subscriber { sender, done, origin: Origin::Start })?;
+            ended(outcome).await
+        };
+        connect::server_stream(request, Deadline::IsTheMethods, method).await
+    }
+
+    /// Starts a command, which nobody's leaving ends.
+    fn launch(
+        self: &Rc<Self>,
+        request: StartRequest,
+        time: Option<Duration>,
+        first: Subscriber,
+    ) -> Result<(), Failure> {
+        let room = self.room.clone().try_acquire_owned();
+        let room = room.map_err(|_| Failure::new(Code::ResourceExhausted, format!("{MOST} commands run already")))?;
+        let (launch, streams, stdio) = description::describe(self, &request)?;
+        let files = Files { stdio, ..Files::default() };
+        let started = self.launcher.start(&launch, files, None).map_err(|error| self.not_launched(&error))?;
+        let control = Control::new(started).map_err(|error| description::system("talk to a new process", &error))?;
+        let number = self.next.replace(self.next.get() + 1);
+        self.firsts.borrow_mut().insert(number, control.first());
+        let deadline = time.and_then(|time| tokio::time::Instant::now().checked_add(time));
+        let life = Life { service: self.clone(), number, control: Rc::new(control), deadline, request };
+        tokio::task::spawn_local(async move {
+            life.live(streams, first).await;
+            drop(room);
+        });
+        Ok(())
+    }
+
+    fn not_launched(&self, error: &LaunchError) -> Failure {
+        let (LaunchError::Clone { source } | LaunchError::Ask { source }) = error;
+        if matches!(source.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) {
+            // Only something inside can have ended it. What commands leave behind is no longer ours to find, so that
+            // everything ends: the first processes end with us.
+            log::line(format_args!("error: the launcher process was killed; the sandbox ends"));
+            std::process::exit(1);
+        }
+        description::system("start a process", source)
+    }
+
+    /// Ends what first processes left that were killed: whoever is below the launcher, and below no first process.
+    fn end_strays(&self) {
+        let firsts: Vec<i32> = self.firsts.borrow().values().copied().collect();
+        if !self.launcher.end_strays(&firsts) {
+            log::line(format_args!("error: a killed command left processes that do not end"));
+        }
+    }
+
+    async fn stream_input(&self, messages: &mut connect::Messages<StreamInputRequest>) -> Result<Empty, Failure> {
+        let Some(StreamInputRequest::Start(OneProcess { process })) = messages.next().await? else {
+            return Err(Failure::new(Code::InvalidArgument, "the first message of an input names its command"));
+        };
+        let exec = self.find(&process)?;
+        while let Some(message) = messages.next().await? {
+            match message {
+                StreamInputRequest::Data(data) => exec.write(data.input).await?,
+                StreamInputRequest::Keepalive(Empty {}) => {}
+                StreamInputRequest::Start(_) => {
+                    return Err(Failure::new(Code::InvalidArgument, "an input names its command once"));
+                }
+            }
+        }
+        Ok(Empty {})
+    }
+
+    fn list(&self) -> ListResponse {
+        ListResponse { processes: self.execs.borrow().values().map(|exec| exec.listed()).collect() }
+    }
+
+    fn find(&self, selector: &ProcessSelector) -> Result<Rc<Exec>, Failure> {
+        let execs = self.execs.borrow();
+        let found = match selector {
+            ProcessSelector::Pid(pid) => execs.values().find(|exec| exec.pid == *pid),
+            // The latest, as a tag can be used again.
+            ProcessSelector::Tag(tag) => execs.values().rev().find(|exec| exec.tag.as_ref() == Some(tag)),
+        };
+        found.cloned().ok_or_else(|| {
+            let which = match selector {
+                ProcessSelector::Pid(pid) => format!("the id {pid}"),
+                ProcessSelector::Tag(tag) => format!("the tag `{tag}`"),
+            };
+            Failure::new(Code::NotFound, format!("no command runs with {which}"))
+        })
+    }
+}
+
+async fn ended(outcome: oneshot::Receiver<Result<(), Failure>>) -> Result<(), Failure> {
+    outcome.await.unwrap_or_else(|_| Err(Failure::new(Code::Internal, "the command was lost")))
+}

@@ -1,0 +1,164 @@
+//! Bytes between a connection and files, in slices: reading and writing files blocks, and so is done beside the
+//! runtime's thread. No thread is held while a client makes one wait, and memory is a few slices whatever the length.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt as _};
+use http_body_util::BodyExt;
+use hyper::body::{Body, Frame};
+use ringfence_proto::code::{Code, Failure};
+use tokio::task::{JoinHandle, spawn_blocking};
+
+use crate::connect::Contents;
+
+/// Long enough that handing it over costs nothing beside reading or writing it.
+pub(crate) const SLICE: usize = 256 << 10;
+/// How long the rest of a body is read after it was refused: a client that still sends would not see the answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Something that is sent.
+pub(crate) trait Source: Send + 'static {
+    /// Appends about a slice; nothing at the end.
+    fn fill(&mut self, slice: &mut Vec<u8>) -> io::Result<()>;
+}
+
+/// Something that receives.
+pub(crate) trait Sink: Send + 'static {
+    /// Takes a slice whole.
+    fn take(&mut self, slice: &[u8]) -> Result<(), Failure>;
+}
+
+/// Sends a source, after what was read of it already. While a slice is sent, the next is read.
+pub(crate) fn sending(first: Vec<u8>, source: impl Source) -> Contents {
+    let first = (!first.is_empty()).then(|| Bytes::from(first));
+    BodyExt::boxed(Sending { first, next: Some(read(Box::new(source))) })
+}
+
+type Read = JoinHandle<(Box<dyn Source>, io::Result<Vec<u8>>)>;
+
+struct Sending {
+    first: Option<Bytes>,
+    next: Option<Read>,
+}
+
+fn read(mut source: Box<dyn Source>) -> Read {
+    spawn_blocking(move || {
+        let mut slice = Vec::with_capacity(SLICE);
+        let filled = source.fill(&mut slice).map(|()| slice);
+        (source, filled)
+    })
+}
+
+impl Body for Sending {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        if let Some(first) = self.first.take() {
+            return Poll::Ready(Some(Ok(Frame::data(first))));
+        }
+        let Some(next) = &mut self.next else { return Poll::Ready(None) };
+        let read_slice = ready!(Pin::new(next).poll(context)).map_err(io::Error::other);
+        self.next = None;
+        let (source, filled) = read_slice?;
+        let slice = filled?;
+        if slice.is_empty() {
+            return Poll::Ready(None);
+        }
+        self.next = Some(read(source));
+        Poll::Ready(Some(Ok(Frame::data(slice.into()))))
+    }
+}
+
+/// Gathers what arrives into slices for a sink. While one is taken, the next is gathered.
+#[derive(Debug)]
+pub(crate) struct Pouring<S> {
+    gathered: Vec<u8>,
+    sink: At<S>,
+}
+
+#[derive(Debug)]
+enum At<S> {
+    Hand(S),
+    Work(JoinHandle<(S, Result<(), Failure>)>),
+    /// It failed, or its taking was given up.
+    Gone,
+}
+
+impl<S: Sink> Pouring<S> {
+    /// Pours into a sink.
+    pub(crate) fn into(sink: S) -> Pouring<S> {
+        Pouring { gathered: Vec::new(), sink: At::Hand(sink) }
+    }
+
+    /// Adds what arrived.
+    pub(crate) async fn push(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        self.gathered.extend_from_slice(bytes);
+        if self.gathered.len() >= SLICE {
+            let slice = std::mem::replace(&mut self.gathered, Vec::with_capacity(SLICE));
+            self.hand_over(slice).await?;
+        }
+        Ok(())
+    }
+
+    /// The sink, once it has taken everything.
+    pub(crate) async fn finish(mut self) -> Result<S, Failure> {
+        let rest = std::mem::take(&mut self.gathered);
+        if !rest.is_empty() {
+            self.hand_over(rest).await?;
+        }
+        self.idle().await
+    }
+
+    async fn hand_over(&mut self, slice: Vec<u8>) -> Result<(), Failure> {
+        let mut sink = self.idle().await?;
+        self.sink = At::Work(spawn_blocking(move || {
+            let taken = sink.take(&slice);
+            (sink, taken)
+        }));
+        Ok(())
+    }
+
+    async fn idle(&mut self) -> Result<S, Failure> {
+        match std::mem::replace(&mut self.sink, At::Gone) {
+            At::Hand(sink) => Ok(sink),
+            At::Work(work) => {
+                let (sink, taken) = work.await.map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
+                taken.map(|()| sink)
+            }
+            At::Gone => Err(Failure::new(Code::Internal, "nothing is taken after a failure")),
+        }
+    }
+}
+
+/// Pours a whole stream into a sink.
+pub(crate) async fn pour<S: Sink>(
+    stream: &mut (impl Stream<Item = io::Result<Bytes>> + Unpin),
+    sink: S,
+) -> Result<S, Failure> {
+    let mut pouring = Pouring::into(sink);
+    while let Some(bytes) = stream.next().await {
+        pouring.push(&bytes.map_err(|error| interrupted(&error))?).await?;
+    }
+    pouring.finish().await
+}
+
+/// Reads and drops the rest of a stream whose sender was refused.
+pub(crate) async fn discard(mut stream: impl Stream<Item = io::Result<Bytes>> + Unpin) {
+    let rest = async { while let Some(Ok(_)) = stream.next().await {} };
+    let _ = tokio::time::timeout(PATIENCE, rest).await; // then the connection is closed on it
+}
+
+/// The bytes of a request.
+pub(crate) fn incoming(body: hyper::body::Incoming) -> impl Stream<Item = io::Result<Bytes>> + Send + Unpin {
+    body.into_data_stream().map(|bytes| bytes.map_err(io::Error::other))
+}
+
+/// The failure of a request whose body ended early or makes no sense.
+pub(crate) fn interrupted(error: &io::Error) -> Failure {
+    Failure::new(Code::InvalidArgument, format!("the request's body cannot be read: {error}"))
+}

@@ -1,0 +1,71 @@
+//! `GET` and `POST /tree`: whole trees of files as tar streams. Ours; envd has nothing like it.
+//!
+//! What is sent of a directory is named relative to it, beginning with `.` itself; of anything else, by its own name.
+//! What is received is unpacked below the path, which is made if it is missing.
+
+mod pack;
+mod unpack;
+
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use ringfence_proto::code::{Code, Failure};
+use serde::Serialize;
+
+use self::pack::Packing;
+use self::unpack::Unpacking;
+use crate::connect::{Reply, json, refused};
+use crate::files;
+use crate::filesystem::blocking;
+use crate::filesystem::path::resolve;
+use crate::query::Query;
+use crate::slices::{discard, incoming, pour, sending};
+
+/// What was unpacked.
+#[derive(Debug, Default, Clone, Copy, Serialize)]
+struct Unpacked {
+    entries: u64,
+    bytes: u64,
+}
+
+/// Answers a request for a tree.
+pub(crate) async fn serve(request: Request<Incoming>) -> Reply {
+    let answer = match *request.method() {
+        Method::GET => send(&request).await,
+        Method::POST => receive(request).await,
+        _ => return refused(StatusCode::METHOD_NOT_ALLOWED, "trees are read with GET and written with POST"),
+    };
+    answer.unwrap_or_else(|failure| files::failed(&failure))
+}
+
+async fn send(request: &Request<Incoming>) -> Result<Reply, Failure> {
+    let path = path(request)?;
+    let packing = blocking(move || Packing::of(&path)).await?;
+    let mut reply = Response::new(sending(Vec::new(), packing));
+    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-tar"));
+    Ok(reply)
+}
+
+async fn receive(request: Request<Incoming>) -> Result<Reply, Failure> {
+    let path = path(&request);
+    let mut body = incoming(request.into_body());
+    let unpacked = async {
+        let path = path?;
+        let unpacking = blocking(move || Unpacking::below(&path)).await?;
+        let unpacking = pour(&mut body, unpacking).await?;
+        blocking(move || unpacking.finish()).await
+    };
+    let unpacked = unpacked.await;
+    if unpacked.is_err() {
+        discard(body).await;
+    }
+    unpacked.map(|unpacked| json(StatusCode::OK, &unpacked))
+}
+
+fn path(request: &Request<Incoming>) -> Result<std::path::PathBuf, Failure> {
+    let query = Query::of(request.uri())?;
+    let user = files::user(&query, request.headers())?;
+    let path = query.get("path").filter(|path| !path.is_empty());
+    let path = path.ok_or_else(|| Failure::new(Code::InvalidArgument, "the query parameter `path` is missing"))?;
+    resolve(path, &user)
+}

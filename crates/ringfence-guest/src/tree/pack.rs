@@ -1,0 +1,158 @@
+//! A tree on its way out. No link is followed; sockets, FIFOs and devices are left out.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use ringfence_proto::code::Failure;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat, statat};
+use tar::{Builder, EntryType, Header};
+
+use crate::filesystem::Descent;
+use crate::filesystem::path::{Place, failure};
+use crate::log;
+use crate::slices::{SLICE, Source};
+
+/// Tar files are made of blocks of this length.
+const BLOCK: u64 = 512;
+/// The names of one directory are held in memory.
+const MOST_NAMES: usize = 1_000_000;
+
+/// A tree that is being sent.
+pub(super) struct Packing {
+    builder: Builder<Vec<u8>>,
+    file: Option<(File, u64, u64)>,
+    walk: Option<Walk>,
+}
+
+struct Walk {
+    descent: Descent,
+    here: PathBuf,
+    levels: Vec<std::vec::IntoIter<OsString>>,
+}
+
+impl Packing {
+    /// Begins with what is at a resolved path.
+    pub(super) fn of(path: &Path) -> Result<Packing, Failure> {
+        let failed = |error: io::Error| failure("send", path, &error);
+        let place = Place::of(path).map_err(failed)?;
+        let stat = statat(&place.directory, &place.name, AtFlags::SYMLINK_NOFOLLOW);
+        let stat = stat.map_err(|error| failed(error.into()))?;
+        let mut packing = Packing { builder: Builder::new(Vec::new()), file: None, walk: None };
+        if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+            let descent = Descent::into(place.directory.as_fd(), &place.name).map_err(failed)?;
+            packing.append(place.directory.as_fd(), &place.name, Path::new(".")).map_err(failed)?;
+            let names = descent.names(MOST_NAMES).map_err(failed)?.into_iter();
+            packing.walk = Some(Walk { descent, here: PathBuf::new(), levels: vec![names] });
+        } else {
+            packing.append(place.directory.as_fd(), &place.name, Path::new(&place.name)).map_err(failed)?;
+        }
+        Ok(packing)
+    }
+
+    /// Appends an entry; says what it is.
+    fn append(&mut self, directory: BorrowedFd<'_>, name: &OsStr, path: &Path) -> io::Result<FileType> {
+        let stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        match kind {
+            FileType::Directory => {
+                let mut header = header(&stat, EntryType::Directory, 0);
+                self.builder.append_data(&mut header, path, io::empty())?;
+            }
+            FileType::Symlink => {
+                let target = readlinkat(directory, name, Vec::new())?;
+                let mut header = header(&stat, EntryType::Symlink, 0);
+                self.builder.append_link(&mut header, path, OsStr::from_bytes(target.as_bytes()))?;
+            }
+            FileType::RegularFile => {
+                // Something else in its place by now must be neither followed nor waited for.
+                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+                let file = openat(directory, name, flags, Mode::empty())?;
+                let stat = fstat(&file)?;
+                if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+                    return Ok(FileType::Unknown);
+                }
+                let size = u64::try_from(stat.st_size).unwrap_or_default();
+                let mut header = header(&stat, EntryType::Regular, size);
+                self.builder.append_data(&mut header, path, io::empty())?;
+                self.file = Some((file.into(), size, size.next_multiple_of(BLOCK) - size));
+            }
+            _ => {}
+        }
+        Ok(kind)
+    }
+
+    /// Appends the next entry of the walk; nothing when it has ended.
+    fn advance(&mut self) -> io::Result<()> {
+        let Some(mut walk) = self.walk.take() else { return Ok(()) };
+        let Some(name) = walk.levels.last_mut().and_then(Iterator::next) else {
+            walk.levels.pop();
+            walk.here.pop();
+            if walk.descent.leave()? {
+                self.walk = Some(walk);
+            }
+            return Ok(());
+        };
+        let path = walk.here.join(&name);
+        match self.append(walk.descent.as_fd(), &name, &path) {
+            Ok(FileType::Directory) => {
+                walk.descent.enter(&name)?;
+                walk.levels.push(walk.descent.names(MOST_NAMES)?.into_iter());
+                walk.here = path;
+            }
+            Ok(_) => {}
+            // It was removed since its directory was read.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(io::Error::new(error.kind(), format!("`{}`: {error}", path.display()))),
+        }
+        self.walk = Some(walk);
+        Ok(())
+    }
+
+    fn pack(&mut self) -> io::Result<()> {
+        while self.builder.get_ref().len() < SLICE {
+            if let Some((mut file, left, padding)) = self.file.take() {
+                let slice = self.builder.get_mut();
+                let room = (SLICE - slice.len()) as u64;
+                let read = (&mut file).take(left.min(room)).read_to_end(slice)? as u64;
+                if read < left.min(room) {
+                    return Err(io::Error::other("a file became shorter while it was sent"));
+                }
+                if read < left {
+                    self.file = Some((file, left - read, padding));
+                } else {
+                    slice.resize(slice.len() + usize::try_from(padding).expect("is less than a block"), 0);
+                }
+            } else if self.walk.is_some() {
+                self.advance()?;
+            } else {
+                // Once: a second call appends nothing.
+                return self.builder.finish();
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Source for Packing {
+    fn fill(&mut self, slice: &mut Vec<u8>) -> io::Result<()> {
+        // The client sees no more than that the stream breaks off.
+        self.pack().inspect_err(|error| log::line(format_args!("a tree was sent in part: {error}")))?;
+        slice.append(self.builder.get_mut());
+        Ok(())
+    }
+}
+
+fn header(stat: &Stat, kind: EntryType, size: u64) -> Header {
+    let mut header = Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_mode(stat.st_mode & 0o777);
+    header.set_uid(stat.st_uid.into());
+    header.set_gid(stat.st_gid.into());
+    header.set_mtime(u64::try_from(stat.st_mtime).unwrap_or_default());
+    header.set_size(size);
+    header
+}

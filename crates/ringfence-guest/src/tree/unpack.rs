@@ -1,0 +1,387 @@
+//! A tree on its way in. Whatever it says, nothing is made outside the directory that it is unpacked in: every path is
+//! walked from there, name by name, and no link is followed on the way.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use ringfence_proto::code::{Code, Failure};
+use rustix::fs::{
+    AtFlags, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, fchmod, futimens, linkat, mkdirat, openat, symlinkat,
+    unlinkat,
+};
+use rustix::io::Errno;
+use tar::{EntryType, Header, PaxExtensions};
+
+use super::Unpacked;
+use crate::filesystem::path::{failure, make_directories};
+use crate::slices::Sink;
+
+/// Tar files are made of blocks of this length.
+const BLOCK: usize = 512;
+/// The longest name, link or list of attributes of an entry. Paths have 4096 bytes at most.
+const LONGEST_EXTENSION: u64 = 1 << 20;
+/// Directories that become unwritable only when all is unpacked.
+const MOST_CLOSED: usize = 100_000;
+/// How a directory is opened on the way to what is in it.
+const REACH: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// A tree that is being received.
+pub(super) struct Unpacking {
+    root: Arc<OwnedFd>,
+    path: PathBuf,
+    state: State,
+    named: Named,
+    /// The directory of the last entry, which is mostly that of the next, too.
+    last: Option<(PathBuf, Arc<OwnedFd>)>,
+    closed: Vec<(PathBuf, Mode)>,
+    unpacked: Unpacked,
+}
+
+/// What the next bytes are.
+enum State {
+    /// Of a header.
+    Head(Vec<u8>),
+    /// Of what a header has no room for.
+    Extension { kind: EntryType, text: Vec<u8>, left: u64, padding: u64 },
+    /// Of a file.
+    Contents { file: Partial, left: u64, padding: u64 },
+    /// Of nothing.
+    Skipped { left: u64 },
+    /// Behind the end.
+    Ended,
+}
+
+/// What extensions said of the next entry.
+#[derive(Default)]
+struct Named {
+    path: Option<Vec<u8>>,
+    link: Option<Vec<u8>>,
+    size: Option<u64>,
+}
+
+/// A file that goes again unless it becomes whole.
+struct Partial {
+    file: File,
+    directory: Arc<OwnedFd>,
+    name: Option<OsString>,
+    modified: i64,
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        if let Some(name) = &self.name {
+            let _ = unlinkat(&*self.directory, name, AtFlags::empty()); // a part of a file stays
+        }
+    }
+}
+
+impl Unpacking {
+    /// Begins below a resolved path, which is made if it is missing.
+    pub(super) fn below(path: &Path) -> Result<Unpacking, Failure> {
+        let root = make_directories(path).map_err(|error| failure("unpack into", path, &error))?;
+        Ok(Unpacking {
+            root: Arc::new(root),
+            path: path.to_owned(),
+            state: State::Head(Vec::new()),
+            named: Named::default(),
+            last: None,
+            closed: Vec::new(),
+            unpacked: Unpacked::default(),
+        })
+    }
+
+    /// Ends, if the archive has.
+    pub(super) fn finish(mut self) -> Result<Unpacked, Failure> {
+        if !matches!(self.state, State::Ended) {
+            return Err(refused("ends early"));
+        }
+        // The innermost first: those above may not be entered afterwards.
+        for (path, mode) in std::mem::take(&mut self.closed).into_iter().rev() {
+            let directory = self.reach(&path).and_then(|directory| open_directory(&directory, OsStr::new(".")));
+            directory
+                .and_then(|directory| Ok(fchmod(directory, mode)?))
+                .map_err(|error| failure("set the mode of", &path, &error))?;
+        }
+        Ok(self.unpacked)
+    }
+
+    /// Understands a header, and makes what it describes.
+    fn begin(&mut self, block: &[u8]) -> Result<State, Failure> {
+        if block.iter().all(|&byte| byte == 0) {
+            return Ok(State::Ended);
+        }
+        let header = Header::from_byte_slice(block);
+        let stated = header.cksum().map_err(|_| refused("has a header that is damaged"))?;
+        if stated != checksum(block) {
+            return Err(refused("has a header that is damaged"));
+        }
+        let size = header.entry_size().map_err(|_| refused("has an entry of no understandable size"))?;
+        let kind = header.entry_type();
+        match kind {
+            EntryType::GNULongName | EntryType::GNULongLink | EntryType::XHeader => {
+                if size > LONGEST_EXTENSION {
+                    return Err(refused("has an entry with too long a name or too many attributes"));
+                }
+                return Ok(extension(kind, Vec::new(), size, padding(size)));
+            }
+            EntryType::XGlobalHeader => return Ok(skipped(size.saturating_add(padding(size)))),
+            _ => {}
+        }
+        let named = std::mem::take(&mut self.named);
+        let size = named.size.unwrap_or(size);
+        let name = named.path.unwrap_or_else(|| header.path_bytes().into_owned());
+        let path = inside(&name)?;
+        let failed = |error: io::Error| failure("unpack", &path, &error);
+        let mode = Mode::from_raw_mode(header.mode().unwrap_or(0o644) & 0o777);
+        self.unpacked.entries += 1;
+        match kind {
+            EntryType::Directory => self.make_directory(&path, mode).map_err(failed)?,
+            // As tar wrote directories before there was a type for them.
+            EntryType::Regular if name.ends_with(b"/") && size == 0 => {
+                self.make_directory(&path, mode).map_err(failed)?;
+            }
+            EntryType::Regular | EntryType::Continuous => {
+                let modified = header.mtime().ok().and_then(|time| i64::try_from(time).ok()).unwrap_or_default();
+                let file = self.make_file(&path, mode, modified).map_err(failed)?;
+                return contents(file, size, padding(size)).map_err(failed);
+            }
+            EntryType::Symlink => {
+                let target = named.link.or_else(|| header.link_name_bytes().map(std::borrow::Cow::into_owned));
+                let target = target.ok_or_else(|| refused("has a link that leads nowhere"))?;
+                self.place(&path, |directory, name| symlinkat(target.as_slice(), directory, name)).map_err(failed)?;
+            }
+            EntryType::Link => {
+                let target = named.link.or_else(|| header.link_name_bytes().map(std::borrow::Cow::into_owned));
+                let target = inside(&target.ok_or_else(|| refused("has a link that leads nowhere"))?)?;
+                self.make_link(&path, &target).map_err(failed)?;
+            }
+            _ => {
+                let message = format!("has `{}`, which is neither a file, a directory nor a link", path.display());
+                return Err(refused(&message));
+            }
+        }
+        Ok(skipped(size.saturating_add(padding(size))))
+    }
+
+    /// Takes what an extension says of the next entry.
+    fn learn(&mut self, kind: EntryType, text: Vec<u8>) -> Result<(), Failure> {
+        let without_end = |mut text: Vec<u8>| {
+            text.truncate(text.iter().position(|&byte| byte == 0).unwrap_or(text.len()));
+            text
+        };
+        match kind {
+            EntryType::GNULongName => self.named.path = Some(without_end(text)),
+            EntryType::GNULongLink => self.named.link = Some(without_end(text)),
+            _ => {
+                for attribute in PaxExtensions::new(&text) {
+                    let attribute = attribute.map_err(|_| refused("has attributes that are damaged"))?;
+                    match attribute.key_bytes() {
+                        b"path" => self.named.path = Some(attribute.value_bytes().to_owned()),
+                        b"linkpath" => self.named.link = Some(attribute.value_bytes().to_owned()),
+                        b"size" => {
+                            let size = attribute.value().ok().and_then(|text| text.parse().ok());
+                            self.named.size = Some(size.ok_or_else(|| refused("has attributes that are damaged"))?);
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn make_directory(&mut self, path: &Path, mode: Mode) -> io::Result<()> {
+        // The directory itself: what was there keeps its mode.
+        let Some(name) = path.file_name() else { return Ok(()) };
+        let parent = self.parent(path)?;
+        match mkdirat(&*parent, name, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let directory = open_directory(&parent, name)?;
+        if mode.contains(Mode::RWXU) {
+            return Ok(fchmod(&directory, mode)?);
+        }
+        // Now it would deny what comes next.
+        if self.closed.len() == MOST_CLOSED {
+            return Err(io::Error::other("too many directories that their owner may not write"));
+        }
+        fchmod(&directory, mode | Mode::RWXU)?;
+        self.closed.push((path.to_owned(), mode));
+        Ok(())
+    }
+
+    fn make_file(&mut self, path: &Path, mode: Mode, modified: i64) -> io::Result<Partial> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let (directory, name, file) =
+            self.place(path, |directory, name| openat(directory, name, flags, Mode::RUSR | Mode::WUSR))?;
+        let partial = Partial { file: file.into(), directory, name: Some(name), modified };
+        fchmod(&partial.file, mode)?;
+        Ok(partial)
+    }
+
+    fn make_link(&mut self, path: &Path, target: &Path) -> io::Result<()> {
+        if path == target {
+            return Ok(());
+        }
+        let name = target.file_name().ok_or(Errno::ISDIR)?;
+        let parent = self.parent(target)?;
+        self.place(path, |directory, new| linkat(&*parent, name, directory, new, AtFlags::empty()))?;
+        Ok(())
+    }
+
+    /// Makes something new at a path, in place of a file that is there: what that is linked to is not touched.
+    fn place<T>(
+        &mut self,
+        path: &Path,
+        make: impl Fn(&OwnedFd, &OsStr) -> rustix::io::Result<T>,
+    ) -> io::Result<(Arc<OwnedFd>, OsString, T)> {
+        let name = path.file_name().ok_or(Errno::ISDIR)?.to_owned();
+        let directory = self.parent(path)?;
+        let made = match make(&directory, &name) {
+            Err(Errno::EXIST) => {
+                unlinkat(&*directory, &name, AtFlags::empty())?;
+                make(&directory, &name)?
+            }
+            made => made?,
+        };
+        Ok((directory, name, made))
+    }
+
+    fn parent(&mut self, path: &Path) -> io::Result<Arc<OwnedFd>> {
+        self.reach(path.parent().unwrap_or(Path::new("")))
+    }
+
+    /// Opens a directory below the root, after it was made if it is missing.
+    fn reach(&mut self, path: &Path) -> io::Result<Arc<OwnedFd>> {
+        if let Some((last, directory)) = &self.last
+            && last == path
+        {
+            return Ok(Arc::clone(directory));
+        }
+        let mut directory = Arc::clone(&self.root);
+        for name in path {
+            let next = match openat(&*directory, name, REACH, Mode::empty()) {
+                Err(Errno::NOENT) => {
+                    match mkdirat(&*directory, name, Mode::from_raw_mode(0o755)) {
+                        Ok(()) | Err(Errno::EXIST) => {}
+                        Err(error) => return Err(error.into()),
+                    }
+                    openat(&*directory, name, REACH, Mode::empty())?
+                }
+                // A link is no directory either: none is followed.
+                next => next?,
+            };
+            directory = Arc::new(next);
+        }
+        self.last = Some((path.to_owned(), Arc::clone(&directory)));
+        Ok(directory)
+    }
+}
+
+impl Sink for Unpacking {
+    fn take(&mut self, slice: &[u8]) -> Result<(), Failure> {
+        let mut rest = slice;
+        while !rest.is_empty() {
+            self.state = match std::mem::replace(&mut self.state, State::Ended) {
+                State::Head(mut block) => {
+                    block.extend_from_slice(cut(&mut rest, (BLOCK - block.len()) as u64));
+                    if block.len() < BLOCK { State::Head(block) } else { self.begin(&block)? }
+                }
+                State::Extension { kind, mut text, left, padding } => {
+                    let piece = cut(&mut rest, left);
+                    text.extend_from_slice(piece);
+                    match left - piece.len() as u64 {
+                        0 => {
+                            self.learn(kind, text)?;
+                            skipped(padding)
+                        }
+                        left => State::Extension { kind, text, left, padding },
+                    }
+                }
+                State::Contents { mut file, left, padding } => {
+                    let piece = cut(&mut rest, left);
+                    let written = file.file.write_all(piece);
+                    written.map_err(|error| failure("unpack into", &self.path, &error))?;
+                    self.unpacked.bytes += piece.len() as u64;
+                    contents(file, left - piece.len() as u64, padding)
+                        .map_err(|error| failure("unpack into", &self.path, &error))?
+                }
+                State::Skipped { left } => {
+                    let piece = cut(&mut rest, left);
+                    skipped(left - piece.len() as u64)
+                }
+                // Archives are filled up to the length of a tape's record.
+                State::Ended => return Ok(()),
+            };
+        }
+        Ok(())
+    }
+}
+
+/// Cuts off the first bytes, as many as there are.
+fn cut<'a>(rest: &mut &'a [u8], length: u64) -> &'a [u8] {
+    let length = usize::try_from(length).unwrap_or(usize::MAX).min(rest.len());
+    let (piece, behind) = rest.split_at(length);
+    *rest = behind;
+    piece
+}
+
+fn skipped(left: u64) -> State {
+    if left == 0 { State::Head(Vec::with_capacity(BLOCK)) } else { State::Skipped { left } }
+}
+
+fn extension(kind: EntryType, text: Vec<u8>, left: u64, padding: u64) -> State {
+    // One without a byte says nothing.
+    if left == 0 { skipped(padding) } else { State::Extension { kind, text, left, padding } }
+}
+
+/// A file that still lacks bytes, or is whole now.
+fn contents(mut file: Partial, left: u64, padding: u64) -> io::Result<State> {
+    if left > 0 {
+        return Ok(State::Contents { file, left, padding });
+    }
+    let omitted = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+    let modified = Timespec { tv_sec: file.modified, tv_nsec: 0 };
+    futimens(&file.file, &Timestamps { last_access: omitted, last_modification: modified })?;
+    file.name = None;
+    Ok(skipped(padding))
+}
+
+fn padding(size: u64) -> u64 {
+    (BLOCK as u64 - size % BLOCK as u64) % BLOCK as u64
+}
+
+/// The sum of a header's bytes, its own field for it taken as spaces.
+fn checksum(block: &[u8]) -> u32 {
+    let field = 148..156;
+    block.iter().enumerate().map(|(at, &byte)| u32::from(if field.contains(&at) { b' ' } else { byte })).sum()
+}
+
+/// A path in an archive, as one below the directory that it is unpacked in.
+fn inside(path: &[u8]) -> Result<PathBuf, Failure> {
+    let path = Path::new(OsStr::from_bytes(path));
+    let mut clean = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::Normal(name) if !name.as_bytes().contains(&0) => clean.push(name),
+            Component::CurDir => {}
+            _ => return Err(refused(&format!("has `{}`, which leads out of its directory", path.display()))),
+        }
+    }
+    Ok(clean)
+}
+
+fn open_directory(directory: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(openat(directory, name, flags, Mode::empty())?)
+}
+
+fn refused(why: &str) -> Failure {
+    Failure::new(Code::InvalidArgument, format!("the archive {why}"))
+}

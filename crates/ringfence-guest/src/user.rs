@@ -1,0 +1,172 @@
+//! Who the sandbox's user is, and what users and groups are called.
+//!
+//! The guest is static and so has no name service: `/etc/passwd` and `/etc/group` are read as they are, passwd(5).
+
+use std::collections::HashMap;
+use std::env;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use ringfence_proto::code::{Code, Failure};
+
+const PASSWD: &str = "/etc/passwd";
+const GROUP: &str = "/etc/group";
+/// What E2B's clients call the user of a sandbox.
+const DEFAULT_NAME: &str = "user";
+
+/// The user that everything in the sandbox runs as.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct User {
+    /// What it is called.
+    pub(crate) name: String,
+    /// Its id.
+    pub(crate) uid: u32,
+    /// The id of its group.
+    pub(crate) gid: u32,
+    /// What relative paths and `~` start from.
+    pub(crate) home: PathBuf,
+}
+
+/// The guest's own user.
+pub(crate) fn current() -> User {
+    static CURRENT: OnceLock<User> = OnceLock::new();
+    let found = || {
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let text = fs_err::read_to_string(PASSWD).unwrap_or_default();
+        let variable = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
+        from_passwd(&text, uid, gid, variable("USER"), variable("HOME"))
+    };
+    CURRENT.get_or_init(found).clone()
+}
+
+/// The user of that name: the sandbox has one.
+pub(crate) fn named(name: &str) -> Result<User, Failure> {
+    let user = current();
+    if name.is_empty() || name == user.name || name == DEFAULT_NAME {
+        return Ok(user);
+    }
+    let message = format!("this sandbox has one user, `{}`; nothing can be done as `{name}`", user.name);
+    Err(Failure::new(Code::Unauthenticated, message))
+}
+
+fn from_passwd(text: &str, uid: u32, gid: u32, name: Option<String>, home: Option<String>) -> User {
+    let entry = lines(text).find(|fields| number(fields, 2) == Some(uid));
+    let field = |index: usize| entry.as_ref().and_then(|fields| fields.get(index)).map(|&field| field.to_owned());
+    User {
+        name: field(0).or(name).unwrap_or_else(|| uid.to_string()),
+        uid,
+        gid,
+        home: home.or_else(|| field(5)).filter(|home| home.starts_with('/')).unwrap_or_else(|| "/".to_owned()).into(),
+    }
+}
+
+/// The names of users and groups, as they were at one moment.
+#[derive(Debug, Clone)]
+pub(crate) struct Names {
+    users: Arc<HashMap<u32, String>>,
+    groups: Arc<HashMap<u32, String>>,
+}
+
+impl Names {
+    /// The names now. The files are read again only when they have changed.
+    pub(crate) fn now() -> Names {
+        static USERS: Mutex<Option<Table>> = Mutex::new(None);
+        static GROUPS: Mutex<Option<Table>> = Mutex::new(None);
+        Names { users: fresh(&USERS, PASSWD), groups: fresh(&GROUPS, GROUP) }
+    }
+
+    /// What a user is called; its number when it has no name.
+    pub(crate) fn user(&self, uid: u32) -> String {
+        self.users.get(&uid).cloned().unwrap_or_else(|| uid.to_string())
+    }
+
+    /// What a group is called; its number when it has no name.
+    pub(crate) fn group(&self, gid: u32) -> String {
+        self.groups.get(&gid).cloned().unwrap_or_else(|| gid.to_string())
+    }
+}
+
+/// Which version of a file was read: file, length, and time of the last change of anything about it.
+type Version = (u64, i64, i64, i64);
+
+#[derive(Debug)]
+struct Table {
+    version: Option<Version>,
+    names: Arc<HashMap<u32, String>>,
+}
+
+fn fresh(cache: &Mutex<Option<Table>>, path: &str) -> Arc<HashMap<u32, String>> {
+    // A table is replaced whole, so one that a panic left behind is whole, too.
+    let mut cache = cache.lock().unwrap_or_else(PoisonError::into_inner);
+    let version = version(Path::new(path));
+    if let Some(table) = cache.as_ref().filter(|table| table.version == version) {
+        return Arc::clone(&table.names);
+    }
+    let text = fs_err::read_to_string(path).unwrap_or_default();
+    let names = Arc::new(table(&text));
+    *cache = Some(Table { version, names: Arc::clone(&names) });
+    names
+}
+
+fn version(path: &Path) -> Option<Version> {
+    let stat = rustix::fs::stat(path).ok()?;
+    #[expect(clippy::useless_conversion, reason = "the width of these fields differs between architectures")]
+    Some((stat.st_ino, stat.st_size, stat.st_ctime.into(), i64::try_from(stat.st_ctime_nsec).unwrap_or_default()))
+}
+
+/// Names by number; the first of several names of a number counts, as for getpwuid(3).
+fn table(text: &str) -> HashMap<u32, String> {
+    let mut names = HashMap::new();
+    for fields in lines(text) {
+        if let Some(id) = number(&fields, 2) {
+            names.entry(id).or_insert_with(|| fields[0].to_owned());
+        }
+    }
+    names
+}
+
+fn lines(text: &str) -> impl Iterator<Item = Vec<&str>> {
+    text.lines().filter(|line| !line.starts_with('#')).map(|line| line.split(':').collect())
+}
+
+fn number(fields: &[&str], index: usize) -> Option<u32> {
+    fields.get(index)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "root:x:0:0:root:/root:/bin/bash\n# a comment\nbroken\ndev:x:1000:1000:,,,:/home/dev:/bin/zsh\n\
+                        twin:x:1000:1000::/elsewhere:/bin/sh\n";
+
+    #[test]
+    fn a_user_is_what_passwd_says_and_home_what_the_variable_says() {
+        let user = from_passwd(TEXT, 1000, 7, Some("ignored".to_owned()), None);
+        assert_eq!(user, User { name: "dev".to_owned(), uid: 1000, gid: 7, home: "/home/dev".into() });
+        assert_eq!(from_passwd(TEXT, 1000, 7, None, Some("/work".to_owned())).home, Path::new("/work"));
+    }
+
+    #[test]
+    fn a_user_without_an_entry_is_called_by_the_variable_or_by_its_number() {
+        assert_eq!(from_passwd(TEXT, 4242, 0, Some("guest".to_owned()), None).name, "guest");
+        let nobody = from_passwd(TEXT, 4242, 0, None, Some("relative".to_owned()));
+        assert_eq!((nobody.name.as_str(), nobody.home.as_path()), ("4242", Path::new("/")));
+    }
+
+    #[test]
+    fn another_user_is_refused_by_name() {
+        assert_eq!(named("user").expect("E2B's name is accepted"), current());
+        assert_eq!(named(&current().name).expect("its own name is accepted"), current());
+        let failure = named("somebody else").expect_err("there is one user");
+        assert_eq!(failure.code, Code::Unauthenticated);
+        assert!(failure.message.contains("`somebody else`"), "{failure}");
+    }
+
+    #[test]
+    fn the_first_name_of_a_number_counts() {
+        let names = table(TEXT);
+        assert_eq!(names.get(&1000).map(String::as_str), Some("dev"));
+        assert_eq!(names.len(), 2);
+    }
+}

@@ -1,0 +1,337 @@
+//! Watching a directory, with inotify(7): what happens to the files in it, and below it when that is asked for.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use hyper::Request;
+use hyper::body::Incoming;
+use ringfence_proto::code::{Code, Failure};
+use ringfence_proto::filesystem::{EventType, FilesystemEvent, WatchMessage, WatchRequest};
+use ringfence_proto::process::Empty;
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use rustix::fs::{FileType, Mode, OFlags, fstatfs, open};
+use rustix::io::Errno;
+use tokio::io::unix::AsyncFd;
+
+use crate::connect::{Deadline, Reply, Sender, Streamed, server_stream};
+use crate::filesystem::path::{failure, resolve};
+use crate::filesystem::{Descent, blocking, describe};
+use crate::user::{Names, User};
+
+/// What is asked of every directory.
+const HAPPENINGS: WatchFlags = WatchFlags::CREATE
+    .union(WatchFlags::MODIFY)
+    .union(WatchFlags::ATTRIB)
+    .union(WatchFlags::DELETE)
+    .union(WatchFlags::MOVED_FROM)
+    .union(WatchFlags::MOVED_TO)
+    .union(WatchFlags::ONLYDIR);
+/// What is asked of the watched one besides: others are seen from the directory above.
+const OF_ITSELF: WatchFlags = WatchFlags::DELETE_SELF.union(WatchFlags::MOVE_SELF);
+/// More directories than this are not watched at once.
+const MOST_DIRECTORIES: usize = 16_384;
+/// How many events are handed on at once, about.
+const BATCH: usize = 1_024;
+/// Several hundred events fit.
+const BUFFER: usize = 64 << 10;
+/// File systems whose files others change without this kernel's knowledge: NFS, SMB in three versions, 9P, statfs(2).
+/// envd counts FUSE among them, too; but it is also what the root of an unprivileged container may be.
+const NETWORKS: [u32; 5] = [0x6969, 0xff53_4d42, 0x517b, 0xfe53_4d42, 0x0102_1997];
+
+impl Streamed for WatchMessage {
+    fn keepalive() -> WatchMessage {
+        WatchMessage::Keepalive(Empty {})
+    }
+}
+
+/// `WatchDir`: events as they happen, until the client goes or its time is up.
+pub(crate) async fn stream(request: Request<Incoming>, user: Result<User, Failure>) -> Reply {
+    let method = async move |message: WatchRequest, sender: Sender<WatchMessage>| {
+        let mut watch = blocking(move || Watch::start(&message, &user?)).await?;
+        let readiness = watch.readiness()?;
+        // That the client has gone ends this method, not its result.
+        let _ = sender.send(&WatchMessage::Start(Empty {})).await;
+        loop {
+            let mut ready = readiness.readable().await.map_err(|error| broken(&error))?;
+            let (drained, happened);
+            (watch, drained, happened) = blocking(move || {
+                let (drained, happened) = watch.drain()?;
+                Ok((watch, drained, happened))
+            })
+            .await?;
+            if drained {
+                ready.clear_ready();
+            }
+            for event in happened {
+                let _ = sender.send(&WatchMessage::Filesystem(event)).await;
+            }
+        }
+    };
+    server_stream(request, Deadline::EndsTheStream, method).await
+}
+
+/// Whether everything that had happened was read.
+pub(crate) type Drained = bool;
+
+/// A directory that is watched. Its work blocks, a little.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    inotify: Arc<OwnedFd>,
+    root: PathBuf,
+    top: i32,
+    recursive: bool,
+    include_entry: bool,
+    /// The watched directories, relative to the root.
+    directories: HashMap<i32, PathBuf>,
+    /// What was told of a new directory because it was found there: the kernel may tell of it, too.
+    announced: HashSet<(i32, OsString)>,
+}
+
+impl Watch {
+    /// Starts to watch what a request names.
+    pub(crate) fn start(request: &WatchRequest, user: &User) -> Result<Watch, Failure> {
+        let root = resolve(&request.path, user)?;
+        let directory = directory(&root).map_err(|error| failure("watch", &root, &error))?;
+        let kind = fstatfs(&directory).map_err(|error| failure("watch", &root, &error.into()))?.f_type;
+        if !request.allow_network_mounts && NETWORKS.iter().any(|&network| i64::from(network) == kind as i64) {
+            let message = format!("cannot watch path on network filesystem: {}", root.display());
+            return Err(Failure::new(Code::InvalidArgument, message));
+        }
+        let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).map_err(|error| match error {
+            Errno::MFILE => exhausted("instances", "fs.inotify.max_user_instances"),
+            error => broken(&error.into()),
+        })?;
+        let mut watch = Watch {
+            inotify: Arc::new(inotify),
+            root,
+            top: -1,
+            recursive: request.recursive,
+            include_entry: request.include_entry,
+            directories: HashMap::new(),
+            announced: HashSet::new(),
+        };
+        watch.top = watch.add(&directory, PathBuf::new())?;
+        if watch.recursive {
+            watch.cover(Descent::from(directory), Path::new(""), &mut None)?;
+        }
+        Ok(watch)
+    }
+
+    /// Tells when there is something to [`drain`](Watch::drain).
+    #[expect(
+        deprecated,
+        reason = "its successor is unsafe, for types that lie about their descriptor: `OwnedFd` does not"
+    )]
+    pub(crate) fn readiness(&self) -> Result<AsyncFd<Arc<OwnedFd>>, Failure> {
+        let readiness = AsyncFd::with_interest(Arc::clone(&self.inotify), tokio::io::Interest::READABLE);
+        readiness.map_err(|error| broken(&error))
+    }
+
+    /// What has happened, a batch of it.
+    pub(crate) fn drain(&mut self) -> Result<(Drained, Vec<FilesystemEvent>), Failure> {
+        let inotify = Arc::clone(&self.inotify);
+        let mut buffer = vec![MaybeUninit::uninit(); BUFFER];
+        let mut reader = inotify::Reader::new(inotify, &mut buffer);
+        let mut events = Vec::new();
+        let drained = loop {
+            // What was read from the kernel is lost with the reader.
+            if events.len() >= BATCH && reader.is_buffer_empty() {
+                break false;
+            }
+            match reader.next() {
+                Ok(event) => {
+                    let name = event.file_name().map(|name| OsStr::from_bytes(name.to_bytes()));
+                    self.observe(event.wd(), event.events(), name, &mut events)?;
+                }
+                Err(Errno::AGAIN) => {
+                    self.announced.clear();
+                    break true;
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(broken(&error.into())),
+            }
+        };
+        if self.include_entry {
+            let names = Names::now();
+            for event in &mut events {
+                event.entry = describe(&self.root.join(&event.name), &names).ok();
+            }
+        }
+        Ok((drained, events))
+    }
+
+    fn observe(
+        &mut self,
+        watch: i32,
+        flags: ReadFlags,
+        name: Option<&OsStr>,
+        events: &mut Vec<FilesystemEvent>,
+    ) -> Result<(), Failure> {
+        if flags.contains(ReadFlags::QUEUE_OVERFLOW) {
+            return Err(Failure::new(Code::DataLoss, "more happened than the kernel keeps: events were lost"));
+        }
+        if flags.contains(ReadFlags::IGNORED) {
+            self.directories.remove(&watch);
+            return Ok(());
+        }
+        let kind = kind(flags);
+        let Some(name) = name else {
+            if watch == self.top && kind != EventType::Unspecified {
+                events.push(FilesystemEvent { name: ".".to_owned(), kind, entry: None });
+            }
+            return Ok(());
+        };
+        let Some(path) = self.directories.get(&watch).map(|directory| directory.join(name)) else { return Ok(()) };
+        let told = self.announced.remove(&(watch, name.to_owned())) && kind == EventType::Create;
+        if !told {
+            events.push(event(&path, kind));
+        }
+        if self.recursive && flags.contains(ReadFlags::ISDIR) {
+            match kind {
+                // What was put into a new directory before it was watched would never be told of.
+                EventType::Create if flags.contains(ReadFlags::CREATE) => self.enter(&path, &mut Some(events))?,
+                EventType::Create => self.enter(&path, &mut None)?,
+                EventType::Rename => self.forget(&path),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Watches a directory that is new below the root, unless it is gone already.
+    fn enter(&mut self, path: &Path, found: &mut Option<&mut Vec<FilesystemEvent>>) -> Result<(), Failure> {
+        let reached = directory(&self.root).and_then(|root| {
+            let mut descent = Descent::from(root);
+            path.iter().try_for_each(|name| descent.enter(name))?;
+            Ok(descent)
+        });
+        match reached {
+            Ok(descent) => self.cover(descent, path, found),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Watches a directory and everything below it; what is found there is told of if `found` is given.
+    fn cover(
+        &mut self,
+        mut descent: Descent,
+        path: &Path,
+        found: &mut Option<&mut Vec<FilesystemEvent>>,
+    ) -> Result<(), Failure> {
+        let start = descent.depth();
+        let mut here = path.to_owned();
+        let mut levels = vec![self.look(&descent, &here, found)?];
+        while let Some(level) = levels.last_mut() {
+            match level.pop() {
+                Some(name) => {
+                    // Gone, replaced, or not to be read: then nothing in it can be watched.
+                    if descent.enter(&name).is_err() {
+                        continue;
+                    }
+                    here.push(name);
+                    levels.push(self.look(&descent, &here, found)?);
+                }
+                None => {
+                    levels.pop();
+                    here.pop();
+                    // It was moved, which is an event of its own.
+                    if descent.depth() > start && descent.leave().is_err() {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Watches one directory, then looks what directories are in it. One that cannot be read has none.
+    fn look(
+        &mut self,
+        descent: &Descent,
+        path: &Path,
+        found: &mut Option<&mut Vec<FilesystemEvent>>,
+    ) -> Result<Vec<OsString>, Failure> {
+        let watch = self.add(descent, path.to_owned())?;
+        let mut directories = Vec::new();
+        let Ok(entries) = descent.unordered() else { return Ok(directories) };
+        for (name, hint) in entries.map_while(Result::ok) {
+            let name = OsStr::from_bytes(name.to_bytes()).to_owned();
+            if let Some(found) = found {
+                found.push(event(&path.join(&name), EventType::Create));
+                self.announced.insert((watch, name.clone()));
+            }
+            if matches!(hint, FileType::Directory | FileType::Unknown) {
+                directories.push(name);
+            }
+        }
+        Ok(directories)
+    }
+
+    /// Watches one directory. Doing it again changes nothing.
+    fn add(&mut self, directory: impl AsFd, path: PathBuf) -> Result<i32, Failure> {
+        if self.directories.len() == MOST_DIRECTORIES {
+            let message = format!("`{}` has more than {MOST_DIRECTORIES} directories; watch less", self.root.display());
+            return Err(Failure::new(Code::ResourceExhausted, message));
+        }
+        let flags = if path.as_os_str().is_empty() { HAPPENINGS | OF_ITSELF } else { HAPPENINGS };
+        let reached = format!("/proc/self/fd/{}", directory.as_fd().as_raw_fd());
+        let watch = inotify::add_watch(&*self.inotify, reached, flags).map_err(|error| match error {
+            Errno::NOSPC => exhausted("watches", "fs.inotify.max_user_watches"),
+            error => failure("watch", &self.root.join(&path), &error.into()),
+        })?;
+        self.directories.insert(watch, path);
+        Ok(watch)
+    }
+
+    /// Stops to watch a directory that was moved away, and everything below it.
+    fn forget(&mut self, path: &Path) {
+        let inotify = &self.inotify;
+        self.directories.retain(|&watch, directory| {
+            let moved = directory.starts_with(path);
+            if moved {
+                let _ = inotify::remove_watch(&**inotify, watch); // it may be gone by itself
+            }
+            !moved
+        });
+    }
+}
+
+/// Opens the watched directory, which may be a link to one. It is not kept open: then its removal would not be seen.
+fn directory(path: &Path) -> io::Result<OwnedFd> {
+    Ok(open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+fn event(path: &Path, kind: EventType) -> FilesystemEvent {
+    FilesystemEvent { name: path.to_string_lossy().into_owned(), kind, entry: None }
+}
+
+fn kind(flags: ReadFlags) -> EventType {
+    if flags.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO) {
+        EventType::Create
+    } else if flags.intersects(ReadFlags::MOVED_FROM | ReadFlags::MOVE_SELF) {
+        EventType::Rename
+    } else if flags.intersects(ReadFlags::DELETE | ReadFlags::DELETE_SELF) {
+        EventType::Remove
+    } else if flags.contains(ReadFlags::MODIFY) {
+        EventType::Write
+    } else if flags.contains(ReadFlags::ATTRIB) {
+        EventType::Chmod
+    } else {
+        EventType::Unspecified
+    }
+}
+
+fn exhausted(what: &str, setting: &str) -> Failure {
+    let message = format!("this user has no more inotify {what}; raise `{setting}` on the host with sysctl");
+    Failure::new(Code::ResourceExhausted, message)
+}
+
+fn broken(error: &io::Error) -> Failure {
+    Failure::new(Code::Internal, format!("cannot watch: {error}"))
+}

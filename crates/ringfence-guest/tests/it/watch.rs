@@ -1,0 +1,173 @@
+//! Watching directories.
+
+use ringfence_proto::filesystem::{EventType, FilesystemEvent, WatchMessage, WatchRequest};
+use ringfence_proto::frame::{self, Decoder, Frame};
+use serde_json::json;
+
+use crate::files::put;
+use crate::filesystem::call;
+use crate::guest::{Answer, Guest, eventually};
+
+/// A stream of what happens.
+struct Watching {
+    answer: Answer,
+    decoder: Decoder,
+}
+
+impl Watching {
+    fn start(guest: &Guest, request: &WatchRequest) -> Watching {
+        let head = "POST /filesystem.Filesystem/WatchDir HTTP/1.1\r\ncontent-type: application/connect+json";
+        let answer = guest.request(head, &frame::message(request));
+        assert_eq!(answer.status, 200);
+        let mut watching = Watching { answer, decoder: Decoder::default() };
+        assert!(matches!(watching.next(), Ok(WatchMessage::Start(_))), "the first message is `start`");
+        watching
+    }
+
+    fn next(&mut self) -> Result<WatchMessage, String> {
+        loop {
+            match self.decoder.next_frame().expect("is a frame") {
+                Some(Frame::Message(message)) => return Ok(frame::parse(&message).expect("is a message")),
+                Some(Frame::End(end)) => return Err(String::from_utf8(end).expect("is text")),
+                None => self.decoder.push(&self.answer.piece().expect("a stream ends with its last frame")),
+            }
+        }
+    }
+
+    fn event(&mut self) -> FilesystemEvent {
+        loop {
+            match self.next() {
+                Ok(WatchMessage::Filesystem(event)) => return event,
+                Ok(_) => {}
+                Err(end) => panic!("ended with {end}"),
+            }
+        }
+    }
+
+    #[track_caller]
+    fn expect(&mut self, expected: &[(&str, EventType)]) {
+        let seen: Vec<_> = expected.iter().map(|_| self.event()).map(|event| (event.name, event.kind)).collect();
+        let expected: Vec<_> = expected.iter().map(|&(name, kind)| (name.to_owned(), kind)).collect();
+        assert_eq!(seen, expected);
+    }
+}
+
+fn request(guest: &Guest, name: &str) -> WatchRequest {
+    let path = guest.directory.path().join(name);
+    fs_err::create_dir_all(&path).expect("makes a directory");
+    WatchRequest { path: path.to_str().expect("is text").to_owned(), ..WatchRequest::default() }
+}
+
+#[test]
+fn an_upload_is_exactly_three_events() {
+    let guest = Guest::start();
+    let request = request(&guest, "watched");
+    let mut watching = Watching::start(&guest, &request);
+    put(&guest, &format!("{}/file", request.path), "", &vec![b'x'; 100_000]);
+    fs_err::create_dir(format!("{}/behind", request.path)).unwrap();
+    watching.expect(&[
+        ("file", EventType::Create),
+        ("file", EventType::Chmod),
+        ("file", EventType::Write),
+        ("behind", EventType::Create),
+    ]);
+}
+
+#[test]
+fn a_move_is_two_events_and_a_removal_one() {
+    let guest = Guest::start();
+    let request = WatchRequest { include_entry: true, ..request(&guest, "watched") };
+    let mut watching = Watching::start(&guest, &request);
+    let path = |name: &str| format!("{}/{name}", request.path);
+    fs_err::create_dir(path("a")).unwrap();
+    let event = watching.event();
+    assert_eq!((event.name.as_str(), event.entry.unwrap().path), ("a", path("a")));
+    fs_err::rename(path("a"), path("b")).unwrap();
+    watching.expect(&[("a", EventType::Rename), ("b", EventType::Create)]);
+    fs_err::remove_dir(path("b")).unwrap();
+    let event = watching.event();
+    assert_eq!((event.name.as_str(), event.kind, event.entry), ("b", EventType::Remove, None));
+    fs_err::remove_dir(&request.path).unwrap();
+    watching.expect(&[(".", EventType::Remove)]);
+}
+
+#[test]
+fn below_is_watched_only_when_asked_and_includes_what_is_made_later() {
+    let guest = Guest::start();
+    let shallow = request(&guest, "watched");
+    let path = |name: &str| format!("{}/{name}", shallow.path);
+    fs_err::create_dir_all(path("old/deep")).unwrap();
+    let deep = WatchRequest { recursive: true, ..shallow.clone() };
+    let (mut shallow, mut deep) = (Watching::start(&guest, &shallow), Watching::start(&guest, &deep));
+
+    fs_err::create_dir(path("old/deep/x")).unwrap();
+    deep.expect(&[("old/deep/x", EventType::Create)]);
+    // At once, so that the inner ones are there before anybody can watch the outer: each is told of once.
+    fs_err::create_dir_all(path("new/inner/most")).unwrap();
+    deep.expect(&[("new", EventType::Create), ("new/inner", EventType::Create), ("new/inner/most", EventType::Create)]);
+    fs_err::create_dir(path("new/inner/most/later")).unwrap();
+    deep.expect(&[("new/inner/most/later", EventType::Create)]);
+    // A directory keeps being watched under its new name, and only under that.
+    fs_err::rename(path("new"), path("moved")).unwrap();
+    deep.expect(&[("new", EventType::Rename), ("moved", EventType::Create)]);
+    fs_err::create_dir(path("moved/inner/again")).unwrap();
+    deep.expect(&[("moved/inner/again", EventType::Create)]);
+    shallow.expect(&[("new", EventType::Create), ("new", EventType::Rename), ("moved", EventType::Create)]);
+}
+
+#[test]
+fn a_watcher_keeps_what_happens_until_it_is_asked() {
+    let guest = Guest::start();
+    let request = request(&guest, "watched");
+    let (status, answer) = call(&guest, "CreateWatcher", &json!({ "path": request.path, "recursive": true }));
+    assert_eq!(status, 200, "{answer}");
+    let watcher = json!({ "watcherId": answer["watcherId"] });
+    let events = || -> Vec<(String, String)> {
+        let (status, answer) = call(&guest, "GetWatcherEvents", &watcher);
+        assert_eq!(status, 200, "{answer}");
+        let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+        answer["events"].as_array().unwrap().iter().map(|event| (text(&event["name"]), text(&event["type"]))).collect()
+    };
+    assert_eq!(events(), []);
+    put(&guest, &format!("{}/file", request.path), "", b"text");
+    let kinds = ["EVENT_TYPE_CREATE", "EVENT_TYPE_CHMOD", "EVENT_TYPE_WRITE"];
+    assert_eq!(events(), kinds.map(|kind| ("file".to_owned(), kind.to_owned())));
+    assert_eq!(events(), []);
+    assert_eq!(call(&guest, "RemoveWatcher", &watcher), (200, json!({})));
+    assert_eq!(call(&guest, "RemoveWatcher", &watcher).0, 404);
+    assert_eq!(call(&guest, "GetWatcherEvents", &watcher).0, 404);
+}
+
+#[test]
+fn what_cannot_be_watched_is_refused() {
+    let guest = Guest::start();
+    assert_eq!(call(&guest, "CreateWatcher", &json!({ "path": "/nowhere" })).0, 404);
+    assert_eq!(call(&guest, "CreateWatcher", &json!({ "path": "/etc/passwd" })).0, 400);
+    let path = guest.directory.path();
+    let mut created = 0;
+    while call(&guest, "CreateWatcher", &json!({ "path": path })).0 == 200 {
+        created += 1;
+    }
+    assert!((1..=64).contains(&created), "{created} watchers");
+    assert_eq!(call(&guest, "CreateWatcher", &json!({ "path": path })).0, 429);
+}
+
+#[test]
+fn a_flood_is_told_as_a_loss_and_a_client_that_goes_leaves_nothing() {
+    let guest = Guest::start();
+    let request = request(&guest, "watched");
+    let (_, answer) = call(&guest, "CreateWatcher", &json!({ "path": request.path }));
+    let watcher = json!({ "watcherId": answer["watcherId"] });
+    for round in 0..10_000 {
+        fs_err::write(format!("{}/{round}", request.path), "x").unwrap();
+    }
+    let (status, answer) = call(&guest, "GetWatcherEvents", &watcher);
+    assert_eq!((status, answer["code"].as_str()), (500, Some("data_loss")));
+    assert_eq!(call(&guest, "RemoveWatcher", &watcher).0, 200);
+
+    let before = guest.descriptors();
+    let watching = Watching::start(&guest, &request);
+    assert!(guest.descriptors() > before);
+    drop(watching);
+    eventually("its descriptors are closed", || guest.descriptors() <= before);
+}

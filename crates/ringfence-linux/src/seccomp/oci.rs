@@ -1,0 +1,165 @@
+//! The filter in the words of container engines: a seccomp profile of the OCI, which runc and crun have libseccomp
+//! compile.
+//!
+//! There, rules have no order and no "otherwise", and most comparisons are of all 64 bits of an argument of which the
+//! kernel reads 32: garbage in the others would pass. So each call that is checked becomes one rule for each of its
+//! [`cases`], which leave nothing out and do not overlap, compared by mask. A name that libseccomp does not know yet is
+//! skipped by the engines, and the default is that a call does not exist.
+//!
+//! Other entry points are closed, too, if less gently: libseccomp kills a thread that makes a 32-bit call, and a profile
+//! cannot say otherwise.
+
+use serde::Serialize;
+use serde_json::json;
+
+use super::assemble::Verdict;
+use super::cases::{Case, Pattern, cases};
+use super::compile::compile;
+use super::names::ALLOWED;
+use super::{Architecture, Profile, Sockets, Syscall, families};
+
+/// Returns the filter of a profile as an OCI seccomp profile in JSON, for the architecture that this program was built
+/// for. Docker's API takes the text itself, podman's the path of a file that holds it.
+pub fn oci_profile(profile: Profile) -> String {
+    let architectures = [Architecture::NATIVE];
+    let names = architectures.each_ref().map(|architecture| architecture.oci);
+    document("architectures", &names, &rules(&architectures, profile, |_| None))
+}
+
+/// Returns the profile of a container that ringfence itself is used in, by an ordinary user without capabilities, for
+/// every architecture: the filter of a sandbox, without what stands in the way of building a sandbox inside.
+///
+/// What it adds works, without capabilities, on nothing but namespaces that the container's user made.
+pub fn nesting_profile() -> String {
+    let architectures = [Architecture::X86_64, Architecture::AARCH64];
+    // Engines pick the machine's own; it has no others to run programs of.
+    let map = architectures.each_ref().map(|architecture| json!({ "architecture": architecture.oci }));
+    let profile = Profile { sockets: Sockets::Open };
+    document("archMap", &map, &rules(&architectures, profile, nesting_exception))
+}
+
+/// The calls that a sandbox is built with, by the native backend and by bubblewrap.
+const BUILDING: [&str; 13] = [
+    "clone",
+    "clone3",
+    "fsconfig",
+    "fsmount",
+    "fsopen",
+    "mount",
+    "mount_setattr",
+    "move_mount",
+    "open_tree",
+    "pivot_root",
+    "sethostname",
+    "umount2",
+    "unshare",
+];
+
+fn nesting_exception(syscall: &Syscall) -> Option<Verdict> {
+    match syscall.name {
+        // The native backend takes this for a kernel without keyrings, which has none to leave.
+        "keyctl" => Some(Verdict::Errno(libc::ENOSYS)),
+        name => BUILDING.contains(&name).then_some(Verdict::Allow),
+    }
+}
+
+const ALLOW: &str = "SCMP_ACT_ALLOW";
+const ERRNO: &str = "SCMP_ACT_ERRNO";
+const MASKED_EQUAL: &str = "SCMP_CMP_MASKED_EQ";
+
+/// Writes `linux.seccomp` of the OCI runtime specification, a rule to a line.
+///
+/// Docker 20.10 overlooks the default errno, and runc then says `EPERM`; but of numbers beyond the last that has a rule
+/// runc says by itself that they do not exist.
+fn document(key: &str, architectures: &impl Serialize, rules: &[SyscallRule]) -> String {
+    let (architectures, errno) = (text(architectures), libc::ENOSYS);
+    let rules = rules.iter().map(text).collect::<Vec<_>>().join(",\n    ");
+    format!(
+        "{{\n  \"defaultAction\": \"{ERRNO}\",\n  \"defaultErrnoRet\": {errno},\n  \"{key}\": {architectures},\n  \
+         \"syscalls\": [\n    {rules}\n  ]\n}}\n"
+    )
+}
+
+fn text(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("it has only string keys")
+}
+
+/// What is to become of calls with certain arguments.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct SyscallRule {
+    names: Vec<&'static str>,
+    action: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    errno_ret: Option<i32>,
+    /// Conditions of which each must hold, no two on one argument: of such, runc would ask for one alone.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    args: Vec<Condition>,
+}
+
+/// Holds when the bits of `value`, which is a mask here, are those of `value_two`.
+#[derive(Serialize, PartialEq)]
+#[serde(rename_all = "camelCase")]
+struct Condition {
+    index: usize,
+    value: u32,
+    value_two: u32,
+    op: &'static str,
+}
+
+/// Lists the rules for every known call of the architectures, those for the same arguments together.
+fn rules(
+    architectures: &[Architecture],
+    profile: Profile,
+    exception: impl Fn(&Syscall) -> Option<Verdict>,
+) -> Vec<SyscallRule> {
+    let programs: Vec<_> = architectures.iter().map(|architecture| compile(architecture, profile)).collect();
+    let mut syscalls: Vec<&Syscall> = families().iter().flat_map(|family| family.syscalls).chain(ALLOWED).collect();
+    syscalls.sort_by_key(|syscall| syscall.name);
+
+    let mut rules: Vec<SyscallRule> = Vec::new();
+    for syscall in syscalls {
+        // The arguments of a call are checked alike on every architecture that has it.
+        let mut numbers = architectures
+            .iter()
+            .zip(&programs)
+            .filter_map(|(architecture, program)| Some((architecture.audit, program, architecture.number(syscall)?)));
+        let Some((architecture, program, number)) = numbers.next() else { continue };
+        let cases = match exception(syscall) {
+            Some(verdict) => vec![Case::always(verdict)],
+            None => cases(program, architecture, number),
+        };
+        for case in cases {
+            let rule = SyscallRule::of(syscall.name, &case);
+            match rules.iter_mut().find(|known| known.is_alike(&rule)) {
+                Some(known) => known.names.push(syscall.name),
+                None => rules.push(rule),
+            }
+        }
+    }
+    rules
+}
+
+impl SyscallRule {
+    fn of(name: &'static str, case: &Case) -> Self {
+        let (action, errno_ret) = match case.verdict {
+            Verdict::Allow => (ALLOW, None),
+            Verdict::Errno(errno) => (ERRNO, Some(errno)),
+        };
+        let checked = case.arguments.iter().enumerate().filter(|(_, pattern)| pattern.mask != 0);
+        let condition = |(index, pattern): (usize, &Pattern)| Condition {
+            index,
+            value: pattern.mask,
+            value_two: pattern.value,
+            op: MASKED_EQUAL,
+        };
+        Self { names: vec![name], action, errno_ret, args: checked.map(condition).collect() }
+    }
+
+    fn is_alike(&self, other: &Self) -> bool {
+        (self.action, self.errno_ret, &self.args) == (other.action, other.errno_ret, &other.args)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,147 @@
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use libc::{ENOSYS, c_int};
+use serde_json::Value;
+
+use super::*;
+use crate::seccomp::interpret::{Call, interpret};
+
+const GARBAGE: u64 = 0xdead_beef_0000_0000;
+
+/// Answers as an engine's filter would; two rules for one call would leave the answer to libseccomp.
+#[track_caller]
+fn answer(rules: &[&SyscallRule], arguments: [u64; 6]) -> Result<(), c_int> {
+    let holds = |condition: &Condition| {
+        assert_eq!(condition.op, MASKED_EQUAL);
+        arguments[condition.index] & u64::from(condition.value) == u64::from(condition.value_two)
+    };
+    let mut applying = rules.iter().filter(|rule| rule.args.iter().all(holds));
+    let rule = applying.next();
+    assert!(applying.next().is_none(), "two rules apply to ({arguments:x?})");
+    match rule.map(|rule| (rule.action, rule.errno_ret)) {
+        None => Err(ENOSYS),
+        Some((ALLOW, None)) => Ok(()),
+        Some((ERRNO, Some(errno))) => Err(errno),
+        Some(other) => panic!("no rule of ours says {other:?}"),
+    }
+}
+
+/// Words on both sides of every condition: the constants of the filter, some neighbours, and every single bit.
+fn words() -> Vec<u32> {
+    let constants = [0x5412, 0x541c, 0x0004_0001, 0x003d_0f00, 0x7e02_0080, u32::MAX];
+    let small = [0, 3, 5, 6, 7, 9, 10, 11, 17, 18, 57, 58, 59, 261, 262, 263, 0x8_0001, 0x8_0002];
+    let mut words: Vec<u32> = constants.into_iter().chain(small).chain((0..32).map(|bit| 1 << bit)).collect();
+    words.sort_unstable();
+    words.dedup();
+    words
+}
+
+/// Compares rules with the filter for every number and every combination of `words` in the arguments that are checked.
+#[track_caller]
+fn check(architecture: &Architecture, profile: Profile, rules: &[SyscallRule], compared: impl Fn(&Syscall) -> bool) {
+    let program = compile(architecture, profile);
+    let words = words();
+    for number in 0..1024 {
+        let mut known = families().iter().flat_map(|family| family.syscalls).chain(ALLOWED);
+        let syscall = known.find(|syscall| architecture.number(syscall) == Some(number));
+        if syscall.is_some_and(|syscall| !compared(syscall)) {
+            continue;
+        }
+        let name = syscall.map_or("", |syscall| syscall.name);
+        let rules: Vec<&SyscallRule> = rules.iter().filter(|rule| rule.names.contains(&name)).collect();
+        let checks = |index| rules.iter().flat_map(|rule| &rule.args).any(|condition| condition.index == index);
+        let choices = |index| if checks(index) { words.as_slice() } else { &[0x5a5a_5a5a] };
+        for &first in choices(0) {
+            let rules = narrowed(&rules, 0, first);
+            for &second in choices(1) {
+                let rules = narrowed(&rules, 1, second);
+                for &third in choices(2) {
+                    for garbage in [0, GARBAGE] {
+                        let word = |word: u32| u64::from(word) | garbage;
+                        let arguments = [word(first), word(second), word(third), 0, 0, 0];
+                        let call = Call { number, architecture: architecture.audit, arguments };
+                        let expected = interpret(&program, call).verdict;
+                        assert_eq!(answer(&rules, arguments), expected, "{name} ({number}) of {arguments:x?}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Leaves out the rules that one argument rules out: most, and the test would spend its time on them.
+fn narrowed<'a>(rules: &[&'a SyscallRule], index: usize, word: u32) -> Vec<&'a SyscallRule> {
+    let possible = |condition: &Condition| condition.index != index || word & condition.value == condition.value_two;
+    rules.iter().copied().filter(|rule| rule.args.iter().all(possible)).collect()
+}
+
+#[test]
+fn no_call_has_two_names_and_no_name_stands_for_two_calls() {
+    let known = || families().iter().flat_map(|family| family.syscalls).chain(ALLOWED);
+    assert_eq!(known().map(|syscall| syscall.name).collect::<BTreeSet<_>>().len(), known().count());
+    for architecture in [Architecture::X86_64, Architecture::AARCH64] {
+        let numbers = || known().filter_map(|syscall| architecture.number(syscall));
+        assert_eq!(numbers().collect::<BTreeSet<_>>().len(), numbers().count());
+    }
+}
+
+#[test]
+fn every_call_gets_the_answer_of_the_filter() {
+    for sockets in [Sockets::Private, Sockets::None] {
+        for architecture in [Architecture::X86_64, Architecture::AARCH64] {
+            let rules = rules(std::slice::from_ref(&architecture), Profile { sockets }, |_| None);
+            check(&architecture, Profile { sockets }, &rules, |_| true);
+        }
+    }
+}
+
+#[test]
+fn a_container_to_build_sandboxes_in_gets_no_other_call_than_those_that_build() {
+    let profile = Profile { sockets: Sockets::Open };
+    let architectures = [Architecture::X86_64, Architecture::AARCH64];
+    let rules = rules(&architectures, profile, nesting_exception);
+    for architecture in &architectures {
+        check(architecture, profile, &rules, |syscall| nesting_exception(syscall).is_none());
+    }
+    for name in BUILDING {
+        let of_call: Vec<&SyscallRule> = rules.iter().filter(|rule| rule.names.contains(&name)).collect();
+        assert_eq!(answer(&of_call, [u64::MAX; 6]), Ok(()), "{name}");
+        let refused = families().iter().flat_map(|family| family.syscalls).any(|syscall| syscall.name == name);
+        assert!(refused, "{name} would be allowed without being named");
+    }
+}
+
+#[test]
+fn the_text_is_a_profile_that_refuses_what_it_does_not_name() {
+    let text = oci_profile(Profile { sockets: Sockets::Private });
+    let profile: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(profile["defaultAction"], "SCMP_ACT_ERRNO");
+    assert_eq!(profile["defaultErrnoRet"], ENOSYS);
+    assert_eq!(profile["architectures"].as_array().map(Vec::len), Some(1), "a machine's other entry points are closed");
+    let rules = profile["syscalls"].as_array().unwrap();
+    let unconditional = |name: &str| {
+        let mut rules = rules.iter().filter(|rule| rule["names"].as_array().unwrap().iter().any(|known| known == name));
+        let rule = rules.next().unwrap_or_else(|| panic!("{name} has a rule"));
+        assert!(rules.next().is_none() && rule.get("args").is_none(), "{name} has one answer");
+        (rule["action"].as_str().unwrap().to_owned(), rule["errnoRet"].as_i64())
+    };
+    assert_eq!(unconditional("execve"), (ALLOW.to_owned(), None));
+    assert_eq!(unconditional("io_uring_setup"), (ERRNO.to_owned(), Some(libc::EPERM.into())));
+    // Said although it is the default: an engine that knows no other default than EPERM would leave no libc a thread.
+    assert_eq!(unconditional("clone3"), (ERRNO.to_owned(), Some(ENOSYS.into())));
+    // A filter of the kernel has 4096 instructions; libseccomp makes a few of each rule.
+    assert!(rules.len() < 300, "{} rules", rules.len());
+}
+
+#[test]
+fn the_stored_profile_of_the_dev_container_is_the_one_the_table_gives() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.devcontainer/seccomp.json");
+    let generated = nesting_profile();
+    if std::env::var_os("RINGFENCE_BLESS").is_some_and(|bless| bless == "1") {
+        fs_err::create_dir_all(path.parent().unwrap()).unwrap();
+        fs_err::write(&path, &generated).unwrap();
+    }
+    let stored = fs_err::read_to_string(&path).unwrap_or_default();
+    assert!(stored == generated, "{} is out of date: run `cargo xtask seccomp-profile`", path.display());
+}

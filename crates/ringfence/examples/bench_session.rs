@@ -1,0 +1,108 @@
+//! Times what is done with a sandbox that stays: `bench_session BACKEND [IMAGE]` starts one in the working directory, and
+//! answers each line of its standard input with a line of nanoseconds.
+//!
+//! | line                   | what is timed                                                                    |
+//! |------------------------|----------------------------------------------------------------------------------|
+//! | `exec RUNS WORDS…`     | a command, each of so many runs on its own                                       |
+//! | `many ALL AT_ONCE WORDS…` | so many runs altogether, so many at once                                      |
+//! | `in FROM TO`           | a file on its way into the sandbox                                               |
+//! | `out FROM TO`          | a file on its way out                                                            |
+//! | `start WORDS…`         | another sandbox from nothing to the end of its first command; it is stopped after |
+#![expect(clippy::print_stdout, reason = "the figures are its answer")]
+
+use std::error::Error;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use ringfence::{Choice, Engine, Exec, Host, Policy, Sandbox, Settings, Spec};
+use tokio::task::JoinSet;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    ringfence::launcher::serve_if_asked();
+    let mut arguments = std::env::args().skip(1);
+    let choice: Choice = arguments.next().ok_or("which backend?")?.parse()?;
+    let policy = Policy::default().backend(choice);
+    let settings = Settings { policy: policy.clone(), ..Settings::new(Host::of_this_process()?) };
+    let mut spec = Spec::new(policy);
+    spec.container.image = arguments.next();
+    let engine = Engine::new(settings)?;
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(answer(&engine, &spec))
+}
+
+async fn answer(engine: &Engine, spec: &Spec) -> Result<(), Box<dyn Error>> {
+    let sandbox = engine.start(spec.clone()).await?;
+    // Nothing else is done meanwhile: whoever asks waits for the answer, and a thread that reads would only be noise.
+    for line in std::io::stdin().lines() {
+        let line = line?;
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let times = match words.as_slice() {
+            ["exec", runs, words @ ..] => one_by_one(&sandbox, runs.parse()?, &exec(words)?).await?,
+            ["many", all, at_once, words @ ..] => {
+                vec![many(&sandbox, all.parse()?, at_once.parse()?, &exec(words)?).await?]
+            }
+            ["in", from, to] => {
+                let start = Instant::now();
+                sandbox.files().upload(Path::new(from), to, |_| ()).await?;
+                vec![start.elapsed()]
+            }
+            ["out", from, to] => {
+                let start = Instant::now();
+                sandbox.files().download(from, Path::new(to), |_| ()).await?;
+                vec![start.elapsed()]
+            }
+            ["start", words @ ..] => {
+                let start = Instant::now();
+                let sandbox = engine.start(spec.clone()).await?;
+                run(&sandbox, &exec(words)?).await?;
+                let time = start.elapsed();
+                sandbox.stop().await?;
+                vec![time]
+            }
+            _ => return Err(format!("`{line}` is nothing that can be timed").into()),
+        };
+        let figures: Vec<String> = times.iter().map(|time| time.as_nanos().to_string()).collect();
+        println!("{}", figures.join(" "));
+    }
+    Ok(sandbox.stop().await?)
+}
+
+fn exec(words: &[&str]) -> Result<Exec, &'static str> {
+    let (program, arguments) = words.split_first().ok_or("which program?")?;
+    Ok(Exec::new(*program).arguments(arguments.iter().copied()))
+}
+
+async fn run(sandbox: &Sandbox, exec: &Exec) -> Result<(), Box<dyn Error + Send + Sync>> {
+    let ended = sandbox.exec(exec).await?.wait().await?;
+    if ended.ok() { Ok(()) } else { Err(format!("the command failed: {ended:?}").into()) }
+}
+
+async fn one_by_one(sandbox: &Sandbox, runs: usize, exec: &Exec) -> Result<Vec<Duration>, Box<dyn Error>> {
+    let mut times = Vec::with_capacity(runs);
+    for _ in 0..runs {
+        let start = Instant::now();
+        run(sandbox, exec).await.map_err(|error| error.to_string())?;
+        times.push(start.elapsed());
+    }
+    Ok(times)
+}
+
+async fn many(sandbox: &Sandbox, all: usize, at_once: usize, exec: &Exec) -> Result<Duration, Box<dyn Error>> {
+    let begun = Arc::new(AtomicUsize::new(0));
+    let mut tasks = JoinSet::new();
+    let start = Instant::now();
+    for _ in 0..at_once {
+        let (sandbox, exec, begun) = (sandbox.clone(), exec.clone(), Arc::clone(&begun));
+        tasks.spawn(async move {
+            while begun.fetch_add(1, Ordering::Relaxed) < all {
+                run(&sandbox, &exec).await?;
+            }
+            Ok::<_, Box<dyn Error + Send + Sync>>(())
+        });
+    }
+    while let Some(finished) = tasks.join_next().await {
+        finished?.map_err(|error| error.to_string())?;
+    }
+    Ok(start.elapsed())
+}

@@ -1,0 +1,148 @@
+//! Descriptors that somebody else may share, read and written without blocking.
+//!
+//! `O_NONBLOCK` belongs to the open file: to set it on a terminal or a pipe would surprise the caller's shell. So a
+//! descriptor is asked whether it is ready, and then no more is done than cannot block.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use tokio::io::Interest;
+use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
+
+/// What a pipe that can be written takes at once, pipe(7).
+const ALWAYS_TAKEN: usize = rustix::pipe::PIPE_BUF;
+
+/// A stream of the caller's.
+pub(super) enum Descriptor<'a> {
+    /// It says when it is ready.
+    Watched(AsyncFd<BorrowedFd<'a>>),
+    /// It is always ready, epoll_ctl(2): a file.
+    Ready(BorrowedFd<'a>),
+}
+
+impl<'a> Descriptor<'a> {
+    pub(super) fn to_read(fd: BorrowedFd<'a>) -> Descriptor<'a> {
+        Descriptor::of(fd, Interest::READABLE)
+    }
+
+    pub(super) fn to_write(fd: BorrowedFd<'a>) -> Descriptor<'a> {
+        Descriptor::of(fd, Interest::WRITABLE)
+    }
+
+    fn of(fd: BorrowedFd<'a>, interest: Interest) -> Descriptor<'a> {
+        crate::readiness::watch(fd, interest).map_or(Descriptor::Ready(fd), Descriptor::Watched)
+    }
+
+    /// Reads what there is; nothing at the end.
+    pub(super) async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let done = match self {
+                Descriptor::Ready(fd) => rustix::io::read(fd, &mut *buffer),
+                Descriptor::Watched(watched) => {
+                    let mut ready = watched.readable().await?;
+                    attempt(&mut ready, PollFlags::IN, |fd| rustix::io::read(fd, &mut *buffer))
+                }
+            };
+            match done {
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                done => return Ok(done?),
+            }
+        }
+    }
+
+    /// Writes all of it.
+    pub(super) async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let done = match self {
+                Descriptor::Ready(fd) => rustix::io::write(fd, bytes),
+                Descriptor::Watched(watched) => {
+                    let mut ready = watched.writable().await?;
+                    let piece = &bytes[..bytes.len().min(ALWAYS_TAKEN)];
+                    attempt(&mut ready, PollFlags::OUT, |fd| rustix::io::write(fd, piece))
+                }
+            };
+            match done {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(length) => bytes = &bytes[length..],
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Does something with a descriptor if it is still ready, and says `EAGAIN` if it is not.
+fn attempt<'a>(
+    ready: &mut AsyncFdReadyGuard<'_, BorrowedFd<'a>>,
+    what: PollFlags,
+    act: impl FnOnce(BorrowedFd<'a>) -> rustix::io::Result<usize>,
+) -> rustix::io::Result<usize> {
+    let fd = *ready.get_inner();
+    let mut polled = [PollFd::from_borrowed_fd(fd, what)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let done = if poll(&mut polled, Some(&now))? > 0 { act(fd) } else { Err(Errno::AGAIN) };
+    if done == Err(Errno::AGAIN) {
+        ready.clear_ready();
+    }
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::time::Duration;
+
+    use rustix::fs::{OFlags, fcntl_getfl};
+    use tokio::time::timeout;
+
+    use super::*;
+
+    const DEADLINE: Duration = Duration::from_secs(20);
+
+    #[tokio::test]
+    async fn a_full_pipe_is_waited_for_and_its_flags_stay() {
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        let bytes: Vec<u8> = (0..1_000_000).map(|index| index as u8).collect();
+        let write = async {
+            Descriptor::to_write(writer.as_fd()).write_all(&bytes).await.unwrap();
+        };
+        let read = async {
+            let reader = Descriptor::to_read(reader.as_fd());
+            let (mut all, mut buffer) = (Vec::new(), vec![0; 8192]);
+            while all.len() < bytes.len() {
+                let length = reader.read(&mut buffer).await.unwrap();
+                all.extend_from_slice(&buffer[..length]);
+            }
+            all
+        };
+        // On one thread: a call that blocks would stop the other side, too.
+        let ((), all) = timeout(DEADLINE, async { tokio::join!(write, read) }).await.unwrap();
+        assert!(all == bytes);
+        assert!(!fcntl_getfl(&writer).unwrap().contains(OFlags::NONBLOCK));
+        drop(writer);
+        let length = timeout(DEADLINE, Descriptor::to_read(reader.as_fd()).read(&mut [0])).await.unwrap();
+        assert_eq!(length.unwrap(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_pipe_that_nobody_reads_is_broken() {
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        drop(reader);
+        let written = timeout(DEADLINE, Descriptor::to_write(writer.as_fd()).write_all(b"x")).await.unwrap();
+        assert_eq!(written.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    #[tokio::test]
+    async fn a_file_is_always_ready() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("file");
+        let file = fs_err::File::create(&path).unwrap();
+        let descriptor = Descriptor::to_write(file.as_fd());
+        assert!(matches!(descriptor, Descriptor::Ready(_)));
+        timeout(DEADLINE, descriptor.write_all(&[7; 100_000])).await.unwrap().unwrap();
+        assert_eq!(fs_err::read(&path).unwrap(), [7; 100_000]);
+    }
+}

@@ -1,0 +1,56 @@
+//! The caller's terminal: its size, and its raw mode.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use ringfence_linux::sys::signal::Mask;
+use ringfence_proto::process::PtySize;
+use rustix::process::Signal;
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+
+/// The size of a terminal that does not know its own.
+const USUAL: PtySize = PtySize { cols: 80, rows: 24 };
+
+/// The size of a terminal; nothing when it is none.
+pub(super) fn size(stream: BorrowedFd<'_>) -> Option<PtySize> {
+    let size = tcgetwinsize(stream).ok()?;
+    let size = PtySize { cols: size.ws_col.into(), rows: size.ws_row.into() };
+    Some(if size.cols == 0 || size.rows == 0 { USUAL } else { size })
+}
+
+/// A terminal in raw mode, until this is dropped.
+pub(super) struct Raw<'a> {
+    terminal: BorrowedFd<'a>,
+    before: Termios,
+    raw: Termios,
+}
+
+impl<'a> Raw<'a> {
+    pub(super) fn enter(terminal: BorrowedFd<'a>) -> io::Result<Raw<'a>> {
+        let before = tcgetattr(terminal)?;
+        let mut raw = before.clone();
+        raw.make_raw();
+        // From the background this stops us until we are in front, as it should.
+        tcsetattr(terminal, OptionalActions::Now, &raw)?;
+        Ok(Raw { terminal, before, raw })
+    }
+
+    /// Sets raw mode again.
+    pub(super) fn again(&self) {
+        self.set(&self.raw);
+    }
+
+    fn set(&self, mode: &Termios) {
+        // A terminal that is not ours just now would stop us, termios(3).
+        if let Ok(before) = Mask::of(&[Signal::TTOU.as_raw()]).block() {
+            let _ = tcsetattr(self.terminal, OptionalActions::Now, mode); // the terminal may be gone
+            let _ = before.set(); // it was this thread's mask a moment ago
+        }
+    }
+}
+
+impl Drop for Raw<'_> {
+    fn drop(&mut self) {
+        self.set(&self.before);
+    }
+}

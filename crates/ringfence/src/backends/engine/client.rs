@@ -1,0 +1,303 @@
+//! Finding a container engine, and talking to it.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use bollard::models::SystemVersion;
+use bollard::{API_DEFAULT_VERSION, Docker};
+use ringfence_core::Backend;
+use rustix::net::sockopt::socket_peercred;
+
+use super::runtime::Version;
+use crate::{Host, Unavailable};
+
+/// How long one answer of an engine may take, in seconds.
+const PATIENCE: u64 = 120;
+
+/// Whose engine it is: they speak one API, with accents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flavour {
+    /// Docker's.
+    Docker,
+    /// Podman's.
+    Podman,
+}
+
+/// An engine that answered.
+#[derive(Debug, Clone)]
+pub(crate) struct Client {
+    pub(crate) flavour: Flavour,
+    /// Where it listens.
+    pub(crate) socket: PathBuf,
+    /// The user that it runs as.
+    pub(crate) user_id: u32,
+    /// Its API.
+    pub(crate) api: Docker,
+    /// What it says of itself and its parts.
+    pub(crate) version: SystemVersion,
+}
+
+/// An engine cannot be talked to.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConnectError {
+    /// A variable names one on another host.
+    #[error(
+        "{variable} is `{address}`: the workspace and the guest's socket can be shared only with an engine on this host"
+    )]
+    Elsewhere { flavour: Flavour, variable: &'static str, address: String },
+    /// Nothing is where it would listen.
+    #[error("there is no {flavour} socket at {}", listed(sockets))]
+    Missing { flavour: Flavour, sockets: Vec<PathBuf>, is_installed: bool, user_id: u32 },
+    /// This user may not.
+    #[error("this user may not use the {flavour} socket `{}`", socket.display())]
+    Denied { flavour: Flavour, socket: PathBuf, source: io::Error },
+    /// A socket without a listener.
+    #[error("nobody answers at the {flavour} socket `{}`", socket.display())]
+    Silent { flavour: Flavour, socket: PathBuf, source: Box<dyn std::error::Error + Send + Sync> },
+    /// The other one.
+    #[error("the engine at `{}` is not {flavour}", socket.display())]
+    OfAnotherKind { flavour: Flavour, socket: PathBuf },
+}
+
+impl std::fmt::Display for Flavour {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            Flavour::Docker => "Docker",
+            Flavour::Podman => "Podman",
+        })
+    }
+}
+
+fn listed(sockets: &[PathBuf]) -> String {
+    sockets.iter().map(|socket| format!("`{}`", socket.display())).collect::<Vec<_>>().join(" or ")
+}
+
+impl ConnectError {
+    /// The next thing to type.
+    pub(crate) fn hint(&self) -> String {
+        match self {
+            ConnectError::Elsewhere { variable, .. } => {
+                format!("unset {variable}, or have it name a socket: {variable}=unix:///a/socket")
+            }
+            ConnectError::Missing { flavour: Flavour::Podman, is_installed: false, .. } => {
+                "apt install podman, and then: systemctl --user enable --now podman.socket".to_owned()
+            }
+            ConnectError::Missing { flavour: Flavour::Docker, is_installed: false, .. } => {
+                "apt install docker.io, and then: sudo systemctl enable --now docker".to_owned()
+            }
+            ConnectError::Missing { flavour: Flavour::Podman, sockets, user_id, .. } => {
+                let service = if *user_id == 0 { "systemctl start" } else { "systemctl --user start" };
+                let socket = sockets.first().map(|socket| socket.display().to_string()).unwrap_or_default();
+                format!("{service} podman.socket; or, without systemd: podman system service -t 0 unix://{socket} &")
+            }
+            ConnectError::Missing { flavour: Flavour::Docker, .. } => {
+                "sudo systemctl start docker; or, without systemd: sudo dockerd &".to_owned()
+            }
+            ConnectError::Denied { flavour: Flavour::Docker, .. } => {
+                "sudo usermod -aG docker \"$USER\", and log in again: who is in that group is as good as root; or use \
+                 your own engine: --backend podman"
+                    .to_owned()
+            }
+            ConnectError::Denied { flavour: Flavour::Podman, .. } => {
+                "start your own: systemctl --user start podman.socket".to_owned()
+            }
+            ConnectError::Silent { flavour: Flavour::Podman, socket, .. } => {
+                format!(
+                    "systemctl --user restart podman.socket; or: podman system service -t 0 unix://{} &",
+                    socket.display()
+                )
+            }
+            ConnectError::Silent { flavour: Flavour::Docker, .. } => {
+                "sudo systemctl restart docker; `sudo journalctl -u docker` tells why it ended".to_owned()
+            }
+            ConnectError::OfAnotherKind { flavour: Flavour::Docker, socket } => {
+                format!("CONTAINER_HOST=unix://{} and --backend podman", socket.display())
+            }
+            ConnectError::OfAnotherKind { flavour: Flavour::Podman, socket } => {
+                format!("DOCKER_HOST=unix://{} and --backend docker", socket.display())
+            }
+        }
+    }
+}
+
+impl From<&ConnectError> for Unavailable {
+    fn from(error: &ConnectError) -> Unavailable {
+        Unavailable { why: crate::chain(error), fix: error.hint() }
+    }
+}
+
+impl Flavour {
+    /// As a backend is called.
+    pub(crate) fn backend(self) -> Backend {
+        match self {
+            Flavour::Docker => Backend::Docker,
+            Flavour::Podman => Backend::Podman,
+        }
+    }
+
+    fn variable(self) -> &'static str {
+        match self {
+            Flavour::Docker => "DOCKER_HOST",
+            Flavour::Podman => "CONTAINER_HOST",
+        }
+    }
+
+    fn program(self) -> &'static str {
+        match self {
+            Flavour::Docker => "docker",
+            Flavour::Podman => "podman",
+        }
+    }
+
+    /// Where its engine listens unless a variable says.
+    pub(crate) fn usual_sockets(self, host: &Host) -> Vec<PathBuf> {
+        match self {
+            Flavour::Docker => vec!["/var/run/docker.sock".into()],
+            Flavour::Podman => {
+                let runtime = host.text("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
+                let own = runtime.or_else(|| (host.user_id != 0).then(|| format!("/run/user/{}", host.user_id).into()));
+                let own = own.map(|directory| directory.join("podman/podman.sock"));
+                own.into_iter().chain(["/run/podman/podman.sock".into()]).collect()
+            }
+        }
+    }
+
+    /// The sockets to try, in order.
+    fn sockets(self, host: &Host) -> Result<Vec<PathBuf>, ConnectError> {
+        let variable = self.variable();
+        match host.text(variable) {
+            None => Ok(self.usual_sockets(host)),
+            Some(address) => match address.strip_prefix("unix://") {
+                Some(path) if path.starts_with('/') => Ok(vec![path.into()]),
+                _ => Err(ConnectError::Elsewhere { flavour: self, variable, address: address.to_owned() }),
+            },
+        }
+    }
+}
+
+/// Connects to the engine of that flavour.
+pub(crate) async fn connect(host: &Host, flavour: Flavour) -> Result<Client, ConnectError> {
+    let sockets = flavour.sockets(host)?;
+    let mut refusal = None;
+    for socket in &sockets {
+        match reach(flavour, socket) {
+            Ok(Some(user_id)) => return greet(flavour, socket, user_id).await,
+            Ok(None) => {}
+            Err(error) => drop(refusal.get_or_insert(error)),
+        }
+    }
+    Err(refusal.unwrap_or_else(|| ConnectError::Missing {
+        flavour,
+        sockets,
+        is_installed: host.path().any(|directory| directory.join(flavour.program()).is_file()),
+        user_id: host.user_id,
+    }))
+}
+
+/// Connects to the engine of that flavour at that socket.
+pub(crate) async fn connect_to(flavour: Flavour, socket: &Path) -> Result<Client, ConnectError> {
+    match reach(flavour, socket)? {
+        Some(user_id) => greet(flavour, socket, user_id).await,
+        None => Err(ConnectError::Missing { flavour, sockets: vec![socket.into()], is_installed: true, user_id: 0 }),
+    }
+}
+
+/// Tells who listens at a socket, by what the kernel says of the peer; nobody when it is not there.
+fn reach(flavour: Flavour, socket: &Path) -> Result<Option<u32>, ConnectError> {
+    let silent = |source: io::Error| ConnectError::Silent { flavour, socket: socket.into(), source: source.into() };
+    match UnixStream::connect(socket) {
+        Ok(stream) => match socket_peercred(&stream) {
+            Ok(peer) => Ok(Some(peer.uid.as_raw())),
+            Err(error) => Err(silent(error.into())),
+        },
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+        Err(source) if source.kind() == io::ErrorKind::PermissionDenied => {
+            Err(ConnectError::Denied { flavour, socket: socket.into(), source })
+        }
+        Err(source) => Err(silent(source)),
+    }
+}
+
+async fn greet(flavour: Flavour, socket: &Path, user_id: u32) -> Result<Client, ConnectError> {
+    let silent = |source| ConnectError::Silent { flavour, socket: socket.into(), source: Box::new(source) };
+    let api = Docker::connect_with_unix(&socket.to_string_lossy(), PATIENCE, API_DEFAULT_VERSION).map_err(silent)?;
+    let api = api.negotiate_version().await.map_err(silent)?;
+    let version = api.version().await.map_err(silent)?;
+    let is_podman = version.components.iter().flatten().any(|component| component.name.starts_with("Podman"));
+    if is_podman != (flavour == Flavour::Podman) {
+        return Err(ConnectError::OfAnotherKind { flavour, socket: socket.into() });
+    }
+    Ok(Client { flavour, socket: socket.into(), user_id, api, version })
+}
+
+impl Client {
+    /// The engine's version, as it says it.
+    pub(crate) fn version_text(&self) -> &str {
+        self.version.version.as_deref().unwrap_or("of an unknown version")
+    }
+
+    /// The engine's version, as far as it is numbers.
+    pub(crate) fn version_number(&self) -> Option<Version> {
+        Version::parse(self.version.version.as_deref()?)
+    }
+
+    /// Whether an ordinary user runs the engine.
+    pub(crate) fn is_rootless(&self) -> bool {
+        self.user_id != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn host(variables: &[(&str, &str)]) -> Host {
+        let variables: BTreeMap<_, _> = variables.iter().map(|(name, value)| (name.into(), value.into())).collect();
+        Host { user_id: 1000, ..Host::new(variables, "/".into()) }
+    }
+
+    #[test]
+    fn an_engine_on_another_host_is_refused_by_the_variable_that_names_it() {
+        for address in ["tcp://10.0.0.1:2375", "ssh://me@there", "unix://relative"] {
+            let error = Flavour::Docker.sockets(&host(&[("DOCKER_HOST", address)])).unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                format!(
+                    "DOCKER_HOST is `{address}`: the workspace and the guest's socket can be shared only with an \
+                     engine on this host"
+                )
+            );
+            assert_eq!(error.hint(), "unset DOCKER_HOST, or have it name a socket: DOCKER_HOST=unix:///a/socket");
+        }
+    }
+
+    #[test]
+    fn sockets_are_looked_for_where_a_variable_says_and_else_where_they_usually_are() {
+        let sockets = |flavour: Flavour, host: &Host| flavour.sockets(host).unwrap();
+        let named = host(&[("DOCKER_HOST", "unix:///d.sock"), ("CONTAINER_HOST", "unix:///p.sock")]);
+        assert_eq!(sockets(Flavour::Docker, &named), [Path::new("/d.sock")]);
+        assert_eq!(sockets(Flavour::Podman, &named), [Path::new("/p.sock")]);
+        let own = host(&[("XDG_RUNTIME_DIR", "/run/user/7")]);
+        let usual = ["/run/user/7/podman/podman.sock", "/run/podman/podman.sock"].map(PathBuf::from);
+        assert_eq!(sockets(Flavour::Podman, &own), usual);
+        assert_eq!(sockets(Flavour::Docker, &own), [Path::new("/var/run/docker.sock")]);
+    }
+
+    #[test]
+    fn a_missing_a_dead_and_a_foreign_socket_are_told_apart() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("engine.sock");
+        let address = format!("unix://{}", socket.display());
+        let host = host(&[("CONTAINER_HOST", &address)]);
+        let connect = || runtime.block_on(connect(&host, Flavour::Podman)).unwrap_err();
+        assert!(matches!(connect(), ConnectError::Missing { is_installed: false, .. }));
+        drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+        let error = connect();
+        assert!(matches!(error, ConnectError::Silent { .. }), "{error}");
+        assert!(error.hint().contains("podman system service"), "{}", error.hint());
+    }
+}

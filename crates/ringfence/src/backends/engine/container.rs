@@ -1,0 +1,310 @@
+//! What an engine is told to make: all of a container's hardening is in this one description.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use bollard::models::{
+    ContainerCreateBody, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig, Mount, MountType,
+    ResourcesUlimits,
+};
+use ringfence_core::policy::Network;
+use ringfence_core::{Clause, Plan, Support};
+use ringfence_linux::Access;
+use ringfence_linux::seccomp::{Profile, Sockets, oci_profile};
+use sha2::{Digest, Sha256};
+
+use super::client::Client;
+use super::error::Failure;
+use super::identity::Identity;
+use super::image::Image;
+use super::mounts::{Bind, OwnFiles};
+use super::{CHANNEL_INSIDE, DEV_CAPABILITIES, Flavour, GUEST_INSIDE, LABEL, Place};
+use crate::session::SOCKET;
+use crate::{ContainerSpec, Host, Preset, Root};
+
+/// Variables of the caller that pass without being named.
+const PASSED: [&str; 3] = ["LANG", "TERM", "COLORTERM"];
+/// How large shared memory can get, in bytes.
+const SHARED_MEMORY: i64 = 64 << 20;
+/// How much of what the guest says an engine keeps.
+const LOG_SIZE: &str = "8m";
+
+/// The network that a container has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// None but its own loopback.
+    Closed,
+    /// The engine's usual one.
+    Open,
+    /// The host's own.
+    Host,
+}
+
+impl Reach {
+    /// What a policy comes to: only people's own environments share the host's network.
+    pub(super) fn of(network: Option<&Network>, preset: Preset) -> Reach {
+        match (network, preset) {
+            (Some(Network::Open), Preset::Dev) => Reach::Host,
+            (Some(Network::Open), Preset::Agent) => Reach::Open,
+            _ => Reach::Closed,
+        }
+    }
+
+    fn mode(self) -> &'static str {
+        match self {
+            Reach::Closed => "none",
+            // A rootless engine has no bridge by default, and means another thing by it.
+            Reach::Open => "default",
+            Reach::Host => "host",
+        }
+    }
+
+    /// As people read it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Reach::Closed => "closed",
+            Reach::Open => "open",
+            Reach::Host => "host",
+        }
+    }
+
+    /// The system-call filter that goes with it, as engines read it.
+    pub(super) fn filter(self) -> String {
+        let sockets = if self == Reach::Host { Sockets::Open } else { Sockets::Private };
+        oci_profile(Profile { sockets })
+    }
+}
+
+/// What a container is made of.
+pub(super) struct Parts<'a> {
+    pub(super) client: &'a Client,
+    pub(super) host: &'a Host,
+    pub(super) plan: &'a Plan,
+    pub(super) spec: &'a ContainerSpec,
+    pub(super) place: &'a Place,
+    pub(super) identity: &'a Identity,
+    pub(super) image: &'a Image,
+    pub(super) files: &'a OwnFiles,
+    pub(super) filter: &'a str,
+    pub(super) binds: &'a [Bind],
+    /// Where the workspace is inside.
+    pub(super) workspace: &'a Path,
+}
+
+impl Parts<'_> {
+    /// Describes the container.
+    pub(super) fn body(&self) -> Result<ContainerCreateBody, Failure> {
+        let directory = text(self.workspace)?;
+        let command = ["--socket", &format!("{CHANNEL_INSIDE}/{SOCKET}"), "--directory", directory];
+        let mut body = ContainerCreateBody {
+            image: Some(self.image.id.clone()),
+            hostname: Some(self.place.name.clone()),
+            user: Some(self.identity.user()),
+            env: Some(self.variables()),
+            entrypoint: Some(vec![GUEST_INSIDE.to_owned()]),
+            cmd: Some(command.map(str::to_owned).into()),
+            working_dir: Some("/".to_owned()),
+            attach_stdin: Some(false),
+            open_stdin: Some(false),
+            tty: Some(false),
+            stop_signal: Some("SIGTERM".to_owned()),
+            labels: Some(self.labels()),
+            host_config: Some(self.host_config()?),
+            ..ContainerCreateBody::default()
+        };
+        let hash = spec_hash(&body);
+        body.labels.get_or_insert_default().insert(format!("{LABEL}spec"), hash);
+        Ok(body)
+    }
+
+    fn host_config(&self) -> Result<HostConfig, Failure> {
+        let limits = &self.plan.policy.limits;
+        let is_held = |clause| self.plan.held.get(&clause).is_some_and(Support::is_enforced);
+        let memory = limits.memory.filter(|_| is_held(Clause::Memory)).map(|size| size.bytes() as i64);
+        let cpus = limits.cpus.filter(|_| is_held(Clause::Cpus)).map(|cpus| (cpus * 1e9) as i64);
+        let processes = limits.processes.filter(|_| is_held(Clause::ProcessCount));
+        let reach = Reach::of(self.plan.policy.network.as_ref(), self.spec.preset);
+        Ok(HostConfig {
+            mounts: Some(self.binds.iter().map(mount).collect::<Result<_, _>>()?),
+            tmpfs: Some(self.scratch()),
+            readonly_rootfs: Some(self.root() == Root::ReadOnly),
+            cap_drop: Some(vec!["ALL".to_owned()]),
+            cap_add: Some(capabilities(self.spec, self.client)?),
+            security_opt: Some(vec!["no-new-privileges".to_owned(), self.filter_option()?]),
+            privileged: Some(false),
+            network_mode: Some(reach.mode().to_owned()),
+            ipc_mode: Some("private".to_owned()),
+            cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
+            userns_mode: self.identity.namespace.clone(),
+            memory,
+            // As much swap as memory is none at all: the sum is what is limited.
+            memory_swap: memory,
+            nano_cpus: cpus,
+            pids_limit: processes.map(|count| i64::from(count) + super::OWN_PROCESSES),
+            shm_size: Some(SHARED_MEMORY),
+            ulimits: self.resource_limits(),
+            log_config: Some(self.log_config()),
+            init: Some(false),
+            auto_remove: Some(false),
+            ..HostConfig::default()
+        })
+    }
+
+    /// Docker takes the filter's text, Podman a file that holds it.
+    fn filter_option(&self) -> Result<String, Failure> {
+        Ok(match self.client.flavour {
+            Flavour::Docker => format!("seccomp={}", self.filter),
+            Flavour::Podman => format!("seccomp={}", text(&self.files.filter)?),
+        })
+    }
+
+    /// No core dumps: the kernel hands them to a program of the host's. Told any, Podman forgets those that its own
+    /// settings have, and asks the kernel for more descriptors than some hosts allow.
+    fn resource_limits(&self) -> Option<Vec<ResourcesUlimits>> {
+        let core = ResourcesUlimits { name: Some("core".to_owned()), soft: Some(0), hard: Some(0) };
+        (self.client.flavour == Flavour::Docker).then(|| vec![core])
+    }
+
+    fn log_config(&self) -> HostConfigLogConfig {
+        let (kind, options): (_, &[(&str, &str)]) = match self.client.flavour {
+            Flavour::Docker => ("json-file", &[("max-size", LOG_SIZE), ("max-file", "1")]),
+            Flavour::Podman => ("k8s-file", &[("max-size", LOG_SIZE)]),
+        };
+        let options = options.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        HostConfigLogConfig { typ: Some(kind.to_owned()), config: Some(options.collect()) }
+    }
+
+    fn root(&self) -> Root {
+        self.spec.root.unwrap_or(match self.spec.preset {
+            Preset::Agent => Root::ReadOnly,
+            Preset::Dev => Root::Writable,
+        })
+    }
+
+    /// The directories in memory. Each is bounded: Podman would add some to a read-only root that are not.
+    fn scratch(&self) -> HashMap<String, String> {
+        let size = self.plan.policy.limits.tmp.map_or(0, |size| size.bytes()).max(rustix::param::page_size() as u64);
+        let options = |rest: &str| format!("rw,exec,nosuid,nodev,size={size},{rest}");
+        let mut scratch = HashMap::from([
+            ("/tmp".to_owned(), options("mode=1777")),
+            ("/var/tmp".to_owned(), options("mode=1777")),
+            ("/run".to_owned(), options("mode=0755")),
+        ]);
+        if !self.has_images_home() {
+            let owner = self.identity.inside;
+            scratch.insert(
+                self.identity.home.to_owned(),
+                match self.client.flavour {
+                    Flavour::Docker => options(&format!("mode=0700,uid={},gid={}", owner.user, owner.group)),
+                    Flavour::Podman => options("mode=0700,U"),
+                },
+            );
+        }
+        scratch
+    }
+
+    /// Whether the home that the image has is the home of the user inside.
+    fn has_images_home(&self) -> bool {
+        self.root() == Root::Writable
+            && self.spec.preset == Preset::Dev
+            && self.identity.inside.user == 1000
+            && self.image.user.as_deref().is_some_and(|user| ["dev", "1000", "1000:1000", "dev:dev"].contains(&user))
+    }
+
+    fn variables(&self) -> Vec<String> {
+        let env = &self.plan.policy.env;
+        let identity = self.identity;
+        let mut variables: Vec<(String, String)> =
+            [("HOME", identity.home), ("USER", identity.name), ("LOGNAME", identity.name)]
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .into();
+        let passed = PASSED.into_iter().chain(env.pass.iter().flatten().map(String::as_str));
+        variables.extend(passed.filter_map(|name| Some((name.to_owned(), self.host.text(name)?.to_owned()))));
+        variables.extend(env.set.clone());
+        variables.into_iter().map(|(name, value)| format!("{name}={value}")).collect()
+    }
+
+    fn labels(&self) -> HashMap<String, String> {
+        let label = |name: &str, value: String| (format!("{LABEL}{name}"), value);
+        HashMap::from([
+            label("name", self.place.name.clone()),
+            label("owner", self.host.user_id.to_string()),
+            label("state", self.place.state.display().to_string()),
+            label("image", self.image.digest.clone().unwrap_or_else(|| self.image.id.clone())),
+            label("version", env!("CARGO_PKG_VERSION").to_owned()),
+        ])
+    }
+}
+
+/// The capabilities that are left to a container; each but a known few is refused by its name.
+pub(super) fn capabilities(spec: &ContainerSpec, client: &Client) -> Result<Vec<String>, Failure> {
+    let mut left: Vec<String> = Vec::new();
+    for given in &spec.capabilities {
+        let name = given.to_ascii_uppercase();
+        let name = name.strip_prefix("CAP_").unwrap_or(&name);
+        if !DEV_CAPABILITIES.contains(&name) {
+            return Err(Failure::Capability { name: given.clone(), allowed: &DEV_CAPABILITIES });
+        }
+        // Docker only lets programs gain them that root owns; Podman hands them to the user inside at once, who could
+        // make files of root's in the workspace with them when the engine is root's.
+        if client.flavour == Flavour::Podman && !client.is_rootless() {
+            return Err(Failure::CapabilityOfRoot { name: given.clone() });
+        }
+        left.push(name.to_owned());
+    }
+    if spec.preset == Preset::Dev && (client.flavour == Flavour::Docker || client.is_rootless()) {
+        left.extend(DEV_CAPABILITIES.map(str::to_owned));
+    }
+    left.sort();
+    left.dedup();
+    Ok(left)
+}
+
+/// The hash of a description, whatever the order of its parts.
+pub(super) fn spec_hash(body: &ContainerCreateBody) -> String {
+    // A value's maps are sorted, those of the description are not.
+    let value = serde_json::to_value(body).expect("it has only string keys");
+    let digest = Sha256::digest(value.to_string().as_bytes());
+    digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn mount(bind: &Bind) -> Result<Mount, Failure> {
+    Ok(Mount {
+        typ: Some(MountType::BIND),
+        source: Some(text(&bind.source)?.to_owned()),
+        target: Some(text(&bind.target)?.to_owned()),
+        read_only: Some(bind.access == Access::Read),
+        ..Mount::default()
+    })
+}
+
+fn text(path: &Path) -> Result<&str, Failure> {
+    path.to_str().ok_or_else(|| Failure::NotText { path: path.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_persons_own_environment_shares_the_hosts_network_and_only_when_it_is_open() {
+        let reach = |network: Option<Network>, preset| Reach::of(network.as_ref(), preset).mode();
+        assert_eq!(reach(Some(Network::Open), Preset::Dev), "host");
+        assert_eq!(reach(Some(Network::Open), Preset::Agent), "default");
+        for preset in [Preset::Dev, Preset::Agent] {
+            assert_eq!(reach(Some(Network::Closed), preset), "none");
+            assert_eq!(reach(Some(Network::Allow(Vec::new())), preset), "none");
+            assert_eq!(reach(None, preset), "none");
+        }
+    }
+
+    #[test]
+    fn a_description_has_one_hash_whatever_the_order_of_its_parts() {
+        let body = |names: &[&str]| ContainerCreateBody {
+            labels: Some(names.iter().map(|name| ((*name).to_owned(), String::new())).collect()),
+            ..ContainerCreateBody::default()
+        };
+        assert_eq!(spec_hash(&body(&["a", "b", "c"])), spec_hash(&body(&["c", "a", "b"])));
+        assert_ne!(spec_hash(&body(&["a"])), spec_hash(&body(&["b"])));
+    }
+}

@@ -1,0 +1,178 @@
+//! Who code in a container is: a user without privileges inside, whose files belong to the caller outside.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use super::client::Client;
+use super::error::Failure;
+use super::runtime::Version;
+use super::{Flavour, HOME_OF_AGENTS, HOME_OF_DEVELOPERS};
+use crate::{Host, Preset};
+
+/// The user and group that images make for people, and that ours are made with.
+const USUAL: Owner = Owner { user: 1000, group: 1000 };
+/// The first Podman that can have the caller be any user inside.
+const WITH_CHOSEN_IDS: Version = Version::new(4, 3, 0);
+
+/// A user and a group, by number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Owner {
+    pub(super) user: u32,
+    pub(super) group: u32,
+}
+
+/// Who code in a container is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Identity {
+    /// What it is called inside.
+    pub(super) name: &'static str,
+    /// Its home inside.
+    pub(super) home: &'static str,
+    /// Who it is inside.
+    pub(super) inside: Owner,
+    /// The user namespace that the engine is asked for.
+    pub(super) namespace: Option<String>,
+    /// Whose files those are outside that it makes and owns inside, where mounts must translate.
+    pub(super) mapped: Option<Owner>,
+}
+
+/// What that depends on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Circumstances {
+    pub(super) flavour: Flavour,
+    pub(super) engine_user: u32,
+    pub(super) engine_version: Option<Version>,
+    pub(super) caller: Owner,
+    pub(super) workspace: Owner,
+}
+
+impl Owner {
+    /// Whose a file is.
+    pub(super) fn of(path: &Path) -> Result<Owner, Failure> {
+        let metadata =
+            fs_err::metadata(path).map_err(|source| Failure::Files { what: "look at the workspace", source })?;
+        Ok(Owner { user: metadata.uid(), group: metadata.gid() })
+    }
+}
+
+impl Circumstances {
+    pub(super) fn of(client: &Client, host: &Host, workspace: Owner) -> Circumstances {
+        Circumstances {
+            flavour: client.flavour,
+            engine_user: client.user_id,
+            engine_version: client.version_number(),
+            caller: Owner { user: host.user_id, group: host.group_id },
+            workspace,
+        }
+    }
+}
+
+impl Identity {
+    /// Decides it.
+    pub(super) fn decide(circumstances: &Circumstances, preset: Preset) -> Result<Identity, Failure> {
+        let Circumstances { flavour, engine_user, engine_version, caller, workspace } = *circumstances;
+        let (name, home) = match preset {
+            Preset::Dev => ("dev", HOME_OF_DEVELOPERS),
+            Preset::Agent => ("sandbox", HOME_OF_AGENTS),
+        };
+        let identity = |inside| Identity { name, home, inside, namespace: None, mapped: None };
+        if engine_user != 0 {
+            return match flavour {
+                Flavour::Docker => Err(Failure::RootlessDocker),
+                Flavour::Podman if engine_user != caller.user => Err(Failure::ForeignEngine { engine_user }),
+                Flavour::Podman if engine_version.is_some_and(|version| version >= WITH_CHOSEN_IDS) => Ok(Identity {
+                    namespace: Some(format!("keep-id:uid={},gid={}", USUAL.user, USUAL.group)),
+                    ..identity(USUAL)
+                }),
+                Flavour::Podman => Ok(Identity { namespace: Some("keep-id".to_owned()), ..identity(caller) }),
+            };
+        }
+        Ok(match (caller.user, workspace.user) {
+            // Nobody is root inside, and nothing that is made there may be a stranger's outside.
+            (0, 0) => Identity { mapped: Some(workspace), ..identity(USUAL) },
+            (0, _) => identity(workspace),
+            _ => identity(caller),
+        })
+    }
+
+    /// As the engine is told.
+    pub(super) fn user(&self) -> String {
+        format!("{}:{}", self.inside.user, self.inside.group)
+    }
+
+    /// An `/etc/passwd` in which it has a name.
+    pub(super) fn passwd(&self, shell: &str) -> String {
+        let Identity { name, home, inside: Owner { user, group }, .. } = self;
+        format!(
+            "root:x:0:0:root:/root:/bin/sh\n{name}:x:{user}:{group}:{name}:{home}:{shell}\n\
+             nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+        )
+    }
+
+    /// An `/etc/group` in which its group has a name.
+    pub(super) fn groups(&self) -> String {
+        format!("root:x:0:\n{}:x:{}:\nnogroup:x:65534:\n", self.name, self.inside.group)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ME: Owner = Owner { user: 1001, group: 1002 };
+    const ROOT: Owner = Owner { user: 0, group: 0 };
+
+    fn decide(flavour: Flavour, engine_user: u32, version: &str, caller: Owner, workspace: Owner) -> Identity {
+        try_to_decide(flavour, engine_user, version, caller, workspace).unwrap()
+    }
+
+    fn try_to_decide(
+        flavour: Flavour,
+        engine_user: u32,
+        version: &str,
+        caller: Owner,
+        workspace: Owner,
+    ) -> Result<Identity, Failure> {
+        let engine_version = Version::parse(version);
+        let circumstances = Circumstances { flavour, engine_user, engine_version, caller, workspace };
+        Identity::decide(&circumstances, Preset::Dev)
+    }
+
+    #[test]
+    fn an_ordinary_caller_of_roots_engine_is_itself_inside() {
+        for flavour in [Flavour::Docker, Flavour::Podman] {
+            let identity = decide(flavour, 0, "4.3.1", ME, ME);
+            assert_eq!((identity.user().as_str(), identity.namespace, identity.mapped), ("1001:1002", None, None));
+        }
+    }
+
+    #[test]
+    fn the_caller_of_a_rootless_podman_is_the_usual_user_inside_where_that_can_be_chosen() {
+        let identity = decide(Flavour::Podman, 1001, "4.3.1", ME, ME);
+        assert_eq!((identity.inside, identity.namespace.as_deref()), (USUAL, Some("keep-id:uid=1000,gid=1000")));
+        let older = decide(Flavour::Podman, 1001, "4.2.0", ME, ME);
+        assert_eq!((older.inside, older.namespace.as_deref()), (ME, Some("keep-id")));
+    }
+
+    #[test]
+    fn root_is_nobody_inside_but_the_workspaces_owner() {
+        assert_eq!(decide(Flavour::Docker, 0, "20.10.24", ROOT, ME).inside, ME);
+        let identity = decide(Flavour::Docker, 0, "20.10.24", ROOT, ROOT);
+        assert_eq!((identity.inside, identity.mapped), (USUAL, Some(ROOT)));
+    }
+
+    #[test]
+    fn engines_whose_files_would_be_a_strangers_are_refused() {
+        assert!(matches!(try_to_decide(Flavour::Docker, 1001, "27.0.0", ME, ME), Err(Failure::RootlessDocker)));
+        let foreign = try_to_decide(Flavour::Podman, 1001, "5.0.0", ROOT, ROOT);
+        assert!(matches!(foreign, Err(Failure::ForeignEngine { engine_user: 1001 })));
+    }
+
+    #[test]
+    fn everybody_inside_has_a_name() {
+        let identity = decide(Flavour::Docker, 0, "20.10.24", ME, ME);
+        let passwd = identity.passwd("/bin/zsh");
+        assert!(passwd.contains("\ndev:x:1001:1002:dev:/home/dev:/bin/zsh\n"), "{passwd}");
+        assert!(identity.groups().contains("\ndev:x:1002:\n"));
+    }
+}

@@ -1,0 +1,177 @@
+//! Images: what containers are made from.
+
+use std::collections::HashMap;
+
+use bollard::models::{BuildInfo, CreateImageInfo, ProgressDetail};
+use bollard::query_parameters::{BuildImageOptionsBuilder, CreateImageOptionsBuilder};
+use futures_util::StreamExt;
+
+use super::client::Client;
+use super::error::{Failure, printable};
+use crate::{ContainerSpec, Preset, Pull};
+
+/// The image that `ringfence image build` makes.
+pub const OWN_IMAGE: &str = "localhost/ringfence-dev:latest";
+
+/// An image that an engine has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Image {
+    /// As it was asked for.
+    pub(super) reference: String,
+    /// Its hash at the engine.
+    pub(super) id: String,
+    /// Its hash at the registry, if it came from one.
+    pub(super) digest: Option<String>,
+    /// The user that it is made for.
+    pub(super) user: Option<String>,
+}
+
+/// How far the fetching of an image is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PullProgress {
+    /// The part of the image that this is about, if it is about one.
+    pub layer: Option<String>,
+    /// What is being done.
+    pub status: String,
+    /// How many bytes of the part are done.
+    pub done: Option<u64>,
+    /// How many it has.
+    pub total: Option<u64>,
+}
+
+/// What is called as an image comes.
+pub(crate) type OnPull<'a> = &'a mut (dyn FnMut(PullProgress) + Send);
+
+/// The name of the image that is asked for.
+pub(super) fn reference(spec: &ContainerSpec) -> &str {
+    spec.image.as_deref().unwrap_or(OWN_IMAGE)
+}
+
+/// Finds an image that the engine has.
+pub(super) async fn find(client: &Client, reference: &str) -> Result<Option<Image>, Failure> {
+    let inspected = match client.api.inspect_image(reference).await {
+        Ok(inspected) => inspected,
+        Err(error) if is_missing(&error) => return Ok(None),
+        Err(source) => return Err(Failure::Engine { what: "look for the image", source }),
+    };
+    let id = inspected.id.unwrap_or_else(|| reference.to_owned());
+    let digest = inspected.repo_digests.unwrap_or_default().into_iter().next();
+    let user = inspected.config.and_then(|config| config.user).filter(|user| !user.is_empty());
+    Ok(Some(Image { reference: reference.to_owned(), id, digest, user }))
+}
+
+/// Finds an image, and fetches it first when `spec` says so. A copy that is there will do when that fails.
+pub(super) async fn provide(client: &Client, spec: &ContainerSpec, progress: OnPull<'_>) -> Result<Image, Failure> {
+    let reference = reference(spec);
+    let there = find(client, reference).await?;
+    // No registry has what is made here.
+    let is_own = reference.starts_with("localhost/");
+    let policy = spec.pull.unwrap_or(match spec.preset {
+        Preset::Agent => Pull::Missing,
+        Preset::Dev => Pull::Always,
+    });
+    match (policy, there) {
+        (Pull::Always, there) if !is_own => match (pull(client, reference, progress).await, there) {
+            (Ok(()), _) => {}
+            (Err(failure), Some(there)) => {
+                tracing::warn!(
+                    image = reference,
+                    error = crate::chain(&failure),
+                    "the image could not be fetched; the copy that is there is used"
+                );
+                return Ok(there);
+            }
+            (Err(failure), None) => return Err(failure),
+        },
+        (_, Some(there)) => return Ok(there),
+        (Pull::Missing, None) if !is_own => pull(client, reference, progress).await?,
+        (_, None) => return Err(Failure::NoImage { image: reference.to_owned(), is_own }),
+    }
+    find(client, reference).await?.ok_or_else(|| Failure::NoImage { image: reference.to_owned(), is_own })
+}
+
+async fn pull(client: &Client, reference: &str, progress: OnPull<'_>) -> Result<(), Failure> {
+    let failed = |source| Failure::Pull { image: reference.to_owned(), source };
+    let (name, tag) = split(reference);
+    let options = CreateImageOptionsBuilder::default().from_image(name).tag(tag).build();
+    let mut answers = Box::pin(client.api.create_image(Some(options), None, None));
+    while let Some(answer) = answers.next().await {
+        let CreateImageInfo { id, status, progress_detail, .. } = answer.map_err(failed)?;
+        let ProgressDetail { current, total } = progress_detail.unwrap_or_default();
+        let size = |size: Option<i64>| size.and_then(|size| u64::try_from(size).ok());
+        progress(PullProgress {
+            layer: id,
+            status: printable(&status.unwrap_or_default()),
+            done: size(current),
+            total: size(total),
+        });
+    }
+    Ok(())
+}
+
+/// The name and the tag or digest of a reference; without a tag, an engine would fetch all there are.
+fn split(reference: &str) -> (&str, &str) {
+    if let Some(parts) = reference.split_once('@') {
+        return parts;
+    }
+    // A colon before the last slash is a registry's port.
+    match reference.rsplit_once(':') {
+        Some((name, tag)) if !tag.contains('/') => (name, tag),
+        _ => (reference, "latest"),
+    }
+}
+
+/// Builds an image from a Containerfile alone, and tells of each line that the engine says.
+pub(super) async fn build(
+    client: &Client,
+    containerfile: &str,
+    tag: &str,
+    on_line: &mut (dyn FnMut(&str) + Send),
+) -> Result<(), Failure> {
+    const NAME: &str = "Containerfile";
+    let failed = |why: String| Failure::Build { image: tag.to_owned(), why };
+    let mut archive = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_size(containerfile.len() as u64);
+    header.set_mode(0o644);
+    archive
+        .append_data(&mut header, NAME, containerfile.as_bytes())
+        .and_then(|()| archive.finish())
+        .map_err(|error| failed(error.to_string()))?;
+    let context = archive.into_inner().map_err(|error| failed(error.to_string()))?;
+    let options = BuildImageOptionsBuilder::default().dockerfile(NAME).t(tag).rm(true).forcerm(true).build();
+    let context = bollard::body_full(context.into());
+    let mut answers = Box::pin(client.api.build_image(options, None::<HashMap<_, _>>, Some(context)));
+    while let Some(answer) = answers.next().await {
+        let BuildInfo { stream, status, error_detail, .. } =
+            answer.map_err(|error| failed(printable(&crate::chain(&error))))?;
+        for line in stream.iter().chain(&status).flat_map(|text| text.lines()) {
+            on_line(&printable(line));
+        }
+        if let Some(message) = error_detail.and_then(|detail| detail.message) {
+            return Err(failed(printable(&message)));
+        }
+    }
+    match find(client, tag).await? {
+        Some(_) => Ok(()),
+        None => Err(failed("the engine ended the build without an image".to_owned())),
+    }
+}
+
+pub(super) fn is_missing(error: &bollard::errors::Error) -> bool {
+    matches!(error, bollard::errors::Error::DockerResponseServerError { status_code: 404, .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reference_is_split_where_its_tag_begins() {
+        assert_eq!(split("debian"), ("debian", "latest"));
+        assert_eq!(split("debian:12"), ("debian", "12"));
+        assert_eq!(split("host:5000/a/b"), ("host:5000/a/b", "latest"));
+        assert_eq!(split("host:5000/a/b:c"), ("host:5000/a/b", "c"));
+        assert_eq!(split("a@sha256:00"), ("a", "sha256:00"));
+    }
+}

@@ -1,0 +1,370 @@
+//! A container: made, kept and removed.
+
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use bollard::models::ContainerInspectResponse;
+use bollard::query_parameters::{
+    CreateContainerOptionsBuilder, InspectContainerOptions, LogsOptionsBuilder, RemoveContainerOptionsBuilder,
+    StartContainerOptions, WaitContainerOptionsBuilder,
+};
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use ringfence_core::{Clause, Plan, Support};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::client::Client;
+use super::container::{Parts, Reach};
+use super::error::{Failure, printable};
+use super::evidence::{Evidence, Expected};
+use super::identity::{Circumstances, Identity, Owner};
+use super::image::{self, is_missing};
+use super::mapped::Mapped;
+use super::mounts::{self, OwnFiles};
+use super::{LABEL, Place, block_on};
+use crate::instance::{Instance, StopError};
+use crate::room::ContainerRecord;
+use crate::session::SOCKET;
+use crate::view::Guarded;
+use crate::{ContainerSpec, Host, Preset, ResolvedWorkspace};
+
+/// How long a guest may take to listen.
+const GUEST_PATIENCE: Duration = Duration::from_secs(20);
+/// How long an engine may take to remove a container.
+const REMOVAL_PATIENCE: Duration = Duration::from_secs(30);
+/// How often something is looked at that cannot be waited for.
+const MOMENT: Duration = Duration::from_millis(3);
+/// How much of what a guest says is kept in the sandbox's log, in bytes.
+const LOG_SIZE: usize = 8 << 20;
+/// The file of a room that says what to remove after a crash; written before there is anything.
+pub(super) const REGISTRATION: &str = "container.json";
+/// Shells of people, by preference.
+const SHELLS: [&str; 2] = ["/bin/zsh", "/bin/bash"];
+
+/// What a container is to be.
+pub(super) struct Request<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) host: &'a Host,
+    pub(super) spec: &'a ContainerSpec,
+    pub(super) workspace: &'a ResolvedWorkspace,
+    pub(super) guarded: &'a Guarded,
+    pub(super) place: &'a Place,
+}
+
+/// Where a container is that must be removed.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+pub(super) struct Registration {
+    pub(super) socket: std::path::PathBuf,
+    pub(super) container: String,
+}
+
+/// A container that runs. It is removed when this is dropped.
+#[derive(Debug)]
+pub(super) struct ContainerInstance {
+    client: Option<Client>,
+    container: String,
+    record: ContainerRecord,
+    evidence: Evidence,
+    log: Option<tokio::task::JoinHandle<()>>,
+}
+
+/// Makes a container. Whatever was made of it is gone again when this fails, or is dropped.
+pub(super) async fn start(
+    client: Client,
+    request: &Request<'_>,
+    log: Option<fs_err::File>,
+) -> Result<ContainerInstance, Failure> {
+    let Request { plan, host, spec, place, .. } = *request;
+    let policy = super::with_defaults(&plan.policy, spec);
+    let plan = &Plan { held: held(plan), policy, ..plan.clone() };
+    let workspace = &ResolvedWorkspace { destination: destination(plan), ..request.workspace.clone() };
+
+    let image = image::provide(&client, spec, &mut |_| {}).await?;
+    let identity = Identity::decide(&Circumstances::of(&client, host, Owner::of(&workspace.source)?), spec.preset)?;
+    let reach = Reach::of(plan.policy.network.as_ref(), spec.preset);
+    let filter = reach.filter();
+    let files = OwnFiles::write(place, &identity, "/bin/sh", &filter)?;
+    let view = mounts::view(&plan.policy, host, workspace, request.guarded)?;
+    let mut binds = mounts::binds(&view, place, &files);
+    mounts::refuse_sockets(&binds, &client, host)?;
+    let expected = Expected::note(&binds)?;
+    give_channel(place, host, &identity)?;
+    let mapped = match identity.mapped {
+        Some(owner) => Mapped::mount(&mut binds, owner, identity.inside)?,
+        None => Mapped::default(),
+    };
+    let destination = &workspace.destination;
+    let parts = Parts {
+        client: &client,
+        host,
+        plan,
+        spec,
+        place,
+        identity: &identity,
+        image: &image,
+        files: &files,
+        filter: &filter,
+        binds: &binds,
+        workspace: destination,
+    };
+    let body = parts.body()?;
+
+    let container = place.container();
+    make_way(&client, place, &container).await?;
+    register(&client, place, &container)?;
+    let failed = |what, flavour| {
+        let source = workspace.source.clone();
+        move |error| Failure::of(what, flavour, &source, error)
+    };
+    let flavour = client.flavour;
+    let mut instance = ContainerInstance {
+        record: ContainerRecord {
+            name: container.clone(),
+            image: image.digest.clone().unwrap_or_else(|| format!("{} ({})", image.reference, image.id)),
+            spec: spec.clone(),
+            user: identity.name.to_owned(),
+            workspace: destination.clone(),
+            network: reach.name().to_owned(),
+        },
+        client: Some(client),
+        container,
+        evidence: Evidence { memory: false, cpus: false, processes: false },
+        log: None,
+    };
+    let options = CreateContainerOptionsBuilder::default().name(&instance.container).build();
+    let created = instance.client().api.create_container(Some(options), body).await;
+    let created = created.map_err(failed("create the container", flavour))?;
+    for warning in created.warnings {
+        tracing::warn!(engine = %flavour, warning = printable(&warning), "the engine warns");
+    }
+    if spec.preset == Preset::Dev {
+        let shell = instance.shell().await;
+        fs_err::write(&files.passwd, identity.passwd(shell))
+            .map_err(|source| Failure::Files { what: "write what the container is shown", source })?;
+    }
+    let started = instance.client().api.start_container(&instance.container, None::<StartContainerOptions>).await;
+    started.map_err(failed("start the container", flavour))?;
+    drop(mapped);
+    instance.log = log.map(|log| tokio::spawn(copy_log(instance.client().clone(), instance.container.clone(), log)));
+    instance.guest_is_up(&place.channel).await?;
+    // Nothing of the caller's runs yet: the guest waits to be told what to do.
+    let inspected = instance.inspect().await?;
+    Expected::check(&expected, &inspected)?;
+    instance.evidence = Evidence::of(&inspected);
+    instance.refuse_ignored(plan)?;
+    Ok(instance)
+}
+
+/// What a plan holds, with the limits that a container always has.
+fn held(plan: &Plan) -> std::collections::BTreeMap<Clause, Support> {
+    let mut held = plan.held.clone();
+    let limits = &plan.policy.limits;
+    let unsaid = [
+        (Clause::Memory, limits.memory.is_none()),
+        (Clause::Cpus, limits.cpus.is_none()),
+        (Clause::ProcessCount, limits.processes.is_none()),
+    ];
+    for (clause, _) in unsaid.into_iter().filter(|(_, is_unsaid)| *is_unsaid) {
+        held.entry(clause).or_insert_with(|| Support::enforced("cgroup"));
+    }
+    held
+}
+
+fn destination(plan: &Plan) -> std::path::PathBuf {
+    let workspace = plan.policy.filesystem.workspace.as_ref();
+    workspace.and_then(|workspace| workspace.destination.clone()).expect("the defaults name one")
+}
+
+/// Has the channel belong to the user inside, who listens there. Only root's caller may be another than that user.
+fn give_channel(place: &Place, host: &Host, identity: &Identity) -> Result<(), Failure> {
+    if host.user_id != 0 {
+        return Ok(());
+    }
+    let Owner { user, group } = identity.inside;
+    std::os::unix::fs::chown(&place.channel, Some(user), Some(group))
+        .map_err(|source| Failure::Files { what: "give the guest's directory to the user inside", source })
+}
+
+/// Removes a container of that name that a crash left. One that is not ours stays, and its name is taken.
+async fn make_way(client: &Client, place: &Place, container: &str) -> Result<(), Failure> {
+    let inspected = match client.api.inspect_container(container, None::<InspectContainerOptions>).await {
+        Ok(inspected) => inspected,
+        Err(error) if is_missing(&error) => return Ok(()),
+        Err(source) => return Err(Failure::Engine { what: "look for a container of that name", source }),
+    };
+    let labels = inspected.config.and_then(|config| config.labels).unwrap_or_default();
+    // We hold the room of that name: whoever made it is dead.
+    if labels.get(&format!("{LABEL}state")).map(Path::new) != Some(&place.state) {
+        return Err(Failure::NameTaken { container: container.to_owned(), flavour: client.flavour });
+    }
+    remove(client, container)
+        .await
+        .map_err(|source| Failure::Engine { what: "remove the container that was left", source })
+}
+
+/// Writes down what there will be to remove.
+fn register(client: &Client, place: &Place, container: &str) -> Result<(), Failure> {
+    let registration = Registration { socket: client.socket.clone(), container: container.to_owned() };
+    let text = serde_json::to_vec(&registration).expect("it has only string keys");
+    fs_err::write(place.directory.join(REGISTRATION), text)
+        .map_err(|source| Failure::Files { what: "write down what is to be removed", source })
+}
+
+/// Removes a container with everything in it; one that is gone already is fine.
+pub(super) async fn remove(client: &Client, container: &str) -> Result<(), bollard::errors::Error> {
+    let deadline = Instant::now() + REMOVAL_PATIENCE;
+    loop {
+        let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
+        match client.api.remove_container(container, Some(options)).await {
+            Ok(()) => return Ok(()),
+            Err(error) if is_missing(&error) => return Ok(()),
+            // Somebody else removes it, or the engine is starting it.
+            Err(_) if Instant::now() < deadline => sleep(MOMENT * 10).await,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Appends what the guest says to the sandbox's log, until it ends.
+async fn copy_log(client: Client, container: String, mut log: fs_err::File) {
+    let options = LogsOptionsBuilder::default().follow(true).stdout(true).stderr(true).build();
+    let mut lines = Box::pin(client.api.logs(&container, Some(options)));
+    let mut left = LOG_SIZE;
+    while let Some(Ok(line)) = lines.next().await {
+        let bytes = line.into_bytes();
+        left = left.saturating_sub(bytes.len());
+        if left == 0 || log.write_all(&bytes).is_err() {
+            return; // the engine keeps some, too
+        }
+    }
+}
+
+impl ContainerInstance {
+    fn client(&self) -> &Client {
+        self.client.as_ref().expect("it is taken only when the container is removed")
+    }
+
+    /// What the engine really did.
+    pub(super) fn evidence(&self) -> Evidence {
+        self.evidence
+    }
+
+    pub(super) async fn inspect(&self) -> Result<ContainerInspectResponse, Failure> {
+        let inspected = self.client().api.inspect_container(&self.container, None::<InspectContainerOptions>).await;
+        inspected.map_err(|source| Failure::Engine { what: "look at the container", source })
+    }
+
+    /// The shell of people that the image has.
+    async fn shell(&self) -> &'static str {
+        for shell in SHELLS {
+            let options = bollard::query_parameters::ContainerArchiveInfoOptionsBuilder::default().path(shell).build();
+            if self.client().api.get_container_archive_info(&self.container, Some(options)).await.is_ok() {
+                return shell;
+            }
+        }
+        "/bin/sh"
+    }
+
+    /// Fails when a limit was set that the engine dropped with a mere warning, unless that was accepted by name.
+    fn refuse_ignored(&self, plan: &Plan) -> Result<(), Failure> {
+        let Evidence { memory, cpus, processes } = self.evidence;
+        for (clause, is_limited) in [(Clause::Memory, memory), (Clause::Cpus, cpus), (Clause::ProcessCount, processes)]
+        {
+            let was_set = plan.held.get(&clause).is_some_and(Support::is_enforced);
+            if was_set && !is_limited && !plan.policy.allow_weaker.contains(&clause) {
+                return Err(Failure::Ignored { clause });
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the guest listens.
+    async fn guest_is_up(&self, channel: &Path) -> Result<(), Failure> {
+        let socket = channel.join(SOCKET);
+        let deadline = Instant::now() + GUEST_PATIENCE;
+        let mut ended = std::pin::pin!(wait_for_end(self.client().clone(), self.container.clone()));
+        loop {
+            if rustix::fs::lstat(&socket).is_ok() {
+                return Ok(());
+            }
+            let has_ended = timeout(MOMENT, &mut ended).await.is_ok();
+            if has_ended || Instant::now() > deadline {
+                let log = self.last_words().await;
+                return Err(Failure::Guest { container: self.container.clone(), ended: has_ended, log });
+            }
+        }
+    }
+
+    async fn last_words(&self) -> String {
+        let options = LogsOptionsBuilder::default().stdout(true).stderr(true).tail("5").build();
+        let lines = self.client().api.logs(&self.container, Some(options)).take(5);
+        let lines: Vec<String> = lines
+            .filter_map(|line| async move { Some(printable(&String::from_utf8_lossy(&line.ok()?.into_bytes()))) })
+            .collect()
+            .await;
+        lines.join("; ")
+    }
+}
+
+/// Waits until a container does not run, whatever becomes of the connection.
+async fn wait_for_end(client: Client, container: String) {
+    loop {
+        let options = WaitContainerOptionsBuilder::default().condition("not-running").build();
+        let waited = client.api.wait_container(&container, Some(options)).next().await;
+        match waited {
+            Some(Ok(_) | Err(bollard::errors::Error::DockerContainerWaitError { .. })) => return,
+            Some(Err(error)) if is_missing(&error) => return,
+            // The engine was restarted, or answers only at the end, which is later than we wait for an answer.
+            _ => sleep(Duration::from_millis(200)).await,
+        }
+        let inspected = client.api.inspect_container(&container, None::<InspectContainerOptions>).await;
+        match inspected {
+            Ok(inspected) if inspected.state.as_ref().and_then(|state| state.running) != Some(true) => return,
+            Err(error) if is_missing(&error) => return,
+            _ => {}
+        }
+    }
+}
+
+impl Instance for ContainerInstance {
+    fn ended(&self) -> BoxFuture<'static, ()> {
+        match &self.client {
+            Some(client) => Box::pin(wait_for_end(client.clone(), self.container.clone())),
+            None => Box::pin(async {}),
+        }
+    }
+
+    fn stop(mut self: Box<Self>) -> BoxFuture<'static, Result<(), StopError>> {
+        Box::pin(async move {
+            let Some(client) = self.client.take() else { return Ok(()) };
+            let removed = remove(&client, &self.container).await;
+            if let Some(mut log) = self.log.take()
+                && timeout(Duration::from_secs(1), &mut log).await.is_err()
+            {
+                log.abort();
+            }
+            removed.map_err(|error| StopError {
+                name: self.container.clone(),
+                why: printable(&crate::chain(&error)),
+                hint: format!("{} rm -f {}", client.flavour.to_string().to_lowercase(), self.container),
+            })
+        })
+    }
+
+    fn container(&self) -> Option<ContainerRecord> {
+        Some(self.record.clone())
+    }
+}
+
+impl Drop for ContainerInstance {
+    fn drop(&mut self) {
+        if let Some(client) = self.client.take() {
+            let container = std::mem::take(&mut self.container);
+            // Our caller is not to wait, and may be in no runtime that lasts.
+            std::thread::spawn(move || {
+                let _ = block_on(remove(&client, &container)); // the next start sweeps what is left
+            });
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! The caller's directories, with their owner seeming to be the user inside: what a container of root's is shown.
+//!
+//! The mounts are on the host for as long as the engine takes to start a container, which then has its own copies. They
+//! are never in a directory of ours that is removed with its contents: the contents are the caller's.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use ringfence_linux::sys::ownership;
+use rustix::fs::CWD;
+use rustix::io::Errno;
+use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags, move_mount, open_tree, unmount};
+use rustix::process::{Pid, test_kill_process};
+
+use super::error::Failure;
+use super::identity::Owner;
+use super::mounts::Bind;
+
+/// Where they are. Root's alone, as all of this is.
+const BASE: &str = "/run/ringfence-mapped";
+
+/// Mounts that go when it is dropped.
+#[derive(Debug, Default)]
+pub(super) struct Mapped {
+    points: Vec<PathBuf>,
+}
+
+impl Mapped {
+    /// Mounts what `binds` show of the caller's, translated, and has them show that.
+    pub(super) fn mount(binds: &mut [Bind], from: Owner, to: Owner) -> Result<Mapped, Failure> {
+        let failed = |source| Failure::Files { what: "have root's files belong to the user inside", source };
+        sweep();
+        let mut mapped = Mapped::default();
+        let namespace = ownership::namespace((from.user, from.group), (to.user, to.group)).map_err(failed)?;
+        // What lies in another's source is reached through that one's mount; shallow ones come first.
+        let mut tops: Vec<(PathBuf, PathBuf)> = Vec::new();
+        for bind in binds.iter_mut().filter(|bind| bind.is_callers) {
+            let known = tops.iter().find_map(|(source, point)| Some((point, bind.source.strip_prefix(source).ok()?)));
+            let source = match known {
+                Some((point, rest)) if rest.as_os_str().is_empty() => point.clone(),
+                Some((point, rest)) => point.join(rest),
+                None => {
+                    let point = mapped.add(&bind.source, namespace.as_fd()).map_err(failed)?;
+                    tops.push((bind.source.clone(), point.clone()));
+                    point
+                }
+            };
+            bind.source = source;
+        }
+        Ok(mapped)
+    }
+
+    fn add(&mut self, source: &Path, namespace: std::os::fd::BorrowedFd<'_>) -> io::Result<PathBuf> {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE
+            | OpenTreeFlags::OPEN_TREE_CLOEXEC
+            | OpenTreeFlags::AT_RECURSIVE
+            | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
+        let tree = open_tree(CWD, source, flags)?;
+        ownership::translate(tree.as_fd(), namespace)?;
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let point = Path::new(BASE).join(format!("{}-{number}", std::process::id()));
+        make_private(Path::new(BASE))?;
+        if source.is_dir() {
+            make_private(&point)?
+        } else {
+            fs_err::write(&point, "")?
+        }
+        self.points.push(point.clone());
+        move_mount(&tree, "", CWD, &point, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+        Ok(point)
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        self.points.iter().for_each(|point| remove(point));
+    }
+}
+
+fn make_private(directory: &Path) -> io::Result<()> {
+    match rustix::fs::mkdir(directory, rustix::fs::Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Takes a mount away, and the place it was at: that is empty, or it stays.
+fn remove(point: &Path) {
+    let _ = unmount(point, UnmountFlags::DETACH); // it may not have been mounted yet
+    if rustix::fs::rmdir(point) == Err(Errno::NOTDIR) {
+        let _ = rustix::fs::unlink(point); // ours, and empty
+    }
+}
+
+/// Removes what ringfences left that were killed.
+pub(super) fn sweep() {
+    for entry in fs_err::read_dir(BASE).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let owner = name.to_str().and_then(|name| name.split('-').next()?.parse().ok()).and_then(Pid::from_raw);
+        if owner.is_none_or(|pid| test_kill_process(pid) == Err(Errno::SRCH)) {
+            remove(&entry.path());
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! What of the host a container is shown: the workspace, what the policy names, and what the guest needs.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use ringfence_core::Policy;
+use ringfence_linux::{Access, Entry, View};
+
+use super::client::{Client, Flavour};
+use super::error::Failure;
+use super::identity::Identity;
+use super::{CHANNEL_INSIDE, GUEST_INSIDE, OWN_INSIDE, Place};
+use crate::backends::mounted::{on_host, uncovered};
+use crate::view::{self, Guarded, ViewError};
+use crate::{Host, ResolvedWorkspace};
+
+/// Something of the host, at a path inside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Bind {
+    pub(super) source: PathBuf,
+    pub(super) target: PathBuf,
+    pub(super) access: Access,
+    /// Whether it is the caller's, and its owners are to be translated where identities differ.
+    pub(super) is_callers: bool,
+}
+
+/// Files of ours that containers are shown.
+#[derive(Debug)]
+pub(super) struct OwnFiles {
+    pub(super) passwd: PathBuf,
+    pub(super) groups: PathBuf,
+    /// What covers hidden files.
+    cover: PathBuf,
+    /// What covers hidden directories.
+    cover_directory: PathBuf,
+    /// The system-call filter.
+    pub(super) filter: PathBuf,
+}
+
+impl OwnFiles {
+    /// Writes them.
+    pub(super) fn write(place: &Place, identity: &Identity, shell: &str, filter: &str) -> Result<OwnFiles, Failure> {
+        let directory = place.directory.join("container");
+        let at = |name: &str| directory.join(name);
+        let files = OwnFiles {
+            passwd: at("passwd"),
+            groups: at("group"),
+            cover: at("cover"),
+            cover_directory: at("cover.d"),
+            filter: at("seccomp.json"),
+        };
+        let write = || {
+            fs_err::create_dir_all(&directory)?;
+            for (path, contents, mode) in [
+                (&files.passwd, identity.passwd(shell), 0o644),
+                (&files.groups, identity.groups(), 0o644),
+                (&files.filter, filter.to_owned(), 0o644),
+                (&files.cover, String::new(), 0o000),
+            ] {
+                fs_err::write(path, contents)?;
+                fs_err::set_permissions(path, PermissionsExt::from_mode(mode))?;
+            }
+            fs_err::create_dir_all(&files.cover_directory)?;
+            fs_err::set_permissions(&files.cover_directory, PermissionsExt::from_mode(0o000))
+        };
+        write().map_err(|source| Failure::Files { what: "write what the container is shown", source })?;
+        Ok(files)
+    }
+}
+
+/// What a policy shows of the host, in the order in which it is mounted: shallow before deep, guards last.
+pub(super) fn view(
+    policy: &Policy,
+    host: &Host,
+    workspace: &ResolvedWorkspace,
+    guarded: &Guarded,
+) -> Result<View, Failure> {
+    let mut binds: BTreeMap<PathBuf, Entry> = BTreeMap::new();
+    let files = &policy.filesystem;
+    for (key, paths, access) in [("read", &files.read, Access::Read), ("write", &files.write, Access::Write)] {
+        for path in paths.iter().flatten() {
+            let destination = host.absolute(path);
+            let source = Host::resolve(&destination).map_err(|source| ViewError::Missing {
+                path: destination.clone(),
+                key,
+                source,
+            })?;
+            for path in [&destination, &source] {
+                if is_reserved(path) {
+                    return Err(ViewError::Reserved { path: path.clone() }.into());
+                }
+            }
+            // A mount point would have to be made in the workspace, on the host's own files.
+            if destination.starts_with(&workspace.destination) || workspace.destination.starts_with(&destination) {
+                return Err(Failure::InWorkspace { path: destination });
+            }
+            binds.insert(destination.clone(), Entry::Bind { source, destination, access });
+        }
+    }
+    if is_reserved(&workspace.destination) {
+        return Err(ViewError::Reserved { path: workspace.destination.clone() }.into());
+    }
+    let (source, destination) = (workspace.source.clone(), workspace.destination.clone());
+    binds.insert(destination.clone(), Entry::Bind { source, destination, access: Access::Write });
+    let mut entries: Vec<Entry> = binds.into_values().collect();
+    entries.extend(view::guards(guarded, &entries));
+    Ok(uncovered(View { entries }))
+}
+
+/// Whether a path inside is the container's own business.
+fn is_reserved(path: &Path) -> bool {
+    let own = ["/proc", "/dev", "/sys", OWN_INSIDE, "/etc/passwd", "/etc/group"];
+    path == Path::new("/") || path == Path::new("/etc") || own.iter().any(|own| path.starts_with(own))
+}
+
+/// The mounts that make a view, and those that the guest needs.
+pub(super) fn binds(view: &View, place: &Place, files: &OwnFiles) -> Vec<Bind> {
+    let bind =
+        |source: PathBuf, target: &Path, access, is_callers| Bind { source, target: target.into(), access, is_callers };
+    let mut binds = Vec::new();
+    for entry in &view.entries {
+        match entry {
+            Entry::Bind { source, destination, access } => {
+                binds.push(bind(source.clone(), destination, *access, true));
+            }
+            Entry::Pin { path } => binds.push(bind(on_host(view, path), path, Access::Write, true)),
+            Entry::Protect { path } => binds.push(bind(on_host(view, path), path, Access::Read, true)),
+            Entry::Hide { path } => {
+                let cover = if on_host(view, path).is_dir() { &files.cover_directory } else { &files.cover };
+                binds.push(bind(cover.clone(), path, Access::Read, false));
+            }
+            Entry::Directory { .. } | Entry::Symlink { .. } | Entry::File { .. } | Entry::Scratch { .. } => {}
+        }
+    }
+    // Engines make only the top of a tree read-only: what is mounted in it must be named, too.
+    let mounted = mount_points();
+    let below: Vec<Bind> = binds
+        .iter()
+        .filter(|bind| bind.access == Access::Read && bind.is_callers)
+        .flat_map(|top| {
+            let inner = mounted.iter().filter_map(|point| Some((point, point.strip_prefix(&top.source).ok()?)));
+            inner.filter(|(_, rest)| !rest.as_os_str().is_empty()).map(|(point, rest)| Bind {
+                source: point.clone(),
+                target: top.target.join(rest),
+                ..top.clone()
+            })
+        })
+        .collect();
+    for bind in below {
+        if binds.iter().all(|known| known.target != bind.target) {
+            binds.push(bind);
+        }
+    }
+    binds.extend([
+        bind(place.guest.clone(), Path::new(GUEST_INSIDE), Access::Read, false),
+        bind(place.channel.clone(), Path::new(CHANNEL_INSIDE), Access::Write, false),
+        bind(files.passwd.clone(), Path::new("/etc/passwd"), Access::Read, false),
+        bind(files.groups.clone(), Path::new("/etc/group"), Access::Read, false),
+    ]);
+    binds.sort_by_key(|bind| bind.target.components().count());
+    binds
+}
+
+/// Where something is mounted on the host, proc(5).
+fn mount_points() -> Vec<PathBuf> {
+    let table = fs_err::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let point = |line: &str| line.split(' ').nth(4).map(unescaped);
+    table.lines().filter_map(point).map(PathBuf::from).collect()
+}
+
+/// A path of the mount table, in which white space and backslashes are octal.
+fn unescaped(text: &str) -> String {
+    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
+        .iter()
+        .fold(text.to_owned(), |text, (code, character)| text.replace(code, character))
+}
+
+/// Refuses to show an engine's socket: who reaches it is whoever the engine runs as, on the host.
+pub(super) fn refuse_sockets(binds: &[Bind], client: &Client, host: &Host) -> Result<(), Failure> {
+    let usual = [Flavour::Docker, Flavour::Podman].into_iter().flat_map(|flavour| flavour.usual_sockets(host));
+    let others = ["/run/containerd/containerd.sock", "/run/crio/crio.sock"].map(PathBuf::from);
+    let sockets: Vec<PathBuf> = usual.chain(others).chain([client.socket.clone()]).collect();
+    let identity = |path: &Path| {
+        let metadata = fs_err::metadata(path).ok()?;
+        metadata.file_type().is_socket().then(|| (metadata.dev(), metadata.ino()))
+    };
+    for bind in binds.iter().filter(|bind| bind.is_callers) {
+        for socket in &sockets {
+            let resolved = Host::resolve(socket).unwrap_or_else(|_| socket.clone());
+            let is_same = identity(&bind.source).is_some_and(|source| identity(socket) == Some(source));
+            if is_same || (resolved.starts_with(&bind.source) && resolved.exists()) {
+                return Err(Failure::EngineSocket { path: bind.source.clone(), socket: socket.clone() });
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::policy::Policy;
+
+    fn host() -> Host {
+        Host::new(BTreeMap::new(), "/".into())
+    }
+
+    fn workspace(source: &Path) -> ResolvedWorkspace {
+        ResolvedWorkspace { given: source.into(), source: source.into(), destination: "/workspace".into() }
+    }
+
+    fn place(directory: &Path) -> Place {
+        Place {
+            name: "test".to_owned(),
+            directory: directory.into(),
+            channel: directory.join("channel"),
+            guest: directory.join("guest"),
+            state: directory.into(),
+        }
+    }
+
+    fn own_files(directory: &Path) -> OwnFiles {
+        let at = |name: &str| directory.join(name);
+        OwnFiles {
+            passwd: at("passwd"),
+            groups: at("group"),
+            cover: at("cover"),
+            cover_directory: at("cover.d"),
+            filter: at("seccomp.json"),
+        }
+    }
+
+    #[test]
+    fn only_the_workspace_what_is_named_and_what_the_guest_needs_is_shown() {
+        let root = tempfile::tempdir().unwrap();
+        let root = fs_err::canonicalize(root.path()).unwrap();
+        for directory in ["ws/.git/hooks", "models", "cache"] {
+            fs_err::create_dir_all(root.join(directory)).unwrap();
+        }
+        fs_err::write(root.join("ws/.env"), "SECRET").unwrap();
+        let workspace = workspace(&root.join("ws"));
+        let policy = Policy::default().read(root.join("models")).write(root.join("cache"));
+        let policy = policy.hide(".env".parse().unwrap()).with_defaults();
+        let guarded = view::guarded(&policy, &workspace).unwrap();
+        let view = view(&policy, &host(), &workspace, &guarded).unwrap();
+        let binds = binds(&view, &place(&root), &own_files(&root));
+        let find = |target: &str| binds.iter().find(|bind| bind.target == Path::new(target));
+        let shown = |target: &str| find(target).map(|bind| (bind.source.clone(), bind.access));
+        assert_eq!(shown("/workspace"), Some((root.join("ws"), Access::Write)));
+        // The parent is a mount point, too, or it could be renamed away.
+        assert_eq!(shown("/workspace/.git"), Some((root.join("ws/.git"), Access::Write)));
+        assert_eq!(shown("/workspace/.git/hooks"), Some((root.join("ws/.git/hooks"), Access::Read)));
+        assert_eq!(shown("/workspace/.env"), Some((root.join("cover"), Access::Read)));
+        let models = root.join("models");
+        assert_eq!(shown(models.to_str().unwrap()), Some((models.clone(), Access::Read)));
+        let cache = root.join("cache");
+        assert_eq!(shown(cache.to_str().unwrap()), Some((cache.clone(), Access::Write)));
+        assert_eq!(shown(GUEST_INSIDE), Some((root.join("guest"), Access::Read)));
+        assert_eq!(shown(CHANNEL_INSIDE), Some((root.join("channel"), Access::Write)));
+        assert_eq!(binds.len(), 10);
+    }
+
+    #[test]
+    fn paths_that_are_the_containers_own_or_would_be_made_in_the_workspace_are_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let root = fs_err::canonicalize(root.path()).unwrap();
+        let refuse = |policy: Policy, workspace: &ResolvedWorkspace| {
+            let guarded = Guarded::default();
+            view(&policy, &host(), workspace, &guarded).unwrap_err().to_string()
+        };
+        let ordinary = workspace(&root);
+        let proc = refuse(Policy::default().read("/proc/sys"), &ordinary);
+        assert_eq!(proc, "cannot show `/proc/sys` of the host inside: the sandbox has its own");
+        let above = ResolvedWorkspace { destination: root.join("inner"), ..ordinary.clone() };
+        let inside = refuse(Policy::default().write(&root), &above);
+        assert_eq!(inside, format!("cannot show `{}` inside: the workspace is there", root.display()));
+        let own = ResolvedWorkspace { destination: "/run/ringfence/x".into(), ..ordinary };
+        assert!(refuse(Policy::default(), &own).contains("the sandbox has its own"));
+    }
+
+    #[test]
+    fn a_mount_tables_paths_are_read_back() {
+        assert_eq!(unescaped("/a\\040b\\134c"), "/a b\\c");
+        assert!(mount_points().contains(&PathBuf::from("/")));
+    }
+}

@@ -1,0 +1,237 @@
+//! What an engine can hold here, found by making a container.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use ringfence_core::policy::Size;
+use ringfence_core::{Capabilities, Clause, Defaults, Plan, Policy, Support};
+
+use super::client::{self, Client, Flavour};
+use super::container::{Reach, capabilities as left_to};
+use super::error::Failure;
+use super::evidence::{Evidence, process};
+use super::identity::{Circumstances, Identity, Owner};
+use super::instance::{Request, start};
+use super::{Place, image};
+use crate::backends::native::no_allowlists;
+use crate::backends::{Freshness, Question, Unavailable};
+use crate::instance::Instance;
+use crate::memory::{Memory, Subject};
+use crate::room::{Name, Rooms};
+use crate::view::Guarded;
+use crate::{ContainerError, ContainerSpec, Host, Preset, Pull, ResolvedWorkspace};
+
+/// Answers for one engine.
+pub(super) async fn capabilities(flavour: Flavour, question: &Question<'_>) -> Result<Capabilities, Unavailable> {
+    let client = client::connect(question.host, flavour).await.map_err(|error| Unavailable::from(&error))?;
+    let workspace = workspace_owner(question);
+    let circumstances = Circumstances::of(&client, question.host, workspace);
+    let identity = Identity::decide(&circumstances, question.container.preset).map_err(unavailable)?;
+    let memory = Memory::of(question.host, Subject::Engine { socket: &client.socket, version: client.version_text() });
+    let remembered = memory.note().filter(|_| question.freshness == Freshness::Remembered);
+    let evidence = match remembered.and_then(|note| serde_json::from_str(&note).ok()) {
+        Some(evidence) => evidence,
+        None => {
+            let evidence = trial(&client, question, workspace).await?;
+            memory.keep_note(&serde_json::to_string(&evidence).expect("it has only string keys"));
+            evidence
+        }
+    };
+    let kind = if client.is_rootless() { "rootless, " } else { "" };
+    let runtime = client.version.components.iter().flatten().find_map(|component| {
+        ["runc", "crun", "youki", "runsc"].into_iter().find(|name| component.name.contains(name))
+    });
+    let summary = format!(
+        "{flavour} {} at {}, {kind}{}",
+        client.version_text(),
+        client.socket.display(),
+        runtime.unwrap_or("a runtime that it does not name"),
+    );
+    let support = support(&client, question, &identity, evidence);
+    Ok(Capabilities { backend: flavour.backend(), summary, defaults: Defaults::Required, support })
+}
+
+/// What a trial found, besides that everything else worked.
+#[derive(Debug, Clone, Copy, serde::Serialize, serde::Deserialize)]
+struct Found {
+    limits: Evidence,
+    /// Whether memory can be exceeded by swapping.
+    swaps: bool,
+}
+
+fn support(
+    client: &Client,
+    question: &Question<'_>,
+    identity: &Identity,
+    Found { limits, swaps }: Found,
+) -> BTreeMap<Clause, Support> {
+    let limit = |is_limited: bool| match is_limited {
+        true => Support::enforced("the container's cgroup"),
+        false => Support::absent(
+            format!("{} ignores limits here: it may not write cgroups", client.flavour),
+            "use an engine that runs as root, or a host with cgroup v2 that delegates to users",
+        ),
+    };
+    let memory = match limits.memory && swaps {
+        true => Support::weaker("memory is limited, and what is swapped out is not: the kernel does not count swap"),
+        false => limit(limits.memory),
+    };
+    let ipc = match Reach::of(question.policy.network.as_ref(), question.container.preset) {
+        Reach::Host => Support::weaker("with the host's network, abstract Unix sockets of the host can be reached"),
+        Reach::Open | Reach::Closed => Support::enforced("ipc+network namespace+seccomp"),
+    };
+    let user = if identity.namespace.is_some() { "user namespace+" } else { "" };
+    let left = left_to(question.container, client).unwrap_or_default();
+    let privilege = match (left.is_empty(), client.is_rootless()) {
+        (true, _) => format!("{user}no_new_privs+no capabilities, not root"),
+        // A user that is not root cannot gain what is left: nothing that it executes may add to what it has.
+        (false, false) => "no_new_privs+no capabilities that a user could gain, not root".to_owned(),
+        (false, true) => format!("{user}no_new_privs+capabilities over the container alone, not root"),
+    };
+    BTreeMap::from([
+        (Clause::Filesystem, Support::enforced("mount namespace")),
+        (Clause::Hide, Support::enforced("mount namespace")),
+        (Clause::Protect, Support::enforced("mount namespace")),
+        (Clause::Network, Support::enforced("network namespace")),
+        (Clause::Egress, no_allowlists()),
+        (Clause::Processes, Support::enforced("pid namespace")),
+        (Clause::Ipc, ipc),
+        (Clause::Privilege, Support::enforced(privilege)),
+        (Clause::Kernel, Support::enforced("seccomp")),
+        (Clause::Terminal, Support::enforced("seccomp")),
+        (Clause::Environment, Support::enforced("a clean environment, closed descriptors")),
+        (Clause::Cleanup, Support::enforced("pid namespace, removed with its container")),
+        (Clause::Tmp, Support::enforced("tmpfs size")),
+        (Clause::Memory, memory),
+        (Clause::Cpus, limit(limits.cpus)),
+        (Clause::ProcessCount, limit(limits.processes)),
+        (Clause::Time, Support::enforced("a deadline kept by the supervisor")),
+        (Clause::Output, Support::enforced("a bounded buffer")),
+        (
+            Clause::Disk,
+            Support::absent(
+                "the growth of a directory on the host's file system cannot be bounded without quotas",
+                "put the workspace on a file system of its own of that size, and leave `limits.disk` out",
+            ),
+        ),
+    ])
+}
+
+fn unavailable(failure: Failure) -> Unavailable {
+    let error = ContainerError::from(failure);
+    Unavailable { why: crate::chain(&error), fix: error.hints.join("; ") }
+}
+
+/// Whose the workspace is that the question is about: who code inside is may depend on it.
+fn workspace_owner(question: &Question<'_>) -> Owner {
+    let Host { user_id, group_id, .. } = *question.host;
+    let workspace = question.policy.filesystem.workspace.as_ref();
+    let path = workspace.map_or_else(|| question.host.directory.clone(), |named| question.host.absolute(&named.source));
+    Owner::of(&path).unwrap_or(Owner { user: user_id, group: group_id })
+}
+
+/// Makes a container as a sandbox would have it, looks at it, and removes it.
+async fn trial(client: &Client, question: &Question<'_>, owner: Owner) -> Result<Found, Unavailable> {
+    let info = client.api.info().await;
+    let info = info.map_err(|source| unavailable(Failure::Engine { what: "ask the engine how it works", source }))?;
+    if info.security_options.iter().flatten().any(|option| option.starts_with("name=userns")) {
+        return Err(unavailable(Failure::Remapped));
+    }
+    let image = image_to_try(client, question.container).await?;
+    let failed = |error: &dyn std::error::Error| Unavailable {
+        why: format!("cannot try the engine: {}", crate::chain(error)),
+        fix: "look at the permissions of ~/.local/state/ringfence".to_owned(),
+    };
+    let rooms = Rooms::of(question.host).map_err(|error| failed(&error))?;
+    let room = rooms.claim(Name::unique()).map_err(|error| failed(&error))?;
+    let place = Place::of(&room);
+    let tried = match make_workspace(&place, question.host, owner) {
+        Ok(workspace) => try_in(client, question.host, &place, &workspace, image).await.map_err(unavailable),
+        Err(error) => Err(failed(&error)),
+    };
+    room.leave();
+    let swaps = info.swap_limit == Some(false)
+        && fs_err::read_to_string("/proc/swaps").is_ok_and(|table| table.lines().count() > 1);
+    tried.map(|limits| Found { limits, swaps })
+}
+
+fn make_workspace(place: &Place, host: &Host, owner: Owner) -> std::io::Result<PathBuf> {
+    let workspace = place.directory.join("workspace");
+    fs_err::create_dir(&workspace)?;
+    if host.user_id == 0 {
+        std::os::unix::fs::chown(&workspace, Some(owner.user), Some(owner.group))?;
+    }
+    fs_err::canonicalize(workspace)
+}
+
+/// The image that is asked for when it is there, and any other when it is not: it may be fetched later.
+async fn image_to_try(client: &Client, spec: &ContainerSpec) -> Result<String, Unavailable> {
+    let asked = image::reference(spec);
+    if image::find(client, asked).await.map_err(unavailable)?.is_some() {
+        return Ok(asked.to_owned());
+    }
+    let images = client.api.list_images(None::<bollard::query_parameters::ListImagesOptions>).await;
+    let images = images.map_err(|source| unavailable(Failure::Engine { what: "list the engine's images", source }))?;
+    let tagged = images.into_iter().flat_map(|image| image.repo_tags).find(|tag| !tag.contains("<none>"));
+    tagged.ok_or_else(|| Unavailable {
+        why: format!("{} has no image to try it with", client.flavour),
+        fix: "make one: ringfence image build".to_owned(),
+    })
+}
+
+async fn try_in(
+    client: &Client,
+    host: &Host,
+    place: &Place,
+    workspace: &std::path::Path,
+    image: String,
+) -> Result<Evidence, Failure> {
+    let clauses = [Clause::Memory, Clause::Cpus, Clause::ProcessCount];
+    let mut policy = Policy::default().memory(Size::mebibytes(256)).cpus(0.5).processes(100).with_defaults();
+    policy.allow_weaker = clauses.into();
+    let plan = Plan {
+        backend: client.flavour.backend(),
+        summary: String::new(),
+        policy,
+        policy_sha256: String::new(),
+        held: clauses.map(|clause| (clause, Support::enforced("tried"))).into(),
+    };
+    let spec = ContainerSpec {
+        preset: Preset::Agent,
+        image: Some(image),
+        pull: Some(Pull::Never),
+        ..ContainerSpec::default()
+    };
+    let workspace = ResolvedWorkspace {
+        given: workspace.into(),
+        source: workspace.into(),
+        destination: super::WORKSPACE_OF_AGENTS.into(),
+    };
+    let guarded = Guarded::default();
+    let request = Request { plan: &plan, host, spec: &spec, workspace: &workspace, guarded: &guarded, place };
+    let instance = start(client.clone(), &request, None).await?;
+    let looked_at = look(&instance.inspect().await?);
+    let evidence = instance.evidence();
+    let stopped = Box::new(instance).stop().await;
+    looked_at?;
+    stopped.map_err(|error| Failure::Trial { what: error.why })?;
+    Ok(evidence)
+}
+
+/// Makes sure that the kernel knows of the confinement that the engine was told, as far as it can be asked from here.
+fn look(inspected: &bollard::models::ContainerInspectResponse) -> Result<(), Failure> {
+    let Some(pid) = process(inspected) else { return Ok(()) };
+    let Ok(status) = fs_err::read_to_string(format!("/proc/{pid}/status")) else { return Ok(()) };
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":")).map(str::trim);
+    let is_zero = |name| field(name).is_none_or(|value| value.chars().all(|digit| digit == '0'));
+    let checks = [
+        (is_zero("CapEff") && is_zero("CapPrm") && is_zero("CapBnd"), "capabilities are left"),
+        (field("NoNewPrivs").is_none_or(|value| value == "1"), "privileges can be gained"),
+        (field("Seccomp").is_none_or(|value| value == "2"), "there is no system-call filter"),
+        (field("Uid").is_none_or(|value| !value.split_whitespace().any(|id| id == "0")), "its user is root"),
+    ];
+    match checks.iter().find(|(holds, _)| !holds) {
+        Some((_, what)) => Err(Failure::Trial { what: format!("in a container of its making, {what}") }),
+        None => Ok(()),
+    }
+}

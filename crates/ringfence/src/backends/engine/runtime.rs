@@ -1,0 +1,107 @@
+//! The program that an engine starts containers with, and what is known against it.
+
+use bollard::models::SystemVersion;
+
+/// A version's numbers; a release candidate comes before its release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Version {
+    major: u32,
+    minor: u32,
+    patch: u32,
+    /// Of a release there is none, and it is the greatest.
+    candidate: u32,
+}
+
+impl Version {
+    pub(crate) const fn new(major: u32, minor: u32, patch: u32) -> Version {
+        Version { major, minor, patch, candidate: u32::MAX }
+    }
+
+    /// Reads the numbers that a text begins with: `1.1.5+ds1`, `1.4.0-rc.2`.
+    pub(crate) fn parse(text: &str) -> Option<Version> {
+        let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+        let (numbers, rest) = text.split_at(end);
+        let mut numbers = numbers.split('.').filter(|number| !number.is_empty()).map(|number| number.parse().ok());
+        let (major, minor) = (numbers.next()??, numbers.next()??);
+        let patch = numbers.next().flatten().unwrap_or(0);
+        let candidate = rest.strip_prefix(['-', '~']).and_then(|rest| rest.strip_prefix("rc")).map(|rest| {
+            let digits: String = rest.trim_start_matches('.').chars().take_while(char::is_ascii_digit).collect();
+            digits.parse().unwrap_or(0)
+        });
+        Some(Version { major, minor, patch, candidate: candidate.unwrap_or(u32::MAX) })
+    }
+}
+
+/// What is wrong with the runtime of an engine.
+pub(crate) fn warnings(version: &SystemVersion) -> Vec<String> {
+    // Docker calls it `runc`, Podman `OCI Runtime (runc)`, with the whole of `runc --version` as its version.
+    let is_runc = |name: &str| name == "runc" || name == "OCI Runtime (runc)";
+    let components = version.components.iter().flatten().filter(|component| is_runc(&component.name));
+    let text = |version: &str| -> Option<String> {
+        let words = version.strip_prefix("runc version ").unwrap_or(version);
+        words.split_whitespace().next().map(str::to_owned)
+    };
+    components.filter_map(|component| escapable(&text(&component.version)?)).collect()
+}
+
+/// Says why a runc can be escaped from, if that is known of its version.
+fn escapable(version: &str) -> Option<String> {
+    let number = Version::parse(version)?;
+    let candidate = Version { candidate: 3, ..Version::new(1, 4, 0) };
+    let is_fixed = match (number.major, number.minor) {
+        (1, 2) => number >= Version::new(1, 2, 8),
+        (1, 3) => number >= Version::new(1, 3, 3),
+        _ => number >= candidate,
+    };
+    (!is_fixed).then(|| {
+        format!(
+            "runc {version} may be escaped from (CVE-2025-31133, CVE-2025-52565, CVE-2025-52881), unless its \
+             distributor has patched it: 1.2.8, 1.3.3 and 1.4.0 have the fixes"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use bollard::models::SystemVersionComponents;
+
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_by_their_numbers() {
+        let parse = |text| Version::parse(text).unwrap();
+        assert_eq!(parse("1.1.5+ds1"), Version::new(1, 1, 5));
+        assert_eq!(parse("4.3"), Version::new(4, 3, 0));
+        assert!(parse("1.4.0-rc.2") < parse("1.4.0-rc.3") && parse("1.4.0~rc3") < parse("1.4.0"));
+        assert!(parse("1.10.0") > parse("1.9.9"));
+        assert_eq!(Version::parse("of an unknown version"), None);
+    }
+
+    #[test]
+    fn exactly_the_escapable_versions_of_runc_are_reported() {
+        for bad in ["1.0.0-rc93", "1.1.5+ds1", "1.1.15", "1.2.7", "1.3.2", "1.4.0-rc.2"] {
+            assert!(escapable(bad).is_some(), "{bad}");
+        }
+        for good in ["1.2.8", "1.2.9", "1.3.3", "1.4.0-rc.3", "1.4.0", "2.0.0"] {
+            assert_eq!(escapable(good), None, "{good}");
+        }
+    }
+
+    #[test]
+    fn the_runtime_is_found_in_what_either_engine_says() {
+        let said = |name: &str, version: &str| SystemVersion {
+            components: Some(vec![SystemVersionComponents {
+                name: name.to_owned(),
+                version: version.to_owned(),
+                details: None,
+            }]),
+            ..SystemVersion::default()
+        };
+        let podman = said("OCI Runtime (runc)", "runc version 1.1.5+ds1\ncommit: x\nspec: 1.0.2-dev");
+        for version in [said("runc", "1.1.5+ds1"), podman] {
+            let [warning] = &warnings(&version)[..] else { panic!("{version:?}") };
+            assert!(warning.starts_with("runc 1.1.5+ds1 may be escaped from (CVE-2025-31133"), "{warning}");
+        }
+        assert_eq!(warnings(&said("OCI Runtime (crun)", "crun version 1.14")), [] as [String; 0]);
+    }
+}

@@ -1,0 +1,67 @@
+//! Removing what a killed ringfence left.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+
+use bollard::query_parameters::ListContainersOptionsBuilder;
+
+use super::client::{self, Client, Flavour};
+use super::instance::{REGISTRATION, Registration, remove};
+use super::{LABEL, mapped};
+use crate::Host;
+use crate::room::{Name, Rooms};
+
+/// Removes the containers of the rooms in `rooms` that nobody keeps, and no others.
+pub(super) async fn sweep(flavour: Flavour, host: &Host, rooms: &Path) {
+    if host.user_id == 0 {
+        mapped::sweep();
+    }
+    let Ok(kept) = Rooms::of(host) else { return };
+    let usual = client::connect(host, flavour).await.ok();
+    let mut visited: BTreeSet<PathBuf> = BTreeSet::new();
+    if let Some(client) = usual {
+        visited.insert(client.socket.clone());
+        sweep_engine(&client, rooms, &kept).await;
+    }
+    // Containers that were made when a variable named another engine.
+    for socket in registered(rooms, &kept) {
+        if visited.insert(socket.clone())
+            && let Ok(client) = client::connect_to(flavour, &socket).await
+        {
+            sweep_engine(&client, rooms, &kept).await;
+        }
+    }
+}
+
+/// The engines that rooms nobody keeps have containers at.
+fn registered(rooms: &Path, kept: &Rooms) -> Vec<PathBuf> {
+    let entries = fs_err::read_dir(rooms).into_iter().flatten().flatten().map(|entry| entry.path());
+    let name = |room: &PathBuf| Name::new(room.file_name()?.to_str()?).ok();
+    let left = entries.filter(|room| name(room).is_some_and(|name| !kept.is_kept(&name)));
+    let read = |room: PathBuf| -> Option<PathBuf> {
+        let text = fs_err::read_to_string(room.join(REGISTRATION)).ok()?;
+        serde_json::from_str::<Registration>(&text).ok().map(|registration| registration.socket)
+    };
+    left.filter_map(read).collect()
+}
+
+async fn sweep_engine(client: &Client, rooms: &Path, kept: &Rooms) {
+    let label = format!("{LABEL}state={}", rooms.display());
+    let filters = HashMap::from([("label", vec![label.as_str()])]);
+    let options = ListContainersOptionsBuilder::default().all(true).filters(&filters).build();
+    let Ok(containers) = client.api.list_containers(Some(options)).await else { return };
+    for container in containers {
+        let labels = container.labels.unwrap_or_default();
+        // Filters are the engine's business; whose a container is, is ours.
+        let is_ours = labels.get(&format!("{LABEL}state")).map(Path::new) == Some(rooms);
+        let Some(name) = labels.get(&format!("{LABEL}name")).filter(|_| is_ours) else { continue };
+        let Ok(name) = Name::new(name) else { continue };
+        if kept.is_kept(&name) {
+            continue;
+        }
+        if let Some(id) = container.id {
+            tracing::info!(container = id, sandbox = %name, "removing a container that a crash left");
+            let _ = remove(client, &id).await; // the next sweep tries again
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Real containers on the engines that the tests were given.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::{MetadataExt, chown};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ringfence_core::{Clause, Plan, Policy, Support};
+use ringfence_test_ledger::{User, require};
+use tempfile::TempDir;
+
+use super::client::{Client, Flavour, connect};
+use super::error::Failure;
+use super::identity::Owner;
+use super::instance::{self, ContainerInstance, Request, start};
+use super::{LABEL, Place, block_on, image, probe, sweep};
+use crate::backends::{Freshness, Question};
+use crate::instance::Instance;
+use crate::session::{Captured, ChannelDoor, Exec, Session};
+use crate::{ContainerSpec, Host, Preset, Pull, ResolvedWorkspace, Root, view};
+
+mod inside;
+mod life;
+
+const TINY: &str = "ringfence-test-tiny";
+const DEV: &str = "ringfence-test-dev";
+const LIMITS: [Clause; 3] = [Clause::Memory, Clause::Cpus, Clause::ProcessCount];
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// An engine, who calls it, and a home of the caller's with a workspace and a room.
+struct Scene {
+    flavour: Flavour,
+    host: Host,
+    home: TempDir,
+}
+
+impl Scene {
+    /// The engine that `variable` names, called by `caller`, on a workspace of `owner`'s.
+    fn new(flavour: Flavour, variable: &str, caller: Owner, owner: Owner) -> Scene {
+        let address = std::env::var(variable).expect("the need was met");
+        let home = TempDir::new_in("/var/tmp").unwrap();
+        let name = match flavour {
+            Flavour::Docker => "DOCKER_HOST",
+            Flavour::Podman => "CONTAINER_HOST",
+        };
+        let variables = BTreeMap::from([(name.into(), address.into()), ("HOME".into(), home.path().into())]);
+        let mut host = Host::new(variables, home.path().join("workspace"));
+        (host.user_id, host.group_id) = (caller.user, caller.group);
+        let scene = Scene { flavour, host, home };
+        for directory in [scene.workspace(), scene.room("one"), scene.room("one").join("channel")] {
+            fs_err::create_dir_all(directory).unwrap();
+        }
+        for directory in
+            scene.rooms().join("one/channel").ancestors().take_while(|path| path.starts_with(scene.home.path()))
+        {
+            chown(directory, Some(caller.user), Some(caller.group)).unwrap();
+        }
+        chown(scene.workspace(), Some(owner.user), Some(owner.group)).unwrap();
+        scene
+    }
+
+    fn workspace(&self) -> PathBuf {
+        self.home.path().join("workspace")
+    }
+
+    fn rooms(&self) -> PathBuf {
+        self.home.path().join(".local/state/ringfence/sandboxes")
+    }
+
+    fn room(&self, name: &str) -> PathBuf {
+        self.rooms().join(name)
+    }
+
+    fn place(&self) -> Place {
+        let directory = self.room("one");
+        let state = self.home.path().join(".local/state/ringfence");
+        let guest = crate::guest::install(&state).unwrap();
+        Place {
+            // Engines have one name for all: those of two tests must differ.
+            name: format!(
+                "test-{}",
+                self.home.path().file_name().unwrap().to_string_lossy().trim_start_matches('.').to_lowercase()
+            ),
+            channel: directory.join("channel"),
+            guest,
+            state: self.rooms(),
+            directory,
+        }
+    }
+
+    /// Takes out of the room what its owner would, before there is another container.
+    fn clear(&self) {
+        fs_err::remove_dir_all(self.room("one").join("container")).unwrap();
+        fs_err::remove_file(self.room("one").join("channel/guest.sock")).unwrap();
+    }
+
+    async fn client(&self) -> Client {
+        connect(&self.host, self.flavour).await.unwrap()
+    }
+
+    /// Makes a container. Rootless engines may limit nothing here, which is accepted.
+    async fn start(&self, policy: Policy, spec: ContainerSpec) -> Result<ContainerInstance, Failure> {
+        self.start_strictly(LIMITS.into_iter().fold(policy, Policy::allow_weaker), spec).await
+    }
+
+    async fn start_strictly(&self, policy: Policy, spec: ContainerSpec) -> Result<ContainerInstance, Failure> {
+        let policy = policy.workspace(self.workspace());
+        let policy = super::with_defaults(&policy, &spec).with_defaults();
+        let source = fs_err::canonicalize(self.workspace()).unwrap();
+        let destination = policy.filesystem.workspace.as_ref().unwrap().destination.clone().unwrap();
+        let workspace = ResolvedWorkspace { given: source.clone(), source, destination };
+        let guarded = view::guarded(&policy, &workspace).unwrap();
+        let plan = Plan {
+            backend: self.flavour.backend(),
+            summary: String::new(),
+            policy,
+            policy_sha256: String::new(),
+            held: LIMITS.map(|clause| (clause, Support::enforced("test"))).into(),
+        };
+        let place = self.place();
+        let request = Request {
+            plan: &plan,
+            host: &self.host,
+            spec: &spec,
+            workspace: &workspace,
+            guarded: &guarded,
+            place: &place,
+        };
+        start(self.client().await, &request, None).await
+    }
+
+    async fn run(&self, line: &str) -> Captured {
+        let session = Session::new(Arc::new(ChannelDoor::of(&self.room("one").join("channel")).unwrap()));
+        session.up(PATIENCE).await.unwrap();
+        let execution = session.exec(&Exec::shell(line)).await.unwrap();
+        tokio::time::timeout(PATIENCE, execution.capture(1 << 20)).await.unwrap().unwrap()
+    }
+
+    /// What a line says that must succeed.
+    async fn says(&self, line: &str) -> String {
+        let captured = self.run(line).await;
+        assert!(captured.ended.ok(), "{line}: {captured:?}");
+        captured.stdout.trim().to_owned()
+    }
+
+    fn owner_of(&self, name: &str) -> (u32, u32) {
+        let metadata = fs_err::metadata(self.workspace().join(name)).unwrap();
+        (metadata.uid(), metadata.gid())
+    }
+}
+
+const ROOT: Owner = Owner { user: 0, group: 0 };
+
+fn ordinary() -> Owner {
+    let user = User::for_tests().unwrap();
+    Owner { user: user.uid, group: user.gid }
+}
+
+fn agent(image: &str) -> ContainerSpec {
+    ContainerSpec { image: Some(image.to_owned()), pull: Some(Pull::Never), ..ContainerSpec::default() }
+}
+
+fn developer() -> ContainerSpec {
+    ContainerSpec { preset: Preset::Dev, ..agent(DEV) }
+}
+
+fn on_docker(caller: Owner, owner: Owner) -> Scene {
+    Scene::new(Flavour::Docker, ringfence_test_ledger::engine::DOCKER_VARIABLE, caller, owner)
+}
+
+fn on_podman(caller: Owner, owner: Owner) -> Scene {
+    Scene::new(Flavour::Podman, ringfence_test_ledger::engine::PODMAN_VARIABLE, caller, owner)
+}
+
+fn on_rootless_podman() -> Scene {
+    let variable = ringfence_test_ledger::engine::ROOTLESS_PODMAN_VARIABLE;
+    Scene::new(Flavour::Podman, variable, ordinary(), ordinary())
+}
+
+async fn assert_left_nothing(scene: &Scene) {
+    let client = scene.client().await;
+    let inspected = client
+        .api
+        .inspect_container(&scene.place().container(), None::<bollard::query_parameters::InspectContainerOptions>)
+        .await;
+    assert!(inspected.is_err_and(|error| image::is_missing(&error)));
+    let own = format!("{}-", std::process::id());
+    let left = fs_err::read_dir("/run/ringfence-mapped").into_iter().flatten().flatten();
+    assert_eq!(left.filter(|entry| entry.file_name().to_string_lossy().starts_with(&own)).count(), 0);
+}

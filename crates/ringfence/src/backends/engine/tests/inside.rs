@@ -1,0 +1,166 @@
+//! What a container is from within: who code is there, what it may, and whose its files are.
+
+use super::*;
+
+/// An agent's container: who it is, what it may, and whose its files are.
+fn check_agent(scene: &Scene, inside: u32, outside: Owner) {
+    block_on(async {
+        let instance = scene.start(Policy::default(), agent(TINY)).await.unwrap();
+        let said = scene
+            .says("id -u; id -un; pwd; echo $HOME; echo x > made && touch $HOME/y /tmp/z; cat /proc/self/status")
+            .await;
+        let lines: Vec<&str> = said.lines().collect();
+        assert_eq!(lines[..4], [inside.to_string().as_str(), "sandbox", "/workspace", "/home/sandbox"], "{said}");
+        for field in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+            assert!(lines.contains(&format!("{field}:\t0000000000000000").as_str()), "{field}: {said}");
+        }
+        assert!(lines.contains(&"NoNewPrivs:\t1") && lines.contains(&"Seccomp:\t2"), "{said}");
+        assert_eq!(scene.owner_of("made"), (outside.user, outside.group));
+        assert!(!scene.run("echo x > /etc/x || echo x > /x").await.ended.ok(), "the root is read-only");
+        assert_eq!(scene.says("ls /sys/class/net").await, "lo");
+        Box::new(instance).stop().await.unwrap();
+        assert_left_nothing(scene).await;
+    });
+}
+
+#[test]
+fn on_docker_an_ordinary_caller_is_itself() {
+    require!(docker, ordinary_user);
+    check_agent(&on_docker(ordinary(), ordinary()), ordinary().user, ordinary());
+}
+
+#[test]
+fn on_podman_of_roots_an_ordinary_caller_is_itself() {
+    require!(podman, ordinary_user);
+    check_agent(&on_podman(ordinary(), ordinary()), ordinary().user, ordinary());
+}
+
+#[test]
+fn on_rootless_podman_the_caller_is_the_usual_user_inside_and_itself_outside() {
+    require!(rootless_podman, ordinary_user);
+    check_agent(&on_rootless_podman(), 1000, ordinary());
+}
+
+#[test]
+fn root_works_as_the_owner_of_the_workspace() {
+    require!(docker, podman, ordinary_user, root);
+    check_agent(&on_docker(ROOT, ordinary()), ordinary().user, ordinary());
+    check_agent(&on_podman(ROOT, ordinary()), ordinary().user, ordinary());
+}
+
+#[test]
+fn in_a_workspace_of_roots_nobody_is_root_and_files_are_roots_all_the_same() {
+    require!(docker, podman, root);
+    check_agent(&on_docker(ROOT, ROOT), 1000, ROOT);
+    check_agent(&on_podman(ROOT, ROOT), 1000, ROOT);
+}
+
+/// A person's container: at home in the image, with its root writable.
+fn check_developer(scene: &Scene, outside: Owner) {
+    block_on(async {
+        let instance = scene.start(Policy::default(), developer()).await.unwrap();
+        assert_eq!(
+            scene.says("id -un; pwd; echo $HOME; getent passwd dev | cut -d: -f7").await,
+            "dev\n/home/dev/workspace\n/home/dev\n/bin/zsh"
+        );
+        scene.says("echo x > made && mkdir -p ~/.config && git init -q . && python3 -c pass").await;
+        assert_eq!(scene.owner_of("made"), (outside.user, outside.group));
+        assert_eq!(instance.container().unwrap().network, "host");
+        assert_ne!(scene.says("ls /sys/class/net").await, "");
+        assert!(!scene.run("sudo -n true || su -c true").await.ended.ok());
+        Box::new(instance).stop().await.unwrap();
+        assert_left_nothing(scene).await;
+    });
+}
+
+#[test]
+fn a_person_is_at_home_in_a_container_of_each_engine() {
+    require!(docker, podman, rootless_podman, test_image_dev, ordinary_user, root);
+    check_developer(&on_docker(ordinary(), ordinary()), ordinary());
+    check_developer(&on_podman(ordinary(), ordinary()), ordinary());
+    check_developer(&on_rootless_podman(), ordinary());
+    check_developer(&on_docker(ROOT, ROOT), ROOT);
+}
+
+fn check_guards(scene: &Scene) {
+    let workspace = scene.workspace();
+    fs_err::create_dir_all(workspace.join(".git/hooks")).unwrap();
+    for file in [".git/config", ".env"] {
+        fs_err::write(workspace.join(file), "SECRET").unwrap();
+    }
+    let owner = fs_err::metadata(&workspace).unwrap();
+    for path in [".git", ".git/hooks", ".git/config", ".env"] {
+        chown(workspace.join(path), Some(owner.uid()), Some(owner.gid())).unwrap();
+    }
+    let mut unguarded = Policy::default();
+    unguarded.filesystem.protect = Some(Vec::new());
+    let guarded = Policy::default().hide(".env".parse().unwrap());
+    block_on(async {
+        let instance = scene.start(unguarded, agent(TINY)).await.unwrap();
+        assert_eq!(
+            scene.says("cat .env; echo x > .git/hooks/h; rm .git/hooks/h; mv .git g && mv g .git").await,
+            "SECRET"
+        );
+        Box::new(instance).stop().await.unwrap();
+        scene.clear();
+        let instance = scene.start(guarded, agent(TINY)).await.unwrap();
+        for (line, why) in [
+            ("cat .env", "Permission denied"),
+            ("echo x > .git/hooks/h", "Read-only file system"),
+            ("echo x > .git/config", "Read-only file system"),
+            ("mv .git g", "busy"),
+            ("rm -rf .env", "busy"),
+        ] {
+            let captured = scene.run(line).await;
+            assert!(!captured.ended.ok() && captured.stderr.contains(why), "{line}: {captured:?}");
+        }
+        scene.says("echo x > .git/index").await;
+        Box::new(instance).stop().await.unwrap();
+    });
+    assert_eq!(fs_err::read_to_string(workspace.join(".env")).unwrap(), "SECRET");
+}
+
+#[test]
+fn hidden_files_cannot_be_read_and_protected_ones_not_changed() {
+    require!(docker, podman, rootless_podman, ordinary_user, root);
+    check_guards(&on_docker(ordinary(), ordinary()));
+    check_guards(&on_podman(ROOT, ROOT));
+    check_guards(&on_rootless_podman());
+}
+
+#[test]
+fn a_limit_that_an_engine_would_ignore_is_refused_unless_that_is_accepted() {
+    require!(docker, podman, rootless_podman, ordinary_user, root);
+    for scene in [on_docker(ordinary(), ordinary()), on_podman(ordinary(), ordinary()), on_rootless_podman()] {
+        block_on(async {
+            let lenient = scene.start(Policy::default(), agent(TINY)).await.unwrap();
+            let limits = lenient.evidence();
+            Box::new(lenient).stop().await.unwrap();
+            scene.clear();
+            let strict = scene.start_strictly(Policy::default(), agent(TINY)).await;
+            match strict {
+                Ok(instance) => {
+                    assert!(limits.memory && limits.cpus && limits.processes, "{limits:?}");
+                    Box::new(instance).stop().await.unwrap();
+                }
+                Err(Failure::Ignored { .. }) => {
+                    assert!(!(limits.memory && limits.cpus && limits.processes), "{limits:?}");
+                    assert!(block_on(scene.client()).is_rootless(), "an engine of root's limits what it is told");
+                }
+                Err(error) => panic!("{error}"),
+            }
+        });
+    }
+}
+
+#[test]
+fn a_writable_root_is_given_where_it_is_asked_for() {
+    require!(docker, ordinary_user);
+    let scene = on_docker(ordinary(), ordinary());
+    block_on(async {
+        let spec = ContainerSpec { root: Some(Root::Writable), ..agent(TINY) };
+        let instance = scene.start(Policy::default(), spec).await.unwrap();
+        assert_eq!(scene.says("grep ' / ' /proc/mounts | cut -d' ' -f4 | cut -d, -f1").await, "rw");
+        Box::new(instance).stop().await.unwrap();
+    });
+}

@@ -1,0 +1,116 @@
+//! One command in a container of its own: a sandbox is started for it, and stopped after it.
+
+use std::future::Future;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ringfence_core::{ExecutionResult, Policy};
+use tokio::io::Interest;
+
+use crate::attached::{Streams, attached};
+use crate::engine::Core;
+use crate::run::{Attached, status};
+use crate::session::Exec;
+use crate::supervise::Listener;
+use crate::{Command, Engine, RunError, Sandbox, Spec, readiness};
+
+/// Runs with the caller's own streams and terminal.
+pub(crate) fn run_attached(
+    core: &Arc<Core>,
+    policy: &Policy,
+    command: &Command,
+    passed: &[(i32, OwnedFd)],
+) -> Result<Attached, RunError> {
+    refuse(passed)?;
+    block_on(scoped(core, policy, async |sandbox| {
+        let exec = exec(core, sandbox, command)?;
+        let ended = attached(sandbox, exec, Streams::of_this_process()).await?;
+        let result = sandbox.result_of(ended);
+        Ok(Attached { status: status(&result), result })
+    }))
+}
+
+/// Runs with no input and captured output. `cancel` becoming readable, or closing, ends it.
+pub(crate) fn run_captured(
+    core: &Arc<Core>,
+    policy: &Policy,
+    command: &Command,
+    passed: &[(i32, OwnedFd)],
+    cancel: Option<BorrowedFd<'_>>,
+    on_output: Option<Listener<'_>>,
+) -> Result<ExecutionResult, RunError> {
+    refuse(passed)?;
+    block_on(async {
+        let cancelled = async {
+            match cancel.map(|cancel| readiness::watch(cancel, Interest::READABLE)) {
+                Some(Ok(cancel)) => drop(cancel.readable().await),
+                _ => std::future::pending().await,
+            }
+        };
+        let run = scoped(core, policy, async |sandbox| {
+            let exec = exec(core, sandbox, command)?;
+            let mut on_output = on_output;
+            let told = |stream, bytes: &[u8]| {
+                if let Some(on_output) = &mut on_output {
+                    on_output(stream, bytes);
+                }
+            };
+            Ok(sandbox.capture_with(exec, told).await?)
+        });
+        tokio::select! {
+            result = run => result,
+            () = cancelled => Err(RunError::Killed),
+        }
+    })
+}
+
+/// Starts a sandbox, uses it, and stops it whatever came of it.
+async fn scoped<T>(
+    core: &Arc<Core>,
+    policy: &Policy,
+    used: impl AsyncFnOnce(&Sandbox) -> Result<T, RunError>,
+) -> Result<T, RunError> {
+    let engine = Engine { core: Arc::clone(core) };
+    let spec = Spec { container: core.settings.container.clone(), ..Spec::new(policy.clone()) };
+    let sandbox = engine.start(spec).await.map_err(RunError::from)?;
+    let outcome = used(&sandbox).await;
+    if let Err(error) = sandbox.stop().await {
+        tracing::warn!(error = crate::chain(&error), "the sandbox of a run was not stopped; the next start sweeps it");
+    }
+    outcome
+}
+
+fn block_on<T>(future: impl Future<Output = Result<T, RunError>>) -> Result<T, RunError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|source| RunError::Watch { source })?.block_on(future)
+}
+
+/// A container gets no descriptor of ours.
+fn refuse(passed: &[(i32, OwnedFd)]) -> Result<(), RunError> {
+    match passed.first() {
+        None => Ok(()),
+        Some((number, _)) => Err(RunError::Setup {
+            step: format!("pass descriptor {number} to a container"),
+            source: io::Error::other("a container engine starts it, and takes none"),
+        }),
+    }
+}
+
+/// A command as the guest is told of it.
+fn exec(core: &Core, sandbox: &Sandbox, command: &Command) -> Result<Exec, RunError> {
+    let mut words = command.text()?.into_iter();
+    let program = words.next().expect("a command has a program");
+    let record = sandbox.record();
+    let start = command.starting_directory(&core.settings.host, &record.workspace);
+    let directory: PathBuf = match start.strip_prefix(&record.workspace) {
+        Ok(rest) => record.workspace_inside.join(rest),
+        Err(_) => record.workspace_inside.clone(),
+    };
+    let mut exec = Exec::new(program).arguments(words).directory(directory.to_string_lossy());
+    if let Some(time) = record.limits.time {
+        exec = exec.time(time.duration());
+    }
+    Ok(exec)
+}

@@ -1,0 +1,183 @@
+//! What keeps a sandbox going, on the side that started it.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use ringfence_linux::{Files, Order, Report, Terminal, control};
+use rustix::fs::{Mode, OFlags};
+use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::backends::Processes;
+use crate::engine::Core;
+use crate::ready::{Context, Ready};
+use crate::room::{ContainerRecord, Room};
+use crate::run::Underway;
+use crate::session::SOCKET;
+use crate::{Command, ContainerSpec, ResolvedWorkspace, RunError, readiness};
+
+/// The number that the guest's listening socket has for it.
+const LISTENER: i32 = 3;
+/// Our own processes in a sandbox that stays, besides its first: the guest, and the one that forks for it.
+const OWN_PROCESSES: u32 = 2;
+
+/// A running sandbox, held by the process that started it. Dropping it ends the sandbox, too, without waiting.
+pub(crate) trait Instance: Send + Sync + fmt::Debug {
+    /// Waits until the sandbox has ended, by itself or not.
+    fn ended(&self) -> BoxFuture<'static, ()>;
+
+    /// Ends every process of the sandbox, and removes what was made for it.
+    fn stop(self: Box<Self>) -> BoxFuture<'static, Result<(), StopError>>;
+
+    /// What is written down of it when it is a container.
+    fn container(&self) -> Option<ContainerRecord> {
+        None
+    }
+}
+
+/// A sandbox could not be ended.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot end the sandbox `{name}`: {why}")]
+pub struct StopError {
+    /// Which.
+    pub name: String,
+    /// What was tried, and what came of it.
+    pub why: String,
+    /// The next thing to do.
+    pub hint: String,
+}
+
+/// A sandbox that is a process tree of ours, with the guest as its command.
+#[derive(Debug)]
+struct ProcessInstance {
+    underway: Option<Underway>,
+    /// Readable when the first process has ended.
+    ended: Arc<AsyncFd<OwnedFd>>,
+}
+
+impl Core {
+    /// Starts the guest as the command of a sandbox, behind the plan of `context`.
+    pub(crate) async fn start_guest(
+        &self,
+        backend: &'static dyn Processes,
+        context: Context,
+        room: &Room,
+        lease: Option<Duration>,
+    ) -> Result<Box<dyn Instance>, RunError> {
+        let failed = |what: &'static str| move |source: io::Error| RunError::Setup { step: what.to_owned(), source };
+        let listener = listen(&room.channel()).map_err(failed("listen for the guest's callers"))?;
+        let log = room.log().map_err(failed("open the sandbox's log"))?;
+        let shown = [room.guest.clone()];
+        let container = ContainerSpec::default();
+        let site = self.site(&context, &container, &shown);
+        let ResolvedWorkspace { source, destination, .. } = &context.workspace;
+        let start = if backend.shares_paths(&context.plan) { source } else { destination };
+        let command = Command::new(&room.guest).arguments(["--listener".to_owned(), LISTENER.to_string()]);
+        let command = command.argument("--directory").argument(start).directory(source);
+        let mut preparation = backend.prepare(&site, &command)?;
+        preparation.own_processes += OWN_PROCESSES;
+        let files = streams(log, listener).map_err(failed("make the guest's streams"))?;
+        let underway = self.launch(Ready { context, preparation }, files, Terminal::Detached, lease)?;
+        let instance = ProcessInstance::of(underway).map_err(|source| RunError::Watch { source })?;
+        instance.started().await?;
+        Ok(Box::new(instance))
+    }
+}
+
+/// Listens in the channel of a room. The path may be long: it is reached by descriptor.
+fn listen(channel: &Path) -> io::Result<OwnedFd> {
+    let directory = rustix::fs::open(channel, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let short = format!("/proc/self/fd/{}/{SOCKET}", std::os::fd::AsRawFd::as_raw_fd(&directory));
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(short)?)?;
+    rustix::net::listen(&socket, 1024)?;
+    Ok(socket)
+}
+
+/// No input, the log for output, and the listening socket.
+fn streams(log: fs_err::File, listener: OwnedFd) -> io::Result<Files> {
+    let null = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let log = OwnedFd::from(log.into_file());
+    let copy = log.try_clone()?;
+    Ok(Files { stdio: [Some(null), Some(log), Some(copy)], terminal: None, passed: vec![(LISTENER, listener)] })
+}
+
+impl ProcessInstance {
+    fn of(underway: Underway) -> io::Result<ProcessInstance> {
+        let ended = Arc::new(readiness::watch(underway.started.launched.pidfd.try_clone()?, Interest::READABLE)?);
+        Ok(ProcessInstance { underway: Some(underway), ended })
+    }
+
+    /// Waits until the guest's program was executed.
+    async fn started(&self) -> Result<(), RunError> {
+        let lost = |source| RunError::Watch { source };
+        let underway = self.underway.as_ref().expect("it is taken only when it is stopped");
+        let control = readiness::watch(underway.started.control.as_fd(), Interest::READABLE).map_err(lost)?;
+        loop {
+            let mut ready = control.readable().await.map_err(lost)?;
+            return match control::receive(&underway.started.control, RecvFlags::DONTWAIT) {
+                Ok(Some(Report::Started { .. })) => Ok(()),
+                Ok(Some(Report::SetupFailed { step, errno })) => {
+                    Err(RunError::Setup { step, source: io::Error::from_raw_os_error(errno) })
+                }
+                Ok(Some(Report::ExecFailed { errno })) => Err(RunError::NotExecutable {
+                    program: "ringfence-guest".to_owned(),
+                    source: io::Error::from_raw_os_error(errno),
+                }),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    ready.clear_ready();
+                    continue;
+                }
+                Ok(_) => Err(RunError::Killed),
+                Err(source) => Err(RunError::Watch { source }),
+            };
+        }
+    }
+}
+
+/// Ends a process tree and waits for it. What its owner dies of does the same, without the waiting.
+fn end(underway: &Underway) {
+    if let Some(group) = underway.group.as_ref().filter(|_| underway.ends_by_group) {
+        let _ = group.kill(); // the first process is in it, and kills what it can all the same
+    }
+    let _ = control::send(&underway.started.control, &Order::End); // it may have ended
+}
+
+impl Instance for ProcessInstance {
+    fn ended(&self) -> BoxFuture<'static, ()> {
+        let ended = Arc::clone(&self.ended);
+        Box::pin(async move {
+            let _ = ended.readable().await; // a descriptor that cannot be watched has no process behind it
+        })
+    }
+
+    fn stop(mut self: Box<Self>) -> BoxFuture<'static, Result<(), StopError>> {
+        let underway = self.underway.take();
+        Box::pin(async move {
+            let Some(underway) = underway else { return Ok(()) };
+            end(&underway);
+            let _ = tokio::time::timeout(PATIENCE, self.ended.readable()).await; // dropping it waits on, and tells nobody
+            drop(underway);
+            Ok(())
+        })
+    }
+}
+
+/// How long a sandbox may take to end before it is dropped all the same.
+const PATIENCE: Duration = Duration::from_secs(7);
+
+impl Drop for ProcessInstance {
+    fn drop(&mut self) {
+        if let Some(underway) = self.underway.take() {
+            end(&underway);
+            // Its first process is waited for, and our caller is not to wait.
+            std::thread::spawn(move || drop(underway));
+        }
+    }
+}

@@ -1,0 +1,444 @@
+//! The rooms of sandboxes that stay: one directory each, below the user's own state directory.
+//!
+//! A room belongs to whoever holds its lock: a process that dies, however it dies, lets go of it. So a room whose lock
+//! can be taken is one that a crash left, and is cleared. What is in a room is ours: sandboxes are shown none of it but
+//! the directory of the guest's socket, and only in containers.
+
+use std::fmt;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use ringfence_core::policy::Limits;
+use ringfence_core::{Backend, Clause};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::{ContainerSpec, Host};
+
+/// The longest name: it is part of a container's, and of a host's in ssh.
+const LONGEST_NAME: usize = 48;
+/// The longest record that is read.
+const LONGEST_RECORD: u64 = 1 << 20;
+
+/// The room of a sandbox, held by its owner.
+#[derive(Debug)]
+pub(crate) struct Room {
+    pub(crate) name: Name,
+    pub(crate) directory: PathBuf,
+    /// Where the guest's program is on the host.
+    pub(crate) guest: PathBuf,
+    /// Held as long as the room is.
+    _lock: OwnedFd,
+}
+
+/// What a sandbox is called.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Name(String);
+
+/// A name that a sandbox cannot have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{given}` cannot be a sandbox's name: it is made of a-z, 0-9, `-`, `_` and `.`, begins with a letter or digit, and is {LONGEST_NAME} long at most"
+)]
+pub struct NameError {
+    given: String,
+}
+
+impl Name {
+    /// Checks a name.
+    pub fn new(given: &str) -> Result<Name, NameError> {
+        let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        let begins_well = given.bytes().next().is_some_and(is_plain);
+        if begins_well
+            && given.len() <= LONGEST_NAME
+            && given.bytes().all(|byte| is_plain(byte) || b"-_.".contains(&byte))
+        {
+            Ok(Name(given.to_owned()))
+        } else {
+            Err(NameError { given: given.to_owned() })
+        }
+    }
+
+    /// The name for a directory's sandbox: its last part, made plain.
+    pub fn of_directory(directory: &Path) -> Name {
+        let last = directory.file_name().map_or_else(String::new, |name| name.to_string_lossy().to_lowercase());
+        let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
+        let name: String = last.chars().map(plain).collect();
+        let name: String = name.trim_start_matches(['-', '_', '.']).chars().take(LONGEST_NAME).collect();
+        Name::new(&name).unwrap_or_else(|_| Name("sandbox".to_owned()))
+    }
+
+    /// A name that no other sandbox has.
+    pub(crate) fn unique() -> Name {
+        Name(format!("run-{}", crate::run::identity()))
+    }
+
+    /// As text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+impl TryFrom<String> for Name {
+    type Error = NameError;
+
+    fn try_from(given: String) -> Result<Name, NameError> {
+        Name::new(&given)
+    }
+}
+
+impl From<Name> for String {
+    fn from(name: Name) -> String {
+        name.0
+    }
+}
+
+/// What is written down of a sandbox.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// What it is called.
+    pub name: Name,
+    /// What makes its policy hold.
+    pub backend: Backend,
+    /// Why that was chosen.
+    pub chosen_because: String,
+    /// When it was started, RFC 3339.
+    pub started: String,
+    /// When its lease ends.
+    pub ends: Option<String>,
+    /// The directory of the host that it works on.
+    pub workspace: PathBuf,
+    /// Where that is inside.
+    pub workspace_inside: PathBuf,
+    /// What holds, and by what.
+    pub held: std::collections::BTreeMap<Clause, String>,
+    /// The network that it has: `closed`, `open`, `host`.
+    pub network: String,
+    /// The hash of everything that was asked for.
+    pub spec: String,
+    /// The limits of all its processes together, and of one command's time and output.
+    pub limits: Limits,
+    /// The hash of its policy.
+    pub policy_sha256: String,
+    /// What a container engine was told.
+    pub container: Option<ContainerRecord>,
+    /// Who keeps it.
+    pub owner: Owner,
+}
+
+/// What is written down of a container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerRecord {
+    /// Its name at the engine.
+    pub name: String,
+    /// What it was made from.
+    pub image: String,
+    /// What was asked for.
+    pub spec: ContainerSpec,
+    /// The user that commands run as, by name.
+    pub user: String,
+    /// Where the workspace is inside.
+    pub workspace: PathBuf,
+    /// The network that it has: `closed`, `open`, `host`.
+    pub network: String,
+}
+
+/// The process that keeps a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    /// Its process id.
+    pub pid: i32,
+    /// Whether it does nothing else, so that ending it is how the sandbox is stopped.
+    pub is_monitor: bool,
+}
+
+/// Something about rooms could not be done.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RoomError {
+    /// Nobody said where.
+    #[error("cannot keep a sandbox: there is no home directory, and XDG_STATE_HOME is not set")]
+    Nowhere,
+    /// The name cannot be one.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// Another process holds it.
+    #[error("there is a sandbox `{name}` already")]
+    Taken {
+        /// Which.
+        name: Name,
+    },
+    /// It is not there.
+    #[error("there is no sandbox `{name}`")]
+    Absent {
+        /// Which.
+        name: Name,
+    },
+    /// A file of it.
+    #[error("cannot {what} of the sandbox `{name}`")]
+    File {
+        /// What was tried.
+        what: &'static str,
+        /// Whose.
+        name: Name,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl RoomError {
+    /// The next thing to do.
+    pub fn hint(&self) -> String {
+        match self {
+            RoomError::Nowhere => "export XDG_STATE_HOME=/a/directory/of/yours".to_owned(),
+            RoomError::Name(_) => "give it another name: ringfence up NAME".to_owned(),
+            RoomError::Taken { name } => {
+                format!("enter it: ringfence enter {name}; or make it anew: ringfence up {name} --replace")
+            }
+            RoomError::Absent { .. } => {
+                "`ringfence ps` lists those that are there; `ringfence up` makes one".to_owned()
+            }
+            RoomError::File { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
+                "the disk is full: free some space, or set XDG_STATE_HOME to another".to_owned()
+            }
+            RoomError::File { .. } => "look at the permissions of ~/.local/state/ringfence".to_owned(),
+        }
+    }
+}
+
+/// Where all rooms of a user are.
+#[derive(Debug, Clone)]
+pub(crate) struct Rooms {
+    state: PathBuf,
+}
+
+impl Rooms {
+    pub(crate) fn of(host: &Host) -> Result<Rooms, RoomError> {
+        host.own_directory("XDG_STATE_HOME", ".local/state").map(|state| Rooms { state }).ok_or(RoomError::Nowhere)
+    }
+
+    /// The directory that all of ringfence's state is in.
+    pub(crate) fn state(&self) -> &Path {
+        &self.state
+    }
+
+    /// The directory that the rooms are in.
+    pub(crate) fn directory(&self) -> PathBuf {
+        self.state.join("sandboxes")
+    }
+
+    /// The directory of a sandbox.
+    pub(crate) fn path(&self, name: &Name) -> PathBuf {
+        self.directory().join(name.as_str())
+    }
+
+    /// The names of all rooms, of those too that a crash left.
+    pub(crate) fn names(&self) -> Vec<Name> {
+        let entries = fs_err::read_dir(self.directory()).into_iter().flatten().flatten();
+        let mut names: Vec<Name> = entries.filter_map(|entry| Name::new(entry.file_name().to_str()?).ok()).collect();
+        names.sort();
+        names
+    }
+
+    /// Whether somebody keeps the sandbox of that name.
+    pub(crate) fn is_kept(&self, name: &Name) -> bool {
+        match open(self.path(name).join(LOCK), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(lock) => flock(&lock, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK),
+            Err(_) => false,
+        }
+    }
+
+    /// Takes the room of that name. What a crash left in it is gone.
+    pub(crate) fn claim(&self, name: Name) -> Result<Room, RoomError> {
+        let failed = |what, name: &Name| {
+            let name = name.clone();
+            move |source: io::Error| RoomError::File { what, name, source }
+        };
+        let guest = crate::guest::install(&self.state).map_err(failed("put the guest on disk", &name))?;
+        let directory = self.path(&name);
+        loop {
+            make_private(&directory).map_err(failed("make the directory", &name))?;
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            let lock = match open(directory.join(LOCK), flags, Mode::RUSR | Mode::WUSR) {
+                Ok(lock) => lock,
+                Err(Errno::NOENT) => continue, // its last owner has just removed it
+                Err(error) => return Err(failed("open the lock", &name)(error.into())),
+            };
+            match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {}
+                Err(Errno::WOULDBLOCK) => return Err(RoomError::Taken { name }),
+                Err(error) => return Err(failed("take the lock", &name)(error.into())),
+            }
+            if !is_at(&lock, &directory.join(LOCK)) {
+                continue; // it was removed before we had it
+            }
+            let room = Room { name: name.clone(), directory, guest, _lock: lock };
+            room.clear().map_err(failed("clear the directory", &name))?;
+            make_private(&room.channel()).map_err(failed("make the channel", &name))?;
+            return Ok(room);
+        }
+    }
+
+    /// Reads the record of a sandbox that somebody keeps.
+    pub(crate) fn record(&self, name: &Name) -> Result<Record, RoomError> {
+        if !self.is_kept(name) {
+            return Err(RoomError::Absent { name: name.clone() });
+        }
+        let failed = |source| RoomError::File { what: "read the record", name: name.clone(), source };
+        let file = fs_err::File::open(self.path(name).join(RECORD)).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => RoomError::Absent { name: name.clone() }, // it is being made, or ended
+            _ => failed(error),
+        })?;
+        let mut text = String::new();
+        file.take(LONGEST_RECORD).read_to_string(&mut text).map_err(failed)?;
+        serde_json::from_str(&text).map_err(|error| failed(error.into()))
+    }
+
+    /// Where the guest's socket of a sandbox is.
+    pub(crate) fn channel(&self, name: &Name) -> PathBuf {
+        self.path(name).join(CHANNEL)
+    }
+
+    /// Where the log of a sandbox is.
+    pub(crate) fn log(&self, name: &Name) -> PathBuf {
+        self.path(name).join(LOG)
+    }
+
+    /// Removes the rooms that nobody keeps.
+    pub(crate) fn sweep(&self) {
+        for name in self.names() {
+            if !self.is_kept(&name)
+                && let Ok(room) = self.claim(name)
+            {
+                room.leave();
+            }
+        }
+    }
+}
+
+const LOCK: &str = "lock";
+const RECORD: &str = "record.json";
+const LOG: &str = "log";
+const CHANNEL: &str = "channel";
+
+impl Room {
+    /// Where the guest's socket is.
+    pub(crate) fn channel(&self) -> PathBuf {
+        self.directory.join(CHANNEL)
+    }
+
+    /// The sandbox's log, to append to.
+    pub(crate) fn log(&self) -> io::Result<fs_err::File> {
+        fs_err::OpenOptions::new().create(true).append(true).open(self.directory.join(LOG))
+    }
+
+    /// Writes down what the sandbox is, whole or not at all.
+    pub(crate) fn write(&self, record: &Record) -> io::Result<()> {
+        let temporary = self.directory.join(".record");
+        fs_err::write(&temporary, serde_json::to_vec_pretty(record)?)?;
+        fs_err::rename(&temporary, self.directory.join(RECORD))
+    }
+
+    /// Removes the room with everything in it, and lets go of it.
+    pub(crate) fn leave(self) {
+        // The lock goes last: whoever takes it then finds that it is no longer in its place, and looks again.
+        let _ = self.clear(); // the next sweep removes what is left
+        let _ = fs_err::remove_file(self.directory.join(LOCK)); // see above
+        let _ = fs_err::remove_dir(&self.directory); // see above
+    }
+
+    /// Removes everything but the lock.
+    fn clear(&self) -> io::Result<()> {
+        for entry in fs_err::read_dir(&self.directory)? {
+            let entry = entry?;
+            match entry.file_name() {
+                name if name == LOCK => {}
+                _ if entry.file_type()?.is_dir() => fs_err::remove_dir_all(entry.path())?,
+                _ => fs_err::remove_file(entry.path())?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn make_private(directory: &Path) -> io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
+}
+
+/// Whether a file is the one at a path.
+fn is_at(file: &OwnedFd, path: &Path) -> bool {
+    match (rustix::fs::fstat(file), rustix::fs::lstat(path)) {
+        (Ok(file), Ok(there)) => (file.st_dev, file.st_ino) == (there.st_dev, there.st_ino),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rooms(state: &Path) -> Rooms {
+        Rooms { state: state.to_path_buf() }
+    }
+
+    #[test]
+    fn a_name_is_plain() {
+        for good in ["a", "my-project", "0.9_x"] {
+            assert_eq!(Name::new(good).unwrap().as_str(), good);
+        }
+        for bad in ["", "-a", "..", "A", "a/b", "a b", "ä", &"a".repeat(49)] {
+            assert!(Name::new(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_directorys_name_is_made_plain() {
+        let name = |path: &str| Name::of_directory(Path::new(path)).as_str().to_owned();
+        assert_eq!(name("/home/u/My Project"), "my-project");
+        assert_eq!(name("/home/u/.hidden"), "hidden");
+        assert_eq!(name("/"), "sandbox");
+        assert_eq!(name("/x/日本"), "sandbox");
+    }
+
+    #[test]
+    fn a_room_has_one_owner_and_is_free_after_it() {
+        let state = tempfile::tempdir().unwrap();
+        let rooms = rooms(state.path());
+        let name = Name::new("one").unwrap();
+        let room = rooms.claim(name.clone()).unwrap();
+        assert!(rooms.is_kept(&name));
+        assert!(matches!(rooms.claim(name.clone()), Err(RoomError::Taken { .. })));
+        room.leave();
+        assert!(!rooms.is_kept(&name));
+        assert_eq!(rooms.names(), []);
+        rooms.claim(name).unwrap().leave();
+    }
+
+    #[test]
+    fn what_a_crash_left_is_cleared_and_swept() {
+        let state = tempfile::tempdir().unwrap();
+        let rooms = rooms(state.path());
+        let name = Name::new("one").unwrap();
+        let room = rooms.claim(name.clone()).unwrap();
+        fs_err::write(room.channel().join("left"), "").unwrap();
+        fs_err::write(room.directory.join("record.json"), "{").unwrap();
+        drop(room); // as a crash does: the lock is let go, and nothing is removed
+        assert_eq!(rooms.names(), [name.clone()]);
+        assert!(matches!(rooms.record(&name), Err(RoomError::Absent { .. })));
+        let again = rooms.claim(name).unwrap();
+        assert_eq!(fs_err::read_dir(again.channel()).unwrap().count(), 0);
+        drop(again);
+        rooms.sweep();
+        assert_eq!(rooms.names(), []);
+    }
+}

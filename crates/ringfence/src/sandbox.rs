@@ -1,0 +1,455 @@
+//! A sandbox that stays: many commands, files and ports, until it is stopped.
+
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use ringfence_core::result::{Dropped, Meta};
+use ringfence_core::{ExecutionResult, Fault};
+use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use tokio::io::Interest;
+
+use crate::instance::{Instance, StopError};
+use crate::room::{Name, Record, Room, RoomError, Rooms};
+use crate::session::{Captured, ChannelDoor, Ended, Exec, Session, SessionError};
+use crate::{ContainerError, Engine, Existing, Host, RunError, Spec, Stream};
+
+/// How long a command may take when nobody says.
+pub const DEFAULT_TIME: Duration = Duration::from_secs(30);
+/// How much of each stream is kept when nobody says.
+const DEFAULT_OUTPUT: u64 = 10 << 20;
+/// How long a guest may take to answer for the first time.
+const GUEST_PATIENCE: Duration = Duration::from_secs(20);
+/// How long another process may take to start a sandbox that we want, too.
+const START_PATIENCE: Duration = Duration::from_secs(60);
+/// How often it is looked at.
+const MOMENT: Duration = Duration::from_millis(10);
+/// How long a monitor may take to end its sandbox before it is killed.
+const MONITOR_PATIENCE: Duration = Duration::from_secs(15);
+
+/// A sandbox that stays. It can be used by many tasks at once, and be cloned: the last one that is dropped ends it, in
+/// the process that started it. Stopping it waits for that, and tells if it failed.
+#[derive(Debug, Clone)]
+pub struct Sandbox {
+    session: Session,
+    record: Arc<Record>,
+    rooms: Rooms,
+    /// What keeps it going, in the process that started it.
+    kept: Option<Arc<Kept>>,
+}
+
+/// What the process that started a sandbox holds.
+#[derive(Debug)]
+struct Kept {
+    held: Mutex<Option<Held>>,
+    ended: tokio::sync::watch::Sender<bool>,
+}
+
+#[derive(Debug)]
+struct Held {
+    instance: Box<dyn Instance>,
+    room: Room,
+}
+
+/// A sandbox could not be started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// Its policy cannot be held, or its first process not be started.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// Its container could not be made.
+    #[error(transparent)]
+    Container(#[from] ContainerError),
+    /// Its room could not be had.
+    #[error(transparent)]
+    Room(#[from] RoomError),
+    /// There is another one of that name.
+    #[error("there is a sandbox `{name}` that differs from what is asked for: {difference}")]
+    Different {
+        /// Which.
+        name: Name,
+        /// In what.
+        difference: String,
+    },
+    /// The one of that name could not be stopped, or not be reached.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    /// The guest did not answer.
+    #[error("the guest of the sandbox `{name}` did not come up{}", said(log))]
+    Guest {
+        /// Whose.
+        name: Name,
+        /// The last words of the log.
+        log: String,
+        /// Why.
+        source: SessionError,
+    },
+}
+
+/// A sandbox could not be reached, or not be stopped.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// It is not there.
+    #[error(transparent)]
+    Room(#[from] RoomError),
+    /// Its guest cannot be reached.
+    #[error("cannot reach the guest of the sandbox `{name}`")]
+    Guest {
+        /// Whose.
+        name: Name,
+        /// Why.
+        source: SessionError,
+    },
+    /// It could not be stopped.
+    #[error(transparent)]
+    Stop(#[from] StopError),
+}
+
+fn said(log: &str) -> String {
+    if log.is_empty() { String::new() } else { format!("; its last words: {log}") }
+}
+
+impl StartError {
+    /// Whose move it is.
+    pub fn fault(&self) -> Fault {
+        match self {
+            StartError::Run(error) => error.fault(),
+            StartError::Container(error) => error.fault,
+            StartError::Room(RoomError::File { .. }) => Fault::Host,
+            StartError::Room(_) | StartError::Different { .. } => Fault::User,
+            StartError::Attach(error) => error.fault(),
+            StartError::Guest { .. } => Fault::Backend,
+        }
+    }
+
+    /// The next things to type.
+    pub fn hints(&self) -> Vec<String> {
+        match self {
+            StartError::Run(error) => error.hints(),
+            StartError::Container(error) => error.hints.clone(),
+            StartError::Room(error) => vec![error.hint()],
+            StartError::Different { name, .. } => vec![
+                format!("make it anew: ringfence up {name} --replace"),
+                "or give the new one another name: ringfence up NAME".to_owned(),
+            ],
+            StartError::Attach(error) => error.hints(),
+            StartError::Guest { .. } => vec!["`ringfence doctor` shows what works here, tried afresh".to_owned()],
+        }
+    }
+}
+
+impl AttachError {
+    /// Whose move it is.
+    pub fn fault(&self) -> Fault {
+        match self {
+            AttachError::Room(RoomError::File { .. }) => Fault::Host,
+            AttachError::Room(_) => Fault::User,
+            AttachError::Guest { .. } | AttachError::Stop(_) => Fault::Backend,
+        }
+    }
+
+    /// The next things to type.
+    pub fn hints(&self) -> Vec<String> {
+        match self {
+            AttachError::Room(error) => vec![error.hint()],
+            AttachError::Guest { name, .. } => vec![format!("make it anew: ringfence up {name} --replace")],
+            AttachError::Stop(error) => vec![error.hint.clone()],
+        }
+    }
+}
+
+impl Deref for Sandbox {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        &self.session
+    }
+}
+
+impl Engine {
+    /// Starts a sandbox that stays, or finds the one of that name.
+    ///
+    /// It ends when [`Sandbox::stop`] is called, when the last copy of it is dropped, when its lease ends, and when this
+    /// process does.
+    pub async fn start(&self, spec: Spec) -> Result<Sandbox, StartError> {
+        let rooms = Rooms::of(&self.core.settings.host)?;
+        let name = spec.name.as_deref().map_or_else(|| Ok(Name::unique()), Name::new).map_err(RoomError::Name)?;
+        let asked = crate::start::hash(&self.core, &spec);
+        let room = match rooms.claim(name.clone()) {
+            Ok(room) => room,
+            Err(RoomError::Taken { .. }) => match spec.existing {
+                Existing::Refuse => return Err(RoomError::Taken { name }.into()),
+                Existing::Reuse => return Sandbox::reuse(rooms, &name, &asked).await,
+                Existing::Replace => {
+                    stop_kept(&rooms, &name).await?;
+                    rooms.claim(name)?
+                }
+            },
+            Err(error) => return Err(error.into()),
+        };
+        let started = crate::start::start(&self.core, &spec, &room, asked).await;
+        let (instance, record) = match started {
+            Ok(started) => started,
+            Err(error) => {
+                room.leave();
+                return Err(error);
+            }
+        };
+        let kept = Arc::new(Kept { held: Mutex::new(Some(Held { instance, room })), ended: Default::default() });
+        let sandbox = Sandbox::of(rooms, record, Some(Arc::clone(&kept))).map_err(AttachError::from)?;
+        if let Err(source) = sandbox.session.up(GUEST_PATIENCE).await {
+            let log = last_words(&sandbox.rooms, &sandbox.record.name);
+            let name = sandbox.record.name.clone();
+            let _ = sandbox.stop().await; // the first error tells more
+            return Err(StartError::Guest { name, log, source });
+        }
+        kept.watch(spec.lease);
+        Ok(sandbox)
+    }
+}
+
+impl Kept {
+    /// Notices when the sandbox ends by itself, and ends it when its lease does.
+    fn watch(self: &Arc<Kept>, lease: Option<Duration>) {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(ended) = held.as_ref().map(|held| held.instance.ended()) else { return };
+        let (kept, mut stopped) = (Arc::downgrade(self), self.ended.subscribe());
+        tokio::spawn(async move {
+            let expired = async {
+                match lease {
+                    Some(lease) => tokio::time::sleep(lease).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = ended => {}
+                () = expired => {}
+                _ = stopped.changed() => return, // stopped, or dropped: then that is seen to
+            }
+            if let Some(kept) = Weak::upgrade(&kept) {
+                let _ = kept.end().await; // nobody waits for it; what is left is swept by the next start
+            }
+        });
+    }
+
+    fn take(&self) -> Option<Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Ends the sandbox and clears its room.
+    async fn end(&self) -> Result<(), StopError> {
+        let Some(Held { instance, room }) = self.take() else { return Ok(()) };
+        let ended = instance.stop().await;
+        room.leave();
+        self.ended.send_replace(true);
+        ended
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let Some(Held { instance, room }) = self.take() else { return };
+        // Ending may take a while, and our caller may be a task that others share a thread with.
+        std::thread::spawn(move || {
+            if let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() {
+                let _ = runtime.block_on(instance.stop()); // nobody is left to tell; the next start sweeps
+            }
+            room.leave();
+        });
+    }
+}
+
+impl Sandbox {
+    fn of(rooms: Rooms, record: Record, kept: Option<Arc<Kept>>) -> Result<Sandbox, RoomError> {
+        let door = ChannelDoor::of(&rooms.channel(&record.name));
+        let failed = |source| RoomError::File { what: "open the channel", name: record.name.clone(), source };
+        let session = Session::new(Arc::new(door.map_err(failed)?));
+        Ok(Sandbox { session, record: Arc::new(record), rooms, kept })
+    }
+
+    /// Reaches a sandbox that this or another process keeps.
+    pub async fn attach(host: &Host, name: &str) -> Result<Sandbox, AttachError> {
+        let name = Name::new(name).map_err(RoomError::Name)?;
+        let rooms = Rooms::of(host)?;
+        let record = rooms.record(&name)?;
+        Ok(Sandbox::of(rooms, record, None)?)
+    }
+
+    /// Finds the sandbox of that name, if it is what is asked for.
+    async fn reuse(rooms: Rooms, name: &Name, asked: &str) -> Result<Sandbox, StartError> {
+        let record = made(&rooms, name).await?;
+        if record.spec != asked {
+            let difference = format!("it was started with other settings, on backend {}", record.backend);
+            return Err(StartError::Different { name: name.clone(), difference });
+        }
+        let sandbox = Sandbox::of(rooms, record, None)?;
+        match sandbox.session.health().await {
+            Ok(()) => Ok(sandbox),
+            Err(source) => Err(AttachError::Guest { name: name.clone(), source }.into()),
+        }
+    }
+
+    /// The records of all sandboxes that somebody keeps.
+    pub fn list(host: &Host) -> Result<Vec<Record>, RoomError> {
+        let rooms = Rooms::of(host)?;
+        Ok(rooms.names().iter().filter_map(|name| rooms.record(name).ok()).collect())
+    }
+
+    /// Removes what sandboxes left whose process was killed.
+    pub fn sweep(host: &Host) -> Result<(), RoomError> {
+        Rooms::of(host)?.sweep();
+        Ok(())
+    }
+
+    /// What is known of it.
+    pub fn record(&self) -> &Record {
+        &self.record
+    }
+
+    /// The host's end of the stream to its guest.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// Where its room is.
+    pub(crate) fn directory(&self) -> PathBuf {
+        self.rooms.path(&self.record.name)
+    }
+
+    /// Where its log is.
+    pub fn log(&self) -> PathBuf {
+        self.rooms.log(&self.record.name)
+    }
+
+    /// Runs a line of shell and returns what became of it; 30 seconds are enough unless `timeout` or the policy says
+    /// otherwise. It is not an error that it fails.
+    pub async fn execute(&self, line: &str, timeout: Option<Duration>) -> Result<ExecutionResult, SessionError> {
+        let policy = self.record.limits.time.map(|time| time.duration());
+        let exec = Exec::shell(line);
+        self.capture(exec.time(timeout.or(policy).unwrap_or(DEFAULT_TIME))).await
+    }
+
+    /// Runs a command and returns what became of it, with its output, head and tail.
+    pub async fn capture(&self, exec: Exec) -> Result<ExecutionResult, SessionError> {
+        self.capture_with(exec, |_, _| ()).await
+    }
+
+    /// The same, and tells of output as it comes.
+    pub(crate) async fn capture_with(
+        &self,
+        exec: Exec,
+        on_output: impl FnMut(Stream, &[u8]),
+    ) -> Result<ExecutionResult, SessionError> {
+        let limit = self.record.limits.output.map_or(DEFAULT_OUTPUT, |size| size.bytes());
+        let captured = self.session.exec(&exec).await?.capture_with(limit, on_output).await?;
+        let Captured { ended, stdout, stderr, dropped } = captured;
+        Ok(ExecutionResult { stdout, stderr, dropped, ..self.result_of(ended) })
+    }
+
+    /// What became of a command whose output went elsewhere.
+    pub fn result_of(&self, ended: Ended) -> ExecutionResult {
+        let record = &self.record;
+        ExecutionResult {
+            id: crate::run::identity(),
+            exit_code: ended.exit_code,
+            signal: ended.signal,
+            ok: ended.ok(),
+            timed_out: ended.timed_out,
+            oom_killed: false,
+            stdout: String::new(),
+            stderr: String::new(),
+            dropped: Dropped::default(),
+            duration: ended.duration.as_secs_f64(),
+            meta: Meta {
+                backend: record.backend,
+                chosen_because: record.chosen_because.clone(),
+                held: record.held.clone(),
+                policy_sha256: record.policy_sha256.clone(),
+                limits: record.limits.clone(),
+                usage: ended.usage,
+                denials: Vec::new(),
+                planted: Vec::new(),
+                blocked_imports: Vec::new(),
+            },
+        }
+    }
+
+    /// Waits until it has ended: stopped, by itself, or at the end of its lease.
+    pub async fn ended(&self) {
+        match &self.kept {
+            Some(kept) => {
+                let _ = kept.ended.subscribe().wait_for(|ended| *ended).await; // we hold the sender
+            }
+            None => {
+                let owner = rustix::process::Pid::from_raw(self.record.owner.pid);
+                let owner = owner.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+                // After this look the descriptor is the owner's, and readable when that has ended, pidfd_open(2).
+                let owner = owner.filter(|_| self.rooms.is_kept(&self.record.name));
+                if let Some(Ok(owner)) = owner.map(|owner| crate::readiness::watch(owner, Interest::READABLE)) {
+                    let _ = owner.readable().await; // the reactor lives as long as we wait
+                }
+            }
+        }
+    }
+
+    /// Ends every process of it, removes what was made for it, and waits for that.
+    pub async fn stop(self) -> Result<(), AttachError> {
+        match &self.kept {
+            Some(kept) => Ok(kept.end().await?),
+            None => stop_kept(&self.rooms, &self.record.name).await,
+        }
+    }
+}
+
+/// The record of a sandbox that another process keeps, or is just making.
+async fn made(rooms: &Rooms, name: &Name) -> Result<Record, RoomError> {
+    let deadline = Instant::now() + START_PATIENCE;
+    loop {
+        match rooms.record(name) {
+            Err(RoomError::Absent { .. }) if rooms.is_kept(name) && Instant::now() < deadline => {
+                tokio::time::sleep(MOMENT).await;
+            }
+            record => return record,
+        }
+    }
+}
+
+/// Waits until nobody keeps a sandbox. No thread does it: our caller may be about to fork.
+async fn left(rooms: &Rooms, name: &Name) {
+    while rooms.is_kept(name) {
+        tokio::time::sleep(MOMENT).await;
+    }
+}
+
+/// Has the process that keeps a sandbox end it.
+async fn stop_kept(rooms: &Rooms, name: &Name) -> Result<(), AttachError> {
+    let record = rooms.record(name)?;
+    let refuse = |why: String, hint: String| AttachError::Stop(StopError { name: name.to_string(), why, hint });
+    let pid = record.owner.pid;
+    if !record.owner.is_monitor {
+        let why = format!("it belongs to the program with process id {pid}, which uses it");
+        return Err(refuse(why, format!("end that program: kill {pid}")));
+    }
+    let owner = rustix::process::Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    // A process that had its id before us would not hold the lock: after this look, the descriptor is the owner's.
+    let Some(owner) = owner.filter(|_| rooms.is_kept(name)) else { return Ok(()) };
+    for signal in [Signal::TERM, Signal::KILL] {
+        let _ = pidfd_send_signal(&owner, signal); // it may have ended meanwhile
+        if tokio::time::timeout(MONITOR_PATIENCE, left(rooms, name)).await.is_ok() {
+            return Ok(());
+        }
+    }
+    Err(refuse(format!("its monitor, process {pid}, does not end"), format!("look at it: ps -fp {pid}")))
+}
+
+/// The end of a sandbox's log, in one line.
+fn last_words(rooms: &Rooms, name: &Name) -> String {
+    const MOST: usize = 400;
+    let text = fs_err::read_to_string(rooms.log(name)).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().rev().take(3).collect();
+    let words: String = lines.into_iter().rev().collect::<Vec<_>>().join("; ");
+    crate::untrusted::printable(&words).chars().take(MOST).collect()
+}

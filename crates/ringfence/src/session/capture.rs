@@ -1,0 +1,50 @@
+//! Output of a command that is kept: head and tail, as much as fits into a limit.
+
+use ringfence_core::result::Dropped;
+
+use super::{Ended, Execution, SessionError};
+use crate::Stream;
+use crate::output::Kept;
+
+/// How a command ended, and what it wrote.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Captured {
+    /// How it ended.
+    pub ended: Ended,
+    /// What it wrote to its standard output, or to its terminal: head and tail.
+    pub stdout: String,
+    /// What it wrote to its standard error: head and tail.
+    pub stderr: String,
+    /// How many bytes were dropped between head and tail.
+    pub dropped: Dropped,
+}
+
+impl Execution {
+    /// Waits for the command's end, and keeps up to `limit` bytes of each stream that is still to be read.
+    pub async fn capture(self, limit: u64) -> Result<Captured, SessionError> {
+        self.capture_with(limit, |_, _| ()).await
+    }
+
+    /// The same, and tells of output as it comes.
+    pub(crate) async fn capture_with(
+        mut self,
+        limit: u64,
+        mut on_output: impl FnMut(Stream, &[u8]),
+    ) -> Result<Captured, SessionError> {
+        let (mut stdout, mut stderr) = (Kept::new(limit), Kept::new(limit));
+        while let Some(chunk) = self.next().await {
+            let chunk = chunk?;
+            on_output(chunk.stream, &chunk.bytes);
+            match chunk.stream {
+                Stream::Stdout | Stream::Terminal => stdout.push(&chunk.bytes),
+                Stream::Stderr => stderr.push(&chunk.bytes),
+            }
+        }
+        let ended = self.ended()?;
+        let text = |kept: Kept| kept.finish().expect("no pipe was diverted, so none is left to read");
+        let ((stdout, from_stdout), (stderr, from_stderr)) = (text(stdout), text(stderr));
+        let dropped = Dropped { stdout: from_stdout, stderr: from_stderr };
+        Ok(Captured { ended, stdout, stderr, dropped })
+    }
+}

@@ -1,0 +1,278 @@
+//! Why a call to a guest failed, and whose move it is.
+
+use std::fmt::{self, Display};
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ringfence_core::{ExitStatus, Fault};
+use ringfence_proto::code::Code;
+use ringfence_proto::frame::FrameError;
+use rustix::io::Errno;
+
+/// How much of a guest's words is shown.
+const LONGEST_WORDS: usize = 1024;
+
+/// A call to the guest of a sandbox failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// No stream to the guest could be opened.
+    #[error("cannot reach the guest of the sandbox")]
+    Unreachable {
+        /// Why.
+        source: io::Error,
+    },
+    /// The stream to the guest broke before the call was over.
+    #[error("cannot {what}: the connection to the guest was lost")]
+    Lost {
+        /// What was tried.
+        what: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The guest said nothing for too long.
+    #[error("cannot {what}: the guest said nothing for {seconds} s", seconds = patience.as_secs_f64())]
+    Silent {
+        /// What was tried.
+        what: String,
+        /// How long it was waited for.
+        patience: Duration,
+    },
+    /// The guest's answer makes no sense.
+    #[error("cannot {what}: the guest's answer makes no sense: {why}")]
+    Nonsense {
+        /// What was tried.
+        what: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The guest's answer is longer than is accepted.
+    #[error("cannot {what}: the answer is longer than {limit} bytes")]
+    TooLong {
+        /// What was tried.
+        what: String,
+        /// What is accepted.
+        limit: u64,
+    },
+    /// The guest says no.
+    #[error("cannot {what}: {message}")]
+    Refused {
+        /// What was tried.
+        what: String,
+        /// What kind of failure it was.
+        code: Code,
+        /// The guest's words, without anything that a terminal would obey.
+        message: String,
+    },
+    /// The command is not there.
+    #[error("cannot find the command `{program}` inside the sandbox")]
+    NotFound {
+        /// Which.
+        program: String,
+    },
+    /// The command is there and cannot be executed.
+    #[error("cannot execute `{program}` inside the sandbox")]
+    NotExecutable {
+        /// Which.
+        program: String,
+    },
+    /// Nothing listens on a port inside the sandbox.
+    #[error("cannot connect to port {port} inside the sandbox: nothing listens there")]
+    PortClosed {
+        /// Which.
+        port: u16,
+    },
+    /// A signal that the guest does not pass on.
+    #[error("cannot send signal {number}: the guest passes on KILL, TERM, INT, HUP, QUIT, USR1 and USR2")]
+    NoSuchSignal {
+        /// Which.
+        number: i32,
+    },
+    /// A file on this side could not be read or made.
+    #[error("cannot {doing} `{path}`", path = path.display())]
+    Here {
+        /// What was tried with it.
+        doing: &'static str,
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A stream on this side, which bytes come from or go to, failed.
+    #[error("cannot {what}: the stream on this side failed")]
+    Local {
+        /// What was tried.
+        what: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// A tree from the sandbox would not stay where it is put.
+    #[error("cannot unpack `{name}` from the sandbox: {why}")]
+    Tree {
+        /// Which part of it.
+        name: String,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+impl SessionError {
+    /// Whose move it is.
+    pub fn fault(&self) -> Fault {
+        match self {
+            SessionError::NotFound { .. } | SessionError::NotExecutable { .. } => Fault::User,
+            SessionError::PortClosed { .. } | SessionError::NoSuchSignal { .. } | SessionError::TooLong { .. } => {
+                Fault::User
+            }
+            SessionError::Refused { code, .. } => match code {
+                Code::Internal | Code::Unknown | Code::Unavailable | Code::DataLoss | Code::Unimplemented => {
+                    Fault::Backend
+                }
+                Code::ResourceExhausted => Fault::Host,
+                _ => Fault::User,
+            },
+            SessionError::Here { .. } | SessionError::Local { .. } => Fault::Host,
+            SessionError::Unreachable { .. } | SessionError::Lost { .. } | SessionError::Silent { .. } => {
+                Fault::Backend
+            }
+            SessionError::Nonsense { .. } | SessionError::Tree { .. } => Fault::Backend,
+        }
+    }
+
+    /// What the process exits with.
+    pub fn exit_status(&self) -> ExitStatus {
+        match self {
+            SessionError::NotFound { .. } => ExitStatus::NotFound,
+            SessionError::NotExecutable { .. } => ExitStatus::NotExecutable,
+            error => error.fault().into(),
+        }
+    }
+
+    /// What kind of failure the guest named, if it named one.
+    pub fn code(&self) -> Option<Code> {
+        match self {
+            SessionError::Refused { code, .. } => Some(*code),
+            SessionError::NotFound { .. } => Some(Code::NotFound),
+            SessionError::NotExecutable { .. } => Some(Code::PermissionDenied),
+            SessionError::PortClosed { .. } => Some(Code::Unavailable),
+            _ => None,
+        }
+    }
+
+    /// The next things to type.
+    pub fn hints(&self) -> Vec<String> {
+        let hint = match self {
+            SessionError::Unreachable { .. } | SessionError::Lost { .. } => {
+                "`ringfence ps` shows which sandboxes run, `ringfence logs NAME` what became of one"
+            }
+            SessionError::Silent { .. } => "`ringfence logs NAME` may tell what it waits for; `ringfence stop NAME`",
+            SessionError::Nonsense { .. } | SessionError::Tree { .. } => {
+                "something inside may be posing as the guest; `ringfence stop NAME` ends it"
+            }
+            SessionError::TooLong { .. } => "copy it to a file instead: `ringfence cp NAME:PATH .`",
+            SessionError::NotFound { .. } => {
+                "`ringfence exec NAME -- sh -c 'echo $PATH'` shows where commands are looked for"
+            }
+            SessionError::NotExecutable { program } => {
+                return vec![format!("ringfence exec NAME -- chmod +x '{program}'")];
+            }
+            SessionError::PortClosed { .. } => "start what listens there first: `ringfence exec NAME -- CMD`",
+            SessionError::NoSuchSignal { .. } => "send another one from inside: `ringfence exec NAME -- kill -N PID`",
+            SessionError::Refused { code: Code::ResourceExhausted, .. } => {
+                "make room: `ringfence exec NAME -- df -h` shows where it is missing"
+            }
+            // ELOOP: it is opened so that no link is followed, open(2).
+            SessionError::Here { source, .. } if Errno::from_io_error(source) == Some(Errno::LOOP) => {
+                "it is a symbolic link, and is not followed; name what it leads to: `realpath PATH`"
+            }
+            SessionError::Refused { .. } | SessionError::Here { .. } | SessionError::Local { .. } => return Vec::new(),
+        };
+        vec![hint.to_owned()]
+    }
+}
+
+/// What a call does, for its errors: a verb and what it is done to.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct What<'a> {
+    pub(super) verb: &'static str,
+    pub(super) of: &'a str,
+}
+
+impl Display for What<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.of {
+            "" => formatter.write_str(self.verb),
+            of => write!(formatter, "{} `{of}`", self.verb),
+        }
+    }
+}
+
+impl What<'_> {
+    pub(super) fn lost(self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> SessionError {
+        SessionError::Lost { what: self.to_string(), source: io::Error::other(source) }
+    }
+
+    pub(super) fn nonsense(self, why: impl Display) -> SessionError {
+        SessionError::Nonsense { what: self.to_string(), why: clean(&why.to_string()) }
+    }
+
+    pub(super) fn silent(self, patience: Duration) -> SessionError {
+        SessionError::Silent { what: self.to_string(), patience }
+    }
+
+    pub(super) fn local(self, source: io::Error) -> SessionError {
+        SessionError::Local { what: self.to_string(), source }
+    }
+
+    pub(super) fn refused(self, code: Code, message: &str) -> SessionError {
+        SessionError::Refused { what: self.to_string(), code, message: clean(message) }
+    }
+
+    pub(super) fn frame(self, error: FrameError) -> SessionError {
+        self.nonsense(error)
+    }
+}
+
+/// A guest's words as they may be shown: not too many, and nothing in them that a terminal obeys or that turns text
+/// around.
+pub(super) fn clean(text: &str) -> String {
+    let shown = |character: char| {
+        let turns = matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        let breaks = matches!(character, '\u{2028}' | '\u{2029}');
+        if character.is_control() || turns || breaks { char::REPLACEMENT_CHARACTER } else { character }
+    };
+    let mut words: String = text.chars().take(LONGEST_WORDS).map(shown).collect();
+    if text.chars().nth(LONGEST_WORDS).is_some() {
+        words.push('…');
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_guest_says_cannot_steer_a_terminal() {
+        assert_eq!(clean("no such file: `a b`"), "no such file: `a b`");
+        assert_eq!(
+            clean("\x1b]0;owned\x07\r\n\u{9b}2J\u{202e}x"),
+            "\u{fffd}]0;owned\u{fffd}\u{fffd}\u{fffd}\u{fffd}2J\u{fffd}x"
+        );
+        assert_eq!(clean(&"é".repeat(5000)).chars().count(), LONGEST_WORDS + 1);
+    }
+
+    #[test]
+    fn an_error_says_what_was_tried_and_whose_move_it_is() {
+        let error = What { verb: "stat", of: "/a" }.refused(Code::NotFound, "no such file\x1b[31m");
+        assert_eq!(error.to_string(), "cannot stat `/a`: no such file\u{fffd}[31m");
+        assert_eq!(error.fault(), Fault::User);
+        let error = What { verb: "list the commands", of: "" }.silent(Duration::from_secs(60));
+        assert_eq!(error.to_string(), "cannot list the commands: the guest said nothing for 60 s");
+        assert_eq!(error.fault(), Fault::Backend);
+        assert!(!error.hints().is_empty());
+        let error = SessionError::NotFound { program: "x".to_owned() };
+        assert_eq!(error.exit_status(), ExitStatus::NotFound);
+    }
+}

@@ -1,0 +1,122 @@
+//! The host's end of the stream to a guest: commands, files and ports of a sandbox, whatever made it.
+//!
+//! Whatever a guest says is untrusted. Sizes are bounded before they are believed, silence has a deadline, its words are
+//! cleaned before they can reach a terminal, and no path that it names is used on this side.
+//!
+//! Reading order: [`door`] opens streams, [`transport`] speaks HTTP over them, [`messages`] reads streams of messages;
+//! [`exec`], [`execution`] and [`input`] are commands, [`files`] and [`tree`] are files, [`ports`] are ports.
+
+mod capture;
+mod door;
+mod error;
+mod exec;
+mod execution;
+mod files;
+mod input;
+mod messages;
+mod ports;
+mod signal;
+mod transport;
+mod tree;
+
+#[cfg(test)]
+mod hostile;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::Method;
+use ringfence_proto::process::{Empty, ListResponse, ListedProcess};
+use tokio::time::{Instant, timeout_at};
+
+pub use capture::Captured;
+pub(crate) use door::{ChannelDoor, Door, SOCKET};
+pub use error::SessionError;
+pub use exec::{Exec, Input};
+pub use execution::{Ended, Execution};
+pub use files::{Files, Reach, Watch};
+pub use input::ExecutionInput;
+pub use ports::{PortStream, Ports};
+pub use tree::{LeftOut, Transferred};
+
+use error::What;
+use transport::{Outgoing, Transport};
+
+/// What a health check is called in errors.
+const HEALTH: What<'static> = What { verb: "ask for the guest's health", of: "" };
+/// How long a guest that is not there yet is left alone at first, and at most.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+
+/// The host's end of the stream to a sandbox's guest. Clones share its connections; calls can be made at once.
+///
+/// Its calls need a tokio runtime with time and I/O.
+#[derive(Debug, Clone)]
+pub struct Session {
+    transport: Arc<Transport>,
+}
+
+impl Session {
+    /// A session with the guest behind a door.
+    pub(crate) fn new(door: Arc<dyn Door>) -> Session {
+        Session { transport: Arc::new(Transport::new(door)) }
+    }
+
+    /// Starts a command. When the future is dropped, the command is ended.
+    pub async fn exec(&self, exec: &Exec) -> Result<Execution, SessionError> {
+        Execution::start(self.clone(), exec).await
+    }
+
+    /// Looks at a command that runs already; it is not ended with the answer's drop.
+    pub async fn reconnect(&self, pid: u32) -> Result<Execution, SessionError> {
+        Execution::find(self.clone(), pid).await
+    }
+
+    /// Lists the commands that run.
+    pub async fn processes(&self) -> Result<Vec<ListedProcess>, SessionError> {
+        let what = What { verb: "list the commands", of: "" };
+        let answer: ListResponse = self.transport.unary(what, "/process.Process/List", &Empty {}).await?;
+        Ok(answer.processes)
+    }
+
+    /// The files of the sandbox.
+    pub fn files(&self) -> Files<'_> {
+        Files { session: self }
+    }
+
+    /// The ports of the sandbox.
+    pub fn ports(&self) -> Ports<'_> {
+        Ports { session: self }
+    }
+
+    /// Waits until the guest answers for the first time.
+    pub(crate) async fn up(&self, patience: Duration) -> Result<(), SessionError> {
+        let deadline = Instant::now() + patience;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let error = match timeout_at(deadline, self.health()).await {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(error @ (SessionError::Unreachable { .. } | SessionError::Lost { .. }))) => error,
+                Ok(Err(error)) => return Err(error),
+                Err(_) => return Err(HEALTH.silent(patience)),
+            };
+            if Instant::now() + pause > deadline {
+                return Err(error);
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Asks whether the guest answers.
+    pub async fn health(&self) -> Result<(), SessionError> {
+        let request = self
+            .transport
+            .request(Method::GET, "/health")
+            .body(Outgoing::Whole(bytes::Bytes::new()))
+            .expect("the target is fixed text");
+        let exchange = self.transport.send(HEALTH, request).await?.into_body();
+        self.transport.keep(exchange);
+        Ok(())
+    }
+}

@@ -1,0 +1,116 @@
+//! Ports inside a sandbox.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+use super::door::Stream;
+use super::error::What;
+use super::{Session, SessionError};
+
+/// How many connections are forwarded at once; more wait.
+const MOST_FORWARDED: usize = 512;
+/// How long to wait when the process has no descriptor left for a connection.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The ports of a sandbox.
+#[derive(Debug, Clone, Copy)]
+pub struct Ports<'a> {
+    pub(super) session: &'a Session,
+}
+
+impl Ports<'_> {
+    /// Connects to what listens on the sandbox's own loopback.
+    pub async fn connect(&self, port: u16) -> Result<PortStream, SessionError> {
+        let name = port.to_string();
+        let what = What { verb: "connect to the port", of: &name };
+        self.session.transport.tunnel(what, port).await
+    }
+
+    /// Accepts connections, and carries each to a port of the sandbox, until this future is dropped. One that the
+    /// sandbox refuses is closed.
+    pub async fn forward(&self, listener: TcpListener, port: u16) -> io::Result<()> {
+        let mut carried = JoinSet::new();
+        loop {
+            while carried.try_join_next().is_some() {}
+            if carried.len() >= MOST_FORWARDED {
+                carried.join_next().await;
+            }
+            let mut outside = match listener.accept().await {
+                Ok((outside, _)) => outside,
+                Err(error) if is_passing(&error) => {
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let session = self.session.clone();
+            carried.spawn(async move {
+                match session.ports().connect(port).await {
+                    Ok(mut inside) => {
+                        let _ = copy_bidirectional(&mut outside, &mut inside).await; // either side may just hang up
+                    }
+                    Err(error) => tracing::debug!(port, error = crate::chain(&error), "a connection is not carried"),
+                }
+            });
+        }
+    }
+}
+
+/// Whether accept(2) may work the next time.
+fn is_passing(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let Some(errno) = Errno::from_io_error(error) else { return false };
+    [Errno::CONNABORTED, Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::INTR].contains(&errno)
+}
+
+/// Bytes to and from a port inside a sandbox.
+pub struct PortStream {
+    /// What arrived together with the guest's consent.
+    early: Bytes,
+    stream: Box<dyn Stream>,
+}
+
+impl PortStream {
+    pub(super) fn new(early: Bytes, stream: Box<dyn Stream>) -> PortStream {
+        PortStream { early, stream }
+    }
+}
+
+impl std::fmt::Debug for PortStream {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("PortStream").finish_non_exhaustive()
+    }
+}
+
+impl AsyncRead for PortStream {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.early.is_empty() {
+            return Pin::new(&mut self.stream).poll_read(context, into);
+        }
+        let length = self.early.len().min(into.remaining());
+        into.put_slice(&self.early[..length]);
+        self.early.advance(length);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for PortStream {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

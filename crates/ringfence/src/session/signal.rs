@@ -1,0 +1,85 @@
+//! Signals by number, and by the words in which an end is reported.
+
+use ringfence_proto::process::Signal;
+
+/// The number of SIGKILL, signal(7).
+pub(super) const KILL: i32 = 9;
+
+/// What envd calls the signals of Linux, from 1 on: the words of Go's `syscall` package.
+const WORDS: [&str; 31] = [
+    "hangup",
+    "interrupt",
+    "quit",
+    "illegal instruction",
+    "trace/breakpoint trap",
+    "aborted",
+    "bus error",
+    "floating point exception",
+    "killed",
+    "user defined signal 1",
+    "segmentation fault",
+    "user defined signal 2",
+    "broken pipe",
+    "alarm clock",
+    "terminated",
+    "stack fault",
+    "child exited",
+    "continued",
+    "stopped (signal)",
+    "stopped",
+    "stopped (tty input)",
+    "stopped (tty output)",
+    "urgent I/O condition",
+    "CPU time limit exceeded",
+    "file size limit exceeded",
+    "virtual timer expired",
+    "profiling timer expired",
+    "window changed",
+    "I/O possible",
+    "power failure",
+    "bad system call",
+];
+
+/// The number of a signal that is called so.
+pub(super) fn named(words: &str) -> Option<i32> {
+    let words = words.strip_suffix(" (core dumped)").unwrap_or(words);
+    match WORDS.iter().position(|known| *known == words) {
+        Some(index) => i32::try_from(index + 1).ok(),
+        // Those without words go by their number: `signal 34`.
+        None => words.strip_prefix("signal ")?.parse().ok().filter(|number| (1..=64).contains(number)),
+    }
+}
+
+/// The signal of that number, if a guest passes it on.
+pub(super) fn numbered(number: i32) -> Option<Signal> {
+    use Signal::{HangUp, Interrupt, Kill, Quit, Terminate, User1, User2};
+    [Kill, Terminate, Interrupt, HangUp, Quit, User1, User2].into_iter().find(|signal| signal.number() == number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_by_a_signal_gives_its_number() {
+        for (words, number) in [
+            ("hangup", Some(1)),
+            ("killed", Some(9)),
+            ("segmentation fault (core dumped)", Some(11)),
+            ("terminated", Some(15)),
+            ("bad system call", Some(31)),
+            ("signal 34", Some(34)),
+            ("signal 4000000000", None),
+            ("signal 0", None),
+            ("out of cheese", None),
+        ] {
+            assert_eq!(named(words), number, "{words}");
+        }
+    }
+
+    #[test]
+    fn a_signal_is_found_by_its_number() {
+        assert_eq!(numbered(2), Some(Signal::Interrupt));
+        assert_eq!(numbered(19), None);
+    }
+}

@@ -1,0 +1,399 @@
+//! Connections to a guest: HTTP/1.1 over whatever stream a door gives, kept and used again.
+//!
+//! A connection has no task of its own: whoever waits for something on it moves it forward ([`drive`]). So a call costs
+//! no switch between tasks, a reader that does not read slows the guest down, and a dropped call leaves nothing behind.
+
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::client::conn::http1;
+use hyper::{Method, Request, Response, StatusCode, header};
+use hyper_util::rt::TokioIo;
+use ringfence_proto::code::{Code, Failure};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::runtime;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::door::{Door, Stream};
+use super::error::What;
+use super::{PortStream, SessionError};
+
+/// How long the opening of a stream may take.
+const OPENING: Duration = Duration::from_secs(10);
+/// How long a guest may be silent when something is expected of it: three of its heartbeats.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a used connection may take to be ready again before a new one is opened instead.
+const SETTLING: Duration = Duration::from_secs(1);
+/// How many connections are kept.
+const KEPT: usize = 64;
+/// The longest head of an answer.
+const LONGEST_HEAD: usize = 16 << 10;
+/// The longest words of a failure.
+const LONGEST_FAILURE: usize = 64 << 10;
+
+/// The body of a request.
+pub(super) enum Outgoing {
+    /// At once.
+    Whole(Bytes),
+    /// As it comes; over when its sender is dropped.
+    Pieces(mpsc::Receiver<Bytes>),
+}
+
+impl Body for Outgoing {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match &mut *self {
+            Outgoing::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
+            Outgoing::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            Outgoing::Pieces(pieces) => {
+                pieces.poll_recv(context).map(|piece| piece.map(|bytes| Ok(Frame::data(bytes))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Outgoing::Whole(bytes) if bytes.is_empty())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Outgoing::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Outgoing::Pieces(_) => SizeHint::default(),
+        }
+    }
+}
+
+type Connection = http1::Connection<TokioIo<Box<dyn Stream>>, Outgoing>;
+
+/// One connection.
+struct Link {
+    sender: http1::SendRequest<Outgoing>,
+    /// Nothing once it is closed.
+    connection: Option<Connection>,
+    /// Whose reactor tells of the stream.
+    runtime: runtime::Id,
+}
+
+/// Waits for something on a connection, and moves the connection forward meanwhile.
+async fn drive<T>(connection: &mut Option<Connection>, awaited: impl Future<Output = T>) -> T {
+    let mut awaited = pin!(awaited);
+    poll_fn(|context| {
+        if let Poll::Ready(value) = awaited.as_mut().poll(context) {
+            return Poll::Ready(value);
+        }
+        if connection.as_mut().is_some_and(|open| Pin::new(open).poll(context).is_ready()) {
+            // Whatever waits on it hears of its end by this drop.
+            *connection = None;
+        }
+        awaited.as_mut().poll(context)
+    })
+    .await
+}
+
+/// A connection whose request was answered, and the answer's body.
+pub(super) struct Exchange {
+    link: Link,
+    body: Incoming,
+}
+
+impl Exchange {
+    /// The next bytes of the body; none at its end.
+    pub(super) async fn piece(&mut self) -> Result<Option<Bytes>, hyper::Error> {
+        loop {
+            match drive(&mut self.link.connection, self.body.frame()).await {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(bytes) => return Ok(Some(bytes)),
+                    Err(_trailers) => {}
+                },
+                Some(Err(error)) => return Err(error),
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// The whole body, up to `limit`; nothing when it is longer.
+    async fn whole(&mut self, limit: usize) -> Result<Option<Vec<u8>>, hyper::Error> {
+        let mut whole = Vec::new();
+        while let Some(piece) = self.piece().await? {
+            if whole.len() + piece.len() > limit {
+                return Ok(None);
+            }
+            whole.extend_from_slice(&piece);
+        }
+        Ok(Some(whole))
+    }
+
+    /// The connection, when it can carry another request: the last body is over, and the guest has not closed it.
+    async fn settled(mut self) -> Option<Link> {
+        let settling = async {
+            match self.piece().await {
+                Ok(None) => drive(&mut self.link.connection, self.link.sender.ready()).await.ok(),
+                Ok(Some(_)) | Err(_) => None,
+            }
+        };
+        timeout(SETTLING, settling).await.ok()??;
+        self.link.connection.is_some().then_some(self.link)
+    }
+}
+
+/// All connections to one guest.
+#[derive(Debug)]
+pub(super) struct Transport {
+    door: Arc<dyn Door>,
+    /// How long the guest may be silent when something is expected of it.
+    pub(super) patience: Duration,
+    /// Used before and free now; the last used is last.
+    idle: Mutex<Vec<Exchange>>,
+}
+
+impl std::fmt::Debug for Exchange {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Exchange").finish_non_exhaustive()
+    }
+}
+
+impl Transport {
+    pub(super) fn new(door: Arc<dyn Door>) -> Transport {
+        Transport { door, patience: PATIENCE, idle: Mutex::new(Vec::new()) }
+    }
+
+    /// A request that says all that every request says.
+    pub(super) fn request(&self, method: Method, target: &str) -> hyper::http::request::Builder {
+        Request::builder().method(method).uri(target).header(header::HOST, "guest")
+    }
+
+    /// Keeps a connection for another request. Its last body must have been read up to its end, or up to a message
+    /// that says that nothing follows.
+    pub(super) fn keep(&self, exchange: Exchange) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < KEPT && exchange.link.connection.is_some() {
+            idle.push(exchange);
+        }
+    }
+
+    fn take(&self) -> Option<Exchange> {
+        let here = runtime::Handle::current().id();
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another runtime's reactor may stand still, or be gone.
+        let position = idle.iter().rposition(|exchange| exchange.link.runtime == here)?;
+        Some(idle.remove(position))
+    }
+
+    /// Opens a stream to the guest.
+    pub(super) async fn open(&self) -> Result<Box<dyn Stream>, SessionError> {
+        let opened = timeout(OPENING, self.door.open()).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        opened.map_err(|source| SessionError::Unreachable { source })
+    }
+
+    async fn connect(&self) -> Result<Link, SessionError> {
+        let stream = TokioIo::new(self.open().await?);
+        let handshake = http1::Builder::new().max_header_size(LONGEST_HEAD).handshake(stream).await;
+        let (sender, connection) =
+            handshake.map_err(|error| SessionError::Unreachable { source: io::Error::other(error) })?;
+        Ok(Link { sender, connection: Some(connection), runtime: runtime::Handle::current().id() })
+    }
+
+    /// Sends a request and waits for the head of its answer, without a deadline.
+    async fn answer(&self, what: What<'_>, mut request: Request<Outgoing>) -> Result<Response<Exchange>, SessionError> {
+        loop {
+            let used = match self.take() {
+                Some(exchange) => match exchange.settled().await {
+                    Some(link) => Some(link),
+                    None => continue,
+                },
+                None => None,
+            };
+            let is_new = used.is_none();
+            let mut link = match used {
+                Some(link) => link,
+                None => self.connect().await?,
+            };
+            let sent = link.sender.try_send_request(request);
+            match drive(&mut link.connection, sent).await {
+                Ok(response) => return Ok(response.map(|body| Exchange { link, body })),
+                // A kept connection that was closed before anything was sent on it.
+                Err(mut error) => match error.take_message() {
+                    Some(unsent) if !is_new => request = unsent,
+                    _ => return Err(what.lost(error.into_error())),
+                },
+            }
+        }
+    }
+
+    /// Sends a request and waits for the head of its answer, which says that it succeeded.
+    pub(super) async fn send(
+        &self,
+        what: What<'_>,
+        request: Request<Outgoing>,
+    ) -> Result<Response<Exchange>, SessionError> {
+        let answer = async {
+            let response = self.answer(what, request).await?;
+            if response.status().is_success() { Ok(response) } else { Err(self.refusal(what, response).await) }
+        };
+        timeout(self.patience, answer).await.unwrap_or_else(|_| Err(what.silent(self.patience)))
+    }
+
+    /// Sends a request whose body is fed meanwhile, and waits for the answer, which says that all of it was taken.
+    pub(super) async fn pour<T>(
+        &self,
+        what: What<'_>,
+        request: Request<Outgoing>,
+        feeding: impl Future<Output = Result<T, SessionError>>,
+    ) -> Result<T, SessionError> {
+        let mut answer = pin!(self.answer(what, request));
+        let fed = tokio::select! {
+            biased;
+            early = &mut answer => {
+                let response = early?;
+                return Err(match response.status().is_success() {
+                    true => what.nonsense("it came before all was sent"),
+                    false => self.refused(what, response).await,
+                });
+            }
+            fed = feeding => fed?,
+        };
+        let response = timeout(self.patience, answer).await.unwrap_or_else(|_| Err(what.silent(self.patience)))?;
+        if !response.status().is_success() {
+            return Err(self.refused(what, response).await);
+        }
+        let mut exchange = response.into_body();
+        let read = timeout(self.patience, exchange.whole(LONGEST_FAILURE)).await;
+        if let Ok(Ok(Some(_))) = read {
+            self.keep(exchange);
+        }
+        Ok(fed)
+    }
+
+    /// What an answer that is no success says, if it says it in time.
+    async fn refused(&self, what: What<'_>, response: Response<Exchange>) -> SessionError {
+        timeout(self.patience, self.refusal(what, response)).await.unwrap_or_else(|_| what.silent(self.patience))
+    }
+
+    /// What an answer that is no success says.
+    pub(super) async fn refusal(&self, what: What<'_>, response: Response<Exchange>) -> SessionError {
+        let status = response.status();
+        let mut exchange = response.into_body();
+        let words = match exchange.whole(LONGEST_FAILURE).await {
+            Ok(Some(words)) => words,
+            Ok(None) => return what.nonsense("its words have no end"),
+            Err(error) => return what.lost(error),
+        };
+        self.keep(exchange);
+        failure(what, status, &words)
+    }
+
+    /// Has the guest connect a stream to one of the sandbox's ports.
+    pub(super) async fn tunnel(&self, what: What<'_>, port: u16) -> Result<PortStream, SessionError> {
+        let tunnelling = async {
+            let Link { mut sender, connection, .. } = self.connect().await?;
+            let mut connection = connection.expect("it is new");
+            let request = self
+                .request(Method::CONNECT, &format!("127.0.0.1:{port}"))
+                .body(Outgoing::Whole(Bytes::new()))
+                .expect("the target is an address");
+            let mut asked = pin!(sender.send_request(request));
+            // Both are over when the guest consents; only the answer is, when it does not.
+            let mut is_open = true;
+            let response = poll_fn(|context| {
+                if is_open && connection.poll_without_shutdown(context).is_ready() {
+                    is_open = false;
+                }
+                asked.as_mut().poll(context)
+            })
+            .await
+            .map_err(|error| what.lost(error))?;
+            if response.status() == StatusCode::BAD_GATEWAY {
+                return Err(SessionError::PortClosed { port });
+            }
+            if !response.status().is_success() {
+                return Err(failure(what, response.status(), b""));
+            }
+            if is_open {
+                poll_fn(|context| connection.poll_without_shutdown(context)).await.map_err(|error| what.lost(error))?;
+            }
+            let parts = connection.into_parts();
+            Ok(PortStream::new(parts.read_buf, parts.io.into_inner()))
+        };
+        timeout(self.patience, tunnelling).await.unwrap_or_else(|_| Err(what.silent(self.patience)))
+    }
+
+    /// One question and its answer as messages.
+    pub(super) async fn unary<Question: Serialize, Answer: DeserializeOwned>(
+        &self,
+        what: What<'_>,
+        target: &str,
+        question: &Question,
+    ) -> Result<Answer, SessionError> {
+        timeout(self.patience, self.patient_unary(what, target, question))
+            .await
+            .unwrap_or_else(|_| Err(what.silent(self.patience)))
+    }
+
+    /// The same for a question whose answer may take any time.
+    pub(super) async fn patient_unary<Question: Serialize, Answer: DeserializeOwned>(
+        &self,
+        what: What<'_>,
+        target: &str,
+        question: &Question,
+    ) -> Result<Answer, SessionError> {
+        let question = serde_json::to_vec(question).expect("our messages have text for keys and no failing parts");
+        let request = self
+            .request(Method::POST, target)
+            .header(header::CONTENT_TYPE, ringfence_proto::content::UNARY)
+            .header(ringfence_proto::header::PROTOCOL, "1")
+            .body(Outgoing::Whole(question.into()))
+            .expect("the headers and the target are fixed text");
+        let response = self.answer(what, request).await?;
+        if !response.status().is_success() {
+            return Err(self.refusal(what, response).await);
+        }
+        let mut exchange = response.into_body();
+        let limit = ringfence_proto::LONGEST_MESSAGE;
+        let answer = exchange.whole(limit).await.map_err(|error| what.lost(error))?;
+        let answer = answer.ok_or_else(|| SessionError::TooLong { what: what.to_string(), limit: limit as u64 })?;
+        self.keep(exchange);
+        serde_json::from_slice(&answer).map_err(|error| what.nonsense(error))
+    }
+}
+
+/// Reads a failure, whose code is a name or, outside of the two services, the status once more.
+fn failure(what: What<'_>, status: StatusCode, words: &[u8]) -> SessionError {
+    if let Ok(failure) = serde_json::from_slice::<Failure>(words) {
+        return what.refused(failure.code, &failure.message);
+    }
+    #[derive(serde::Deserialize)]
+    struct Words {
+        message: String,
+    }
+    let code = match status.as_u16() {
+        400 | 405 | 413 | 415 => Code::InvalidArgument,
+        401 => Code::Unauthenticated,
+        403 => Code::PermissionDenied,
+        404 => Code::NotFound,
+        409 => Code::AlreadyExists,
+        429 | 507 => Code::ResourceExhausted,
+        501 => Code::Unimplemented,
+        502 | 503 => Code::Unavailable,
+        504 => Code::DeadlineExceeded,
+        _ => Code::Unknown,
+    };
+    match serde_json::from_slice::<Words>(words) {
+        Ok(Words { message }) => what.refused(code, &message),
+        Err(_) => what.refused(code, &format!("the guest answers with status {}", status.as_u16())),
+    }
+}

@@ -1,0 +1,274 @@
+//! Files and whole trees on their way into and out of a sandbox, as a tar stream.
+//!
+//! A tree that comes out is built by the guest, and therefore by nobody we trust: see [`unpack`]. A tree that goes in may
+//! lie in a workspace, where sandboxed code plants links: see [`pack`].
+
+mod pack;
+mod unpack;
+
+#[cfg(test)]
+mod hostile;
+
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::{Buf, Bytes};
+use ringfence_proto::code::Code;
+use ringfence_proto::filesystem::FileType;
+use tokio::sync::mpsc;
+use tokio::task::{JoinHandle, spawn_blocking};
+
+use super::SessionError;
+use super::error::{What, clean};
+use super::files::{Files, WAITING_PIECES};
+use super::transport::Exchange;
+
+/// How much of a tree is handed on at once.
+const PIECE: usize = 256 << 10;
+/// How many of the things that were left out are named.
+const NAMED: usize = 100;
+
+/// What was copied into or out of a sandbox.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Transferred {
+    /// How many files.
+    pub files: u64,
+    /// How many bytes are in them.
+    pub bytes: u64,
+    /// What was not copied, the first hundred of it.
+    pub left_out: Vec<LeftOut>,
+    /// How much was not copied.
+    pub left_out_count: u64,
+}
+
+/// Something that was not copied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LeftOut {
+    /// Where it is in the tree, without anything that a terminal would obey.
+    pub name: String,
+    /// Why.
+    pub why: &'static str,
+}
+
+impl Transferred {
+    fn leave_out(&mut self, name: &[u8], why: &'static str) {
+        self.left_out_count += 1;
+        if self.left_out.len() < NAMED {
+            self.left_out.push(LeftOut { name: clean(&String::from_utf8_lossy(name)), why });
+        }
+    }
+}
+
+impl Files<'_> {
+    /// Copies a file, or a directory with all that is in it, from this side to a path of the sandbox. Files that are
+    /// there are replaced. `progress` hears how many bytes of files have been read so far.
+    ///
+    /// Links are copied as links. A `from` that is itself a link is refused: whoever may write its directory could have
+    /// put it there.
+    pub async fn upload(
+        &self,
+        from: &Path,
+        to: &str,
+        mut progress: impl FnMut(u64) + Send,
+    ) -> Result<Transferred, SessionError> {
+        let what = What { verb: "write", of: to };
+        let source = pack::open(from)?;
+        // A file is a tree with one entry, so that its mode comes along; a directory is what lies below it.
+        let (below, name) = match &source {
+            pack::Source::Directory(_) => (to, ""),
+            pack::Source::File(_) => split(to),
+        };
+        if let pack::Source::Directory(_) = source {
+            match self.make_directory(to).await {
+                Err(error) if error.code() != Some(Code::AlreadyExists) => return Err(error),
+                _ => {}
+            }
+        }
+        let count = Arc::new(AtomicU64::new(0));
+        let (pieces, body) = mpsc::channel(WAITING_PIECES);
+        let (outlet, mut packed) = mpsc::channel(WAITING_PIECES);
+        let packing: JoinHandle<Result<Transferred, SessionError>> = {
+            let (from, name, count) = (from.to_owned(), name.to_owned(), Arc::clone(&count));
+            spawn_blocking(move || pack::pack(source, &from, &name, Outlet::new(outlet), &count))
+        };
+        let feeding = async move {
+            while let Some(piece) = packed.recv().await {
+                self.pass_on(what, &pieces, piece).await?;
+                progress(count.load(Ordering::Relaxed));
+            }
+            let transferred = joined(packing).await?;
+            progress(transferred.bytes);
+            Ok(transferred)
+        };
+        self.post(what, "/tree", below, body, feeding).await
+    }
+
+    /// Copies a file, or a directory with all that is in it, from a path of the sandbox to a path on this side. A file
+    /// that is there is replaced, a directory is filled. `progress` hears how many bytes of files have been written.
+    ///
+    /// Nothing is written outside of `to`, whatever the sandbox answers: no link is followed, links that lead out of the
+    /// tree, devices and pipes are left out, and what is made belongs to the caller, without special bits.
+    pub async fn download(
+        &self,
+        from: &str,
+        to: &Path,
+        progress: impl FnMut(u64) + Send,
+    ) -> Result<Transferred, SessionError> {
+        let what = What { verb: "read", of: from };
+        let entry = self.stat(from).await?;
+        let count = Arc::new(AtomicU64::new(0));
+        let (to, counter) = (to.to_owned(), Arc::clone(&count));
+        match entry.kind {
+            FileType::File => {
+                let exchange = self.get(what, "/files", from).await?;
+                let job = move |inlet| unpack::file(inlet, &to, entry.mode, &counter);
+                self.take_in(what, exchange, count, progress, job).await
+            }
+            FileType::Directory => {
+                let exchange = self.get(what, "/tree", from).await?;
+                let job = move |inlet| unpack::tree(inlet, &to, &counter);
+                self.take_in(what, exchange, count, progress, job).await
+            }
+            FileType::Symlink | FileType::Unspecified => {
+                Err(what.refused(Code::InvalidArgument, "it is neither a file nor a directory"))
+            }
+        }
+    }
+
+    /// Gives the bytes of an answer to a job that may block, and waits for both.
+    async fn take_in(
+        &self,
+        what: What<'_>,
+        mut exchange: Exchange,
+        count: Arc<AtomicU64>,
+        mut progress: impl FnMut(u64) + Send,
+        job: impl FnOnce(Inlet) -> Result<Transferred, SessionError> + Send + 'static,
+    ) -> Result<Transferred, SessionError> {
+        let (pieces, inlet) = mpsc::channel(WAITING_PIECES);
+        let job = spawn_blocking(move || job(Inlet::new(inlet)));
+        let arrived = loop {
+            match self.piece(what, &mut exchange).await {
+                Ok(Some(piece)) => {
+                    if pieces.send(Arrival::Piece(piece)).await.is_err() {
+                        break Ok(()); // the job has failed, and says why
+                    }
+                    progress(count.load(Ordering::Relaxed));
+                }
+                Ok(None) => {
+                    let _ = pieces.send(Arrival::End).await; // as above
+                    self.transport().keep(exchange);
+                    break Ok(());
+                }
+                Err(error) => break Err(error),
+            }
+        };
+        drop(pieces);
+        let done = joined(job).await;
+        arrived?;
+        let done = done?;
+        progress(done.bytes);
+        Ok(done)
+    }
+}
+
+async fn joined(job: JoinHandle<Result<Transferred, SessionError>>) -> Result<Transferred, SessionError> {
+    match job.await {
+        Ok(done) => done,
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        Err(error) => {
+            Err(What { verb: "copy the tree", of: "" }.local(io::Error::other(error))) // the runtime is shutting down
+        }
+    }
+}
+
+/// The directory that a path of the sandbox lies in, and its name there.
+fn split(path: &str) -> (&str, &str) {
+    match path.rsplit_once('/') {
+        Some(("", name)) => ("/", name),
+        Some(parts) => parts,
+        None => (".", path),
+    }
+}
+
+/// Where a job that blocks writes to: a queue of large pieces.
+struct Outlet {
+    buffer: Vec<u8>,
+    pieces: mpsc::Sender<Bytes>,
+}
+
+impl Outlet {
+    fn new(pieces: mpsc::Sender<Bytes>) -> Outlet {
+        Outlet { buffer: Vec::with_capacity(PIECE), pieces }
+    }
+}
+
+impl Write for Outlet {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.buffer.extend_from_slice(bytes);
+        if self.buffer.len() >= PIECE {
+            self.flush()?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.buffer.is_empty() {
+            return Ok(());
+        }
+        let piece = std::mem::replace(&mut self.buffer, Vec::with_capacity(PIECE));
+        self.pieces.blocking_send(piece.into()).map_err(|_| io::ErrorKind::BrokenPipe.into())
+    }
+}
+
+/// What arrives for a job that blocks.
+enum Arrival {
+    Piece(Bytes),
+    /// All has arrived. A queue that just closes is a stream that broke.
+    End,
+}
+
+/// Where a job that blocks reads from.
+struct Inlet {
+    piece: Bytes,
+    arrivals: mpsc::Receiver<Arrival>,
+    over: bool,
+}
+
+impl Inlet {
+    fn new(arrivals: mpsc::Receiver<Arrival>) -> Inlet {
+        Inlet { piece: Bytes::new(), arrivals, over: false }
+    }
+}
+
+impl Read for Inlet {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        while self.piece.is_empty() && !self.over {
+            match self.arrivals.blocking_recv() {
+                Some(Arrival::Piece(piece)) => self.piece = piece,
+                Some(Arrival::End) => self.over = true,
+                None => return Err(io::ErrorKind::ConnectionAborted.into()),
+            }
+        }
+        let length = self.piece.len().min(into.len());
+        into[..length].copy_from_slice(&self.piece[..length]);
+        self.piece.advance(length);
+        Ok(length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_splits_into_where_and_what() {
+        assert_eq!(split("/a/b"), ("/a", "b"));
+        assert_eq!(split("/b"), ("/", "b"));
+        assert_eq!(split("b"), (".", "b"));
+        assert_eq!(split("~/b"), ("~", "b"));
+    }
+}

@@ -1,0 +1,289 @@
+//! Unpacks what a guest sends. It chooses every byte, so nothing of it is believed: each name is checked part by part, and
+//! opened below the destination by the kernel's own rules (openat2(2)).
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, renameat, symlinkat, unlinkat};
+use rustix::io::Errno;
+use tar::{Archive, Entry, EntryType};
+
+use super::super::SessionError;
+use super::super::error::clean;
+use super::{Inlet, Transferred};
+
+/// The most entries of a tree: a file system has room for so many names.
+const MOST_ENTRIES: u64 = 4_000_000;
+/// The longest name or link, and the longest list of attributes of an entry.
+const LONGEST_NAME: u64 = 16 << 10;
+/// What may follow the end of a tree: tar fills up its last record.
+const LONGEST_FILLING: u64 = 1 << 20;
+/// How much is written at once.
+const PIECE: usize = 128 << 10;
+
+/// Writes one file: first beside its place, then, when it is whole, into it.
+pub(super) fn file(inlet: Inlet, to: &Path, mode: u32, count: &AtomicU64) -> Result<Transferred, SessionError> {
+    let failed = |source: io::Error| SessionError::Here { doing: "write", path: to.to_owned(), source };
+    let name = to.file_name().ok_or_else(|| failed(io::Error::other("it names no file")))?;
+    let parent = match to.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let parent = openat(CWD, parent, flags, Mode::empty()).map_err(|errno| failed(errno.into()))?;
+    let mut beside = OsString::from(".");
+    beside.push(name);
+    beside.push(format!(".ringfence-{}", std::process::id()));
+    let written = create(parent.as_fd(), &beside, mode)
+        .and_then(|file| copy(inlet, file, count))
+        .and_then(|length| Ok(renameat(&parent, &beside, &parent, name).map(|()| length)?));
+    match written {
+        Ok(bytes) => Ok(Transferred { files: 1, bytes, ..Transferred::default() }),
+        Err(error) => {
+            let _ = unlinkat(&parent, &beside, AtFlags::empty()); // it may not have come to be
+            Err(failed(error))
+        }
+    }
+}
+
+/// Fills the directory at `to`, which is made when it is not there, and is no link.
+pub(super) fn tree(inlet: Inlet, to: &Path, count: &AtomicU64) -> Result<Transferred, SessionError> {
+    let here = |source: io::Error| SessionError::Here { doing: "write", path: to.to_owned(), source };
+    match mkdirat(CWD, to, Mode::from_raw_mode(0o777)) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(errno) => return Err(here(errno.into())),
+    }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let root = openat(CWD, to, flags, Mode::empty()).map_err(|errno| here(errno.into()))?;
+    let mut unpacker = Unpacker { root, count, done: Transferred::default() };
+    let mut archive = Archive::new(inlet);
+    unpacker.all(&mut archive)?;
+    let mut rest = archive.into_inner().take(LONGEST_FILLING);
+    let nonsense = |source: io::Error| broken(b"", source.to_string());
+    let filling = io::copy(&mut rest, &mut io::sink()).map_err(nonsense)?;
+    if filling == LONGEST_FILLING {
+        return Err(broken(b"", "something follows its end"));
+    }
+    unpacker.done.bytes = count.load(Ordering::Relaxed);
+    Ok(unpacker.done)
+}
+
+struct Unpacker<'a> {
+    root: OwnedFd,
+    count: &'a AtomicU64,
+    done: Transferred,
+}
+
+/// What entries before an entry say of it.
+#[derive(Default)]
+struct Ahead {
+    name: Option<Vec<u8>>,
+    link: Option<Vec<u8>>,
+}
+
+impl Unpacker<'_> {
+    fn all(&mut self, archive: &mut Archive<Inlet>) -> Result<(), SessionError> {
+        // Raw: the library itself would read a name of any length into memory.
+        let entries = archive.entries().map_err(|source| broken(b"", source.to_string()))?.raw(true);
+        let mut ahead = Ahead::default();
+        for (entry, number) in entries.zip(1..) {
+            let mut entry = entry.map_err(|source| broken(b"", source.to_string()))?;
+            if number > MOST_ENTRIES {
+                return Err(broken(b"", format!("it has more than {MOST_ENTRIES} entries")));
+            }
+            match entry.header().entry_type() {
+                EntryType::GNULongName => ahead.name = Some(text(&mut entry)?),
+                EntryType::GNULongLink => ahead.link = Some(text(&mut entry)?),
+                EntryType::XHeader => attributes(&mut entry, &mut ahead)?,
+                EntryType::XGlobalHeader => {}
+                kind => self.entry(kind, entry, std::mem::take(&mut ahead))?,
+            }
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, kind: EntryType, entry: Entry<'_, Inlet>, ahead: Ahead) -> Result<(), SessionError> {
+        let name = ahead.name.unwrap_or_else(|| entry.path_bytes().into_owned());
+        let parts = parts(&name).map_err(|why| broken(&name, why))?;
+        let Some((last, before)) = parts.split_last() else { return Ok(()) };
+        let failed = |source: io::Error| broken(&name, source.to_string());
+        let mode = entry.header().mode().map_err(failed)?;
+        let parent = self.parent(before).map_err(failed)?;
+        let parent = parent.as_ref().unwrap_or(&self.root);
+        match kind {
+            EntryType::Directory => directory(parent, last, mode).map_err(failed),
+            EntryType::Regular | EntryType::Continuous => {
+                let size = entry.size();
+                let file = create(parent.as_fd(), last, mode).map_err(failed)?;
+                if copy(entry, file, self.count).map_err(failed)? != size {
+                    return Err(broken(&name, "it ends too early"));
+                }
+                self.done.files += 1;
+                Ok(())
+            }
+            EntryType::Symlink => {
+                let target = ahead.link.or_else(|| entry.link_name_bytes().map(|target| target.into_owned()));
+                match target {
+                    Some(target) if stays_below(&target, before.len()) => {
+                        link(parent, last, OsStr::from_bytes(&target)).map_err(failed)
+                    }
+                    _ => {
+                        self.done.leave_out(&name, "it is a link that leads out of the tree");
+                        Ok(())
+                    }
+                }
+            }
+            _ => {
+                self.done.leave_out(&name, "it is neither a file, a directory nor a symbolic link");
+                Ok(())
+            }
+        }
+    }
+
+    /// The directory that an entry lies in, made if need be; nothing when that is the root.
+    fn parent(&self, parts: &[&OsStr]) -> io::Result<Option<OwnedFd>> {
+        if parts.is_empty() {
+            return Ok(None);
+        }
+        match below(&self.root, &parts.iter().collect::<PathBuf>()) {
+            Err(Errno::NOENT) => {}
+            opened => return Ok(Some(opened?)),
+        }
+        let mut at: Option<OwnedFd> = None;
+        for part in parts {
+            let parent = at.as_ref().unwrap_or(&self.root);
+            directory(parent, part, 0o777)?;
+            at = Some(below(parent, Path::new(part))?);
+        }
+        Ok(at)
+    }
+}
+
+/// Opens a directory below another one, by way of directories only.
+fn below(directory: &OwnedFd, path: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    openat2(directory, path, flags, Mode::empty(), within)
+}
+
+/// Makes a directory that we can write; one that is there stays as it is.
+fn directory(parent: &OwnedFd, name: &OsStr, mode: u32) -> io::Result<()> {
+    match mkdirat(parent, name, Mode::from_raw_mode(mode & 0o777 | 0o700)) {
+        Err(Errno::EXIST) => Ok(below(parent, Path::new(name)).map(drop)?),
+        made => Ok(made?),
+    }
+}
+
+/// Makes a new file, with permissions that our umask allows; what was there and is no directory makes room.
+fn create(parent: impl AsFd, name: &OsStr, mode: u32) -> io::Result<File> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let open = || openat(&parent, name, flags, Mode::from_raw_mode(mode & 0o777));
+    let made = match open() {
+        Err(Errno::EXIST) => {
+            unlinkat(&parent, name, AtFlags::empty())?;
+            open()
+        }
+        made => made,
+    };
+    Ok(File::from(made?))
+}
+
+/// Makes a link; what was there and is no directory makes room.
+fn link(parent: &OwnedFd, name: &OsStr, target: &OsStr) -> io::Result<()> {
+    match symlinkat(target, parent, name) {
+        Err(Errno::EXIST) => {
+            unlinkat(parent, name, AtFlags::empty())?;
+            Ok(symlinkat(target, parent, name)?)
+        }
+        made => Ok(made?),
+    }
+}
+
+fn copy(mut from: impl Read, mut to: File, count: &AtomicU64) -> io::Result<u64> {
+    let mut buffer = vec![0; PIECE];
+    let mut length = 0;
+    loop {
+        match from.read(&mut buffer)? {
+            0 => return Ok(length),
+            read => {
+                to.write_all(&buffer[..read])?;
+                length += read as u64;
+                count.fetch_add(read as u64, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// The parts of a name that stays below where it is put.
+fn parts(name: &[u8]) -> Result<Vec<&OsStr>, &'static str> {
+    if name.starts_with(b"/") {
+        return Err("its name is absolute");
+    }
+    let mut parts = Vec::new();
+    for part in name.split(|byte| *byte == b'/') {
+        match part {
+            b"" | b"." => {}
+            b".." => return Err("its name leads out of the tree"),
+            part if part.contains(&0) => return Err("its name has a NUL byte in it"),
+            part => parts.push(OsStr::from_bytes(part)),
+        }
+    }
+    Ok(parts)
+}
+
+/// Whether a link that lies `depth` directories below the root leads below it, too, whatever other links there are that
+/// this is true of. So `..` may only come first: behind a name it leaves wherever that name leads to.
+fn stays_below(target: &[u8], depth: usize) -> bool {
+    let mut parts = target.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b".")).peekable();
+    let mut up = 0;
+    while parts.next_if(|part| *part == b"..").is_some() {
+        up += 1;
+    }
+    !target.is_empty()
+        && !target.starts_with(b"/")
+        && !target.contains(&0)
+        && up <= depth
+        && parts.all(|part| part != b"..")
+}
+
+/// The name that an entry has for the next one.
+fn text(entry: &mut Entry<'_, Inlet>) -> Result<Vec<u8>, SessionError> {
+    let mut text = content(entry)?;
+    let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
+    text.truncate(end);
+    Ok(text)
+}
+
+/// The attributes that an entry has for the next one (pax(1)).
+fn attributes(entry: &mut Entry<'_, Inlet>, ahead: &mut Ahead) -> Result<(), SessionError> {
+    for attribute in tar::PaxExtensions::new(&content(entry)?) {
+        let attribute = attribute.map_err(|source| broken(b"", source.to_string()))?;
+        match attribute.key_bytes() {
+            b"path" => ahead.name = Some(attribute.value_bytes().to_owned()),
+            b"linkpath" => ahead.link = Some(attribute.value_bytes().to_owned()),
+            b"size" => return Err(broken(b"", "it has a size where none is understood")),
+            key if key.starts_with(b"GNU.sparse.") => return Err(broken(b"", "it has a file with holes")),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn content(entry: &mut Entry<'_, Inlet>) -> Result<Vec<u8>, SessionError> {
+    if entry.size() > LONGEST_NAME {
+        return Err(broken(b"", "it has a name that is too long"));
+    }
+    let mut content = Vec::new();
+    entry.read_to_end(&mut content).map_err(|source| broken(b"", source.to_string()))?;
+    Ok(content)
+}
+
+fn broken(name: &[u8], why: impl Into<String>) -> SessionError {
+    let name = if name.is_empty() { b"a tree".as_slice() } else { name };
+    SessionError::Tree { name: clean(&String::from_utf8_lossy(name)), why: clean(&why.into()) }
+}

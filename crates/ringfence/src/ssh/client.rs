@@ -1,0 +1,262 @@
+//! What the ssh on the host is told: where a sandbox is, whose key it has, and what not to give it.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use super::SshError;
+use super::place::{self, Pinned, Place};
+use crate::room::{Name, Rooms};
+use crate::{Host, Sandbox};
+
+/// The beginning of files that are ours.
+const MARK: &str = "# Made by ringfence, and removed when the sandbox stops. Its state is in ";
+/// The beginning of names that are ours.
+const PREFIX: &str = "ringfence-";
+
+/// How a sandbox is reached by ssh.
+#[derive(Debug, Clone)]
+pub struct Access {
+    name: Name,
+    user: String,
+    place: Place,
+    /// Where ringfence keeps its state, and whether a variable says so.
+    state: PathBuf,
+    state_home: Option<String>,
+    published: Option<u16>,
+    /// Where the server listens, inside.
+    pub(super) port: u16,
+}
+
+impl Access {
+    pub(super) fn of(sandbox: &Sandbox, host: &Host, place: Place, server: Pinned) -> Result<Access, SshError> {
+        let name = sandbox.record().name.clone();
+        let access = Access {
+            user: server.user,
+            state: state(host).unwrap_or_default(),
+            state_home: host.text("XDG_STATE_HOME").map(str::to_owned),
+            published: place.published(),
+            port: server.port,
+            name,
+            place,
+        };
+        place::write(&access.known_hosts(), &format!("{} {}\n", access.alias(), server.key))?;
+        sweep(host);
+        Ok(access)
+    }
+
+    /// What ssh calls the sandbox.
+    pub fn alias(&self) -> String {
+        format!("{PREFIX}{}", self.name)
+    }
+
+    /// Who comes in.
+    pub fn user(&self) -> &str {
+        &self.user
+    }
+
+    /// The port of the host's loopback that leads to the server, when somebody keeps one.
+    pub fn published(&self) -> Option<u16> {
+        self.published
+    }
+
+    /// The file with the server's key.
+    pub fn known_hosts(&self) -> PathBuf {
+        self.place.directory.join("known_hosts")
+    }
+
+    /// The sandbox as ssh_config(5) has it; `program` is this ringfence.
+    pub fn stanza(&self, program: &Path) -> Result<String, SshError> {
+        let known_hosts = self.known_hosts();
+        let is_odd = |c: char| c.is_control() || "\"$".contains(c);
+        let text = known_hosts.to_str().filter(|text| !text.contains(is_odd));
+        let text = text.ok_or_else(|| SshError::Unquotable { path: known_hosts.clone() })?;
+        let mut stanza = format!(
+            "Host {alias}\n    \
+             HostName 127.0.0.1\n    \
+             HostKeyAlias {alias}\n    \
+             User {user}\n    \
+             ProxyCommand {command}\n    \
+             UserKnownHostsFile \"{known_hosts}\"\n    \
+             GlobalKnownHostsFile /dev/null\n    \
+             StrictHostKeyChecking yes\n    \
+             UpdateHostKeys no\n    \
+             CheckHostIP no\n    \
+             PreferredAuthentications publickey\n    \
+             ForwardAgent no\n    \
+             ForwardX11 no\n    \
+             PermitLocalCommand no\n",
+            alias = self.alias(),
+            user = self.user,
+            command = self.command(program)?,
+            known_hosts = text.replace('%', "%%"),
+        );
+        if let Some(port) = self.published {
+            stanza.push_str(&format!("    # Without ringfence between: ssh -o ProxyCommand=none {}\n", self.alias()));
+            stanza.push_str(&format!("    Port {port}\n"));
+        }
+        Ok(stanza)
+    }
+
+    /// The command that ssh reaches the sandbox by. An editor that calls it later may not have our variables.
+    fn command(&self, program: &Path) -> Result<String, SshError> {
+        let word = |text: &str| format!("'{}'", text.replace('\'', r"'\''").replace('%', "%%"));
+        let path = program.to_str().filter(|path| !path.contains(char::is_control));
+        let path = path.ok_or_else(|| SshError::Unquotable { path: program.to_path_buf() })?;
+        let state = self.state_home.as_ref().map(|state| format!("env XDG_STATE_HOME={} ", word(state)));
+        Ok(format!("{}{} ssh-proxy {}", state.unwrap_or_default(), word(path), self.name))
+    }
+
+    /// Writes a configuration that holds this sandbox alone, and says where.
+    pub fn write_configuration(&self, program: &Path) -> Result<PathBuf, SshError> {
+        let path = self.place.directory.join("config");
+        place::write(&path, &self.stanza(program)?)?;
+        Ok(path)
+    }
+
+    /// Lets every program of the user know the sandbox by its alias, where `~/.ssh/config.d` exists; says in which file.
+    pub fn write_alias(&self, host: &Host, program: &Path) -> Result<Option<PathBuf>, SshError> {
+        let Some(directory) = aliases(host).filter(|directory| directory.is_dir()) else { return Ok(None) };
+        let path = directory.join(self.alias());
+        let failed = |source| SshError::File { doing: "read", path: path.clone(), source };
+        match fs_err::read_to_string(&path) {
+            Ok(text) if !text.starts_with(MARK) => return Err(SshError::NotOurs { path }),
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(error)),
+            _ => {}
+        }
+        place::write(&path, &format!("{}\n{}", mark(&self.state), self.stanza(program)?))?;
+        Ok(Some(path))
+    }
+}
+
+/// Removes the alias of a sandbox that has ended.
+pub fn forget(host: &Host, name: &Name) {
+    let (Some(directory), Some(state)) = (aliases(host), state(host)) else { return };
+    remove(&directory.join(format!("{PREFIX}{name}")), &state);
+}
+
+/// Removes the aliases of sandboxes that nobody keeps any more.
+pub fn sweep(host: &Host) {
+    let (Some(directory), Some(state), Ok(rooms)) = (aliases(host), state(host), Rooms::of(host)) else { return };
+    for entry in fs_err::read_dir(directory).into_iter().flatten().flatten() {
+        let file = entry.file_name();
+        let name = file.to_str().and_then(|file| Name::new(file.strip_prefix(PREFIX)?).ok());
+        if name.is_some_and(|name| !rooms.is_kept(&name)) {
+            remove(&entry.path(), &state);
+        }
+    }
+}
+
+/// Removes an alias, if it is one of ours and of this state: another one's sandboxes are not known here.
+fn remove(path: &Path, state: &Path) {
+    let is_ours = fs_err::read_to_string(path).is_ok_and(|text| text.lines().next() == Some(&mark(state)));
+    if is_ours && let Err(error) = fs_err::remove_file(path) {
+        tracing::debug!(%error, "an alias of ssh stays");
+    }
+}
+
+fn mark(state: &Path) -> String {
+    format!("{MARK}{}", state.display())
+}
+
+fn aliases(host: &Host) -> Option<PathBuf> {
+    host.home.as_ref().map(|home| home.join(".ssh/config.d"))
+}
+
+fn state(host: &Host) -> Option<PathBuf> {
+    Rooms::of(host).ok().map(|rooms| rooms.state().to_path_buf())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Scene {
+        home: tempfile::TempDir,
+        host: Host,
+    }
+
+    impl Scene {
+        fn new() -> Scene {
+            let home = tempfile::tempdir().unwrap();
+            let variables = [("HOME".into(), home.path().into())].into_iter().collect();
+            Scene { host: Host::new(variables, "/".into()), home }
+        }
+
+        fn access(&self, name: &str) -> Access {
+            let place = Place { directory: self.home.path().join("50% off") };
+            let state = state(&self.host).unwrap();
+            let name = Name::new(name).unwrap();
+            Access { name, user: "dev".into(), place, state, state_home: None, published: Some(4022), port: 2222 }
+        }
+
+        fn aliases(&self) -> Vec<String> {
+            let entries = fs_err::read_dir(self.home.path().join(".ssh/config.d")).unwrap();
+            let mut names: Vec<String> =
+                entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+            names.sort();
+            names
+        }
+    }
+
+    #[test]
+    fn a_stanza_pins_the_key_and_gives_nothing_away() {
+        let scene = Scene::new();
+        let mut access = scene.access("one");
+        let stanza = access.stanza(Path::new("/opt/it's 100%/ringfence")).unwrap();
+        assert!(stanza.contains(r"ProxyCommand '/opt/it'\''s 100%%/ringfence' ssh-proxy one"), "{stanza}");
+        assert!(stanza.contains("/50%% off/known_hosts\"\n"), "{stanza}");
+        for line in ["StrictHostKeyChecking yes", "HostKeyAlias ringfence-one", "ForwardAgent no", "Port 4022"] {
+            assert!(stanza.contains(line), "{line}");
+        }
+        access.state_home = Some("/s".into());
+        let stanza = access.stanza(Path::new("/r")).unwrap();
+        assert!(stanza.contains("ProxyCommand env XDG_STATE_HOME='/s' '/r' ssh-proxy one\n"), "{stanza}");
+    }
+
+    #[test]
+    fn a_path_that_would_end_its_line_or_its_quotes_is_refused() {
+        let scene = Scene::new();
+        let mut access = scene.access("one");
+        assert!(matches!(access.stanza(Path::new("/a\nUser root")), Err(SshError::Unquotable { .. })));
+        for odd in ["/a\"b", "/a${HOME}", "/a\nb"] {
+            access.place.directory = odd.into();
+            assert!(matches!(access.stanza(Path::new("/r")), Err(SshError::Unquotable { .. })), "{odd}");
+        }
+    }
+
+    #[test]
+    fn an_alias_is_written_only_where_aliases_are_kept_and_goes_with_its_sandbox() {
+        let scene = Scene::new();
+        let (access, program) = (scene.access("one"), Path::new("/r"));
+        assert_eq!(access.write_alias(&scene.host, program).unwrap(), None);
+        let directory = scene.home.path().join(".ssh/config.d");
+        fs_err::create_dir_all(&directory).unwrap();
+        let path = access.write_alias(&scene.host, program).unwrap().unwrap();
+        assert_eq!(path, directory.join("ringfence-one"));
+        use std::os::unix::fs::PermissionsExt;
+        assert_eq!(fs_err::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        scene.access("two").write_alias(&scene.host, program).unwrap();
+        assert_eq!(scene.aliases(), ["ringfence-one", "ringfence-two"]);
+        forget(&scene.host, &Name::new("one").unwrap());
+        assert_eq!(scene.aliases(), ["ringfence-two"]);
+    }
+
+    #[test]
+    fn only_aliases_of_ours_whose_sandboxes_are_gone_are_swept() {
+        let scene = Scene::new();
+        let directory = scene.home.path().join(".ssh/config.d");
+        fs_err::create_dir_all(&directory).unwrap();
+        let rooms = Rooms::of(&scene.host).unwrap();
+        let kept = rooms.claim(Name::new("kept").unwrap()).unwrap();
+        for name in ["kept", "gone"] {
+            scene.access(name).write_alias(&scene.host, Path::new("/r")).unwrap();
+        }
+        fs_err::write(directory.join("ringfence-mine"), "Host ringfence-mine\n").unwrap();
+        fs_err::write(directory.join("ringfence-other"), format!("{MARK}/another/state\n")).unwrap();
+        sweep(&scene.host);
+        assert_eq!(scene.aliases(), ["ringfence-kept", "ringfence-mine", "ringfence-other"]);
+        let taken = scene.access("mine").write_alias(&scene.host, Path::new("/r"));
+        assert!(matches!(taken, Err(SshError::NotOurs { .. })));
+        kept.leave();
+    }
+}

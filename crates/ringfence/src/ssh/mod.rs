@@ -1,0 +1,210 @@
+//! Access by ssh: an sshd inside, as the sandbox's own user, and what a client on the host needs to know of it.
+//!
+//! The server listens on the sandbox's loopback alone and is reached through the guest, so that it works with every
+//! network, a closed one too. Only keys of the caller come in. The server's key is asked for once, when it is first
+//! started, and kept on the host: a server that has another one later is refused by the client. What the sandbox says
+//! of itself is checked before it becomes part of a client's configuration, and nothing of the client's is offered to
+//! it: no agent, no display, no forwarding that was not asked for.
+//!
+//! Start with [`prepare`]. [`keys`] are the caller's, [`server`] is inside, [`client`] is what ssh is told, [`place`] is
+//! what is kept of it.
+
+mod client;
+mod keys;
+mod place;
+mod server;
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ringfence_core::Fault;
+use tokio::io::copy_bidirectional;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+use crate::session::{PortStream, SessionError};
+use crate::{Host, Name, Sandbox};
+
+pub use client::{Access, forget, sweep};
+use place::{Pinned, Place};
+
+/// How many connections are carried at once; more wait.
+const MOST_CARRIED: usize = 64;
+/// How long to wait when the process has no descriptor left for a connection.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A sandbox cannot be reached by ssh.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SshError {
+    /// The caller has no key to come in by.
+    #[error("cannot let anybody into the sandbox by ssh: there is no public key in the ssh-agent, nor in `~/.ssh`")]
+    NoKeys,
+    /// There is no sshd inside.
+    #[error("there is no sshd in the sandbox `{name}`")]
+    NoServer {
+        /// Which.
+        name: Name,
+    },
+    /// Commands run as root inside.
+    #[error("sshd is not run as root, and the commands of the sandbox `{name}` are")]
+    Root {
+        /// Which.
+        name: Name,
+    },
+    /// The user that commands run as has no name inside.
+    #[error("nobody can log into the sandbox `{name}`: the user that its commands run as has no name there")]
+    NoName {
+        /// Which.
+        name: Name,
+    },
+    /// The server does not come up.
+    #[error("sshd does not start in the sandbox `{name}`: {words}")]
+    Start {
+        /// Which.
+        name: Name,
+        /// Its last words.
+        words: String,
+    },
+    /// What the sandbox says of itself makes no sense.
+    #[error("the sandbox `{name}` tells nonsense about its {what}")]
+    Nonsense {
+        /// Which.
+        name: Name,
+        /// About what.
+        what: &'static str,
+    },
+    /// No port could be had.
+    #[error("cannot find a free port on 127.0.0.1")]
+    Port {
+        /// Why.
+        source: io::Error,
+    },
+    /// A path that ssh's configuration cannot name.
+    #[error("cannot name `{path}` in a configuration of ssh: it has a quote, a dollar sign or a control character in it", path = path.display())]
+    Unquotable {
+        /// Which.
+        path: PathBuf,
+    },
+    /// A file with the name of the alias is not ours.
+    #[error("`{path}` is there already, and ringfence did not make it", path = path.display())]
+    NotOurs {
+        /// Which.
+        path: PathBuf,
+    },
+    /// A file on the host's side.
+    #[error("cannot {doing} `{path}`", path = path.display())]
+    File {
+        /// What was tried with it.
+        doing: &'static str,
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The guest could not be asked.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+}
+
+impl SshError {
+    /// Whose move it is.
+    pub fn fault(&self) -> Fault {
+        match self {
+            SshError::NoKeys | SshError::NoServer { .. } | SshError::Root { .. } | SshError::NoName { .. } => {
+                Fault::User
+            }
+            SshError::Unquotable { .. } | SshError::NotOurs { .. } => Fault::User,
+            SshError::Port { .. } | SshError::File { .. } => Fault::Host,
+            SshError::Start { .. } | SshError::Nonsense { .. } => Fault::Backend,
+            SshError::Session(error) => error.fault(),
+        }
+    }
+
+    /// The next things to type.
+    pub fn hints(&self) -> Vec<String> {
+        let enter = |name: &Name| format!("without ssh: ringfence enter {name}");
+        match self {
+            SshError::NoKeys => vec!["make one: ssh-keygen -t ed25519".to_owned()],
+            SshError::NoServer { name } => {
+                vec![format!("the dev image has one: ringfence up {name} --container --replace"), enter(name)]
+            }
+            SshError::Root { name } => vec!["start the sandbox as an ordinary user".to_owned(), enter(name)],
+            SshError::NoName { name } => {
+                vec!["use an image whose /etc/passwd names the user, as the dev image does".to_owned(), enter(name)]
+            }
+            SshError::Start { name, .. } => vec![enter(name)],
+            SshError::Nonsense { name, .. } => vec![format!(
+                "something inside may be posing as its programs; make it anew: ringfence up {name} --replace"
+            )],
+            SshError::Port { .. } => vec!["look at what listens: ss -ltn".to_owned()],
+            SshError::Unquotable { .. } => vec!["export XDG_STATE_HOME=/a/plain/directory".to_owned()],
+            SshError::NotOurs { path } => vec![format!("move it away: mv '{0}' '{0}.old'", path.display())],
+            SshError::File { path, .. } => {
+                let directory = path.parent().unwrap_or(path);
+                vec![format!("look at its owner and permissions: ls -ld '{}'", directory.display())]
+            }
+            SshError::Session(error) => error.hints(),
+        }
+    }
+}
+
+/// Has a server run inside that lets the caller's keys in, and says how it is reached.
+pub async fn prepare(sandbox: &Sandbox, host: &Host) -> Result<Access, SshError> {
+    let keys = keys::of_caller(host).await;
+    if keys.is_empty() {
+        return Err(SshError::NoKeys);
+    }
+    let place = Place::of(sandbox)?;
+    let _turn = place.turn().await?;
+    let server = server::ensure(sandbox, &place, &keys).await?;
+    Access::of(sandbox, host, place, server)
+}
+
+/// Connects to the server inside, which is started if it does not run.
+pub async fn connect(sandbox: &Sandbox, host: &Host) -> Result<PortStream, SshError> {
+    if let Some(Pinned { port, .. }) = Place::of(sandbox)?.pinned() {
+        match sandbox.ports().connect(port).await {
+            Err(SessionError::PortClosed { .. }) => {}
+            answer => return Ok(answer?),
+        }
+    }
+    let access = prepare(sandbox, host).await?;
+    Ok(sandbox.ports().connect(access.port).await?)
+}
+
+/// Takes a port of the host's loopback for a sandbox, and writes it down for [`prepare`] to tell.
+pub async fn listen(sandbox: &Sandbox) -> Result<TcpListener, SshError> {
+    let failed = |source| SshError::Port { source };
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(failed)?;
+    Place::of(sandbox)?.publish(listener.local_addr().map_err(failed)?.port())?;
+    Ok(listener)
+}
+
+/// Carries connections to the server inside, until this future is dropped. Whoever comes this way needs a key, as
+/// everybody does.
+pub async fn serve(sandbox: &Sandbox, host: &Host, listener: TcpListener) {
+    let mut carried = JoinSet::new();
+    loop {
+        while carried.try_join_next().is_some() {}
+        if carried.len() >= MOST_CARRIED {
+            carried.join_next().await;
+        }
+        let Ok((mut outside, _)) = listener.accept().await else {
+            // accept(2): the caller is gone, or a limit is reached; the listener itself stays good.
+            tokio::time::sleep(PAUSE).await;
+            continue;
+        };
+        let (sandbox, host) = (sandbox.clone(), host.clone());
+        carried.spawn(async move {
+            match connect(&sandbox, &host).await {
+                Ok(mut inside) => {
+                    let _ = copy_bidirectional(&mut outside, &mut inside).await; // either side may just hang up
+                }
+                Err(error) => tracing::warn!(error = crate::chain(&error), "a connection by ssh is not carried"),
+            }
+        });
+    }
+}

@@ -1,0 +1,108 @@
+//! What is kept of ssh on the host's side: a directory in the sandbox's room, which goes with it.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use fs_err::os::unix::fs::OpenOptionsExt;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::SshError;
+use crate::Sandbox;
+
+/// How long another command may be at the same sandbox's server.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often the lock is looked at that another command holds.
+const MOMENT: Duration = Duration::from_millis(10);
+
+/// The server of a sandbox, as it was when it was first started. The key is not asked for again: a server that has
+/// another one later is not the one that was started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Pinned {
+    /// What tells its directory inside from all others.
+    pub(super) identity: String,
+    /// Who comes in, by name.
+    pub(super) user: String,
+    /// Its public key.
+    pub(super) key: String,
+    /// Where it listens, inside.
+    pub(super) port: u16,
+}
+
+/// The directory of a sandbox's ssh on the host.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    pub(super) directory: PathBuf,
+}
+
+/// Held while a server is looked at and started.
+pub(super) struct Turn {
+    _lock: OwnedFd,
+}
+
+impl Place {
+    pub(super) fn of(sandbox: &Sandbox) -> Result<Place, SshError> {
+        let directory = sandbox.directory().join("ssh");
+        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory);
+        made.map_err(|source| SshError::File { doing: "make the directory", path: directory.clone(), source })?;
+        Ok(Place { directory })
+    }
+
+    /// Waits until no other command is at the same server.
+    pub(super) async fn turn(&self) -> Result<Turn, SshError> {
+        let path = self.directory.join("lock");
+        let failed = |source: Errno| SshError::File { doing: "lock", path: path.clone(), source: source.into() };
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let lock = open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Turn { _lock: lock }),
+                Err(Errno::WOULDBLOCK) if Instant::now() < deadline => tokio::time::sleep(MOMENT).await,
+                Err(error) => return Err(failed(error)),
+            }
+        }
+    }
+
+    /// The server as it was first started, if it was.
+    pub(super) fn pinned(&self) -> Option<Pinned> {
+        let text = fs_err::read_to_string(self.directory.join("server.json")).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+
+    pub(super) fn pin(&self, server: &Pinned) -> Result<(), SshError> {
+        let text = serde_json::to_string(server).expect("a server is made of text and numbers");
+        write(&self.directory.join("server.json"), &text)
+    }
+
+    /// The port of the host's loopback that leads to the server, if somebody keeps one.
+    pub(super) fn published(&self) -> Option<u16> {
+        fs_err::read_to_string(self.directory.join("port")).ok()?.trim().parse().ok()
+    }
+
+    pub(super) fn publish(&self, port: u16) -> Result<(), SshError> {
+        write(&self.directory.join("port"), &format!("{port}\n"))
+    }
+}
+
+/// Writes a file that only its owner reads, whole or not at all.
+pub(super) fn write(path: &Path, text: &str) -> Result<(), SshError> {
+    let name = path.file_name().expect("a file's name was joined").to_string_lossy();
+    let temporary = path.with_file_name(format!(".{name}.{}", std::process::id()));
+    let written = write_anew(&temporary, text).and_then(|()| fs_err::rename(&temporary, path));
+    written.map_err(|source| {
+        let _ = fs_err::remove_file(&temporary); // the first error tells more
+        SshError::File { doing: "write", path: path.to_path_buf(), source }
+    })
+}
+
+fn write_anew(path: &Path, text: &str) -> io::Result<()> {
+    use std::io::Write;
+    let mut options = fs_err::OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    options.open(path)?.write_all(text.as_bytes())
+}

@@ -1,0 +1,87 @@
+//! Starting a sandbox that stays: its policy agreed on, its room claimed, its guest up.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use ringfence_core::policy::Network;
+use ringfence_core::{Clause, Support};
+use sha2::{Digest, Sha256};
+
+use crate::backends::Means;
+use crate::engine::Core;
+use crate::instance::Instance;
+use crate::ready::Context;
+use crate::room::{Owner, Record, Room, Rooms};
+use crate::{Spec, StartError};
+
+/// The hash of everything that was asked for: two sandboxes that have the same are the same.
+pub(crate) fn hash(core: &Core, spec: &Spec) -> String {
+    let asked = (spec.policy.sha256(), &spec.container, &core.settings.host.directory);
+    let bytes = serde_json::to_vec(&asked).expect("names and settings are text");
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Starts a sandbox in a room, and writes down what it is.
+pub(crate) async fn start(
+    core: &Arc<Core>,
+    spec: &Spec,
+    room: &Room,
+    asked: String,
+) -> Result<(Box<dyn Instance>, Record), StartError> {
+    let context = settle(core, spec).await?;
+    let mut record = describe(core, spec, &context, room, asked);
+    let instance = match Core::means(&context.plan)? {
+        Means::Processes(backend) => core.start_guest(backend, context, room, spec.lease).await?,
+        Means::Containers(backend) => {
+            backend.sweep(&core.settings.host, &Rooms::of(&core.settings.host)?.directory()).await;
+            backend.start(&core.site(&context, &spec.container, &[]), room).await?
+        }
+    };
+    record.container = instance.container();
+    if let Some(container) = &record.container {
+        record.workspace_inside = container.workspace.clone();
+        record.network.clone_from(&container.network);
+    }
+    let written = room.write(&record);
+    if let Err(source) = written {
+        let _ = instance.stop().await; // the first error tells more
+        return Err(crate::RoomError::File { what: "write the record", name: room.name.clone(), source }.into());
+    }
+    Ok((instance, record))
+}
+
+/// Agrees on a plan, which may take a while: where our caller has a launcher process it may have other tasks, too.
+async fn settle(core: &Arc<Core>, spec: &Spec) -> Result<Context, StartError> {
+    if matches!(core.launcher, ringfence_linux::Launcher::Here) {
+        return Ok(core.settle(&spec.policy, &spec.container)?);
+    }
+    let (core, policy, container) = (Arc::clone(core), spec.policy.clone(), spec.container.clone());
+    let settled = tokio::task::spawn_blocking(move || core.settle(&policy, &container)).await;
+    Ok(settled.expect("agreeing on a plan does not panic")?)
+}
+
+fn describe(core: &Core, spec: &Spec, context: &Context, room: &Room, asked: String) -> Record {
+    let now = Timestamp::now();
+    let plan = &context.plan;
+    Record {
+        name: room.name.clone(),
+        backend: plan.backend,
+        chosen_because: context.because.clone(),
+        started: now.to_string(),
+        ends: spec.lease.and_then(|lease| now.checked_add(lease).ok()).map(|end| end.to_string()),
+        workspace: context.workspace.source.clone(),
+        workspace_inside: context.workspace.destination.clone(),
+        held: plan.held.iter().map(|(clause, support)| (*clause, support.to_string())).collect(),
+        network: match &plan.policy.network {
+            _ if matches!(plan.held.get(&Clause::Network), Some(Support::Absent { .. })) => "host".to_owned(),
+            Some(Network::Open) => "open".to_owned(),
+            Some(Network::Allow(_)) => "allow".to_owned(),
+            Some(Network::Closed) | None => "closed".to_owned(),
+        },
+        spec: asked,
+        limits: plan.policy.limits.clone(),
+        policy_sha256: plan.policy_sha256.clone(),
+        container: None,
+        owner: Owner { pid: std::process::id() as i32, is_monitor: core.settings.is_monitor },
+    }
+}

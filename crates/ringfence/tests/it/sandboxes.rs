@@ -1,0 +1,195 @@
+//! Sandboxes that stay, on every backend whose processes are ours.
+
+use std::time::{Duration, Instant};
+
+use ringfence::{AttachError, Backend, Engine, Exec, Existing, Policy, Sandbox, Spec, StartError};
+use ringfence_test_ledger::require;
+
+use crate::{engine, eventually, is_running, place, runtime};
+
+fn spec(backend: Backend) -> Spec {
+    Spec::new(Policy::default().backend(backend))
+}
+
+/// Does `used` in a sandbox of each backend.
+fn on_each(used: impl AsyncFn(&Engine, Sandbox)) {
+    let home = place();
+    let engine = engine(home.path());
+    for backend in [Backend::Native, Backend::Bwrap, Backend::Local] {
+        runtime().block_on(async {
+            let sandbox = engine.start(spec(backend)).await.unwrap_or_else(|error| panic!("{backend}: {error:?}"));
+            used(&engine, sandbox).await;
+        });
+    }
+    let left = fs_err::read_dir(home.path().join(".local/state/ringfence/sandboxes")).unwrap();
+    assert!(eventually(|| left_in(home.path()) == 0), "{:?}", left.flatten().collect::<Vec<_>>());
+}
+
+fn left_in(home: &std::path::Path) -> usize {
+    fs_err::read_dir(home.join(".local/state/ringfence/sandboxes")).unwrap().count()
+}
+
+#[test]
+fn a_sandbox_keeps_files_and_processes_between_commands() {
+    require!(user_namespaces, bwrap, binary);
+    on_each(async |_, sandbox| {
+        let first = sandbox.execute("echo kept > note; sleep 60 & echo $! > pid", None).await.unwrap();
+        assert!(first.ok, "{first:?}");
+        let second = sandbox.execute("cat note; kill -0 $(cat pid) && echo alive", None).await.unwrap();
+        assert_eq!(second.stdout, "kept\nalive\n", "{second:?}");
+        sandbox.stop().await.unwrap();
+    });
+}
+
+#[test]
+fn a_command_returns_its_output_its_exit_code_and_what_held() {
+    require!(user_namespaces, bwrap, binary);
+    on_each(async |_, sandbox| {
+        let result = sandbox.execute("echo out; echo err >&2; exit 3", None).await.unwrap();
+        assert_eq!((result.stdout.as_str(), result.stderr.as_str()), ("out\n", "err\n"));
+        assert_eq!((result.exit_code, result.ok, result.timed_out), (Some(3), false, false));
+        assert_eq!(result.meta.backend, sandbox.record().backend);
+        assert_eq!(result.meta.held, sandbox.record().held);
+        sandbox.stop().await.unwrap();
+    });
+}
+
+#[test]
+fn a_deadline_ends_a_command_with_its_daemons_and_leaves_the_sandbox() {
+    require!(user_namespaces, bwrap, binary);
+    on_each(async |_, sandbox| {
+        let marker = format!("71{}", std::process::id());
+        let line = format!("setsid sh -c 'sleep {marker}' & sleep 60");
+        let result = sandbox.execute(&line, Some(Duration::from_millis(500))).await.unwrap();
+        assert!(result.timed_out && !result.ok, "{result:?}");
+        assert!(eventually(|| !is_running(&marker)), "a daemon outlived its command");
+        assert!(sandbox.execute("true", None).await.unwrap().ok);
+        sandbox.stop().await.unwrap();
+    });
+}
+
+#[test]
+fn stuck_commands_hold_up_no_other() {
+    require!(user_namespaces, bwrap, binary);
+    on_each(async |_, sandbox| {
+        let stuck = [Exec::shell("sleep 60"), Exec::shell("yes")];
+        let mut running = Vec::new();
+        for exec in &stuck {
+            running.push(sandbox.exec(exec).await.unwrap()); // whose output nobody reads
+        }
+        let began = Instant::now();
+        let many = (0..20).map(|number| {
+            let sandbox = sandbox.clone();
+            tokio::spawn(async move { sandbox.execute(&format!("echo {number}"), None).await.unwrap().stdout })
+        });
+        for (number, task) in many.collect::<Vec<_>>().into_iter().enumerate() {
+            assert_eq!(task.await.unwrap(), format!("{number}\n"));
+        }
+        assert!(began.elapsed() < Duration::from_secs(20));
+        sandbox.stop().await.unwrap();
+    });
+}
+
+#[test]
+fn files_go_in_and_out() {
+    require!(user_namespaces, bwrap, binary);
+    on_each(async |_, sandbox| {
+        let bytes: Vec<u8> = (0..1_000_000_u32).map(|number| number as u8).collect();
+        let path = sandbox.record().workspace_inside.join("data");
+        let path = path.to_str().unwrap();
+        sandbox.files().write(path, bytes.clone()).await.unwrap();
+        assert_eq!(sandbox.execute("wc -c < data", None).await.unwrap().stdout.trim(), "1000000");
+        assert_eq!(sandbox.files().read(path, 1 << 21).await.unwrap(), bytes);
+        sandbox.stop().await.unwrap();
+    });
+}
+
+#[test]
+fn dropping_the_last_copy_ends_a_sandbox() {
+    require!(user_namespaces, bwrap, binary);
+    on_each(async |_, sandbox| {
+        let marker = format!("72{}", std::process::id());
+        let running = sandbox.exec(&Exec::shell(format!("sleep {marker}"))).await.unwrap();
+        assert!(eventually(|| is_running(&marker)));
+        let copy = sandbox.clone();
+        drop(sandbox);
+        assert!(copy.execute("true", None).await.unwrap().ok);
+        drop((copy, running.detach()));
+        assert!(eventually(|| !is_running(&marker)), "it is still there");
+    });
+}
+
+#[test]
+fn a_sandbox_is_found_by_name_and_used_again_when_it_is_the_same() {
+    require!(user_namespaces, binary);
+    let home = place();
+    let engine = engine(home.path());
+    runtime().block_on(async {
+        let named = spec(Backend::Native).name("one");
+        let sandbox = engine.start(named.clone()).await.unwrap();
+        let host = &engine.settings().host;
+        let attached = Sandbox::attach(host, "one").await.unwrap();
+        attached.execute("echo there > /tmp/mark", None).await.unwrap();
+        let again = engine.start(named.clone()).await.unwrap();
+        assert_eq!(again.execute("cat /tmp/mark", None).await.unwrap().stdout, "there\n");
+
+        let refused = engine.start(Spec { existing: Existing::Refuse, ..named.clone() }).await.unwrap_err();
+        assert!(matches!(refused, StartError::Room(_)), "{refused:?}");
+        let other = Spec { policy: named.policy.clone().set_env("A", "1"), ..named.clone() };
+        let different = engine.start(other).await.unwrap_err();
+        assert!(matches!(different, StartError::Different { .. }), "{different:?}");
+        assert!(different.hints()[0].contains("--replace"));
+
+        // It is this program's own: nobody else ends it.
+        let stopped = attached.stop().await.unwrap_err();
+        assert!(matches!(stopped, AttachError::Stop(_)), "{stopped:?}");
+        drop((again, sandbox));
+        assert!(eventually(|| left_in(home.path()) == 0));
+        assert!(Sandbox::attach(host, "one").await.is_err());
+    });
+}
+
+#[test]
+fn a_lease_ends_a_sandbox() {
+    require!(user_namespaces, binary);
+    let home = place();
+    let engine = engine(home.path());
+    runtime().block_on(async {
+        let leased = Spec { lease: Some(Duration::from_millis(700)), ..spec(Backend::Native) };
+        let sandbox = engine.start(leased).await.unwrap();
+        assert!(sandbox.execute("true", None).await.unwrap().ok);
+        tokio::time::timeout(Duration::from_secs(10), sandbox.ended()).await.expect("its lease ends it");
+        assert!(sandbox.execute("true", None).await.is_err());
+        assert_eq!(left_in(home.path()), 0);
+    });
+}
+
+#[test]
+fn commands_of_a_sandbox_are_behind_its_policy() {
+    require!(user_namespaces, binary);
+    let home = place();
+    fs_err::write(home.path().join("secret"), "not for others").unwrap();
+    let engine = engine(home.path());
+    runtime().block_on(async {
+        let line = format!("cat {}", home.path().join("secret").display());
+        let free = engine.start(spec(Backend::Local)).await.unwrap();
+        assert_eq!(free.execute(&line, None).await.unwrap().stdout, "not for others");
+        let fenced = engine.start(spec(Backend::Native)).await.unwrap();
+        let denied = fenced.execute(&line, None).await.unwrap();
+        assert!(!denied.ok && denied.stderr.contains("No such file"), "{denied:?}");
+        free.stop().await.unwrap();
+        fenced.stop().await.unwrap();
+    });
+}
+
+#[test]
+fn the_futures_of_a_sandbox_can_go_to_another_thread() {
+    fn check<T: Send>(_: T) {}
+    fn every(engine: &Engine, sandbox: &Sandbox) {
+        check(engine.start(spec(Backend::Local)));
+        check(sandbox.execute("", None));
+        check(sandbox.ended());
+        check(sandbox.clone().stop());
+    }
+    let _ = every; // it is enough that it compiles
+}
