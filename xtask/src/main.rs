@@ -1,4 +1,4 @@
-//! The chores of ringfence: `cargo xtask check`, `test`, `dist`, `bench` and `docs`.
+//! The chores of ringfence: `cargo xtask check`, `test`, `dist`, `bench`, `docs` and `seccomp-profile`.
 //!
 //! Pure cargo on a fresh machine: CI calls nothing else.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line speaks to its user")]
@@ -9,6 +9,7 @@ mod check;
 mod dist;
 mod docs;
 mod elf;
+mod seccomp_profile;
 mod table;
 mod test;
 mod workspace;
@@ -53,6 +54,12 @@ const CHORES: &[Chore] = &[
         usage: "docs [--check]",
         about: "writes the generated documents, or checks that they are up to date",
         run: docs::run,
+    },
+    Chore {
+        name: "seccomp-profile",
+        usage: "seccomp-profile",
+        about: "writes .devcontainer/seccomp.json from the table of our own filter",
+        run: seccomp_profile::run,
     },
 ];
 

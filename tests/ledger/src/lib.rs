@@ -16,6 +16,7 @@
 //! test instead. Each need in [`needs`] is found by doing the thing, never by looking for a file.
 
 mod cgroup;
+pub mod engine;
 mod entry;
 pub mod needs;
 mod subject;
@@ -26,7 +27,7 @@ use std::path::Path;
 use std::sync::Mutex;
 
 pub use entry::{Skip, read};
-pub use subject::{User, binary};
+pub use subject::{User, binary, e2b_python};
 
 /// Names the environment variable that holds the path of the ledger.
 pub const LEDGER_VARIABLE: &str = "RINGFENCE_TEST_LEDGER";
@@ -36,6 +37,8 @@ pub const REQUIRE_VARIABLE: &str = "RINGFENCE_TEST_REQUIRE";
 pub const USER_VARIABLE: &str = "RINGFENCE_TEST_USER";
 /// Names the environment variable that holds the path of the `ringfence` binary under test.
 pub const BINARY_VARIABLE: &str = "RINGFENCE_TEST_BINARY";
+/// Names the environment variable that holds the path of a Python interpreter with the `e2b` package.
+pub const E2B_PYTHON_VARIABLE: &str = "RINGFENCE_TEST_E2B_PYTHON";
 
 /// Returns from the calling test, on the record, unless the machine meets every named need.
 #[macro_export]

@@ -4,7 +4,8 @@ use std::process::{Command, Stdio};
 
 use landlock::{ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr};
 
-use crate::subject::{User, binary as binary_under_test};
+use crate::engine::{DEV_IMAGE, DOCKER_VARIABLE, Engine, PODMAN_VARIABLE, ROOTLESS_PODMAN_VARIABLE, TINY_IMAGE};
+use crate::subject::{User, binary as binary_under_test, e2b_python as e2b_interpreter};
 
 /// Needs the tests to run as root.
 pub fn root() -> Result<(), String> {
@@ -86,6 +87,48 @@ pub fn cargo() -> Result<(), String> {
     succeeds(command("cargo", &["--version"]))
 }
 
+/// Needs Docker, with the tiny image.
+pub fn docker() -> Result<(), String> {
+    Engine::named_by(DOCKER_VARIABLE)?.run(TINY_IMAGE, &["true"])
+}
+
+/// Needs Podman as root runs it, with the tiny image.
+pub fn podman() -> Result<(), String> {
+    Engine::named_by(PODMAN_VARIABLE)?.run(TINY_IMAGE, &["true"])
+}
+
+/// Needs Podman as the ordinary user of the tests runs it, with the tiny image.
+pub fn rootless_podman() -> Result<(), String> {
+    Engine::named_by(ROOTLESS_PODMAN_VARIABLE)?.run(TINY_IMAGE, &["true"])
+}
+
+/// Needs the image of a development container, on every engine that the tests were given.
+pub fn test_image_dev() -> Result<(), String> {
+    in_the_dev_image("test $(id -un):$(id -u):$PWD = dev:1000:/home/dev/workspace && git --version && python3 -c pass")
+}
+
+/// Needs an SSH server in the image of a development container, on every engine that the tests were given.
+pub fn test_image_sshd() -> Result<(), String> {
+    in_the_dev_image("ssh-keygen -q -N '' -f /tmp/key && /usr/sbin/sshd -t -f /dev/null -h /tmp/key")
+}
+
+/// Needs the SSH client.
+pub fn openssh_client() -> Result<(), String> {
+    succeeds(command("ssh", &["-V"]))
+}
+
+/// Needs rsync.
+pub fn rsync() -> Result<(), String> {
+    succeeds(command("rsync", &["--version"]))
+}
+
+/// Needs a Python interpreter with the `e2b` package.
+pub fn e2b_python() -> Result<(), String> {
+    let mut command = Command::new(e2b_interpreter()?);
+    command.args(["-c", "import e2b"]);
+    succeeds(command)
+}
+
 const NEW_NAMESPACES: &[&str] = &["--user", "--map-root-user", "--mount", "--pid", "--net", "--fork", "true"];
 
 /// Leaves this thread without any access to files.
@@ -96,6 +139,14 @@ fn restrict_this_thread() -> Result<(), landlock::RulesetError> {
         .create()?
         .restrict_self()
         .map(drop)
+}
+
+fn in_the_dev_image(script: &str) -> Result<(), String> {
+    let engines = Engine::given();
+    if engines.is_empty() {
+        return Err("the tests were given no container engine; use `cargo xtask test`, as root".to_owned());
+    }
+    engines.iter().try_for_each(|engine| engine.run(DEV_IMAGE, &["zsh", "-c", script]))
 }
 
 fn command(program: &str, arguments: &[&str]) -> Command {

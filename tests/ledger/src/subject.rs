@@ -1,10 +1,10 @@
-//! What is tested, and as whom: the `ringfence` binary, and the ordinary user that runs it.
+//! What is tested, as whom and by what: the `ringfence` binary, the ordinary user that runs it, the SDK that drives it.
 
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::{BINARY_VARIABLE, USER_VARIABLE};
+use crate::{BINARY_VARIABLE, E2B_PYTHON_VARIABLE, USER_VARIABLE};
 
 /// Names the `ringfence` binary under test: the one that `cargo xtask test` built, or else cargo's own.
 pub fn binary() -> PathBuf {
@@ -15,6 +15,12 @@ pub fn binary() -> PathBuf {
 fn beside_this_test() -> PathBuf {
     let own = std::env::current_exe().expect("a test knows its own program");
     own.ancestors().nth(2).expect("cargo puts tests in deps/").join("ringfence")
+}
+
+/// Names the Python interpreter that `cargo xtask test` gave the `e2b` package.
+pub fn e2b_python() -> Result<PathBuf, String> {
+    let interpreter = std::env::var_os(E2B_PYTHON_VARIABLE).map(PathBuf::from);
+    interpreter.ok_or_else(|| format!("{E2B_PYTHON_VARIABLE} names no interpreter; use `cargo xtask test`"))
 }
 
 /// A user without privileges.
@@ -33,15 +39,19 @@ pub struct User {
 impl User {
     /// Finds the ordinary user of the tests: whoever runs them, or the one made for them when that is root.
     pub fn for_tests() -> Result<Self, String> {
-        let users = fs_err::read_to_string("/etc/passwd").map_err(|error| error.to_string())?;
         let own = rustix::process::geteuid();
         if !own.is_root() {
             let is_own = |user: &Self| user.uid == own.as_raw();
-            return Self::find(&users, is_own).ok_or_else(|| format!("the user id {} has no name", own.as_raw()));
+            return Self::find(&passwd()?, is_own).ok_or_else(|| format!("the user id {} has no name", own.as_raw()));
         }
         let name = std::env::var(USER_VARIABLE)
             .map_err(|_| format!("the tests run as root and {USER_VARIABLE} names no user; use `cargo xtask test`"))?;
-        Self::find(&users, |user| user.name == name).ok_or_else(|| format!("there is no user `{name}`"))
+        Self::named(&name)
+    }
+
+    /// Finds a user by the login name.
+    pub fn named(name: &str) -> Result<Self, String> {
+        Self::find(&passwd()?, |user| user.name == name).ok_or_else(|| format!("there is no user `{name}`"))
     }
 
     /// Prepares a command that this user runs at home, with an environment of the user's own.
@@ -65,6 +75,10 @@ impl User {
         let [name, _password, uid, gid, _comment, home, _shell] = fields[..] else { return None };
         Some(Self { name: name.to_owned(), uid: uid.parse().ok()?, gid: gid.parse().ok()?, home: home.into() })
     }
+}
+
+fn passwd() -> Result<String, String> {
+    fs_err::read_to_string("/etc/passwd").map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ text { fill: #f0f6fc } .tick { fill: #9198a1 } .peer { fill: #656c76 } .ours { f
 /// Draws one group of bars per command: the bar is the median, the line to its right reaches the 95th percentile.
 pub(super) fn draw(comparisons: &[Comparison]) -> String {
     let groups: Vec<(&str, Vec<Bar>)> =
-        comparisons.iter().map(|comparison| (comparison.command.as_str(), bars(comparison))).collect();
+        comparisons.iter().map(|comparison| (comparison.title.as_str(), bars(comparison))).collect();
     let scale = Scale::around(groups.iter().flat_map(|(_, bars)| bars));
     let rows: usize = groups.iter().map(|(_, bars)| bars.len()).sum();
     let height = groups.len() as f64 * (HEAD + FOOT) + rows as f64 * ROW;
@@ -136,7 +136,7 @@ mod tests {
             (name, Ok(samples))
         };
         let results = times.iter().map(result).collect();
-        Comparison { command: "sh -c 'a < b && c'".to_owned(), equal_view: String::new(), results }
+        Comparison { title: "sh -c 'a < b && c'".to_owned(), yardstick: "a", note: None, results }
     }
 
     #[test]

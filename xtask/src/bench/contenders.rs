@@ -3,16 +3,19 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::driver::Driver;
 use crate::workspace::{find_program, output_of};
 
 pub(super) const PLAIN: &str = "plain spawn";
 pub(super) const NATIVE: &str = "ringfence, native";
 pub(super) const LIBRARY: &str = "ringfence, library cold";
 pub(super) const EQUAL_BWRAP: &str = "bwrap, equal view";
+pub(super) const AS_USUAL: &str = "bwrap, as usual";
 
 /// How many runs of the library one process times: its rounds are bundled, because starting it is not to be measured.
 const BLOCK: usize = 10;
@@ -21,7 +24,9 @@ const BLOCK: usize = 10;
 pub(super) struct Programs {
     pub(super) ringfence: PathBuf,
     /// Takes a number of runs and a command, and prints the nanoseconds of each run on a line of its own.
-    pub(super) library: Option<PathBuf>,
+    pub(super) library: PathBuf,
+    /// Keeps a sandbox, and answers each line with the nanoseconds of what it says.
+    pub(super) session: PathBuf,
 }
 
 /// One way to run the command, or the reason why there is none here.
@@ -33,7 +38,16 @@ pub(super) struct Contender {
 /// How a run starts.
 pub(super) enum Start {
     Spawn(Vec<OsString>),
-    Library { program: PathBuf, command: Vec<OsString> },
+    Library {
+        program: PathBuf,
+        command: Vec<OsString>,
+    },
+    /// A line that a driver answers with the times of so many runs.
+    Asked {
+        driver: Rc<Driver>,
+        line: String,
+        runs: usize,
+    },
 }
 
 impl Start {
@@ -42,6 +56,7 @@ impl Start {
         let mut command = match self {
             Self::Spawn(words) => command_of(words),
             Self::Library { program, command } => library_command(program, 1, command),
+            Self::Asked { driver, line, .. } => return driver.ask(line).map(drop).map_err(|error| error.to_string()),
         };
         output_of(&mut command).map(drop).map_err(|error| error.to_string())
     }
@@ -51,10 +66,11 @@ impl Start {
         match self {
             Self::Spawn(_) => 1,
             Self::Library { .. } => BLOCK,
+            Self::Asked { runs, .. } => *runs,
         }
     }
 
-    /// Runs once, or the library a block of times, and says how long each run took.
+    /// Runs once, or where one process does them all a block of times, and says how long each run took.
     pub(super) fn time(&self) -> Result<Vec<Duration>> {
         match self {
             Self::Spawn(words) => {
@@ -71,6 +87,7 @@ impl Start {
                 let time = |line: &str| Ok(Duration::from_nanos(line.trim().parse().context("not a figure")?));
                 figures.lines().map(time).collect()
             }
+            Self::Asked { driver, line, .. } => driver.ask(line),
         }
     }
 }
@@ -92,12 +109,8 @@ pub(super) fn line_up(programs: &Programs, directory: &Path, command: &[&str]) -
     let words: Vec<OsString> = command.iter().map(OsString::from).collect();
     let spawn = |prefix: Vec<OsString>| Start::Spawn(prefix.into_iter().chain(words.clone()).collect());
     let ringfence = |flags: &str| spawn(with_flags(&programs.ringfence, flags));
-    let installed = |program: &str, flags: &str| match find_program(program) {
-        Some(path) => Ok(spawn(with_flags(&path, flags))),
-        None => Err(format!("{program} is not installed")),
-    };
-    let library =
-        programs.library.clone().ok_or_else(|| "crates/ringfence/examples/bench_cold.rs is not there".to_owned());
+    let installed = |program: &str, flags: &str| installed(program, flags, &words);
+    let library = Start::Library { program: programs.library.clone(), command: words.clone() };
     let native = match chosen_backend(&programs.ringfence, &words) {
         Ok(chosen) if chosen == "native" => Ok(()),
         Ok(chosen) => Err(format!("the default backend here is {chosen}")),
@@ -112,15 +125,9 @@ pub(super) fn line_up(programs: &Programs, directory: &Path, command: &[&str]) -
         Contender { name: PLAIN, start: Ok(spawn(Vec::new())) },
         Contender { name: NATIVE, start: native.map(|()| ringfence("run --")) },
         Contender { name: "ringfence, bwrap", start: Ok(ringfence("run --backend bwrap --")) },
-        Contender { name: LIBRARY, start: library.map(|program| Start::Library { program, command: words.clone() }) },
+        Contender { name: LIBRARY, start: Ok(library) },
         Contender { name: EQUAL_BWRAP, start: Ok(equal_bwrap) },
-        Contender {
-            name: "bwrap, as usual",
-            start: installed(
-                "bwrap",
-                "--unshare-all --die-with-parent --ro-bind / / --proc /proc --dev /dev --tmpfs /tmp",
-            ),
-        },
+        Contender { name: AS_USUAL, start: bwrap_as_usual(&words) },
         Contender {
             name: "unshare",
             start: installed(
@@ -131,6 +138,16 @@ pub(super) fn line_up(programs: &Programs, directory: &Path, command: &[&str]) -
         Contender { name: "firejail", start: installed("firejail", "--quiet --noprofile --net=none --") },
     ];
     (contenders, source)
+}
+
+/// bwrap with the flags that most of its callers give it.
+pub(super) fn bwrap_as_usual(words: &[OsString]) -> Result<Start, String> {
+    installed("bwrap", "--unshare-all --die-with-parent --ro-bind / / --proc /proc --dev /dev --tmpfs /tmp", words)
+}
+
+fn installed(program: &str, flags: &str, words: &[OsString]) -> Result<Start, String> {
+    let path = find_program(program).ok_or_else(|| format!("{program} is not installed"))?;
+    Ok(Start::Spawn([with_flags(&path, flags).as_slice(), words].concat()))
 }
 
 fn with_flags(program: &Path, flags: &str) -> Vec<OsString> {

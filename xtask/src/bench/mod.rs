@@ -2,17 +2,22 @@
 
 mod chart;
 mod contenders;
+mod driver;
+mod engines;
 mod output;
+mod rates;
 mod report;
 mod samples;
+mod stays;
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use self::contenders::{Contender, Programs};
+use self::contenders::{AS_USUAL, Contender, EQUAL_BWRAP, Programs};
 use self::report::{Comparison, Report};
 use self::samples::Samples;
+use self::stays::{COMMAND, DOCKER_EXEC, Stays};
 use crate::arguments::Arguments;
 use crate::dist;
 use crate::workspace::{Workspace, run as run_command, spell_words};
@@ -20,6 +25,8 @@ use crate::workspace::{Workspace, run as run_command, spell_words};
 const RUNS: usize = 200;
 const QUICK_RUNS: usize = 20;
 const WARM_UP_ROUNDS: usize = 3;
+/// How many starts of sandboxes that stay are made for as many runs as there are: a container's takes a second.
+const RUNS_PER_START: usize = 10;
 
 /// What every contender runs.
 const COMMANDS: &[&[&str]] = &[&["/bin/true"], &["sh", "-c", "echo hi"]];
@@ -29,16 +36,30 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
     let runs = arguments.number("--runs")?.unwrap_or(default);
     arguments.end(&["--runs", "--quick"])?;
 
-    let programs = Programs { ringfence: dist::build(workspace)?, library: build_library_program(workspace)? };
+    let programs = Programs {
+        ringfence: dist::build(workspace)?,
+        library: build_example(workspace, "bench_cold")?,
+        session: build_example(workspace, "bench_session")?,
+    };
     // Every contender's view has the same small, writable working directory.
-    let directory = tempfile::tempdir()?;
+    let directory = tempfile::tempdir_in("/var/tmp")?;
     std::env::set_current_dir(directory.path()).context("cannot enter the working directory of the runs")?;
 
-    let comparisons = COMMANDS.iter().map(|command| compare(&programs, directory.path(), command, runs));
-    let comparisons = comparisons.collect::<Result<Vec<_>>>()?;
+    let cold = COMMANDS.iter().map(|command| compare_cold(&programs, directory.path(), command, runs));
+    let mut comparisons = cold.collect::<Result<Vec<_>>>()?;
     println!("measuring 1 GiB of output");
     let output = output::measure(&programs.ringfence).map_err(|error| format!("{error:#}"));
-    let report = Report { runs, comparisons, output };
+    println!("starting sandboxes that stay");
+    let stays = Stays::start(&programs.session);
+    comparisons.push(compare(format!("{COMMAND}, all is up"), DOCKER_EXEC, None, stays.warm(), runs)?);
+    let starts = runs.div_ceil(RUNS_PER_START);
+    comparisons.push(compare(format!("{COMMAND}, from nothing"), AS_USUAL, None, stays.up(), starts)?);
+    println!("measuring 1 GiB in and out");
+    let copies = rates::copies(&stays, directory.path())?;
+    println!("measuring commands at once");
+    let commands = rates::commands(&stays);
+    drop(stays);
+    let report = Report { runs, comparisons, output, copies, commands };
     std::env::set_current_dir(&workspace.root).context("cannot leave the working directory of the runs")?;
 
     print!("\n{}", report.as_text());
@@ -50,26 +71,34 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
     Ok(())
 }
 
-/// Builds the program that times the library from inside a process that links it.
-fn build_library_program(workspace: &Workspace) -> Result<Option<PathBuf>> {
-    if !workspace.root.join("crates/ringfence/examples/bench_cold.rs").exists() {
-        return Ok(None);
-    }
+/// Builds a program that times the library from inside a process that links it.
+fn build_example(workspace: &Workspace, name: &str) -> Result<PathBuf> {
     let host = dist::host_triple()?;
-    run_command(&mut dist::static_release(workspace, &host, &["-p", "ringfence", "--example", "bench_cold"]))?;
-    Ok(Some(workspace.target.join(host).join("release/examples/bench_cold")))
+    run_command(&mut dist::static_release(workspace, &host, &["-p", "ringfence", "--example", name]))?;
+    Ok(workspace.target.join(host).join("release/examples").join(name))
 }
 
-/// Runs a command through every contender in turn, round after round, so that a slow moment of the machine hits all.
-fn compare(programs: &Programs, directory: &Path, command: &[&str], runs: usize) -> Result<Comparison> {
+/// Compares the ways to run a command where nothing of its sandbox exists before.
+fn compare_cold(programs: &Programs, directory: &Path, command: &[&str], runs: usize) -> Result<Comparison> {
     let (contenders, equal_view) = contenders::line_up(programs, directory, command);
+    let note = format!("{EQUAL_BWRAP}: {equal_view}");
+    compare(spell_words(command), EQUAL_BWRAP, Some(note), contenders, runs)
+}
+
+/// Has every contender run in turn, round after round, so that a slow moment of the machine hits all.
+fn compare(
+    title: String,
+    yardstick: &'static str,
+    note: Option<String>,
+    contenders: Vec<Contender>,
+    runs: usize,
+) -> Result<Comparison> {
     let try_out = |contender: Contender| {
         let start = contender.start.and_then(|start| start.try_out().map(|()| start));
         (contender.name, start.map(|start| (start, Samples::default())))
     };
     let mut results: Vec<_> = contenders.into_iter().map(try_out).collect();
-    let command = spell_words(command);
-    println!("measuring `{command}` {runs} times");
+    println!("measuring `{title}` {runs} times");
     for round in 0..WARM_UP_ROUNDS + runs {
         // Each round begins with another contender: what runs after a heavy one pays for its clean-up.
         results.rotate_left(1);
@@ -88,5 +117,5 @@ fn compare(programs: &Programs, directory: &Path, command: &[&str], runs: usize)
     let turns = (WARM_UP_ROUNDS + runs) % results.len();
     results.rotate_right(turns);
     let results = results.into_iter().map(|(name, result)| (name, result.map(|(_, samples)| samples))).collect();
-    Ok(Comparison { command, equal_view, results })
+    Ok(Comparison { title, yardstick, note, results })
 }

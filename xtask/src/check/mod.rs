@@ -10,6 +10,7 @@ use anyhow::{Result, bail};
 
 use crate::arguments::Arguments;
 use crate::docs;
+use crate::seccomp_profile;
 use crate::workspace::{Workspace, find_program, run as run_command};
 
 /// What a check found wrong, one sentence each.
@@ -28,6 +29,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: Arguments) -> Result<()> {
         ("lints", lints),
         ("documentation builds", documentation),
         ("generated documents are up to date", docs::check),
+        ("the dev container's seccomp profile is up to date", seccomp_profile::check),
     ];
     match find_program("cargo-deny") {
         Some(_) => checks.push(("licences and bans", licences)),

@@ -1,6 +1,11 @@
 //! `cargo xtask test`: every test, on a machine prepared for it, with an honest count at the end.
 
+mod cgroups;
+mod enclosure;
+mod engines;
+mod images;
 mod packages;
+mod python;
 mod tally;
 mod user;
 
@@ -9,10 +14,13 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail, ensure};
-use ringfence_test_ledger::{BINARY_VARIABLE, LEDGER_VARIABLE, Skip, USER_VARIABLE};
+use ringfence_test_ledger::{BINARY_VARIABLE, E2B_PYTHON_VARIABLE, LEDGER_VARIABLE, Skip, USER_VARIABLE, User};
 
+use self::engines::{Engines, Ground};
 use self::tally::Tally;
 use self::user::TestUser;
 use crate::arguments::Arguments;
@@ -24,8 +32,15 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
     let filters = arguments.rest(&["--no-install"])?;
     packages::provide(install)?;
 
-    run_command(&mut workspace.cargo(["build", "-p", "ringfence-cli"]))?;
+    // The terminal sends it to cargo and the tests, too: these end, and what was started for them is cleaned up.
+    let interrupted = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&interrupted))?;
+
     let user = if rustix::process::geteuid().is_root() { TestUser::make()? } else { None };
+    let ground = Ground::prepare()?;
+    let prepared = prepare(workspace, install, ground.as_ref(), user.as_ref());
+    ensure!(!interrupted.load(Ordering::Relaxed), "interrupted");
+    let Prepared { engines, python } = prepared?;
     let binary = Binary::reachable(workspace.target.join("debug/ringfence"), user.as_ref())?;
     let ledger = workspace.target.join("skipped-tests.jsonl");
     match fs_err::remove_file(&ledger) {
@@ -41,10 +56,40 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
     if let Some(user) = &user {
         command.env(USER_VARIABLE, user.name());
     }
+    if let Some(python) = &python {
+        command.env(E2B_PYTHON_VARIABLE, python);
+    }
+    command.envs(engines.iter().flat_map(Engines::variables));
+    if let Some(ground) = &ground {
+        command = ground.on_the_network(&command);
+    }
     let (tally, success) = stream(&mut command)?;
-    drop((binary, user)); // now, so that the count is the last thing said
+    drop((engines, ground, binary, user)); // now, so that the count is the last thing said
+    ensure!(!interrupted.load(Ordering::Relaxed), "interrupted");
     let skips = ringfence_test_ledger::read(&ledger)?;
     conclude(workspace, &tally, &skips, success)
+}
+
+struct Prepared {
+    engines: Option<Engines>,
+    /// The interpreter with the SDK that drives a guest.
+    python: Option<PathBuf>,
+}
+
+/// Builds the tests, and at the same time starts and installs what they use.
+fn prepare(workspace: &Workspace, install: bool, ground: Option<&Ground>, user: Option<&TestUser>) -> Result<Prepared> {
+    let user = user.map(|user| User::named(user.name())).transpose().map_err(anyhow::Error::msg)?;
+    let images = workspace.target.join("test-images");
+    std::thread::scope(|scope| {
+        let engines = scope.spawn(|| ground.map(|ground| ground.start_engines(user.as_ref(), &images)).transpose());
+        let python = scope.spawn(|| python::provide(&workspace.target, install));
+        let built = run_command(&mut workspace.cargo(["build", "-p", "ringfence-cli"]))
+            .and_then(|()| run_command(&mut workspace.cargo(["test", "--workspace", "--no-run"])));
+        let engines = engines.join().expect("starting an engine does not panic");
+        let python = python.join().expect("installing a package does not panic");
+        built?;
+        Ok(Prepared { engines: engines?, python })
+    })
 }
 
 /// Shows what cargo prints as it comes, and adds up the results of all test binaries.

@@ -4,26 +4,76 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::workspace::{find_program, run as run_command};
+use self::Evidence::{Program, PythonModule};
+use crate::workspace::{find_program, output_of, run as run_command};
+
+/// What shows that a package is there.
+enum Evidence {
+    Program(&'static str),
+    PythonModule(&'static str),
+}
+
+impl Evidence {
+    fn is_there(&self) -> bool {
+        match self {
+            Program(name) => find_program(name).is_some(),
+            PythonModule(name) => output_of(Command::new("python3").args(["-c", &format!("import {name}")])).is_ok(),
+        }
+    }
+}
 
 struct Package {
     name: &'static str,
-    /// The program that shows that the package is there.
-    program: &'static str,
+    shown_by: Evidence,
     purpose: &'static str,
 }
 
 const PACKAGES: &[Package] = &[
-    Package { name: "bubblewrap", program: "bwrap", purpose: "the bwrap backend, and the peer to compare with" },
-    Package { name: "util-linux", program: "unshare", purpose: "finding out whether user namespaces are allowed" },
-    Package { name: "passwd", program: "useradd", purpose: "making an ordinary user for the tests" },
-    Package { name: "git", program: "git", purpose: "repositories and worktrees as workspaces" },
-    Package { name: "python3", program: "python3", purpose: "system calls and scripts from inside a sandbox" },
+    Package {
+        name: "bubblewrap",
+        shown_by: Program("bwrap"),
+        purpose: "the bwrap backend, and the peer to compare with",
+    },
+    Package {
+        name: "util-linux",
+        shown_by: Program("unshare"),
+        purpose: "finding out whether user namespaces are allowed",
+    },
+    Package { name: "passwd", shown_by: Program("useradd"), purpose: "making an ordinary user for the tests" },
+    Package { name: "docker.io", shown_by: Program("dockerd"), purpose: "the docker backend" },
+    Package { name: "podman", shown_by: Program("podman"), purpose: "the podman backend" },
+    Package { name: "runc", shown_by: Program("runc"), purpose: "podman's runtime where cgroups are of version 1" },
+    Package { name: "netavark", shown_by: Program("/usr/lib/podman/netavark"), purpose: "podman's networks" },
+    Package {
+        name: "aardvark-dns",
+        shown_by: Program("/usr/lib/podman/aardvark-dns"),
+        purpose: "names on podman's networks",
+    },
+    Package { name: "uidmap", shown_by: Program("newuidmap"), purpose: "podman for an ordinary user" },
+    Package {
+        name: "slirp4netns",
+        shown_by: Program("slirp4netns"),
+        purpose: "the network of podman for an ordinary user",
+    },
+    Package { name: "iptables", shown_by: Program("iptables"), purpose: "the networks of docker and podman" },
+    Package { name: "iproute2", shown_by: Program("ip"), purpose: "a network namespace for docker and podman" },
+    Package { name: "catatonit", shown_by: Program("catatonit"), purpose: "reaping what docker and podman leave" },
+    Package { name: "busybox-static", shown_by: Program("busybox"), purpose: "a tiny image" },
+    Package { name: "mmdebstrap", shown_by: Program("mmdebstrap"), purpose: "an image for development" },
+    Package { name: "openssh-client", shown_by: Program("ssh"), purpose: "SSH into a sandbox" },
+    Package { name: "rsync", shown_by: Program("rsync"), purpose: "rsync into a sandbox" },
+    Package { name: "git", shown_by: Program("git"), purpose: "repositories and worktrees as workspaces" },
+    Package {
+        name: "python3",
+        shown_by: Program("python3"),
+        purpose: "system calls and scripts from inside a sandbox",
+    },
+    Package { name: "python3-venv", shown_by: PythonModule("ensurepip"), purpose: "the SDK that drives a guest" },
 ];
 
 /// Installs what is missing when that is asked for and possible; otherwise says which tests will skip.
 pub(super) fn provide(install: bool) -> Result<()> {
-    let missing: Vec<&Package> = PACKAGES.iter().filter(|package| find_program(package.program).is_none()).collect();
+    let missing: Vec<&Package> = PACKAGES.iter().filter(|package| !package.shown_by.is_there()).collect();
     if missing.is_empty() {
         return Ok(());
     }

@@ -1,0 +1,151 @@
+//! How much passes in a time: bytes into and out of a sandbox, and commands, many at once.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+
+use super::stays::{COMMAND, Copying, Many, Places, Stays, Way};
+
+/// The length of the file that is copied.
+pub(super) const BYTES: u64 = 1 << 30;
+/// How many commands run at once.
+pub(super) const AT_ONCE: [usize; 3] = [1, 8, 64];
+/// How often each is measured; the median is kept.
+const ROUNDS: usize = 3;
+/// How many commands one measurement takes, where they are fast and where each is a program of its own.
+const ASKED: usize = 640;
+const SPAWNED: usize = 64;
+
+/// What was measured of one contender, or why nothing was: one rate for each column.
+pub(super) type Rates<const COLUMNS: usize> = Vec<(&'static str, Result<[f64; COLUMNS], String>)>;
+
+/// Copies a file in and out by all ways in turn; in megabytes a second.
+pub(super) fn copies(stays: &Stays, directory: &Path) -> Result<Rates<2>> {
+    let places = Places { original: directory.join("original"), returned: directory.join("returned") };
+    let piece: Vec<u8> = (0..1 << 20).map(|index: u32| (index.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let mut file = fs_err::File::create(&places.original)?;
+    for _ in 0..BYTES / piece.len() as u64 {
+        std::io::Write::write_all(&mut file, &piece)?;
+    }
+    let rates = in_turn(stays.copying(&places), |copying| {
+        let rate = |time: Duration| BYTES as f64 / 1e6 / time.as_secs_f64();
+        let (inwards, outwards) = match copying {
+            Copying::Asked(driver) => {
+                let Places { original, returned } = &places;
+                let inwards = driver.ask(&format!("in {} copy", original.display()))?;
+                (sum(&inwards), sum(&driver.ask(&format!("out copy {}", returned.display()))?))
+            }
+            Copying::Spawned { inwards, outwards } => (timed(inwards)?, timed(outwards)?),
+        };
+        let length = fs_err::metadata(&places.returned)?.len();
+        ensure!(length == BYTES, "a file of {BYTES} bytes came back with {length}");
+        fs_err::remove_file(&places.returned)?;
+        Ok([rate(inwards), rate(outwards)])
+    });
+    Ok(rates)
+}
+
+/// Runs many commands by all ways in turn; in commands a second.
+pub(super) fn commands(stays: &Stays) -> Rates<3> {
+    in_turn(stays.many(), |many| {
+        let mut rates = [0.0; AT_ONCE.len()];
+        for (rate, at_once) in rates.iter_mut().zip(AT_ONCE) {
+            let (all, time) = match many {
+                Many::Asked(driver) => (ASKED, sum(&driver.ask(&format!("many {ASKED} {at_once} {COMMAND}"))?)),
+                Many::Spawned(words) => (SPAWNED, spawn_many(words, SPAWNED, at_once)?),
+            };
+            *rate = all as f64 / time.as_secs_f64();
+        }
+        Ok(rates)
+    })
+}
+
+fn sum(times: &[Duration]) -> Duration {
+    times.iter().sum()
+}
+
+/// Measures every way once a round, so that a slow moment of the machine hits all, and keeps the medians.
+fn in_turn<T, const COLUMNS: usize>(
+    ways: Vec<Way<T>>,
+    mut measure: impl FnMut(&T) -> Result<[f64; COLUMNS]>,
+) -> Rates<COLUMNS> {
+    let mut rounds: Vec<Way<Vec<[f64; COLUMNS]>>> =
+        ways.iter().map(|(name, way)| (*name, way.as_ref().map(|_| Vec::new()).map_err(Clone::clone))).collect();
+    for _ in 0..ROUNDS {
+        for ((_, way), (_, measured)) in ways.iter().zip(&mut rounds) {
+            let (Ok(way), Ok(rates)) = (way, &mut *measured) else { continue };
+            match measure(way) {
+                Ok(rate) => rates.push(rate),
+                Err(error) => *measured = Err(format!("{error:#}")),
+            }
+        }
+    }
+    rounds.into_iter().map(|(name, measured)| (name, measured.map(|rates| medians(&rates)))).collect()
+}
+
+fn medians<const COLUMNS: usize>(rounds: &[[f64; COLUMNS]]) -> [f64; COLUMNS] {
+    std::array::from_fn(|column| {
+        let mut rates: Vec<f64> = rounds.iter().map(|round| round[column]).collect();
+        rates.sort_unstable_by(f64::total_cmp);
+        rates[rates.len() / 2]
+    })
+}
+
+fn timed(words: &[OsString]) -> Result<Duration> {
+    let start = Instant::now();
+    run(words)?;
+    Ok(start.elapsed())
+}
+
+fn run(words: &[OsString]) -> Result<()> {
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let status = command.status().with_context(|| format!("cannot run {:?}", words[0]))?;
+    ensure!(status.success(), "{:?} ended with {status}", words[0]);
+    Ok(())
+}
+
+fn spawn_many(words: &[OsString], all: usize, at_once: usize) -> Result<Duration> {
+    let begun = AtomicUsize::new(0);
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        let worker = || {
+            while begun.fetch_add(1, Ordering::Relaxed) < all {
+                run(words)?;
+            }
+            Ok(())
+        };
+        let workers: Vec<_> = (0..at_once).map(|_| scope.spawn(worker)).collect();
+        workers.into_iter().try_for_each(|worker| worker.join().map_err(|_| anyhow!("a thread panicked"))?)
+    })?;
+    Ok(start.elapsed())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_way_has_its_medians_or_its_reason() {
+        let ways = vec![("a", Ok(1.0)), ("b", Err("not there".to_owned())), ("c", Ok(-1.0))];
+        let mut round = 0.0;
+        let rates = in_turn(ways, |way| {
+            ensure!(*way > 0.0, "it broke");
+            round += 1.0;
+            Ok([round, -round])
+        });
+        let expected =
+            vec![("a", Ok([2.0, -2.0])), ("b", Err("not there".to_owned())), ("c", Err("it broke".to_owned()))];
+        assert_eq!(rates, expected);
+    }
+
+    #[test]
+    fn a_command_that_fails_among_many_is_an_error() {
+        assert!(spawn_many(&["true".into()], 4, 2).is_ok());
+        assert!(spawn_many(&["false".into()], 4, 2).is_err());
+    }
+}

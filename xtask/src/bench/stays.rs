@@ -1,0 +1,170 @@
+//! Sandboxes that stay: a command in one that is up, the way to its first command, files, and many commands at once.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use super::contenders::{AS_USUAL, Contender, PLAIN, Start, bwrap_as_usual};
+use super::driver::Driver;
+use super::engines::{DOCKER, Engine, Kind, PODMAN};
+
+pub(super) const WARM_NATIVE: &str = "ringfence, native warm";
+pub(super) const WARM_DOCKER: &str = "ringfence, docker warm";
+pub(super) const WARM_PODMAN: &str = "ringfence, podman warm";
+pub(super) const UP_NATIVE: &str = "ringfence, native up";
+pub(super) const DOCKER_EXEC: &str = "docker exec";
+pub(super) const DOCKER_RUN: &str = "docker run";
+
+/// What every contender runs.
+pub(super) const COMMAND: &str = "true";
+/// How many commands in a sandbox that is up are timed at a time: they are over before the next contender is warm.
+const BLOCK: usize = 10;
+
+/// Everything that is up while commands are timed. The sandboxes end before the engines' own containers.
+pub(super) struct Stays {
+    native: Result<Rc<Driver>, String>,
+    containers: Vec<Container>,
+}
+
+/// One engine, with a sandbox of ours on it and a container of its own.
+struct Container {
+    names: Names,
+    driver: Result<Rc<Driver>, String>,
+    engine: Result<Engine, String>,
+}
+
+/// What the ways through one engine are called.
+struct Names {
+    kind: Kind,
+    warm: &'static str,
+    up: &'static str,
+    exec: &'static str,
+    run: &'static str,
+    copy: &'static str,
+}
+
+const ENGINES: [Names; 2] = [
+    Names {
+        kind: DOCKER,
+        warm: WARM_DOCKER,
+        up: "ringfence, docker up",
+        exec: DOCKER_EXEC,
+        run: DOCKER_RUN,
+        copy: "docker cp",
+    },
+    Names {
+        kind: PODMAN,
+        warm: WARM_PODMAN,
+        up: "ringfence, podman up",
+        exec: "podman exec",
+        run: "podman run",
+        copy: "podman cp",
+    },
+];
+
+/// One way to do a thing again and again, or the reason why there is none here.
+pub(super) type Way<T> = (&'static str, Result<T, String>);
+
+/// How many of a command run, and how many of them at once.
+pub(super) enum Many {
+    Asked(Rc<Driver>),
+    Spawned(Vec<OsString>),
+}
+
+/// How a file gets in and out.
+pub(super) enum Copying {
+    Asked(Rc<Driver>),
+    Spawned { inwards: Vec<OsString>, outwards: Vec<OsString> },
+}
+
+/// The files of a copy, on the host: the original, and where the one goes that comes back.
+pub(super) struct Places {
+    pub(super) original: PathBuf,
+    pub(super) returned: PathBuf,
+}
+
+impl Stays {
+    /// Starts a sandbox and a container on everything that works here.
+    pub(super) fn start(program: &Path) -> Self {
+        let drive = |backend: &[&str], variables: &[(&str, &str)]| match Driver::start(program, backend, variables) {
+            Ok(driver) => Ok(Rc::new(driver)),
+            Err(error) => Err(format!("{error:#}")),
+        };
+        let container = |names: Names| {
+            let engine = Engine::find(names.kind);
+            let driver = engine.as_ref().map_err(Clone::clone).and_then(|engine| {
+                let (backend, variables) = engine.backend();
+                drive(&backend, &variables)
+            });
+            Container { names, driver, engine }
+        };
+        Self { native: drive(&["native"], &[]), containers: ENGINES.map(container).into() }
+    }
+
+    /// Lines up the ways to run a command where everything is up.
+    pub(super) fn warm(&self) -> Vec<Contender> {
+        let asked = |driver: &Result<Rc<Driver>, String>| {
+            let asked = |driver| Start::Asked { driver, line: format!("exec {BLOCK} {COMMAND}"), runs: BLOCK };
+            driver.clone().map(asked)
+        };
+        let mut contenders = vec![
+            Contender { name: PLAIN, start: Ok(Start::Spawn(vec![COMMAND.into()])) },
+            Contender { name: WARM_NATIVE, start: asked(&self.native) },
+        ];
+        for Container { names, driver, engine } in &self.containers {
+            contenders.push(Contender { name: names.warm, start: asked(driver) });
+            let exec = |engine: &Engine| Start::Spawn(engine.exec(&[COMMAND]));
+            contenders.push(Contender { name: names.exec, start: engine.as_ref().map(exec).map_err(Clone::clone) });
+        }
+        contenders
+    }
+
+    /// Lines up the ways from nothing to the end of a first command.
+    pub(super) fn up(&self) -> Vec<Contender> {
+        let asked = |driver: &Result<Rc<Driver>, String>| {
+            driver.clone().map(|driver| Start::Asked { driver, line: format!("start {COMMAND}"), runs: 1 })
+        };
+        let mut contenders = vec![
+            Contender { name: AS_USUAL, start: bwrap_as_usual(&[COMMAND.into()]) },
+            Contender { name: UP_NATIVE, start: asked(&self.native) },
+        ];
+        for Container { names, driver, engine } in &self.containers {
+            contenders.push(Contender { name: names.up, start: asked(driver) });
+            let run = |engine: &Engine| Start::Spawn(engine.run(&[COMMAND]));
+            contenders.push(Contender { name: names.run, start: engine.as_ref().map(run).map_err(Clone::clone) });
+        }
+        contenders
+    }
+
+    /// Lines up the ways to run many commands.
+    pub(super) fn many(&self) -> Vec<Way<Many>> {
+        let mut ways =
+            vec![(PLAIN, Ok(Many::Spawned(vec![COMMAND.into()]))), (WARM_NATIVE, self.native.clone().map(Many::Asked))];
+        for Container { names, driver, engine } in &self.containers {
+            ways.push((names.warm, driver.clone().map(Many::Asked)));
+            let exec = |engine: &Engine| Many::Spawned(engine.exec(&[COMMAND]));
+            ways.push((names.exec, engine.as_ref().map(exec).map_err(Clone::clone)));
+        }
+        ways
+    }
+
+    /// Lines up the ways to copy a file in and out.
+    pub(super) fn copying(&self, places: &Places) -> Vec<Way<Copying>> {
+        /// Where the copy is called so in a container of an engine's own.
+        const INSIDE: &str = "/tmp/copy";
+        let Places { original, returned } = places;
+        let plain = |from: &Path, to: &Path| vec!["cp".into(), from.into(), to.into()];
+        let copy = original.with_extension("copy");
+        let plain = Copying::Spawned { inwards: plain(original, &copy), outwards: plain(&copy, returned) };
+        let mut ways = vec![("plain cp", Ok(plain)), (WARM_NATIVE, self.native.clone().map(Copying::Asked))];
+        for Container { names, driver, engine } in &self.containers {
+            ways.push((names.warm, driver.clone().map(Copying::Asked)));
+            let copying = |engine: &Engine| Copying::Spawned {
+                inwards: engine.copy_in(original, INSIDE),
+                outwards: engine.copy_out(INSIDE, returned),
+            };
+            ways.push((names.copy, engine.as_ref().map(copying).map_err(Clone::clone)));
+        }
+        ways
+    }
+}

@@ -1,0 +1,37 @@
+//! `cargo xtask seccomp-profile`: the seccomp profile of the dev container, made from the table of our own filter.
+//!
+//! The chores depend on none of the crates, so a test of the launcher's crate keeps the file, and writes it anew under
+//! `RINGFENCE_BLESS=1`.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::arguments::Arguments;
+use crate::workspace::{Workspace, output_of};
+
+const FILE: &str = ".devcontainer/seccomp.json";
+const TEST: &str = "seccomp::oci::tests::the_stored_profile_of_the_dev_container_is_the_one_the_table_gives";
+
+pub(crate) fn run(workspace: &Workspace, arguments: Arguments) -> Result<()> {
+    arguments.end(&[])?;
+    pass(test(workspace).env("RINGFENCE_BLESS", "1")).with_context(|| format!("cannot write {FILE}"))?;
+    println!("{FILE} is what the table gives");
+    Ok(())
+}
+
+/// Fails when the profile that is checked in is not the one that the table gives.
+pub(crate) fn check(workspace: &Workspace) -> Result<()> {
+    pass(&mut test(workspace))
+        .with_context(|| format!("{FILE} is stale; run `cargo xtask seccomp-profile` and commit the result"))
+}
+
+fn test(workspace: &Workspace) -> Command {
+    workspace.cargo(["test", "--quiet", "-p", "ringfence-linux", "--lib", "--", "--exact", TEST])
+}
+
+fn pass(command: &mut Command) -> Result<()> {
+    // Cargo is content when no test has the name.
+    ensure!(output_of(command)?.contains("1 passed"), "there is no test `{TEST}`");
+    Ok(())
+}

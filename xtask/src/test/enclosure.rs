@@ -1,0 +1,121 @@
+//! Namespaces for what the tests start, so that nothing of it reaches the machine and all of it ends at once.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+/// Network, mount and process namespaces of their own.
+///
+/// An engine's bridges and firewall rules, its mounts, and its processes stay in here: a Docker of the machine keeps
+/// its own bridge, two runs at once do not meet, and the death of the first process takes everything along.
+pub(super) struct Enclosure {
+    holder: Child,
+    /// The first process inside, by its id outside.
+    init: String,
+}
+
+/// What the first process does before it only reaps. Engines write to /run and /etc/docker wherever else they are told
+/// to; a resolver's file may lie in /run, too. `/proc` is the outer one until it is mounted anew, and tells the id there.
+const SET_UP: &str = "
+    set -e
+    read -r init rest < /proc/self/stat
+    resolver=$(readlink -f /etc/resolv.conf) && names=$(cat /etc/resolv.conf) || names=
+    mount -t proc proc /proc
+    mount -t tmpfs tmpfs /run
+    case $resolver in (/run/*) mkdir -p ${resolver%/*} && echo \"$names\" > $resolver ;; esac
+    if [ -d /etc/docker ]; then mount -t tmpfs tmpfs /etc/docker; fi
+    ip link set lo up
+    echo $init
+    exec catatonit -P
+";
+
+impl Enclosure {
+    /// Makes the namespaces; they end with the calling thread at the latest, so that one has to be the main thread.
+    pub(super) fn make() -> Result<Self> {
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "unshare", "--net", "--pid", "--fork", "--kill-child"]);
+        // What the machine mounts later, a test's workspace may be on it, appears inside; nothing appears outside.
+        command.args(["--mount", "--propagation", "slave", "sh", "-c", SET_UP]);
+        // A group of its own: Ctrl-C reaches the tests, and these still clean up with the help of the engines.
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
+        let mut holder = command.spawn().context("cannot run setpriv")?;
+        let stdout = holder.stdout.take().context("the output of setpriv is not piped")?;
+        let mut enclosure = Self { holder, init: String::new() };
+        BufReader::new(stdout).read_line(&mut enclosure.init)?;
+        enclosure.init.truncate(enclosure.init.trim_end().len());
+        ensure!(!enclosure.init.is_empty(), "cannot make namespaces for it");
+        Ok(enclosure)
+    }
+
+    /// Prepares a program that runs inside.
+    pub(super) fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["--target", &self.init, "--net", "--mount", "--pid", "--"]).arg(program).process_group(0);
+        command
+    }
+
+    /// Moves a command into the network namespace alone: it reaches the ports of containers, and sees all else as is.
+    pub(super) fn on_the_network(&self, command: &Command) -> Command {
+        let mut moved = Command::new("nsenter");
+        moved.args(["--target", &self.init, "--net", "--"]).arg(command.get_program()).args(command.get_args());
+        if let Some(directory) = command.get_current_dir() {
+            moved.current_dir(directory);
+        }
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => moved.env(name, value),
+                None => moved.env_remove(name),
+            };
+        }
+        moved
+    }
+}
+
+impl Drop for Enclosure {
+    fn drop(&mut self) {
+        // Kills the first process, too (--kill-child), and with it every other; waiting for ours reaps it.
+        if let Err(error) = self.holder.kill().and_then(|()| self.holder.wait()) {
+            eprintln!("warning: the processes started for the tests are left behind: {error}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ringfence_test_ledger::require;
+
+    use super::*;
+
+    #[test]
+    fn what_is_mounted_inside_is_not_seen_outside_and_ends_with_the_enclosure() {
+        require!(docker); // the same programs and rights
+        let enclosure = Enclosure::make().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let script =
+            format!("mount -t tmpfs tmpfs {0} && touch {0}/inside && echo mounted", directory.path().display());
+        let mut sleeper = enclosure.command("sh");
+        sleeper.args(["-c", &format!("{script} && exec sleep 1000")]).stdout(Stdio::piped());
+        let mut sleeper = sleeper.spawn().unwrap();
+        let mut word = String::new();
+        BufReader::new(sleeper.stdout.take().unwrap()).read_line(&mut word).unwrap();
+        assert_eq!(word, "mounted\n");
+        assert!(!directory.path().join("inside").exists());
+
+        drop(enclosure);
+        assert!(!sleeper.wait().unwrap().success());
+    }
+
+    #[test]
+    fn a_command_on_the_network_keeps_its_directory_and_its_environment() {
+        let enclosure = Enclosure { holder: Command::new("true").spawn().unwrap(), init: "7".to_owned() };
+        let mut command = Command::new("cargo");
+        command.arg("test").env("A", "b").env_remove("C").current_dir("/tmp");
+        let moved = enclosure.on_the_network(&command);
+        assert_eq!(crate::workspace::spell(&moved), "nsenter --target 7 --net -- cargo test");
+        assert_eq!(moved.get_current_dir(), command.get_current_dir());
+        assert!(moved.get_envs().eq(command.get_envs()));
+    }
+}

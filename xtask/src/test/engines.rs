@@ -1,0 +1,296 @@
+//! Docker and Podman for the tests: started beside those of the machine, and gone with the run.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use ringfence_test_ledger::User;
+use ringfence_test_ledger::engine::{
+    DOCKER_VARIABLE, ENGINE_VARIABLES, Engine, PODMAN_VARIABLE, ROOTLESS_PODMAN_VARIABLE,
+};
+
+use super::cgroups::Cgroups;
+use super::enclosure::Enclosure;
+use super::images::{self, Image};
+use crate::workspace::find_program;
+
+/// What the name of a run's directory starts with; the id of the process that made it follows.
+const PREFIX: &str = "ringfence-engine-";
+/// How long an engine may take until it answers.
+const START_DEADLINE: Duration = Duration::from_secs(60);
+
+/// The configuration of Podman: runc, which knows cgroups of version 1, and no need of systemd or of its journal.
+/// Hosts without CAP_SYS_RESOURCE refuse higher limits than their own.
+const CONTAINERS_CONF: &str = r#"
+[containers]
+default_ulimits = ["nofile=16384:16384", "nproc=8192:8192"]
+[engine]
+runtime = "runc"
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+[network]
+network_backend = "netavark"
+"#;
+
+/// Where engines can run. The order of the fields is that of the clean-up: processes before what they hold.
+pub(super) struct Ground {
+    enclosure: Enclosure,
+    cgroups: Cgroups,
+    directory: tempfile::TempDir,
+}
+
+impl Ground {
+    /// Prepares the ground, after removing what interrupted runs left behind.
+    ///
+    /// Where that is impossible it says so, and tests that need an engine skip.
+    pub(super) fn prepare() -> Result<Option<Self>> {
+        if ENGINE_VARIABLES.iter().any(|variable| std::env::var_os(variable).is_some()) {
+            println!("using the container engines that the environment names");
+            return Ok(None);
+        }
+        let enclosure = match obstacle().map_or_else(Enclosure::make, |obstacle| Err(anyhow!(obstacle))) {
+            Ok(enclosure) => enclosure,
+            Err(error) => {
+                println!("without container engines: {error:#}; tests that need one skip");
+                return Ok(None);
+            }
+        };
+        // Podman refuses paths of more than 50 characters, so a long TMPDIR will not do.
+        let temporary = Path::new("/tmp");
+        remove_left_behind(temporary)?;
+        let open = std::fs::Permissions::from_mode(0o755);
+        let prefix = format!("{PREFIX}{}-", std::process::id());
+        let directory = tempfile::Builder::new().prefix(&prefix).permissions(open).tempdir_in(temporary)?;
+        Ok(Some(Self { enclosure, cgroups: Cgroups::claim()?, directory }))
+    }
+
+    /// Moves a command to where the ports of containers are.
+    pub(super) fn on_the_network(&self, command: &Command) -> Command {
+        self.enclosure.on_the_network(command)
+    }
+
+    /// Starts every engine that can work here, and gives each the images of the tests, which are made in `cache`.
+    pub(super) fn start_engines(&self, user: Option<&User>, cache: &Path) -> Result<Engines> {
+        fs_err::create_dir_all(cache)?;
+        let mut engines = Engines(Vec::new());
+        // All are launched before the first is waited for.
+        for (kind, launched) in Kind::ALL.map(|kind| (kind, self.launch(kind, user))) {
+            match launched.and_then(Daemon::answering) {
+                Ok(daemon) => engines.0.push(daemon),
+                Err(error) => println!("without {}: {error:#}; tests that need it skip", kind.name()),
+            }
+        }
+        if !engines.0.is_empty() {
+            engines.provide(images::tiny(cache));
+            engines.provide(images::dev(cache));
+        }
+        Ok(engines)
+    }
+
+    fn launch(&self, kind: Kind, user: Option<&User>) -> Result<Daemon> {
+        let program = kind.program();
+        find_program(program).with_context(|| format!("there is no {program} here"))?;
+        let home = self.directory.path().join(kind.name());
+        fs_err::create_dir(&home)?;
+        let log = home.join("log");
+        let output = fs_err::File::create(&log)?.into_parts().0;
+        let socket = home.join("api.sock");
+        let mut command = match kind {
+            Kind::Docker => self.docker(&home, &socket)?,
+            Kind::Podman => self.podman(&home, &socket, None)?,
+            Kind::RootlessPodman => {
+                let user = user.context("there is no ordinary user")?;
+                std::os::unix::fs::chown(&home, Some(user.uid), Some(user.gid))?;
+                self.podman(&home, &socket, Some(user))?
+            }
+        };
+        command.env("TMPDIR", &home).stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+        println!("starting {} for the tests", kind.name());
+        let process = command.spawn().with_context(|| format!("cannot start {program}"))?;
+        Ok(Daemon { kind, engine: Engine::on(socket), process, log })
+    }
+
+    fn docker(&self, home: &Path, socket: &Path) -> Result<Command> {
+        let configuration = home.join("daemon.json");
+        fs_err::write(&configuration, "{}")?;
+        let mut command = self.enclosure.command("dockerd");
+        command.arg("--config-file").arg(configuration);
+        command.args(["--cgroup-parent", &format!("/{}", self.cgroups.name())]);
+        command.arg("--host").arg(format!("unix://{}", socket.display()));
+        command.arg("--data-root").arg(home.join("images")).arg("--exec-root").arg(home.join("run"));
+        command.arg("--pidfile").arg(home.join("pid"));
+        Ok(command)
+    }
+
+    fn podman(&self, home: &Path, socket: &Path, user: Option<&User>) -> Result<Command> {
+        let configuration = home.join("containers.conf");
+        let networks = format!("network_config_dir = \"{}\"\n", home.join("networks").display());
+        fs_err::write(&configuration, format!("{CONTAINERS_CONF}{networks}"))?;
+        let mut command = match user {
+            None => self.enclosure.command("podman"),
+            Some(user) => {
+                let mut command = self.enclosure.command("setpriv");
+                command.args(["--reuid", &user.uid.to_string(), "--regid", &user.gid.to_string(), "--init-groups"]);
+                command.arg("podman").env("HOME", &user.home).env("USER", &user.name).env("LOGNAME", &user.name);
+                command.env("XDG_RUNTIME_DIR", home).current_dir(&user.home);
+                command
+            }
+        };
+        command.env("CONTAINERS_CONF", configuration);
+        // Without being told, Podman copies whole images for an ordinary user (vfs), although the kernel has better.
+        command.args(["--storage-driver", "overlay"]);
+        command.arg("--root").arg(home.join("images")).arg("--runroot").arg(home.join("run"));
+        command.args(["system", "service", "--time", "0"]).arg(format!("unix://{}", socket.display()));
+        Ok(command)
+    }
+}
+
+/// Says why no engine can be started apart from those of the machine, if none can.
+fn obstacle() -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("only root can start them apart from the machine's own".to_owned());
+    }
+    let programs = ["setpriv", "unshare", "nsenter", "ip", "catatonit"];
+    let missing = programs.into_iter().find(|program| find_program(program).is_none());
+    missing.map(|program| format!("there is no {program} here"))
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Docker,
+    Podman,
+    RootlessPodman,
+}
+
+impl Kind {
+    const ALL: [Self; 3] = [Self::Docker, Self::Podman, Self::RootlessPodman];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Docker => "docker",
+            Self::Podman => "podman",
+            Self::RootlessPodman => "rootless",
+        }
+    }
+
+    fn program(self) -> &'static str {
+        match self {
+            Self::Docker => "dockerd",
+            Self::Podman | Self::RootlessPodman => "podman",
+        }
+    }
+
+    fn variable(self) -> &'static str {
+        match self {
+            Self::Docker => DOCKER_VARIABLE,
+            Self::Podman => PODMAN_VARIABLE,
+            Self::RootlessPodman => ROOTLESS_PODMAN_VARIABLE,
+        }
+    }
+}
+
+/// An engine and the process that runs it.
+struct Daemon {
+    kind: Kind,
+    engine: Engine,
+    process: Child,
+    log: PathBuf,
+}
+
+impl Daemon {
+    /// Waits until the engine answers, for as long as it may still do so.
+    fn answering(mut self) -> Result<Self> {
+        let deadline = Instant::now() + START_DEADLINE;
+        while let Err(reason) = self.engine.ping() {
+            if self.process.try_wait()?.is_some() || Instant::now() > deadline {
+                let log = fs_err::read_to_string(&self.log)?;
+                bail!("{reason}; its last words: {}", log.trim().lines().last().unwrap_or("none"));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(self)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // Ends and reaps what entered the enclosure; what runs inside ends with that.
+        if let Err(error) = self.process.kill().and_then(|()| self.process.wait()) {
+            eprintln!("warning: {} is left behind: {error}", self.kind.name());
+        }
+    }
+}
+
+/// The engines that answer.
+pub(super) struct Engines(Vec<Daemon>);
+
+impl Engines {
+    /// Lists the variables by which tests find the engines.
+    pub(super) fn variables(&self) -> impl Iterator<Item = (&'static str, String)> {
+        self.0.iter().map(|daemon| (daemon.kind.variable(), daemon.engine.address()))
+    }
+
+    /// Gives an image to all engines at once: each takes seconds to unpack it.
+    fn provide(&self, image: Result<Image>) {
+        let image = match image {
+            Ok(image) => image,
+            Err(error) => return println!("without an image: {error:#}; tests that need it skip"),
+        };
+        std::thread::scope(|scope| {
+            for Daemon { kind, engine, .. } in &self.0 {
+                let image = &image;
+                scope.spawn(move || match engine.import(image.name, &image.tarball, image.instructions) {
+                    Ok(()) => println!("gave {} the image {}", kind.name(), image.name),
+                    Err(reason) => println!("without the image {} on {}: {reason}", image.name, kind.name()),
+                });
+            }
+        });
+    }
+}
+
+impl Drop for Engines {
+    /// Removes containers while their engines can: each knows its cgroups, and killing an engine leaves them behind.
+    fn drop(&mut self) {
+        for Daemon { kind, engine, .. } in &self.0 {
+            println!("stopping {}", kind.name());
+            if let Err(reason) = engine.remove_containers() {
+                eprintln!("warning: {reason}");
+            }
+        }
+    }
+}
+
+/// Removes the directories of runs whose process has ended.
+fn remove_left_behind(directory: &Path) -> Result<()> {
+    let is_alive = |process: &str| Path::new("/proc").join(process).exists();
+    for entry in fs_err::read_dir(directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let process = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split('-').next());
+        if process.is_some_and(|process| !is_alive(process)) {
+            fs_err::remove_dir_all(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_directories_of_runs_that_ended_are_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let own = format!("{PREFIX}{}-abc", std::process::id());
+        let ended = format!("{PREFIX}{}-abc", u32::MAX);
+        for name in [&own, &ended, "somebody-else's"] {
+            fs_err::create_dir_all(directory.path().join(name).join("images")).unwrap();
+        }
+        remove_left_behind(directory.path()).unwrap();
+        let exists = |name: &str| directory.path().join(name).exists();
+        assert!(exists(&own) && exists("somebody-else's"));
+        assert!(!exists(&ended));
+    }
+}

@@ -1,0 +1,164 @@
+//! The images of the tests, made of what this machine has: none has to be fetched from elsewhere.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use ringfence_test_ledger::engine::{DEV_IMAGE, TINY_IMAGE};
+
+use crate::workspace::{find_program, output_of, spell};
+
+/// An image as every engine imports it.
+pub(super) struct Image {
+    pub(super) name: &'static str,
+    pub(super) tarball: PathBuf,
+    /// What a tarball cannot hold, as instructions of a Containerfile.
+    pub(super) instructions: &'static [&'static str],
+}
+
+/// Users of the tiny image: passwd(5).
+const TINY_USERS: &str = "root:x:0:0::/root:/bin/sh\ndev:x:1000:1000::/home/dev:/bin/sh\n";
+/// Directories of the tiny image, with their owners and modes.
+const TINY_DIRECTORIES: &[(&str, u64, u32)] = &[
+    ("bin", 0, 0o755),
+    ("dev", 0, 0o755),
+    ("etc", 0, 0o755),
+    ("home/dev", 1000, 0o755),
+    ("home/dev/workspace", 1000, 0o755),
+    ("proc", 0, 0o555),
+    ("root", 0, 0o700),
+    ("run", 0, 0o755),
+    ("sys", 0, 0o555),
+    ("tmp", 0, 0o1777),
+    ("usr/bin", 0, 0o755),
+    ("workspace", 1000, 0o755),
+];
+
+/// Packages of the development image: those of the default one, whose Containerfile needs a base image to build on.
+const DEV_PACKAGES: &str = "ca-certificates curl git less openssh-server procps python3 rsync zsh";
+/// What follows the packages there.
+const DEV_CUSTOMIZATION: &str = "
+    set -e
+    rm -f \"$1\"/etc/ssh/ssh_host_*
+    chroot \"$1\" useradd --create-home --uid 1000 --shell /usr/bin/zsh --password '*' dev
+    chroot \"$1\" install --directory --owner=dev --group=dev /home/dev/workspace
+    chroot \"$1\" install --owner=dev --group=dev --mode=644 /dev/null /home/dev/.zshrc
+    chroot \"$1\" find / -xdev -type f -perm /6000 -exec chmod a-s {} +
+";
+const DEV_INSTRUCTIONS: &[&str] = &["ENV LANG=C.UTF-8", "USER dev", "WORKDIR /home/dev/workspace", "CMD [\"zsh\"]"];
+
+/// Makes the image that holds busybox alone.
+pub(super) fn tiny(cache: &Path) -> Result<Image> {
+    let busybox = find_program("busybox").context("there is no busybox")?;
+    let commands = output_of(Command::new(&busybox).arg("--list"))?;
+    let tarball = cache.join("tiny.tar");
+    let unfinished = cache.join("tiny.tar.unfinished");
+    let mut archive = tar::Builder::new(fs_err::File::create(&unfinished)?);
+    for &(path, owner, mode) in TINY_DIRECTORIES {
+        let mut header = header(tar::EntryType::Directory, mode);
+        header.set_uid(owner);
+        header.set_gid(owner);
+        archive.append_data(&mut header, path, std::io::empty())?;
+    }
+    let busybox = fs_err::read(busybox)?;
+    for (path, mode, content) in
+        [("bin/busybox", 0o755, busybox.as_slice()), ("etc/passwd", 0o644, TINY_USERS.as_bytes())]
+    {
+        let mut header = header(tar::EntryType::Regular, mode);
+        header.set_size(content.len() as u64);
+        archive.append_data(&mut header, path, content)?;
+    }
+    for command in commands.lines().filter(|command| *command != "busybox") {
+        archive.append_link(&mut header(tar::EntryType::Symlink, 0o777), format!("bin/{command}"), "busybox")?;
+    }
+    archive.into_inner()?;
+    fs_err::rename(unfinished, &tarball)?;
+    Ok(Image { name: TINY_IMAGE, tarball, instructions: &["CMD [\"/bin/sh\"]"] })
+}
+
+fn header(kind: tar::EntryType, mode: u32) -> tar::Header {
+    let mut header = tar::Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_mode(mode);
+    header.set_size(0);
+    header
+}
+
+/// Makes the development image of this machine's own release, or takes the one that an earlier run made.
+pub(super) fn dev(cache: &Path) -> Result<Image> {
+    let system = fs_err::read_to_string("/etc/os-release")?;
+    let value = |key: &str| {
+        let line = system.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+        line.map(|value| value.trim_matches('"')).with_context(|| format!("/etc/os-release has no {key}"))
+    };
+    let (distribution, release) = (value("ID")?, value("VERSION_CODENAME")?);
+    let recipe = (release, std::env::consts::ARCH, DEV_PACKAGES, DEV_CUSTOMIZATION);
+    let mut hasher = DefaultHasher::new();
+    recipe.hash(&mut hasher);
+    let tarball = cache.join(format!("dev-{:016x}.tar", hasher.finish()));
+    let image = Image { name: DEV_IMAGE, tarball, instructions: DEV_INSTRUCTIONS };
+    if image.tarball.exists() {
+        return Ok(image);
+    }
+
+    println!("making the image {DEV_IMAGE} of {distribution} {release}, about a minute");
+    let unfinished = cache.join("dev.tar.unfinished");
+    let mut command = Command::new("mmdebstrap");
+    command
+        .args(["--quiet", "--variant=minbase", "--format=tar"])
+        .arg(format!("--include={}", DEV_PACKAGES.replace(' ', ",")));
+    // A crash only costs the next run its cache; syncing every file takes longer than all the rest.
+    command.arg("--dpkgopt=force-unsafe-io").arg(format!("--customize-hook={DEV_CUSTOMIZATION}"));
+    for unread in ["man", "doc", "locale", "info"] {
+        command.arg(format!("--dpkgopt=path-exclude=/usr/share/{unread}/*"));
+    }
+    command.arg(release).arg(&unfinished).args(mirrors(distribution)?);
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot run `{}`", spell(&command)))?;
+    if !output.status.success() {
+        let words = String::from_utf8_lossy(&output.stderr);
+        bail!("mmdebstrap ended with {}: {}", output.status, words.trim().lines().last().unwrap_or("it says nothing"));
+    }
+    fs_err::rename(unfinished, &image.tarball)?;
+    Ok(image)
+}
+
+/// Lists where this machine gets its own packages, without what others than its distribution offer.
+fn mirrors(distribution: &str) -> Result<Vec<String>> {
+    let format = "$(ORIGIN)|deb $(REPO_URI) $(RELEASE) $(COMPONENT)";
+    let targets =
+        output_of(Command::new("apt-get").args(["indextargets", "--format", format, "Identifier: Packages"]))?;
+    let mirrors: Vec<String> = own_mirrors(&targets, distribution).map(str::to_owned).collect();
+    ensure!(!mirrors.is_empty(), "apt-get knows no mirror of {distribution}");
+    Ok(mirrors)
+}
+
+fn own_mirrors<'a>(targets: &'a str, distribution: &str) -> impl Iterator<Item = &'a str> {
+    let targets = targets.lines().filter_map(|line| line.split_once('|'));
+    targets.filter(move |(origin, _)| origin.eq_ignore_ascii_case(distribution)).map(|(_, mirror)| mirror)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_mirrors_of_the_distribution_are_used() {
+        let targets = "Debian|deb http://mirror.test/debian/ bookworm main\nSomebody|deb http://other.test/ x main\n";
+        let own: Vec<&str> = own_mirrors(targets, "debian").collect();
+        assert_eq!(own, ["deb http://mirror.test/debian/ bookworm main"]);
+    }
+
+    #[test]
+    fn the_development_image_is_the_default_one() {
+        let containerfile = Path::new(env!("CARGO_MANIFEST_DIR")).join("../images/dev/Containerfile");
+        let containerfile = fs_err::read_to_string(containerfile).unwrap();
+        assert!(containerfile.contains(&format!(" {DEV_PACKAGES} ")));
+        for line in DEV_CUSTOMIZATION.lines().filter_map(|line| line.trim().strip_prefix("chroot \"$1\" ")) {
+            assert!(containerfile.contains(line), "not in the Containerfile: {line}");
+        }
+        for instruction in DEV_INSTRUCTIONS {
+            assert!(containerfile.lines().any(|line| line == *instruction), "not in the Containerfile: {instruction}");
+        }
+    }
+}
