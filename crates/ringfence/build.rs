@@ -1,6 +1,6 @@
 //! Builds the guest, statically linked and small, for the library to carry.
 //!
-//! `RINGFENCE_GUEST_PROGRAM` names one that was built already.
+//! `BUILT_RINGFENCE_GUEST` names one that was built already.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,8 +8,8 @@ use std::process::Command;
 use sha2::{Digest, Sha256};
 
 fn main() {
-    println!("cargo::rerun-if-env-changed=RINGFENCE_GUEST_PROGRAM");
-    let guest = std::env::var_os("RINGFENCE_GUEST_PROGRAM").map_or_else(build, PathBuf::from);
+    println!("cargo::rerun-if-env-changed=BUILT_RINGFENCE_GUEST");
+    let guest = std::env::var_os("BUILT_RINGFENCE_GUEST").map_or_else(build, PathBuf::from);
     println!("cargo::rerun-if-changed={}", guest.display());
     let bytes = fs_err::read(&guest).unwrap_or_else(|error| panic!("cannot read the guest: {error}"));
     let hash: String = Sha256::digest(&bytes).iter().take(8).map(|byte| format!("{byte:02x}")).collect();

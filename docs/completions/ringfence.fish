@@ -28,6 +28,19 @@ complete -c ringfence -n "__fish_ringfence_needs_command" -s v -l verbose -d 'Sa
 complete -c ringfence -n "__fish_ringfence_needs_command" -s h -l help -d 'Print help'
 complete -c ringfence -n "__fish_ringfence_needs_command" -s V -l version -d 'Print version'
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "run" -d 'Runs one command behind a policy that is enforced or refused'
+complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "up" -d 'Starts a sandbox that stays, and says how to enter it'
+complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "exec" -d 'Runs one command in a sandbox that is up'
+complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "enter" -d 'Opens a shell in a sandbox that is up: zsh, bash or sh'
+complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "cp" -d 'Copies files and directories into a sandbox and out of it'
+complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "ps" -d 'Lists the sandboxes that are up'
+complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "logs" -d 'Prints the log of a sandbox: its guest\'s, and its monitor\'s'
+complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "port" -d 'Forwards a port of this machine\'s loopback to a port inside a sandbox, until Ctrl-C'
+complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "ssh" -d 'Enters a sandbox that is up by ssh, with the keys of the ssh-agent or of ~/.ssh'
+complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "ssh-config" -d 'Prints how ssh, scp, sftp, rsync and editors reach a sandbox that is up, as ssh_config(5)'
+complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "ssh-proxy" -d 'Connects standard input and output to the sshd of a sandbox, for ssh\'s ProxyCommand'
+complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "stop" -d 'Ends sandboxes, and waits until nothing of them is left'
+complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "inspect" -d 'Shows what a sandbox is, what holds, and what runs in it'
+complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "image" -d 'Makes the images that containers are made from'
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "doctor" -d 'Shows what each backend can enforce here, found by trying it, and what to do about the rest'
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "wrap" -d 'Makes an executable that runs PROGRAM sandboxed, and prints its path'
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "unwrap" -d 'Removes a wrapper that `ringfence wrap` made'
@@ -37,7 +50,10 @@ complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "completions" -d
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "attempt" -d 'Tries to break one promise and says how far it got; a proof runs it inside a sandbox'
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "generate" -d 'Writes man pages, completions and references into a directory'
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l fd -d 'Passes an open descriptor on under the same number; repeatable' -r
-complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l backend -d 'How it is made to hold: auto, native, bwrap, outer or local' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l image -d 'What the container is made from' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l pull -d 'When the image is fetched: always, missing or never' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l cap -d 'Capabilities that are not dropped, with commas between; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l backend -d 'How it is made to hold: auto, native, bwrap, docker, podman, outer or local' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l workspace -d 'The directory that can be written, optionally at another path inside' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l read -d 'Lets PATH be read; repeatable' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l write -d 'Lets PATH be read and written; repeatable' -r -F
@@ -59,11 +75,98 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l allow-weaker
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -s C -l directory -d 'Starts in DIR, as if called there' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l dry-run -d 'Prints the plan instead of running'
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l json -d 'Captures the output and prints a result object'
+complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l container -d 'A container to develop in, on podman or else docker: it has the host\'s network unless --net says otherwise'
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -s v -l verbose -d 'Says more: once for what happens, twice for why'
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l lease -d 'How long it may stay: 30m, 8h' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l image -d 'What the container is made from' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l pull -d 'When the image is fetched: always, missing or never' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l cap -d 'Capabilities that are not dropped, with commas between; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l backend -d 'How it is made to hold: auto, native, bwrap, docker, podman, outer or local' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l workspace -d 'The directory that can be written, optionally at another path inside' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l read -d 'Lets PATH be read; repeatable' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l write -d 'Lets PATH be read and written; repeatable' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l hide -d 'Makes files of the workspace unreadable; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l protect -d 'Makes files of the workspace unchangeable, besides git\'s hooks and config; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l net -d 'What can be reached: nothing (closed, the default), or all that the host can reach (open)' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l allow -d 'Lets HOST be reached, and only such hosts; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l env -d 'Passes a variable on, or sets it; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l time -d 'Ends the run after this long: 30s, 2m, 1h30m' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l memory -d 'Memory of all processes together: 512M, 2G' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l cpus -d 'Processors\' worth of time: 1.5' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l processes -d 'Processes and threads at once' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l output -d 'Output kept of each stream, with --json' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l tmp -d 'What /tmp can hold' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l disk -d 'What the workspace may grow by' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l policy -d 'A policy in TOML or JSON, under the flags' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l require -d 'Demands that a promise be fully enforced; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l allow-weaker -d 'Accepts that a promise be weaker than written, or absent; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -s C -l directory -d 'Starts in DIR, as if called there' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l replace -d 'Stops the sandbox of that name first, if there is one'
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l json -d 'Prints what is written down of it as JSON'
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l monitor -d 'Keeps the sandbox; its caller waits for the answer on standard output'
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l container -d 'A container to develop in, on podman or else docker: it has the host\'s network unless --net says otherwise'
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand exec" -l time -d 'Ends the command after this long: 30s, 2m' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand exec" -l env -d 'Passes a variable on, or sets it; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand exec" -s C -l directory -d 'Starts in DIR inside, instead of the workspace' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand exec" -s t -l tty -d 'Gives the command a terminal of its own'
+complete -c ringfence -n "__fish_ringfence_using_subcommand exec" -l json -d 'Captures the output and prints a result object'
+complete -c ringfence -n "__fish_ringfence_using_subcommand exec" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand exec" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c ringfence -n "__fish_ringfence_using_subcommand exec" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand enter" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand enter" -s h -l help -d 'Print help'
+complete -c ringfence -n "__fish_ringfence_using_subcommand enter" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand cp" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand cp" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c ringfence -n "__fish_ringfence_using_subcommand cp" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand ps" -l json -d 'Prints JSON'
+complete -c ringfence -n "__fish_ringfence_using_subcommand ps" -l names -d 'Prints names alone, for completions'
+complete -c ringfence -n "__fish_ringfence_using_subcommand ps" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand ps" -s h -l help -d 'Print help'
+complete -c ringfence -n "__fish_ringfence_using_subcommand ps" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand logs" -s f -l follow -d 'Goes on printing until the sandbox ends'
+complete -c ringfence -n "__fish_ringfence_using_subcommand logs" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand logs" -s h -l help -d 'Print help'
+complete -c ringfence -n "__fish_ringfence_using_subcommand logs" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand port" -l to -d 'The address here' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand port" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand port" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c ringfence -n "__fish_ringfence_using_subcommand port" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand ssh" -s A -l forward-agent -d 'Lets programs inside use the ssh-agent as long as this session lasts'
+complete -c ringfence -n "__fish_ringfence_using_subcommand ssh" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand ssh" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c ringfence -n "__fish_ringfence_using_subcommand ssh" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand ssh-config" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand ssh-config" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c ringfence -n "__fish_ringfence_using_subcommand ssh-config" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand ssh-proxy" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand ssh-proxy" -s h -l help -d 'Print help'
+complete -c ringfence -n "__fish_ringfence_using_subcommand ssh-proxy" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand stop" -l all -d 'All that were started by `ringfence up`'
+complete -c ringfence -n "__fish_ringfence_using_subcommand stop" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand stop" -s h -l help -d 'Print help'
+complete -c ringfence -n "__fish_ringfence_using_subcommand stop" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand inspect" -l json -d 'Prints JSON'
+complete -c ringfence -n "__fish_ringfence_using_subcommand inspect" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand inspect" -s h -l help -d 'Print help'
+complete -c ringfence -n "__fish_ringfence_using_subcommand inspect" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand image; and not __fish_seen_subcommand_from build" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand image; and not __fish_seen_subcommand_from build" -s h -l help -d 'Print help'
+complete -c ringfence -n "__fish_ringfence_using_subcommand image; and not __fish_seen_subcommand_from build" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand image; and not __fish_seen_subcommand_from build" -f -a "build" -d 'Builds the default image of `ringfence up --container`, or another one, and prints its name'
+complete -c ringfence -n "__fish_ringfence_using_subcommand image; and __fish_seen_subcommand_from build" -l tag -d 'What the image is called' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand image; and __fish_seen_subcommand_from build" -l file -d 'Another Containerfile' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand image; and __fish_seen_subcommand_from build" -l backend -d 'The engine that builds it: podman, or else docker' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand image; and __fish_seen_subcommand_from build" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand image; and __fish_seen_subcommand_from build" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c ringfence -n "__fish_ringfence_using_subcommand image; and __fish_seen_subcommand_from build" -s V -l version -d 'Print version'
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l certificate -d 'Keeps what was proved, as JSON' -r -F
-complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l backend -d 'How it is made to hold: auto, native, bwrap, outer or local' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l backend -d 'How it is made to hold: auto, native, bwrap, docker, podman, outer or local' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l workspace -d 'The directory that can be written, optionally at another path inside' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l read -d 'Lets PATH be read; repeatable' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l write -d 'Lets PATH be read and written; repeatable' -r -F
@@ -83,12 +186,16 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l policy -d
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l require -d 'Demands that a promise be fully enforced; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l allow-weaker -d 'Accepts that a promise be weaker than written, or absent; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -s C -l directory -d 'Starts in DIR, as if called there' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l image -d 'What the container is made from' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l pull -d 'When the image is fetched: always, missing or never' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l cap -d 'Capabilities that are not dropped, with commas between; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l prove -d 'Tries to break every promise in real sandboxes of the policy; exits with 1 if one that is claimed breaks'
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l json -d 'Prints an object: the findings, or with --prove the certificate'
+complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l container -d 'A container to develop in, on podman or else docker: it has the host\'s network unless --net says otherwise'
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -s v -l verbose -d 'Says more: once for what happens, twice for why'
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -s h -l help -d 'Print help'
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -s V -l version -d 'Print version'
-complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l backend -d 'How it is made to hold: auto, native, bwrap, outer or local' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l backend -d 'How it is made to hold: auto, native, bwrap, docker, podman, outer or local' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l workspace -d 'The directory that can be written, optionally at another path inside' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l read -d 'Lets PATH be read; repeatable' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l write -d 'Lets PATH be read and written; repeatable' -r -F
@@ -119,7 +226,7 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand config; and not __fi
 complete -c ringfence -n "__fish_ringfence_using_subcommand config; and not __fish_seen_subcommand_from explain schema" -s V -l version -d 'Print version'
 complete -c ringfence -n "__fish_ringfence_using_subcommand config; and not __fish_seen_subcommand_from explain schema" -f -a "explain" -d 'Prints every effective value with its source'
 complete -c ringfence -n "__fish_ringfence_using_subcommand config; and not __fish_seen_subcommand_from explain schema" -f -a "schema" -d 'Prints the JSON Schema of a configuration file'
-complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l backend -d 'How it is made to hold: auto, native, bwrap, outer or local' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l backend -d 'How it is made to hold: auto, native, bwrap, docker, podman, outer or local' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l workspace -d 'The directory that can be written, optionally at another path inside' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l read -d 'Lets PATH be read; repeatable' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l write -d 'Lets PATH be read and written; repeatable' -r -F
@@ -180,3 +287,12 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand attempt" -s V -l ver
 complete -c ringfence -n "__fish_ringfence_using_subcommand generate" -s v -l verbose -d 'Says more: once for what happens, twice for why'
 complete -c ringfence -n "__fish_ringfence_using_subcommand generate" -s h -l help -d 'Print help'
 complete -c ringfence -n "__fish_ringfence_using_subcommand generate" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand exec" -f -a "(ringfence ps --names 2>/dev/null)"
+complete -c ringfence -n "__fish_ringfence_using_subcommand enter" -f -a "(ringfence ps --names 2>/dev/null)"
+complete -c ringfence -n "__fish_ringfence_using_subcommand logs" -f -a "(ringfence ps --names 2>/dev/null)"
+complete -c ringfence -n "__fish_ringfence_using_subcommand port" -f -a "(ringfence ps --names 2>/dev/null)"
+complete -c ringfence -n "__fish_ringfence_using_subcommand ssh" -f -a "(ringfence ps --names 2>/dev/null)"
+complete -c ringfence -n "__fish_ringfence_using_subcommand ssh-config" -f -a "(ringfence ps --names 2>/dev/null)"
+complete -c ringfence -n "__fish_ringfence_using_subcommand ssh-proxy" -f -a "(ringfence ps --names 2>/dev/null)"
+complete -c ringfence -n "__fish_ringfence_using_subcommand stop" -f -a "(ringfence ps --names 2>/dev/null)"
+complete -c ringfence -n "__fish_ringfence_using_subcommand inspect" -f -a "(ringfence ps --names 2>/dev/null)"

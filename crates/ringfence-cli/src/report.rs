@@ -61,6 +61,11 @@ impl Failure {
         Failure::new(message, [hint.into()], ExitStatus::SandboxFailed)
     }
 
+    /// Something that a signal ended before it was done.
+    pub(crate) fn interrupted(signal: u8) -> Failure {
+        Failure::new("interrupted: nothing was started", ["ringfence up".to_owned()], ExitStatus::Signal(signal))
+    }
+
     /// Something that is not there, and the ways to get it.
     pub(crate) fn unavailable(message: impl Into<String>, hints: impl IntoIterator<Item = String>) -> Failure {
         Failure { code: "unavailable".into(), ..Failure::new(message, hints, ExitStatus::SandboxFailed) }

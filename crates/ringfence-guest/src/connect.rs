@@ -1,5 +1,6 @@
 //! The shape of calls: one message in and one out, or one in and a stream out, as the Connect protocol has them.
 
+use std::future::poll_fn;
 use std::io;
 use std::marker::PhantomData;
 use std::pin::Pin;
@@ -149,11 +150,16 @@ where
     };
     let (messages, pieces) = mpsc::channel(BACKLOG);
     let sender = Sender { messages: messages.clone(), kind: PhantomData };
-    let work = method(message, sender);
+    let mut work = Box::pin(within(time, method(message, sender)));
+    // What it begins with is done before the head of the reply is sent: a command is on its way meanwhile.
+    let begun = poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await;
     tokio::task::spawn_local(async move {
-        let outcome = tokio::select! {
-            outcome = within(time, work) => outcome,
-            () = messages.closed() => return,
+        let outcome = match begun {
+            Poll::Ready(outcome) => outcome,
+            Poll::Pending => tokio::select! {
+                outcome = work => outcome,
+                () = messages.closed() => return,
+            },
         };
         let end = EndOfStream { error: outcome.err() };
         let _ = messages.send(Piece::Last(frame::end(&end).into())).await; // the client may have gone

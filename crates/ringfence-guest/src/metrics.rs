@@ -1,7 +1,5 @@
-//! `GET /metrics` and `GET /envs`: what the sandbox uses, and its variables.
+//! `GET /metrics`: what the sandbox uses.
 
-use std::collections::BTreeMap;
-use std::env;
 use std::sync::{Mutex, PoisonError};
 use std::thread::available_parallelism;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -44,13 +42,6 @@ pub(crate) fn metrics() -> Reply {
         disk_total,
     };
     json(StatusCode::OK, &metrics)
-}
-
-/// Answers with the sandbox's variables.
-pub(crate) fn variables() -> Reply {
-    let text = |part: std::ffi::OsString| part.to_string_lossy().into_owned();
-    let variables: BTreeMap<String, String> = env::vars_os().map(|(name, value)| (text(name), text(value))).collect();
-    json(StatusCode::OK, &variables)
 }
 
 /// Percent of all processors.

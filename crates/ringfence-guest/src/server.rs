@@ -212,7 +212,8 @@ impl Server {
         match path.as_str() {
             "/tree" => return tree::serve(request).await,
             "/metrics" => return metrics::metrics(),
-            "/envs" => return metrics::variables(),
+            "/envs" => return self.processes.variables(),
+            "/init" => return self.processes.clone().init(request).await,
             _ => {}
         }
         match path.strip_prefix('/').and_then(|path| path.split_once('/')) {

@@ -74,7 +74,9 @@ pub(crate) fn run(launch: &Launch, inherited: Inherited<'_>) -> ! {
                 let owns_pid_namespace = matches!(launch.confinement, Confinement::Namespaces { .. });
                 let private = launch.private.clone();
                 let Launch { time, survivors, .. } = *launch;
-                First { held, signals, command, time, survivors, private, owns_pid_namespace }.live()
+                let first = First { held, signals, command, time, survivors, private, owns_pid_namespace };
+                // Its control socket closes with the process, at the very end: whoever waits for one waits for both.
+                process::exit_now(first.live())
             }
         },
     };
@@ -140,6 +142,8 @@ fn set_up(launch: &Launch, inherited: &Inherited<'_>, held: &Held) -> Result<(Ow
     }
     let signals = Mask::of(&[libc::SIGCHLD]).descriptor().step("listen for signals")?;
     let command = process::vfork(&mut || exec::run(launch, held)).step("fork the command")?;
+    // The streams are the command's: whoever reads them learns of its end by theirs, and not by ours.
+    process::close_range(0, 2).step("close the standard streams")?;
     Ok((signals, command))
 }
 
@@ -211,7 +215,7 @@ fn is_childless() -> bool {
 
 impl First {
     /// Reaps and obeys until the command has ended and nothing is left of it.
-    fn live(self) -> i32 {
+    fn live(&self) -> i32 {
         let deadline = self.time.and_then(|time| Instant::now().checked_add(time));
         let pid = self.command.as_raw_nonzero().get();
         let _ = control::send(&self.held.control, &Report::Started { pid }); // a gone peer is seen by poll

@@ -94,9 +94,19 @@ pub struct LauncherError {
     pub source: io::Error,
 }
 
-/// What accompanies the descriptors of a request, in the order in which they follow the description.
+/// The longest description that is part of its request; a longer one is in a file in memory, whose descriptor comes
+/// first. Most commands have a few kilobytes of variables, and namespaces a view besides.
+const LONGEST_PART: usize = 32 * 1024;
+/// The longest request: what else it says is a few bytes for each descriptor.
+const LONGEST_REQUEST: usize = LONGEST_PART + 4096;
+
+/// The longest answer.
+const LONGEST_ANSWER: usize = 4096;
+
+/// What accompanies the descriptors of a request, in the order in which they follow.
 #[derive(Debug, Serialize, Deserialize)]
 struct Request {
+    description: Option<Vec<u8>>,
     stdio: [bool; 3],
     terminal: bool,
     passed: Vec<i32>,
@@ -181,16 +191,21 @@ impl Remote {
         control: &OwnedFd,
     ) -> Result<Launched, LaunchError> {
         let failed = |source: io::Error| LaunchError::Ask { source };
+        let described = postcard::to_stdvec(description).map_err(|error| failed(io::Error::other(error)))?;
+        let (part, file) = match described.len() {
+            ..=LONGEST_PART => (Some(described), None),
+            _ => (None, Some(in_memory(&described).map_err(failed)?)),
+        };
         let request = Request {
+            description: part,
             stdio: files.stdio.each_ref().map(Option::is_some),
             terminal: files.terminal.is_some(),
             passed: files.passed.iter().map(|(number, _)| *number).collect(),
             cgroup: birthplace.cgroup.is_some(),
             tasks: birthplace.tasks.len(),
         };
-        let body = in_memory(&postcard::to_stdvec(description).map_err(|error| failed(io::Error::other(error)))?);
-        let body = body.map_err(failed)?;
-        let mut fds = vec![body.as_fd(), control.as_fd()];
+        let mut fds: Vec<_> = file.iter().map(AsFd::as_fd).collect();
+        fds.push(control.as_fd());
         fds.extend(files.stdio.iter().flatten().map(AsFd::as_fd));
         fds.extend(files.terminal.iter().map(AsFd::as_fd));
         fds.extend(files.passed.iter().map(|(_, fd)| fd.as_fd()));
@@ -198,9 +213,9 @@ impl Remote {
         fds.extend(birthplace.tasks.iter().map(AsFd::as_fd));
 
         let socket = self.socket.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let head = postcard::to_stdvec(&request).map_err(|error| failed(io::Error::other(error)))?;
-        send_with(&*socket, &head, &fds).map_err(failed)?;
-        let (answer, mut fds) = receive_with(&*socket).map_err(failed)?;
+        let request = postcard::to_stdvec(&request).map_err(|error| failed(io::Error::other(error)))?;
+        send_with(&*socket, &request, &fds).map_err(failed)?;
+        let (answer, mut fds) = receive_with(&*socket, LONGEST_ANSWER).map_err(failed)?;
         if answer.is_empty() {
             return Err(failed(io::ErrorKind::ConnectionReset.into()));
         }
@@ -232,11 +247,11 @@ fn serve() -> ! {
     // What one leaves that was killed comes to us: see `end_strays`. Where that is refused it goes to process 1.
     let _ = set_child_subreaper(Some(rustix::process::getpid()));
     if control::send(socket, &Hello { version: VERSION.to_owned() }).is_ok() {
-        while let Ok((head, fds)) = receive_with(socket) {
-            if head.is_empty() {
+        while let Ok((request, fds)) = receive_with(socket, LONGEST_REQUEST) {
+            if request.is_empty() {
                 break;
             }
-            let (answer, pidfd) = match start(&head, fds) {
+            let (answer, pidfd) = match start(&request, fds) {
                 Ok(Launched { pidfd, pid }) => (Answer::Ok(pid), Some(pidfd)),
                 Err(error) => (Answer::Err((error.to_string(), error.raw_os_error().unwrap_or(0))), None),
             };
@@ -250,11 +265,20 @@ fn serve() -> ! {
     crate::sys::process::exit_now(0)
 }
 
-fn start(head: &[u8], fds: Vec<OwnedFd>) -> io::Result<Launched> {
-    let request: Request = postcard::from_bytes(head).map_err(io::Error::other)?;
+fn start(request: &[u8], fds: Vec<OwnedFd>) -> io::Result<Launched> {
+    let request: Request = postcard::from_bytes(request).map_err(io::Error::other)?;
     let mut fds = fds.into_iter();
     let mut next = || fds.next().ok_or_else(|| io::Error::other("a request came without its descriptors"));
-    let (body, control) = (next()?, next()?);
+    let description = match request.description {
+        Some(part) => part,
+        None => {
+            let mut bytes = Vec::new();
+            io::Read::read_to_end(&mut fs_err::File::from_parts(next()?.into(), "the request"), &mut bytes)?;
+            bytes
+        }
+    };
+    let description: Launch = postcard::from_bytes(&description).map_err(io::Error::other)?;
+    let control = next()?;
     let mut files = Files::default();
     for (stream, is_sent) in files.stdio.iter_mut().zip(request.stdio) {
         *stream = is_sent.then(&mut next).transpose()?;
@@ -266,9 +290,6 @@ fn start(head: &[u8], fds: Vec<OwnedFd>) -> io::Result<Launched> {
     let cgroup = request.cgroup.then(&mut next).transpose()?;
     let tasks = (0..request.tasks).map(|_| next()).collect::<io::Result<Vec<_>>>()?;
 
-    let mut bytes = Vec::new();
-    io::Read::read_to_end(&mut fs_err::File::from_parts(body.into(), "the request"), &mut bytes)?;
-    let description: Launch = postcard::from_bytes(&bytes).map_err(io::Error::other)?;
     let birthplace = Birthplace { cgroup: cgroup.as_ref().map(AsFd::as_fd), tasks: &tasks };
     launch(&description, &files, &birthplace, &control).map_err(|error| match error {
         LaunchError::Clone { source } | LaunchError::Ask { source } => source,
@@ -297,8 +318,8 @@ fn send_with(socket: impl AsFd, bytes: &[u8], fds: &[std::os::fd::BorrowedFd<'_>
     Ok(())
 }
 
-fn receive_with(socket: impl AsFd) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
-    let mut bytes = vec![0; 4096];
+fn receive_with(socket: impl AsFd, longest: usize) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+    let mut bytes = vec![0; longest];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let received = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;

@@ -277,6 +277,15 @@ pub struct UpdateRequest {
     pub pty: Option<Pty>,
 }
 
+/// `POST /init`: what every command gets from now on, besides what the sandbox gives it. Kept in memory alone.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InitRequest {
+    /// Variables.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env_vars: BTreeMap<String, String>,
+}
+
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }

@@ -1,13 +1,13 @@
 //! Times what is done with a sandbox that stays: `bench_session BACKEND [IMAGE]` starts one in the working directory, and
 //! answers each line of its standard input with a line of nanoseconds.
 //!
-//! | line                   | what is timed                                                                    |
-//! |------------------------|----------------------------------------------------------------------------------|
-//! | `exec RUNS WORDS…`     | a command, each of so many runs on its own                                       |
-//! | `many ALL AT_ONCE WORDS…` | so many runs altogether, so many at once                                      |
-//! | `in FROM TO`           | a file on its way into the sandbox                                               |
-//! | `out FROM TO`          | a file on its way out                                                            |
-//! | `start WORDS…`         | another sandbox from nothing to the end of its first command; it is stopped after |
+//! | line                      | what is timed                                                                |
+//! |---------------------------|------------------------------------------------------------------------------|
+//! | `exec RUNS WORDS…`        | a command, each of so many runs on its own                                   |
+//! | `many ALL AT_ONCE WORDS…` | so many runs altogether, so many at once                                     |
+//! | `in FROM TO`              | a file on its way from the host into the workspace                           |
+//! | `out FROM TO`             | a file on its way out of the workspace                                       |
+//! | `start WORDS…`            | another sandbox, from nothing to the end of its first command                |
 #![expect(clippy::print_stdout, reason = "the figures are its answer")]
 
 use std::error::Error;
@@ -44,12 +44,12 @@ async fn answer(engine: &Engine, spec: &Spec) -> Result<(), Box<dyn Error>> {
             }
             ["in", from, to] => {
                 let start = Instant::now();
-                sandbox.files().upload(Path::new(from), to, |_| ()).await?;
+                sandbox.files().upload(Path::new(from), &inside(&sandbox, to), |_| ()).await?;
                 vec![start.elapsed()]
             }
             ["out", from, to] => {
                 let start = Instant::now();
-                sandbox.files().download(from, Path::new(to), |_| ()).await?;
+                sandbox.files().download(&inside(&sandbox, from), Path::new(to), |_| ()).await?;
                 vec![start.elapsed()]
             }
             ["start", words @ ..] => {
@@ -66,6 +66,11 @@ async fn answer(engine: &Engine, spec: &Spec) -> Result<(), Box<dyn Error>> {
         println!("{}", figures.join(" "));
     }
     Ok(sandbox.stop().await?)
+}
+
+/// Where a file of the workspace is, inside.
+fn inside(sandbox: &Sandbox, name: &str) -> String {
+    sandbox.record().workspace_inside.join(name).display().to_string()
 }
 
 fn exec(words: &[&str]) -> Result<Exec, &'static str> {

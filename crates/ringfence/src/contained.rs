@@ -99,7 +99,7 @@ fn refuse(passed: &[(i32, OwnedFd)]) -> Result<(), RunError> {
 }
 
 /// A command as the guest is told of it.
-fn exec(core: &Core, sandbox: &Sandbox, command: &Command) -> Result<Exec, RunError> {
+pub(crate) fn exec(core: &Core, sandbox: &Sandbox, command: &Command) -> Result<Exec, RunError> {
     let mut words = command.text()?.into_iter();
     let program = words.next().expect("a command has a program");
     let record = sandbox.record();

@@ -14,7 +14,8 @@ use crate::backends::{Freshness, Question, Unavailable, engine};
 use crate::ready::ask;
 
 /// The backends that this version has.
-const BACKENDS: [Backend; 4] = [Backend::Native, Backend::Bwrap, Backend::Outer, Backend::Local];
+const BACKENDS: [Backend; 6] =
+    [Backend::Native, Backend::Bwrap, Backend::Podman, Backend::Docker, Backend::Outer, Backend::Local];
 
 /// What matters of a host, whatever the backend.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -46,6 +47,9 @@ pub struct Examination {
     /// What came of trying it.
     #[serde(flatten)]
     pub finding: Finding,
+    /// What is known against the programs that it relies on.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// What came of trying a backend.
@@ -83,11 +87,13 @@ pub fn look_around(engine: &Engine) -> Surroundings {
 /// Tries every backend, or one, and says how well it holds each clause of the engine's policy here.
 pub fn examine(engine: &Engine, only: Option<Backend>) -> Vec<Examination> {
     let backends = only.map_or_else(|| BACKENDS.to_vec(), |backend| vec![backend]);
-    backends.into_iter().map(|backend| Examination { backend, finding: try_out(engine, backend) }).collect()
+    let look =
+        |backend| Examination { backend, finding: try_out(engine, backend), warnings: warnings(engine, backend) };
+    backends.into_iter().map(look).collect()
 }
 
 /// Says what is known against what a backend relies on: the runtime of a container engine.
-pub fn warnings(engine: &Engine, backend: Backend) -> Vec<String> {
+fn warnings(engine: &Engine, backend: Backend) -> Vec<String> {
     let host = &engine.settings().host;
     engine::flavour(backend).map(|flavour| engine::runtime_warnings(host, flavour)).unwrap_or_default()
 }
@@ -124,7 +130,8 @@ mod tests {
     #[test]
     fn a_backend_that_isolates_nothing_says_so_for_each_clause_and_holds_the_deadline() {
         let examined = examine(&engine(), Some(Backend::Local));
-        let [Examination { backend: Backend::Local, finding: Finding::Works { clauses, .. } }] = examined.as_slice()
+        let [Examination { backend: Backend::Local, finding: Finding::Works { clauses, .. }, .. }] =
+            examined.as_slice()
         else {
             panic!("{examined:?}");
         };

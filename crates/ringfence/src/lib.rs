@@ -89,4 +89,4 @@ pub use wrapper::{Wrapper, WrapperError, remove as unwrap};
 /// The highest number that a passed descriptor can have.
 pub const HIGHEST_DESCRIPTOR: i32 = 99;
 
-pub use ringfence_linux::sys::process::duplicate;
+pub use ringfence_linux::sys::process::{close_range, duplicate};

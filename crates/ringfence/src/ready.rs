@@ -178,6 +178,7 @@ impl Core {
         ground: Ground,
         container: &ContainerSpec,
     ) -> Result<Plan, Declined> {
+        let policy = &backends::get(backend).map_err(Declined::Unavailable)?.backend().complete(policy, container);
         let clauses = demands(policy, ground).into_keys().collect();
         let question = Question {
             host: &self.settings.host,

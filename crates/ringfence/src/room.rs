@@ -7,8 +7,9 @@
 use std::fmt;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use ringfence_core::policy::Limits;
 use ringfence_core::{Backend, Clause};
@@ -20,6 +21,9 @@ use crate::{ContainerSpec, Host};
 
 /// The longest name: it is part of a container's, and of a host's in ssh.
 const LONGEST_NAME: usize = 48;
+/// How often a lock is looked at before it counts as held, and how long it is waited in between.
+const LOOKS: u32 = 4;
+const MOMENT: Duration = Duration::from_millis(5);
 /// The longest record that is read.
 const LONGEST_RECORD: u64 = 1 << 20;
 
@@ -274,7 +278,7 @@ impl Rooms {
                 Err(Errno::NOENT) => continue, // its last owner has just removed it
                 Err(error) => return Err(failed("open the lock", &name)(error.into())),
             };
-            match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            match take(&lock) {
                 Ok(()) => {}
                 Err(Errno::WOULDBLOCK) => return Err(RoomError::Taken { name }),
                 Err(error) => return Err(failed("take the lock", &name)(error.into())),
@@ -363,12 +367,40 @@ impl Room {
             let entry = entry?;
             match entry.file_name() {
                 name if name == LOCK => {}
-                _ if entry.file_type()?.is_dir() => fs_err::remove_dir_all(entry.path())?,
+                // A container may still run and change it meanwhile: this follows no link, whenever it was put there.
+                name if name == CHANNEL => fs_err::remove_dir_all(entry.path())?,
+                _ if entry.file_type()?.is_dir() => remove_tree(&entry.path())?,
                 _ => fs_err::remove_file(entry.path())?,
             }
         }
         Ok(())
     }
+}
+
+/// Takes a lock that nobody holds. Whoever looks whether it is held holds it for a moment: such are waited out.
+fn take(lock: &OwnedFd) -> rustix::io::Result<()> {
+    for _ in 0..LOOKS {
+        match flock(lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => std::thread::sleep(MOMENT),
+            taken => return taken,
+        }
+    }
+    flock(lock, FlockOperation::NonBlockingLockExclusive)
+}
+
+/// Removes a directory that no sandbox can write, with everything in it: also with what nobody may enter, as covers of
+/// hidden directories are.
+fn remove_tree(directory: &Path) -> io::Result<()> {
+    fs_err::set_permissions(directory, std::fs::Permissions::from_mode(0o700))?;
+    for entry in fs_err::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            remove_tree(&entry.path())?;
+        } else {
+            fs_err::remove_file(entry.path())?;
+        }
+    }
+    fs_err::remove_dir(directory)
 }
 
 fn make_private(directory: &Path) -> io::Result<()> {

@@ -13,6 +13,7 @@ use tokio::io::Interest;
 use crate::instance::{Instance, StopError};
 use crate::room::{Name, Record, Room, RoomError, Rooms};
 use crate::session::{Captured, ChannelDoor, Ended, Exec, Session, SessionError};
+use crate::start::Started;
 use crate::{ContainerError, Engine, Existing, Host, RunError, Spec, Stream};
 
 /// How long a command may take when nobody says.
@@ -25,6 +26,8 @@ const GUEST_PATIENCE: Duration = Duration::from_secs(20);
 const START_PATIENCE: Duration = Duration::from_secs(60);
 /// How often it is looked at.
 const MOMENT: Duration = Duration::from_millis(10);
+/// How long a sandbox that does not answer may take to turn out to be ending.
+const ENDING_PATIENCE: Duration = Duration::from_secs(3);
 /// How long a monitor may take to end its sandbox before it is killed.
 const MONITOR_PATIENCE: Duration = Duration::from_secs(15);
 
@@ -182,7 +185,15 @@ impl Engine {
             Ok(room) => room,
             Err(RoomError::Taken { .. }) => match spec.existing {
                 Existing::Refuse => return Err(RoomError::Taken { name }.into()),
-                Existing::Reuse => return Sandbox::reuse(rooms, &name, &asked).await,
+                Existing::Reuse => match Sandbox::reuse(rooms.clone(), &name, &asked).await {
+                    // It was just ending: then its name is free in a moment.
+                    Err(StartError::Room(_) | StartError::Attach(_))
+                        if tokio::time::timeout(ENDING_PATIENCE, left(&rooms, &name)).await.is_ok() =>
+                    {
+                        rooms.claim(name)?
+                    }
+                    outcome => return outcome,
+                },
                 Existing::Replace => {
                     stop_kept(&rooms, &name).await?;
                     rooms.claim(name)?
@@ -191,7 +202,7 @@ impl Engine {
             Err(error) => return Err(error.into()),
         };
         let started = crate::start::start(&self.core, &spec, &room, asked).await;
-        let (instance, record) = match started {
+        let Started { instance, record, variables } = match started {
             Ok(started) => started,
             Err(error) => {
                 room.leave();
@@ -200,7 +211,7 @@ impl Engine {
         };
         let kept = Arc::new(Kept { held: Mutex::new(Some(Held { instance, room })), ended: Default::default() });
         let sandbox = Sandbox::of(rooms, record, Some(Arc::clone(&kept))).map_err(AttachError::from)?;
-        if let Err(source) = sandbox.session.up(GUEST_PATIENCE).await {
+        if let Err(source) = sandbox.session.greet(GUEST_PATIENCE, variables).await {
             let log = last_words(&sandbox.rooms, &sandbox.record.name);
             let name = sandbox.record.name.clone();
             let _ = sandbox.stop().await; // the first error tells more

@@ -1,5 +1,6 @@
 //! Starting a sandbox that stays: its policy agreed on, its room claimed, its guest up.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -12,27 +13,35 @@ use crate::engine::Core;
 use crate::instance::Instance;
 use crate::ready::Context;
 use crate::room::{Owner, Record, Room, Rooms};
-use crate::{Spec, StartError};
+use crate::{ContainerSpec, Spec, StartError};
 
 /// The hash of everything that was asked for: two sandboxes that have the same are the same.
 pub(crate) fn hash(core: &Core, spec: &Spec) -> String {
-    let asked = (spec.policy.sha256(), &spec.container, &core.settings.host.directory);
+    // When an image is fetched says nothing about what the sandbox is.
+    let container = ContainerSpec { pull: None, ..spec.container.clone() };
+    let asked = (spec.policy.sha256(), container, &core.settings.host.directory);
     let bytes = serde_json::to_vec(&asked).expect("names and settings are text");
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// A sandbox whose guest has been started.
+#[derive(Debug)]
+pub(crate) struct Started {
+    pub(crate) instance: Box<dyn Instance>,
+    pub(crate) record: Record,
+    /// What the guest is still to be given for its commands.
+    pub(crate) variables: BTreeMap<String, String>,
+}
+
 /// Starts a sandbox in a room, and writes down what it is.
-pub(crate) async fn start(
-    core: &Arc<Core>,
-    spec: &Spec,
-    room: &Room,
-    asked: String,
-) -> Result<(Box<dyn Instance>, Record), StartError> {
+pub(crate) async fn start(core: &Arc<Core>, spec: &Spec, room: &Room, asked: String) -> Result<Started, StartError> {
     let context = settle(core, spec).await?;
     let mut record = describe(core, spec, &context, room, asked);
+    let mut variables = BTreeMap::new();
     let instance = match Core::means(&context.plan)? {
         Means::Processes(backend) => core.start_guest(backend, context, room, spec.lease).await?,
         Means::Containers(backend) => {
+            variables = named_variables(core, &context);
             backend.sweep(&core.settings.host, &Rooms::of(&core.settings.host)?.directory()).await;
             backend.start(&core.site(&context, &spec.container, &[]), room).await?
         }
@@ -47,7 +56,15 @@ pub(crate) async fn start(
         let _ = instance.stop().await; // the first error tells more
         return Err(crate::RoomError::File { what: "write the record", name: room.name.clone(), source }.into());
     }
-    Ok((instance, record))
+    Ok(Started { instance, record, variables })
+}
+
+/// The variables that a policy names, with their values.
+fn named_variables(core: &Core, context: &Context) -> BTreeMap<String, String> {
+    let environment = &context.plan.policy.env;
+    let passed = environment.pass.iter().flatten();
+    let passed = passed.filter_map(|name| Some((name.clone(), core.settings.host.text(name)?.to_owned())));
+    passed.chain(environment.set.clone()).collect()
 }
 
 /// Agrees on a plan, which may take a while: where our caller has a launcher process it may have other tasks, too.

@@ -92,9 +92,31 @@ impl Engine {
 
     /// Removes every container, running or not.
     pub fn remove_containers(&self) -> Result<(), String> {
-        let answer = self.ask_json("GET", "/containers/json?all=1", Body::Empty)?;
-        let containers = answer.as_array().into_iter().flatten();
-        containers.filter_map(|container| container["Id"].as_str()).try_for_each(|id| self.remove(id))
+        self.containers("{}")?.iter().try_for_each(|id| self.remove(id))
+    }
+
+    /// Names every container, running or not, and every network that has a label, `name=value`.
+    pub fn labelled(&self, label: &str) -> Result<Vec<String>, String> {
+        let filters = json!({ "label": [label] }).to_string();
+        let containers = self.containers(&filters)?.into_iter().map(|id| format!("container {id}"));
+        let networks = self.ids(&format!("/networks?filters={}", percent_encoded(&filters)))?;
+        Ok(containers.chain(networks.into_iter().map(|id| format!("network {id}"))).collect())
+    }
+
+    /// Removes every container, running or not, that has a label, `name=value`.
+    pub fn remove_labelled(&self, label: &str) -> Result<(), String> {
+        let containers = self.containers(&json!({ "label": [label] }).to_string())?;
+        containers.iter().try_for_each(|id| self.remove(id))
+    }
+
+    fn containers(&self, filters: &str) -> Result<Vec<String>, String> {
+        self.ids(&format!("/containers/json?all=1&filters={}", percent_encoded(filters)))
+    }
+
+    fn ids(&self, path: &str) -> Result<Vec<String>, String> {
+        let answer = self.ask_json("GET", path, Body::Empty)?;
+        let found = answer.as_array().into_iter().flatten();
+        Ok(found.filter_map(|found| found["Id"].as_str().map(str::to_owned)).collect())
     }
 
     fn remove(&self, container: &str) -> Result<(), String> {

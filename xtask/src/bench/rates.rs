@@ -7,8 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
+use serde_json::{Value, json};
 
+use super::report::absences;
 use super::stays::{COMMAND, Copying, Many, Places, Stays, Way};
+use crate::table::{Align, table};
 
 /// The length of the file that is copied.
 pub(super) const BYTES: u64 = 1 << 30;
@@ -113,7 +116,7 @@ fn spawn_many(words: &[OsString], all: usize, at_once: usize) -> Result<Duration
     let begun = AtomicUsize::new(0);
     let start = Instant::now();
     std::thread::scope(|scope| {
-        let worker = || {
+        let worker = || -> Result<()> {
             while begun.fetch_add(1, Ordering::Relaxed) < all {
                 run(words)?;
             }
@@ -123,6 +126,45 @@ fn spawn_many(words: &[OsString], all: usize, at_once: usize) -> Result<Duration
         workers.into_iter().try_for_each(|worker| worker.join().map_err(|_| anyhow!("a thread panicked"))?)
     })?;
     Ok(start.elapsed())
+}
+
+pub(super) fn copies_as_text(copies: &Rates<2>) -> String {
+    let head = [("1 GiB, MB/s", Align::Left), ("in", Align::Right), ("out", Align::Right)];
+    let rows = copies.iter().map(|(name, rates)| {
+        let [inwards, outwards] = cells(rates);
+        [(*name).to_owned(), inwards, outwards]
+    });
+    table(head, &rows.collect::<Vec<_>>()) + &absences(copies)
+}
+
+pub(super) fn commands_as_text(commands: &Rates<3>) -> String {
+    let [few, some, many] = AT_ONCE.map(|at_once| format!("{at_once} at once"));
+    let column = |name| (name, Align::Right);
+    let head = [("commands a second", Align::Left), column(few.as_str()), column(&some), column(&many)];
+    let rows = commands.iter().map(|(name, rates)| {
+        let [few, some, many] = cells(rates);
+        [(*name).to_owned(), few, some, many]
+    });
+    table(head, &rows.collect::<Vec<_>>()) + &absences(commands)
+}
+
+fn cells<const COLUMNS: usize>(rates: &Result<[f64; COLUMNS], String>) -> [String; COLUMNS] {
+    match rates {
+        Ok(rates) => rates.map(|rate| format!("{rate:.0}")),
+        Err(_) => std::array::from_fn(|_| "–".to_owned()),
+    }
+}
+
+/// The rates of everybody, each under its column's name.
+pub(super) fn as_json<const COLUMNS: usize>(columns: [String; COLUMNS], rates: &Rates<COLUMNS>) -> Value {
+    let contender = |(name, rates): &(&'static str, Result<[f64; COLUMNS], String>)| match rates {
+        Ok(rates) => {
+            let rates = columns.iter().cloned().zip(rates.iter().map(|rate| json!(rate)));
+            json!({ "name": name, "rates": serde_json::Map::from_iter(rates) })
+        }
+        Err(why) => json!({ "name": name, "absent": why }),
+    };
+    rates.iter().map(contender).collect()
 }
 
 #[cfg(test)]

@@ -4,16 +4,19 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use super::contenders::{EQUAL_BWRAP, LIBRARY, NATIVE, PLAIN};
+use super::contenders::{AS_USUAL, EQUAL_BWRAP, LIBRARY, NATIVE, PLAIN};
 use super::output::{BYTES, Drained};
+use super::rates::{self, AT_ONCE, Rates};
 use super::samples::Samples;
+use super::stays::{DOCKER_EXEC, UP_NATIVE, WARM_DOCKER, WARM_NATIVE, WARM_PODMAN};
 use crate::table::{Align, table};
 
 /// One command, through everybody.
 pub(super) struct Comparison {
-    pub(super) command: String,
-    /// Where bwrap's view that equals ringfence's comes from.
-    pub(super) equal_view: String,
+    pub(super) title: String,
+    /// The contender that all are compared with, besides a plain spawn.
+    pub(super) yardstick: &'static str,
+    pub(super) note: Option<String>,
     /// The times of each contender, or the reason why it did not take part.
     pub(super) results: Vec<(&'static str, Result<Samples, String>)>,
 }
@@ -34,7 +37,14 @@ pub(super) struct Report {
     pub(super) runs: usize,
     pub(super) comparisons: Vec<Comparison>,
     pub(super) output: Result<Drained, String>,
+    /// Megabytes a second, in and out.
+    pub(super) copies: Rates<2>,
+    /// Commands a second, so many at once.
+    pub(super) commands: Rates<3>,
 }
+
+/// What a command in a sandbox that is up may take more than two plain spawns.
+const ROUND_TRIP: Duration = Duration::from_micros(500);
 
 /// Something to reach, and what was measured, if it could be.
 struct Goal {
@@ -58,10 +68,25 @@ impl Report {
     fn goals(&self) -> Vec<Goal> {
         let mut goals = Vec::new();
         for comparison in &self.comparisons {
-            for (contender, least) in [(NATIVE, 2.0), (LIBRARY, 2.5)] {
-                let name =
-                    format!("{contender}, `{}`: at least {least}× faster than {EQUAL_BWRAP}", comparison.command);
-                goals.push(Goal::at_least(least, name, comparison.ratio(EQUAL_BWRAP, contender), "×"));
+            let Comparison { title, yardstick, .. } = comparison;
+            let faster: &[(&str, f64)] = match *yardstick {
+                EQUAL_BWRAP => &[(NATIVE, 2.0), (LIBRARY, 2.5)],
+                DOCKER_EXEC => &[(WARM_NATIVE, 40.0), (WARM_DOCKER, 40.0), (WARM_PODMAN, 40.0)],
+                _ => &[],
+            };
+            for (contender, least) in faster {
+                let name = format!("{contender}, `{title}`: at least {least}× faster than {yardstick}");
+                goals.push(Goal::at_least(*least, name, comparison.ratio(yardstick, contender), "×"));
+            }
+            if *yardstick == DOCKER_EXEC {
+                let name = format!("{WARM_NATIVE}, `{title}`, less 0.5 ms: below 2× {PLAIN}");
+                let rest = comparison.median(WARM_NATIVE).map(|time| time.saturating_sub(ROUND_TRIP).as_secs_f64());
+                let ratio = rest.zip(comparison.median(PLAIN)).map(|(rest, plain)| rest / plain.as_secs_f64());
+                goals.push(Goal::below(2.0, name, ratio, "×"));
+            }
+            if *yardstick == AS_USUAL {
+                let name = format!("{UP_NATIVE}, `{title}`: below 5× {AS_USUAL}");
+                goals.push(Goal::below(5.0, name, comparison.ratio(UP_NATIVE, AS_USUAL), "×"));
             }
         }
         let output = self.output.as_ref().ok();
@@ -75,12 +100,14 @@ impl Report {
     pub(super) fn as_text(&self) -> String {
         let mut text = String::new();
         for comparison in &self.comparisons {
+            let yardstick = comparison.yardstick;
+            let faster = format!("faster than {yardstick}");
             let head = [
-                (comparison.command.as_str(), Align::Left),
+                (comparison.title.as_str(), Align::Left),
                 ("p50 ms", Align::Right),
                 ("p95 ms", Align::Right),
                 ("× plain", Align::Right),
-                ("faster than equal bwrap", Align::Right),
+                (faster.as_str(), Align::Right),
             ];
             let row = |(name, samples): &(&'static str, Result<Samples, String>)| match samples {
                 Ok(samples) => [
@@ -88,19 +115,16 @@ impl Report {
                     milliseconds(samples.percentile(50)),
                     milliseconds(samples.percentile(95)),
                     times(comparison.ratio(name, PLAIN)),
-                    times(comparison.ratio(EQUAL_BWRAP, name)),
+                    times(comparison.ratio(yardstick, name)),
                 ],
                 Err(_) => [(*name).to_owned(), "–".to_owned(), "–".to_owned(), "–".to_owned(), "–".to_owned()],
             };
             text += &table(head, &comparison.results.iter().map(row).collect::<Vec<_>>());
-            text += &format!("{EQUAL_BWRAP}: {}\n", comparison.equal_view);
-            for (name, samples) in &comparison.results {
-                if let Err(why) = samples {
-                    text += &format!("{name} did not take part: {why}\n");
-                }
-            }
+            text.extend(comparison.note.iter().map(|note| format!("{note}\n")));
+            text += &absences(&comparison.results);
             text.push('\n');
         }
+        text += &format!("{}\n{}\n", rates::copies_as_text(&self.copies), rates::commands_as_text(&self.commands));
         match &self.output {
             Ok(drained) => {
                 let ratio = drained.plain.as_secs_f64() / drained.time.as_secs_f64();
@@ -130,11 +154,16 @@ impl Report {
                     "p50_ns": samples.percentile(50).map(nanoseconds),
                     "p95_ns": samples.percentile(95).map(nanoseconds),
                     "times_plain": comparison.ratio(name, PLAIN),
-                    "faster_than_equal_bwrap": comparison.ratio(EQUAL_BWRAP, name),
+                    "faster_than_yardstick": comparison.ratio(comparison.yardstick, name),
                 }),
                 Err(why) => json!({ "name": name, "absent": why }),
             });
-            json!({ "command": comparison.command, "equal_view": comparison.equal_view, "contenders": contenders.collect::<Vec<_>>() })
+            json!({
+                "title": comparison.title,
+                "yardstick": comparison.yardstick,
+                "note": comparison.note,
+                "contenders": contenders.collect::<Vec<_>>(),
+            })
         });
         let output = match &self.output {
             Ok(drained) => json!({
@@ -157,9 +186,19 @@ impl Report {
             "runs": self.runs,
             "comparisons": comparisons.collect::<Vec<_>>(),
             "output": output,
+            "megabytes_per_second": rates::as_json(["in", "out"].map(str::to_owned), &self.copies),
+            "commands_per_second": rates::as_json(AT_ONCE.map(|at_once| at_once.to_string()), &self.commands),
             "goals": goals.collect::<Vec<_>>(),
         })
     }
+}
+
+/// Names everybody who did not take part, and why.
+pub(super) fn absences<T>(results: &[(&'static str, Result<T, String>)]) -> String {
+    let absent = |(name, result): &(&'static str, Result<T, String>)| {
+        result.as_ref().err().map(|why| format!("{name} did not take part: {why}\n"))
+    };
+    results.iter().filter_map(absent).collect()
 }
 
 fn nanoseconds(time: Duration) -> u64 {
@@ -192,11 +231,14 @@ mod tests {
         Report {
             runs: 1,
             comparisons: vec![Comparison {
-                command: "/bin/true".to_owned(),
-                equal_view: "by hand".to_owned(),
+                title: "/bin/true".to_owned(),
+                yardstick: EQUAL_BWRAP,
+                note: Some("bwrap, equal view: by hand".to_owned()),
                 results,
             }],
             output,
+            copies: vec![("plain cp", Ok([1000.0, 2000.0])), ("docker cp", Err("docker is not installed".to_owned()))],
+            commands: vec![(PLAIN, Ok([900.0, 1700.4, 1800.0]))],
         }
     }
 
@@ -205,14 +247,24 @@ mod tests {
         assert_eq!(
             report().as_text(),
             "\
-/bin/true                p50 ms  p95 ms  × plain  faster than equal bwrap
-───────────────────────  ──────  ──────  ───────  ───────────────────────
-plain spawn                1.00    1.00    1.00×                    4.00×
-ringfence, native          2.00    2.00    2.00×                    2.00×
-ringfence, library cold       –       –        –                        –
-bwrap, equal view          4.00    4.00    4.00×                    1.00×
+/bin/true                p50 ms  p95 ms  × plain  faster than bwrap, equal view
+───────────────────────  ──────  ──────  ───────  ─────────────────────────────
+plain spawn                1.00    1.00    1.00×                          4.00×
+ringfence, native          2.00    2.00    2.00×                          2.00×
+ringfence, library cold       –       –        –                              –
+bwrap, equal view          4.00    4.00    4.00×                          1.00×
 bwrap, equal view: by hand
 ringfence, library cold did not take part: not there
+
+1 GiB, MB/s    in   out
+───────────  ────  ────
+plain cp     1000  2000
+docker cp       –     –
+docker cp did not take part: docker is not installed
+
+commands a second  1 at once  8 at once  64 at once
+─────────────────  ─────────  ─────────  ──────────
+plain spawn              900       1700        1800
 
 1 GiB of output is drained 1.00× as fast as by a plain pipe to nowhere
 
@@ -231,8 +283,16 @@ ringfence, library cold, `/bin/true`: at least 2.5× faster than bwrap, equal vi
         let json = report().as_json();
         let contenders = &json["comparisons"][0]["contenders"];
         assert_eq!(contenders[1]["p50_ns"], 2_000_000);
-        assert_eq!(contenders[1]["faster_than_equal_bwrap"], 2.0);
+        assert_eq!(contenders[1]["faster_than_yardstick"], 2.0);
         assert_eq!(contenders[2], json!({ "name": LIBRARY, "absent": "not there" }));
+        assert_eq!(
+            json["megabytes_per_second"][0],
+            json!({ "name": "plain cp", "rates": { "in": 1000.0, "out": 2000.0 } })
+        );
+        assert_eq!(
+            json["megabytes_per_second"][1],
+            json!({ "name": "docker cp", "absent": "docker is not installed" })
+        );
         assert_eq!(json["goals"][1]["reached"], Value::Null);
         assert_eq!(json["goals"][2]["reached"], false);
     }

@@ -7,7 +7,7 @@ use clap::Args;
 use ringfence::doctor::{Examination, Finding, Surroundings, examine, look_around};
 use ringfence::{Backend, Choice, Clause, Engine, Host, Plan, RunError, Support, chain};
 
-use super::flags::PolicyFlags;
+use super::flags::{ContainerFlags, PolicyFlags};
 use crate::answer::{Form, print, print_json};
 use crate::report::Failure;
 
@@ -25,11 +25,13 @@ pub(crate) struct Doctor {
     pub(super) json: bool,
     #[command(flatten)]
     policy: PolicyFlags,
+    #[command(flatten)]
+    container: ContainerFlags,
 }
 
 impl Doctor {
     pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
-        let engine = Engine::in_this_process(self.policy.settings(host)?);
+        let engine = Engine::in_this_process(self.container.settings(&self.policy, host)?);
         if self.prove {
             return super::prove::run(&engine, Form::asked(self.json), self.certificate.as_deref());
         }
@@ -105,5 +107,6 @@ fn one(examination: &Examination) -> String {
         let names: Vec<_> = clauses.into_iter().map(Clause::name).collect();
         text.push_str(&format!("  absent  {}: {why}\n          hint: {fix}\n", names.join(", ")));
     }
+    text.extend(examination.warnings.iter().map(|warning| format!("  warning {warning}\n")));
     text
 }

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use ringfence::{Engine, Preset, Record, Sandbox, Settings, Spec, ssh};
 use serde::{Deserialize, Serialize};
-use tokio::net::unix::pipe;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::attach::block_on;
@@ -36,6 +35,8 @@ pub(super) enum Answer {
 
 /// Starts what is asked for, and keeps it.
 pub(super) fn run(asked: impl FnOnce() -> Result<(Settings, Spec), Failure>) -> ExitCode {
+    // Whoever reads from a pipe that the caller happens to have open is not to wait for it. Nothing was opened yet.
+    let _ = ringfence::close_range(3, u32::MAX);
     // No terminal's signals are meant for it. It fails only where that is so already, setsid(2).
     let _ = rustix::process::setsid();
     let kept = asked().and_then(|(mut settings, spec)| {
@@ -57,7 +58,7 @@ async fn keep(engine: &Engine, spec: Spec) -> Result<(), Failure> {
     let mut starting = pin!(start(engine, spec));
     let sandbox = tokio::select! {
         started = &mut starting => started?,
-        () = ends.unwanted() => {
+        _ = ends.signalled() => {
             if let Ok(Ok(sandbox)) = tokio::time::timeout(PATIENCE, starting).await && is_ours(&sandbox) {
                 sandbox.stop().await?;
             }
@@ -66,28 +67,27 @@ async fn keep(engine: &Engine, spec: Spec) -> Result<(), Failure> {
     };
     let is_new = is_ours(&sandbox);
     let listener = if is_new && is_for_people(&sandbox) { ssh::listen(&sandbox).await.ok() } else { None };
-    let told = tell(&Answer::Ready { record: Box::new(sandbox.record().clone()), is_new });
+    // A caller that was killed meanwhile has left a sandbox that is up, and is found by its name.
+    let _ = tell(&Answer::Ready { record: Box::new(sandbox.record().clone()), is_new });
     if !is_new {
         return Ok(());
     }
-    if told.is_ok() {
-        let_go(&sandbox.log());
-        let host = &engine.settings().host;
-        let carried = async {
-            match listener {
-                Some(listener) => ssh::serve(&sandbox, host, listener).await,
-                None => std::future::pending().await,
-            }
-        };
-        let has_ended = tokio::select! {
-            () = sandbox.ended() => true,
-            () = ends.signalled() => false,
-            () = carried => false,
-        };
-        ssh::forget(host, &sandbox.record().name);
-        if has_ended {
-            return Ok(());
+    let_go(&sandbox.log());
+    let host = &engine.settings().host;
+    let carried = async {
+        if let Some(listener) = listener {
+            ssh::serve(&sandbox, host, listener).await;
         }
+        std::future::pending::<()>().await
+    };
+    let has_ended = tokio::select! {
+        () = sandbox.ended() => true,
+        _ = ends.signalled() => false,
+        () = carried => false,
+    };
+    ssh::forget(host, &sandbox.record().name);
+    if has_ended {
+        return Ok(());
     }
     if let Err(error) = sandbox.stop().await {
         tracing::error!(error = ringfence::chain(&error), "the sandbox was not stopped");
@@ -110,38 +110,23 @@ fn is_ours(sandbox: &Sandbox) -> bool {
     u32::try_from(sandbox.record().owner.pid).is_ok_and(|pid| pid == std::process::id())
 }
 
-/// What ends a monitor.
-struct Ends {
-    signals: [Signal; 3],
-    /// Its caller's end of this is open as long as it waits.
-    caller: pipe::Receiver,
-}
+/// Signals that ask a process to end.
+pub(super) struct Ends([Signal; 3]);
 
 impl Ends {
-    fn listen() -> io::Result<Ends> {
+    pub(super) fn listen() -> io::Result<Ends> {
         let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
         let [terminate, interrupt, hang_up] = kinds.map(signal);
-        let caller = pipe::Receiver::from_owned_fd(rustix::stdio::stdin().try_clone_to_owned()?)?;
-        Ok(Ends { signals: [terminate?, interrupt?, hang_up?], caller })
+        Ok(Ends([terminate?, interrupt?, hang_up?]))
     }
 
-    async fn signalled(&mut self) {
-        let [terminate, interrupt, hang_up] = &mut self.signals;
+    /// Waits for one, and says which.
+    pub(super) async fn signalled(&mut self) -> SignalKind {
+        let [terminate, interrupt, hang_up] = &mut self.0;
         tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-            _ = hang_up.recv() => {}
-        }
-    }
-
-    /// A signal, or the end of the caller.
-    async fn unwanted(&mut self) {
-        let [terminate, interrupt, hang_up] = &mut self.signals;
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-            _ = hang_up.recv() => {}
-            _ = self.caller.readable() => {} // it never says anything
+            _ = terminate.recv() => SignalKind::terminate(),
+            _ = interrupt.recv() => SignalKind::interrupt(),
+            _ = hang_up.recv() => SignalKind::hangup(),
         }
     }
 }

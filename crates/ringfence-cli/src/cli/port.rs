@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 use clap::Args;
-use ringfence::{Host, SessionError};
+use ringfence::Host;
 use tokio::net::TcpListener;
 
 use super::attach::{Named, block_on};
@@ -68,11 +68,7 @@ impl Port {
                 Failure::failed(format!("cannot listen on {address}: {error}"), hint)
             })?;
             let bound = listener.local_addr().unwrap_or(address);
-            match sandbox.ports().connect(inside).await {
-                Ok(_) => {}
-                Err(SessionError::PortClosed { .. }) => warn(&format!("nothing listens on port {inside} inside yet")),
-                Err(error) => return Err(self.sandbox.failed(error)),
-            }
+            sandbox.health().await.map_err(|error| self.sandbox.failed(error))?;
             print(&format!("{bound}\n"))?;
             let ports = sandbox.ports();
             tokio::select! {

@@ -1,17 +1,21 @@
 //! `ringfence up`.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{BufRead, BufReader, Read};
+use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 
 use clap::Args;
 use ringfence::policy::Span;
 use ringfence::{Clause, Existing, Host, Name, Record, Settings, Spec};
+use rustix::process::{Pid, Signal};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::net::unix::pipe;
 
-use super::attach::plain;
+use super::attach::{block_on, plain};
 use super::flags::{ContainerFlags, PolicyFlags};
-use super::monitor::{self, Answer};
+use super::monitor::{self, Answer, Ends};
 use crate::answer::{print, print_json};
 use crate::report::Failure;
 
@@ -59,7 +63,7 @@ impl Up {
         if self.monitor {
             return Ok(monitor::run(|| called()?.asked(host)));
         }
-        match ask()? {
+        match block_on(ask())? {
             Answer::Failed(told) => Err(told.into()),
             Answer::Ready { record, .. } if self.json => {
                 print_json(&record)?;
@@ -96,25 +100,32 @@ fn default_name(settings: &Settings) -> Name {
     }
 }
 
-/// Starts this very command again as a monitor, and waits for its answer. When this process ends before it has one,
-/// the monitor ends, too: its input does.
-fn ask() -> Result<Answer, Failure> {
-    let failed = |what: &str, error: std::io::Error| {
+/// Starts this very command again as a monitor, and waits for its answer. Whoever interrupts that ends the monitor, too.
+async fn ask() -> Result<Answer, Failure> {
+    let failed = |what: &str, error: io::Error| {
         Failure::failed(format!("cannot {what} the process that keeps the sandbox: {error}"), "ringfence doctor")
     };
     let words: Vec<OsString> = std::env::args_os().collect();
+    let mut ends = Ends::listen().map_err(|error| failed("start", error))?;
     let mut command = Command::new("/proc/self/exe");
     command.arg0("ringfence").args(["up", "--monitor"]).args(words.iter().filter(|word| is_verbose(word)));
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut monitor = command.spawn().map_err(|error| failed("start", error))?;
-    let mut caller = monitor.stdin.take().expect("it was asked for");
-    let answers = monitor.stdout.take().expect("it was asked for");
     // Not as its arguments: it lives long, and everybody on the host can read those.
-    words::send(&words, &mut caller).map_err(|error| failed("tell", error))?;
-    let mut line = String::new();
-    let heard = BufReader::new(answers.take(LONGEST_ANSWER)).read_line(&mut line);
-    heard.map_err(|error| failed("hear of", error))?;
-    drop(caller);
+    let mut input = monitor.stdin.take().expect("it was asked for");
+    words::send(&words, &mut input).map_err(|error| failed("tell", error))?;
+    let answers = OwnedFd::from(monitor.stdout.take().expect("it was asked for"));
+    let answers = pipe::Receiver::from_owned_fd(answers).map_err(|error| failed("hear of", error))?;
+    let (mut line, mut answers) = (String::new(), BufReader::new(answers.take(LONGEST_ANSWER)));
+    tokio::select! {
+        heard = answers.read_line(&mut line) => drop(heard.map_err(|error| failed("hear of", error))?),
+        signal = ends.signalled() => {
+            let pid = Pid::from_child(&monitor);
+            let _ = rustix::process::kill_process(pid, Signal::TERM); // it may have ended by itself
+            let _ = monitor.wait(); // it undoes what it has begun, which is bounded
+            return Err(Failure::interrupted(signal.as_raw_value() as u8));
+        }
+    }
     if let Ok(answer) = serde_json::from_str(&line) {
         return Ok(answer);
     }

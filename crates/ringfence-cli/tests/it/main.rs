@@ -52,5 +52,5 @@ transcripts! {
     audit;
     doctor needs user_namespaces;
     sandboxes needs user_namespaces;
-    copying needs user_namespaces;
+    copying needs user_namespaces, python3;
 }

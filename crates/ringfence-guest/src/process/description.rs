@@ -56,17 +56,21 @@ pub(super) fn describe(service: &Service, request: &StartRequest) -> Result<(Lau
 }
 
 fn variables(service: &Service, envs: &BTreeMap<String, String>) -> Result<Vec<CString>, Failure> {
-    let own = service
-        .environment
-        .iter()
-        .filter(|(name, _)| std::str::from_utf8(name).map_or(true, |name| !envs.contains_key(name)));
-    let given = envs.iter().map(|(name, value)| {
+    let mut all = service.environment.borrow().clone();
+    all.extend(more(envs)?);
+    Ok(all.into_values().collect())
+}
+
+/// Variables that a caller names, checked.
+pub(super) fn more(envs: &BTreeMap<String, String>) -> Result<BTreeMap<Vec<u8>, CString>, Failure> {
+    let checked = |(name, value): (&String, &String)| {
         let is_sound = !name.is_empty() && !name.contains('=');
-        is_sound.then(|| variable(name.as_bytes(), value.as_bytes())).flatten().ok_or_else(|| {
-            invalid(format!("`{}` cannot be a variable, or its value cannot be one's", name.escape_debug()))
-        })
-    });
-    own.map(|(_, variable)| Ok(variable.clone())).chain(given).collect()
+        let variable = is_sound.then(|| variable(name.as_bytes(), value.as_bytes())).flatten();
+        let refusal =
+            || invalid(format!("`{}` cannot be a variable, or its value cannot be one's", name.escape_debug()));
+        Ok((name.as_bytes().to_vec(), variable.ok_or_else(refusal)?))
+    };
+    envs.iter().map(checked).collect()
 }
 
 fn variable(name: &[u8], value: &[u8]) -> Option<CString> {

@@ -20,13 +20,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::Request;
 use hyper::body::Incoming;
+use hyper::{Request, StatusCode};
 use ringfence_linux::{Files, LaunchError, Launcher, Order};
 use ringfence_proto::code::{Code, Failure};
 use ringfence_proto::process::{
-    Empty, EventMessage, ListResponse, OneProcess, ProcessEvent, ProcessSelector, SendInputRequest, SendSignalRequest,
-    Signal, StartRequest, StreamInputRequest, UpdateRequest,
+    Empty, EventMessage, InitRequest, ListResponse, OneProcess, ProcessEvent, ProcessSelector, SendInputRequest,
+    SendSignalRequest, Signal, StartRequest, StreamInputRequest, UpdateRequest,
 };
 use tokio::sync::{Semaphore, oneshot};
 
@@ -50,7 +50,7 @@ impl Streamed for EventMessage {
 pub(crate) struct Service {
     launcher: Launcher,
     /// What every command gets, as `NAME` and `value`.
-    environment: BTreeMap<Vec<u8>, CString>,
+    environment: RefCell<BTreeMap<Vec<u8>, CString>>,
     /// Where commands start that name no directory.
     directory: PathBuf,
     room: Arc<Semaphore>,
@@ -66,13 +66,33 @@ impl Service {
     pub(crate) fn new(launcher: Launcher, directory: PathBuf) -> Rc<Service> {
         Rc::new(Service {
             launcher,
-            environment: description::environment(),
+            environment: RefCell::new(description::environment()),
             directory,
             room: Arc::new(Semaphore::new(MOST)),
             execs: RefCell::default(),
             next: Cell::default(),
             firsts: RefCell::default(),
         })
+    }
+
+    /// `POST /init`: gives every command that is started from now on more variables.
+    pub(crate) async fn init(self: Rc<Self>, request: Request<Incoming>) -> Reply {
+        connect::unary(request, async |InitRequest { env_vars }| {
+            let more = description::more(&env_vars)?;
+            self.environment.borrow_mut().extend(more);
+            Ok(Empty {})
+        })
+        .await
+    }
+
+    /// `GET /envs`: what every command gets.
+    pub(crate) fn variables(&self) -> Reply {
+        let environment = self.environment.borrow();
+        let pair = |(name, variable): (&Vec<u8>, &CString)| {
+            let value = variable.as_bytes().get(name.len() + 1..).unwrap_or_default();
+            (String::from_utf8_lossy(name).into_owned(), String::from_utf8_lossy(value).into_owned())
+        };
+        connect::json(StatusCode::OK, &environment.iter().map(pair).collect::<BTreeMap<_, _>>())
     }
 
     /// Answers a call of a method.

@@ -30,6 +30,11 @@ pub(crate) use private::PrivateDirectory;
 pub(crate) trait Backend: Sync {
     /// What it can hold here. Only the clauses in `question` need an answer: some are costly to find out.
     fn capabilities(&self, question: &Question<'_>) -> Result<Capabilities, Unavailable>;
+
+    /// A policy with what this backend adds where it says nothing.
+    fn complete(&self, policy: &Policy, _container: &ContainerSpec) -> Policy {
+        policy.clone()
+    }
 }
 
 /// A backend whose sandboxes are process trees of ours.

@@ -9,6 +9,7 @@ mod certificate;
 mod fingerprint;
 mod marked;
 mod scene;
+mod shared;
 mod tree;
 mod trial;
 

@@ -123,14 +123,23 @@ impl Scene {
 
     /// Files for one attempt, and what it is told.
     pub(super) fn plant(&self) -> io::Result<(Tree, Context)> {
-        let number = self.count.fetch_add(1, Ordering::Relaxed);
-        let tree = Tree::plant(self.directory.path().join(number.to_string()))?;
+        let tree = Tree::plant(self.directory.path().join(self.next().to_string()))?;
+        let context = self.context(&tree);
+        Ok((tree, context))
+    }
+
+    /// What an attempt is told that is to find the files of `tree`.
+    pub(super) fn context(&self, tree: &Tree) -> Context {
         let mut context = self.context.clone();
-        context.mark = format!("{}-{number}", context.name);
+        context.mark = format!("{}-{}", context.name, self.next());
         context.paths.workspace = tree.workspace();
         context.paths.outside = tree.outside();
         context.paths.readable = tree.readable();
-        Ok((tree, context))
+        context
+    }
+
+    fn next(&self) -> u32 {
+        self.count.fetch_add(1, Ordering::Relaxed)
     }
 
     /// The descriptor that this process has open.

@@ -1,20 +1,23 @@
 //! One attempt, made twice: inside a sandbox of the policy, and without one.
 
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
-use ringfence_core::policy::{PathGlob, Size};
+use ringfence_core::policy::{PathGlob, Size, Workspace};
 use ringfence_core::{Backend, Clause, ExecutionResult, Plan, Policy, Support};
 use ringfence_linux::attempt::{Appetite, Context};
 
 use super::certificate::{Proof, Verdict};
 use super::marked::Marked;
 use super::scene::Scene;
+use super::shared::Shared;
 use super::tree::Tree;
 use super::{Attempt, Observation, Outcome, unclaimed};
+use crate::backends::engine::flavour;
 use crate::{Command, Engine, RunError};
 
 /// What the attempts on limits are limited to, well below their appetite.
@@ -41,6 +44,8 @@ pub(super) struct Trials<'a> {
     scene: &'a Scene,
     program: PathBuf,
     plan: Plan,
+    /// The container that attempts are made in which need none of their own.
+    shared: RefCell<Option<Shared>>,
 }
 
 /// An attempt about to be made.
@@ -58,7 +63,7 @@ impl<'a> Trials<'a> {
     pub(super) fn new(engine: &'a Engine, policy: &'a Policy, scene: &'a Scene) -> Result<Trials<'a>, RunError> {
         let program = program(engine).map_err(failed)?;
         let plan = engine.plan(policy, &Command::new("sh"))?.plan;
-        Ok(Trials { engine, policy, scene, program, plan })
+        Ok(Trials { engine, policy, scene, program, plan, shared: RefCell::default() })
     }
 
     /// The plan that the policy itself is run under.
@@ -68,33 +73,75 @@ impl<'a> Trials<'a> {
 
     /// Makes an attempt inside, and without a sandbox when that can tell something.
     pub(super) fn carry_out(&self, attempt: &Attempt) -> Result<(Support, Proof), RunError> {
-        let trial = self.inside(attempt)?;
-        let plan = self.engine.plan(&trial.policy, &trial.command)?.plan;
-        let claimed = plan.held.get(&attempt.clause).cloned().unwrap_or_else(unclaimed);
-        let seen = if attempt.name == KILLED {
-            self.kill_supervisor(&trial)
-        } else {
-            let result = self.engine.run_captured(&trial.policy, &trial.command, Vec::new())?;
-            judge(attempt.clause, &result, &trial.context.mark)
+        let together = if self.is_shared(attempt) { self.in_shared(attempt)? } else { None };
+        let (claimed, seen) = match together {
+            Some(seen) => seen,
+            None => self.on_its_own(attempt)?,
         };
-        drop(trial);
         let (verdict, control) = Verdict::of(&seen, || self.without_sandbox(attempt));
         let observed = seen.map_or_else(|why| why, |observation| observation.observed);
         let name = attempt.name.to_owned();
         Ok((claimed, Proof { attempt: name, clause: attempt.clause, verdict, observed, control }))
     }
 
+    /// Makes an attempt in a sandbox that is there for it alone.
+    fn on_its_own(&self, attempt: &Attempt) -> Result<(Support, Seen), RunError> {
+        let trial = self.inside(attempt)?;
+        let plan = self.engine.plan(&trial.policy, &trial.command)?.plan;
+        let seen = if attempt.name == KILLED {
+            self.kill_supervisor(&trial)
+        } else {
+            let result = self.engine.run_captured(&trial.policy, &trial.command, Vec::new())?;
+            judge(attempt.clause, &result, &trial.context.mark)
+        };
+        Ok((claimed(&plan, attempt.clause), seen))
+    }
+
+    /// To start a container takes a second: attempts under the policy itself are made in one, as long as none of them
+    /// gets anywhere.
+    fn is_shared(&self, attempt: &Attempt) -> bool {
+        flavour(self.plan.backend).is_some() && !has_own_policy(attempt.clause)
+    }
+
+    /// Makes an attempt where others were made before; nothing when that broke the sandbox.
+    fn in_shared(&self, attempt: &Attempt) -> Result<Option<(Support, Seen)>, RunError> {
+        let shared = match self.shared.take() {
+            Some(shared) => shared,
+            None => {
+                let (tree, _) = self.scene.plant().map_err(failed)?;
+                let policy = self.policy_for(&tree);
+                let plan = self.engine.plan(&policy, &Command::new("sh"))?.plan;
+                Shared::start(self.engine, policy, plan, tree)?
+            }
+        };
+        let context = self.scene.context(shared.tree());
+        let command = self.command(attempt, &context, shared.tree())?;
+        let Ok(result) = shared.capture(self.engine, &command) else { return Ok(None) };
+        let seen = judge(attempt.clause, &result, &context.mark);
+        let claimed = claimed(shared.plan(), attempt.clause);
+        if matches!(seen, Ok(Observation { outcome: Outcome::Denied, .. })) {
+            self.shared.replace(Some(shared));
+        }
+        Ok(Some((claimed, seen)))
+    }
+
     fn inside(&self, attempt: &Attempt) -> Result<Trial, RunError> {
         let (tree, context) = self.scene.plant().map_err(failed)?;
-        let mut policy = self.policy.clone().workspace(tree.workspace()).backend(self.plan.backend);
+        let policy = limited(self.policy_for(&tree), attempt);
+        let command = self.command(attempt, &context, &tree)?;
+        Ok(Trial { tree, context, policy, command })
+    }
+
+    /// The policy, for the files of a tree, which are at the same paths inside.
+    fn policy_for(&self, tree: &Tree) -> Policy {
+        let mut policy = self.policy.clone().backend(self.plan.backend);
+        let (source, destination) = (tree.workspace(), Some(tree.workspace()));
+        policy.filesystem.workspace = Some(Workspace { source, destination });
         policy = policy.read(tree.readable()).read(&self.program);
         policy = Tree::HIDDEN.into_iter().fold(policy, |policy, name| policy.hide(PathGlob::literal(name)));
         let guards = Policy::PROTECTED.map(PathGlob::literal);
         policy.filesystem.protect.get_or_insert_default().extend(guards);
-        policy = policy.allow_weaker(Clause::Hide).allow_weaker(Clause::Protect);
-        policy = limited(policy, attempt);
-        let command = self.command(attempt, &context, &tree)?;
-        Ok(Trial { tree, context, policy, command })
+        policy.allow_weaker(Clause::Hide).allow_weaker(Clause::Protect)
     }
 
     fn command(&self, attempt: &Attempt, context: &Context, tree: &Tree) -> Result<Command, RunError> {
@@ -158,7 +205,11 @@ impl<'a> Trials<'a> {
         let text = serde_json::to_string(&trial.policy).map_err(|error| cannot(error.into()))?;
         fs_err::write(&policy, text).map_err(cannot)?;
         let mut command = std::process::Command::new(&self.program);
-        command.args(["run", "--policy"]).arg(policy).arg("--").arg(&self.program);
+        command.args(["run", "--policy"]).arg(policy);
+        if let Some(image) = &self.engine.settings().container.image {
+            command.args(["--pull", "never", "--image", image]);
+        }
+        command.arg("--").arg(&self.program);
         command.args(["attempt", KILLED, "--mark", &trial.context.mark]).current_dir(&trial.context.paths.workspace);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let marked = Marked::of(&trial.context.mark);
@@ -179,6 +230,17 @@ pub(super) fn program(engine: &Engine) -> io::Result<PathBuf> {
 
 fn failed(source: io::Error) -> RunError {
     RunError::Setup { step: "prepare an attempt".to_owned(), source }
+}
+
+/// Whether attempts on a clause are made under a policy of their own, or look at the end of their sandbox.
+fn has_own_policy(clause: Clause) -> bool {
+    use Clause::{Cleanup, Cpus, Memory, Output, ProcessCount, Time, Tmp};
+    matches!(clause, Cleanup | Cpus | Memory | Output | ProcessCount | Time | Tmp)
+}
+
+/// What a plan claims of a clause.
+fn claimed(plan: &Plan, clause: Clause) -> Support {
+    plan.held.get(&clause).cloned().unwrap_or_else(unclaimed)
 }
 
 /// Puts a limit into a policy for the attempt that is to exceed it.

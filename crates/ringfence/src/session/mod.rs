@@ -22,11 +22,12 @@ mod tree;
 #[cfg(test)]
 mod hostile;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::Method;
-use ringfence_proto::process::{Empty, ListResponse, ListedProcess};
+use ringfence_proto::process::{Empty, InitRequest, ListResponse, ListedProcess};
 use tokio::time::{Instant, timeout_at};
 
 pub use capture::Captured;
@@ -87,6 +88,20 @@ impl Session {
     /// The ports of the sandbox.
     pub fn ports(&self) -> Ports<'_> {
         Ports { session: self }
+    }
+
+    /// Waits until the guest answers for the first time, and gives it the variables of its commands.
+    pub(crate) async fn greet(
+        &self,
+        patience: Duration,
+        variables: BTreeMap<String, String>,
+    ) -> Result<(), SessionError> {
+        self.up(patience).await?;
+        if !variables.is_empty() {
+            let what = What { verb: "give the sandbox its variables", of: "" };
+            let _: Empty = self.transport.unary(what, "/init", &InitRequest { env_vars: variables }).await?;
+        }
+        Ok(())
     }
 
     /// Waits until the guest answers for the first time.

@@ -56,7 +56,7 @@ impl Ports<'_> {
                     Ok(mut inside) => {
                         let _ = copy_bidirectional(&mut outside, &mut inside).await; // either side may just hang up
                     }
-                    Err(error) => tracing::debug!(port, error = crate::chain(&error), "a connection is not carried"),
+                    Err(error) => tracing::warn!(port, error = crate::chain(&error), "a connection is not carried"),
                 }
             });
         }

@@ -60,6 +60,14 @@ pub enum SshError {
         /// Which.
         name: Name,
     },
+    /// The account of the user that commands run as is locked inside.
+    #[error(
+        "nobody can log into the sandbox `{name}`: the account of the user that its commands run as is locked there"
+    )]
+    Locked {
+        /// Which.
+        name: Name,
+    },
     /// The server does not come up.
     #[error("sshd does not start in the sandbox `{name}`: {words}")]
     Start {
@@ -116,7 +124,7 @@ impl SshError {
             SshError::NoKeys | SshError::NoServer { .. } | SshError::Root { .. } | SshError::NoName { .. } => {
                 Fault::User
             }
-            SshError::Unquotable { .. } | SshError::NotOurs { .. } => Fault::User,
+            SshError::Locked { .. } | SshError::Unquotable { .. } | SshError::NotOurs { .. } => Fault::User,
             SshError::Port { .. } | SshError::File { .. } => Fault::Host,
             SshError::Start { .. } | SshError::Nonsense { .. } => Fault::Backend,
             SshError::Session(error) => error.fault(),
@@ -134,6 +142,12 @@ impl SshError {
             SshError::Root { name } => vec!["start the sandbox as an ordinary user".to_owned(), enter(name)],
             SshError::NoName { name } => {
                 vec!["use an image whose /etc/passwd names the user, as the dev image does".to_owned(), enter(name)]
+            }
+            SshError::Locked { name } => {
+                vec![
+                    "in its image, as the dev image does: useradd --password '*', instead of none".to_owned(),
+                    enter(name),
+                ]
             }
             SshError::Start { name, .. } => vec![enter(name)],
             SshError::Nonsense { name, .. } => vec![format!(

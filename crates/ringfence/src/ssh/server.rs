@@ -75,6 +75,7 @@ async fn lay_out(
         }),
         Some(3) => Err(SshError::NoServer { name: name() }),
         Some(4) => Err(SshError::NoName { name: name() }),
+        Some(5) => Err(SshError::Locked { name: name() }),
         _ if captured.ended.timed_out => {
             let source = SessionError::Silent { what: "prepare sshd".to_owned(), patience: PATIENCE };
             Err(source.into())

@@ -3,10 +3,15 @@
 mod attempts;
 mod control;
 mod devcontainer;
+mod e2b;
 mod escapes;
+mod keeper;
+mod killed;
 mod leftovers;
 mod planted;
 mod promises;
+mod remains;
+mod soak;
 mod ssh;
 mod terminal;
 mod view;

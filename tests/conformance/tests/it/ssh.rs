@@ -165,13 +165,13 @@ fn people_come_in_by_ssh_to_a_closed_podman_container() {
 #[test]
 fn people_come_in_by_ssh_to_a_docker_container_on_the_hosts_network() {
     require!(binary, openssh_client, docker, test_image_sshd);
-    people_come_in(DOCKER, "open", &["--env", "SANDBOXED=yes"]);
+    people_come_in(DOCKER, "open", &["--net", "open", "--allow-weaker", "ipc", "--env", "SANDBOXED=yes"]);
 }
 
 #[test]
 fn people_come_in_by_ssh_to_a_podman_container_on_the_hosts_network() {
     require!(binary, openssh_client, podman, test_image_sshd);
-    people_come_in(PODMAN, "open", &["--env", "SANDBOXED=yes"]);
+    people_come_in(PODMAN, "open", &["--net", "open", "--allow-weaker", "ipc", "--env", "SANDBOXED=yes"]);
 }
 
 #[track_caller]

@@ -211,16 +211,15 @@ impl Parts<'_> {
             && self.image.user.as_deref().is_some_and(|user| ["dev", "1000", "1000:1000", "dev:dev"].contains(&user))
     }
 
+    /// What the guest itself is told. What the policy names goes over the channel: an engine shows everybody these.
     fn variables(&self) -> Vec<String> {
-        let env = &self.plan.policy.env;
         let identity = self.identity;
         let mut variables: Vec<(String, String)> =
             [("HOME", identity.home), ("USER", identity.name), ("LOGNAME", identity.name)]
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
                 .into();
-        let passed = PASSED.into_iter().chain(env.pass.iter().flatten().map(String::as_str));
-        variables.extend(passed.filter_map(|name| Some((name.to_owned(), self.host.text(name)?.to_owned()))));
-        variables.extend(env.set.clone());
+        variables
+            .extend(PASSED.into_iter().filter_map(|name| Some((name.to_owned(), self.host.text(name)?.to_owned()))));
         variables.into_iter().map(|(name, value)| format!("{name}={value}")).collect()
     }
 

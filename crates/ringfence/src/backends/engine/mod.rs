@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 use futures_util::future::BoxFuture;
 use ringfence_core::policy::{Network, Size, Workspace};
-use ringfence_core::{Backend as Name, Capabilities, Policy};
+use ringfence_core::{Backend as Name, Capabilities, Clause, Policy};
 
 use super::{Backend, ContainerError, Containers, Question, Site, Unavailable};
 use crate::instance::Instance;
@@ -106,6 +106,10 @@ impl Backend for Engine {
     fn capabilities(&self, question: &Question<'_>) -> Result<Capabilities, Unavailable> {
         block_on(probe::capabilities(self.flavour, question))
     }
+
+    fn complete(&self, policy: &Policy, container: &ContainerSpec) -> Policy {
+        with_defaults(policy, container)
+    }
 }
 
 impl Containers for Engine {
@@ -143,8 +147,10 @@ pub(crate) fn with_defaults(policy: &Policy, spec: &ContainerSpec) -> Policy {
     full.limits.memory.get_or_insert(MEMORY);
     full.limits.cpus.get_or_insert(CPUS);
     full.limits.processes.get_or_insert(PROCESSES);
-    if spec.preset == Preset::Dev {
-        full.network.get_or_insert(Network::Open);
+    if spec.preset == Preset::Dev && full.network.is_none() {
+        full.network = Some(Network::Open);
+        // Whoever asks for the preset asks for the host's network, and its abstract sockets come with it.
+        full.allow_weaker.insert(Clause::Ipc);
     }
     let workspace = full.filesystem.workspace.get_or_insert_with(|| Workspace::at("."));
     workspace.destination.get_or_insert_with(|| {

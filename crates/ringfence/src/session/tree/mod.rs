@@ -9,6 +9,7 @@ mod unpack;
 #[cfg(test)]
 mod hostile;
 
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
@@ -203,6 +204,16 @@ struct Outlet {
 impl Outlet {
     fn new(pieces: mpsc::Sender<Bytes>) -> Outlet {
         Outlet { buffer: Vec::with_capacity(PIECE), pieces }
+    }
+
+    /// Reads up to `most` bytes of a file straight into the next piece, and says how many it were.
+    fn read_from(&mut self, file: &mut File, most: u64) -> io::Result<u64> {
+        let room = (PIECE - self.buffer.len()) as u64;
+        let read = file.take(most.min(room)).read_to_end(&mut self.buffer)?;
+        if self.buffer.len() >= PIECE {
+            self.flush()?;
+        }
+        Ok(read as u64)
     }
 }
 

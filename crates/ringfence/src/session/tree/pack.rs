@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, OsStr};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,8 @@ use super::{Outlet, Transferred};
 
 /// Each level of a tree takes a descriptor.
 const DEEPEST: usize = 128;
+/// Tar files are made of blocks of this length.
+const BLOCK: usize = 512;
 
 /// What is to be packed.
 #[derive(Debug)]
@@ -60,7 +62,7 @@ pub(super) fn pack(
         Source::Directory(directory) => packer.directory(&directory, path, Path::new(""), DEEPEST)?,
         Source::File(file) => packer.file(file, path, Path::new(name))?,
     }
-    let packed = packer.tar.into_inner().and_then(|mut outlet| io::Write::flush(&mut outlet));
+    let packed = packer.tar.into_inner().and_then(|mut outlet| outlet.flush());
     packed.map_err(|source| cannot_read(path, source))?;
     packer.done.bytes = count.load(Ordering::Relaxed);
     Ok(packer.done)
@@ -127,10 +129,26 @@ impl Packer<'_> {
         }
         let size = u64::try_from(stat.st_size).unwrap_or(0);
         let mut header = header(EntryType::Regular, &stat, size);
-        let content = Exactly { file: File::from(file), left: size, count: self.count };
-        self.tar.append_data(&mut header, name, content).map_err(failed)?;
+        self.tar.append_data(&mut header, name, io::empty()).map_err(failed)?;
+        self.content(File::from(file), size).map_err(failed)?;
         self.done.files += 1;
         Ok(())
+    }
+
+    /// Packs as many bytes of a file as its header promised: what grows meanwhile is cut, what shrinks is an error.
+    fn content(&mut self, mut file: File, size: u64) -> io::Result<()> {
+        let outlet = self.tar.get_mut();
+        let mut left = size;
+        while left > 0 {
+            let read = outlet.read_from(&mut file, left)?;
+            if read == 0 {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it became shorter meanwhile"));
+            }
+            left -= read;
+            self.count.fetch_add(read, Ordering::Relaxed);
+        }
+        let padding = size.next_multiple_of(BLOCK as u64) - size;
+        outlet.write_all(&[0; BLOCK][..usize::try_from(padding).expect("it is less than a block")])
     }
 }
 
@@ -156,24 +174,4 @@ fn header(kind: EntryType, stat: &Stat, size: u64) -> Header {
     header.set_gid(0);
     header.set_size(size);
     header
-}
-
-/// As many bytes of a file as were promised: what grows meanwhile is cut, what shrinks is an error.
-struct Exactly<'a> {
-    file: File,
-    left: u64,
-    count: &'a AtomicU64,
-}
-
-impl Read for Exactly<'_> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let wanted = into.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
-        let length = self.file.read(&mut into[..wanted])?;
-        if length == 0 && wanted > 0 {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it became shorter meanwhile"));
-        }
-        self.left -= length as u64;
-        self.count.fetch_add(length as u64, Ordering::Relaxed);
-        Ok(length)
-    }
 }

@@ -1,0 +1,52 @@
+//! A sandbox that many attempts are made in, one after the other.
+
+use ringfence_core::{ExecutionResult, Plan, Policy};
+use tokio::runtime::Runtime;
+
+use super::tree::Tree;
+use crate::{Command, Engine, RunError, Sandbox, Spec, contained};
+
+/// A sandbox that stays, with the files that attempts in it may find.
+#[derive(Debug)]
+pub(super) struct Shared {
+    runtime: Runtime,
+    sandbox: Sandbox,
+    plan: Plan,
+    tree: Tree,
+}
+
+impl Shared {
+    /// Starts one behind a policy.
+    pub(super) fn start(engine: &Engine, policy: Policy, plan: Plan, tree: Tree) -> Result<Shared, RunError> {
+        // No thread of its own: the attempts without a sandbox are forked from this process.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|source| RunError::Watch { source })?;
+        let spec = Spec { container: engine.settings().container.clone(), ..Spec::new(policy) };
+        let sandbox = runtime.block_on(engine.start(spec)).map_err(RunError::from)?;
+        Ok(Shared { runtime, sandbox, plan, tree })
+    }
+
+    /// What it is run under.
+    pub(super) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// What attempts in it may find.
+    pub(super) fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    /// Runs a command in it.
+    pub(super) fn capture(&self, engine: &Engine, command: &Command) -> Result<ExecutionResult, RunError> {
+        let exec = contained::exec(&engine.core, &self.sandbox, command)?;
+        Ok(self.runtime.block_on(self.sandbox.capture(exec))?)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let Err(error) = self.runtime.block_on(self.sandbox.clone().stop()) {
+            tracing::warn!(error = crate::chain(&error), "the sandbox of an attempt was not stopped");
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! E2B's own Python package drives a guest.
+
+use std::process::Command;
+
+use ringfence::Backend;
+use ringfence_test_ledger::{e2b_python, require};
+
+use crate::keeper::Keeper;
+
+#[test]
+fn the_e2b_package_finds_what_it_expects() {
+    require!(root, binary, user_namespaces, python3, pseudo_terminals, e2b_python, cgroup_limits);
+    let keeper = Keeper::on(Backend::Native);
+    keeper.expect(&mut keeper.up("sdk"));
+    // The package knows one port alone, so it gets a network of its own.
+    let mut package = Command::new("unshare");
+    package.args(["--user", "--map-root-user", "--net"]).arg(e2b_python().expect("the test requires it"));
+    package.args(["-c", include_str!("e2b_sdk.py")]).arg(keeper.room("sdk").join("channel/guest.sock"));
+    let outcome = keeper.run(package.arg(keeper.workspace()).current_dir("/"));
+    assert!(outcome.is_good(), "{}", outcome.said);
+    keeper.expect(&mut keeper.ringfence(&["stop", "sdk"]));
+    fs_err::remove_dir_all(keeper.workspace()).expect("it is ours");
+    keeper.expect_nothing_left();
+}

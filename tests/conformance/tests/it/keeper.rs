@@ -1,0 +1,202 @@
+//! Somebody who keeps sandboxes: a home and a program of their own, by which everything of theirs on the host is known.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use ringfence::Backend;
+use ringfence_test_ledger::binary;
+use ringfence_test_ledger::engine::{DOCKER_VARIABLE, Engine, PODMAN_VARIABLE, TINY_IMAGE};
+use tempfile::TempDir;
+
+use crate::remains::{self, Process};
+
+/// How long a busy host may take for one thing.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// How often it is looked at.
+const MOMENT: Duration = Duration::from_millis(2);
+/// What a sandbox has of its keeper: a variable that everything in it inherits.
+const MARK: &str = "RINGFENCE_TEST_KEEPER";
+
+/// Somebody who keeps sandboxes on one backend.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    pub(crate) backend: Backend,
+    home: TempDir,
+}
+
+/// How a command went.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) code: Option<i32>,
+    /// All that it said.
+    pub(crate) said: String,
+}
+
+impl Outcome {
+    pub(crate) fn is_good(&self) -> bool {
+        self.code == Some(0)
+    }
+}
+
+impl Keeper {
+    pub(crate) fn on(backend: Backend) -> Keeper {
+        let home = TempDir::new_in("/var/tmp").expect("a temporary directory can be made");
+        let keeper = Keeper { backend, home };
+        fs_err::create_dir(keeper.workspace()).expect("the home is ours");
+        // A process that was never told of the home is known by its program.
+        fs_err::copy(binary(), keeper.program()).expect("the program can be copied");
+        keeper
+    }
+
+    pub(crate) fn home(&self) -> &Path {
+        self.home.path()
+    }
+
+    pub(crate) fn workspace(&self) -> PathBuf {
+        self.home().join("workspace")
+    }
+
+    /// This keeper's `ringfence`.
+    pub(crate) fn program(&self) -> PathBuf {
+        self.home().join("ringfence")
+    }
+
+    /// The directory of a sandbox.
+    pub(crate) fn room(&self, name: &str) -> PathBuf {
+        self.state().join("sandboxes").join(name)
+    }
+
+    fn state(&self) -> PathBuf {
+        self.home().join(".local/state/ringfence")
+    }
+
+    /// The engine of a backend that has one.
+    fn engine(&self) -> Option<(Engine, &'static str)> {
+        let (variable, told_by) = match self.backend {
+            Backend::Docker => (DOCKER_VARIABLE, "DOCKER_HOST"),
+            Backend::Podman => (PODMAN_VARIABLE, "CONTAINER_HOST"),
+            _ => return None,
+        };
+        Some((Engine::named_by(variable).expect("the test requires it"), told_by))
+    }
+
+    /// The environment of all that this keeper starts.
+    pub(crate) fn variables(&self) -> BTreeMap<OsString, OsString> {
+        let path = std::env::var_os("PATH").expect("there is a PATH");
+        let mut variables = BTreeMap::from([("PATH".into(), path), ("HOME".into(), self.home().into())]);
+        if let Some((engine, told_by)) = self.engine() {
+            variables.insert(told_by.into(), engine.address().into());
+        }
+        variables
+    }
+
+    /// What a sandbox's environment is to have, so that what runs in it can be told from all else on the host.
+    pub(crate) fn mark(&self) -> (String, String) {
+        (MARK.to_owned(), self.home().display().to_string())
+    }
+
+    pub(crate) fn ringfence(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(self.program());
+        command.env_clear().envs(self.variables()).current_dir(self.workspace()).stdin(Stdio::null()).args(words);
+        command
+    }
+
+    /// `ringfence up NAME`, with limits where they make control groups of ours.
+    pub(crate) fn up(&self, name: &str) -> Command {
+        let (mark, home) = self.mark();
+        let mut command = self.ringfence(&["up", name, "--backend", self.backend.name()]);
+        command.arg("--env").arg(format!("{mark}={home}"));
+        match self.backend {
+            Backend::Docker | Backend::Podman => command.args(["--image", TINY_IMAGE, "--pull", "never"]),
+            Backend::Native | Backend::Bwrap => command.args(["--memory", "256M"]),
+            _ => &mut command,
+        };
+        command
+    }
+
+    /// Runs a command of this keeper to its end.
+    #[track_caller]
+    pub(crate) fn run(&self, command: &mut Command) -> Outcome {
+        // Not a pipe: whoever is left behind would keep it open.
+        let said = tempfile::NamedTempFile::new().expect("a temporary file can be made");
+        let append = || {
+            let mut options = fs_err::OpenOptions::new();
+            options.append(true).open(said.path()).expect("it is ours").into_file()
+        };
+        let mut child = command.stdout(append()).stderr(append()).spawn().expect("ringfence can be started");
+        let begun = Instant::now();
+        let status = loop {
+            if let Some(status) = child.try_wait().expect("it is ours") {
+                break status;
+            }
+            if begun.elapsed() > PATIENCE {
+                let _ = child.kill(); // it may end this very moment
+                let said = fs_err::read_to_string(said.path()).unwrap_or_default();
+                panic!("waited in vain for {command:?}: {said} {:#?}", self.processes());
+            }
+            std::thread::sleep(MOMENT);
+        };
+        Outcome { code: status.code(), said: fs_err::read_to_string(said.path()).unwrap_or_default() }
+    }
+
+    /// Runs a command that must succeed.
+    #[track_caller]
+    pub(crate) fn expect(&self, command: &mut Command) -> String {
+        let outcome = self.run(command);
+        assert!(outcome.is_good(), "{command:?}: {outcome:?}");
+        outcome.said
+    }
+
+    /// This keeper's processes, but for the calling one.
+    pub(crate) fn processes(&self) -> Vec<Process> {
+        remains::processes(self.home())
+    }
+
+    /// Everything on the host that is there because of this keeper's sandboxes.
+    pub(crate) fn remains(&self) -> Vec<String> {
+        let mut found: Vec<String> = self.processes().iter().map(Process::to_string).collect();
+        found.extend(remains::mounts(self.home()));
+        found.extend(remains::private_directories());
+        if matches!(self.backend, Backend::Native | Backend::Bwrap) {
+            found.extend(remains::groups());
+        }
+        let expected = [self.program(), self.home().join(".cache/ringfence"), self.state().join("guest")];
+        found.extend(remains::files(self.home(), &expected));
+        found.extend(remains::half_written(&self.state().join("guest"), "ringfence-guest"));
+        if let Some((engine, _)) = self.engine() {
+            let label = format!("dev.ringfence.state={}", self.state().join("sandboxes").display());
+            found.extend(engine.labelled(&label).expect("the engine answers"));
+        }
+        found
+    }
+
+    /// Waits until nothing is left.
+    #[track_caller]
+    pub(crate) fn expect_nothing_left(&self) {
+        let begun = Instant::now();
+        loop {
+            let remains = self.remains();
+            if remains.is_empty() {
+                return;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{} left these: {remains:#?}", self.backend);
+            std::thread::sleep(MOMENT);
+        }
+    }
+}
+
+impl Drop for Keeper {
+    /// A failed test leaves nothing behind, either.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let _ = self.ringfence(&["stop", "--all"]).output(); // best effort
+            if let Some((engine, _)) = self.engine() {
+                let label = format!("dev.ringfence.state={}", self.state().join("sandboxes").display());
+                let _ = engine.remove_labelled(&label); // see above
+            }
+        }
+    }
+}

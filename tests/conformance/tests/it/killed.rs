@@ -1,0 +1,163 @@
+//! `kill -9` of ringfence at any moment: the next command works, and in the end nothing is left.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use ringfence::Backend;
+use ringfence_test_ledger::require;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::keeper::Keeper;
+use crate::soak::{Extent, Random};
+
+const NAME: &str = "victim";
+
+/// What ringfence is doing when it is killed.
+#[derive(Debug, Clone, Copy)]
+enum Act {
+    Up,
+    Exec,
+    Stop,
+}
+
+/// Who is killed.
+#[derive(Debug, Clone, Copy)]
+enum Victim {
+    /// The command that somebody typed.
+    Foreground,
+    /// The process that keeps the sandbox, if it is there.
+    Monitor,
+    /// The one, and then the other.
+    Both,
+}
+
+/// What is typed next.
+#[derive(Debug, Clone, Copy)]
+enum Next {
+    Up,
+    Ps,
+    Stop,
+}
+
+impl Act {
+    fn command(self, keeper: &Keeper) -> Command {
+        match self {
+            Act::Up => keeper.up(NAME),
+            Act::Exec => keeper.ringfence(&["exec", NAME, "--", "sh", "-c", "sleep 300 & sleep 0.02"]),
+            Act::Stop => keeper.ringfence(&["stop", NAME]),
+        }
+    }
+}
+
+/// How long an act takes here when nobody is killed: then, and a little later, is when to kill.
+fn usual_time(keeper: &Keeper, act: Act) -> Duration {
+    let begun = Instant::now();
+    keeper.expect(&mut act.command(keeper));
+    begun.elapsed() + Duration::from_millis(10)
+}
+
+fn kill_monitors(keeper: &Keeper) {
+    for process in keeper.processes().iter().filter(|process| process.words.contains(&"--monitor".to_owned())) {
+        let id = i32::try_from(process.id).ok().and_then(Pid::from_raw).expect("it was found in /proc");
+        let _ = kill_process(id, Signal::KILL); // it may have ended
+    }
+}
+
+/// Kills somebody at some moment of an act.
+fn interrupt(keeper: &Keeper, act: Act, victim: Victim, moment: Duration) {
+    let mut command = act.command(keeper);
+    let mut foreground = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("ringfence can be started");
+    std::thread::sleep(moment);
+    if matches!(victim, Victim::Foreground | Victim::Both) {
+        foreground.kill().expect("it is ours");
+    }
+    if matches!(victim, Victim::Monitor | Victim::Both) {
+        kill_monitors(keeper);
+    }
+    let begun = Instant::now();
+    while foreground.try_wait().expect("it is ours").is_none() {
+        assert!(begun.elapsed() < crate::keeper::PATIENCE, "{act:?} does not end without its monitor");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[track_caller]
+fn recover(keeper: &Keeper, next: Next, round: &str) {
+    match next {
+        Next::Up => {
+            let up = keeper.run(&mut keeper.up(NAME));
+            assert!(up.is_good(), "{round}: {up:?}");
+            let exec = keeper.run(&mut keeper.ringfence(&["exec", NAME, "--", "true"]));
+            assert!(exec.is_good(), "{round}: {exec:?} after {up:?}");
+        }
+        Next::Ps => {
+            let ps = keeper.run(&mut keeper.ringfence(&["ps"]));
+            assert!(ps.is_good() && !ps.said.contains("silent"), "{round}: {ps:?}");
+        }
+        Next::Stop => {
+            let stop = keeper.run(&mut keeper.ringfence(&["stop", NAME]));
+            let was_gone = stop.said.contains("there is no sandbox");
+            assert!(stop.is_good() || was_gone, "{round}: {stop:?}");
+        }
+    }
+}
+
+#[track_caller]
+fn check(backend: Backend) {
+    let keeper = Keeper::on(backend);
+    let mut random = Random::seeded();
+    let acts = [Act::Up, Act::Exec, Act::Stop];
+    let usual = acts.map(|act| usual_time(&keeper, act));
+    for round in 0..Extent::chosen().kills(backend) {
+        let index = random.below(acts.len());
+        let (act, usual) = (acts[index], usual[index]);
+        let victim = [Victim::Foreground, Victim::Monitor, Victim::Both][random.below(3)];
+        let next = [Next::Up, Next::Ps, Next::Stop][random.below(3)];
+        let moment = usual.mul_f64(random.fraction() * 1.2);
+        let round = format!(
+            "{backend}, seed {}, round {round}: {victim:?} killed in {act:?} after {moment:?}, then {next:?}",
+            random.seed
+        );
+        if !matches!(act, Act::Up) {
+            let up = keeper.run(&mut keeper.up(NAME));
+            assert!(up.is_good(), "before {round}: {up:?}");
+        }
+        interrupt(&keeper, act, victim, moment);
+        recover(&keeper, next, &round);
+    }
+    // What kills left is swept by the next start.
+    keeper.expect(&mut keeper.up("last"));
+    keeper.expect(&mut keeper.ringfence(&["ps"]));
+    keeper.expect(&mut keeper.ringfence(&["stop", "--all"]));
+    keeper.expect_nothing_left();
+}
+
+#[test]
+fn the_next_command_recovers_from_a_kill_on_native() {
+    require!(root, binary, user_namespaces, cgroup_limits);
+    check(Backend::Native);
+}
+
+#[test]
+fn the_next_command_recovers_from_a_kill_on_bubblewrap() {
+    require!(root, binary, user_namespaces, cgroup_limits, bwrap);
+    check(Backend::Bwrap);
+}
+
+#[test]
+fn the_next_command_recovers_from_a_kill_on_local() {
+    require!(root, binary);
+    check(Backend::Local);
+}
+
+#[test]
+fn the_next_command_recovers_from_a_kill_on_docker() {
+    require!(root, binary, docker);
+    check(Backend::Docker);
+}
+
+#[test]
+fn the_next_command_recovers_from_a_kill_on_podman() {
+    require!(root, binary, podman);
+    check(Backend::Podman);
+}

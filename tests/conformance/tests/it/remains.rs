@@ -1,0 +1,140 @@
+//! What sandboxes could leave on a host: processes, mounts, control groups, files.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// A process of the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Process {
+    pub(crate) id: u32,
+    pub(crate) parent: u32,
+    pub(crate) is_zombie: bool,
+    pub(crate) words: Vec<String>,
+}
+
+impl Process {
+    fn read(id: u32) -> Option<Process> {
+        let stat = fs_err::read_to_string(format!("/proc/{id}/stat")).ok()?;
+        // The name, in parentheses, may hold anything: proc_pid_stat(5).
+        let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+        let (state, parent) = (fields.next()?, fields.next()?.parse().ok()?);
+        let words = fs_err::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+        let words = String::from_utf8_lossy(&words).split_terminator('\0').map(str::to_owned).collect();
+        Some(Process { id, parent, is_zombie: state == "Z", words })
+    }
+
+    /// Whether its program, its arguments or its environment name a directory.
+    fn names(&self, directory: &Path) -> bool {
+        let wanted = directory.as_os_str().as_encoded_bytes();
+        let has = |bytes: &[u8]| bytes.windows(wanted.len()).any(|window| window == wanted);
+        let program = rustix::fs::readlink(format!("/proc/{}/exe", self.id), Vec::new());
+        program.is_ok_and(|program| has(program.as_bytes()))
+            || self.words.iter().any(|word| has(word.as_bytes()))
+            || fs_err::read(format!("/proc/{}/environ", self.id)).is_ok_and(|variables| has(&variables))
+    }
+
+    /// How many descriptors it has open.
+    pub(crate) fn descriptors(&self) -> usize {
+        descriptors(&self.id.to_string())
+    }
+
+    /// How much memory it holds, in KiB.
+    pub(crate) fn memory(&self) -> u64 {
+        memory(&self.id.to_string())
+    }
+}
+
+impl fmt::Display for Process {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "process {} of {}{}", self.id, self.parent, if self.is_zombie { ", a zombie" } else { "" })?;
+        write!(formatter, ": {}", self.words.join(" "))
+    }
+}
+
+/// How many descriptors a process, by its name in `/proc`, has open.
+pub(crate) fn descriptors(process: &str) -> usize {
+    fs_err::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().count()
+}
+
+/// How much memory a process, by its name in `/proc`, holds, in KiB.
+pub(crate) fn memory(process: &str) -> u64 {
+    let status = fs_err::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|line| line.trim().split(' ').next()?.parse().ok()).unwrap_or_default()
+}
+
+/// The processes that name a directory, and their children that nobody waited for; not the calling one.
+pub(crate) fn processes(directory: &Path) -> Vec<Process> {
+    let entries = fs_err::read_dir("/proc").expect("/proc can be listed").flatten();
+    let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let all: Vec<Process> = ids.filter(|id| *id != std::process::id()).filter_map(Process::read).collect();
+    let named: Vec<&Process> = all.iter().filter(|process| process.names(directory)).collect();
+    let ids: BTreeSet<u32> = named.iter().map(|process| process.id).collect();
+    let dead = all.iter().filter(|process| process.is_zombie && ids.contains(&process.parent));
+    named.iter().copied().chain(dead).cloned().collect()
+}
+
+/// The mounts that the tests see and whose source or place is below a directory.
+pub(crate) fn mounts(directory: &Path) -> Vec<String> {
+    let table = fs_err::read_to_string("/proc/self/mountinfo").expect("/proc can be read");
+    let name = directory.display().to_string();
+    table.lines().filter(|line| line.contains(&name)).map(|line| format!("mount {line}")).collect()
+}
+
+/// The control groups whose makers have ended.
+pub(crate) fn groups() -> Vec<String> {
+    let mut found = Vec::new();
+    let mut left = vec![PathBuf::from("/sys/fs/cgroup")];
+    while let Some(directory) = left.pop() {
+        for entry in fs_err::read_dir(&directory).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                let name = entry.file_name();
+                let maker = name.to_str().and_then(|name| name.strip_prefix("ringfence-"));
+                if maker.is_some_and(is_left_by_the_dead) {
+                    found.push(format!("control group {}", entry.path().display()));
+                }
+                left.push(entry.path());
+            }
+        }
+    }
+    found
+}
+
+/// The directories below `/tmp` and `/run` that belong to a run, or a start, whose process has ended.
+pub(crate) fn private_directories() -> Vec<String> {
+    let user = rustix::process::geteuid().as_raw();
+    let bases = [format!("/tmp/ringfence-{user}"), "/run/ringfence-mapped".to_owned()];
+    let entries = bases.iter().flat_map(|base| fs_err::read_dir(base).into_iter().flatten().flatten());
+    let left = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_left_by_the_dead));
+    left.map(|entry| format!("directory {}", entry.path().display())).collect()
+}
+
+/// Whether a name begins with the id of a process that has ended.
+fn is_left_by_the_dead(name: &str) -> bool {
+    let maker = name.split('-').next().and_then(|id| id.parse::<u32>().ok());
+    maker.is_some_and(|maker| !Path::new(&format!("/proc/{maker}")).exists())
+}
+
+/// The files below a directory, but for those below some.
+pub(crate) fn files(directory: &Path, expected: &[PathBuf]) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut left = vec![directory.to_owned()];
+    while let Some(directory) = left.pop() {
+        for entry in fs_err::read_dir(&directory).into_iter().flatten().flatten() {
+            match entry.path() {
+                path if expected.contains(&path) => {}
+                path if entry.file_type().is_ok_and(|kind| kind.is_dir()) => left.push(path),
+                path => found.push(format!("file {}", path.display())),
+            }
+        }
+    }
+    found
+}
+
+/// The files below a directory that are not called so.
+pub(crate) fn half_written(directory: &Path, name: &str) -> Vec<String> {
+    let mut found = files(directory, &[]);
+    found.retain(|path| !path.ends_with(&format!("/{name}")));
+    found
+}

@@ -1,0 +1,314 @@
+//! Many commands and many sandboxes, one after the other and at once: then everything is as it was before.
+//!
+//! `RINGFENCE_SOAK=full` does all of it; otherwise as much as a test run has time for.
+
+use std::io::Write;
+use std::process::Command;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use ringfence::{Backend, Engine, Host, Policy, Sandbox, Settings, Spec};
+use ringfence_test_ledger::engine::TINY_IMAGE;
+use ringfence_test_ledger::require;
+use tokio::task::JoinSet;
+
+use crate::keeper::{Keeper, PATIENCE};
+use crate::remains;
+
+/// How many commands run at once.
+const WIDTH: usize = 16;
+/// How many sandboxes start at once.
+const STARTS_AT_ONCE: usize = 4;
+/// How much memory a guest, or an owner, may keep after it all, in KiB: allocators keep some.
+const SLACK: u64 = 8 << 10;
+
+/// How much is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// All.
+    Full,
+    /// What a test run has time for: engines take a second or more for a container, and share two processors.
+    Usual,
+}
+
+impl Extent {
+    pub(crate) fn chosen() -> Extent {
+        match std::env::var("RINGFENCE_SOAK") {
+            Ok(value) if value == "full" => Extent::Full,
+            _ => Extent::Usual,
+        }
+    }
+
+    fn execs(self, backend: Backend) -> usize {
+        match (self, backend) {
+            (Extent::Full, _) => 2000,
+            (Extent::Usual, Backend::Docker | Backend::Podman) => 300,
+            (Extent::Usual, _) => 1000,
+        }
+    }
+
+    fn sandboxes(self, backend: Backend) -> usize {
+        match (self, backend) {
+            (Extent::Full, _) => 200,
+            (Extent::Usual, Backend::Docker | Backend::Podman) => 8,
+            (Extent::Usual, _) => 60,
+        }
+    }
+
+    /// How often the command line makes a sandbox.
+    fn rounds(self, backend: Backend) -> usize {
+        match (self, backend) {
+            (Extent::Full, _) => 20,
+            (Extent::Usual, Backend::Docker | Backend::Podman) => 2,
+            (Extent::Usual, _) => 5,
+        }
+    }
+
+    pub(crate) fn kills(self, backend: Backend) -> usize {
+        match (self, backend) {
+            (Extent::Full, _) => 100,
+            (Extent::Usual, Backend::Docker | Backend::Podman) => 8,
+            (Extent::Usual, _) => 25,
+        }
+    }
+}
+
+/// Numbers that seem random, and come again when `RINGFENCE_SEED` says so: Steele and others' SplitMix.
+#[derive(Debug)]
+pub(crate) struct Random {
+    pub(crate) seed: u64,
+    state: u64,
+}
+
+impl Random {
+    pub(crate) fn seeded() -> Random {
+        let given = std::env::var("RINGFENCE_SEED").ok().and_then(|seed| seed.parse().ok());
+        let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| u64::from(time.subsec_nanos()));
+        let seed = given.unwrap_or_else(now);
+        Random { seed, state: seed }
+    }
+
+    fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut number = self.state;
+        number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        number ^ (number >> 31)
+    }
+
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit as u64) as usize
+    }
+
+    pub(crate) fn fraction(&mut self) -> f64 {
+        self.next() as f64 / u64::MAX as f64
+    }
+}
+
+/// What a process, or several, hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Holding {
+    processes: usize,
+    descriptors: usize,
+    memory: u64,
+}
+
+impl Holding {
+    /// What all processes of a keeper's sandboxes hold together.
+    fn of(keeper: &Keeper) -> Holding {
+        let processes = keeper.processes();
+        Holding {
+            processes: processes.len(),
+            descriptors: processes.iter().map(|process| process.descriptors()).sum(),
+            memory: processes.iter().map(|process| process.memory()).sum(),
+        }
+    }
+
+    /// Waits until it is so again.
+    async fn expect(self, look: impl Fn() -> Holding) {
+        let begun = Instant::now();
+        loop {
+            let now = look();
+            let is_same = (now.processes, now.descriptors) == (self.processes, self.descriptors);
+            if is_same && now.memory < self.memory + SLACK {
+                return;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{now:?}, and it was {self:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+fn spec(keeper: &Keeper) -> Spec {
+    let (mark, home) = keeper.mark();
+    let mut policy = Policy::default().backend(keeper.backend).set_env(mark, home);
+    if matches!(keeper.backend, Backend::Native | Backend::Bwrap) {
+        policy = policy.memory("256M".parse().expect("it is a size"));
+    }
+    let mut spec = Spec::new(policy);
+    spec.container.image = Some(TINY_IMAGE.to_owned());
+    spec.container.pull = Some(ringfence::Pull::Never);
+    spec
+}
+
+async fn command(sandbox: &Sandbox, number: usize) {
+    let result = sandbox.execute(&format!("echo {number}; : & exit {}", number % 3), None).await;
+    let result = result.unwrap_or_else(|error| panic!("command {number}: {}", ringfence::chain(&error)));
+    let expected = (format!("{number}\n"), Some((number % 3) as i32));
+    assert_eq!((result.stdout.clone(), result.exit_code), expected, "{result:?}");
+}
+
+/// Runs commands in one sandbox: the first half one by one, the other many at once.
+async fn commands(sandbox: &Sandbox, count: usize) {
+    for number in 0..count / 2 {
+        command(sandbox, number).await;
+    }
+    let mut underway = JoinSet::new();
+    for number in count / 2..count {
+        if underway.len() == WIDTH {
+            underway.join_next().await.expect("there are some").expect("it does not panic");
+        }
+        let sandbox = sandbox.clone();
+        underway.spawn(async move { command(&sandbox, number).await });
+    }
+    underway.join_all().await;
+}
+
+async fn sandboxes(engine: &Engine, keeper: &Keeper, count: usize) {
+    let mut underway = JoinSet::new();
+    for number in 0..count {
+        if underway.len() == STARTS_AT_ONCE {
+            underway.join_next().await.expect("there are some").expect("it does not panic");
+        }
+        let (engine, spec) = (engine.clone(), spec(keeper));
+        underway.spawn(async move {
+            let sandbox = engine.start(spec).await;
+            let sandbox = sandbox.unwrap_or_else(|error| panic!("sandbox {number}: {}", ringfence::chain(&error)));
+            command(&sandbox, number).await;
+            sandbox.stop().await.unwrap_or_else(|error| panic!("sandbox {number}: {}", ringfence::chain(&error)));
+        });
+    }
+    underway.join_all().await;
+}
+
+/// What the calling process holds: its children, but for the launcher, and its descriptors.
+fn own() -> Holding {
+    let children = fs_err::read_to_string("/proc/thread-self/children").unwrap_or_default();
+    let status = remains::memory("self");
+    Holding {
+        processes: children.split_whitespace().count(),
+        descriptors: remains::descriptors("self"),
+        memory: status,
+    }
+}
+
+/// Soaks the library: this process owns the sandboxes, and nothing else.
+async fn soak(keeper: &Keeper, extent: Extent) -> String {
+    let backend = keeper.backend;
+    let host = Host::new(keeper.variables(), keeper.workspace());
+    let engine = Engine::new(Settings::new(host).with_launcher(keeper.program())).expect("a launcher can be started");
+    // Everything has been used once: what is made then, and kept, is not what is counted.
+    sandboxes(&engine, keeper, STARTS_AT_ONCE.min(extent.sandboxes(backend))).await;
+    let before = own();
+
+    let begun = Instant::now();
+    let sandbox = engine.start(spec(keeper)).await.expect("it has been started before");
+    commands(&sandbox, WIDTH * 4).await;
+    let inside = Holding::of(keeper);
+    commands(&sandbox, extent.execs(backend)).await;
+    let ran = begun.elapsed();
+    inside.expect(|| Holding::of(keeper)).await;
+    let after = Holding::of(keeper);
+    sandbox.stop().await.expect("it can be stopped");
+
+    let begun = Instant::now();
+    sandboxes(&engine, keeper, extent.sandboxes(backend)).await;
+    let started = begun.elapsed();
+    before.expect(own).await;
+    drop(engine);
+    format!(
+        "soak: {backend}: {} commands in {ran:.1?}, {} sandboxes in {started:.1?}; sandbox {inside:?}, then {after:?}; owner {before:?}, then {:?}",
+        extent.execs(backend),
+        extent.sandboxes(backend),
+        own(),
+    )
+}
+
+/// Soaks the command line: a monitor owns each sandbox, and many commands share it.
+fn soak_commands(keeper: &Keeper, extent: Extent) {
+    for round in 0..extent.rounds(keeper.backend) {
+        let name = format!("soak-{round}");
+        keeper.expect(&mut keeper.up(&name));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..5 {
+                        let said = keeper.expect(&mut keeper.ringfence(&["exec", &name, "--", "echo", "said"]));
+                        assert_eq!(said, "said\n");
+                    }
+                });
+            }
+        });
+        keeper.expect(&mut keeper.ringfence(&["stop", &name]));
+    }
+}
+
+/// Runs a test in a process of its own, whose descriptors and children no other test has a part in.
+#[track_caller]
+fn alone(name: &str, test: impl FnOnce() -> String) {
+    const ALONE: &str = "RINGFENCE_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        let _ = std::io::stderr().write_all(format!("{}\n", test()).as_bytes()); // the figures are for people
+        return;
+    }
+    let program = std::env::current_exe().expect("a test knows its own program");
+    let mut command = Command::new(program);
+    let output = command.args([name, "--exact", "--nocapture", "--test-threads=1"]).env(ALONE, "1").output();
+    let output = output.expect("it is this very program");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let figures = said.lines().find(|line| line.starts_with("soak: ")).expect("it says what it did");
+    let _ = std::io::stderr().write_all(format!("{figures}\n").as_bytes()); // see above
+}
+
+#[track_caller]
+fn check(name: &str, backend: Backend) {
+    alone(&format!("soak::{name}"), || {
+        let keeper = Keeper::on(backend);
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
+        let figures = runtime.block_on(soak(&keeper, Extent::chosen()));
+        soak_commands(&keeper, Extent::chosen());
+        keeper.expect_nothing_left();
+        figures
+    });
+}
+
+#[test]
+fn nothing_is_left_of_many_sandboxes_on_native() {
+    require!(root, binary, user_namespaces, cgroup_limits);
+    check("nothing_is_left_of_many_sandboxes_on_native", Backend::Native);
+}
+
+#[test]
+fn nothing_is_left_of_many_sandboxes_on_bubblewrap() {
+    require!(root, binary, user_namespaces, cgroup_limits, bwrap);
+    check("nothing_is_left_of_many_sandboxes_on_bubblewrap", Backend::Bwrap);
+}
+
+#[test]
+fn nothing_is_left_of_many_sandboxes_on_local() {
+    require!(root, binary);
+    check("nothing_is_left_of_many_sandboxes_on_local", Backend::Local);
+}
+
+#[test]
+fn nothing_is_left_of_many_sandboxes_on_docker() {
+    require!(root, binary, docker);
+    check("nothing_is_left_of_many_sandboxes_on_docker", Backend::Docker);
+}
+
+#[test]
+fn nothing_is_left_of_many_sandboxes_on_podman() {
+    require!(root, binary, podman);
+    check("nothing_is_left_of_many_sandboxes_on_podman", Backend::Podman);
+}
