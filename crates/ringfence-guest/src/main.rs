@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         }
     };
     if rustix::process::getpid() == rustix::process::Pid::INIT {
-        return first::live();
+        return first::live(options.leash.as_deref());
     }
     // Whoever started us may have blocked the order to stop, as process 1 does, and a mask is inherited (signal(7)).
     let _ = ringfence_linux::sys::signal::Mask::empty().set(); // cannot fail with a valid mask

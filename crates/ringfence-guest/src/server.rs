@@ -16,7 +16,7 @@ use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use ringfence_linux::Launcher;
 use ringfence_linux::launcher::LauncherError;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -71,7 +71,11 @@ pub(crate) struct Server {
 /// Serves until the process is ended.
 pub(crate) fn run(options: &Options) -> Result<(), ServeError> {
     let inherited = match &options.listen {
-        Listen::Inherited(number) => Some(inherit(*number)?),
+        Listen::Inherited(number) => {
+            // Whoever passed a socket on sees to our end, and where there is no pid namespace nobody does after it.
+            let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL)); // cannot fail, prctl(2)
+            Some(inherit(*number)?)
+        }
         Listen::Path(_) | Listen::Address(_) => None,
     };
     let token = match &options.token_file {

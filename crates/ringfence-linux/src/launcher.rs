@@ -215,11 +215,12 @@ impl Remote {
         let socket = self.socket.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let request = postcard::to_stdvec(&request).map_err(|error| failed(io::Error::other(error)))?;
         send_with(&*socket, &request, &fds).map_err(failed)?;
-        let (answer, mut fds) = receive_with(&*socket, LONGEST_ANSWER).map_err(failed)?;
+        let mut buffer = [0; LONGEST_ANSWER];
+        let (answer, mut fds) = receive_with(&*socket, &mut buffer).map_err(failed)?;
         if answer.is_empty() {
             return Err(failed(io::ErrorKind::ConnectionReset.into()));
         }
-        let answer: Answer = postcard::from_bytes(&answer).map_err(|error| failed(io::Error::other(error)))?;
+        let answer: Answer = postcard::from_bytes(answer).map_err(|error| failed(io::Error::other(error)))?;
         match (answer, fds.pop()) {
             (Ok(pid), Some(pidfd)) => Ok(Launched { pidfd, pid }),
             (Ok(_), None) => Err(failed(io::Error::other("the launcher sent no process"))),
@@ -247,11 +248,13 @@ fn serve() -> ! {
     // What one leaves that was killed comes to us: see `end_strays`. Where that is refused it goes to process 1.
     let _ = set_child_subreaper(Some(rustix::process::getpid()));
     if control::send(socket, &Hello { version: VERSION.to_owned() }).is_ok() {
-        while let Ok((request, fds)) = receive_with(socket, LONGEST_REQUEST) {
+        // Made once: after a fork each page of it that is written is copied.
+        let mut buffer = vec![0; LONGEST_REQUEST];
+        while let Ok((request, fds)) = receive_with(socket, &mut buffer) {
             if request.is_empty() {
                 break;
             }
-            let (answer, pidfd) = match start(&request, fds) {
+            let (answer, pidfd) = match start(request, fds) {
                 Ok(Launched { pidfd, pid }) => (Answer::Ok(pid), Some(pidfd)),
                 Err(error) => (Answer::Err((error.to_string(), error.raw_os_error().unwrap_or(0))), None),
             };
@@ -318,15 +321,13 @@ fn send_with(socket: impl AsFd, bytes: &[u8], fds: &[std::os::fd::BorrowedFd<'_>
     Ok(())
 }
 
-fn receive_with(socket: impl AsFd, longest: usize) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
-    let mut bytes = vec![0; longest];
+fn receive_with(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(&[u8], Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let received = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
-    bytes.truncate(received.bytes);
+    let received = recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
     let fds = ancillary.drain().filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(fds) => Some(fds),
         _ => None,
     });
-    Ok((bytes, fds.flatten().collect()))
+    Ok((&buffer[..received.bytes], fds.flatten().collect()))
 }

@@ -8,10 +8,11 @@
 //! | `in FROM TO`              | a file on its way from the host into the workspace                           |
 //! | `out FROM TO`             | a file on its way out of the workspace                                       |
 //! | `start WORDS…`            | another sandbox, from nothing to the end of its first command                |
-#![expect(clippy::print_stdout, reason = "the figures are its answer")]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "the figures are its answer, or why there are none")]
 
 use std::error::Error;
 use std::path::Path;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -19,19 +20,29 @@ use std::time::{Duration, Instant};
 use ringfence::{Choice, Engine, Exec, Host, Policy, Sandbox, Settings, Spec};
 use tokio::task::JoinSet;
 
-fn main() -> Result<(), Box<dyn Error>> {
+type Failure = Box<dyn Error + Send + Sync>;
+
+fn main() -> ExitCode {
     ringfence::launcher::serve_if_asked();
+    match time() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{}", ringfence::chain(&*error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn time() -> Result<(), Failure> {
     let mut arguments = std::env::args().skip(1);
     let choice: Choice = arguments.next().ok_or("which backend?")?.parse()?;
-    let policy = Policy::default().backend(choice);
-    let settings = Settings { policy: policy.clone(), ..Settings::new(Host::of_this_process()?) };
-    let mut spec = Spec::new(policy);
+    let mut spec = Spec::new(Policy::default().backend(choice));
     spec.container.image = arguments.next();
-    let engine = Engine::new(settings)?;
+    let engine = Engine::new(Settings::new(Host::of_this_process()?))?;
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(answer(&engine, &spec))
 }
 
-async fn answer(engine: &Engine, spec: &Spec) -> Result<(), Box<dyn Error>> {
+async fn answer(engine: &Engine, spec: &Spec) -> Result<(), Failure> {
     let sandbox = engine.start(spec.clone()).await?;
     // Nothing else is done meanwhile: whoever asks waits for the answer, and a thread that reads would only be noise.
     for line in std::io::stdin().lines() {
@@ -78,22 +89,22 @@ fn exec(words: &[&str]) -> Result<Exec, &'static str> {
     Ok(Exec::new(*program).arguments(arguments.iter().copied()))
 }
 
-async fn run(sandbox: &Sandbox, exec: &Exec) -> Result<(), Box<dyn Error + Send + Sync>> {
+async fn run(sandbox: &Sandbox, exec: &Exec) -> Result<(), Failure> {
     let ended = sandbox.exec(exec).await?.wait().await?;
     if ended.ok() { Ok(()) } else { Err(format!("the command failed: {ended:?}").into()) }
 }
 
-async fn one_by_one(sandbox: &Sandbox, runs: usize, exec: &Exec) -> Result<Vec<Duration>, Box<dyn Error>> {
+async fn one_by_one(sandbox: &Sandbox, runs: usize, exec: &Exec) -> Result<Vec<Duration>, Failure> {
     let mut times = Vec::with_capacity(runs);
     for _ in 0..runs {
         let start = Instant::now();
-        run(sandbox, exec).await.map_err(|error| error.to_string())?;
+        run(sandbox, exec).await?;
         times.push(start.elapsed());
     }
     Ok(times)
 }
 
-async fn many(sandbox: &Sandbox, all: usize, at_once: usize, exec: &Exec) -> Result<Duration, Box<dyn Error>> {
+async fn many(sandbox: &Sandbox, all: usize, at_once: usize, exec: &Exec) -> Result<Duration, Failure> {
     let begun = Arc::new(AtomicUsize::new(0));
     let mut tasks = JoinSet::new();
     let start = Instant::now();
@@ -103,11 +114,11 @@ async fn many(sandbox: &Sandbox, all: usize, at_once: usize, exec: &Exec) -> Res
             while begun.fetch_add(1, Ordering::Relaxed) < all {
                 run(&sandbox, &exec).await?;
             }
-            Ok::<_, Box<dyn Error + Send + Sync>>(())
+            Ok::<_, Failure>(())
         });
     }
     while let Some(finished) = tasks.join_next().await {
-        finished?.map_err(|error| error.to_string())?;
+        finished??;
     }
     Ok(start.elapsed())
 }

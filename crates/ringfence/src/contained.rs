@@ -24,9 +24,11 @@ pub(crate) fn run_attached(
     passed: &[(i32, OwnedFd)],
 ) -> Result<Attached, RunError> {
     refuse(passed)?;
-    block_on(scoped(core, policy, async |sandbox| {
-        let exec = exec(core, sandbox, command)?;
-        let ended = attached(sandbox, exec, Streams::of_this_process()).await?;
+    block_on(scoped(core, policy, async |sandbox: &Sandbox| {
+        let streams = Streams::of_this_process();
+        let mut exec = exec(core, sandbox, command)?;
+        exec.terminal = streams.terminal();
+        let ended = attached(sandbox, exec, streams).await?;
         let result = sandbox.result_of(ended);
         Ok(Attached { status: status(&result), result })
     }))
@@ -66,7 +68,7 @@ pub(crate) fn run_captured(
     })
 }
 
-/// Starts a sandbox, uses it, and stops it whatever came of it.
+/// Uses a nameless sandbox of `policy`, whatever comes of it.
 async fn scoped<T>(
     core: &Arc<Core>,
     policy: &Policy,
@@ -74,12 +76,7 @@ async fn scoped<T>(
 ) -> Result<T, RunError> {
     let engine = Engine { core: Arc::clone(core) };
     let spec = Spec { container: core.settings.container.clone(), ..Spec::new(policy.clone()) };
-    let sandbox = engine.start(spec).await.map_err(RunError::from)?;
-    let outcome = used(&sandbox).await;
-    if let Err(error) = sandbox.stop().await {
-        tracing::warn!(error = crate::chain(&error), "the sandbox of a run was not stopped; the next start sweeps it");
-    }
-    outcome
+    engine.scoped(spec, used).await?
 }
 
 fn block_on<T>(future: impl Future<Output = Result<T, RunError>>) -> Result<T, RunError> {

@@ -103,8 +103,11 @@ impl Engine {
     /// What a command would be run under.
     pub fn plan(&self, policy: &Policy, command: &Command) -> Result<Planned, RunError> {
         let (context, words) = match self.core.ready(policy, command)? {
-            Prepared::Launch(Ready { context, preparation }) => (context, preparation.described),
-            Prepared::Container(context) => (context, Vec::new()),
+            Prepared::Launch(ready) => {
+                let Ready { context, preparation } = *ready;
+                (context, preparation.described)
+            }
+            Prepared::Container(context) => (*context, Vec::new()),
         };
         Ok(Planned { plan: context.plan, because: context.because, words })
     }
@@ -128,7 +131,7 @@ impl Engine {
         passed: Vec<(i32, OwnedFd)>,
     ) -> Result<Attached, RunError> {
         match self.core.ready(policy, command)? {
-            Prepared::Launch(ready) => self.core.run_attached(ready, command, passed),
+            Prepared::Launch(ready) => self.core.run_attached(*ready, command, passed),
             Prepared::Container(_) => contained::run_attached(&self.core, policy, command, &passed),
         }
     }
@@ -141,7 +144,7 @@ impl Engine {
         passed: Vec<(i32, OwnedFd)>,
     ) -> Result<ExecutionResult, RunError> {
         match self.core.ready(policy, command)? {
-            Prepared::Launch(ready) => self.core.run_captured(ready, command, passed, None, None),
+            Prepared::Launch(ready) => self.core.run_captured(*ready, command, passed, None, None),
             Prepared::Container(_) => contained::run_captured(&self.core, policy, command, &passed, None, None),
         }
     }

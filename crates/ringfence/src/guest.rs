@@ -4,6 +4,9 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
+
 /// The guest, built by this crate's build script.
 static PROGRAM: &[u8] = include_bytes!(env!("RINGFENCE_GUEST"));
 /// The beginning of its hash, by which versions are told apart.
@@ -17,6 +20,7 @@ pub(crate) fn install(state: &Path) -> io::Result<PathBuf> {
     }
     let directory = path.parent().expect("a directory was joined");
     fs_err::create_dir_all(directory)?;
+    sweep(directory);
     // Whole or not at all: another process may start it at any time.
     let temporary = directory.join(format!(".{}", std::process::id()));
     let written = fs_err::write(&temporary, PROGRAM)
@@ -26,6 +30,17 @@ pub(crate) fn install(state: &Path) -> io::Result<PathBuf> {
         let _ = fs_err::remove_file(&temporary); // the first error tells more
     }
     written.map(|()| path)
+}
+
+/// Removes what was half written when its writer was killed.
+fn sweep(directory: &Path) {
+    for entry in fs_err::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let writer = name.to_str().and_then(|name| name.strip_prefix('.')?.parse().ok()).and_then(Pid::from_raw);
+        if writer.is_some_and(|writer| test_kill_process(writer) == Err(Errno::SRCH)) {
+            let _ = fs_err::remove_file(entry.path()); // another ringfence may be sweeping, too
+        }
+    }
 }
 
 #[cfg(test)]
@@ -55,6 +70,11 @@ mod tests {
         fs_err::write(&path, "half").unwrap();
         install(state.path()).unwrap();
         assert_eq!(fs_err::read(&path).unwrap(), PROGRAM);
+    }
+
+    #[test]
+    fn it_is_small() {
+        assert!(PROGRAM.len() < 4_000_000, "{} bytes", PROGRAM.len());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What keeps a sandbox going, on the side that started it.
 
 use std::fmt;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -11,8 +11,10 @@ use futures_util::future::BoxFuture;
 use ringfence_linux::{Files, Order, Report, Terminal, control};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
-use tokio::io::Interest;
+use rustix::pipe::PipeFlags;
 use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncReadExt, Interest};
+use tokio::net::unix::pipe;
 
 use crate::backends::Processes;
 use crate::engine::Core;
@@ -26,6 +28,10 @@ use crate::{Command, ContainerSpec, ResolvedWorkspace, RunError, readiness};
 const LISTENER: i32 = 3;
 /// Our own processes in a sandbox that stays, besides its first: the guest, and the one that forks for it.
 const OWN_PROCESSES: u32 = 2;
+/// How much of what a guest says is kept in the sandbox's log, in bytes.
+pub(crate) const LOG_SIZE: usize = 8 << 20;
+/// How much of it is read at once.
+const LOG_PIECE: usize = 16 << 10;
 
 /// A running sandbox, held by the process that started it. Dropping it ends the sandbox, too, without waiting.
 pub(crate) trait Instance: Send + Sync + fmt::Debug {
@@ -82,8 +88,9 @@ impl Core {
         let command = command.argument("--directory").argument(start).directory(source);
         let mut preparation = backend.prepare(&site, &command)?;
         preparation.own_processes += OWN_PROCESSES;
-        let files = streams(log, listener).map_err(failed("make the guest's streams"))?;
+        let (files, said) = streams(listener).map_err(failed("make the guest's streams"))?;
         let underway = self.launch(Ready { context, preparation }, files, Terminal::Detached, lease)?;
+        tokio::spawn(keep_log(said, log));
         let instance = ProcessInstance::of(underway).map_err(|source| RunError::Watch { source })?;
         instance.started().await?;
         Ok(Box::new(instance))
@@ -100,12 +107,26 @@ fn listen(channel: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// No input, the log for output, and the listening socket.
-fn streams(log: fs_err::File, listener: OwnedFd) -> io::Result<Files> {
+/// No input, a pipe for what the guest says, and the listening socket. The log itself stays outside: whoever can look at
+/// the guest's descriptors could open it again through them, proc(5), and empty it or fill the disk.
+fn streams(listener: OwnedFd) -> io::Result<(Files, pipe::Receiver)> {
     let null = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    let log = OwnedFd::from(log.into_file());
-    let copy = log.try_clone()?;
-    Ok(Files { stdio: [Some(null), Some(log), Some(copy)], terminal: None, passed: vec![(LISTENER, listener)] })
+    let (said, output) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    let copy = output.try_clone()?;
+    let stdio = [Some(null), Some(output), Some(copy)];
+    let files = Files { stdio, terminal: None, passed: vec![(LISTENER, listener)] };
+    Ok((files, pipe::Receiver::from_owned_fd(said)?))
+}
+
+/// Appends what the guest says to the sandbox's log, until it ends or there is enough of it.
+async fn keep_log(mut said: pipe::Receiver, mut log: fs_err::File) {
+    let (mut buffer, mut left) = (vec![0; LOG_PIECE], LOG_SIZE);
+    while let Ok(length @ 1..) = said.read(&mut buffer[..LOG_PIECE.min(left)]).await {
+        left -= length;
+        if log.write_all(&buffer[..length]).is_err() {
+            return; // the disk is full; a guest whose words nobody hears goes on
+        }
+    }
 }
 
 impl ProcessInstance {

@@ -26,9 +26,9 @@ pub(crate) struct Ready {
 #[derive(Debug)]
 pub(crate) enum Prepared {
     /// Our launcher starts it.
-    Launch(Ready),
+    Launch(Box<Ready>),
     /// A sandbox in a container is made for it.
-    Container(Context),
+    Container(Box<Context>),
 }
 
 impl Prepared {
@@ -106,9 +106,11 @@ impl Core {
     pub(crate) fn ready(&self, policy: &Policy, command: &Command) -> Result<Prepared, RunError> {
         let container = &self.settings.container;
         let context = self.settle(policy, container)?;
-        let Means::Processes(backend) = Core::means(&context.plan)? else { return Ok(Prepared::Container(context)) };
+        let Means::Processes(backend) = Core::means(&context.plan)? else {
+            return Ok(Prepared::Container(context.into()));
+        };
         let preparation = backend.prepare(&self.site(&context, container, &[]), command)?;
-        Ok(Prepared::Launch(Ready { context, preparation }))
+        Ok(Prepared::Launch(Box::new(Ready { context, preparation })))
     }
 
     /// How the backend of a plan makes its sandboxes.

@@ -173,6 +173,12 @@ pub enum RoomError {
     /// Nobody said where.
     #[error("cannot keep a sandbox: there is no home directory, and XDG_STATE_HOME is not set")]
     Nowhere,
+    /// Others could put sandboxes there.
+    #[error("cannot keep a sandbox below `{}`: others can write there, or own it", path.display())]
+    NotOwn {
+        /// Where.
+        path: PathBuf,
+    },
     /// The name cannot be one.
     #[error(transparent)]
     Name(#[from] NameError),
@@ -204,7 +210,7 @@ impl RoomError {
     /// The next thing to do.
     pub fn hint(&self) -> String {
         match self {
-            RoomError::Nowhere => "export XDG_STATE_HOME=/a/directory/of/yours".to_owned(),
+            RoomError::Nowhere | RoomError::NotOwn { .. } => "export XDG_STATE_HOME=/a/directory/of/yours".to_owned(),
             RoomError::Name(_) => "give it another name: ringfence up NAME".to_owned(),
             RoomError::Taken { name } => {
                 format!("enter it: ringfence enter {name}; or make it anew: ringfence up {name} --replace")
@@ -228,7 +234,12 @@ pub(crate) struct Rooms {
 
 impl Rooms {
     pub(crate) fn of(host: &Host) -> Result<Rooms, RoomError> {
-        host.own_directory("XDG_STATE_HOME", ".local/state").map(|state| Rooms { state }).ok_or(RoomError::Nowhere)
+        let state = host.own_directory("XDG_STATE_HOME", ".local/state").ok_or(RoomError::Nowhere)?;
+        // What is in there says which program is started inside, and which process is ended.
+        if rustix::fs::stat(&state).is_ok_and(|stat| stat.st_uid != host.user_id || stat.st_mode & 0o002 != 0) {
+            return Err(RoomError::NotOwn { path: state });
+        }
+        Ok(Rooms { state })
     }
 
     /// The directory that all of ringfence's state is in.
@@ -268,6 +279,7 @@ impl Rooms {
             let name = name.clone();
             move |source: io::Error| RoomError::File { what, name, source }
         };
+        make_private(&self.state).map_err(failed("make the directory", &name))?;
         let guest = crate::guest::install(&self.state).map_err(failed("put the guest on disk", &name))?;
         let directory = self.path(&name);
         loop {
@@ -334,6 +346,8 @@ const LOCK: &str = "lock";
 const RECORD: &str = "record.json";
 const LOG: &str = "log";
 const CHANNEL: &str = "channel";
+/// The beginning of what channels are called that cannot be removed.
+const ASIDE: &str = "channel.left-";
 
 impl Room {
     /// Where the guest's socket is.
@@ -353,6 +367,11 @@ impl Room {
         fs_err::rename(&temporary, self.directory.join(RECORD))
     }
 
+    /// Lets nobody in any more: its sandbox is about to end.
+    pub(crate) fn close(&self) {
+        let _ = fs_err::remove_file(self.directory.join(RECORD)); // there may be none yet
+    }
+
     /// Removes the room with everything in it, and lets go of it.
     pub(crate) fn leave(self) {
         // The lock goes last: whoever takes it then finds that it is no longer in its place, and looks again.
@@ -368,7 +387,10 @@ impl Room {
             match entry.file_name() {
                 name if name == LOCK => {}
                 // A container may still run and change it meanwhile: this follows no link, whenever it was put there.
-                name if name == CHANNEL => fs_err::remove_dir_all(entry.path())?,
+                name if name == CHANNEL => remove_channel(&entry.path())?,
+                name if name.as_encoded_bytes().starts_with(ASIDE.as_bytes()) => {
+                    let _ = fs_err::remove_dir_all(entry.path()); // see `remove_channel`
+                }
                 _ if entry.file_type()?.is_dir() => remove_tree(&entry.path())?,
                 _ => fs_err::remove_file(entry.path())?,
             }
@@ -386,6 +408,20 @@ fn take(lock: &OwnedFd) -> rustix::io::Result<()> {
         }
     }
     flock(lock, FlockOperation::NonBlockingLockExclusive)
+}
+
+/// Removes a channel. Code in a rootless container that may change owners can make it another user's, below whom nothing
+/// can be removed: that must not cost the sandbox's name, so such a one is put aside.
+fn remove_channel(channel: &Path) -> io::Result<()> {
+    let removed = fs_err::remove_dir_all(channel);
+    match &removed {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            let aside = channel.with_file_name(format!("{ASIDE}{}", crate::run::identity()));
+            tracing::warn!(directory = %aside.display(), "a sandbox gave its channel to another user: it stays");
+            fs_err::rename(channel, aside)
+        }
+        _ => removed,
+    }
 }
 
 /// Removes a directory that no sandbox can write, with everything in it: also with what nobody may enter, as covers of
@@ -457,6 +493,20 @@ mod tests {
     }
 
     #[test]
+    fn a_state_directory_that_others_can_write_is_refused() {
+        let place = tempfile::tempdir().unwrap();
+        let variables = [("XDG_STATE_HOME".into(), place.path().into())].into_iter().collect();
+        let host = Host::new(variables, "/".into());
+        let rooms = Rooms::of(&host).unwrap();
+        rooms.claim(Name::new("one").unwrap()).unwrap().leave();
+        let mode = || fs_err::metadata(rooms.state()).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(), 0o700);
+        Rooms::of(&host).unwrap();
+        fs_err::set_permissions(rooms.state(), std::fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(matches!(Rooms::of(&host), Err(RoomError::NotOwn { .. })));
+    }
+
+    #[test]
     fn what_a_crash_left_is_cleared_and_swept() {
         let state = tempfile::tempdir().unwrap();
         let rooms = rooms(state.path());
@@ -465,7 +515,7 @@ mod tests {
         fs_err::write(room.channel().join("left"), "").unwrap();
         fs_err::write(room.directory.join("record.json"), "{").unwrap();
         drop(room); // as a crash does: the lock is let go, and nothing is removed
-        assert_eq!(rooms.names(), [name.clone()]);
+        assert_eq!(rooms.names(), std::slice::from_ref(&name));
         assert!(matches!(rooms.record(&name), Err(RoomError::Absent { .. })));
         let again = rooms.claim(name).unwrap();
         assert_eq!(fs_err::read_dir(again.channel()).unwrap().count(), 0);

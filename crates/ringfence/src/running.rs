@@ -99,7 +99,7 @@ fn run(
     let listener = (!chunks.is_closed()).then_some(&mut on_output as Listener<'_>);
     let cancel = Some(cancel.as_fd());
     match prepared {
-        Prepared::Launch(ready) => core.run_captured(ready, command, Vec::new(), cancel, listener),
+        Prepared::Launch(ready) => core.run_captured(*ready, command, Vec::new(), cancel, listener),
         Prepared::Container(_) => contained::run_captured(core, policy, command, &[], cancel, listener),
     }
 }

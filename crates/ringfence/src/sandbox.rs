@@ -1,6 +1,7 @@
 //! A sandbox that stays: many commands, files and ports, until it is stopped.
 
 use std::ops::Deref;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -195,6 +196,7 @@ impl Engine {
                     outcome => return outcome,
                 },
                 Existing::Replace => {
+                    made(&rooms, &name).await?;
                     stop_kept(&rooms, &name).await?;
                     rooms.claim(name)?
                 }
@@ -219,6 +221,18 @@ impl Engine {
         }
         kept.watch(spec.lease);
         Ok(sandbox)
+    }
+}
+
+impl Engine {
+    /// Starts a sandbox, has it used, and stops it whatever came of that.
+    pub async fn scoped<T>(&self, spec: Spec, used: impl AsyncFnOnce(&Sandbox) -> T) -> Result<T, StartError> {
+        let sandbox = self.start(spec).await?;
+        let outcome = used(&sandbox).await;
+        if let Err(error) = sandbox.stop().await {
+            tracing::warn!(error = crate::chain(&error), "a sandbox was not stopped; the next start sweeps it");
+        }
+        Ok(outcome)
     }
 }
 
@@ -253,6 +267,7 @@ impl Kept {
     /// Ends the sandbox and clears its room.
     async fn end(&self) -> Result<(), StopError> {
         let Some(Held { instance, room }) = self.take() else { return Ok(()) };
+        room.close();
         let ended = instance.stop().await;
         room.leave();
         self.ended.send_replace(true);
@@ -277,7 +292,7 @@ impl Sandbox {
     fn of(rooms: Rooms, record: Record, kept: Option<Arc<Kept>>) -> Result<Sandbox, RoomError> {
         let door = ChannelDoor::of(&rooms.channel(&record.name));
         let failed = |source| RoomError::File { what: "open the channel", name: record.name.clone(), source };
-        let session = Session::new(Arc::new(door.map_err(failed)?));
+        let session = Session::new(Arc::new(door.map_err(failed)?)).sharing(&record.workspace);
         Ok(Sandbox { session, record: Arc::new(record), rooms, kept })
     }
 
@@ -399,8 +414,8 @@ impl Sandbox {
                 let owner = owner.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
                 // After this look the descriptor is the owner's, and readable when that has ended, pidfd_open(2).
                 let owner = owner.filter(|_| self.rooms.is_kept(&self.record.name));
-                if let Some(Ok(owner)) = owner.map(|owner| crate::readiness::watch(owner, Interest::READABLE)) {
-                    let _ = owner.readable().await; // the reactor lives as long as we wait
+                if let Some(owner) = owner {
+                    ended(&owner).await;
                 }
             }
         }
@@ -435,6 +450,14 @@ async fn left(rooms: &Rooms, name: &Name) {
     }
 }
 
+/// Waits until a process has ended; for good when it cannot be watched.
+async fn ended(process: &OwnedFd) {
+    match crate::readiness::watch(process.as_fd(), Interest::READABLE) {
+        Ok(process) => drop(process.readable().await), // the reactor lives as long as we wait
+        Err(_) => std::future::pending().await,
+    }
+}
+
 /// Has the process that keeps a sandbox end it.
 async fn stop_kept(rooms: &Rooms, name: &Name) -> Result<(), AttachError> {
     let record = rooms.record(name)?;
@@ -449,7 +472,14 @@ async fn stop_kept(rooms: &Rooms, name: &Name) -> Result<(), AttachError> {
     let Some(owner) = owner.filter(|_| rooms.is_kept(name)) else { return Ok(()) };
     for signal in [Signal::TERM, Signal::KILL] {
         let _ = pidfd_send_signal(&owner, signal); // it may have ended meanwhile
-        if tokio::time::timeout(MONITOR_PATIENCE, left(rooms, name)).await.is_ok() {
+        // Somebody else may keep another sandbox of that name by the time that this one has ended.
+        let gone = async {
+            tokio::select! {
+                () = ended(&owner) => {}
+                () = left(rooms, name) => {}
+            }
+        };
+        if tokio::time::timeout(MONITOR_PATIENCE, gone).await.is_ok() {
             return Ok(());
         }
     }

@@ -19,7 +19,8 @@ use crate::{ContainerSpec, Spec, StartError};
 pub(crate) fn hash(core: &Core, spec: &Spec) -> String {
     // When an image is fetched says nothing about what the sandbox is.
     let container = ContainerSpec { pull: None, ..spec.container.clone() };
-    let asked = (spec.policy.sha256(), container, &core.settings.host.directory);
+    // A directory's name need not be text.
+    let asked = (spec.policy.sha256(), container, core.settings.host.directory.as_os_str().as_encoded_bytes());
     let bytes = serde_json::to_vec(&asked).expect("names and settings are text");
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }

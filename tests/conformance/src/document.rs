@@ -6,7 +6,7 @@ use std::fmt::Write;
 use ringfence::prove::{Certificate, Verdict, corpus};
 use ringfence::{Clause, Support};
 
-use crate::{Caller, Ring, Stage};
+use crate::{Ring, Stage};
 
 /// What a cell says that this host could not fill; another host may.
 const NOT_TESTED: &str = "not tested";
@@ -20,7 +20,8 @@ What each backend promises, and what becomes of everything that is tried against
 means that it was denied inside a sandbox, and that the very same attempt gets through without one. *Gets through* stands
 only where the backend does not claim the promise, and then refuses to start unless that is accepted by name
 (`--allow-weaker`). *Not tested* means that the host of this run does not have what the attempt would need. Each is made
-as root and as an ordinary user; `ringfence doctor --prove` makes them on your host.
+as root and as an ordinary user, where either can use the backend; in containers, all that can share one do. `ringfence
+doctor --prove` makes them on your host.
 ";
 
 /// The certificates of every stage.
@@ -30,7 +31,8 @@ pub type Certificates = BTreeMap<Stage, Certificate>;
 pub fn write(certificates: &Certificates) -> String {
     let mut text = INTRODUCTION.to_owned();
     let titles = Ring::ISOLATING.map(Ring::title).join(" | ");
-    let _ = write!(text, "\n## What is claimed\n\n| promise | {titles} |\n|---|---|---|---|\n"); // never fails
+    let rules = "---|".repeat(Ring::ISOLATING.len());
+    let _ = write!(text, "\n## What is claimed\n\n| promise | {titles} |\n|---|{rules}\n"); // never fails
     for clause in Clause::ALL {
         let claims = Ring::ISOLATING.map(|ring| claim(certificates, ring, clause)).join(" | ");
         let _ = writeln!(text, "| **{clause}**: {} | {claims} |", clause.promise()); // never fails
@@ -41,7 +43,7 @@ pub fn write(certificates: &Certificates) -> String {
         if attempts.peek().is_none() {
             continue;
         }
-        let _ = write!(text, "\n### {clause}\n\n| attempt | what is tried | {titles} |\n|---|---|---|---|---|\n"); // as above
+        let _ = write!(text, "\n### {clause}\n\n| attempt | what is tried | {titles} |\n|---|---|{rules}\n"); // as above
         for attempt in attempts {
             let cells = Ring::ISOLATING.map(|ring| outcome(certificates, ring, clause, attempt.name)).join(" | ");
             let _ = writeln!(text, "| `{}` | {} | {cells} |", attempt.name, attempt.what); // as above
@@ -75,8 +77,12 @@ fn is_same(one: &str, other: &str) -> bool {
 
 /// What a backend claims, in words that do not depend on the host.
 fn claim(certificates: &Certificates, ring: Ring, clause: Clause) -> String {
-    let stage = Stage { ring, caller: Caller::Root };
-    let promise = certificates.get(&stage).and_then(|certificate| certificate.promises.get(&clause));
+    if ring.depends_on_host(clause) {
+        return "cgroup, where the host delegates it".to_owned();
+    }
+    let stage = Stage { ring, caller: ring.callers()[0] };
+    let Some(certificate) = certificates.get(&stage) else { return NOT_TESTED.to_owned() };
+    let promise = certificate.promises.get(&clause);
     match promise.map(|promise| &promise.claimed) {
         Some(Support::Enforced { by }) => by.replace("cgroup v1", "cgroup").replace("cgroup v2", "cgroup"),
         Some(Support::Weaker { how }) => format!("weaker: {how}"),
@@ -90,6 +96,9 @@ fn outcome(certificates: &Certificates, ring: Ring, clause: Clause, attempt: &st
     let on_ring = certificates.iter().filter(|(stage, _)| stage.ring == ring);
     let promises: Vec<_> = on_ring.filter_map(|(_, certificate)| certificate.promises.get(&clause)).collect();
     let is_claimed = promises.iter().any(|promise| promise.claimed.is_enforced());
+    if ring.depends_on_host(clause) && !is_claimed {
+        return NOT_TESTED;
+    }
     let counted = promises.iter().filter(|promise| promise.claimed.is_enforced() == is_claimed);
     let proofs = counted.flat_map(|promise| &promise.proofs).filter(|proof| proof.attempt == attempt);
     let verdicts: Vec<&Verdict> = proofs.map(|proof| &proof.verdict).collect();
@@ -118,13 +127,12 @@ mod tests {
     }
 
     #[test]
-    fn without_certificates_nothing_is_claimed_and_nothing_tested() {
+    fn without_certificates_nothing_is_tested() {
         let text = write(&Certificates::new());
-        assert!(text.contains("| absent | absent | absent |"), "{text}");
-        assert!(
-            text.contains(
-                "| `read-outside` | read a file outside by its path | not tested | not tested | not tested |"
-            )
-        );
+        let untested = |count| " not tested |".repeat(count);
+        let rings = Ring::ISOLATING.len();
+        assert!(text.contains(&format!("cannot be read, even inside the workspace |{}", untested(rings))), "{text}");
+        let row = format!("| `read-outside` | read a file outside by its path |{}", untested(rings));
+        assert!(text.contains(&row), "{text}");
     }
 }

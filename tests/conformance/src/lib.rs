@@ -6,6 +6,7 @@
 
 pub mod document;
 mod proofs;
+mod relay;
 mod stage;
 
 pub use proofs::certificate;

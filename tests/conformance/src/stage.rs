@@ -2,10 +2,14 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 
 use ringfence::Clause;
+use ringfence_test_ledger::engine::{DEV_IMAGE, DOCKER_VARIABLE, Engine, PODMAN_VARIABLE, ROOTLESS_PODMAN_VARIABLE};
 use ringfence_test_ledger::{User, binary};
 use tempfile::TempDir;
+
+use crate::relay::Relay;
 
 /// A backend, in one of its ways to work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,6 +20,12 @@ pub enum Ring {
     NativeInPlace,
     /// Bubblewrap.
     Bwrap,
+    /// Docker, as root runs it.
+    Docker,
+    /// Podman, as root runs it.
+    Podman,
+    /// Podman, as the ordinary user of the tests runs it.
+    RootlessPodman,
     /// Nothing: the control.
     Local,
 }
@@ -38,6 +48,8 @@ pub struct Stage {
     pub caller: Caller,
 }
 
+/// What a rootless engine can limit only where the host lets users write cgroups.
+const LIMITS: [Clause; 3] = [Clause::Memory, Clause::Cpus, Clause::ProcessCount];
 /// A variable of the caller that no policy passes.
 const SECRET: (&str, &str) = ("CONFORMANCE_SECRET", "not for others");
 /// A path that holds the programs of every distribution.
@@ -50,7 +62,11 @@ const WITHOUT_NAMESPACES: &str = "user=$(id -u) group=$(id -g) exec unshare --us
 
 impl Ring {
     /// Every ring that isolates, in the order of the documentation.
-    pub const ISOLATING: [Ring; 3] = [Ring::Native, Ring::NativeInPlace, Ring::Bwrap];
+    pub const ISOLATING: [Ring; 6] =
+        [Ring::Native, Ring::NativeInPlace, Ring::Bwrap, Ring::Docker, Ring::Podman, Ring::RootlessPodman];
+
+    /// Those that are container engines.
+    pub const CONTAINERS: [Ring; 3] = [Ring::Docker, Ring::Podman, Ring::RootlessPodman];
 
     /// What the documentation calls it.
     pub fn title(self) -> &'static str {
@@ -58,14 +74,45 @@ impl Ring {
             Ring::Native => "native",
             Ring::NativeInPlace => "native, without user namespaces",
             Ring::Bwrap => "bwrap",
+            Ring::Docker => "docker",
+            Ring::Podman => "podman",
+            Ring::RootlessPodman => "podman, rootless",
             Ring::Local => "local",
         }
+    }
+
+    /// Who can call it: a rootless engine serves its own user alone.
+    pub fn callers(self) -> &'static [Caller] {
+        match self {
+            Ring::RootlessPodman => &[Caller::Ordinary],
+            // One that is root's is told who calls, and does nothing else that would differ.
+            Ring::Podman => &[Caller::Root],
+            _ => &[Caller::Root, Caller::Ordinary],
+        }
+    }
+
+    /// The engine of the tests, where it is one.
+    pub fn engine(self) -> Option<Engine> {
+        let variable = match self {
+            Ring::Docker => DOCKER_VARIABLE,
+            Ring::Podman => PODMAN_VARIABLE,
+            Ring::RootlessPodman => ROOTLESS_PODMAN_VARIABLE,
+            Ring::Native | Ring::NativeInPlace | Ring::Bwrap | Ring::Local => return None,
+        };
+        Engine::named_by(variable).ok()
+    }
+
+    /// Whether how well it holds a clause depends on the host: cgroups of version 1 are root's.
+    pub fn depends_on_host(self, clause: Clause) -> bool {
+        self == Ring::RootlessPodman && LIMITS.contains(&clause)
     }
 
     fn backend(self) -> &'static str {
         match self {
             Ring::Native | Ring::NativeInPlace => "native",
             Ring::Bwrap => "bwrap",
+            Ring::Docker => "docker",
+            Ring::Podman | Ring::RootlessPodman => "podman",
             Ring::Local => "local",
         }
     }
@@ -74,12 +121,18 @@ impl Ring {
     fn weaknesses(self) -> &'static [Clause] {
         match self {
             Ring::NativeInPlace => &[Clause::Filesystem, Clause::Processes, Clause::Ipc, Clause::Cleanup],
-            Ring::Native | Ring::Bwrap | Ring::Local => &[],
+            Ring::RootlessPodman => &LIMITS,
+            Ring::Native | Ring::Bwrap | Ring::Docker | Ring::Podman | Ring::Local => &[],
         }
     }
 }
 
 impl Stage {
+    /// Every caller that a ring has.
+    pub fn all_on(ring: Ring) -> impl Iterator<Item = Stage> {
+        ring.callers().iter().map(move |caller| Stage { ring, caller: *caller })
+    }
+
     /// Prepares `ringfence SUBCOMMAND --backend …` in a place, with an environment of the caller's own.
     pub fn ringfence(self, subcommand: &str, place: &Place) -> Command {
         let mut command = match self.ring {
@@ -88,22 +141,35 @@ impl Stage {
                 shell.args(["-c", WITHOUT_NAMESPACES, "sh"]).arg(binary());
                 shell
             }
-            Ring::Native | Ring::Bwrap | Ring::Local => self.command(binary(), place),
+            _ => self.command(binary(), place),
         };
         command.args([subcommand, "--backend", self.ring.backend()]);
+        if self.ring.engine().is_some() {
+            command.args(["--image", DEV_IMAGE, "--pull", "never"]);
+        }
         for weakness in self.ring.weaknesses() {
             command.args(["--allow-weaker", weakness.name()]);
         }
         command
     }
 
-    fn command(self, program: impl AsRef<std::ffi::OsStr>, place: &Place) -> Command {
+    /// Prepares a command of the caller's, in an environment that names the engine.
+    pub fn command(self, program: impl AsRef<std::ffi::OsStr>, place: &Place) -> Command {
         let mut command = match &place.user {
             Some(user) => user.command(program),
             None => Command::new(program),
         };
         let home = place.user.as_ref().map_or(Path::new("/root"), |user| &user.home);
         command.env_clear().env("PATH", PATH).env("HOME", home).env(SECRET.0, SECRET.1);
+        if let Some(engine) = self.ring.engine() {
+            let address = match (self.ring, self.caller) {
+                (Ring::Docker | Ring::Podman, Caller::Ordinary) => {
+                    place.relay.get_or_init(|| Relay::to(&engine)).address()
+                }
+                _ => engine.address(),
+            };
+            command.env("DOCKER_HOST", &address).env("CONTAINER_HOST", &address);
+        }
         command.current_dir(place.path()).stdin(Stdio::null());
         command
     }
@@ -114,6 +180,8 @@ impl Stage {
 pub struct Place {
     directory: TempDir,
     user: Option<User>,
+    /// The way to an engine of root's, once the caller needs one.
+    relay: OnceLock<Relay>,
 }
 
 impl Place {
@@ -132,7 +200,7 @@ impl Place {
             std::os::unix::fs::chown(directory.path(), Some(user.uid), Some(user.gid))
                 .expect("it is given to whoever it is, or by root");
         }
-        Place { directory, user }
+        Place { directory, user, relay: OnceLock::new() }
     }
 
     /// Where it is.

@@ -90,6 +90,11 @@ impl Engine {
         Ok(answer["StatusCode"].as_i64())
     }
 
+    /// Tells all that the engine tells of a container.
+    pub fn inspect(&self, container: &str) -> Result<Value, String> {
+        self.ask_json("GET", &format!("/containers/{container}/json"), Body::Empty)
+    }
+
     /// Removes every container, running or not.
     pub fn remove_containers(&self) -> Result<(), String> {
         self.containers("{}")?.iter().try_for_each(|id| self.remove(id))

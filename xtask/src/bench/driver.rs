@@ -52,7 +52,7 @@ fn last_words(child: &mut Child) -> String {
     if let Some(stderr) = &mut child.stderr {
         let _ = stderr.read_to_string(&mut words); // what cannot be read is not told
     }
-    words.trim().trim_start_matches("Error: ").to_owned()
+    words.trim().to_owned()
 }
 
 impl Drop for Driver {
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn one_that_ends_has_said_why() {
-        let error = scripted("read line; echo 'Error: no engine' >&2").err().unwrap();
+        let error = scripted("read line; echo 'no engine' >&2").err().unwrap();
         assert_eq!(error.to_string(), "no engine");
     }
 }

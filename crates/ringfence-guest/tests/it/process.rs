@@ -34,6 +34,25 @@ fn a_command_gets_the_sandboxes_variables_and_its_own() {
 }
 
 #[test]
+fn variables_of_any_length_reach_a_command() {
+    let guest = Guest::start();
+    for length in [1, 31_000, 32_768, 100_000] {
+        let mut request = shell("echo ${#LONG}");
+        request.process.envs.insert("LONG".into(), "x".repeat(length));
+        assert_eq!(guest.start_request(&request).finish().stdout, format!("{length}\n"));
+    }
+}
+
+#[test]
+fn the_streams_are_held_by_the_command_alone() {
+    let guest = Guest::start();
+    // Its parent waits for it, and is in no hurry; the command's own are there all the while.
+    let finished =
+        guest.run("test -e /proc/$$/fd/1 && while test -e /proc/$PPID/fd/1; do sleep 0.01; done; echo alone");
+    assert_eq!(finished.stdout, "alone\n");
+}
+
+#[test]
 fn a_command_starts_where_it_is_told() {
     let guest = Guest::start();
     assert_eq!(guest.run("pwd").stdout.trim(), guest.directory.path().to_str().unwrap());

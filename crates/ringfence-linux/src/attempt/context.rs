@@ -1,6 +1,8 @@
 //! What an attempt is told about the host it tries to reach.
 
-use std::path::PathBuf;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -48,7 +50,15 @@ pub struct Paths {
     pub disk: Option<PathBuf>,
     /// A program that belongs to root and has its set-user-id bit.
     pub setuid: Option<PathBuf>,
+    /// The host's `/run`: a sandbox may have one of its own.
+    pub run: Option<Directory>,
+    /// The host's `/var/lib`.
+    pub var: Option<Directory>,
 }
+
+/// A directory, by what tells it from all others on a host: the numbers of its device and of its inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Directory(u64, u64);
 
 /// A process of the caller outside the sandbox, whose directory is [`Paths::outside`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,6 +82,14 @@ pub struct Network {
     pub abstract_name: String,
     /// The first name server.
     pub name_server: Option<std::net::IpAddr>,
+}
+
+impl Directory {
+    /// Which one is at a path.
+    pub fn at(path: &Path) -> io::Result<Directory> {
+        let found = fs_err::metadata(path)?;
+        Ok(Directory(found.dev(), found.ino()))
+    }
 }
 
 impl Paths {

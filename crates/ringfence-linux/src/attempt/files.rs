@@ -9,7 +9,7 @@ use ringfence_core::Clause::Filesystem;
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
 
-use super::context::SECRET;
+use super::context::{Directory, SECRET};
 use super::{Attempt, Context, denied, empty_handed, impossible};
 
 /// Attempts to read what is not shown.
@@ -107,8 +107,12 @@ pub(super) const READING: &[Attempt] = &[
         Ok(format!("its size is {}", fs::metadata(context.paths.secret())?.len()))
     }),
     denied("list-outside", Filesystem, "list a directory outside", |context| list(&context.paths.outside)),
-    denied("list-run", Filesystem, "list /run, with the sockets of the host's services", |_| list(Path::new("/run"))),
-    denied("list-var", Filesystem, "list /var, with logs and mail", |_| list(Path::new("/var/lib"))),
+    denied("list-run", Filesystem, "list /run, with the sockets of the host's services", |context| {
+        list_of_host(Path::new("/run"), context.paths.run)
+    }),
+    denied("list-var", Filesystem, "list /var, with logs and mail", |context| {
+        list_of_host(Path::new("/var/lib"), context.paths.var)
+    }),
     denied("read-shadow", Filesystem, "read the password hashes in /etc/shadow", |_| any_of(Path::new("/etc/shadow"))),
     denied("read-private-home", Filesystem, "look at keys, settings or history in the caller's home", |context| {
         let private = context.paths.private.as_deref().ok_or_else(|| impossible("the home holds nothing private"))?;
@@ -231,6 +235,14 @@ fn list(directory: &Path) -> io::Result<String> {
         0 => Err(empty_handed("it is empty")),
         count => Ok(format!("it has {count} entries")),
     }
+}
+
+/// Lists a directory, if it is the host's own.
+fn list_of_host(path: &Path, hosts: Option<Directory>) -> io::Result<String> {
+    if hosts.is_some_and(|hosts| Directory::at(path).is_ok_and(|found| found != hosts)) {
+        return Err(empty_handed("it is another directory than the host's"));
+    }
+    list(path)
 }
 
 fn any_of(path: &Path) -> io::Result<String> {

@@ -5,7 +5,7 @@ use std::io;
 
 use ringfence_core::Clause::Ipc;
 
-use super::{Attempt, Context, denied, impossible};
+use super::{Attempt, Context, denied, empty_handed, impossible};
 use crate::sys::attempt::{Key, NamedQueue, Queue, Segment};
 
 pub(super) const ATTEMPTS: &[Attempt] = &[
@@ -28,7 +28,10 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
         Key::search(&key_name(context)?).map(|_| "it was found".to_owned())
     }),
     denied("list-keys", Ipc, "list the keys of the user in /proc/keys", |_| {
-        fs_err::read_to_string("/proc/keys").map(|keys| format!("{} are listed", keys.lines().count()))
+        match fs_err::read_to_string("/proc/keys")?.lines().count() {
+            0 => Err(empty_handed("none are listed")),
+            count => Ok(format!("{count} are listed")),
+        }
     }),
 ];
 

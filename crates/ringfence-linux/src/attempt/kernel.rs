@@ -107,14 +107,17 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
 fn family(name: &str) -> io::Result<String> {
     let family = families().iter().find(|family| family.name == name).ok_or_else(|| impossible("no such family"))?;
     let Rule::Refuse(refusal) = family.rule else { return Err(impossible("the family is not refused outright")) };
+    let (mut is_refused, mut absent) = (false, None);
     for syscall in family.syscalls {
         match attempt::with_wrong_arguments(syscall, family.rule) {
             Ok(_) => return Ok(format!("{} was carried out", syscall.name)),
-            Err(error) if error.raw_os_error().is_some_and(|errno| errno != refusal) => return Err(error),
-            Err(_) => {}
+            Err(error) if error.raw_os_error() == Some(refusal) => is_refused = true,
+            Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => absent = Some(error),
+            Err(error) => return Err(error),
         }
     }
-    Err(io::Error::from_raw_os_error(refusal))
+    // Of the newest calls, filters that others compile say that they do not exist; of a whole family a kernel does.
+    Err(absent.filter(|_| !is_refused).unwrap_or_else(|| io::Error::from_raw_os_error(refusal)))
 }
 
 fn socket(family: i32, kind: SocketType, protocol: Option<Protocol>) -> io::Result<String> {

@@ -23,7 +23,7 @@ use ringfence_core::Clause;
 use serde::{Deserialize, Serialize};
 
 pub use abuse::Appetite;
-pub use context::{Context, Neighbour, Network, Paths, SECRET};
+pub use context::{Context, Directory, Neighbour, Network, Paths, SECRET};
 
 /// One thing that hostile code would try.
 #[derive(Debug, Clone, Copy)]

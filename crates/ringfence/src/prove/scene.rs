@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use fs_err as fs;
 use ringfence_core::Policy;
-use ringfence_linux::attempt::{Context, Neighbour, Network, Paths, SECRET};
+use ringfence_linux::attempt::{Context, Directory, Neighbour, Network, Paths, SECRET};
 use ringfence_linux::sys::attempt::{Key, NamedQueue, Queue, Segment};
 use rustix::pty::OpenptFlags;
 
@@ -89,6 +89,8 @@ impl Scene {
                 terminal: terminal.as_ref().and_then(|master| name_of_terminal(master).ok()),
                 disk: disk(),
                 setuid: setuid(),
+                run: Directory::at(Path::new("/run")).ok(),
+                var: Directory::at(Path::new("/var/lib")).ok(),
                 ..Paths::default()
             },
             neighbour: Neighbour { process: i32::try_from(neighbour.id()).map_err(io::Error::other)? },

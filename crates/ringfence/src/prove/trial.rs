@@ -10,6 +10,7 @@ use std::time::Duration;
 use ringfence_core::policy::{PathGlob, Size, Workspace};
 use ringfence_core::{Backend, Clause, ExecutionResult, Plan, Policy, Support};
 use ringfence_linux::attempt::{Appetite, Context};
+use rustix::process::Signal;
 
 use super::certificate::{Proof, Verdict};
 use super::marked::Marked;
@@ -27,6 +28,8 @@ const CPUS: f64 = 0.2;
 const OUTPUT: Size = Size::from_bytes(64 << 10);
 const TEMPORARY: Size = Size::mebibytes(1);
 const TIME: Duration = Duration::from_millis(400);
+/// How long ringfence may take to start a container, on a busy host.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// How long the kernel may take to end what a run leaves, on a busy host.
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -215,7 +218,7 @@ impl<'a> Trials<'a> {
         let marked = Marked::of(&trial.context.mark);
         let mut child = command.spawn().map_err(cannot)?;
         // Ringfence's own words have the mark in them, too: what it runs is another process.
-        let is_under_way = marked.other_than(child.id()).appear(GRACE);
+        let is_under_way = marked.other_than(child.id()).appear(PATIENCE);
         child.kill().map_err(cannot)?;
         child.wait().map_err(cannot)?;
         if is_under_way { Ok(left_behind(&marked, GRACE)) } else { Err("it did not start".to_owned()) }
@@ -264,7 +267,12 @@ fn judge(clause: Clause, result: &ExecutionResult, mark: &str) -> Seen {
     let denied = |observed: String| Ok(Observation { outcome: Outcome::Denied, errno: None, observed });
     match clause {
         Clause::Time if result.timed_out => denied("the deadline ended it".to_owned()),
-        Clause::Memory if result.oom_killed => denied("it was ended at the limit".to_owned()),
+        // A container's engine does not say why the kernel ended it.
+        Clause::Memory if result.oom_killed || result.signal == Some(Signal::KILL.as_raw()) => {
+            denied("it was ended at the limit".to_owned())
+        }
+        // Where libseccomp compiles the filter, it ends whoever enters by another's entry point.
+        Clause::Kernel if result.signal == Some(Signal::SYS.as_raw()) => denied("the filter ended it".to_owned()),
         Clause::Output if result.stdout.len() < Appetite::OUTPUT => {
             denied(format!("{} bytes were kept, {} dropped", result.stdout.len(), result.dropped.stdout))
         }

@@ -12,7 +12,7 @@ use ringfence_proto::process::{
     DataEvent, EndEvent, EventMessage, OneProcess, ProcessEvent, ProcessSelector, UsageReport,
 };
 use tokio::runtime::Handle;
-use tokio::time::timeout_at;
+use tokio::time::{timeout, timeout_at};
 
 use super::error::What;
 use super::messages::Messages;
@@ -111,15 +111,19 @@ impl Execution {
         terminal: OnceLock<bool>,
         begun: Instant,
     ) -> Result<Execution, SessionError> {
-        let pid = loop {
-            match messages.next(what).await?.map(|EventMessage { event }| event) {
-                Some(ProcessEvent::Start(start)) => break start.pid,
-                Some(ProcessEvent::Keepalive(_)) => {}
-                Some(ProcessEvent::Data(_) | ProcessEvent::End(_)) | None => {
-                    return Err(what.nonsense("it does not begin with the command's start"));
+        let begins = async {
+            loop {
+                match messages.next(what).await?.map(|EventMessage { event }| event) {
+                    Some(ProcessEvent::Start(start)) => return Ok(start.pid),
+                    Some(ProcessEvent::Keepalive(_)) => {} // not for ever: it says nothing
+                    Some(ProcessEvent::Data(_) | ProcessEvent::End(_)) | None => {
+                        return Err(what.nonsense("it does not begin with the command's start"));
+                    }
                 }
             }
         };
+        let patience = session.transport.patience;
+        let pid = timeout(patience, begins).await.unwrap_or_else(|_| Err(what.silent(patience)))?;
         Ok(Execution {
             input: ExecutionInput { session, pid, terminal: Arc::new(terminal) },
             program: what.of.to_owned(),

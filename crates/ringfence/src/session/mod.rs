@@ -23,6 +23,7 @@ mod tree;
 mod hostile;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,6 +43,7 @@ pub use tree::{LeftOut, Transferred};
 
 use error::What;
 use transport::{Outgoing, Transport};
+use tree::Here;
 
 /// What a health check is called in errors.
 const HEALTH: What<'static> = What { verb: "ask for the guest's health", of: "" };
@@ -55,12 +57,18 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 #[derive(Debug, Clone)]
 pub struct Session {
     transport: Arc<Transport>,
+    here: Here,
 }
 
 impl Session {
     /// A session with the guest behind a door.
     pub(crate) fn new(door: Arc<dyn Door>) -> Session {
-        Session { transport: Arc::new(Transport::new(door)) }
+        Session { transport: Arc::new(Transport::new(door)), here: Here::default() }
+    }
+
+    /// The same of a sandbox that can write a directory of this side.
+    pub(crate) fn sharing(self, workspace: &Path) -> Session {
+        Session { here: Here::with(workspace), ..self }
     }
 
     /// Starts a command. When the future is dropped, the command is ended.

@@ -13,7 +13,13 @@ use tempfile::TempDir;
 
 /// An engine whose host has this directory and nothing of the tests' own environment but `PATH`.
 fn engine(directory: &Path) -> Engine {
-    let mut variables: BTreeMap<OsString, OsString> = BTreeMap::new();
+    engine_with(directory, &[])
+}
+
+/// The same, with more variables.
+fn engine_with(directory: &Path, more: &[(&str, &str)]) -> Engine {
+    let mut variables: BTreeMap<OsString, OsString> =
+        more.iter().map(|(name, value)| (name.into(), value.into())).collect();
     variables.insert("PATH".into(), std::env::var_os("PATH").unwrap_or_default());
     variables.insert("HOME".into(), directory.into());
     let host = Host::new(variables, directory.join("workspace"));

@@ -1,11 +1,13 @@
 //! Sandboxes that stay, on every backend whose processes are ours.
 
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-use ringfence::{AttachError, Backend, Engine, Exec, Existing, Policy, Sandbox, Spec, StartError};
+use ringfence::{AttachError, Backend, ContainerSpec, Engine, Exec, Existing, Policy, Pull, Sandbox, Spec, StartError};
+use ringfence_test_ledger::engine::{DOCKER_VARIABLE, PODMAN_VARIABLE, TINY_IMAGE};
 use ringfence_test_ledger::require;
 
-use crate::{engine, eventually, is_running, place, runtime};
+use crate::{engine, engine_with, eventually, is_running, place, runtime};
 
 fn spec(backend: Backend) -> Spec {
     Spec::new(Policy::default().backend(backend))
@@ -180,6 +182,59 @@ fn commands_of_a_sandbox_are_behind_its_policy() {
         free.stop().await.unwrap();
         fenced.stop().await.unwrap();
     });
+}
+
+/// Uses a sandbox in a container of the engine that `variable` of the tests names, and `own` of the host.
+fn in_a_container(backend: Backend, variable: &str, own: &str) {
+    let home = place();
+    let engine = engine_with(home.path(), &[(own, &std::env::var(variable).unwrap())]);
+    let container = ContainerSpec { image: Some(TINY_IMAGE.to_owned()), pull: Some(Pull::Never), ..Default::default() };
+    runtime().block_on(async {
+        let asked =
+            Spec { container, policy: Policy::default().backend(backend).set_env("TOLD", "a value"), ..spec(backend) };
+        let outcome = engine.scoped(asked, async |sandbox| {
+            let first = sandbox.execute("echo kept > note; echo $TOLD; exit 3", None).await.unwrap();
+            assert_eq!((first.stdout.as_str(), first.exit_code), ("a value\n", Some(3)));
+            let line = "(sleep 60 &) ; sleep 60";
+            let ended = sandbox.execute(line, Some(Duration::from_millis(500))).await.unwrap();
+            assert!(ended.timed_out, "{ended:?}");
+            let left = sandbox.execute("ps | grep -c '[s]leep 60'", None).await.unwrap();
+            assert_eq!(left.stdout.trim(), "0", "{left:?}");
+            let inside = sandbox.record().workspace_inside.join("data");
+            sandbox.files().write(inside.to_str().unwrap(), vec![7; 300_000]).await.unwrap();
+            assert_eq!(sandbox.execute("wc -c < data", None).await.unwrap().stdout.trim(), "300000");
+        });
+        outcome.await.unwrap_or_else(|error| panic!("{error:?}"));
+    });
+    let made = fs_err::metadata(home.path().join("workspace/note")).unwrap();
+    let asked = fs_err::metadata(home.path().join("workspace")).unwrap();
+    assert_eq!((made.uid(), made.gid()), (asked.uid(), asked.gid()), "files belong to whoever asked");
+    assert_eq!(left_in(home.path()), 0);
+}
+
+#[test]
+fn the_same_code_works_in_a_container_of_docker() {
+    require!(docker, binary);
+    in_a_container(Backend::Docker, DOCKER_VARIABLE, "DOCKER_HOST");
+}
+
+#[test]
+fn the_same_code_works_in_a_container_of_podman() {
+    require!(podman, binary);
+    in_a_container(Backend::Podman, PODMAN_VARIABLE, "CONTAINER_HOST");
+}
+
+#[test]
+fn the_guest_is_small() {
+    require!(user_namespaces, binary);
+    let home = place();
+    let engine = engine(home.path());
+    let size = runtime().block_on(engine.scoped(spec(Backend::Native), async |sandbox| {
+        let line = "cat /proc/[0-9]*/status | grep -A30 '^Name:.*ringfence-guest' | grep VmRSS | grep -o '[0-9]*'";
+        sandbox.execute(line, None).await.unwrap().stdout
+    }));
+    let size: u64 = size.unwrap().lines().map(|kibibytes| kibibytes.parse::<u64>().unwrap()).sum();
+    assert!((1..10_000).contains(&size), "the guest uses {size} KiB");
 }
 
 #[test]

@@ -59,3 +59,27 @@ fn bubblewrap_holds_against_every_attempt_made_as_an_ordinary_user() {
     require!(binary, ordinary_user, ordinary_user_namespaces, bwrap);
     holds(Stage { ring: Ring::Bwrap, caller: Caller::Ordinary }, "bubblewrap");
 }
+
+#[test]
+fn docker_holds_against_every_attempt_made_as_root() {
+    require!(root, binary, docker, test_image_dev);
+    holds(Stage { ring: Ring::Docker, caller: Caller::Root }, "Docker");
+}
+
+#[test]
+fn docker_holds_against_every_attempt_made_as_an_ordinary_user() {
+    require!(root, binary, ordinary_user, docker, test_image_dev);
+    holds(Stage { ring: Ring::Docker, caller: Caller::Ordinary }, "Docker");
+}
+
+#[test]
+fn podman_holds_against_every_attempt_made_as_root() {
+    require!(root, binary, podman, test_image_dev);
+    holds(Stage { ring: Ring::Podman, caller: Caller::Root }, "Podman");
+}
+
+#[test]
+fn rootless_podman_holds_what_it_claims_against_an_ordinary_user() {
+    require!(binary, ordinary_user, rootless_podman, test_image_dev);
+    holds(Stage { ring: Ring::RootlessPodman, caller: Caller::Ordinary }, "Podman");
+}

@@ -1,9 +1,10 @@
 //! Somebody who keeps sandboxes: a home and a program of their own, by which everything of theirs on the host is known.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ringfence::Backend;
@@ -25,6 +26,8 @@ const MARK: &str = "RINGFENCE_TEST_KEEPER";
 pub(crate) struct Keeper {
     pub(crate) backend: Backend,
     home: TempDir,
+    /// The processes that started sandboxes. What has no other sign of whose it is has their number in its name.
+    makers: Mutex<BTreeSet<u32>>,
 }
 
 /// How a command went.
@@ -44,7 +47,7 @@ impl Outcome {
 impl Keeper {
     pub(crate) fn on(backend: Backend) -> Keeper {
         let home = TempDir::new_in("/var/tmp").expect("a temporary directory can be made");
-        let keeper = Keeper { backend, home };
+        let keeper = Keeper { backend, home, makers: Mutex::default() };
         fs_err::create_dir(keeper.workspace()).expect("the home is ours");
         // A process that was never told of the home is known by its program.
         fs_err::copy(binary(), keeper.program()).expect("the program can be copied");
@@ -132,6 +135,7 @@ impl Keeper {
             if let Some(status) = child.try_wait().expect("it is ours") {
                 break status;
             }
+            self.note_children_of(child.id());
             if begun.elapsed() > PATIENCE {
                 let _ = child.kill(); // it may end this very moment
                 let said = fs_err::read_to_string(said.path()).unwrap_or_default();
@@ -140,6 +144,16 @@ impl Keeper {
             std::thread::sleep(MOMENT);
         };
         Outcome { code: status.code(), said: fs_err::read_to_string(said.path()).unwrap_or_default() }
+    }
+
+    /// Notes that a process may start sandboxes.
+    pub(crate) fn note(&self, process: u32) {
+        self.makers.lock().unwrap_or_else(PoisonError::into_inner).insert(process);
+    }
+
+    /// Notes whom a command has started: its monitor, if it has one.
+    pub(crate) fn note_children_of(&self, process: u32) {
+        remains::children(process).into_iter().for_each(|child| self.note(child));
     }
 
     /// Runs a command that must succeed.
@@ -159,10 +173,9 @@ impl Keeper {
     pub(crate) fn remains(&self) -> Vec<String> {
         let mut found: Vec<String> = self.processes().iter().map(Process::to_string).collect();
         found.extend(remains::mounts(self.home()));
-        found.extend(remains::private_directories());
-        if matches!(self.backend, Backend::Native | Backend::Bwrap) {
-            found.extend(remains::groups());
-        }
+        let makers = self.makers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        found.extend(remains::private_directories(&makers));
+        found.extend(remains::groups(&makers));
         let expected = [self.program(), self.home().join(".cache/ringfence"), self.state().join("guest")];
         found.extend(remains::files(self.home(), &expected));
         found.extend(remains::half_written(&self.state().join("guest"), "ringfence-guest"));

@@ -7,7 +7,8 @@ use ringfence::Backend;
 use ringfence_test_ledger::require;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::keeper::Keeper;
+use crate::keeper::{Keeper, PATIENCE};
+use crate::remains::Process;
 use crate::soak::{Extent, Random};
 
 const NAME: &str = "victim";
@@ -56,10 +57,23 @@ fn usual_time(keeper: &Keeper, act: Act) -> Duration {
     begun.elapsed() + Duration::from_millis(10)
 }
 
+/// Kills whoever keeps a sandbox, and waits for their end: until then they are no more dead than busy.
 fn kill_monitors(keeper: &Keeper) {
-    for process in keeper.processes().iter().filter(|process| process.words.contains(&"--monitor".to_owned())) {
-        let id = i32::try_from(process.id).ok().and_then(Pid::from_raw).expect("it was found in /proc");
+    let is_monitor = |process: &Process| process.words.contains(&"--monitor".to_owned());
+    let monitors: Vec<Process> = keeper.processes().into_iter().filter(is_monitor).collect();
+    for monitor in &monitors {
+        let id = i32::try_from(monitor.id).ok().and_then(Pid::from_raw).expect("it was found in /proc");
         let _ = kill_process(id, Signal::KILL); // it may have ended
+    }
+    wait_until("they have ended", || !monitors.iter().any(Process::is_alive));
+}
+
+#[track_caller]
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < PATIENCE, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -68,17 +82,14 @@ fn interrupt(keeper: &Keeper, act: Act, victim: Victim, moment: Duration) {
     let mut command = act.command(keeper);
     let mut foreground = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("ringfence can be started");
     std::thread::sleep(moment);
+    keeper.note_children_of(foreground.id());
     if matches!(victim, Victim::Foreground | Victim::Both) {
         foreground.kill().expect("it is ours");
     }
     if matches!(victim, Victim::Monitor | Victim::Both) {
         kill_monitors(keeper);
     }
-    let begun = Instant::now();
-    while foreground.try_wait().expect("it is ours").is_none() {
-        assert!(begun.elapsed() < crate::keeper::PATIENCE, "{act:?} does not end without its monitor");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait_until("the command has ended", || foreground.try_wait().expect("it is ours").is_some());
 }
 
 #[track_caller]
@@ -125,7 +136,9 @@ fn check(backend: Backend) {
         interrupt(&keeper, act, victim, moment);
         recover(&keeper, next, &round);
     }
-    // What kills left is swept by the next start.
+    keeper.expect(&mut keeper.ringfence(&["stop", "--all"]));
+    wait_until("every process has ended", || keeper.processes().is_empty());
+    // What else kills left is swept by the next start.
     keeper.expect(&mut keeper.up("last"));
     keeper.expect(&mut keeper.ringfence(&["ps"]));
     keeper.expect(&mut keeper.ringfence(&["stop", "--all"]));

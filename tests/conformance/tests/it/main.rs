@@ -4,6 +4,7 @@ mod attempts;
 mod control;
 mod devcontainer;
 mod e2b;
+mod engines;
 mod escapes;
 mod keeper;
 mod killed;

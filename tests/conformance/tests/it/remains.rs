@@ -34,6 +34,11 @@ impl Process {
             || fs_err::read(format!("/proc/{}/environ", self.id)).is_ok_and(|variables| has(&variables))
     }
 
+    /// Whether it has not ended.
+    pub(crate) fn is_alive(&self) -> bool {
+        Process::read(self.id).is_some_and(|now| !now.is_zombie && now.words == self.words)
+    }
+
     /// How many descriptors it has open.
     pub(crate) fn descriptors(&self) -> usize {
         descriptors(&self.id.to_string())
@@ -82,8 +87,14 @@ pub(crate) fn mounts(directory: &Path) -> Vec<String> {
     table.lines().filter(|line| line.contains(&name)).map(|line| format!("mount {line}")).collect()
 }
 
-/// The control groups whose makers have ended.
-pub(crate) fn groups() -> Vec<String> {
+/// The children of a process that has one thread.
+pub(crate) fn children(process: u32) -> Vec<u32> {
+    let children = fs_err::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
+    children.split_whitespace().filter_map(|id| id.parse().ok()).collect()
+}
+
+/// The control groups that some processes made.
+pub(crate) fn groups(makers: &BTreeSet<u32>) -> Vec<String> {
     let mut found = Vec::new();
     let mut left = vec![PathBuf::from("/sys/fs/cgroup")];
     while let Some(directory) = left.pop() {
@@ -91,7 +102,7 @@ pub(crate) fn groups() -> Vec<String> {
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 let name = entry.file_name();
                 let maker = name.to_str().and_then(|name| name.strip_prefix("ringfence-"));
-                if maker.is_some_and(is_left_by_the_dead) {
+                if maker.is_some_and(|name| is_of(makers, name)) {
                     found.push(format!("control group {}", entry.path().display()));
                 }
                 left.push(entry.path());
@@ -101,19 +112,18 @@ pub(crate) fn groups() -> Vec<String> {
     found
 }
 
-/// The directories below `/tmp` and `/run` that belong to a run, or a start, whose process has ended.
-pub(crate) fn private_directories() -> Vec<String> {
+/// The directories below `/tmp` and `/run` that some processes made for a run, or a start.
+pub(crate) fn private_directories(makers: &BTreeSet<u32>) -> Vec<String> {
     let user = rustix::process::geteuid().as_raw();
     let bases = [format!("/tmp/ringfence-{user}"), "/run/ringfence-mapped".to_owned()];
     let entries = bases.iter().flat_map(|base| fs_err::read_dir(base).into_iter().flatten().flatten());
-    let left = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_left_by_the_dead));
+    let left = entries.filter(|entry| entry.file_name().to_str().is_some_and(|name| is_of(makers, name)));
     left.map(|entry| format!("directory {}", entry.path().display())).collect()
 }
 
-/// Whether a name begins with the id of a process that has ended.
-fn is_left_by_the_dead(name: &str) -> bool {
-    let maker = name.split('-').next().and_then(|id| id.parse::<u32>().ok());
-    maker.is_some_and(|maker| !Path::new(&format!("/proc/{maker}")).exists())
+/// Whether a name begins with the id of a process.
+fn is_of(makers: &BTreeSet<u32>, name: &str) -> bool {
+    name.split('-').next().and_then(|id| id.parse().ok()).is_some_and(|maker| makers.contains(&maker))
 }
 
 /// The files below a directory, but for those below some.

@@ -1,11 +1,13 @@
 //! Finding a container engine, and talking to it.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use bollard::models::SystemVersion;
-use bollard::{API_DEFAULT_VERSION, Docker};
+use bollard::{API_DEFAULT_VERSION, ClientVersion, Docker};
 use ringfence_core::Backend;
 use rustix::net::sockopt::socket_peercred;
 
@@ -182,7 +184,7 @@ pub(crate) async fn connect(host: &Host, flavour: Flavour) -> Result<Client, Con
     let mut refusal = None;
     for socket in &sockets {
         match reach(flavour, socket) {
-            Ok(Some(user_id)) => return greet(flavour, socket, user_id).await,
+            Ok(Some(peer)) => return greet(flavour, socket, peer).await,
             Ok(None) => {}
             Err(error) => drop(refusal.get_or_insert(error)),
         }
@@ -198,17 +200,24 @@ pub(crate) async fn connect(host: &Host, flavour: Flavour) -> Result<Client, Con
 /// Connects to the engine of that flavour at that socket.
 pub(crate) async fn connect_to(flavour: Flavour, socket: &Path) -> Result<Client, ConnectError> {
     match reach(flavour, socket)? {
-        Some(user_id) => greet(flavour, socket, user_id).await,
+        Some(peer) => greet(flavour, socket, peer).await,
         None => Err(ConnectError::Missing { flavour, sockets: vec![socket.into()], is_installed: true, user_id: 0 }),
     }
 }
 
+/// Who listens at a socket.
+#[derive(Debug, Clone, Copy)]
+struct Peer {
+    user_id: u32,
+    pid: i32,
+}
+
 /// Tells who listens at a socket, by what the kernel says of the peer; nobody when it is not there.
-fn reach(flavour: Flavour, socket: &Path) -> Result<Option<u32>, ConnectError> {
+fn reach(flavour: Flavour, socket: &Path) -> Result<Option<Peer>, ConnectError> {
     let silent = |source: io::Error| ConnectError::Silent { flavour, socket: socket.into(), source: source.into() };
     match UnixStream::connect(socket) {
         Ok(stream) => match socket_peercred(&stream) {
-            Ok(peer) => Ok(Some(peer.uid.as_raw())),
+            Ok(peer) => Ok(Some(Peer { user_id: peer.uid.as_raw(), pid: peer.pid.as_raw_nonzero().get() })),
             Err(error) => Err(silent(error.into())),
         },
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
@@ -219,16 +228,34 @@ fn reach(flavour: Flavour, socket: &Path) -> Result<Option<u32>, ConnectError> {
     }
 }
 
-async fn greet(flavour: Flavour, socket: &Path, user_id: u32) -> Result<Client, ConnectError> {
+/// What engines said of themselves, by socket and process: Podman takes a second to say it.
+static KNOWN: Mutex<BTreeMap<(PathBuf, i32), SystemVersion>> = Mutex::new(BTreeMap::new());
+
+/// The version of the API that both sides speak.
+fn spoken(version: &SystemVersion) -> ClientVersion {
+    let numbers = version.api_version.as_deref().and_then(|text| text.split_once('.'));
+    let theirs = numbers.and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
+    let ours = (API_DEFAULT_VERSION.major_version, API_DEFAULT_VERSION.minor_version);
+    let (major_version, minor_version) = theirs.map_or(ours, |theirs: (usize, usize)| theirs.min(ours));
+    ClientVersion { major_version, minor_version }
+}
+
+async fn greet(flavour: Flavour, socket: &Path, peer: Peer) -> Result<Client, ConnectError> {
     let silent = |source| ConnectError::Silent { flavour, socket: socket.into(), source: Box::new(source) };
-    let api = Docker::connect_with_unix(&socket.to_string_lossy(), PATIENCE, API_DEFAULT_VERSION).map_err(silent)?;
-    let api = api.negotiate_version().await.map_err(silent)?;
-    let version = api.version().await.map_err(silent)?;
+    let dial = |version| Docker::connect_with_unix(&socket.to_string_lossy(), PATIENCE, version).map_err(silent);
+    let known = (socket.to_path_buf(), peer.pid);
+    let told = KNOWN.lock().unwrap_or_else(PoisonError::into_inner).get(&known).cloned();
+    let version = match told {
+        Some(version) => version,
+        None => dial(API_DEFAULT_VERSION)?.version().await.map_err(silent)?,
+    };
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner).insert(known, version.clone());
+    let api = dial(&spoken(&version))?;
     let is_podman = version.components.iter().flatten().any(|component| component.name.starts_with("Podman"));
     if is_podman != (flavour == Flavour::Podman) {
         return Err(ConnectError::OfAnotherKind { flavour, socket: socket.into() });
     }
-    Ok(Client { flavour, socket: socket.into(), user_id, api, version })
+    Ok(Client { flavour, socket: socket.into(), user_id: peer.user_id, api, version })
 }
 
 impl Client {
@@ -250,8 +277,6 @@ impl Client {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
 
     fn host(variables: &[(&str, &str)]) -> Host {

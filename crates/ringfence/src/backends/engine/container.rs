@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use bollard::models::{
-    ContainerCreateBody, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig, Mount, MountType,
-    ResourcesUlimits,
+    ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig, Mount, MountType,
 };
 use ringfence_core::policy::Network;
 use ringfence_core::{Clause, Plan, Support};
@@ -18,7 +17,7 @@ use super::error::Failure;
 use super::identity::Identity;
 use super::image::Image;
 use super::mounts::{Bind, OwnFiles};
-use super::{CHANNEL_INSIDE, DEV_CAPABILITIES, Flavour, GUEST_INSIDE, LABEL, Place};
+use super::{CHANNEL_INSIDE, DEV_CAPABILITIES, Flavour, GUEST_INSIDE, LABEL, LEASH_INSIDE, Place};
 use crate::session::SOCKET;
 use crate::{ContainerSpec, Host, Preset, Root};
 
@@ -95,7 +94,8 @@ impl Parts<'_> {
     /// Describes the container.
     pub(super) fn body(&self) -> Result<ContainerCreateBody, Failure> {
         let directory = text(self.workspace)?;
-        let command = ["--socket", &format!("{CHANNEL_INSIDE}/{SOCKET}"), "--directory", directory];
+        let socket = format!("{CHANNEL_INSIDE}/{SOCKET}");
+        let command = ["--socket", &socket, "--directory", directory, "--leash", LEASH_INSIDE];
         let mut body = ContainerCreateBody {
             image: Some(self.image.id.clone()),
             hostname: Some(self.place.name.clone()),
@@ -108,6 +108,8 @@ impl Parts<'_> {
             open_stdin: Some(false),
             tty: Some(false),
             stop_signal: Some("SIGTERM".to_owned()),
+            // An image's own would have the engine run commands inside that nobody asked for.
+            healthcheck: Some(HealthConfig { test: Some(vec!["NONE".to_owned()]), ..HealthConfig::default() }),
             labels: Some(self.labels()),
             host_config: Some(self.host_config()?),
             ..ContainerCreateBody::default()
@@ -142,7 +144,6 @@ impl Parts<'_> {
             nano_cpus: cpus,
             pids_limit: processes.map(|count| i64::from(count) + super::OWN_PROCESSES),
             shm_size: Some(SHARED_MEMORY),
-            ulimits: self.resource_limits(),
             log_config: Some(self.log_config()),
             init: Some(false),
             auto_remove: Some(false),
@@ -156,13 +157,6 @@ impl Parts<'_> {
             Flavour::Docker => format!("seccomp={}", self.filter),
             Flavour::Podman => format!("seccomp={}", text(&self.files.filter)?),
         })
-    }
-
-    /// No core dumps: the kernel hands them to a program of the host's. Told any, Podman forgets those that its own
-    /// settings have, and asks the kernel for more descriptors than some hosts allow.
-    fn resource_limits(&self) -> Option<Vec<ResourcesUlimits>> {
-        let core = ResourcesUlimits { name: Some("core".to_owned()), soft: Some(0), hard: Some(0) };
-        (self.client.flavour == Flavour::Docker).then(|| vec![core])
     }
 
     fn log_config(&self) -> HostConfigLogConfig {

@@ -23,7 +23,7 @@ use super::image::{self, is_missing};
 use super::mapped::Mapped;
 use super::mounts::{self, OwnFiles};
 use super::{LABEL, Place, block_on};
-use crate::instance::{Instance, StopError};
+use crate::instance::{Instance, LOG_SIZE, StopError};
 use crate::room::ContainerRecord;
 use crate::session::SOCKET;
 use crate::view::Guarded;
@@ -35,8 +35,6 @@ const GUEST_PATIENCE: Duration = Duration::from_secs(20);
 const REMOVAL_PATIENCE: Duration = Duration::from_secs(30);
 /// How often something is looked at that cannot be waited for.
 const MOMENT: Duration = Duration::from_millis(3);
-/// How much of what a guest says is kept in the sandbox's log, in bytes.
-const LOG_SIZE: usize = 8 << 20;
 /// The file of a room that says what to remove after a crash; written before there is anything.
 pub(super) const REGISTRATION: &str = "container.json";
 /// Shells of people, by preference.
@@ -67,6 +65,8 @@ pub(super) struct ContainerInstance {
     record: ContainerRecord,
     evidence: Evidence,
     log: Option<tokio::task::JoinHandle<()>>,
+    /// What it lives by: it ends when this is closed.
+    _leash: fs_err::File,
 }
 
 /// Makes a container. Whatever was made of it is gone again when this fails, or is dropped.
@@ -131,6 +131,7 @@ pub(super) async fn start(
         container,
         evidence: Evidence { memory: false, cpus: false, processes: false },
         log: None,
+        _leash: files.hold_leash()?,
     };
     let options = CreateContainerOptionsBuilder::default().name(&instance.container).build();
     let created = instance.client().api.create_container(Some(options), body).await;

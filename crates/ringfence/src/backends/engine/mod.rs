@@ -36,6 +36,8 @@ pub use image::{OWN_IMAGE, PullProgress};
 const OWN_INSIDE: &str = "/run/ringfence";
 /// Where the guest's program is inside.
 const GUEST_INSIDE: &str = "/run/ringfence/guest";
+/// Where the file is inside that this process locks as long as it wants the container.
+const LEASH_INSIDE: &str = "/run/ringfence/leash";
 /// Where the directory of the guest's socket is inside.
 const CHANNEL_INSIDE: &str = "/run/ringfence/channel";
 /// Where the workspace is inside when nobody says, and an agent works there.
@@ -98,8 +100,13 @@ impl Place {
 
     /// What the container is called at the engine.
     fn container(&self) -> String {
-        format!("{PREFIX}{}", self.name)
+        container_name(&self.name)
     }
+}
+
+/// What the container of a sandbox is called at the engine.
+fn container_name(sandbox: &str) -> String {
+    format!("{PREFIX}{sandbox}")
 }
 
 impl Backend for Engine {

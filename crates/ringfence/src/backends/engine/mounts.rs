@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 
 use ringfence_core::Policy;
 use ringfence_linux::{Access, Entry, View};
+use rustix::fs::{FlockOperation, fcntl_lock};
 
 use super::client::{Client, Flavour};
 use super::error::Failure;
 use super::identity::Identity;
-use super::{CHANNEL_INSIDE, GUEST_INSIDE, OWN_INSIDE, Place};
+use super::{CHANNEL_INSIDE, GUEST_INSIDE, LEASH_INSIDE, OWN_INSIDE, Place};
 use crate::backends::mounted::{on_host, uncovered};
 use crate::view::{self, Guarded, ViewError};
 use crate::{Host, ResolvedWorkspace};
@@ -36,6 +37,8 @@ pub(super) struct OwnFiles {
     cover_directory: PathBuf,
     /// The system-call filter.
     pub(super) filter: PathBuf,
+    /// What this process locks as long as it wants the container.
+    pub(super) leash: PathBuf,
 }
 
 impl OwnFiles {
@@ -49,6 +52,7 @@ impl OwnFiles {
             cover: at("cover"),
             cover_directory: at("cover.d"),
             filter: at("seccomp.json"),
+            leash: at("leash"),
         };
         let write = || {
             fs_err::create_dir_all(&directory)?;
@@ -57,6 +61,7 @@ impl OwnFiles {
                 (&files.groups, identity.groups(), 0o644),
                 (&files.filter, filter.to_owned(), 0o644),
                 (&files.cover, String::new(), 0o000),
+                (&files.leash, String::new(), 0o644),
             ] {
                 fs_err::write(path, contents)?;
                 fs_err::set_permissions(path, PermissionsExt::from_mode(mode))?;
@@ -66,6 +71,17 @@ impl OwnFiles {
         };
         write().map_err(|source| Failure::Files { what: "write what the container is shown", source })?;
         Ok(files)
+    }
+
+    /// Locks the leash for this process. However that ends, the kernel lets go of it, and then the container's first
+    /// process ends, too. It must not be opened again: to close any descriptor of a file unlocks it, fcntl_locking(2).
+    pub(super) fn hold_leash(&self) -> Result<fs_err::File, Failure> {
+        let hold = || {
+            let leash = fs_err::OpenOptions::new().write(true).open(&self.leash)?;
+            fcntl_lock(&leash, FlockOperation::NonBlockingLockExclusive)?;
+            Ok(leash)
+        };
+        hold().map_err(|source| Failure::Files { what: "lock what the container lives by", source })
     }
 }
 
@@ -155,6 +171,7 @@ pub(super) fn binds(view: &View, place: &Place, files: &OwnFiles) -> Vec<Bind> {
     binds.extend([
         bind(place.guest.clone(), Path::new(GUEST_INSIDE), Access::Read, false),
         bind(place.channel.clone(), Path::new(CHANNEL_INSIDE), Access::Write, false),
+        bind(files.leash.clone(), Path::new(LEASH_INSIDE), Access::Read, false),
         bind(files.passwd.clone(), Path::new("/etc/passwd"), Access::Read, false),
         bind(files.groups.clone(), Path::new("/etc/group"), Access::Read, false),
     ]);
@@ -230,6 +247,7 @@ mod tests {
             cover: at("cover"),
             cover_directory: at("cover.d"),
             filter: at("seccomp.json"),
+            leash: at("leash"),
         }
     }
 
@@ -260,7 +278,8 @@ mod tests {
         assert_eq!(shown(cache.to_str().unwrap()), Some((cache.clone(), Access::Write)));
         assert_eq!(shown(GUEST_INSIDE), Some((root.join("guest"), Access::Read)));
         assert_eq!(shown(CHANNEL_INSIDE), Some((root.join("channel"), Access::Write)));
-        assert_eq!(binds.len(), 10);
+        assert_eq!(shown(LEASH_INSIDE), Some((root.join("leash"), Access::Read)));
+        assert_eq!(binds.len(), 11);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use bollard::query_parameters::ListContainersOptionsBuilder;
 
 use super::client::{self, Client, Flavour};
 use super::instance::{REGISTRATION, Registration, remove};
-use super::{LABEL, mapped};
+use super::{LABEL, container_name, mapped};
 use crate::Host;
 use crate::room::{Name, Rooms};
 
@@ -56,7 +56,10 @@ async fn sweep_engine(client: &Client, rooms: &Path, kept: &Rooms) {
         let is_ours = labels.get(&format!("{LABEL}state")).map(Path::new) == Some(rooms);
         let Some(name) = labels.get(&format!("{LABEL}name")).filter(|_| is_ours) else { continue };
         let Ok(name) = Name::new(name) else { continue };
-        if kept.is_kept(&name) {
+        // An image can have these labels, too, and a container of the caller's own be made from it.
+        let own_name = container_name(name.as_str());
+        let has_our_name = container.names.iter().flatten().any(|given| given.trim_start_matches('/') == own_name);
+        if !has_our_name || kept.is_kept(&name) {
             continue;
         }
         if let Some(id) = container.id {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tar::{Builder, EntryType, Header};
 use tokio::sync::mpsc;
 
-use super::{Arrival, Inlet, Outlet, Transferred, pack, unpack};
+use super::{Arrival, Here, Inlet, Outlet, Transferred, pack, unpack};
 use crate::SessionError;
 
 fn entry(tar: &mut Builder<Vec<u8>>, kind: EntryType, name: &str, link: &str, content: &[u8]) {
@@ -41,7 +41,7 @@ fn unpacked(entries: &[(EntryType, &str, &str, &[u8])], to: &Path) -> Result<Tra
     for (kind, name, link, content) in entries {
         entry(&mut tar, *kind, name, link, content);
     }
-    unpack::tree(inlet(&tar.into_inner().unwrap(), true), to, &AtomicU64::new(0))
+    unpack::tree(&Here::default(), inlet(&tar.into_inner().unwrap(), true), to, &AtomicU64::new(0))
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn no_link_is_followed_neither_a_planted_nor_an_older_one() {
     // A file takes the place of a link, and leaves alone what the link led to.
     unpacked(&[(EntryType::Regular, "file", "", b"new")], &to).unwrap();
     assert_eq!(fs_err::read_to_string(to.join("file")).unwrap(), "new");
-    unpack::file(inlet(b"newer", true), &to.join("older"), 0o4755, &AtomicU64::new(0)).unwrap();
+    unpack::file(&Here::default(), inlet(b"newer", true), &to.join("older"), 0o4755, &AtomicU64::new(0)).unwrap();
     assert_eq!(fs_err::read_to_string(to.join("older")).unwrap(), "newer");
     assert_eq!(fs_err::read_to_string(outside.join("file")).unwrap(), "kept");
     assert_eq!(fs_err::read_dir(&outside).unwrap().count(), 1);
@@ -138,7 +138,9 @@ fn trees_that_break_off_or_make_no_sense_are_errors() {
     entry(&mut tar, EntryType::Regular, "file", "", &[7; 3000]);
     let whole = tar.into_inner().unwrap();
     let place = tempfile::tempdir().unwrap();
-    let read = |bytes: &[u8], ends| unpack::tree(inlet(bytes, ends), &place.path().join("to"), &AtomicU64::new(0));
+    let read = |bytes: &[u8], ends| {
+        unpack::tree(&Here::default(), inlet(bytes, ends), &place.path().join("to"), &AtomicU64::new(0))
+    };
     read(&whole, true).unwrap();
     for (bytes, ends) in [(&whole[..2000], true), (&whole[..2000], false), (&whole[..], false), (&[b'x'; 2048], true)] {
         assert!(read(bytes, ends).is_err());
@@ -147,7 +149,7 @@ fn trees_that_break_off_or_make_no_sense_are_errors() {
     entry(&mut tar, EntryType::GNULongName, "long", "", &vec![b'a'; 1 << 20]);
     assert!(read(&tar.into_inner().unwrap(), true).is_err());
     let file = place.path().join("file");
-    unpack::file(inlet(b"half", false), &file, 0o644, &AtomicU64::new(0)).unwrap_err();
+    unpack::file(&Here::default(), inlet(b"half", false), &file, 0o644, &AtomicU64::new(0)).unwrap_err();
     assert!(!file.exists());
     assert_eq!(fs_err::read_dir(place.path()).unwrap().count(), 1, "nothing is left beside it");
 }
@@ -161,15 +163,17 @@ fn what_is_packed_is_what_is_there_and_not_what_it_leads_to() {
     fs_err::write(from.join(&long).join("file"), vec![7; 1 << 20]).unwrap();
     symlink("/etc/passwd", from.join("secret")).unwrap();
     let (sender, mut pieces) = mpsc::channel(100);
-    let done = pack::pack(pack::open(&from).unwrap(), &from, "", Outlet::new(sender), &AtomicU64::new(0)).unwrap();
+    let done =
+        pack::pack(pack::open(&Here::default(), &from).unwrap(), &from, "", Outlet::new(sender), &AtomicU64::new(0))
+            .unwrap();
     assert_eq!((done.files, done.bytes), (1, 1 << 20));
     let mut tar = Vec::new();
     while let Some(piece) = pieces.blocking_recv() {
         piece.as_ref().read_to_end(&mut tar).unwrap();
     }
-    let done = unpack::tree(inlet(&tar, true), &to, &AtomicU64::new(0)).unwrap();
+    let done = unpack::tree(&Here::default(), inlet(&tar, true), &to, &AtomicU64::new(0)).unwrap();
     assert_eq!((done.files, done.bytes, done.left_out_count), (1, 1 << 20, 1));
     assert_eq!(fs_err::read(to.join(&long).join("file")).unwrap().len(), 1 << 20);
     symlink(&from, place.path().join("link")).unwrap();
-    assert!(pack::open(&place.path().join("link")).is_err());
+    assert!(pack::open(&Here::default(), &place.path().join("link")).is_err());
 }

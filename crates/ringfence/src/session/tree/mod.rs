@@ -3,6 +3,7 @@
 //! A tree that comes out is built by the guest, and therefore by nobody we trust: see [`unpack`]. A tree that goes in may
 //! lie in a workspace, where sandboxed code plants links: see [`pack`].
 
+mod here;
 mod pack;
 mod unpack;
 
@@ -10,7 +11,7 @@ mod unpack;
 mod hostile;
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,6 +26,7 @@ use super::SessionError;
 use super::error::{What, clean};
 use super::files::{Files, WAITING_PIECES};
 use super::transport::Exchange;
+pub(super) use here::Here;
 
 /// How much of a tree is handed on at once.
 const PIECE: usize = 256 << 10;
@@ -77,7 +79,7 @@ impl Files<'_> {
         mut progress: impl FnMut(u64) + Send,
     ) -> Result<Transferred, SessionError> {
         let what = What { verb: "write", of: to };
-        let source = pack::open(from)?;
+        let source = pack::open(&self.session.here, from)?;
         // A file is a tree with one entry, so that its mode comes along; a directory is what lies below it.
         let (below, name) = match &source {
             pack::Source::Directory(_) => (to, ""),
@@ -122,16 +124,16 @@ impl Files<'_> {
         let what = What { verb: "read", of: from };
         let entry = self.stat(from).await?;
         let count = Arc::new(AtomicU64::new(0));
-        let (to, counter) = (to.to_owned(), Arc::clone(&count));
+        let (to, counter, here) = (to.to_owned(), Arc::clone(&count), self.session.here.clone());
         match entry.kind {
             FileType::File => {
                 let exchange = self.get(what, "/files", from).await?;
-                let job = move |inlet| unpack::file(inlet, &to, entry.mode, &counter);
+                let job = move |inlet| unpack::file(&here, inlet, &to, entry.mode, &counter);
                 self.take_in(what, exchange, count, progress, job).await
             }
             FileType::Directory => {
                 let exchange = self.get(what, "/tree", from).await?;
-                let job = move |inlet| unpack::tree(inlet, &to, &counter);
+                let job = move |inlet| unpack::tree(&here, inlet, &to, &counter);
                 self.take_in(what, exchange, count, progress, job).await
             }
             FileType::Symlink | FileType::Unspecified => {
@@ -255,8 +257,8 @@ impl Inlet {
     }
 }
 
-impl Read for Inlet {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+impl BufRead for Inlet {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
         while self.piece.is_empty() && !self.over {
             match self.arrivals.blocking_recv() {
                 Some(Arrival::Piece(piece)) => self.piece = piece,
@@ -264,9 +266,20 @@ impl Read for Inlet {
                 None => return Err(io::ErrorKind::ConnectionAborted.into()),
             }
         }
-        let length = self.piece.len().min(into.len());
-        into[..length].copy_from_slice(&self.piece[..length]);
+        Ok(&self.piece)
+    }
+
+    fn consume(&mut self, length: usize) {
         self.piece.advance(length);
+    }
+}
+
+impl Read for Inlet {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let piece = self.fill_buf()?;
+        let length = piece.len().min(into.len());
+        into[..length].copy_from_slice(&piece[..length]);
+        self.consume(length);
         Ok(length)
     }
 }

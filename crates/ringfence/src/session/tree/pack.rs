@@ -8,16 +8,19 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat, statat};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat, statat};
 use tar::{Builder, EntryType, Header};
 
 use super::super::SessionError;
-use super::{Outlet, Transferred};
+use super::{Here, Outlet, Transferred};
 
 /// Each level of a tree takes a descriptor.
 const DEEPEST: usize = 128;
 /// Tar files are made of blocks of this length.
 const BLOCK: usize = 512;
+/// How files are opened. A pipe that takes a file's place is not waited for.
+const TO_READ: OFlags =
+    OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
 /// What is to be packed.
 #[derive(Debug)]
@@ -27,9 +30,9 @@ pub(super) enum Source {
 }
 
 /// Opens what is to be packed, itself no link.
-pub(super) fn open(path: &Path) -> Result<Source, SessionError> {
+pub(super) fn open(here: &Here, path: &Path) -> Result<Source, SessionError> {
     let opened = || {
-        let file = open_at(CWD, path)?;
+        let file = here.open(path, TO_READ)?;
         match FileType::from_raw_mode(fstat(&file)?.st_mode) {
             FileType::Directory => Ok(Source::Directory(file)),
             FileType::RegularFile => Ok(Source::File(file)),
@@ -40,9 +43,7 @@ pub(super) fn open(path: &Path) -> Result<Source, SessionError> {
 }
 
 fn open_at(directory: impl AsFd, name: &(impl AsRef<Path> + ?Sized)) -> io::Result<OwnedFd> {
-    // NONBLOCK: a pipe that takes a file's place is not waited for.
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    Ok(openat(directory, name.as_ref(), flags, Mode::empty())?)
+    Ok(openat(directory, name.as_ref(), TO_READ, Mode::empty())?)
 }
 
 fn cannot_read(path: &Path, source: io::Error) -> SessionError {

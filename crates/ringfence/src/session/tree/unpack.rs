@@ -3,19 +3,19 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, renameat, symlinkat, unlinkat};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, renameat, symlinkat, unlinkat};
 use rustix::io::Errno;
 use tar::{Archive, Entry, EntryType};
 
 use super::super::SessionError;
 use super::super::error::clean;
-use super::{Inlet, Transferred};
+use super::{Here, Inlet, Transferred};
 
 /// The most entries of a tree: a file system has room for so many names.
 const MOST_ENTRIES: u64 = 4_000_000;
@@ -27,15 +27,16 @@ const LONGEST_FILLING: u64 = 1 << 20;
 const PIECE: usize = 128 << 10;
 
 /// Writes one file: first beside its place, then, when it is whole, into it.
-pub(super) fn file(inlet: Inlet, to: &Path, mode: u32, count: &AtomicU64) -> Result<Transferred, SessionError> {
+pub(super) fn file(
+    here: &Here,
+    inlet: Inlet,
+    to: &Path,
+    mode: u32,
+    count: &AtomicU64,
+) -> Result<Transferred, SessionError> {
     let failed = |source: io::Error| SessionError::Here { doing: "write", path: to.to_owned(), source };
     let name = to.file_name().ok_or_else(|| failed(io::Error::other("it names no file")))?;
-    let parent = match to.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let parent = openat(CWD, parent, flags, Mode::empty()).map_err(|errno| failed(errno.into()))?;
+    let parent = parent(here, to).map_err(failed)?;
     let mut beside = OsString::from(".");
     beside.push(name);
     beside.push(format!(".ringfence-{}", std::process::id()));
@@ -52,14 +53,9 @@ pub(super) fn file(inlet: Inlet, to: &Path, mode: u32, count: &AtomicU64) -> Res
 }
 
 /// Fills the directory at `to`, which is made when it is not there, and is no link.
-pub(super) fn tree(inlet: Inlet, to: &Path, count: &AtomicU64) -> Result<Transferred, SessionError> {
-    let here = |source: io::Error| SessionError::Here { doing: "write", path: to.to_owned(), source };
-    match mkdirat(CWD, to, Mode::from_raw_mode(0o777)) {
-        Ok(()) | Err(Errno::EXIST) => {}
-        Err(errno) => return Err(here(errno.into())),
-    }
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let root = openat(CWD, to, flags, Mode::empty()).map_err(|errno| here(errno.into()))?;
+pub(super) fn tree(here: &Here, inlet: Inlet, to: &Path, count: &AtomicU64) -> Result<Transferred, SessionError> {
+    let failed = |source: io::Error| SessionError::Here { doing: "write", path: to.to_owned(), source };
+    let root = top(here, to).map_err(failed)?;
     let mut unpacker = Unpacker { root, count, done: Transferred::default() };
     let mut archive = Archive::new(inlet);
     unpacker.all(&mut archive)?;
@@ -71,6 +67,23 @@ pub(super) fn tree(inlet: Inlet, to: &Path, count: &AtomicU64) -> Result<Transfe
     }
     unpacker.done.bytes = count.load(Ordering::Relaxed);
     Ok(unpacker.done)
+}
+
+/// Opens the directory that something is to lie in.
+fn parent(here: &Here, of: &Path) -> io::Result<OwnedFd> {
+    let parent = of.parent().filter(|parent| !parent.as_os_str().is_empty());
+    here.open(parent.unwrap_or(Path::new(".")), OFlags::PATH | OFlags::DIRECTORY)
+}
+
+/// Opens the directory that is to be filled, and makes it if need be.
+fn top(here: &Here, to: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let Some(name) = to.file_name() else { return here.open(to, flags) };
+    let parent = parent(here, to)?;
+    match mkdirat(&parent, name, Mode::from_raw_mode(0o777)) {
+        Ok(()) | Err(Errno::EXIST) => Ok(openat(&parent, name, flags, Mode::empty())?),
+        Err(errno) => Err(errno.into()),
+    }
 }
 
 struct Unpacker<'a> {
@@ -120,7 +133,8 @@ impl Unpacker<'_> {
             EntryType::Regular | EntryType::Continuous => {
                 let size = entry.size();
                 let file = create(parent.as_fd(), last, mode).map_err(failed)?;
-                if copy(entry, file, self.count).map_err(failed)? != size {
+                let content = BufReader::with_capacity(PIECE, entry);
+                if copy(content, file, self.count).map_err(failed)? != size {
                     return Err(broken(&name, "it ends too early"));
                 }
                 self.done.files += 1;
@@ -204,18 +218,18 @@ fn link(parent: &OwnedFd, name: &OsStr, target: &OsStr) -> io::Result<()> {
     }
 }
 
-fn copy(mut from: impl Read, mut to: File, count: &AtomicU64) -> io::Result<u64> {
-    let mut buffer = vec![0; PIECE];
+fn copy(mut from: impl BufRead, mut to: File, count: &AtomicU64) -> io::Result<u64> {
     let mut length = 0;
     loop {
-        match from.read(&mut buffer)? {
-            0 => return Ok(length),
-            read => {
-                to.write_all(&buffer[..read])?;
-                length += read as u64;
-                count.fetch_add(read as u64, Ordering::Relaxed);
-            }
+        let piece = from.fill_buf()?;
+        let read = piece.len();
+        if read == 0 {
+            return Ok(length);
         }
+        to.write_all(piece)?;
+        from.consume(read);
+        length += read as u64;
+        count.fetch_add(read as u64, Ordering::Relaxed);
     }
 }
 

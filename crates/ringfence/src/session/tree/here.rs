@@ -1,0 +1,87 @@
+//! Paths of this side. A sandbox can plant links in its workspace: whoever names a path in there follows none of them.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ringfence_core::workspace::without_dots;
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+
+use crate::Host;
+
+/// This side, of which the sandbox can write a part.
+#[derive(Debug, Clone, Default)]
+pub(in crate::session) struct Here {
+    /// The workspace, where it really is.
+    workspace: Option<Arc<Path>>,
+}
+
+impl Here {
+    pub(in crate::session) fn with(workspace: &Path) -> Here {
+        Here { workspace: Some(workspace.into()) }
+    }
+
+    /// Opens what lies at a path.
+    pub(super) fn open(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+        let flags = flags | OFlags::CLOEXEC;
+        // A path may lead out again: then `..` is taken by name, not from wherever a planted link leads.
+        let path = if self.shared(&std::path::absolute(path)?).is_some() {
+            without_dots(&std::path::absolute(path)?)
+        } else {
+            path.to_owned()
+        };
+        let Some((workspace, rest)) = self.shared(&path) else {
+            return Ok(openat(CWD, &path, flags, Mode::empty())?);
+        };
+        let directory = openat(CWD, workspace, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        Ok(openat2(directory, rest, flags, Mode::empty(), within)?)
+    }
+
+    /// The workspace, and the part of an absolute path that lies in it, by whichever way it leads there.
+    fn shared(&self, path: &Path) -> Option<(&Path, PathBuf)> {
+        let workspace = self.workspace.as_deref()?;
+        let is_workspace = |part: &&Path| Host::resolve(part).is_ok_and(|real| real == workspace);
+        let top = path.ancestors().filter(|part| part.is_absolute()).find(is_workspace)?;
+        let rest = path.strip_prefix(top).ok()?;
+        Some((workspace, if rest.as_os_str().is_empty() { ".".into() } else { rest.into() }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use rustix::io::Errno;
+
+    use super::*;
+
+    #[test]
+    fn links_of_the_workspace_are_not_followed_and_those_of_others_are() {
+        let place = tempfile::tempdir().unwrap();
+        let place = fs_err::canonicalize(place.path()).unwrap();
+        let (workspace, elsewhere) = (place.join("ws"), place.join("elsewhere"));
+        fs_err::create_dir_all(workspace.join("own")).unwrap();
+        fs_err::create_dir(&elsewhere).unwrap();
+        fs_err::write(elsewhere.join("secret"), "").unwrap();
+        fs_err::write(workspace.join("own/file"), "").unwrap();
+        symlink(&elsewhere, workspace.join("planted")).unwrap();
+        symlink(&workspace, place.join("way")).unwrap();
+        let open = |here: &Here, path: &str| {
+            let opened = here.open(&place.join(path), OFlags::PATH);
+            opened.map(drop).map_err(|error| Errno::from_io_error(&error))
+        };
+        let with = Here::with(&workspace);
+        for path in ["ws/planted/secret", "way/planted/secret", "ws/planted/", "ws/own/../planted/secret"] {
+            assert_eq!(open(&Here::default(), path), Ok(()), "{path}");
+            assert_eq!(open(&with, path), Err(Some(Errno::LOOP)), "{path}");
+        }
+        for path in ["ws", "ws/.", "ws/own/file", "way/own/file", "way", "elsewhere/secret", "ws/../elsewhere/secret"] {
+            assert_eq!(open(&with, path), Ok(()), "{path}");
+        }
+        // Not what is beside the link's target.
+        assert_eq!(open(&with, "ws/planted/../own/file"), Ok(()));
+        assert_eq!(open(&Here::default(), "ws/planted/../own/file"), Err(Some(Errno::NOENT)));
+    }
+}

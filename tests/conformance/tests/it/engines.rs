@@ -1,0 +1,409 @@
+//! What only container engines get wrong, on every one of them.
+
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use conformance::{Caller, Place, Ring, Stage};
+use ringfence_test_ledger::engine::DEV_IMAGE;
+use ringfence_test_ledger::{binary, require};
+use serde_json::Value;
+
+/// The engines, and who calls each: root, an ordinary user of root's engine, and one of an engine of the user's own.
+const STAGES: [Stage; 5] = [
+    Stage { ring: Ring::Docker, caller: Caller::Root },
+    Stage { ring: Ring::Docker, caller: Caller::Ordinary },
+    Stage { ring: Ring::Podman, caller: Caller::Root },
+    Stage { ring: Ring::Podman, caller: Caller::Ordinary },
+    Stage { ring: Ring::RootlessPodman, caller: Caller::Ordinary },
+];
+/// Each engine once.
+const ENGINES: [Stage; 3] = [STAGES[0], STAGES[2], STAGES[4]];
+/// Those of root's.
+const ROOTFUL: [Stage; 2] = [STAGES[0], STAGES[2]];
+
+/// A sandbox that stays, with a home of its own for its state: another home is another user's ringfence.
+struct Kept<'a> {
+    stage: Stage,
+    place: &'a Place,
+    home: PathBuf,
+    name: String,
+}
+
+impl<'a> Kept<'a> {
+    /// One that is not up yet.
+    fn new(stage: Stage, place: &'a Place) -> Kept<'a> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let home = place.path().join(format!("home-{number}"));
+        fs_err::create_dir(&home).expect("the place is the caller's");
+        let owner = fs_err::metadata(place.path()).expect("it is there");
+        std::os::unix::fs::chown(&home, Some(owner.uid()), Some(owner.gid())).expect("it is given by root");
+        Kept { stage, place, home, name: format!("trap-{}-{number}", std::process::id()) }
+    }
+
+    fn up(&self, flags: &[&str]) -> Output {
+        let workspace = self.place.path().join("workspace");
+        let mut command = self.stage.ringfence("up", self.place);
+        command.arg(&self.name).args(flags).env("HOME", &self.home);
+        if workspace.is_dir() {
+            command.current_dir(workspace);
+        }
+        command.output().expect("ringfence can be started")
+    }
+
+    fn ringfence(&self, words: &[&str]) -> Output {
+        let mut command = self.stage.command(binary(), self.place);
+        command.args(words).env("HOME", &self.home).output().expect("ringfence can be started")
+    }
+
+    fn exec(&self, script: &str) -> Output {
+        self.ringfence(&["exec", &self.name, "--", "sh", "-c", script])
+    }
+
+    /// What the engine tells everybody who may ask it.
+    fn inspect(&self) -> Value {
+        let engine = self.stage.ring.engine().expect("the test requires it");
+        engine.inspect(&format!("ringfence-{}", self.name)).expect("there is such a container")
+    }
+}
+
+impl Drop for Kept<'_> {
+    fn drop(&mut self) {
+        self.ringfence(&["stop", &self.name]);
+    }
+}
+
+/// A place whose workspace is a directory in it, so that there is room beside it.
+fn place(stage: Stage) -> Place {
+    let place = Place::of(stage.caller);
+    let workspace = place.path().join("workspace");
+    fs_err::create_dir(&workspace).expect("the place is ours");
+    let owner = fs_err::metadata(place.path()).expect("it is there");
+    std::os::unix::fs::chown(&workspace, Some(owner.uid()), Some(owner.gid())).expect("it is given by root");
+    place
+}
+
+/// Runs a command in a container with a workspace of its own.
+fn run(stage: Stage, place: &Place, flags: &[&str], words: &[&str]) -> Output {
+    let mut command = stage.ringfence("run", place);
+    command.args(flags).arg("--").args(words).current_dir(place.path().join("workspace"));
+    command.output().expect("ringfence can be started")
+}
+
+fn said(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+#[track_caller]
+fn refused(stage: Stage, output: &Output, code: i32, words: &[&str]) {
+    let said = said(output);
+    assert_eq!(output.status.code(), Some(code), "{stage:?}: {said}");
+    for word in words {
+        assert!(said.contains(word), "{stage:?} does not say `{word}`: {said}");
+    }
+}
+
+/// What `engines.py` sees inside, with a service of the host that it looks for on every address of the host.
+#[track_caller]
+fn look(stage: Stage, flags: &[&str]) -> Value {
+    let service = std::net::TcpListener::bind("0.0.0.0:0").expect("a port can be had");
+    let port = service.local_addr().expect("it is bound").port().to_string();
+    let place = place(stage);
+    let output = run(stage, &place, flags, &["python3", "-c", include_str!("engines.py"), &port, "127.0.0.1"]);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{stage:?}: {error}: {}", said(&output)))
+}
+
+/// The capability sets, in the order of proc_pid_status(5).
+fn capabilities(seen: &Value) -> [&str; 5] {
+    ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"].map(|name| seen["status"][name].as_str().expect("it is there"))
+}
+
+const NONE: &str = "0000000000000000";
+/// CHOWN, DAC_OVERRIDE, SETGID, SETUID and NET_BIND_SERVICE.
+const OF_DEVELOPERS: &str = "00000000000004c3";
+
+#[test]
+fn an_agents_container_has_no_privilege_no_network_and_nothing_to_write_but_its_own() {
+    require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
+    for stage in STAGES {
+        let seen = look(stage, &[]);
+        assert_eq!(capabilities(&seen), [NONE; 5], "{stage:?}");
+        let status = |name: &str| seen["status"][name].as_str().expect("it is there").to_owned();
+        assert_eq!((status("NoNewPrivs"), status("Seccomp")), ("1".to_owned(), "2".to_owned()), "{stage:?}");
+        assert_ne!(seen["su"], 0, "{stage:?}: a program of root's gives root's power away");
+        assert!(status("Uid").split_whitespace().all(|id| id != "0"), "{stage:?}");
+        assert_eq!(seen["write"], rustix::io::Errno::ROFS.raw_os_error(), "{stage:?}");
+        assert_eq!(seen["interfaces"], serde_json::json!(["lo"]), "{stage:?}");
+        assert_eq!((&seen["gateway"], &seen["reached"]), (&Value::Null, &serde_json::json!([])), "{stage:?}");
+        assert_eq!(seen["resolved"], false, "{stage:?}");
+    }
+}
+
+#[test]
+fn the_same_image_without_ringfence_gives_root_away_and_has_a_root_that_can_be_written() {
+    require!(root, docker, podman, rootless_podman, test_image_dev);
+    let script = format!("{}\nsys.exit(effective_user_of_su())", include_str!("engines.py").replace("__main__", ""));
+    for stage in ENGINES {
+        let engine = stage.ring.engine().expect("the test requires it");
+        let description = serde_json::json!({
+            "Image": DEV_IMAGE, "User": "1000:1000", "Cmd": ["python3", "-c", script],
+            "HostConfig": { "NetworkMode": "none" },
+        });
+        assert_eq!(engine.run_described(&description), Ok(Some(0)), "{stage:?}: su runs as root");
+        assert_eq!(engine.run(DEV_IMAGE, &["sh", "-c", "grep -q ' / [^ ]* rw' /proc/mounts"]), Ok(()), "{stage:?}");
+    }
+}
+
+#[test]
+fn a_network_is_there_when_it_is_open_and_is_not_the_hosts_own() {
+    require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
+    for stage in ENGINES {
+        let seen = look(stage, &["--net", "open"]);
+        let (gateway, reached) = (&seen["gateway"], &seen["reached"]);
+        assert!(gateway.is_string(), "{stage:?}: {seen}");
+        // The network of a rootless engine leads out, and not to the host it is on.
+        let expected = if stage.ring == Ring::RootlessPodman { vec![] } else { vec![gateway.clone()] };
+        assert_eq!(*reached, Value::Array(expected), "{stage:?}: the host's loopback is its own");
+    }
+}
+
+#[test]
+fn a_developers_container_has_exactly_the_capabilities_of_its_preset() {
+    require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
+    let seen = |stage| look(stage, &["--container", "--net", "closed"]);
+    let docker = seen(Stage { ring: Ring::Docker, caller: Caller::Root });
+    assert_eq!(capabilities(&docker), [NONE, NONE, NONE, OF_DEVELOPERS, NONE], "none is held, and none can be gained");
+    assert_ne!(docker["su"], 0);
+    assert_eq!(docker["write"], rustix::io::Errno::ACCESS.raw_os_error(), "the root is writable, and root's");
+    let podman = seen(Stage { ring: Ring::Podman, caller: Caller::Root });
+    assert_eq!(capabilities(&podman), [NONE; 5]);
+    let rootless = seen(Stage { ring: Ring::RootlessPodman, caller: Caller::Ordinary });
+    let [_, permitted, effective, bounding, _] = capabilities(&rootless);
+    assert_eq!([permitted, effective, bounding], [OF_DEVELOPERS; 3], "over the container alone");
+}
+
+#[test]
+fn capabilities_beyond_the_known_few_are_refused_by_name() {
+    require!(root, binary, docker, podman, test_image_dev);
+    for stage in ROOTFUL {
+        let place = place(stage);
+        let output = run(stage, &place, &["--cap", "SYS_ADMIN"], &["true"]);
+        refused(stage, &output, 2, &["the capability `SYS_ADMIN` is not given to a container", "hint: "]);
+    }
+}
+
+#[test]
+fn limits_are_the_kernels_or_the_run_is_refused() {
+    require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
+    let flags = ["--memory", "96M", "--cpus", "0.5", "--processes", "60"];
+    for stage in ROOTFUL {
+        let seen = look(stage, &flags);
+        assert_eq!(seen["memory"], serde_json::json!([(96 << 20).to_string()]), "{stage:?}: {seen}");
+        assert_eq!(seen["cpus"][0], "50000", "{stage:?}: {seen}");
+        // The guest's own are not the caller's.
+        assert_eq!(seen["processes"], serde_json::json!(["63"]), "{stage:?}: {seen}");
+    }
+    let stage = Stage { ring: Ring::RootlessPodman, caller: Caller::Ordinary };
+    let place = place(stage);
+    for (flag, value, clause) in
+        [("--memory", "96M", "memory"), ("--cpus", "0.5", "cpus"), ("--processes", "60", "process-count")]
+    {
+        let mut command = stage.command(binary(), &place);
+        command.args([
+            "run",
+            "--backend",
+            "podman",
+            "--image",
+            DEV_IMAGE,
+            "--pull",
+            "never",
+            flag,
+            value,
+            "--",
+            "true",
+        ]);
+        let output = command.output().expect("ringfence can be started");
+        if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() && output.status.success() {
+            continue; // the host delegates cgroups to its users
+        }
+        refused(stage, &output, 125, &[clause, "ignores limits here", "hint: "]);
+    }
+}
+
+#[test]
+fn the_engines_own_socket_is_not_shown_inside_by_any_path() {
+    require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
+    for stage in ENGINES {
+        let place = place(stage);
+        let address = stage.ring.engine().expect("the test requires it").address();
+        let socket = PathBuf::from(address.trim_start_matches("unix://"));
+        let directory = socket.parent().expect("it has one").to_owned();
+        let link = place.path().join("link");
+        symlink(&socket, &link).expect("the place is ours");
+        for (flag, path) in [
+            ("--read", &socket),
+            ("--write", &socket),
+            ("--read", &directory),
+            ("--write", &directory),
+            ("--workspace", &directory),
+            ("--read", &link),
+        ] {
+            let output = run(stage, &place, &[flag, path.to_str().expect("it is text")], &["true"]);
+            refused(stage, &output, 2, &["of a container engine", "hint: "]);
+        }
+        let beside = place.path().join("beside");
+        fs_err::write(&beside, "shown").expect("the place is ours");
+        let text = beside.to_str().expect("it is text");
+        let output = run(stage, &place, &["--read", text], &["cat", text]);
+        assert_eq!(said(&output), "shown", "{stage:?}: other paths are");
+    }
+}
+
+#[test]
+fn variables_reach_commands_and_not_what_the_engine_tells() {
+    require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
+    for stage in ENGINES {
+        let place = place(stage);
+        let kept = Kept::new(stage, &place);
+        let up = kept.up(&["--env", "TOKEN=as-good-as-a-key"]);
+        assert!(up.status.success(), "{stage:?}: {}", said(&up));
+        assert_eq!(said(&kept.exec("printf %s \"$TOKEN\"")), "as-good-as-a-key", "{stage:?}");
+        let inspected = kept.inspect().to_string();
+        assert!(inspected.contains(&kept.name), "{stage:?}: it tells of this container");
+        assert!(!inspected.contains("as-good-as-a-key") && !inspected.contains("TOKEN"), "{stage:?}: {inspected}");
+        // What every process of the container shows to the host's users is the guest's environment.
+        assert_eq!(said(&kept.exec("grep -c TOKEN /proc/1/environ")), "0\n", "{stage:?}");
+    }
+}
+
+#[test]
+fn files_made_in_the_workspace_belong_to_the_caller() {
+    require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
+    for stage in STAGES {
+        let place = place(stage);
+        let output = run(stage, &place, &[], &["sh", "-c", "mkdir made && echo 1 > made/file && ln -s file made/link"]);
+        assert!(output.status.success(), "{stage:?}: {}", said(&output));
+        let caller = fs_err::metadata(place.path()).expect("it is there");
+        for name in ["made", "made/file", "made/link"] {
+            let found = fs_err::symlink_metadata(place.path().join("workspace").join(name)).expect("it was made");
+            assert_eq!((found.uid(), found.gid()), (caller.uid(), caller.gid()), "{stage:?}: {name}");
+        }
+    }
+}
+
+#[test]
+fn a_container_is_reused_replaced_or_refused_by_what_it_is() {
+    require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
+    for stage in ENGINES {
+        let place = place(stage);
+        let kept = Kept::new(stage, &place);
+        let id = |kept: &Kept<'_>| kept.inspect()["Id"].clone();
+        let up = |flags: &[&str]| {
+            let output = kept.up(flags);
+            assert!(output.status.success(), "{stage:?}: {}", said(&output));
+            id(&kept)
+        };
+        let first = up(&[]);
+        assert_eq!(up(&[]), first, "{stage:?}: the same is reused");
+        let name = kept.name.as_str();
+        refused(stage, &kept.up(&["--tmp", "1M"]), 2, &[name, "differs from what is asked for", "--replace"]);
+        assert_eq!(id(&kept), first, "{stage:?}: it stays");
+        let second = up(&["--tmp", "1M", "--replace"]);
+        assert_ne!(second, first);
+
+        let mut other = Kept::new(stage, &place);
+        other.name = kept.name.clone();
+        let taken = other.up(&[]);
+        refused(stage, &taken, 2, &["is not of this user's ringfence", "hint: give it another name"]);
+        assert_eq!(id(&kept), second, "{stage:?}: another's container is not touched");
+
+        // Whoever keeps it is killed: the container ends by itself, and its name is free.
+        let record: Value = serde_json::from_slice(&kept.ringfence(&["inspect", name, "--json"]).stdout).unwrap();
+        let monitor = record["owner"]["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok()).expect("it has an owner");
+        let monitor = rustix::process::Pid::from_raw(monitor).expect("it is a process");
+        rustix::process::kill_process(monitor, rustix::process::Signal::KILL).expect("it is ours");
+        assert_ne!(up(&["--tmp", "1M"]), second, "{stage:?}: what a crash left is not reused");
+    }
+}
+
+#[test]
+fn an_image_an_engine_or_the_right_to_use_it_that_is_missing_is_named() {
+    require!(root, binary, ordinary_user, docker, podman, test_image_dev);
+    for stage in ROOTFUL {
+        let place = place(stage);
+        let backend = if stage.ring == Ring::Docker { "docker" } else { "podman" };
+        let run = |stage: Stage, address: &str, image: &str| {
+            let mut command = stage.command(binary(), &place);
+            command.args(["run", "--backend", backend, "--image", image, "--pull", "never", "--", "true"]);
+            command.env("DOCKER_HOST", address).env("CONTAINER_HOST", address);
+            command.output().expect("ringfence can be started")
+        };
+        let address = stage.ring.engine().expect("the test requires it").address();
+        assert!(run(stage, &address, DEV_IMAGE).status.success(), "{stage:?}: with all of them it works");
+        let absent = "ringfence-test-no-such-image";
+        refused(
+            stage,
+            &run(stage, &address, absent),
+            125,
+            &[&format!("there is no image `{absent}"), "hint: fetch it"],
+        );
+        let nowhere = format!("unix://{}/none.sock", place.path().display());
+        refused(stage, &run(stage, &nowhere, DEV_IMAGE), 125, &["socket at `", "none.sock", "hint: "]);
+    }
+    for ring in [Ring::Docker, Ring::Podman] {
+        let stage = Stage { ring, caller: Caller::Ordinary };
+        let place = place(stage);
+        let address = ring.engine().expect("the test requires it").address();
+        let mut command = stage.ringfence("run", &place);
+        command.env("DOCKER_HOST", &address).env("CONTAINER_HOST", &address).args(["--", "true"]);
+        let output = command.output().expect("ringfence can be started");
+        refused(stage, &output, 125, &["this user may not use the", "hint: "]);
+    }
+}
+
+#[test]
+fn a_link_in_place_of_the_guests_socket_is_not_followed_by_the_host() {
+    require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
+    for stage in ENGINES {
+        let place = place(stage);
+        let kept = Kept::new(stage, &place);
+        let up = kept.up(&[]);
+        assert!(up.status.success(), "{stage:?}: {}", said(&up));
+        assert_eq!(said(&kept.exec("echo works")), "works\n", "{stage:?}");
+
+        let bait = place.path().join("bait");
+        let listener = UnixListener::bind(&bait).expect("the place is ours");
+        listener.set_nonblocking(true).expect("a socket can be");
+        let planted = kept.exec(&format!(
+            "cd /run/ringfence/channel && mv guest.sock real && ln -s {} guest.sock && echo planted",
+            bait.display()
+        ));
+        assert!(said(&planted).starts_with("planted\n"), "{stage:?}: {}", said(&planted));
+        let output = kept.exec("echo works");
+        assert!(!output.status.success() && !said(&output).contains("works\n"), "{stage:?}: {}", said(&output));
+        let came = listener.accept().expect_err("nobody of the host's comes");
+        assert_eq!(came.kind(), std::io::ErrorKind::WouldBlock, "{stage:?}");
+    }
+}
+
+#[test]
+fn a_link_that_was_planted_in_the_workspace_does_not_show_what_it_points_at() {
+    require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
+    for stage in ENGINES {
+        let place = place(stage);
+        let outside = place.path().join("outside");
+        fs_err::create_dir_all(outside.join("hooks")).expect("the place is ours");
+        fs_err::write(outside.join("config"), "a secret").expect("the place is ours");
+        let script = format!("ln -s {} .git && ls -d .git", outside.display());
+        let planted = run(stage, &place, &[], &["sh", "-c", &script]);
+        assert_eq!(said(&planted), ".git\n", "{stage:?}");
+
+        let control = fs_err::read_to_string(place.path().join("workspace/.git/config")).expect("the host follows it");
+        assert_eq!(control, "a secret");
+        let output = run(stage, &place, &[], &["cat", ".git/config"]);
+        assert!(!output.status.success() && !said(&output).contains("a secret"), "{stage:?}: {}", said(&output));
+    }
+}
