@@ -298,6 +298,7 @@ impl Rooms {
             if !is_at(&lock, &directory.join(LOCK)) {
                 continue; // it was removed before we had it
             }
+            crate::backends::engine::clear_away(&directory);
             let room = Room { name: name.clone(), directory, guest, _lock: lock };
             room.clear().map_err(failed("clear the directory", &name))?;
             make_private(&room.channel()).map_err(failed("make the channel", &name))?;

@@ -19,8 +19,11 @@ use crate::{ContainerSpec, Spec, StartError};
 pub(crate) fn hash(core: &Core, spec: &Spec) -> String {
     // When an image is fetched says nothing about what the sandbox is.
     let container = ContainerSpec { pull: None, ..spec.container.clone() };
-    // A directory's name need not be text.
-    let asked = (spec.policy.sha256(), container, core.settings.host.directory.as_os_str().as_encoded_bytes());
+    let host = &core.settings.host;
+    // What a variable is, not only that it passes; and a directory's name need not be text.
+    let passed: Vec<_> = spec.policy.env.pass.iter().flatten().map(|name| (name, host.text(name))).collect();
+    let directory = host.directory.as_os_str().as_encoded_bytes();
+    let asked = (spec.policy.sha256(), container, spec.lease, passed, directory);
     let bytes = serde_json::to_vec(&asked).expect("names and settings are text");
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -112,14 +112,18 @@ impl ContainerFlags {
 
     /// The settings with the first engine that is there.
     fn first_that_works(&self, policy: &PolicyFlags, host: &Host) -> Result<Settings, Failure> {
-        let mut missing = Vec::new();
+        let (mut missing, mut refused) = (Vec::new(), None);
         for backend in ENGINES {
             let settings = self.told(policy.load(host.clone(), Some(backend.into()))?)?;
             match Engine::in_this_process(settings.clone()).preflight() {
                 Err(RunError::Unavailable { backend, why, fix }) => missing.push((backend, why, fix)),
-                // What else is wrong is told when it is started.
-                _ => return Ok(settings),
+                Err(_) => drop(refused.get_or_insert(settings)),
+                Ok(_) => return Ok(settings),
             }
+        }
+        // Why the first one that is there refuses is told when it is started.
+        if let Some(settings) = refused {
+            return Ok(settings);
         }
         let whys: Vec<String> = missing.iter().map(|(backend, why, _)| format!("{backend}: {why}")).collect();
         let fixes = missing.into_iter().map(|(_, _, fix)| fix).chain(["without a container: ringfence up".to_owned()]);
@@ -133,7 +137,11 @@ impl ContainerFlags {
             ("--pull", self.pull.is_some()),
             ("--cap", !self.cap.is_empty()),
         ];
-        let is_engine = matches!(settings.selection, Selection::Only(backend) if ENGINES.contains(&backend));
+        let is_engine = match settings.selection {
+            Selection::Only(backend) => ENGINES.contains(&backend),
+            Selection::DockerElseAuto => true,
+            _ => false,
+        };
         if let (false, Some((flag, _))) = (is_engine, flag.into_iter().find(|(_, given)| *given)) {
             let chosen = settings.selection.choice();
             return Err(Failure::usage(

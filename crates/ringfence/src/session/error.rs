@@ -164,7 +164,7 @@ impl SessionError {
     pub fn hints(&self) -> Vec<String> {
         let hint = match self {
             SessionError::Unreachable { .. } | SessionError::Lost { .. } => {
-                "`ringfence ps` shows which sandboxes run, `ringfence logs NAME` what became of one"
+                "`ringfence ps` shows whether it is still up, `ringfence logs NAME` what it said"
             }
             SessionError::Silent { .. } => "`ringfence logs NAME` may tell what it waits for; `ringfence stop NAME`",
             SessionError::Nonsense { .. } | SessionError::Tree { .. } => {

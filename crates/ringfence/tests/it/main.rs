@@ -1,5 +1,6 @@
 //! The library as a program uses it: real sandboxes, an asynchronous caller, and a launcher that is not its own.
 
+#[cfg(test)]
 mod sandboxes;
 
 use std::collections::BTreeMap;

@@ -13,10 +13,10 @@ def status():
 
 
 def effective_user_of_su():
-    """Whom a program of root's with its set-user-id bit runs as; it waits for a password meanwhile."""
-    program = subprocess.Popen(["/usr/bin/su"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    """Whom a program of root's with its set-user-id bit ran as: it gets no password, ends, and is looked at then."""
+    program = subprocess.Popen(["/usr/bin/su"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOWAIT)
     lines = open(f"/proc/{program.pid}/status").read().splitlines()
-    program.stdin.close()
     program.wait()
     return next(int(line.split()[2]) for line in lines if line.startswith("Uid:"))
 

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use crate::remains::{self, Process};
 
 /// How long a busy host may take for one thing.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 /// How often it is looked at.
 const MOMENT: Duration = Duration::from_millis(2);
 /// What a sandbox has of its keeper: a variable that everything in it inherits.

@@ -169,6 +169,13 @@ pub(crate) fn with_defaults(policy: &Policy, spec: &ContainerSpec) -> Policy {
     full
 }
 
+/// Removes the container of a room that nobody keeps, if it has one.
+pub(crate) fn clear_away(room: &Path) {
+    if room.join(instance::REGISTRATION).exists() {
+        block_on(sweep::sweep_room(room));
+    }
+}
+
 /// What is known against the runtime of an engine; nothing when there is no engine.
 pub(crate) fn runtime_warnings(host: &Host, flavour: Flavour) -> Vec<String> {
     let client = block_on(client::connect(host, flavour));

@@ -33,16 +33,27 @@ pub(super) async fn sweep(flavour: Flavour, host: &Host, rooms: &Path) {
     }
 }
 
+/// Removes the container that a room nobody keeps was registered for, wherever its engine listens.
+pub(super) async fn sweep_room(room: &Path) {
+    let Some(Registration { socket, container }) = registration(room) else { return };
+    for flavour in [Flavour::Podman, Flavour::Docker] {
+        if let Ok(client) = client::connect_to(flavour, &socket).await {
+            tracing::info!(container, "removing a container that a crash left");
+            let _ = remove(&client, &container).await; // the sweep of a later start tries again, by its labels
+        }
+    }
+}
+
+fn registration(room: &Path) -> Option<Registration> {
+    serde_json::from_str(&fs_err::read_to_string(room.join(REGISTRATION)).ok()?).ok()
+}
+
 /// The engines that rooms nobody keeps have containers at.
 fn registered(rooms: &Path, kept: &Rooms) -> Vec<PathBuf> {
     let entries = fs_err::read_dir(rooms).into_iter().flatten().flatten().map(|entry| entry.path());
     let name = |room: &PathBuf| Name::new(room.file_name()?.to_str()?).ok();
     let left = entries.filter(|room| name(room).is_some_and(|name| !kept.is_kept(&name)));
-    let read = |room: PathBuf| -> Option<PathBuf> {
-        let text = fs_err::read_to_string(room.join(REGISTRATION)).ok()?;
-        serde_json::from_str::<Registration>(&text).ok().map(|registration| registration.socket)
-    };
-    left.filter_map(read).collect()
+    left.filter_map(|room| Some(registration(&room)?.socket)).collect()
 }
 
 async fn sweep_engine(client: &Client, rooms: &Path, kept: &Rooms) {
