@@ -468,10 +468,12 @@ async fn stop_kept(rooms: &Rooms, name: &Name) -> Result<(), AttachError> {
         return Err(refuse(why, format!("end that program: kill {pid}")));
     }
     let owner = rustix::process::Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-    // A process that had its id before us would not hold the lock: after this look, the descriptor is the owner's.
     let Some(owner) = owner.filter(|_| rooms.is_kept(name)) else { return Ok(()) };
     for signal in [Signal::TERM, Signal::KILL] {
-        let _ = pidfd_send_signal(&owner, signal); // it may have ended meanwhile
+        // Whose record it still is, its id is still its own: after this look, the descriptor is the owner's.
+        if rooms.record(name).is_ok_and(|now| now.owner == record.owner) {
+            let _ = pidfd_send_signal(&owner, signal); // it may have ended meanwhile
+        }
         // Somebody else may keep another sandbox of that name by the time that this one has ended.
         let gone = async {
             tokio::select! {

@@ -94,6 +94,9 @@ impl Parts<'_> {
     /// Describes the container.
     pub(super) fn body(&self) -> Result<ContainerCreateBody, Failure> {
         let directory = text(self.workspace)?;
+        if let Some(volume) = self.image.volumes.iter().find(|volume| Path::new(volume).starts_with(self.workspace)) {
+            return Err(Failure::Volume { image: self.image.reference.clone(), volume: volume.clone() });
+        }
         let socket = format!("{CHANNEL_INSIDE}/{SOCKET}");
         let command = ["--socket", &socket, "--directory", directory, "--leash", LEASH_INSIDE];
         let mut body = ContainerCreateBody {
@@ -179,7 +182,10 @@ impl Parts<'_> {
     fn scratch(&self) -> HashMap<String, String> {
         let size = self.plan.policy.limits.tmp.map_or(0, |size| size.bytes()).max(rustix::param::page_size() as u64);
         let options = |rest: &str| format!("rw,exec,nosuid,nodev,size={size},{rest}");
-        let mut scratch = HashMap::from([
+        // In memory, an image's volumes are bounded, too; with a writable root they would change nothing.
+        let volumes = self.image.volumes.iter().filter(|_| self.root() == Root::ReadOnly);
+        let mut scratch: HashMap<_, _> = volumes.map(|path| (path.clone(), options("mode=1777"))).collect();
+        scratch.extend([
             ("/tmp".to_owned(), options("mode=1777")),
             ("/var/tmp".to_owned(), options("mode=1777")),
             ("/run".to_owned(), options("mode=0755")),

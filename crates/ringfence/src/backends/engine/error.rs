@@ -36,6 +36,8 @@ pub(super) enum Failure {
     NotText { path: PathBuf },
     #[error("there is no image `{image}`")]
     NoImage { image: String, is_own: bool },
+    #[error("the image `{image}` has a volume at `{volume}`, where the workspace is")]
+    Volume { image: String, volume: String },
     #[error("cannot fetch the image `{image}`")]
     Pull { image: String, source: bollard::errors::Error },
     #[error("cannot build the image `{image}`: {why}")]
@@ -93,6 +95,7 @@ impl Failure {
             | Failure::CapabilityOfRoot { .. }
             | Failure::EngineSocket { .. }
             | Failure::InWorkspace { .. }
+            | Failure::Volume { .. }
             | Failure::NotText { .. }
             | Failure::View(_)
             | Failure::NameTaken { .. } => Fault::User,
@@ -120,7 +123,9 @@ impl Failure {
             Failure::EngineSocket { .. } => {
                 one("name paths beside it: whoever reaches that socket is the engine's user on the host")
             }
-            Failure::InWorkspace { .. } => one("give the workspace another place: --workspace DIR:/elsewhere"),
+            Failure::InWorkspace { .. } | Failure::Volume { .. } => {
+                one("give the workspace another place: --workspace DIR:/elsewhere")
+            }
             Failure::NotText { .. } => one("rename it"),
             Failure::NoImage { is_own: true, .. } => one("make it: ringfence image build"),
             Failure::NoImage { image, .. } => vec![

@@ -24,6 +24,8 @@ pub(super) struct Image {
     pub(super) digest: Option<String>,
     /// The user that it is made for.
     pub(super) user: Option<String>,
+    /// Directories that an engine would make writable, without a bound, on its own disk.
+    pub(super) volumes: Vec<String>,
 }
 
 /// How far the fetching of an image is.
@@ -56,8 +58,10 @@ pub(super) async fn find(client: &Client, reference: &str) -> Result<Option<Imag
     };
     let id = inspected.id.unwrap_or_else(|| reference.to_owned());
     let digest = inspected.repo_digests.unwrap_or_default().into_iter().next();
-    let user = inspected.config.and_then(|config| config.user).filter(|user| !user.is_empty());
-    Ok(Some(Image { reference: reference.to_owned(), id, digest, user }))
+    let config = inspected.config.unwrap_or_default();
+    let user = config.user.filter(|user| !user.is_empty());
+    let volumes = config.volumes.unwrap_or_default();
+    Ok(Some(Image { reference: reference.to_owned(), id, digest, user, volumes }))
 }
 
 /// Finds an image, and fetches it first when `spec` says so. A copy that is there will do when that fails.

@@ -111,7 +111,7 @@ pub(super) async fn start(
     let body = parts.body()?;
 
     let container = place.container();
-    make_way(&client, place, &container).await?;
+    make_way(&client, &place.state, &container).await?;
     register(&client, place, &container)?;
     let failed = |what, flavour| {
         let source = workspace.source.clone();
@@ -188,7 +188,7 @@ fn give_channel(place: &Place, host: &Host, identity: &Identity) -> Result<(), F
 }
 
 /// Removes a container of that name that a crash left. One that is not ours stays, and its name is taken.
-async fn make_way(client: &Client, place: &Place, container: &str) -> Result<(), Failure> {
+pub(super) async fn make_way(client: &Client, rooms: &Path, container: &str) -> Result<(), Failure> {
     let inspected = match client.api.inspect_container(container, None::<InspectContainerOptions>).await {
         Ok(inspected) => inspected,
         Err(error) if is_missing(&error) => return Ok(()),
@@ -196,7 +196,7 @@ async fn make_way(client: &Client, place: &Place, container: &str) -> Result<(),
     };
     let labels = inspected.config.and_then(|config| config.labels).unwrap_or_default();
     // We hold the room of that name: whoever made it is dead.
-    if labels.get(&format!("{LABEL}state")).map(Path::new) != Some(&place.state) {
+    if labels.get(&format!("{LABEL}state")).map(Path::new) != Some(rooms) {
         return Err(Failure::NameTaken { container: container.to_owned(), flavour: client.flavour });
     }
     remove(client, container)

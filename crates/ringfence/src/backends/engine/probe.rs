@@ -99,7 +99,7 @@ fn support(
         (Clause::Privilege, Support::enforced(privilege)),
         (Clause::Kernel, Support::enforced("seccomp")),
         (Clause::Terminal, Support::enforced("seccomp")),
-        (Clause::Environment, Support::enforced("a clean environment, closed descriptors")),
+        (Clause::Environment, Support::enforced("the image's variables and none of the host's, closed descriptors")),
         (Clause::Cleanup, Support::enforced("pid namespace, removed with its container")),
         (Clause::Tmp, Support::enforced("tmpfs size")),
         (Clause::Memory, memory),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use bollard::query_parameters::ListContainersOptionsBuilder;
 
 use super::client::{self, Client, Flavour};
-use super::instance::{REGISTRATION, Registration, remove};
+use super::instance::{REGISTRATION, Registration, make_way, remove};
 use super::{LABEL, container_name, mapped};
 use crate::Host;
 use crate::room::{Name, Rooms};
@@ -39,7 +39,8 @@ pub(super) async fn sweep_room(room: &Path) {
     for flavour in [Flavour::Podman, Flavour::Docker] {
         if let Ok(client) = client::connect_to(flavour, &socket).await {
             tracing::info!(container, "removing a container that a crash left");
-            let _ = remove(&client, &container).await; // the sweep of a later start tries again, by its labels
+            let rooms = room.parent().unwrap_or(room);
+            let _ = make_way(&client, rooms, &container).await; // a later sweep tries again; another's is left alone
         }
     }
 }
