@@ -6,7 +6,7 @@
 //! of itself is checked before it becomes part of a client's configuration, and nothing of the client's is offered to
 //! it: no agent, no display, no forwarding that was not asked for.
 //!
-//! Start with [`prepare`]. [`keys`] are the caller's, [`server`] is inside, [`client`] is what ssh is told, [`place`] is
+//! Start with [`prepare`]. `keys` are the caller's, `server` is inside, `client` is what ssh is told, `place` is
 //! what is kept of it.
 
 mod client;
