@@ -30,11 +30,11 @@ pub type Certificates = BTreeMap<Stage, Certificate>;
 /// Writes the document.
 pub fn write(certificates: &Certificates) -> String {
     let mut text = INTRODUCTION.to_owned();
-    let titles = Ring::ISOLATING.map(Ring::title).join(" | ");
-    let rules = "---|".repeat(Ring::ISOLATING.len());
+    let titles = Ring::DOCUMENTED.map(Ring::title).join(" | ");
+    let rules = "---|".repeat(Ring::DOCUMENTED.len());
     let _ = write!(text, "\n## What is claimed\n\n| promise | {titles} |\n|---|{rules}\n"); // never fails
     for clause in Clause::ALL {
-        let claims = Ring::ISOLATING.map(|ring| claim(certificates, ring, clause)).join(" | ");
+        let claims = Ring::DOCUMENTED.map(|ring| claim(certificates, ring, clause)).join(" | ");
         let _ = writeln!(text, "| **{clause}**: {} | {claims} |", clause.promise()); // never fails
     }
     text.push_str("\n## What is tried\n");
@@ -45,7 +45,7 @@ pub fn write(certificates: &Certificates) -> String {
         }
         let _ = write!(text, "\n### {clause}\n\n| attempt | what is tried | {titles} |\n|---|---|{rules}\n"); // as above
         for attempt in attempts {
-            let cells = Ring::ISOLATING.map(|ring| outcome(certificates, ring, clause, attempt.name)).join(" | ");
+            let cells = Ring::DOCUMENTED.map(|ring| outcome(certificates, ring, clause, attempt.name)).join(" | ");
             let _ = writeln!(text, "| `{}` | {} | {cells} |", attempt.name, attempt.what); // as above
         }
     }
@@ -130,7 +130,7 @@ mod tests {
     fn without_certificates_nothing_is_tested() {
         let text = write(&Certificates::new());
         let untested = |count| " not tested |".repeat(count);
-        let rings = Ring::ISOLATING.len();
+        let rings = Ring::DOCUMENTED.len();
         assert!(text.contains(&format!("cannot be read, even inside the workspace |{}", untested(rings))), "{text}");
         let row = format!("| `read-outside` | read a file outside by its path |{}", untested(rings));
         assert!(text.contains(&row), "{text}");

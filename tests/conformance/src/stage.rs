@@ -61,9 +61,8 @@ const WITHOUT_NAMESPACES: &str = "user=$(id -u) group=$(id -g) exec unshare --us
     exec unshare --user --map-user=\"$user\" --map-group=\"$group\" -- \"$@\"' sh \"$@\"";
 
 impl Ring {
-    /// Every ring that isolates, in the order of the documentation.
-    pub const ISOLATING: [Ring; 6] =
-        [Ring::Native, Ring::NativeInPlace, Ring::Bwrap, Ring::Docker, Ring::Podman, Ring::RootlessPodman];
+    /// Every ring whose table is in the documentation, in its order: those that need no engine to be tried again.
+    pub const DOCUMENTED: [Ring; 3] = [Ring::Native, Ring::NativeInPlace, Ring::Bwrap];
 
     /// Those that are container engines.
     pub const CONTAINERS: [Ring; 3] = [Ring::Docker, Ring::Podman, Ring::RootlessPodman];

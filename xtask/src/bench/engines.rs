@@ -38,7 +38,8 @@ impl Engine {
         let address = kind.variables.iter().find_map(|variable| std::env::var(variable).ok());
         let address = address.ok_or_else(|| format!("neither {} is set", kind.variables.join(" nor ")))?;
         let mut engine = Self { kind, program, address, container: String::new() };
-        let idle = ["run", "--detach", "--network", "none", TINY_IMAGE, "sleep", "1000000"];
+        // It goes by itself when we are interrupted.
+        let idle = ["run", "--detach", "--rm", "--network", "none", TINY_IMAGE, "sleep", "3600"];
         engine.container =
             output_of(&mut engine.command(&idle)).map_err(|error| format!("{error:#}"))?.trim().to_owned();
         Ok(engine)

@@ -119,25 +119,3 @@ fn compare(
     let results = results.into_iter().map(|(name, result)| (name, result.map(|(_, samples)| samples))).collect();
     Ok(Comparison { title, yardstick, note, results })
 }
-
-#[cfg(test)]
-mod temporary {
-    use super::*;
-    #[test]
-    fn temporary_stays() {
-        let directory = tempfile::tempdir_in("/var/tmp").unwrap();
-        std::env::set_current_dir(directory.path()).unwrap();
-        let stays = Stays::start(Path::new("/tmp/target-bench/release/examples/bench_session"));
-        let comparisons = vec![
-            compare(format!("{COMMAND}, all is up"), DOCKER_EXEC, None, stays.warm(), 20).unwrap(),
-            compare(format!("{COMMAND}, from nothing"), AS_USUAL, None, stays.up(), 4).unwrap(),
-        ];
-        let copies = rates::copies(&stays, directory.path()).unwrap();
-        let commands = rates::commands(&stays);
-        drop(stays);
-        let report = Report { runs: 20, comparisons, output: Err("no".into()), copies, commands };
-        println!("{}", report.as_text());
-        println!("{:#}", report.as_json());
-        fs_err::write("/tmp/bn/latest.svg", chart::draw(&report.comparisons)).unwrap();
-    }
-}

@@ -19,9 +19,10 @@ pub(super) const BYTES: u64 = 1 << 30;
 pub(super) const AT_ONCE: [usize; 3] = [1, 8, 64];
 /// How often each is measured; the median is kept.
 const ROUNDS: usize = 3;
-/// How many commands one measurement takes, where they are fast and where each is a program of its own.
-const ASKED: usize = 640;
-const SPAWNED: usize = 64;
+/// How many commands one measurement takes, where each is a matter of a millisecond.
+const QUICK: usize = 640;
+/// The fewest that it takes where each is a matter of a tenth of a second.
+const SLOW: usize = 8;
 
 /// What was measured of one contender, or why nothing was: one rate for each column.
 pub(super) type Rates<const COLUMNS: usize> = Vec<(&'static str, Result<[f64; COLUMNS], String>)>;
@@ -58,8 +59,9 @@ pub(super) fn commands(stays: &Stays) -> Rates<3> {
         let mut rates = [0.0; AT_ONCE.len()];
         for (rate, at_once) in rates.iter_mut().zip(AT_ONCE) {
             let (all, time) = match many {
-                Many::Asked(driver) => (ASKED, sum(&driver.ask(&format!("many {ASKED} {at_once} {COMMAND}"))?)),
-                Many::Spawned(words) => (SPAWNED, spawn_many(words, SPAWNED, at_once)?),
+                Many::Asked(driver) => (QUICK, sum(&driver.ask(&format!("many {QUICK} {at_once} {COMMAND}"))?)),
+                Many::Plain(words) => (QUICK, spawn_many(words, QUICK, at_once)?),
+                Many::Engine(words) => (at_once.max(SLOW), spawn_many(words, at_once.max(SLOW), at_once)?),
             };
             *rate = all as f64 / time.as_secs_f64();
         }

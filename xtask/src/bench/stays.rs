@@ -65,10 +65,12 @@ const ENGINES: [Names; 2] = [
 /// One way to do a thing again and again, or the reason why there is none here.
 pub(super) type Way<T> = (&'static str, Result<T, String>);
 
-/// How many of a command run, and how many of them at once.
+/// How commands run, many at once.
 pub(super) enum Many {
     Asked(Rc<Driver>),
-    Spawned(Vec<OsString>),
+    Plain(Vec<OsString>),
+    /// Each by an engine's own program.
+    Engine(Vec<OsString>),
 }
 
 /// How a file gets in and out.
@@ -139,10 +141,10 @@ impl Stays {
     /// Lines up the ways to run many commands.
     pub(super) fn many(&self) -> Vec<Way<Many>> {
         let mut ways =
-            vec![(PLAIN, Ok(Many::Spawned(vec![COMMAND.into()]))), (WARM_NATIVE, self.native.clone().map(Many::Asked))];
+            vec![(PLAIN, Ok(Many::Plain(vec![COMMAND.into()]))), (WARM_NATIVE, self.native.clone().map(Many::Asked))];
         for Container { names, driver, engine } in &self.containers {
             ways.push((names.warm, driver.clone().map(Many::Asked)));
-            let exec = |engine: &Engine| Many::Spawned(engine.exec(&[COMMAND]));
+            let exec = |engine: &Engine| Many::Engine(engine.exec(&[COMMAND]));
             ways.push((names.exec, engine.as_ref().map(exec).map_err(Clone::clone)));
         }
         ways

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
@@ -17,28 +18,35 @@ pub(super) struct Enclosure {
     init: String,
 }
 
-/// What the first process does before it only reaps. Engines write to /run and /etc/docker wherever else they are told
-/// to; a resolver's file may lie in /run, too. `/proc` is the outer one until it is mounted anew, and tells the id there.
-const SET_UP: &str = "
+/// Makes the place that tests and engines share. Engines write to /run and /etc/docker wherever else they are told to; a
+/// resolver's file may lie in /run, too. What tests mount here, the engines see, and nobody outside.
+const PLACE: &str = "
     set -e
-    read -r init rest < /proc/self/stat
+    mount --make-rshared /
     resolver=$(readlink -f /etc/resolv.conf) && names=$(cat /etc/resolv.conf) || names=
-    mount -t proc proc /proc
     mount -t tmpfs tmpfs /run
     case $resolver in (/run/*) mkdir -p ${resolver%/*} && echo \"$names\" > $resolver ;; esac
     if [ -d /etc/docker ]; then mount -t tmpfs tmpfs /etc/docker; fi
     ip link set lo up
+    setpriv --pdeathsig KILL unshare --pid --fork --kill-child --mount --propagation slave sh -c \"$1\"
+";
+/// What the engines' first process does before it only reaps. `/proc` is the outer one until it is mounted anew, and
+/// tells the id there.
+const FIRST: &str = "
+    set -e
+    read -r init rest < /proc/self/stat
+    mount -t proc proc /proc
     echo $init
     exec catatonit -P
 ";
+/// How long processes that were killed may take to be gone.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Enclosure {
     /// Makes the namespaces; they end with the calling thread at the latest, so that one has to be the main thread.
     pub(super) fn make() -> Result<Self> {
         let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "unshare", "--net", "--pid", "--fork", "--kill-child"]);
-        // What the machine mounts later, a test's workspace may be on it, appears inside; nothing appears outside.
-        command.args(["--mount", "--propagation", "slave", "sh", "-c", SET_UP]);
+        command.args(["--pdeathsig", "KILL", "unshare", "--net", "--mount", "sh", "-c", PLACE, "sh", FIRST]);
         // A group of its own: Ctrl-C reaches the tests, and these still clean up with the help of the engines.
         command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
         let mut holder = command.spawn().context("cannot run setpriv")?;
@@ -57,10 +65,14 @@ impl Enclosure {
         command
     }
 
-    /// Moves a command into the network namespace alone: it reaches the ports of containers, and sees all else as is.
-    pub(super) fn on_the_network(&self, command: &Command) -> Command {
+    /// Moves a command to the place that it shares with the engines: it reaches the ports of containers, its mounts are
+    /// seen by them, and it sees all processes.
+    pub(super) fn beside_the_engines(&self, command: &Command) -> Command {
         let mut moved = Command::new("nsenter");
-        moved.args(["--target", &self.init, "--net", "--"]).arg(command.get_program()).args(command.get_args());
+        moved
+            .args(["--target", &self.holder.id().to_string(), "--net", "--mount", "--"])
+            .arg(command.get_program())
+            .args(command.get_args());
         if let Some(directory) = command.get_current_dir() {
             moved.current_dir(directory);
         }
@@ -76,9 +88,14 @@ impl Enclosure {
 
 impl Drop for Enclosure {
     fn drop(&mut self) {
-        // Kills the first process, too (--kill-child), and with it every other; waiting for ours reaps it.
+        // The engines' first process dies with it, and with that every other.
         if let Err(error) = self.holder.kill().and_then(|()| self.holder.wait()) {
             eprintln!("warning: the processes started for the tests are left behind: {error}");
+        }
+        let first = std::path::Path::new("/proc").join(&self.init);
+        let begun = Instant::now();
+        while !self.init.is_empty() && first.exists() && begun.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 }
@@ -109,12 +126,13 @@ mod tests {
     }
 
     #[test]
-    fn a_command_on_the_network_keeps_its_directory_and_its_environment() {
-        let enclosure = Enclosure { holder: Command::new("true").spawn().unwrap(), init: "7".to_owned() };
+    fn a_command_beside_the_engines_keeps_its_directory_and_its_environment() {
+        let enclosure = Enclosure { holder: Command::new("true").spawn().unwrap(), init: String::new() };
         let mut command = Command::new("cargo");
         command.arg("test").env("A", "b").env_remove("C").current_dir("/tmp");
-        let moved = enclosure.on_the_network(&command);
-        assert_eq!(crate::workspace::spell(&moved), "nsenter --target 7 --net -- cargo test");
+        let moved = enclosure.beside_the_engines(&command);
+        let expected = format!("nsenter --target {} --net --mount -- cargo test", enclosure.holder.id());
+        assert_eq!(crate::workspace::spell(&moved), expected);
         assert_eq!(moved.get_current_dir(), command.get_current_dir());
         assert!(moved.get_envs().eq(command.get_envs()));
     }

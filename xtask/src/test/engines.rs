@@ -67,8 +67,8 @@ impl Ground {
     }
 
     /// Moves a command to where the ports of containers are.
-    pub(super) fn on_the_network(&self, command: &Command) -> Command {
-        self.enclosure.on_the_network(command)
+    pub(super) fn beside_the_engines(&self, command: &Command) -> Command {
+        self.enclosure.beside_the_engines(command)
     }
 
     /// Starts every engine that can work here, and gives each the images of the tests, which are made in `cache`.

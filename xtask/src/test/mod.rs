@@ -61,7 +61,7 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
     }
     command.envs(engines.iter().flat_map(Engines::variables));
     if let Some(ground) = &ground {
-        command = ground.on_the_network(&command);
+        command = ground.beside_the_engines(&command);
     }
     let (tally, success) = stream(&mut command)?;
     drop((engines, ground, binary, user)); // now, so that the count is the last thing said

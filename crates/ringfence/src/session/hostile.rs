@@ -136,6 +136,16 @@ async fn a_connection_that_was_closed_meanwhile_is_replaced() {
 }
 
 #[tokio::test]
+async fn a_connection_that_rested_too_long_is_replaced() {
+    let mut guest = guest(&[&unary("{}"), &unary("{}")], Then::Wait);
+    Arc::get_mut(&mut guest.session.transport).expect("nobody else has it yet").rest = Duration::ZERO;
+    for _ in 0..2 {
+        soon(guest.session.processes()).await.unwrap();
+    }
+    assert_eq!(guest.connections.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
 async fn answers_that_are_cut_short_are_lost() {
     for answer in [&b""[..], b"HTTP/1.1 200 O", b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n{}"] {
         let guest = guest(&[answer], Then::HangUp);

@@ -9,7 +9,7 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
@@ -36,6 +36,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const SETTLING: Duration = Duration::from_secs(1);
 /// How many connections are kept.
 const KEPT: usize = 64;
+/// How long one is kept. A guest closes what rests for half a minute, and a runtime that stood still meanwhile learns of
+/// that too late: when a request was sent, and may have been obeyed.
+const REST: Duration = Duration::from_secs(20);
 /// The longest head of an answer.
 const LONGEST_HEAD: usize = 16 << 10;
 /// The longest words of a failure.
@@ -157,8 +160,10 @@ pub(super) struct Transport {
     door: Arc<dyn Door>,
     /// How long the guest may be silent when something is expected of it.
     pub(super) patience: Duration,
-    /// Used before and free now; the last used is last.
-    idle: Mutex<Vec<Exchange>>,
+    /// How long a connection may rest before it is no longer used.
+    pub(super) rest: Duration,
+    /// Used before and free since; the last used is last.
+    idle: Mutex<Vec<(Exchange, Instant)>>,
 }
 
 impl std::fmt::Debug for Exchange {
@@ -169,7 +174,7 @@ impl std::fmt::Debug for Exchange {
 
 impl Transport {
     pub(super) fn new(door: Arc<dyn Door>) -> Transport {
-        Transport { door, patience: PATIENCE, idle: Mutex::new(Vec::new()) }
+        Transport { door, patience: PATIENCE, rest: REST, idle: Mutex::new(Vec::new()) }
     }
 
     /// A request that says all that every request says.
@@ -182,16 +187,17 @@ impl Transport {
     pub(super) fn keep(&self, exchange: Exchange) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < KEPT && exchange.link.connection.is_some() {
-            idle.push(exchange);
+            idle.push((exchange, Instant::now()));
         }
     }
 
     fn take(&self) -> Option<Exchange> {
         let here = runtime::Handle::current().id();
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.retain(|(_, since)| since.elapsed() < self.rest);
         // Another runtime's reactor may stand still, or be gone.
-        let position = idle.iter().rposition(|exchange| exchange.link.runtime == here)?;
-        Some(idle.remove(position))
+        let position = idle.iter().rposition(|(exchange, _)| exchange.link.runtime == here)?;
+        Some(idle.remove(position).0)
     }
 
     /// Opens a stream to the guest.

@@ -143,16 +143,10 @@ fn an_agents_container_has_no_privilege_no_network_and_nothing_to_write_but_its_
 }
 
 #[test]
-fn the_same_image_without_ringfence_gives_root_away_and_has_a_root_that_can_be_written() {
+fn the_same_image_without_ringfence_has_a_root_that_can_be_written() {
     require!(root, docker, podman, rootless_podman, test_image_dev);
-    let script = format!("{}\nsys.exit(effective_user_of_su())", include_str!("engines.py").replace("__main__", ""));
     for stage in ENGINES {
         let engine = stage.ring.engine().expect("the test requires it");
-        let description = serde_json::json!({
-            "Image": DEV_IMAGE, "User": "1000:1000", "Cmd": ["python3", "-c", script],
-            "HostConfig": { "NetworkMode": "none" },
-        });
-        assert_eq!(engine.run_described(&description), Ok(Some(0)), "{stage:?}: su runs as root");
         assert_eq!(engine.run(DEV_IMAGE, &["sh", "-c", "grep -q ' / [^ ]* rw' /proc/mounts"]), Ok(()), "{stage:?}");
     }
 }
