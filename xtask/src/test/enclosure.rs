@@ -69,13 +69,11 @@ impl Enclosure {
     /// seen by them, and it sees all processes.
     pub(super) fn beside_the_engines(&self, command: &Command) -> Command {
         let mut moved = Command::new("nsenter");
-        moved
-            .args(["--target", &self.holder.id().to_string(), "--net", "--mount", "--"])
-            .arg(command.get_program())
-            .args(command.get_args());
-        if let Some(directory) = command.get_current_dir() {
-            moved.current_dir(directory);
-        }
+        moved.args(["--target", &self.holder.id().to_string(), "--net", "--mount", "--"]);
+        // Another mount namespace begins at its root.
+        let here = command.get_current_dir().map_or_else(std::env::current_dir, |directory| Ok(directory.into()));
+        moved.args(["env", "--chdir"]).arg(here.unwrap_or_else(|_| "/".into()));
+        moved.arg(command.get_program()).args(command.get_args());
         for (name, value) in command.get_envs() {
             match value {
                 Some(value) => moved.env(name, value),
@@ -131,9 +129,9 @@ mod tests {
         let mut command = Command::new("cargo");
         command.arg("test").env("A", "b").env_remove("C").current_dir("/tmp");
         let moved = enclosure.beside_the_engines(&command);
-        let expected = format!("nsenter --target {} --net --mount -- cargo test", enclosure.holder.id());
+        let expected =
+            format!("nsenter --target {} --net --mount -- env --chdir /tmp cargo test", enclosure.holder.id());
         assert_eq!(crate::workspace::spell(&moved), expected);
-        assert_eq!(moved.get_current_dir(), command.get_current_dir());
         assert!(moved.get_envs().eq(command.get_envs()));
     }
 }
