@@ -38,7 +38,7 @@ const CHORES: &[Chore] = &[
     },
     Chore {
         name: "test",
-        usage: "test [--no-install] [FILTER…]",
+        usage: "test [--no-install] [--engines] [FILTER…]",
         about: "every test; as root, installs what the tests need unless told not to",
         run: test::run,
     },

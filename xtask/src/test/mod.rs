@@ -29,15 +29,16 @@ use crate::workspace::{Workspace, run as run_command, spell};
 
 pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()> {
     let install = !arguments.flag("--no-install");
-    let filters = arguments.rest(&["--no-install"])?;
-    packages::provide(install)?;
+    let with_engines = arguments.flag("--engines");
+    let filters = arguments.rest(&["--no-install", "--engines"])?;
+    packages::provide(install, with_engines)?;
 
     // The terminal sends it to cargo and the tests, too: these end, and what was started for them is cleaned up.
     let interrupted = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&interrupted))?;
 
     let user = if rustix::process::geteuid().is_root() { TestUser::make()? } else { None };
-    let ground = Ground::prepare()?;
+    let ground = if with_engines { Ground::prepare()? } else { None };
     let prepared = prepare(workspace, install, ground.as_ref(), user.as_ref());
     ensure!(!interrupted.load(Ordering::Relaxed), "interrupted");
     let Prepared { engines, python } = prepared?;

@@ -71,9 +71,26 @@ const PACKAGES: &[Package] = &[
     Package { name: "python3-venv", shown_by: PythonModule("ensurepip"), purpose: "the SDK that drives a guest" },
 ];
 
+/// Those that container engines and their images need alone.
+const FOR_ENGINES: &[&str] = &[
+    "docker.io",
+    "podman",
+    "runc",
+    "netavark",
+    "aardvark-dns",
+    "uidmap",
+    "slirp4netns",
+    "iptables",
+    "iproute2",
+    "catatonit",
+    "busybox-static",
+    "mmdebstrap",
+];
+
 /// Installs what is missing when that is asked for and possible; otherwise says which tests will skip.
-pub(super) fn provide(install: bool) -> Result<()> {
-    let missing: Vec<&Package> = PACKAGES.iter().filter(|package| !package.shown_by.is_there()).collect();
+pub(super) fn provide(install: bool, with_engines: bool) -> Result<()> {
+    let wanted = PACKAGES.iter().filter(|package| with_engines || !FOR_ENGINES.contains(&package.name));
+    let missing: Vec<&Package> = wanted.filter(|package| !package.shown_by.is_there()).collect();
     if missing.is_empty() {
         return Ok(());
     }
