@@ -20,8 +20,7 @@ What each backend promises, and what becomes of everything that is tried against
 means that it was denied inside a sandbox, and that the very same attempt gets through without one. *Gets through* stands
 only where the backend does not claim the promise, and then refuses to start unless that is accepted by name
 (`--allow-weaker`). *Not tested* means that the host of this run does not have what the attempt would need. Each is made
-as root and as an ordinary user, where either can use the backend; in containers, all that can share one do. `ringfence
-doctor --prove` makes them on your host.
+as root and as an ordinary user; `ringfence doctor --prove` makes them on your host.
 ";
 
 /// The certificates of every stage.
