@@ -1,15 +1,22 @@
 //! Hosts that may be reached.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// One entry of an allowlist: `example.org`, `*.example.org:443`, `192.0.2.1`, `[2001:db8::1]:443`, `10.0.0.0/8`.
+use crate::policy::{HostName, HostNameError};
+
+/// One entry of a list of hosts: `example.org`, `*.example.org:443`, `192.0.2.1`, `[2001:db8::1]:443`, `10.0.0.0/8`.
+///
+/// A wildcard under a suffix where anybody can register a name, such as `*.com` or `*.co.uk`, is no rule: nobody answers
+/// for what lies there. The public suffix list's private section is another matter. Beneath `*.github.io` or
+/// `*.s3.amazonaws.com` lie many tenants, but of one company that whoever writes the rule has named, and downloads come
+/// from names there that nobody can list. Such a wildcard is a rule, and lets data out to every tenant.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct HostRule {
     /// Who.
     pub host: Host,
-    /// On which port; on every one when absent.
+    /// On which port; on those of the web, 80 and 443, when absent.
     pub port: Option<u16>,
 }
 
@@ -17,9 +24,9 @@ pub struct HostRule {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Host {
     /// This name.
-    Name(String),
+    Name(HostName),
     /// Every name beneath this one, not the name itself.
-    Beneath(String),
+    Beneath(HostName),
     /// Every address that shares the first `prefix` bits.
     Network {
         /// The first address.
@@ -29,30 +36,45 @@ pub enum Host {
     },
 }
 
+impl Host {
+    /// The host at this address alone.
+    pub fn address(address: IpAddr) -> Host {
+        let address = address.to_canonical();
+        Host::Network { address, prefix: width(address) }
+    }
+}
+
 impl HostRule {
-    /// Whether the rule names `name` on `port`; the name's case and one trailing dot do not matter.
-    pub fn allows_name(&self, name: &str, port: u16) -> bool {
-        let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
-        self.allows_port(Some(port))
+    /// The ports of a rule that names none.
+    pub const WEB: [u16; 2] = [80, 443];
+
+    /// The ports that the rule names.
+    pub fn ports(&self) -> &[u16] {
+        self.port.as_ref().map_or(&Self::WEB, std::slice::from_ref)
+    }
+
+    /// Whether the rule names `name` on `port`.
+    pub fn names(&self, name: &HostName, port: u16) -> bool {
+        self.ports().contains(&port)
             && match &self.host {
-                Host::Name(own) => *own == name,
-                Host::Beneath(parent) => is_beneath(&name, parent),
+                Host::Name(own) => own == name,
+                Host::Beneath(parent) => name.is_beneath(parent),
                 Host::Network { .. } => false,
             }
     }
 
     /// Whether the rule names `address` on `port`, by address.
-    pub fn allows_address(&self, address: IpAddr, port: u16) -> bool {
-        self.allows_port(Some(port))
+    pub fn names_address(&self, address: IpAddr, port: u16) -> bool {
+        self.ports().contains(&port)
             && matches!(self.host, Host::Network { address: own, prefix } if contains(own, prefix, address))
     }
 
-    /// Whether everything that `other` allows is allowed by this rule too.
+    /// Whether everything that `other` names is named by this rule too.
     pub fn covers(&self, other: &HostRule) -> bool {
-        self.allows_port(other.port)
+        other.ports().iter().all(|port| self.ports().contains(port))
             && match (&self.host, &other.host) {
-                (Host::Beneath(parent), Host::Name(name)) => is_beneath(name, parent),
-                (Host::Beneath(parent), Host::Beneath(name)) => name == parent || is_beneath(name, parent),
+                (Host::Beneath(parent), Host::Name(name)) => name.is_beneath(parent),
+                (Host::Beneath(parent), Host::Beneath(name)) => name == parent || name.is_beneath(parent),
                 (Host::Network { address, prefix }, Host::Network { address: inner, prefix: longer }) => {
                     longer >= prefix && contains(*address, *prefix, *inner)
                 }
@@ -60,13 +82,13 @@ impl HostRule {
             }
     }
 
-    fn allows_port(&self, port: Option<u16>) -> bool {
-        self.port.is_none() || self.port == port
+    /// Whether everything that this rule names is named by `rules` together.
+    pub fn is_covered_by(&self, rules: &[HostRule]) -> bool {
+        self.ports().iter().all(|port| {
+            let on_port = HostRule { host: self.host.clone(), port: Some(*port) };
+            rules.iter().any(|rule| rule.covers(&on_port))
+        })
     }
-}
-
-fn is_beneath(name: &str, parent: &str) -> bool {
-    name.strip_suffix(parent).is_some_and(|front| front.len() > 1 && front.ends_with('.'))
 }
 
 fn contains(network: IpAddr, prefix: u8, address: IpAddr) -> bool {
@@ -88,7 +110,7 @@ const fn width(address: IpAddr) -> u8 {
 impl fmt::Display for HostRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let host = match &self.host {
-            Host::Name(name) => name.clone(),
+            Host::Name(name) => name.to_string(),
             Host::Beneath(parent) => format!("*.{parent}"),
             Host::Network { address, prefix } if *prefix == width(*address) => address.to_string(),
             Host::Network { address, prefix } => format!("{address}/{prefix}"),
@@ -136,29 +158,22 @@ pub enum HostRuleError {
     /// It would allow every host there is.
     #[error("`{0}` would allow every host: say that with the network's mode, `open`")]
     Everything(String),
-    /// It would allow a whole top-level domain.
-    #[error("`{0}` would allow a whole top-level domain: name at least two labels, such as `*.example.org`")]
-    TopLevel(String),
+    /// It would name whatever anybody registers.
+    #[error(
+        "`{rule}` names all that is registered under `{suffix}`, by anybody: write more labels, such as `*.example.{suffix}`"
+    )]
+    PublicSuffix {
+        /// The whole text.
+        rule: String,
+        /// The suffix.
+        suffix: String,
+    },
     /// A star stands elsewhere than in front.
     #[error("`{0}` has a `*` that is not its first label: write `*.example.org`")]
     Star(String),
-    /// Two dots in a row, or one in front.
-    #[error("`{0}` has an empty label: write names with single dots between labels")]
-    EmptyLabel(String),
-    /// A label or the name is too long.
-    #[error("`{0}` is too long: a label has at most 63 characters, a name at most 253")]
-    TooLong(String),
-    /// A character that no host name has.
-    #[error("`{text}` has `{character}`, which no host name has; a name in another script is written as `xn--…`")]
-    Character {
-        /// The whole text.
-        text: String,
-        /// Which.
-        character: char,
-    },
-    /// A hyphen at the edge of a label.
-    #[error("`{0}` has a label that starts or ends with `-`")]
-    Hyphen(String),
+    /// The name is none.
+    #[error(transparent)]
+    Name(HostNameError),
     /// The port is no port.
     #[error("`{text}` has port `{port}`: a port is a number from 1 to 65535")]
     Port {
@@ -266,67 +281,61 @@ fn network(text: &str, part: &str) -> Result<Option<Host>, HostRuleError> {
     };
     let Ok(address) = address.parse::<IpAddr>() else { return Ok(None) };
     let most = width(address);
-    let Some(prefix) = prefix else { return Ok(Some(Host::Network { address, prefix: most })) };
+    let Some(prefix) = prefix else { return Ok(Some(Host::address(address))) };
     if prefix.contains(':') {
         return Ok(None);
     }
     let wrong = || HostRuleError::Prefix { text: text.to_owned(), prefix: prefix.to_owned(), most };
     let is_number = prefix.bytes().all(|byte| byte.is_ascii_digit());
     let prefix: u8 = prefix.parse().ok().filter(|prefix| is_number && *prefix <= most).ok_or_else(wrong)?;
-    if prefix == 0 {
-        return Err(HostRuleError::Everything(text.to_owned()));
-    }
+    let everything = || HostRuleError::Everything(text.to_owned());
     let first: IpAddr = match address {
-        IpAddr::V4(address) => std::net::Ipv4Addr::from_bits(address.to_bits() & (u32::MAX << (32 - prefix))).into(),
-        IpAddr::V6(address) => std::net::Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << (128 - prefix))).into(),
+        _ if prefix == 0 => return Err(everything()),
+        IpAddr::V4(address) => Ipv4Addr::from_bits(address.to_bits() & (u32::MAX << (32 - prefix))).into(),
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << (128 - prefix))).into(),
     };
     if first != address {
         return Err(HostRuleError::HostBits { text: text.to_owned(), instead: format!("{first}/{prefix}") });
     }
-    Ok(Some(Host::Network { address, prefix }))
+    // `::ffff:0:0/96` is all of IPv4, and what lies in it is IPv4 to whoever connects.
+    let canonical = address.to_canonical();
+    match prefix - (most - width(canonical)) {
+        0 => Err(everything()),
+        prefix => Ok(Some(Host::Network { address: canonical, prefix })),
+    }
 }
 
 /// The name that `part` of `text` writes.
 fn name(text: &str, part: &str) -> Result<Host, HostRuleError> {
-    let name = part.strip_suffix('.').unwrap_or(part).to_ascii_lowercase();
-    if name == "*" {
+    if matches!(part, "*" | "*.") {
         return Err(HostRuleError::Everything(text.to_owned()));
     }
-    let (name, is_wildcard) = match name.strip_prefix("*.") {
-        Some(parent) => (parent.to_owned(), true),
-        None => (name, false),
-    };
+    let parent = part.strip_prefix("*.");
+    let name = parent.unwrap_or(part);
     if name.contains('*') {
         return Err(HostRuleError::Star(text.to_owned()));
     }
-    for label in name.split('.') {
-        if label.is_empty() {
-            return Err(HostRuleError::EmptyLabel(text.to_owned()));
-        }
-        if let Some(character) = label.chars().find(|character| !is_host_character(*character)) {
-            return Err(HostRuleError::Character { text: text.to_owned(), character });
-        }
-        if label.starts_with('-') || label.ends_with('-') {
-            return Err(HostRuleError::Hyphen(text.to_owned()));
-        }
-        if label.len() > 63 || name.len() > 253 {
-            return Err(HostRuleError::TooLong(text.to_owned()));
-        }
+    let name: HostName = name.parse().map_err(|error| match error {
+        HostNameError::Number(_) => HostRuleError::Address(text.to_owned()),
+        error => HostRuleError::Name(error),
+    })?;
+    if parent.is_none() {
+        return Ok(Host::Name(name));
     }
-    if is_wildcard && !name.contains('.') {
-        return Err(HostRuleError::TopLevel(text.to_owned()));
+    if is_open_to_all(&name) {
+        return Err(HostRuleError::PublicSuffix { rule: text.to_owned(), suffix: name.to_string() });
     }
-    // A resolver reads `10.1` and `0x7f.1` as addresses, so no name may end in a number.
-    let last = name.rsplit('.').next().unwrap_or_default();
-    if last.starts_with("0x") || last.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(HostRuleError::Address(text.to_owned()));
-    }
-    Ok(if is_wildcard { Host::Beneath(name) } else { Host::Name(name) })
+    Ok(Host::Beneath(name))
 }
 
-/// Letters, digits and hyphens, and the underscore that real names have.
-fn is_host_character(character: char) -> bool {
-    character.is_ascii_alphanumeric() || matches!(character, '-' | '_')
+/// Whether anybody can register a name beneath this one: it is a public suffix, or all beneath it are, and no company's.
+fn is_open_to_all(name: &HostName) -> bool {
+    let is_open = |name: &str| {
+        // A top-level domain that the list does not know is a suffix all the same, by the list's own rules.
+        psl::suffix(name.as_bytes()).is_some_and(|suffix| suffix == name && suffix.typ() != Some(psl::Type::Private))
+    };
+    // The list has `*.kawasaki.jp` and not `kawasaki.jp`: whether any name beneath is a suffix, this one shows.
+    is_open(name.as_str()) || is_open(&format!("any-name-at-all.{name}"))
 }
 
 crate::policy::text::serde_as_text!(

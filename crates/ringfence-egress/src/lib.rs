@@ -1,0 +1,17 @@
+//! What may leave a sandbox's network.
+//!
+//! Code in a sandbox says where it wants to go. That text is read once, by [`Target`]; what was read is judged by
+//! [`Rules`], and nothing but what was judged is connected to. Whether an address is one of the outside world,
+//! [`classify`] says.
+//!
+//! Nothing here trusts what a client sends, resolves a name that is not allowed, or looks a name up a second time
+//! after its address was judged.
+
+mod address;
+mod rules;
+mod target;
+
+pub use address::{AddressClass, classify};
+pub use ringfence_core::policy::{HostName, HostRule};
+pub use rules::{Reason, Rules, Verdict};
+pub use target::{Target, TargetError, TargetHost};

@@ -1,0 +1,116 @@
+//! Which targets the lists of a policy let through.
+
+use std::net::IpAddr;
+
+use ringfence_core::policy::{HostName, HostRule};
+use serde::{Deserialize, Serialize};
+
+use crate::address::{AddressClass, carried, classify};
+use crate::target::{Target, TargetHost};
+
+mod index;
+
+use index::Index;
+
+/// The two lists of a policy, ready to judge: as fast with many rules as with few.
+#[derive(Debug, Clone, Default)]
+pub struct Rules {
+    allow: Index,
+    deny: Index,
+}
+
+/// What the rules say of a target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
+pub enum Verdict {
+    /// It may be reached.
+    Allowed,
+    /// It may not.
+    Denied(Reason),
+}
+
+/// Why a target may not be reached.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(tag = "code", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Reason {
+    /// No rule allows it. Of all reasons, the only one that does not hold while a policy is observed.
+    #[error("no rule of the policy allows it")]
+    Unlisted,
+    /// A rule denies it.
+    #[error("the policy denies `{rule}`")]
+    Listed {
+        /// Which.
+        rule: HostRule,
+    },
+    /// It is no address of the outside world, and no rule names it by address.
+    #[error("{address} is a {class} address, which only a rule with that address allows")]
+    Internal {
+        /// Where the connection would go.
+        address: IpAddr,
+        /// What that is.
+        class: AddressClass,
+    },
+}
+
+impl Reason {
+    /// The stable name, for programs.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Reason::Unlisted => "unlisted",
+            Reason::Listed { .. } => "listed",
+            Reason::Internal { .. } => "internal",
+        }
+    }
+}
+
+impl Rules {
+    /// The rules of a policy: what `allow` names and `deny` does not.
+    pub fn new(allow: &[HostRule], deny: &[HostRule]) -> Rules {
+        Rules { allow: Index::new(allow), deny: Index::new(deny) }
+    }
+
+    /// Judges a target by what it is called: a name before it is resolved, or an address that was given as one.
+    pub fn judge(&self, target: &Target) -> Verdict {
+        match &target.host {
+            TargetHost::Name(name) => self.judge_name(name, target.port),
+            TargetHost::Address(address) => match self.judge_address(target, *address) {
+                Verdict::Allowed if self.allow.network(*address, target.port).is_none() => {
+                    Verdict::Denied(Reason::Unlisted)
+                }
+                verdict => verdict,
+            },
+        }
+    }
+
+    /// Judges the address that a connection to the target would go to, and says nothing of the target's name.
+    pub fn judge_address(&self, target: &Target, address: IpAddr) -> Verdict {
+        let (address, port) = (address.to_canonical(), target.port);
+        if let Some(rule) = self.denied(address, port) {
+            return Verdict::Denied(Reason::Listed { rule });
+        }
+        match classify(address) {
+            AddressClass::Public => Verdict::Allowed,
+            _ if self.allow.network(address, port).is_some() => Verdict::Allowed,
+            class => Verdict::Denied(Reason::Internal { address, class }),
+        }
+    }
+
+    fn judge_name(&self, name: &HostName, port: u16) -> Verdict {
+        match (self.deny.name(name, port), self.allow.name(name, port)) {
+            (Some(rule), _) => Verdict::Denied(Reason::Listed { rule }),
+            (None, Some(_)) => Verdict::Allowed,
+            (None, None) => Verdict::Denied(Reason::Unlisted),
+        }
+    }
+
+    /// The rule that denies an address, or one that packets to it may end up at.
+    fn denied(&self, address: IpAddr, port: u16) -> Option<HostRule> {
+        let own = self.deny.network(address, port);
+        let IpAddr::V6(address) = address else { return own };
+        own.or_else(|| carried(address).find_map(|carried| self.deny.network(carried.into(), port)))
+    }
+}
+
+#[cfg(test)]
+mod tests;

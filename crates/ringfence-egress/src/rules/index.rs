@@ -1,0 +1,148 @@
+//! A list of rules that is never searched from end to end.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use ringfence_core::policy::{Host, HostName, HostRule};
+
+/// A list of rules, by what they name.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Index {
+    names: HashMap<HostName, Ports>,
+    parents: HashMap<HostName, Ports>,
+    /// How many labels the longest of `parents` has.
+    deepest: usize,
+    ipv4: Networks,
+    ipv6: Networks,
+}
+
+/// The ports of all rules for one host.
+#[derive(Debug, Clone, Default)]
+struct Ports {
+    /// A rule names no port.
+    web: bool,
+    /// Those of the other rules, in order.
+    single: Vec<u16>,
+}
+
+impl Ports {
+    fn add(&mut self, port: Option<u16>) {
+        match port {
+            None => self.web = true,
+            Some(port) => {
+                if let Err(place) = self.single.binary_search(&port) {
+                    self.single.insert(place, port);
+                }
+            }
+        }
+    }
+
+    /// The port of the rule that names `port`, if one does: `Some(None)` is the rule without a port.
+    fn rule(&self, port: u16) -> Option<Option<u16>> {
+        if self.web && HostRule::WEB.contains(&port) {
+            return Some(None);
+        }
+        self.single.binary_search(&port).is_ok().then_some(Some(port))
+    }
+}
+
+impl Index {
+    pub(super) fn new(rules: &[HostRule]) -> Index {
+        let mut index = Index::default();
+        let (mut ipv4, mut ipv6) = (HashMap::new(), HashMap::new());
+        for rule in rules {
+            let ports: &mut Ports = match &rule.host {
+                Host::Name(name) => index.names.entry(name.clone()).or_default(),
+                Host::Beneath(parent) => {
+                    index.deepest = index.deepest.max(parent.as_str().split('.').count());
+                    index.parents.entry(parent.clone()).or_default()
+                }
+                Host::Network { address: IpAddr::V4(address), prefix } => {
+                    ipv4.entry((address.to_bits().into(), *prefix)).or_default()
+                }
+                Host::Network { address: IpAddr::V6(address), prefix } => {
+                    ipv6.entry((address.to_bits(), *prefix)).or_default()
+                }
+            };
+            ports.add(rule.port);
+        }
+        index.ipv4 = Networks::new(ipv4, 32);
+        index.ipv6 = Networks::new(ipv6, 128);
+        index
+    }
+
+    /// The rule that names `name` on `port`.
+    pub(super) fn name(&self, name: &HostName, port: u16) -> Option<HostRule> {
+        let by_name = self.names.get(name).and_then(|ports| ports.rule(port));
+        if let Some(port) = by_name {
+            return Some(HostRule { host: Host::Name(name.clone()), port });
+        }
+        name.parents().take(self.deepest).find_map(|parent| {
+            let (parent, ports) = self.parents.get_key_value(parent)?;
+            let port = ports.rule(port)?;
+            Some(HostRule { host: Host::Beneath(parent.clone()), port })
+        })
+    }
+
+    /// The rule that names `address` on `port`.
+    pub(super) fn network(&self, address: IpAddr, port: u16) -> Option<HostRule> {
+        let (networks, bits) = match address {
+            IpAddr::V4(address) => (&self.ipv4, address.to_bits().into()),
+            IpAddr::V6(address) => (&self.ipv6, address.to_bits()),
+        };
+        let (first, prefix, port) = networks.find(bits, port)?;
+        let address = match address {
+            IpAddr::V4(_) => IpAddr::V4(u32::try_from(first).expect("the networks of IPv4 have 32 bits").into()),
+            IpAddr::V6(_) => IpAddr::V6(first.into()),
+        };
+        Some(HostRule { host: Host::Network { address, prefix }, port })
+    }
+}
+
+/// Networks in the order of their first addresses, a wider one before those within it.
+///
+/// Two networks are apart, or one lies in the other. So whatever contains an address is, or is around, the last network
+/// that starts at or before it: one binary search, and a walk outwards.
+#[derive(Debug, Clone, Default)]
+struct Networks(Vec<Network>);
+
+#[derive(Debug, Clone)]
+struct Network {
+    first: u128,
+    last: u128,
+    prefix: u8,
+    /// The place of the narrowest network around this one.
+    around: Option<usize>,
+    ports: Ports,
+}
+
+impl Networks {
+    fn new(networks: HashMap<(u128, u8), Ports>, width: u8) -> Networks {
+        let of = |((first, prefix), ports)| {
+            let rest = u128::MAX.checked_shr(128 - u32::from(width - prefix)).unwrap_or(0);
+            Network { first, last: first | rest, prefix, around: None, ports }
+        };
+        let mut networks: Vec<Network> = networks.into_iter().map(of).collect();
+        networks.sort_unstable_by_key(|network| (network.first, network.prefix));
+        for place in 1..networks.len() {
+            let mut around = Some(place - 1);
+            while let Some(outer) = around.filter(|outer| networks[*outer].last < networks[place].last) {
+                around = networks[outer].around;
+            }
+            networks[place].around = around;
+        }
+        Networks(networks)
+    }
+
+    /// The first address, the prefix and the port of the narrowest rule that names `address` on `port`.
+    fn find(&self, address: u128, port: u16) -> Option<(u128, u8, Option<u16>)> {
+        let mut place = self.0.partition_point(|network| network.first <= address).checked_sub(1);
+        while let Some(network) = place.map(|place| &self.0[place]) {
+            if let Some(port) = network.ports.rule(port).filter(|_| network.last >= address) {
+                return Some((network.first, network.prefix, port));
+            }
+            place = network.around;
+        }
+        None
+    }
+}

@@ -1,0 +1,201 @@
+//! Where a client wants to go: the one parser of it, for the check and for the connection.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ringfence_core::policy::{Host, HostName, HostNameError, HostRule};
+use serde::{Serialize, Serializer};
+
+/// A host and a port, in the form in which it is judged and connected to.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Target {
+    /// Who.
+    pub host: TargetHost,
+    /// On which port.
+    pub port: u16,
+}
+
+/// Who a client wants to reach.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum TargetHost {
+    /// A name that has yet to be resolved.
+    Name(HostName),
+    /// An address, IPv4 wherever it is one in the clothes of IPv6.
+    Address(IpAddr),
+}
+
+/// Why a text is no target.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TargetError {
+    /// There is no host.
+    #[error("there is no host in `{}`", .0.escape_debug())]
+    Empty(String),
+    /// It names a user.
+    #[error("`{}` names a user, which is no part of a host", .0.escape_debug())]
+    User(String),
+    /// It has colons that separate no port.
+    #[error("`{}` has more than one colon: an IPv6 address stands in brackets", .0.escape_debug())]
+    Colons(String),
+    /// The port is no port.
+    #[error("`{}` has port `{}`: a port is a number from 1 to 65535", .text.escape_debug(), .port.escape_debug())]
+    Port {
+        /// The whole text.
+        text: String,
+        /// What stands where the port does.
+        port: String,
+    },
+    /// There is no port, and none that goes without saying.
+    #[error("`{}` has no port", .0.escape_debug())]
+    NoPort(String),
+    /// An address of one machine's own links.
+    #[error("`{}` names an interface of a machine, which means nothing outside it", .0.escape_debug())]
+    Zone(String),
+    /// It looks like an address, and nobody would read it as one.
+    #[error("`{}` is no IP address", .0.escape_debug())]
+    Address(String),
+    /// The name is none.
+    #[error(transparent)]
+    Name(HostNameError),
+}
+
+impl Target {
+    /// Reads the authority of a URI, of a `CONNECT`, or of a `Host` header; a port must be there unless one goes without
+    /// saying.
+    pub fn from_authority(text: &str, default_port: Option<u16>) -> Result<Target, TargetError> {
+        // Everything before the last `@` is a user, also what looks like a host.
+        if text.contains('@') {
+            return Err(TargetError::User(text.to_owned()));
+        }
+        let (host, port) = match text.strip_prefix('[') {
+            Some(inner) => {
+                let (address, rest) = inner.split_once(']').ok_or_else(|| TargetError::Address(text.to_owned()))?;
+                let port = match rest {
+                    "" => None,
+                    rest => Some(rest.strip_prefix(':').ok_or_else(|| TargetError::Address(text.to_owned()))?),
+                };
+                (TargetHost::Address(ipv6(address)?), port)
+            }
+            None => {
+                let (host, port) = match text.split_once(':') {
+                    Some((_, port)) if port.contains(':') => return Err(TargetError::Colons(text.to_owned())),
+                    Some((host, port)) => (host, Some(port)),
+                    None => (text, None),
+                };
+                (name_or_ipv4(host)?, port)
+            }
+        };
+        let port = match port {
+            Some(digits) => port_number(text, digits)?,
+            None => default_port.ok_or_else(|| TargetError::NoPort(text.to_owned()))?,
+        };
+        Target::of(host, port)
+    }
+
+    /// Reads a host that came apart from its port, as in SOCKS and in TLS; an IPv6 address has no brackets there.
+    pub fn from_parts(host: &str, port: u16) -> Result<Target, TargetError> {
+        let host = if host.contains(':') { TargetHost::Address(ipv6(host)?) } else { name_or_ipv4(host)? };
+        Target::of(host, port)
+    }
+
+    /// The target at an address.
+    pub fn from_address(address: IpAddr, port: u16) -> Result<Target, TargetError> {
+        Target::of(TargetHost::Address(address.to_canonical()), port)
+    }
+
+    fn of(host: TargetHost, port: u16) -> Result<Target, TargetError> {
+        if port == 0 {
+            return Err(TargetError::Port { text: format!("{host}:0"), port: "0".to_owned() });
+        }
+        Ok(Target { host, port })
+    }
+
+    /// The narrowest rule that names this target.
+    pub fn rule(&self) -> HostRule {
+        let host = match &self.host {
+            TargetHost::Name(name) => Host::Name(name.clone()),
+            TargetHost::Address(address) => Host::address(*address),
+        };
+        HostRule { host, port: Some(self.port) }
+    }
+}
+
+fn port_number(text: &str, digits: &str) -> Result<u16, TargetError> {
+    let wrong = || TargetError::Port { text: text.to_owned(), port: digits.to_owned() };
+    let is_number = digits.len() <= 5 && digits.bytes().all(|byte| byte.is_ascii_digit());
+    digits.parse().ok().filter(|port| is_number && *port != 0).ok_or_else(wrong)
+}
+
+fn ipv6(text: &str) -> Result<IpAddr, TargetError> {
+    if text.contains('%') {
+        return Err(TargetError::Zone(text.to_owned()));
+    }
+    let address: Ipv6Addr = text.parse().map_err(|_| TargetError::Address(text.to_owned()))?;
+    Ok(IpAddr::V6(address).to_canonical())
+}
+
+fn name_or_ipv4(text: &str) -> Result<TargetHost, TargetError> {
+    if text.is_empty() {
+        return Err(TargetError::Empty(text.to_owned()));
+    }
+    match text.parse() {
+        Ok(name) => Ok(TargetHost::Name(name)),
+        Err(HostNameError::Number(folded)) => match ipv4(&folded) {
+            Some(address) => Ok(TargetHost::Address(address.into())),
+            None => Err(TargetError::Address(text.to_owned())),
+        },
+        Err(error) => Err(TargetError::Name(error)),
+    }
+}
+
+/// Reads an IPv4 address as `inet_aton` does, which every resolver asks before it asks a server: one to four numbers,
+/// decimal, octal (`0…`) or hexadecimal (`0x…`), the last of which fills what the others leave.
+fn ipv4(text: &str) -> Option<Ipv4Addr> {
+    let numbers: Vec<u32> = text.split('.').map(number).collect::<Option<_>>()?;
+    let (last, front) = numbers.split_last()?;
+    if front.len() > 3 || front.iter().any(|number| *number > 255) {
+        return None;
+    }
+    let left = 32 - 8 * u32::try_from(front.len()).ok()?;
+    if u64::from(*last) >> left != 0 {
+        return None;
+    }
+    let high = front.iter().fold(0, |high: u32, number| (high << 8) | number);
+    Some(Ipv4Addr::from_bits(high.checked_shl(left).unwrap_or(0) | last))
+}
+
+fn number(text: &str) -> Option<u32> {
+    let (digits, radix) = match text.strip_prefix("0x") {
+        Some(digits) => (digits, 16),
+        None if text.len() > 1 && text.starts_with('0') => (&text[1..], 8),
+        None => (text, 10),
+    };
+    // `from_str_radix` takes a sign.
+    let is_number = digits.chars().all(|digit| digit.is_digit(radix));
+    u32::from_str_radix(digits, radix).ok().filter(|_| is_number)
+}
+
+impl fmt::Display for TargetHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TargetHost::Name(name) => name.fmt(f),
+            TargetHost::Address(IpAddr::V4(address)) => address.fmt(f),
+            TargetHost::Address(IpAddr::V6(address)) => write!(f, "[{address}]"),
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
+impl Serialize for Target {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests;
