@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn an_allowlist_asks_for_egress_control_even_when_it_is_empty() {
-        let demands = demands(&Policy::default().network(Network::Allow(Vec::new())), GROUND);
+        let demands = demands(&Policy::default().network(Network::only([])), GROUND);
         assert_eq!(demands.get(&Clause::Egress), Some(&Demand::Stated));
         assert_eq!(demands.get(&Clause::Network), None);
     }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use clap::Args;
 use ringfence::policy::{
-    Environment, HostRule, Limits, Mode, Network, PathGlob, Policy, Size, Span, VariableError, Workspace,
+    Environment, HostRule, Limits, Mode, NetworkTable, PathGlob, Policy, Size, Span, VariableError, Workspace,
 };
 use ringfence::{Backend, Choice, Clause, ContainerSpec, Engine, Host, LoadError, Preset, Pull, RunError, Settings};
 use ringfence_core::settings::{Config, LayerText, Origin, Selection};
@@ -35,12 +35,21 @@ pub(crate) struct PolicyFlags {
     /// Makes files of the workspace unchangeable, besides git's hooks and config; repeatable.
     #[arg(long, value_name = "GLOB")]
     protect: Vec<PathGlob>,
-    /// What can be reached: nothing (closed, the default), or all that the host can reach (open).
-    #[arg(long, value_name = "closed|open")]
+    /// What can be reached: nothing (closed, the default), some hosts (allow), or all that the host can reach (open).
+    #[arg(long, value_name = "closed|allow|open")]
     net: Option<Mode>,
-    /// Lets HOST be reached, and only such hosts; repeatable.
-    #[arg(long, value_name = "HOST")]
+    /// Lets HOST be reached, and only such hosts; on ports 80 and 443 unless it names one; repeatable.
+    #[arg(long, value_name = "HOST[:PORT]")]
     allow: Vec<HostRule>,
+    /// Keeps HOST from being reached, whatever is allowed; repeatable.
+    #[arg(long, value_name = "HOST[:PORT]")]
+    deny: Vec<HostRule>,
+    /// Lets programs that know of no proxy reach the allowed hosts too.
+    #[arg(long)]
+    transparent: bool,
+    /// Lets every public host be reached, and records which.
+    #[arg(long)]
+    observe: bool,
     /// Passes a variable on, or sets it; repeatable.
     #[arg(long, value_name = "NAME[=VALUE]")]
     env: Vec<Variable>,
@@ -246,13 +255,15 @@ impl PolicyFlags {
             extend(&mut files.protect, &self.protect);
         }
 
-        if self.net.is_some() || !self.allow.is_empty() {
-            let hosts = (!self.allow.is_empty()).then(|| self.allow.clone());
-            let network = Network::from_parts(self.net, hosts);
-            config.network = Some(network.map_err(|error| {
-                Failure::usage(format!("--net and --allow: {error}"), "leave one of the two flags out")
-            })?);
+        let said = self.network();
+        said.check().map_err(|error| Failure::usage(error.to_string(), "leave one of the two flags out"))?;
+        let network = &mut config.network;
+        if said.mode.is_some() || said.allow.is_some() {
+            (network.mode, network.allow) = (said.mode, said.allow);
         }
+        extend(&mut network.deny, &self.deny);
+        network.transparent = said.transparent.or(network.transparent);
+        network.observe = said.observe.or(network.observe);
         self.env.iter().for_each(|variable| variable.apply(&mut config.env));
 
         let limits = &mut config.limits;
@@ -266,6 +277,18 @@ impl PolicyFlags {
         config.require.extend(&self.require);
         config.allow_weaker.extend(&self.allow_weaker);
         Ok(config)
+    }
+
+    /// What the flags say of the network.
+    fn network(&self) -> NetworkTable {
+        let list = |hosts: &[HostRule]| (!hosts.is_empty()).then(|| hosts.to_vec());
+        NetworkTable {
+            mode: self.net,
+            allow: list(&self.allow),
+            deny: list(&self.deny),
+            transparent: self.transparent.then_some(true),
+            observe: self.observe.then_some(true),
+        }
     }
 
     /// The policy that `--policy` names: a layer of its own, whose lines can be told, or in JSON without lines.

@@ -30,7 +30,7 @@ pub use glob::{GlobError, PathGlob};
 pub use host::{Host, HostRule, HostRuleError};
 pub use limits::{LimitError, Limits};
 pub use name::{HostName, HostNameError};
-pub use network::{Mode, Network, NetworkError};
+pub use network::{Egress, Mode, Network, NetworkError, NetworkTable};
 pub use size::{Size, SizeError};
 pub use span::{Span, SpanError};
 pub use workspace::{Workspace, WorkspaceError};

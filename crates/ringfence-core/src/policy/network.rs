@@ -4,23 +4,42 @@ use std::borrow::Cow;
 use std::fmt;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::policy::HostRule;
 
 /// What can be reached from a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Table", into = "Table")]
+#[serde(try_from = "NetworkTable", into = "NetworkTable")]
 pub enum Network {
     /// Nothing.
     Closed,
-    /// These hosts; none when the list is empty.
-    Allow(Vec<HostRule>),
+    /// Some hosts.
+    Allow(Egress),
     /// Whatever the host itself can reach.
     Open,
 }
 
+/// What may leave a sandbox that can reach some hosts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Egress {
+    /// The hosts that can be reached; none when the list is empty.
+    pub allow: Vec<HostRule>,
+    /// Hosts that cannot be reached, whatever `allow` says.
+    pub deny: Vec<HostRule>,
+    /// Whether programs that know of no proxy reach them too.
+    pub transparent: bool,
+    /// Whether hosts that are in neither list can be reached too, and are recorded.
+    pub observe: bool,
+}
+
 impl Network {
+    /// The network that reaches these hosts.
+    pub fn only(hosts: impl IntoIterator<Item = HostRule>) -> Self {
+        Network::Allow(Egress { allow: hosts.into_iter().collect(), ..Egress::default() })
+    }
+
     /// The name in documents and flags.
     pub const fn mode(&self) -> &'static str {
         match self {
@@ -30,24 +49,17 @@ impl Network {
         }
     }
 
-    /// The hosts that are named.
-    pub fn rules(&self) -> &[HostRule] {
+    /// What is said of some hosts, if it is some that can be reached.
+    pub const fn egress(&self) -> Option<&Egress> {
         match self {
-            Network::Allow(rules) => rules,
-            Network::Closed | Network::Open => &[],
+            Network::Allow(egress) => Some(egress),
+            Network::Closed | Network::Open => None,
         }
     }
 
-    /// Puts together what was said of the mode and of the hosts; each may be unsaid.
-    pub fn from_parts(mode: Option<Mode>, allow: Option<Vec<HostRule>>) -> Result<Self, NetworkError> {
-        match (mode, allow) {
-            (None, None) => Err(NetworkError::Unsaid),
-            (None | Some(Mode::Allow), Some(rules)) => Ok(Network::Allow(rules)),
-            (Some(Mode::Allow), None) => Ok(Network::Allow(Vec::new())),
-            (Some(mode), Some(rules)) if !rules.is_empty() => Err(NetworkError::Contradiction(mode)),
-            (Some(Mode::Closed), _) => Ok(Network::Closed),
-            (Some(Mode::Open), _) => Ok(Network::Open),
-        }
+    /// The hosts that are allowed by name.
+    pub fn rules(&self) -> &[HostRule] {
+        self.egress().map_or(&[], |egress| &egress.allow)
     }
 }
 
@@ -96,40 +108,108 @@ pub enum NetworkError {
     /// Neither the mode nor the hosts are there.
     #[error("the network needs a `mode` (closed, allow or open) or a list `allow`")]
     Unsaid,
-    /// Hosts are listed that the mode has no use for.
-    #[error("network mode `{0}` and a list `allow` contradict each other: write mode `allow`, or drop the list")]
-    Contradiction(Mode),
+    /// Something is said that the mode has no use for.
+    #[error("network mode `{mode}` and `{key}` contradict each other: write mode `allow`, or drop `{key}`")]
+    Contradiction {
+        /// The mode.
+        mode: Mode,
+        /// What has no use.
+        key: &'static str,
+    },
     /// The mode is none of ours.
     #[error("unknown network mode `{0}`: it is one of closed, allow, open")]
     UnknownMode(String),
 }
 
-/// The network as documents write it.
-#[derive(Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct Table {
-    /// Nothing, the hosts of `allow`, or everything; `allow` when only hosts are given.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    mode: Option<Mode>,
+/// The network as documents and layers of settings write it: each key said, or unsaid.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schemars(rename = "Network")]
+pub struct NetworkTable {
+    /// Nothing, the hosts of `allow`, or everything; `allow` when it is unsaid and hosts are given, or observed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
     /// The hosts that can be reached.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    allow: Option<Vec<HostRule>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allow: Option<Vec<HostRule>>,
+    /// Hosts that cannot be reached, whatever `allow` says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deny: Option<Vec<HostRule>>,
+    /// Whether programs that know of no proxy get out too, to the same hosts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transparent: Option<bool>,
+    /// Whether hosts that are in neither list can be reached too, and are recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observe: Option<bool>,
 }
 
-impl TryFrom<Table> for Network {
-    type Error = NetworkError;
+impl NetworkTable {
+    /// Refuses what is said of some hosts when the mode is said to be all or none.
+    pub fn check(&self) -> Result<(), NetworkError> {
+        let Some(mode) = self.mode.filter(|mode| *mode != Mode::Allow) else { return Ok(()) };
+        let names_hosts = |list: &Option<Vec<HostRule>>| list.as_ref().is_some_and(|list| !list.is_empty());
+        let useless = [
+            ("allow", names_hosts(&self.allow)),
+            ("deny", names_hosts(&self.deny)),
+            ("transparent", self.transparent == Some(true)),
+            ("observe", self.observe == Some(true)),
+        ];
+        match useless.into_iter().find(|(_, is_said)| *is_said) {
+            Some((key, _)) => Err(NetworkError::Contradiction { mode, key }),
+            None => Ok(()),
+        }
+    }
 
-    fn try_from(table: Table) -> Result<Self, Self::Error> {
-        Network::from_parts(table.mode, table.allow)
+    /// The network that is said, if one is; what has no use in its mode is left out.
+    pub fn network(&self) -> Option<Network> {
+        let implied = (self.allow.is_some() || self.observe == Some(true)).then_some(Mode::Allow);
+        Some(match self.mode.or(implied)? {
+            Mode::Closed => Network::Closed,
+            Mode::Open => Network::Open,
+            Mode::Allow => Network::Allow(Egress {
+                allow: self.allow.clone().unwrap_or_default(),
+                deny: self.deny.clone().unwrap_or_default(),
+                transparent: self.transparent.unwrap_or_default(),
+                observe: self.observe.unwrap_or_default(),
+            }),
+        })
+    }
+
+    /// Whether nothing is said.
+    pub fn is_unsaid(&self) -> bool {
+        *self == NetworkTable::default()
+    }
+
+    /// Reads a table that does not contradict itself.
+    pub(crate) fn consistent<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let table = NetworkTable::deserialize(deserializer)?;
+        table.check().map_err(D::Error::custom)?;
+        Ok(table)
     }
 }
 
-impl From<Network> for Table {
+impl TryFrom<NetworkTable> for Network {
+    type Error = NetworkError;
+
+    fn try_from(table: NetworkTable) -> Result<Self, Self::Error> {
+        table.check()?;
+        table.network().ok_or(NetworkError::Unsaid)
+    }
+}
+
+impl From<Network> for NetworkTable {
     fn from(network: Network) -> Self {
+        let mode = |mode| NetworkTable { mode: Some(mode), ..NetworkTable::default() };
         match network {
-            Network::Closed => Table { mode: Some(Mode::Closed), allow: None },
-            Network::Allow(rules) => Table { mode: Some(Mode::Allow), allow: Some(rules) },
-            Network::Open => Table { mode: Some(Mode::Open), allow: None },
+            Network::Closed => mode(Mode::Closed),
+            Network::Open => mode(Mode::Open),
+            Network::Allow(Egress { allow, deny, transparent, observe }) => NetworkTable {
+                allow: Some(allow),
+                deny: (!deny.is_empty()).then_some(deny),
+                transparent: transparent.then_some(true),
+                observe: observe.then_some(true),
+                ..mode(Mode::Allow)
+            },
         }
     }
 }
@@ -140,7 +220,7 @@ impl JsonSchema for Network {
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        Table::json_schema(generator)
+        NetworkTable::json_schema(generator)
     }
 }
 
@@ -168,31 +248,53 @@ mod tests {
     #[test]
     fn a_network_is_closed_open_or_a_list_of_hosts() {
         check("mode = 'closed'", Network::Closed);
-        check("mode = 'closed'\nallow = []", Network::Closed);
+        check("mode = 'closed'\nallow = []\ntransparent = false", Network::Closed);
         check("mode = 'open'", Network::Open);
-        check("mode = 'allow'\nallow = ['example.org']", Network::Allow(rules(&["example.org"])));
-        check("allow = ['*.example.org:443']", Network::Allow(rules(&["*.example.org:443"])));
+        check("mode = 'allow'\nallow = ['example.org']", Network::only(rules(&["example.org"])));
+        check("allow = ['*.example.org:443']", Network::only(rules(&["*.example.org:443"])));
+        let full = Egress {
+            allow: rules(&["*.example.org"]),
+            deny: rules(&["a.example.org", "10.0.0.0/8"]),
+            transparent: true,
+            observe: true,
+        };
+        check(
+            "mode = 'allow'\nallow = ['*.example.org']\ndeny = ['a.example.org', '10.0.0.0/8']\n\
+             transparent = true\nobserve = true",
+            Network::Allow(full),
+        );
+        check("observe = true", Network::Allow(Egress { observe: true, ..Egress::default() }));
     }
 
     #[test]
     fn an_empty_list_allows_nothing_rather_than_everything() {
-        check("allow = []", Network::Allow(vec![]));
-        check("mode = 'allow'", Network::Allow(vec![]));
+        check("allow = []", Network::only([]));
+        check("mode = 'allow'", Network::only([]));
+        check("mode = 'allow'\ndeny = []", Network::only([]));
     }
 
     #[test]
     fn contradictions_and_unknown_words_are_refused() {
-        refuse(
-            "mode = 'open'\nallow = ['a.org']",
-            "network mode `open` and a list `allow` contradict each other: write mode `allow`, or drop the list",
-        );
-        refuse(
-            "mode = 'closed'\nallow = ['a.org']",
-            "network mode `closed` and a list `allow` contradict each other: write mode `allow`, or drop the list",
-        );
-        refuse("", "the network needs a `mode` (closed, allow or open) or a list `allow`");
+        for mode in ["open", "closed"] {
+            for (key, value) in
+                [("allow", "['a.org']"), ("deny", "['a.org']"), ("transparent", "true"), ("observe", "true")]
+            {
+                refuse(
+                    &format!("mode = '{mode}'\n{key} = {value}"),
+                    &format!(
+                        "network mode `{mode}` and `{key}` contradict each other: write mode `allow`, or drop `{key}`"
+                    ),
+                );
+            }
+        }
+        for unsaid in ["", "deny = ['a.org']", "transparent = true"] {
+            refuse(unsaid, "the network needs a `mode` (closed, allow or open) or a list `allow`");
+        }
         refuse("mode = 'ajar'", "unknown variant `ajar`, expected one of `closed`, `allow`, `open`");
-        refuse("hosts = []", "unknown field `hosts`, expected `mode` or `allow`");
+        refuse(
+            "hosts = []",
+            "unknown field `hosts`, expected one of `mode`, `allow`, `deny`, `transparent`, `observe`",
+        );
         assert_eq!(
             "ajar".parse::<Mode>().unwrap_err().to_string(),
             "unknown network mode `ajar`: it is one of closed, allow, open"

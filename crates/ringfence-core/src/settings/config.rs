@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::audit::Store;
-use crate::policy::{Environment, Filesystem, Limits, Network};
+use crate::policy::{Environment, Filesystem, Limits, NetworkTable};
 use crate::{Choice, Clause, Policy};
 
 /// What one layer says: a policy, and what only the user and the system may say.
@@ -20,8 +20,8 @@ pub struct Config {
     /// What can be read and written.
     pub filesystem: Filesystem,
     /// What can be reached.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub network: Option<Network>,
+    #[serde(skip_serializing_if = "NetworkTable::is_unsaid", deserialize_with = "NetworkTable::consistent")]
+    pub network: NetworkTable,
     /// How much may be used.
     pub limits: Limits,
     /// Which variables are seen.
@@ -58,7 +58,7 @@ impl Config {
     /// The policy among what is said.
     pub fn policy(self) -> Policy {
         let Config { backend, filesystem, network, limits, env, require, allow_weaker, .. } = self;
-        Policy { backend, filesystem, network, limits, env, require, allow_weaker }
+        Policy { backend, filesystem, network: network.network(), limits, env, require, allow_weaker }
     }
 
     /// Replaces a leading `~` in every path; an error is the key of a path that needs a home where there is none.
@@ -83,6 +83,7 @@ impl Config {
 impl From<Policy> for Config {
     fn from(policy: Policy) -> Self {
         let Policy { backend, filesystem, network, limits, env, require, allow_weaker } = policy;
+        let network = network.map(NetworkTable::from).unwrap_or_default();
         Config { backend, filesystem, network, limits, env, require, allow_weaker, ..Config::default() }
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt::Display;
 
 use super::{Settings, Source};
+use crate::policy::Network;
 
 /// One effective value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +23,7 @@ impl Settings {
         let files = &policy.filesystem;
         let limits = &policy.limits;
         let network = policy.network.as_ref();
+        let egress = network.and_then(Network::egress).cloned().unwrap_or_default();
         let paths = |paths: &[std::path::PathBuf]| list(paths.iter().map(|path| path.display()));
         let mut values = vec![
             ("backend".to_owned(), self.selection.to_string()),
@@ -31,7 +33,10 @@ impl Settings {
             ("filesystem.hide".to_owned(), list(files.hide.iter().flatten())),
             ("filesystem.protect".to_owned(), list(files.protect.iter().flatten())),
             ("network.mode".to_owned(), optional(network)),
-            ("network.allow".to_owned(), list(network.map(|network| network.rules()).unwrap_or_default())),
+            ("network.allow".to_owned(), list(&egress.allow)),
+            ("network.deny".to_owned(), list(&egress.deny)),
+            ("network.transparent".to_owned(), egress.transparent.to_string()),
+            ("network.observe".to_owned(), egress.observe.to_string()),
             ("limits.time".to_owned(), optional(limits.time)),
             ("limits.memory".to_owned(), optional(limits.memory)),
             ("limits.cpus".to_owned(), optional(limits.cpus)),

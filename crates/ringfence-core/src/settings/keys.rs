@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::str::FromStr;
 
-use crate::policy::{Environment, HostRule, Limits, Mode, Network};
+use crate::policy::{Environment, Limits};
 use crate::settings::Config;
 
 /// One thing that can be set.
@@ -32,7 +32,7 @@ pub struct Variable {
 pub(super) type Wrong = Box<dyn Error + Send + Sync>;
 
 /// Every key, in the order of the documentation.
-pub const KEYS: [Key; 23] = [
+pub const KEYS: [Key; 26] = [
     key("backend", "--backend", "RINGFENCE_BACKEND", "a backend, or auto", |config, text| {
         set(&mut config.backend, text)
     }),
@@ -56,10 +56,24 @@ pub const KEYS: [Key; 23] = [
         set_list(&mut config.filesystem.protect, text, ',')
     }),
     key("network.mode", "--net", "RINGFENCE_NET", "closed, allow or open", |config, text| {
-        set_network(config, Some(text.parse()?), None)
+        set(&mut config.network.mode, text)?;
+        Ok(config.network.check()?)
     }),
     key("network.allow", "--allow", "RINGFENCE_ALLOW", "hosts with commas between", |config, text| {
-        set_network(config, None, Some(list(text, ',')?))
+        set_list(&mut config.network.allow, text, ',')?;
+        Ok(config.network.check()?)
+    }),
+    key("network.deny", "--deny", "RINGFENCE_DENY", "hosts with commas between", |config, text| {
+        set_list(&mut config.network.deny, text, ',')?;
+        Ok(config.network.check()?)
+    }),
+    key("network.transparent", "--transparent", "RINGFENCE_TRANSPARENT", "true or false", |config, text| {
+        set(&mut config.network.transparent, text)?;
+        Ok(config.network.check()?)
+    }),
+    key("network.observe", "--observe", "RINGFENCE_OBSERVE", "true or false", |config, text| {
+        set(&mut config.network.observe, text)?;
+        Ok(config.network.check()?)
     }),
     key("limits.time", "--time", "RINGFENCE_TIME", "a duration such as 30s", |config, text| {
         set(&mut config.limits.time, text)
@@ -153,21 +167,10 @@ fn list<T: FromStr<Err: Into<Wrong>>>(text: &str, between: char) -> Result<Vec<T
     parts.map(|part| part.parse().map_err(Into::into)).collect()
 }
 
-/// Adds a mode or hosts to what the layer's other variable may have said before, in either order.
-fn set_network(config: &mut Config, mode: Option<Mode>, allow: Option<Vec<HostRule>>) -> Result<(), Wrong> {
-    let (mode, allow) = match config.network.take() {
-        None => (mode, allow),
-        Some(Network::Closed) => (mode.or(Some(Mode::Closed)), allow),
-        Some(Network::Open) => (mode.or(Some(Mode::Open)), allow),
-        Some(Network::Allow(rules)) => (mode, allow.or(Some(rules))),
-    };
-    config.network = Some(Network::from_parts(mode, allow)?);
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::Network;
 
     #[test]
     fn no_key_variable_or_name_is_there_twice() {
@@ -181,25 +184,28 @@ mod tests {
     }
 
     #[test]
-    fn the_two_network_variables_work_in_either_order() {
-        let network = |first: (Option<&str>, Option<&str>), second: (Option<&str>, Option<&str>)| {
+    fn the_variables_of_the_network_work_in_any_order() {
+        let network = |said: &[(&str, &str)]| {
             let mut config = Config::default();
-            for (mode, hosts) in [first, second] {
-                let mode = mode.map(|mode| mode.parse().unwrap());
-                let hosts = hosts.map(|hosts| list(hosts, ',').unwrap_or_default());
-                if mode.is_some() || hosts.is_some() {
-                    set_network(&mut config, mode, hosts)?;
-                }
+            for (name, value) in said {
+                let mut variables = KEYS.iter().filter_map(|key| key.variable);
+                let variable = variables.find(|variable| variable.name == *name).unwrap();
+                (variable.apply)(&mut config, value)?;
             }
-            Ok::<_, Wrong>(config.network)
+            Ok::<_, Wrong>(config.network.network())
         };
-        let allowed = Some(Network::Allow(vec!["a.org".parse().unwrap()]));
-        let (none, allow, hosts) = ((None, None), (Some("allow"), None), (None, Some("a.org")));
-        assert_eq!(network(hosts, none).unwrap(), allowed);
-        assert_eq!(network(hosts, allow).unwrap(), allowed);
-        assert_eq!(network(allow, hosts).unwrap(), allowed);
-        assert!(network((Some("open"), None), hosts).is_err());
-        assert!(network(hosts, (Some("open"), None)).is_err());
-        assert!(network(hosts, (Some("closed"), None)).is_err());
+        let (allow, open, hosts) =
+            (("RINGFENCE_NET", "allow"), ("RINGFENCE_NET", "open"), ("RINGFENCE_ALLOW", "a.org"));
+        let allowed = Some(Network::only(["a.org".parse().unwrap()]));
+        assert_eq!(network(&[hosts]).unwrap(), allowed);
+        assert_eq!(network(&[hosts, allow]).unwrap(), allowed);
+        assert_eq!(network(&[allow, hosts]).unwrap(), allowed);
+        for other in
+            [hosts, ("RINGFENCE_DENY", "a.org"), ("RINGFENCE_TRANSPARENT", "true"), ("RINGFENCE_OBSERVE", "true")]
+        {
+            assert!(network(&[open, other]).is_err());
+            assert!(network(&[other, open]).is_err());
+            assert!(network(&[other, ("RINGFENCE_NET", "closed")]).is_err());
+        }
     }
 }

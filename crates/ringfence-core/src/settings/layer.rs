@@ -8,7 +8,7 @@ use super::dialect::Dialect;
 use super::keys::KEYS;
 use super::{Config, Selection, SettingsError, Source};
 use crate::audit::Store;
-use crate::policy::{Lines, Network, nearest, parse_toml};
+use crate::policy::{Lines, nearest, parse_toml};
 
 /// Whose file it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -154,20 +154,24 @@ impl Layer {
         match &self.place {
             Place::File { path, lines } => Source::File { path: path.clone(), line: lines.line(key).unwrap_or(1) },
             Place::Variables(said) => {
-                // The two variables of the network make one value.
-                let either = key.strip_prefix("network.").map(|_| ["network.mode", "network.allow"]);
-                let name = said.get(key).or_else(|| either?.iter().find_map(|key| said.get(key)));
+                let name = said.get(self.said(key));
                 Source::Variable(name.copied().unwrap_or_default().to_owned())
             }
             Place::Flags => {
-                let key = match (&self.config.network, key) {
-                    (Some(Network::Allow(_)), "network.mode") => "network.allow",
-                    (Some(Network::Closed | Network::Open), "network.allow") => "network.mode",
-                    _ => key,
-                };
+                let key = self.said(key);
                 let key = KEYS.iter().find(|known| key.starts_with(known.name));
                 Source::Flag(key.and_then(|key| key.flag).unwrap_or("a flag"))
             }
+        }
+    }
+
+    /// The key that says `key`: mode and hosts of the network are one value, and either may say both.
+    fn said<'a>(&self, key: &'a str) -> &'a str {
+        let network = &self.config.network;
+        match key {
+            "network.mode" if network.mode.is_none() => "network.allow",
+            "network.allow" if network.allow.is_none() => "network.mode",
+            key => key,
         }
     }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::layer::{Layer, Rank};
 use super::{Audit, Code, Config, Selection, Settings, Sources};
 use crate::Policy;
-use crate::policy::{Network, PathGlob};
+use crate::policy::{Mode, Network, PathGlob};
 
 /// The layers so far.
 #[derive(Debug, Default)]
@@ -37,10 +37,16 @@ impl Merged {
         onto.unite("filesystem.hide", &mut own.filesystem.hide, &from.filesystem.hide);
         onto.unite("filesystem.protect", &mut own.filesystem.protect, &from.filesystem.protect);
 
-        // One value with two keys: whoever speaks of the network speaks of all of it.
-        if onto.replace("network.mode", &mut own.network, &from.network) {
-            onto.sources.replace("network.allow", layer.source("network.allow"));
+        // One value with two keys: whoever says one of them says both.
+        if from.network.mode.is_some() || from.network.allow.is_some() {
+            own.network.mode = from.network.mode.or(Some(Mode::Allow));
+            own.network.allow.clone_from(&from.network.allow);
+            onto.mark("network.mode");
+            onto.mark("network.allow");
         }
+        onto.unite("network.deny", &mut own.network.deny, &from.network.deny);
+        onto.replace("network.transparent", &mut own.network.transparent, &from.network.transparent);
+        onto.replace("network.observe", &mut own.network.observe, &from.network.observe);
 
         onto.replace("limits.time", &mut own.limits.time, &from.limits.time);
         onto.replace("limits.memory", &mut own.limits.memory, &from.limits.memory);
@@ -91,8 +97,8 @@ impl Merged {
     }
 
     /// The network as it stands.
-    pub(super) fn network(&self) -> &Network {
-        self.config.network.as_ref().unwrap_or(&Network::Closed)
+    pub(super) fn network(&self) -> Network {
+        self.config.network.network().unwrap_or(Network::Closed)
     }
 
     /// The end of it.

@@ -7,7 +7,7 @@ use super::keys::KEYS;
 use super::layer::Layer;
 use super::merge::Merged;
 use super::{Selection, Source};
-use crate::policy::{Network, PathGlob, Workspace};
+use crate::policy::{Egress, Network, PathGlob, Workspace};
 use crate::{Backend, Policy};
 
 /// A project's attempt to widen the policy.
@@ -120,14 +120,25 @@ impl Check<'_> {
     }
 
     fn network(&self) -> Result<(), Box<Widening>> {
-        let Some(asked) = &self.project.config.network else { return Ok(()) };
+        let (asked, below) = (&self.project.config.network, &self.below.config.network);
+        // Whatever the mode is now: a layer above may change it, and would be observed where it asked to be held.
+        // What is transparent puts more of our code, on the host, within the sandbox's reach.
+        let switches = [
+            ("network.transparent", asked.transparent, below.transparent),
+            ("network.observe", asked.observe, below.observe),
+        ];
+        let is_on = |switch| switch == Some(true);
+        if let Some((key, ..)) = switches.into_iter().find(|(_, asked, below)| is_on(*asked) && !is_on(*below)) {
+            return self.widens(key, true, false);
+        }
+        let Some(asked) = asked.network() else { return Ok(()) };
         match (self.below.network(), asked) {
             (_, Network::Closed) | (Network::Open, _) => Ok(()),
             (below, Network::Open) => self.widens("network.mode", quoted("open"), below),
-            (below, Network::Allow(rules)) => {
-                let covered = |rule| below.rules().iter().any(|own| own.covers(rule));
-                let Some(wider) = rules.iter().find(|rule| !covered(rule)) else { return Ok(()) };
-                let own: Vec<_> = below.rules().iter().map(ToString::to_string).collect();
+            (below, Network::Allow(Egress { allow, .. })) => {
+                let own = below.rules();
+                let Some(wider) = allow.iter().find(|rule| !rule.is_covered_by(own)) else { return Ok(()) };
+                let own: Vec<_> = own.iter().map(ToString::to_string).collect();
                 let own = if own.is_empty() { below.mode().to_owned() } else { own.join(", ") };
                 self.widens("network.allow", quoted(wider), own)
             }

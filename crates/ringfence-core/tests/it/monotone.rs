@@ -18,9 +18,8 @@ fn texts(from: &'static [&'static str]) -> impl Strategy<Value = Option<Vec<&'st
 
 fn network() -> impl Strategy<Value = Option<Network>> {
     let hosts = sample::subsequence(vec!["example.org", "*.example.net:443", "10.0.0.0/8"], 0..=3);
-    let allow = hosts.prop_map(|hosts| {
-        Network::Allow(hosts.iter().map(|host| host.parse().expect("the host is well-formed")).collect())
-    });
+    let allow =
+        hosts.prop_map(|hosts| Network::only(hosts.iter().map(|host| host.parse().expect("the host is well-formed"))));
     option::of(prop_oneof![Just(Network::Closed), Just(Network::Open), allow])
 }
 
@@ -81,7 +80,7 @@ prop_compose! {
 fn openness(network: &Network) -> (u8, usize) {
     match network {
         Network::Closed => (0, 0),
-        Network::Allow(rules) => (1, rules.len()),
+        Network::Allow(egress) => (1, egress.allow.len()),
         Network::Open => (2, 0),
     }
 }

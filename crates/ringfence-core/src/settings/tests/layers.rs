@@ -1,5 +1,5 @@
 use super::*;
-use crate::policy::{Network, Size, Span};
+use crate::policy::{Egress, Network, Size, Span};
 use crate::{Backend, Choice, Clause};
 
 #[test]
@@ -66,16 +66,48 @@ fn lists_are_united_and_remember_everyone_who_added() {
 }
 
 #[test]
-fn whoever_speaks_of_the_network_speaks_of_all_of_it() {
+fn whoever_says_the_mode_or_the_hosts_says_both() {
     let settings =
         given().user("[network]\nallow = ['a.org', 'b.org']").variable("RINGFENCE_ALLOW", "c.org").load().unwrap();
-    assert_eq!(settings.policy.network, Some(Network::Allow(vec!["c.org".parse().unwrap()])));
+    assert_eq!(settings.policy.network, Some(Network::only(["c.org".parse().unwrap()])));
     check_source(&settings, "network.mode", "RINGFENCE_ALLOW");
     check_source(&settings, "network.allow", "RINGFENCE_ALLOW");
     let settings = given().flags(Policy::default().network(Network::Open)).load().unwrap();
     check_source(&settings, "network.allow", "--net");
     let error = given().variable("RINGFENCE_NET", "open").variable("RINGFENCE_ALLOW", "c.org").load().unwrap_err();
     assert!(error.to_string().ends_with("is not valid"), "{error}");
+}
+
+#[test]
+fn what_is_said_of_hosts_waits_for_a_layer_that_names_some() {
+    let standing = || given().user("[network]\ndeny = ['x.a.org']\ntransparent = true");
+    assert_eq!(standing().load().unwrap().policy.network, None);
+    let settings =
+        standing().variable("RINGFENCE_ALLOW", "*.a.org").variable("RINGFENCE_DENY", "y.a.org").load().unwrap();
+    let rules = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+    let egress =
+        Egress { allow: rules(&["*.a.org"]), deny: rules(&["x.a.org", "y.a.org"]), transparent: true, observe: false };
+    assert_eq!(settings.policy.network, Some(Network::Allow(egress)));
+    let user = "/home/ada/.config/ringfence/config.toml";
+    check_source(&settings, "network.deny", &format!("{user}:2 + RINGFENCE_DENY"));
+    check_source(&settings, "network.transparent", &format!("{user}:3"));
+    check_source(&settings, "network.observe", "built-in default");
+    let closed = standing().variable("RINGFENCE_NET", "closed").load().unwrap();
+    assert_eq!(closed.policy.network, Some(Network::Closed));
+}
+
+#[test]
+fn a_file_whose_network_contradicts_itself_is_refused_with_its_line() {
+    let error = refuse(
+        given().user("\n[network]\nmode = 'closed'\nobserve = true"),
+        "cannot use the settings in `/home/ada/.config/ringfence/config.toml`",
+    );
+    let source = std::error::Error::source(&error).unwrap().to_string();
+    assert_eq!(
+        source,
+        "line 2, column 1: `network`: network mode `closed` and `observe` contradict each other: \
+         write mode `allow`, or drop `observe`"
+    );
 }
 
 #[test]
@@ -88,17 +120,20 @@ fn every_variable_sets_its_key() {
             "limits.cpus" => "1.5",
             "limits.processes" => "7",
             "network.mode" => "open",
-            "network.allow" => "a.org",
+            "network.allow" | "network.deny" => "a.org",
+            "network.transparent" | "network.observe" => "true",
             "require" | "allow_weaker" => "memory,cpus",
             "audit.store" => "always",
             name if name.starts_with("limits.") => "7G",
             "filesystem.hide" | "filesystem.protect" => "a,b",
             _ => "/srv/a",
         };
-        let settings = given().variable(variable.name, value).load().unwrap();
+        // What is said of hosts has no effect until some can be reached.
+        let below = || given().user(if variable.name == "RINGFENCE_NET" { "" } else { "network.mode = 'allow'" });
+        let settings = below().variable(variable.name, value).load().unwrap();
         check_source(&settings, key.name, variable.name);
         let value = |settings: &Settings| settings.explain().into_iter().find(|row| row.key == key.name).unwrap().value;
-        assert_ne!(value(&settings), value(&given().load().unwrap()), "{}", key.name);
+        assert_ne!(value(&settings), value(&below().load().unwrap()), "{}", key.name);
     }
 }
 

@@ -37,8 +37,8 @@ fn a_project_may_close_the_network_or_drop_hosts() {
     assert_eq!(allowed(user(hosts).project("network.mode = 'closed'")).policy.network, Some(Network::Closed));
     assert_eq!(allowed(user(open).project("network.allow = ['x.org']")).policy.network.unwrap().rules().len(), 1);
     let fewer = allowed(user(hosts).project("network.allow = ['x.a.org']"));
-    assert_eq!(fewer.policy.network, Some(Network::Allow(vec!["x.a.org".parse().unwrap()])));
-    assert_eq!(allowed(given().project("network.allow = []")).policy.network, Some(Network::Allow(vec![])));
+    assert_eq!(fewer.policy.network, Some(Network::only(["x.a.org".parse().unwrap()])));
+    assert_eq!(allowed(given().project("network.allow = []")).policy.network, Some(Network::only([])));
     refuse(
         user(hosts).project("network.allow = ['x.a.org', 'b.org']"),
         "ringfence.toml:1: network.allow = \"b.org\" would widen `*.a.org, b.org:443`, \
@@ -48,6 +48,49 @@ fn a_project_may_close_the_network_or_drop_hosts() {
         given().project("[network]\nallow = ['b.org']"),
         "ringfence.toml:2: network.allow = \"b.org\" would widen `closed`, the built-in default",
     );
+}
+
+#[test]
+fn a_rule_without_a_port_is_two_ports_wide_to_a_project() {
+    let user = |allow: &str| given().user(&format!("network.allow = {allow}"));
+    allowed(user("['b.org']").project("network.allow = ['b.org:443', 'b.org:80']"));
+    allowed(user("['b.org:443', '*.org.example', 'b.org:80']").project("network.allow = ['b.org']"));
+    refuse(
+        user("['b.org']").project("network.allow = ['b.org:22']"),
+        "ringfence.toml:1: network.allow = \"b.org:22\" would widen `b.org`, \
+         set at /home/ada/.config/ringfence/config.toml:1",
+    );
+}
+
+#[test]
+fn what_is_denied_stays_denied() {
+    let user = || given().user("[network]\nallow = ['*.a.org']\ndeny = ['x.a.org']\ntransparent = true");
+    let egress = |given: Given| allowed(given).policy.network.unwrap().egress().unwrap().clone();
+    let narrowed = egress(user().project("[network]\nallow = ['*.a.org']\ndeny = ['y.a.org']"));
+    assert_eq!(narrowed.deny, ["x.a.org", "y.a.org"].map(|rule| rule.parse().unwrap()));
+    assert!(narrowed.transparent);
+    let narrowed = egress(user().project("network.deny = ['y.a.org']"));
+    assert_eq!((narrowed.allow.len(), narrowed.deny.len()), (1, 2));
+    assert!(!egress(user().project("network.transparent = false")).transparent);
+    // Nor does somebody who allows another host mean to allow this one.
+    let widened = egress(user().flags(Policy::default().network(Network::only(["b.org".parse().unwrap()]))));
+    assert_eq!((widened.allow.len(), widened.deny.len()), (1, 1));
+}
+
+#[test]
+fn a_project_turns_nothing_on_that_lets_more_out() {
+    for (key, flag) in [("observe", "--observe"), ("transparent", "--transparent")] {
+        let project = |given: Given| given.project(&format!("network.{key} = true"));
+        for below in ["network.mode = 'open'", "network.allow = ['a.org']", ""] {
+            let error = refuse(
+                project(given().user(below)),
+                &format!("ringfence.toml:1: network.{key} = true would widen `false`, the built-in default"),
+            );
+            assert!(error.hint().unwrap().ends_with(&format!("say it yourself with {flag}")));
+        }
+        let on = format!("[network]\nallow = ['a.org']\n{key} = true");
+        assert_eq!(allowed(project(given().user(&on))).policy, allowed(given().user(&on)).policy);
+    }
 }
 
 #[test]

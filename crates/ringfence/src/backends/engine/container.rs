@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(reach(Some(Network::Open), Preset::Agent), "default");
         for preset in [Preset::Dev, Preset::Agent] {
             assert_eq!(reach(Some(Network::Closed), preset), "none");
-            assert_eq!(reach(Some(Network::Allow(Vec::new())), preset), "none");
+            assert_eq!(reach(Some(Network::only([])), preset), "none");
             assert_eq!(reach(None, preset), "none");
         }
     }
