@@ -8,10 +8,29 @@
 //! after its address was judged.
 
 mod address;
+mod connect;
+mod copy;
+mod event;
+mod hello;
+mod http;
+mod proxy;
+mod refusal;
+mod resolver;
 mod rules;
+mod socks;
+mod stream;
 mod target;
+mod tunnel;
+mod upstream;
 
 pub use address::{AddressClass, classify};
+pub use connect::Connection;
+pub use event::{Denial, Event, Passage, Via};
+pub use proxy::{Limits, Listener, Mode, Proxy, Settings};
+pub use refusal::Refusal;
+pub use resolver::{ResolveError, Resolver};
 pub use ringfence_core::policy::{HostName, HostRule};
 pub use rules::{Reason, Rules, Verdict};
+pub use stream::Stream;
 pub use target::{Target, TargetError, TargetHost};
+pub use upstream::{Upstream, UpstreamError};

@@ -51,6 +51,21 @@ pub enum Reason {
         /// What that is.
         class: AddressClass,
     },
+    /// What is said inside the connection is for somebody else.
+    #[error("what is said inside it is for `{name}`")]
+    OtherName {
+        /// For whom.
+        name: String,
+    },
+    /// TLS that does not say whom it is for.
+    #[error("the TLS client does not say which name it wants (SNI)")]
+    Unnamed,
+    /// It cannot be read, or not in one way only.
+    #[error("{fault}")]
+    Malformed {
+        /// What is wrong with it.
+        fault: String,
+    },
 }
 
 impl Reason {
@@ -60,6 +75,9 @@ impl Reason {
             Reason::Unlisted => "unlisted",
             Reason::Listed { .. } => "listed",
             Reason::Internal { .. } => "internal",
+            Reason::OtherName { .. } => "other_name",
+            Reason::Unnamed => "unnamed",
+            Reason::Malformed { .. } => "malformed",
         }
     }
 }

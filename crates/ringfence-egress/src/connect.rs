@@ -1,0 +1,171 @@
+//! From a target to a connection: judged, resolved, judged again, and connected to what was judged.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+
+use crate::proxy::{Mode, Proxy};
+use crate::upstream::{Hop, Purpose};
+use crate::{Denial, Event, Passage, Reason, Refusal, ResolveError, Target, TargetHost, Verdict, Via};
+
+/// How many addresses of one name are tried.
+const MOST_ADDRESSES: usize = 8;
+/// How long an address has before the next is tried beside it, RFC 8305, 5.
+const HEAD_START: Duration = Duration::from_millis(250);
+
+/// A connection to a target.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Connection {
+    /// The way to it.
+    pub stream: TcpStream,
+    /// The address at the other end; absent where an upstream proxy chose it.
+    pub address: Option<IpAddr>,
+}
+
+/// Where plain requests go.
+pub(crate) struct Origin {
+    pub(crate) stream: TcpStream,
+    /// The upstream proxy that reads them, if one does.
+    pub(crate) hop: Option<Hop>,
+}
+
+impl Proxy {
+    /// Connects to a target, if the rules allow it and one of its addresses; tells the owner either way.
+    ///
+    /// A name is looked up once. Of its addresses those that are allowed are tried, each of them as it was judged.
+    pub async fn connect(&self, target: &Target, via: Via) -> Result<Connection, Refusal> {
+        let listed = self.admit(target, via)?;
+        let hop = self.settings().upstream.as_ref().and_then(|upstream| upstream.hop(target, Purpose::Tunnel));
+        let addresses = self.addresses(target, via, hop.is_some()).await?;
+        let connection = match hop {
+            Some(hop) => {
+                let stream = self.in_time(target, hop.tunnel(target)).await?.map_err(upstream_of(target))?;
+                Connection { stream, address: None }
+            }
+            None => {
+                let (stream, address) =
+                    self.in_time(target, dial(addresses, target.port)).await?.map_err(of(target))?;
+                Connection { stream, address: Some(address) }
+            }
+        };
+        self.passed(target, via, connection.address, listed);
+        Ok(connection)
+    }
+
+    /// Connects to where plain requests for `target` are to be sent.
+    pub(crate) async fn open(&self, target: &Target) -> Result<Origin, Refusal> {
+        let hop = self.settings().upstream.as_ref().and_then(|upstream| upstream.hop(target, Purpose::Http));
+        let Some(hop) = hop else {
+            let connection = self.connect(target, Via::Http).await?;
+            return Ok(Origin { stream: connection.stream, hop: None });
+        };
+        let listed = self.admit(target, Via::Http)?;
+        self.addresses(target, Via::Http, true).await?;
+        let stream = self.in_time(target, hop.dial()).await?.map_err(upstream_of(target))?;
+        self.passed(target, Via::Http, None, listed);
+        Ok(Origin { stream, hop: Some(hop) })
+    }
+
+    /// Judges a target by what it is called; the answer is whether a rule allows it, which an observer need not have.
+    pub(crate) fn admit(&self, target: &Target, via: Via) -> Result<bool, Refusal> {
+        match self.settings().rules.judge(target) {
+            Verdict::Allowed => Ok(true),
+            Verdict::Denied(Reason::Unlisted) if self.settings().mode == Mode::Observe => Ok(false),
+            Verdict::Denied(reason) => Err(self.deny(Denial::of(target, via, reason))),
+        }
+    }
+
+    /// Tells the owner of a denial, and makes it the client's answer.
+    pub(crate) fn deny(&self, denial: Denial) -> Refusal {
+        self.tell(Event::Denied(denial.clone()));
+        denial.into()
+    }
+
+    fn passed(&self, target: &Target, via: Via, address: Option<IpAddr>, listed: bool) {
+        self.tell(Event::Allowed(Passage { target: target.to_string(), via, address, listed }));
+    }
+
+    /// The addresses of a target that may be connected to. None at all is an answer where an upstream resolves.
+    async fn addresses(&self, target: &Target, via: Via, has_upstream: bool) -> Result<Vec<IpAddr>, Refusal> {
+        let name = match &target.host {
+            TargetHost::Address(address) => return Ok(vec![*address]),
+            TargetHost::Name(name) => name,
+        };
+        let settings = self.settings();
+        let found = match timeout(settings.limits.lookup, settings.resolver.lookup(name)).await {
+            Ok(found) => found,
+            Err(_) => Err(ResolveError::Slow(name.clone())),
+        };
+        let found = match found {
+            Ok(found) => found,
+            Err(_) if has_upstream => return Ok(Vec::new()),
+            Err(source) => return Err(Refusal::Unresolved { target: target.clone(), source }),
+        };
+        let mut refused = None;
+        let mut allowed = found;
+        allowed.retain(|address| match settings.rules.judge_address(target, *address) {
+            Verdict::Allowed => true,
+            Verdict::Denied(reason) => {
+                refused.get_or_insert(reason);
+                false
+            }
+        });
+        match refused {
+            Some(reason) if allowed.is_empty() => Err(self.deny(Denial::of(target, via, reason))),
+            _ => Ok(allowed),
+        }
+    }
+
+    async fn in_time<T>(&self, target: &Target, attempt: impl Future<Output = T>) -> Result<T, Refusal> {
+        let limit = self.settings().limits.connect;
+        timeout(limit, attempt).await.map_err(|_| Refusal::Slow { target: target.clone(), limit })
+    }
+}
+
+fn of(target: &Target) -> impl FnOnce(io::Error) -> Refusal {
+    |source| Refusal::Unreachable { target: target.clone(), source }
+}
+
+fn upstream_of(target: &Target) -> impl FnOnce(crate::UpstreamError) -> Refusal {
+    |source| Refusal::Upstream { target: target.clone(), source }
+}
+
+/// Connects to whichever address answers first; each has a head start on the next, and both kinds take turns.
+async fn dial(addresses: Vec<IpAddr>, port: u16) -> io::Result<(TcpStream, IpAddr)> {
+    let mut waiting = in_turns(addresses).into_iter().take(MOST_ADDRESSES);
+    let mut attempts = FuturesUnordered::new();
+    let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    let attempt = |address: IpAddr| async move {
+        let stream = TcpStream::connect(SocketAddr::new(address, port)).await?;
+        let _ = stream.set_nodelay(true); // only slower without
+        Ok::<_, io::Error>((stream, address))
+    };
+    loop {
+        match waiting.next() {
+            Some(address) => attempts.push(attempt(address)),
+            None if attempts.is_empty() => return Err(failure),
+            None => {}
+        }
+        let last = waiting.len() == 0;
+        tokio::select! {
+            Some(outcome) = attempts.next() => match outcome {
+                Ok(connected) => return Ok(connected),
+                Err(error) => failure = error,
+            },
+            () = sleep(HEAD_START), if !last => {}
+        }
+    }
+}
+
+fn in_turns(addresses: Vec<IpAddr>) -> Vec<IpAddr> {
+    let (fours, sixes): (Vec<IpAddr>, Vec<IpAddr>) = addresses.into_iter().partition(IpAddr::is_ipv4);
+    let longest = fours.len().max(sixes.len());
+    let pairs = (0..longest).flat_map(|index| [fours.get(index), sixes.get(index)]);
+    pairs.flatten().copied().collect()
+}

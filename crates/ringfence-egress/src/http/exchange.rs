@@ -1,0 +1,72 @@
+//! Requests to one host, and its answers.
+
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{Builder, SendRequest};
+use hyper::header::PROXY_AUTHORIZATION;
+use hyper::http::uri::{Parts, Uri};
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use tokio::task::JoinSet;
+
+use crate::Target;
+use crate::connect::Origin;
+use crate::upstream::Hop;
+
+/// The longest head of an answer, and the most that is read ahead of a slow client.
+const BUFFER: usize = 128 * 1024;
+
+/// A connection to a host that takes requests.
+pub(crate) struct Exchange {
+    target: Target,
+    hop: Option<Hop>,
+    sender: SendRequest<Incoming>,
+    /// The connection's own work, which ends with it.
+    _driver: JoinSet<()>,
+}
+
+/// A request that got no answer.
+pub(crate) struct Unsent {
+    /// The request, if nothing of it was sent.
+    pub(crate) request: Option<Request<Incoming>>,
+    pub(crate) error: hyper::Error,
+}
+
+impl Exchange {
+    pub(crate) async fn begin(target: &Target, origin: Origin) -> Result<Exchange, hyper::Error> {
+        let (sender, connection) = Builder::new()
+            .preserve_header_case(true)
+            .max_buf_size(BUFFER)
+            .handshake(TokioIo::new(origin.stream))
+            .await?;
+        let mut driver = JoinSet::new();
+        driver.spawn(async move {
+            let _ = connection.with_upgrades().await; // whoever waits for an answer is told
+        });
+        Ok(Exchange { target: target.clone(), hop: origin.hop, sender, _driver: driver })
+    }
+
+    /// Whether the next request to `target` can be sent here.
+    pub(crate) fn leads_to(&self, target: &Target) -> bool {
+        self.target == *target && !self.sender.is_closed()
+    }
+
+    /// Sends a request that is in origin form.
+    pub(crate) async fn send(&mut self, mut request: Request<Incoming>) -> Result<Response<Incoming>, Unsent> {
+        if let Some(hop) = &self.hop {
+            let mut parts = Parts::from(std::mem::take(request.uri_mut()));
+            parts.scheme = Some(hyper::http::uri::Scheme::HTTP);
+            parts.authority = self.target.to_string().parse().ok();
+            *request.uri_mut() = Uri::from_parts(parts).expect("a target is an authority, and a path was there");
+            if let Some(authorization) = hop.authorization() {
+                request.headers_mut().insert(PROXY_AUTHORIZATION, authorization.clone());
+            }
+        }
+        if let Err(error) = self.sender.ready().await {
+            return Err(Unsent { request: Some(request), error });
+        }
+        self.sender
+            .try_send_request(request)
+            .await
+            .map_err(|mut failed| Unsent { request: failed.take_message(), error: failed.into_error() })
+    }
+}

@@ -1,0 +1,267 @@
+//! Request heads that can be read in one way only.
+//!
+//! hyper reads a request as the standard lets a recipient read it: a bare line feed ends a line, a length beside chunks
+//! is dropped, two equal lengths are one. Whoever stands behind the proxy may read the same bytes otherwise. So each
+//! head is looked at before hyper sees it, and the first that leaves room for two readings ends the connection.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::stream::Rewound;
+
+/// Why a head is not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum HeadFault {
+    #[error("the request's head is longer than {0} bytes")]
+    TooLong(usize),
+    #[error("the request's head has a line that does not end with a carriage return and a line feed")]
+    LineEnd,
+    #[error("the request line is not a method, a target and HTTP/1.0 or HTTP/1.1 with one space between")]
+    RequestLine,
+    #[error("a header is folded over two lines, or its name is no token")]
+    Name,
+    #[error("a header's value has a control character")]
+    Value,
+    #[error("the request has more than one Host header")]
+    Hosts,
+    #[error("the request has a Content-Length that is no number, or more than one")]
+    Length,
+    #[error("the request has a Transfer-Encoding other than `chunked`")]
+    Encoding,
+    #[error("the request has both a Content-Length and a Transfer-Encoding")]
+    LengthAndEncoding,
+    #[error("a CONNECT request has a body")]
+    ConnectBody,
+}
+
+/// What follows a head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Body {
+    /// So many bytes, and then another head.
+    Length(u64),
+    /// Chunks. Where they end is for hyper to say, so no head is read after them: see [`ends_connection`].
+    Chunks,
+}
+
+/// Whether no request may follow one with these headers on the same connection.
+pub(crate) fn ends_connection(headers: &hyper::HeaderMap) -> bool {
+    headers.contains_key(hyper::header::TRANSFER_ENCODING)
+}
+
+/// Judges the lines of a head, up to the line feed of the last.
+fn judge(head: &[u8]) -> Result<Body, HeadFault> {
+    let mut lines = head.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").ok_or(HeadFault::LineEnd));
+    let request_line = lines.next().unwrap_or(Ok(b""))?;
+    let mut words = request_line.split(|byte| *byte == b' ');
+    let (method, target, version) = (words.next(), words.next(), words.next());
+    let (Some(method), Some(target), Some(version), None) = (method, target, version, words.next()) else {
+        return Err(HeadFault::RequestLine);
+    };
+    let is_visible = |byte: &u8| byte.is_ascii_graphic();
+    if !is_token(method)
+        || target.is_empty()
+        || !target.iter().all(is_visible)
+        || !matches!(version, b"HTTP/1.0" | b"HTTP/1.1")
+    {
+        return Err(HeadFault::RequestLine);
+    }
+
+    let (mut hosts, mut length, mut encoding) = (0, None, None);
+    for line in lines {
+        let line = line?;
+        let colon = line.iter().position(|byte| *byte == b':').ok_or(HeadFault::Name)?;
+        let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
+        if !is_token(name) {
+            return Err(HeadFault::Name);
+        }
+        if value.iter().any(|byte| byte.is_ascii_control() && *byte != b'\t') {
+            return Err(HeadFault::Value);
+        }
+        if name.eq_ignore_ascii_case(b"host") {
+            hosts += 1;
+        } else if name.eq_ignore_ascii_case(b"content-length") {
+            let number = decimal(value).filter(|_| length.is_none()).ok_or(HeadFault::Length)?;
+            length = Some(number);
+        } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
+            if encoding.is_some() || !value.eq_ignore_ascii_case(b"chunked") || version == b"HTTP/1.0" {
+                return Err(HeadFault::Encoding);
+            }
+            encoding = Some(Body::Chunks);
+        }
+    }
+    match (length, encoding) {
+        _ if hosts > 1 => Err(HeadFault::Hosts),
+        (Some(_), Some(_)) => Err(HeadFault::LengthAndEncoding),
+        (None | Some(0), None) => Ok(Body::Length(0)),
+        _ if method == b"CONNECT" => Err(HeadFault::ConnectBody),
+        (Some(length), None) => Ok(Body::Length(length)),
+        (None, Some(chunks)) => Ok(chunks),
+    }
+}
+
+/// Whether a text is what methods and names of headers are, RFC 9110, 5.6.2.
+pub(crate) fn is_token(text: &[u8]) -> bool {
+    let is_token_byte = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
+    !text.is_empty() && text.iter().all(is_token_byte)
+}
+
+/// A number of digits alone: a sign, which `parse` takes, is refused.
+fn decimal(text: &[u8]) -> Option<u64> {
+    let digits = std::str::from_utf8(text).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?;
+    digits.parse().ok()
+}
+
+/// A client's stream on its way to hyper.
+#[derive(Debug)]
+pub(crate) struct StrictHeads<S> {
+    inner: Rewound<S>,
+    /// The longest head.
+    most: usize,
+    /// What was read and not passed on.
+    buffer: BytesMut,
+    /// How many bytes of the buffer, and of what follows it, need no look.
+    cleared: u64,
+    /// Where in the buffer the search for a head's end goes on.
+    searched: usize,
+    fault: Option<HeadFault>,
+}
+
+impl<S> StrictHeads<S> {
+    pub(crate) fn new(inner: Rewound<S>, most: usize) -> StrictHeads<S> {
+        StrictHeads { inner, most, buffer: BytesMut::new(), cleared: 0, searched: 0, fault: None }
+    }
+
+    /// What was wrong with the last head.
+    pub(crate) fn fault(&self) -> Option<HeadFault> {
+        self.fault
+    }
+
+    /// The stream itself, with all that hyper did not use put back: `unused`, and what it was not yet given.
+    pub(crate) fn into_inner(self, unused: Bytes) -> Rewound<S> {
+        let mut inner = self.inner;
+        inner.put_back(self.buffer.freeze());
+        inner.put_back(unused);
+        inner
+    }
+
+    /// Clears the head that the buffer begins with, and its body, if the whole head is there.
+    fn look(&mut self) -> Result<(), HeadFault> {
+        // RFC 9112, 2.2: empty lines before a request are skipped; old clients send one after a body.
+        while self.buffer.starts_with(b"\r\n") {
+            self.buffer.advance(2);
+            self.searched = 0;
+        }
+        // Whoever takes a bare line feed for a line's end sees the head end there.
+        let end = (self.searched..self.buffer.len()).find(|index| {
+            let rest = &self.buffer[*index..];
+            rest.starts_with(b"\n\r\n") || rest.starts_with(b"\n\n")
+        });
+        let Some(end) = end else {
+            self.searched = self.buffer.len().saturating_sub(2);
+            return if self.buffer.len() > self.most { Err(HeadFault::TooLong(self.most)) } else { Ok(()) };
+        };
+        if end > self.most {
+            return Err(HeadFault::TooLong(self.most));
+        }
+        if !self.buffer[end..].starts_with(b"\n\r\n") {
+            return Err(HeadFault::LineEnd);
+        }
+        let body = judge(&self.buffer[..end])?;
+        let length = end as u64 + 3;
+        self.cleared = match body {
+            Body::Length(body) => length.saturating_add(body),
+            Body::Chunks => u64::MAX,
+        };
+        self.searched = 0;
+        Ok(())
+    }
+
+    fn allowance(&self, room: usize) -> usize {
+        usize::try_from(self.cleared).unwrap_or(usize::MAX).min(room)
+    }
+
+    fn spend(&mut self, length: usize) {
+        if self.cleared != u64::MAX {
+            self.cleared -= length as u64;
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for StrictHeads<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        loop {
+            if this.cleared > 0 && !this.buffer.is_empty() {
+                let length = this.allowance(into.remaining().min(this.buffer.len()));
+                into.put_slice(&this.buffer.split_to(length));
+                this.spend(length);
+                if this.buffer.is_empty() {
+                    this.buffer = BytesMut::new();
+                }
+                return Poll::Ready(Ok(()));
+            }
+            if this.cleared > 0 {
+                let mut part = into.take(this.allowance(into.remaining()));
+                ready!(Pin::new(&mut this.inner).poll_read(cx, &mut part))?;
+                let length = part.filled().len();
+                this.spend(length);
+                into.advance(length);
+                return Poll::Ready(Ok(()));
+            }
+            if let Err(fault) = this.look() {
+                this.fault = Some(fault);
+                return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, fault)));
+            }
+            if this.cleared == 0 {
+                let before = this.buffer.len();
+                ready!(poll_read_more(cx, &mut this.inner, &mut this.buffer))?;
+                if this.buffer.len() == before {
+                    return Poll::Ready(Ok(()));
+                }
+            }
+        }
+    }
+}
+
+/// Reads once, behind what `buffer` has.
+fn poll_read_more<S: AsyncRead + Unpin>(
+    cx: &mut Context<'_>,
+    stream: &mut S,
+    buffer: &mut BytesMut,
+) -> Poll<io::Result<()>> {
+    let mut space = [0; 4096];
+    let mut into = ReadBuf::new(&mut space);
+    ready!(Pin::new(stream).poll_read(cx, &mut into))?;
+    buffer.extend_from_slice(into.filled());
+    Poll::Ready(Ok(()))
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for StrictHeads<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+}

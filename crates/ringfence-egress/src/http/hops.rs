@@ -1,0 +1,92 @@
+//! What of a message is for the next hop alone, RFC 9110, 7.6.
+
+use hyper::header::{
+    CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, UPGRADE,
+};
+use hyper::http::uri::{PathAndQuery, Uri};
+use hyper::{Request, Response, Version};
+
+use crate::Target;
+
+/// Whether a request asks for another protocol that may be granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Upgrade {
+    Asked,
+    None,
+}
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+
+/// Makes a client's request the one that its host gets: in origin form, with that host's name.
+pub(crate) fn prepare_request<B>(request: &mut Request<B>, target: &Target) -> Upgrade {
+    let path = request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+    *request.uri_mut() = Uri::from(path);
+    *request.version_mut() = Version::HTTP_11;
+
+    let headers = request.headers_mut();
+    let wants_trailers = headers.get_all(TE).iter().any(|value| has_word(value, "trailers"));
+    let protocol = headers.get(UPGRADE).filter(|protocol| is_judgeable(protocol)).cloned();
+    remove_hop_headers(headers);
+    if wants_trailers {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+        headers.append(CONNECTION, HeaderValue::from_static("TE"));
+    }
+    let host = if target.port == 80 { target.host.to_string() } else { target.to_string() };
+    headers.insert(HOST, HeaderValue::try_from(host).expect("a host has no control characters"));
+    match protocol {
+        Some(protocol) => {
+            headers.insert(UPGRADE, protocol);
+            headers.append(CONNECTION, HeaderValue::from_static("upgrade"));
+            Upgrade::Asked
+        }
+        None => Upgrade::None,
+    }
+}
+
+/// Makes a host's answer the one that the client gets.
+pub(crate) fn prepare_response<B>(response: &mut Response<B>) {
+    let protocol = match response.status() {
+        hyper::StatusCode::SWITCHING_PROTOCOLS => response.headers().get(UPGRADE).cloned(),
+        _ => None,
+    };
+    *response.version_mut() = Version::HTTP_11;
+    remove_hop_headers(response.headers_mut());
+    if let Some(protocol) = protocol {
+        response.headers_mut().insert(UPGRADE, protocol);
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    }
+}
+
+/// Whether a protocol says no other host's name, once it is spoken: HTTP/2 does with each request, TLS does with its
+/// first message.
+fn is_judgeable(protocol: &HeaderValue) -> bool {
+    let protocol = protocol.as_bytes().to_ascii_lowercase();
+    !["h2", "http/", "tls/"].iter().any(|part| protocol.windows(part.len()).any(|window| window == part.as_bytes()))
+}
+
+/// Takes out what is between two hops: what `Connection` names, and what always is. What says how long a body is stays:
+/// hyper reads it and writes its own.
+fn remove_hop_headers(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse::<HeaderName>().ok())
+        .filter(|name| !matches!(name.as_str(), "content-length" | "transfer-encoding" | "host"))
+        .collect();
+    let always = [CONNECTION, KEEP_ALIVE, PROXY_CONNECTION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, UPGRADE];
+    for name in named.iter().chain(&always) {
+        headers.remove(name);
+    }
+    let proxies: Vec<HeaderName> = headers.keys().filter(|name| name.as_str().starts_with("proxy-")).cloned().collect();
+    for name in proxies {
+        headers.remove(name);
+    }
+}
+
+fn has_word(value: &HeaderValue, word: &str) -> bool {
+    let words = value.to_str().unwrap_or_default().split(',');
+    words.map(|word| word.split(';').next().unwrap_or_default().trim()).any(|own| own.eq_ignore_ascii_case(word))
+}

@@ -1,0 +1,268 @@
+//! HTTP/1.1: requests for other hosts, and tunnels. Each request is judged on its own.
+
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use http_body_util::{Either, Full};
+use hyper::body::Incoming;
+use hyper::header::{CONNECTION, HOST, HeaderValue};
+use hyper::service::service_fn;
+use hyper::upgrade::OnUpgrade;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use crate::connect::{Connection, Origin};
+use crate::copy::{self, Direction};
+use crate::proxy::Proxy;
+use crate::stream::{Rewound, Stream, linger};
+use crate::{Denial, Reason, Refusal, Target, Via, tunnel};
+
+mod exchange;
+mod heads;
+mod hops;
+
+use exchange::Exchange;
+use heads::StrictHeads;
+pub(crate) use heads::is_token;
+
+type Body = Either<Incoming, Full<Bytes>>;
+
+/// Serves a client that asks for other hosts, by `CONNECT` or in absolute form.
+pub(crate) async fn serve<S: Stream>(proxy: &Proxy, client: Rewound<S>) {
+    let session = Session::new(proxy, Scope::Anywhere);
+    if let Some((client, Next::Tunnel(connection, target))) = converse(client, session).await {
+        tunnel::run(proxy, client, connection, &target).await;
+    }
+}
+
+/// Serves a client whose tunnel to `target` turns out to carry plain requests; `server` is the way there.
+pub(crate) async fn serve_within<S: Stream>(proxy: &Proxy, client: Rewound<S>, server: TcpStream, target: &Target) {
+    let session = Session::new(proxy, Scope::Within(target.clone()));
+    let origin = Origin { stream: server, hop: None };
+    // If it fails, the first request tries again, and is told.
+    if let Ok(exchange) = Exchange::begin(target, origin).await {
+        session.keep(exchange);
+    }
+    // A `CONNECT` is refused within a tunnel, so there is no other next.
+    let _ = converse(client, session).await;
+}
+
+/// Answers requests until the connection ends, or becomes something else.
+async fn converse<S: Stream>(client: Rewound<S>, session: Session) -> Option<(Rewound<S>, Next)> {
+    let session = Arc::new(session);
+    let limits = session.proxy.settings().limits;
+    let client = TokioIo::new(StrictHeads::new(client, limits.head));
+    let mut connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.greeting)
+        .max_buf_size(limits.head.max(8192))
+        .half_close(true)
+        .preserve_header_case(true)
+        .auto_date_header(false)
+        .serve_connection(client, service_fn(|request| Box::pin(Arc::clone(&session).respond(request))));
+    // What hyper cannot read or write is the client's own loss; what is to be said about it is said below.
+    let _ = poll_fn(|cx| connection.poll_without_shutdown(cx)).await;
+
+    let parts = connection.into_parts();
+    let heads = parts.io.into_inner();
+    let next = session.next.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(fault) = heads.fault() {
+        let refusal = session.proxy.deny(Denial::malformed(&session.scope.to_string(), Via::Http, fault));
+        let mut client = heads.into_inner(Bytes::new());
+        if client.write_all(&refusal.last_words()).await.is_ok() {
+            linger(client).await;
+        }
+        return None;
+    }
+    let mut client = heads.into_inner(parts.read_buf);
+    match next {
+        Some(Next::Upgrade(upgrade)) => {
+            if let Ok(upgraded) = upgrade.await {
+                let mut server = TokioIo::new(upgraded);
+                // Whoever broke it off, there is nothing left to carry.
+                let _ = copy::both(&mut client, &mut server, Direction::default(), Direction::default()).await;
+            }
+            None
+        }
+        Some(next) => Some((client, next)),
+        None => {
+            linger(client).await;
+            None
+        }
+    }
+}
+
+/// Whose requests are answered.
+enum Scope {
+    /// Those of a client that names a host with each.
+    Anywhere,
+    /// Those in a tunnel to this host.
+    Within(Target),
+}
+
+impl std::fmt::Display for Scope {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Scope::Anywhere => f.write_str("a request"),
+            Scope::Within(target) => target.fmt(f),
+        }
+    }
+}
+
+/// What a connection becomes after HTTP.
+enum Next {
+    Tunnel(Connection, Target),
+    Upgrade(OnUpgrade),
+}
+
+/// One client's requests. There is one at a time, so that nothing is ever waited for under a lock.
+struct Session {
+    proxy: Proxy,
+    scope: Scope,
+    /// The connection of the last request, for the next one to the same host.
+    exchange: Mutex<Option<Exchange>>,
+    next: Mutex<Option<Next>>,
+}
+
+impl Session {
+    fn new(proxy: &Proxy, scope: Scope) -> Session {
+        Session { proxy: proxy.clone(), scope, exchange: Mutex::default(), next: Mutex::default() }
+    }
+
+    /// Answers a request, one way or the other.
+    async fn respond(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+        let is_last = heads::ends_connection(request.headers());
+        let mut response = match self.answer(request).await {
+            Ok(response) => response,
+            Err(refusal) => refusal.response().map(Either::Right),
+        };
+        if is_last {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        Ok(response)
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
+        let target = self.target(&request)?;
+        if request.method() == Method::CONNECT {
+            let connection = self.proxy.connect(&target, Via::Connect).await?;
+            self.continue_with(Next::Tunnel(connection, target));
+            return Ok(Response::new(Either::Right(Full::default())));
+        }
+        self.forward(request, target).await
+    }
+
+    /// Sends a request to its host and brings back the answer.
+    async fn forward(&self, mut request: Request<Incoming>, target: Target) -> Result<Response<Body>, Refusal> {
+        let upgrade = hops::prepare_request(&mut request, &target);
+        let kept = self.exchange.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let mut response = match kept.filter(|exchange| exchange.leads_to(&target)) {
+            // The connection was judged when it was made; the request is judged now.
+            Some(mut exchange) => {
+                self.proxy.admit(&target, Via::Http)?;
+                match exchange.send(request).await {
+                    Ok(response) => {
+                        self.keep(exchange);
+                        response
+                    }
+                    // The host had ended the connection before it saw anything of this request.
+                    Err(unsent) => match unsent.request {
+                        Some(request) => self.send_anew(request, &target).await?,
+                        None => return Err(Refusal::Garbled { target, source: unsent.error }),
+                    },
+                }
+            }
+            None => self.send_anew(request, &target).await?,
+        };
+        match (response.status(), upgrade) {
+            (StatusCode::SWITCHING_PROTOCOLS, hops::Upgrade::Asked) => {
+                self.continue_with(Next::Upgrade(hyper::upgrade::on(&mut response)));
+            }
+            (StatusCode::SWITCHING_PROTOCOLS, hops::Upgrade::None) => {
+                return Err(Refusal::Unasked { target });
+            }
+            _ => {}
+        }
+        hops::prepare_response(&mut response);
+        Ok(response.map(Either::Left))
+    }
+
+    async fn send_anew(&self, request: Request<Incoming>, target: &Target) -> Result<Response<Incoming>, Refusal> {
+        let origin = self.proxy.open(target).await?;
+        let garbled = |source| Refusal::Garbled { target: target.clone(), source };
+        let mut exchange = Exchange::begin(target, origin).await.map_err(garbled)?;
+        let response = exchange.send(request).await.map_err(|unsent| garbled(unsent.error))?;
+        self.keep(exchange);
+        Ok(response)
+    }
+
+    /// Where a request is to go, said in one way, or in two that agree.
+    fn target(&self, request: &Request<Incoming>) -> Result<Target, Refusal> {
+        let uri = request.uri();
+        let malformed = |fault: &str| self.proxy.deny(Denial::malformed(&said(request), self.via(request), fault));
+        let read = |text: &str, port: Option<u16>| {
+            Target::from_authority(text, port).map_err(|fault| malformed(&fault.to_string()))
+        };
+        let (target, default_port) = match (&self.scope, uri.scheme_str(), uri.authority()) {
+            (Scope::Within(_), ..) if request.method() == Method::CONNECT => {
+                return Err(malformed("a CONNECT within a tunnel"));
+            }
+            (Scope::Anywhere, None, Some(authority)) if request.method() == Method::CONNECT => {
+                return read(authority.as_str(), None);
+            }
+            (Scope::Anywhere, Some("http"), Some(authority)) => (read(authority.as_str(), Some(80))?, 80),
+            (Scope::Anywhere, Some(_), _) => {
+                return Err(malformed("only http:// is forwarded; https:// goes through CONNECT"));
+            }
+            (Scope::Anywhere, ..) => {
+                return Err(malformed("this is a proxy: a request names its host, as in GET http://host/"));
+            }
+            (Scope::Within(target), None, None) => (target.clone(), target.port),
+            (Scope::Within(target), Some("http"), Some(authority)) => {
+                let named = read(authority.as_str(), Some(target.port))?;
+                self.check(target, named)?;
+                (target.clone(), target.port)
+            }
+            (Scope::Within(_), ..) => return Err(malformed("only http:// is spoken here")),
+        };
+        if let Some(host) = request.headers().get(HOST) {
+            let host = host.to_str().map_err(|_| malformed("the Host header is not text"))?;
+            self.check(&target, read(host, Some(default_port))?)?;
+        }
+        Ok(target)
+    }
+
+    /// Refuses a request that says to its host that it is for another.
+    fn check(&self, target: &Target, named: Target) -> Result<(), Refusal> {
+        if *target == named {
+            return Ok(());
+        }
+        let reason = Reason::OtherName { name: named.to_string() };
+        Err(self.proxy.deny(Denial::of(target, Via::Http, reason)))
+    }
+
+    fn via(&self, request: &Request<Incoming>) -> Via {
+        if request.method() == Method::CONNECT { Via::Connect } else { Via::Http }
+    }
+
+    fn keep(&self, exchange: Exchange) {
+        *self.exchange.lock().unwrap_or_else(PoisonError::into_inner) = Some(exchange);
+    }
+
+    fn continue_with(&self, next: Next) {
+        *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(next);
+    }
+}
+
+/// What a client wrote as the place to go, for whoever reads of its refusal: no path, which may hold a secret.
+fn said(request: &Request<Incoming>) -> String {
+    let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
+    let authority = request.uri().authority().map(|authority| authority.as_str());
+    // A user and a password stand before the `@`.
+    let said = authority.or(host).unwrap_or_default();
+    said.rsplit('@').next().unwrap_or_default().to_owned()
+}

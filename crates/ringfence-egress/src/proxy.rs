@@ -1,0 +1,220 @@
+//! The proxy: one listener for HTTP and SOCKS5, one policy.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::stream::{Rewound, Stream, linger};
+use crate::{Event, Refusal, Resolver, Rules, Upstream, http, socks};
+
+/// How many of those who are turned away are told so at once; the rest find a closed door.
+const TURNED_AWAY_AT_ONCE: usize = 64;
+/// How long accepting pauses when the host has no descriptor left.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// What a proxy is made of.
+pub struct Settings {
+    /// What may be reached.
+    pub rules: Rules,
+    /// Whether the rules hold.
+    pub mode: Mode,
+    /// The proxy that this host itself goes through.
+    pub upstream: Option<Upstream>,
+    /// What a client may take.
+    pub limits: Limits,
+    /// Who knows the addresses of names.
+    pub resolver: Resolver,
+}
+
+/// Whether the rules hold.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// What no rule allows is denied.
+    #[default]
+    Enforce,
+    /// What no rule allows is let through and told of. What a rule denies, and addresses that need a rule of their own,
+    /// stay denied.
+    Observe,
+}
+
+/// What a client may take. An established connection may be silent for as long as it likes.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// How many connections are open at once.
+    pub connections: usize,
+    /// The longest head of a request, in bytes.
+    pub head: usize,
+    /// How long a client may take for its first byte, for a head, and for what its tunnel begins with.
+    pub greeting: Duration,
+    /// How long a name may take to resolve.
+    pub lookup: Duration,
+    /// How long a target may take to answer.
+    pub connect: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            connections: 2048,
+            head: 64 * 1024,
+            greeting: Duration::from_secs(30),
+            lookup: Duration::from_secs(10),
+            connect: Duration::from_secs(20),
+        }
+    }
+}
+
+/// Where clients come from.
+#[derive(Debug)]
+pub enum Listener {
+    /// A port.
+    Tcp(TcpListener),
+    /// A Unix socket.
+    Unix(UnixListener),
+}
+
+impl From<TcpListener> for Listener {
+    fn from(listener: TcpListener) -> Listener {
+        Listener::Tcp(listener)
+    }
+}
+
+impl From<UnixListener> for Listener {
+    fn from(listener: UnixListener) -> Listener {
+        Listener::Unix(listener)
+    }
+}
+
+/// A proxy; a copy is the same proxy.
+#[derive(Clone)]
+pub struct Proxy {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    settings: Settings,
+    events: Box<dyn Fn(Event) + Send + Sync>,
+}
+
+impl Proxy {
+    /// A proxy that tells `events` of each decision, from within connections: it must not block.
+    pub fn new(settings: Settings, events: impl Fn(Event) + Send + Sync + 'static) -> Proxy {
+        Proxy { inner: Arc::new(Inner { settings, events: Box::new(events) }) }
+    }
+
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.inner.settings
+    }
+
+    pub(crate) fn tell(&self, event: Event) {
+        (self.inner.events)(event);
+    }
+
+    /// Serves those who come, until the future is dropped: every connection ends with it.
+    pub async fn serve(&self, listener: impl Into<Listener>) -> io::Result<()> {
+        let listener = listener.into();
+        let most = self.settings().limits.connections;
+        let (places, told) = (Arc::new(Semaphore::new(most)), Arc::new(Semaphore::new(TURNED_AWAY_AT_ONCE)));
+        let mut connections = JoinSet::new();
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                Some(_) = connections.join_next() => continue,
+            };
+            let client = match accepted {
+                Ok(client) => client,
+                // accept(2): errors of the connection that was to be, and of descriptors that run out, pass.
+                Err(error) if is_passing(&error) => {
+                    sleep(PAUSE).await;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
+                let proxy = self.clone();
+                connections.spawn(async move {
+                    match client {
+                        Client::Tcp(client) => proxy.carry(client).await,
+                        Client::Unix(client) => proxy.carry(client).await,
+                    }
+                    drop(place);
+                });
+            } else if let Ok(place) = Arc::clone(&told).try_acquire_owned() {
+                connections.spawn(async move {
+                    match client {
+                        Client::Tcp(client) => turn_away(client, most).await,
+                        Client::Unix(client) => turn_away(client, most).await,
+                    }
+                    drop(place);
+                });
+            }
+        }
+    }
+
+    /// Carries one connection, whichever protocol it speaks, until it ends.
+    pub async fn carry<S: Stream>(&self, mut client: S) {
+        let mut first = BytesMut::with_capacity(1024);
+        // Errors from here on are the client's own: it has gone, or goes when the stream is dropped.
+        match timeout(self.settings().limits.greeting, client.read_buf(&mut first)).await {
+            Ok(Ok(read)) if read > 0 => {}
+            _ => return,
+        }
+        let version = first[0];
+        let client = Rewound::new(Bytes::copy_from_slice(&first), client);
+        drop(first);
+        if version == socks::VERSION {
+            socks::serve(self, client).await;
+        } else {
+            http::serve(self, client).await;
+        }
+    }
+}
+
+async fn turn_away<S: Stream>(mut client: S, most: usize) {
+    let words = Refusal::Full(most).last_words();
+    if client.write_all(&words).await.is_ok() {
+        linger(client).await;
+    }
+}
+
+enum Client {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Listener {
+    async fn accept(&self) -> io::Result<Client> {
+        match self {
+            Listener::Tcp(listener) => {
+                let (client, _) = listener.accept().await?;
+                let _ = client.set_nodelay(true); // only slower without
+                Ok(Client::Tcp(client))
+            }
+            Listener::Unix(listener) => Ok(Client::Unix(listener.accept().await?.0)),
+        }
+    }
+}
+
+fn is_passing(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let passing = [
+        Errno::CONNABORTED,
+        Errno::INTR,
+        Errno::MFILE,
+        Errno::NFILE,
+        Errno::NOBUFS,
+        Errno::NOMEM,
+        Errno::NETDOWN,
+        Errno::PROTO,
+        Errno::HOSTUNREACH,
+        Errno::NETUNREACH,
+    ];
+    passing.into_iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}

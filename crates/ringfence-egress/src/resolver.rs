@@ -1,0 +1,145 @@
+//! Names to addresses, on the host's side.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
+
+use hickory_resolver::config::{
+    ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts,
+};
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::proto::op::Query;
+use hickory_resolver::proto::rr::{Name, RecordType};
+use hickory_resolver::{Hosts, TokioResolver, system_conf};
+use ringfence_core::policy::HostName;
+
+/// What the system's own resolver reads, in its order.
+const SYSTEM_FILES: [&str; 2] = ["/etc/hosts", "/etc/resolv.conf"];
+
+/// How many queries may wait for one server; beyond that hickory fails them, so this is more than connections need.
+const QUERIES_AT_ONCE: usize = 4096;
+
+/// Finds the addresses of names.
+pub struct Resolver {
+    source: Source,
+}
+
+enum Source {
+    /// As the host is configured; read again when a file of it has changed, for a sandbox may outlive a network.
+    System(Mutex<Option<(Stamps, Answers)>>),
+    Fixed(Answers),
+}
+
+/// When each file was last written.
+type Stamps = [Option<SystemTime>; SYSTEM_FILES.len()];
+
+#[derive(Clone)]
+struct Answers {
+    hosts: std::sync::Arc<Hosts>,
+    servers: TokioResolver,
+}
+
+/// Why a name has no address.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResolveError {
+    /// The host's configuration says nothing usable.
+    #[error("cannot read how this host resolves names")]
+    Configuration(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// No server knows it.
+    #[error("cannot resolve `{name}`")]
+    Lookup {
+        /// Which name.
+        name: HostName,
+        /// What hickory says.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// It is known and has no address.
+    #[error("`{0}` has no address")]
+    NoAddress(HostName),
+    /// Servers took too long.
+    #[error("no server answered for `{0}` in time")]
+    Slow(HostName),
+}
+
+impl Resolver {
+    /// Resolves as this host does: `/etc/hosts` first, then the servers of `/etc/resolv.conf`.
+    pub fn system() -> Resolver {
+        Resolver { source: Source::System(Mutex::new(None)) }
+    }
+
+    /// Asks one server alone.
+    pub fn at(server: SocketAddr) -> Result<Resolver, ResolveError> {
+        let connections = [ConnectionConfig::udp(), ConnectionConfig::tcp()].map(|mut connection| {
+            connection.port = server.port();
+            connection
+        });
+        let server = NameServerConfig::new(server.ip(), true, connections.into());
+        let config = ResolverConfig::from_name_servers(vec![server]);
+        Ok(Resolver { source: Source::Fixed(Answers::new(Hosts::default(), config, ResolverOpts::default())?) })
+    }
+
+    /// Every address of a name, IPv4 first.
+    pub(crate) async fn lookup(&self, name: &HostName) -> Result<Vec<IpAddr>, ResolveError> {
+        let failed = |error: Box<dyn std::error::Error + Send + Sync>| ResolveError::Lookup {
+            name: name.clone(),
+            source: error,
+        };
+        let answers = self.answers()?;
+        // With its last dot, a name is looked up as it was judged: no search list makes another one of it.
+        let absolute = Name::from_ascii(format!("{name}.")).map_err(|error| failed(error.into()))?;
+        let known = answers.in_hosts(&absolute);
+        if !known.is_empty() {
+            return Ok(known);
+        }
+        let found = answers.servers.lookup_ip(absolute).await.map_err(|error| failed(error.into()))?;
+        let mut addresses: Vec<IpAddr> = found.iter().collect();
+        // A server may repeat itself; each address is tried once.
+        let mut seen = std::collections::HashSet::new();
+        addresses.retain(|address| seen.insert(*address));
+        if addresses.is_empty() { Err(ResolveError::NoAddress(name.clone())) } else { Ok(addresses) }
+    }
+
+    fn answers(&self) -> Result<Answers, ResolveError> {
+        let current = match &self.source {
+            Source::Fixed(answers) => return Ok(answers.clone()),
+            Source::System(current) => current,
+        };
+        let stamps = SYSTEM_FILES.map(|file| fs_err::metadata(file).and_then(|file| file.modified()).ok());
+        let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*current {
+            Some((known, answers)) if *known == stamps => Ok(answers.clone()),
+            _ => {
+                let (config, options) =
+                    system_conf::read_system_conf().map_err(|error| ResolveError::Configuration(error.into()))?;
+                // Without the file there is nothing in it.
+                let hosts = Hosts::from_system().unwrap_or_default();
+                let answers = Answers::new(hosts, config, options)?;
+                *current = Some((stamps, answers.clone()));
+                Ok(answers)
+            }
+        }
+    }
+}
+
+impl Answers {
+    fn new(hosts: Hosts, config: ResolverConfig, mut options: ResolverOpts) -> Result<Answers, ResolveError> {
+        // hickory asks servers for the kind of address that the file lacks; the system does not.
+        options.use_hosts_file = ResolveHosts::Never;
+        options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
+        options.max_active_requests = QUERIES_AT_ONCE;
+        let servers = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
+            .with_options(options)
+            .build()
+            .map_err(|error| ResolveError::Configuration(error.into()))?;
+        Ok(Answers { hosts: hosts.into(), servers })
+    }
+
+    fn in_hosts(&self, name: &Name) -> Vec<IpAddr> {
+        [RecordType::A, RecordType::AAAA]
+            .into_iter()
+            .filter_map(|kind| self.hosts.lookup_static_host(&Query::query(name.clone(), kind)))
+            .flat_map(|found| found.answers().iter().filter_map(|record| record.data.ip_addr()).collect::<Vec<_>>())
+            .collect()
+    }
+}

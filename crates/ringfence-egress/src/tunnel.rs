@@ -1,0 +1,168 @@
+//! A tunnel: what it begins with is looked at, the rest is carried as it is.
+//!
+//! Only what the client says is held back, and only until it is known what it speaks. The server may speak first: its
+//! words go to the client at once.
+//!
+//! - TLS must name the host that was asked for. A client that names none is refused for a name, which leaves out
+//!   clients older than the extension, and is fine for an address. Where the real name is encrypted (ECH), the outer one
+//!   counts: it is what the connection is routed by. Whether there is an inner one cannot be seen, for clients that have
+//!   none pretend to (GREASE).
+//! - Plain HTTP to a name goes through the proxy's own HTTP code, which looks at every request.
+//! - Anything else passes, except on port 80, where it is HTTP or nothing.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
+use tokio::time::timeout;
+
+use crate::connect::Connection;
+use crate::copy::{self, Direction};
+use crate::hello::{self, Hello};
+use crate::proxy::{Mode, Proxy};
+use crate::stream::{Rewound, Stream, linger};
+use crate::{Denial, Event, Passage, Reason, Target, TargetHost, Verdict, Via, http};
+
+/// The longest beginning that is looked at: a TLS client's first message has at most 64 KiB, in records.
+const LONGEST_OPENING: usize = 80 * 1024;
+/// The longest first line that may still turn out to be a request.
+const LONGEST_LINE: usize = 8 * 1024;
+/// A fatal `access_denied` in an alert record, RFC 8446, 6.
+const ALERT: [u8; 7] = [21, 3, 1, 0, 2, 2, 49];
+
+/// Carries a tunnel to `target` until it ends.
+pub(crate) async fn run<S: Stream>(proxy: &Proxy, mut client: Rewound<S>, connection: Connection, target: &Target) {
+    let mut server = connection.stream;
+    let mut opening = Opening::default();
+    let mut back = Direction::default();
+    let is_name = matches!(target.host, TargetHost::Name(_));
+
+    // A silent client has all the time it wants: it may wait for the server.
+    let spoken = poll_fn(|cx| {
+        let _ = back.poll(cx, &mut server, &mut client)?; // its end is remembered
+        opening.poll_more(cx, &mut client)
+    });
+    if spoken.await.is_err() {
+        return;
+    }
+    let looked = poll_fn(|cx| {
+        let _ = back.poll(cx, &mut server, &mut client)?; // its end is remembered
+        opening.poll_kind(cx, &mut client)
+    });
+    let Ok(Ok(kind)) = timeout(proxy.settings().limits.greeting, looked).await else { return };
+
+    match kind {
+        Kind::Tls(hello) => {
+            if let Err(reason) = agree(proxy, target, hello) {
+                proxy.deny(Denial::of(target, Via::Tls, reason));
+                drop(server);
+                if client.write_all(&ALERT).await.is_ok() {
+                    linger(client).await;
+                }
+                return;
+            }
+        }
+        kind if is_name && (kind == Kind::Http || target.port == 80) => {
+            client.put_back(opening.bytes.into());
+            return http::serve_within(proxy, client, server, target).await;
+        }
+        _ => {}
+    }
+    // Whoever broke it off, there is nothing left to carry.
+    let _ = copy::both(&mut client, &mut server, Direction::after(opening.bytes), back).await;
+}
+
+/// Whether what a TLS client says is what its tunnel was asked for.
+fn agree(proxy: &Proxy, target: &Target, hello: Hello) -> Result<(), Reason> {
+    let observes = proxy.settings().mode == Mode::Observe;
+    let name = match (hello, &target.host) {
+        (Hello::Unreadable(fault), _) => return Err(Reason::Malformed { fault }),
+        (Hello::Unnamed, TargetHost::Name(_)) if !observes => return Err(Reason::Unnamed),
+        (Hello::Unnamed, _) => return Ok(()),
+        (Hello::Named(name), _) => name,
+    };
+    let Ok(named) = Target::from_parts(&name, target.port) else { return Err(Reason::OtherName { name }) };
+    if named == *target {
+        return Ok(());
+    }
+    match proxy.settings().rules.judge(&named) {
+        Verdict::Denied(reason @ Reason::Listed { .. }) => Err(reason),
+        // Whoever allows an address allows what is served there, under whatever name.
+        _ if matches!(target.host, TargetHost::Address(_)) => Ok(()),
+        verdict if observes => {
+            let listed = verdict == Verdict::Allowed;
+            let passage = Passage { target: named.to_string(), via: Via::Tls, address: None, listed };
+            proxy.tell(Event::Allowed(passage));
+            Ok(())
+        }
+        _ => Err(Reason::OtherName { name }),
+    }
+}
+
+/// What a client began with.
+#[derive(Debug, PartialEq, Eq)]
+enum Kind {
+    Tls(Hello),
+    Http,
+    Other,
+}
+
+#[derive(Default)]
+struct Opening {
+    bytes: Vec<u8>,
+    hello: hello::Reader,
+}
+
+impl Opening {
+    /// Reads once.
+    fn poll_more<S: AsyncRead + Unpin>(&mut self, cx: &mut Context<'_>, client: &mut S) -> Poll<io::Result<usize>> {
+        let mut space = [0; 4096];
+        let mut into = ReadBuf::new(&mut space);
+        ready!(Pin::new(client).poll_read(cx, &mut into))?;
+        self.bytes.extend_from_slice(into.filled());
+        Poll::Ready(Ok(into.filled().len()))
+    }
+
+    /// Reads until it is known what the client speaks.
+    fn poll_kind<S: AsyncRead + Unpin>(&mut self, cx: &mut Context<'_>, client: &mut S) -> Poll<io::Result<Kind>> {
+        loop {
+            if let Some(kind) = self.kind() {
+                return Poll::Ready(Ok(kind));
+            }
+            if ready!(self.poll_more(cx, client))? == 0 {
+                // It said all it had to say, and that is no beginning of anything that is looked at.
+                return Poll::Ready(Ok(Kind::Other));
+            }
+        }
+    }
+
+    fn kind(&mut self) -> Option<Kind> {
+        match self.bytes.first() {
+            Some(&hello::RECORD) if self.bytes.len() > LONGEST_OPENING => {
+                Some(Kind::Tls(Hello::Unreadable("the client's first message is too long".to_owned())))
+            }
+            Some(&hello::RECORD) => self.hello.read(&self.bytes).map(Kind::Tls),
+            Some(_) => is_request(&self.bytes).map(|is| if is { Kind::Http } else { Kind::Other }),
+            None => Some(Kind::Other),
+        }
+    }
+}
+
+/// Whether the first line is one of HTTP, of any version; nothing while that is open.
+///
+/// Protocols that begin with words differ early: `SSH-2.0-…`, `EHLO host`, `PING`, `0032git-upload-pack /…`.
+fn is_request(bytes: &[u8]) -> Option<bool> {
+    // A server skips empty lines before a request.
+    let start = bytes.iter().position(|byte| !matches!(byte, b'\r' | b'\n'))?;
+    let rest = &bytes[start..];
+    let end = rest.iter().position(|byte| matches!(byte, b'\r' | b'\n'));
+    let line = &rest[..end.unwrap_or(rest.len())];
+    let method = line.split(|byte| byte.is_ascii_whitespace()).next().unwrap_or_default();
+    let is_text = line.iter().all(|byte| !byte.is_ascii_control() || *byte == b'\t');
+    if !is_text || !http::is_token(method) || line.len() > LONGEST_LINE {
+        return Some(false);
+    }
+    end.map(|_| line.windows(5).any(|part| part.eq_ignore_ascii_case(b"HTTP/")))
+}
