@@ -44,7 +44,7 @@ pub enum Reason {
         rule: HostRule,
     },
     /// It is no address of the outside world, and no rule names it by address.
-    #[error("{address} is a {class} address, which only a rule with that address allows")]
+    #[error("{address} is not public ({class}), and no rule allows it by address")]
     Internal {
         /// Where the connection would go.
         address: IpAddr,

@@ -29,8 +29,8 @@ pub enum TargetHost {
 #[non_exhaustive]
 pub enum TargetError {
     /// There is no host.
-    #[error("there is no host in `{}`", .0.escape_debug())]
-    Empty(String),
+    #[error("there is no host")]
+    Empty,
     /// It names a user.
     #[error("`{}` names a user, which is no part of a host", .0.escape_debug())]
     User(String),
@@ -136,7 +136,7 @@ fn ipv6(text: &str) -> Result<IpAddr, TargetError> {
 
 fn name_or_ipv4(text: &str) -> Result<TargetHost, TargetError> {
     if text.is_empty() {
-        return Err(TargetError::Empty(text.to_owned()));
+        return Err(TargetError::Empty);
     }
     match text.parse() {
         Ok(name) => Ok(TargetHost::Name(name)),
