@@ -93,7 +93,7 @@ impl Rules {
         match &target.host {
             TargetHost::Name(name) => self.judge_name(name, target.port),
             TargetHost::Address(address) => match self.judge_address(target, *address) {
-                Verdict::Allowed if self.allow.network(*address, target.port).is_none() => {
+                Verdict::Allowed if !self.allow.has_network(address.to_canonical(), target.port) => {
                     Verdict::Denied(Reason::Unlisted)
                 }
                 verdict => verdict,
@@ -109,16 +109,16 @@ impl Rules {
         }
         match classify(address) {
             AddressClass::Public => Verdict::Allowed,
-            _ if self.allow.network(address, port).is_some() => Verdict::Allowed,
+            _ if self.allow.has_network(address, port) => Verdict::Allowed,
             class => Verdict::Denied(Reason::Internal { address, class }),
         }
     }
 
     fn judge_name(&self, name: &HostName, port: u16) -> Verdict {
-        match (self.deny.name(name, port), self.allow.name(name, port)) {
-            (Some(rule), _) => Verdict::Denied(Reason::Listed { rule }),
-            (None, Some(_)) => Verdict::Allowed,
-            (None, None) => Verdict::Denied(Reason::Unlisted),
+        match self.deny.name(name, port) {
+            Some(rule) => Verdict::Denied(Reason::Listed { rule }),
+            None if self.allow.has_name(name, port) => Verdict::Allowed,
+            None => Verdict::Denied(Reason::Unlisted),
         }
     }
 

@@ -41,15 +41,15 @@ impl fmt::Display for HostName {
     }
 }
 
-/// Why a text is no name of a host.
+/// Why a text is no name of a host. The text may come from a sandbox, and is shown without what steers a terminal.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostNameError {
     /// Two dots in a row, or one in front.
-    #[error("`{0}` has an empty label: write names with single dots between labels")]
+    #[error("`{}` has an empty label: write names with single dots between labels", .0.escape_debug())]
     EmptyLabel(String),
     /// A label or the name is too long.
-    #[error("`{0}` is too long: a label has at most 63 characters, a name at most 253")]
+    #[error("`{}` is too long: a label has at most 63 characters, a name at most 253", .0.escape_debug())]
     TooLong(String),
     /// A character that no host name has.
     #[error("`{}` has `{}`, which no host name has", .name.escape_debug(), .character.escape_debug())]
@@ -63,7 +63,7 @@ pub enum HostNameError {
     #[error("`{}` is a name in no script: it has characters that names may not have, or a wrong `xn--` label", .0.escape_debug())]
     Script(String),
     /// A hyphen at the edge of a label.
-    #[error("`{0}` has a label that starts or ends with `-`")]
+    #[error("`{}` has a label that starts or ends with `-`", .0.escape_debug())]
     Hyphen(String),
     /// A resolver would read it as an address; it is given as folded.
     #[error("`{0}` ends in a number, so that a resolver reads it as an address")]

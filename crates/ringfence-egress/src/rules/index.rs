@@ -73,29 +73,49 @@ impl Index {
 
     /// The rule that names `name` on `port`.
     pub(super) fn name(&self, name: &HostName, port: u16) -> Option<HostRule> {
-        let by_name = self.names.get(name).and_then(|ports| ports.rule(port));
-        if let Some(port) = by_name {
+        if let Some(port) = self.exact(name, port) {
             return Some(HostRule { host: Host::Name(name.clone()), port });
         }
+        let (parent, port) = self.beneath(name, port)?;
+        Some(HostRule { host: Host::Beneath(parent.clone()), port })
+    }
+
+    /// Whether a rule names `name` on `port`.
+    pub(super) fn has_name(&self, name: &HostName, port: u16) -> bool {
+        self.exact(name, port).is_some() || self.beneath(name, port).is_some()
+    }
+
+    fn exact(&self, name: &HostName, port: u16) -> Option<Option<u16>> {
+        self.names.get(name)?.rule(port)
+    }
+
+    fn beneath(&self, name: &HostName, port: u16) -> Option<(&HostName, Option<u16>)> {
         name.parents().take(self.deepest).find_map(|parent| {
             let (parent, ports) = self.parents.get_key_value(parent)?;
-            let port = ports.rule(port)?;
-            Some(HostRule { host: Host::Beneath(parent.clone()), port })
+            Some((parent, ports.rule(port)?))
         })
     }
 
     /// The rule that names `address` on `port`.
     pub(super) fn network(&self, address: IpAddr, port: u16) -> Option<HostRule> {
-        let (networks, bits) = match address {
-            IpAddr::V4(address) => (&self.ipv4, address.to_bits().into()),
-            IpAddr::V6(address) => (&self.ipv6, address.to_bits()),
-        };
-        let (first, prefix, port) = networks.find(bits, port)?;
+        let (network, port) = self.networks(address, port)?;
         let address = match address {
-            IpAddr::V4(_) => IpAddr::V4(u32::try_from(first).expect("the networks of IPv4 have 32 bits").into()),
-            IpAddr::V6(_) => IpAddr::V6(first.into()),
+            IpAddr::V4(_) => IpAddr::V4(u32::try_from(network.first).expect("networks of IPv4 have 32 bits").into()),
+            IpAddr::V6(_) => IpAddr::V6(network.first.into()),
         };
-        Some(HostRule { host: Host::Network { address, prefix }, port })
+        Some(HostRule { host: Host::Network { address, prefix: network.prefix }, port })
+    }
+
+    /// Whether a rule names `address` on `port`.
+    pub(super) fn has_network(&self, address: IpAddr, port: u16) -> bool {
+        self.networks(address, port).is_some()
+    }
+
+    fn networks(&self, address: IpAddr, port: u16) -> Option<(&Network, Option<u16>)> {
+        match address {
+            IpAddr::V4(address) => self.ipv4.find(address.to_bits().into(), port),
+            IpAddr::V6(address) => self.ipv6.find(address.to_bits(), port),
+        }
     }
 }
 
@@ -134,12 +154,12 @@ impl Networks {
         Networks(networks)
     }
 
-    /// The first address, the prefix and the port of the narrowest rule that names `address` on `port`.
-    fn find(&self, address: u128, port: u16) -> Option<(u128, u8, Option<u16>)> {
+    /// The narrowest network with `address` in it that a rule names on `port`, and that rule's port.
+    fn find(&self, address: u128, port: u16) -> Option<(&Network, Option<u16>)> {
         let mut place = self.0.partition_point(|network| network.first <= address).checked_sub(1);
         while let Some(network) = place.map(|place| &self.0[place]) {
             if let Some(port) = network.ports.rule(port).filter(|_| network.last >= address) {
-                return Some((network.first, network.prefix, port));
+                return Some((network, port));
             }
             place = network.around;
         }

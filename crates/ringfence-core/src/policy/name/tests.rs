@@ -55,6 +55,7 @@ fn what_is_no_name_is_refused_for_what_is_wrong_with_it() {
     ] {
         refuse(name, &format!("`{shown}` has `{character}`, which no host name has"));
     }
+    refuse("a..\u{1b}[2J", "`a..\\u{1b}[2J` has an empty label: write names with single dots between labels");
     for hyphen in ["-a.org", "a-.org", "a.-"] {
         refuse(hyphen, &format!("`{hyphen}` has a label that starts or ends with `-`"));
     }
