@@ -87,4 +87,7 @@ pub struct Denial {
     pub clause: Clause,
     /// What was attempted.
     pub what: String,
+    /// The smallest line of a policy that would allow it, where one would.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allow: Option<String>,
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 /// What can be asked for, in one line.
 pub(crate) const USAGE: &str = "ringfence-guest [--listener FD | --socket PATH | --listen ADDRESS:PORT] [--directory DIR] [--token-file FILE] \
-     [--leash FILE]";
+     [--leash FILE] [--gate SOCKET]";
 
 /// What was asked for.
 #[derive(Debug, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub(crate) struct Options {
     pub(crate) token_file: Option<PathBuf>,
     /// A file that is locked as long as somebody wants the sandbox.
     pub(crate) leash: Option<PathBuf>,
+    /// Where somebody waits who is to hold the gate of the sandbox's network.
+    pub(crate) gate: Option<PathBuf>,
 }
 
 /// Where calls are taken.
@@ -50,7 +52,7 @@ pub(crate) enum OptionsError {
 impl Options {
     /// Reads the words after the program's name.
     pub(crate) fn parse(words: impl Iterator<Item = OsString>) -> Result<Options, OptionsError> {
-        let (mut listen, mut directory, mut token_file, mut leash) = (None, None, None, None);
+        let (mut listen, mut directory, mut token_file, mut leash, mut gate) = (None, None, None, None, None);
         let mut words = words;
         while let Some(word) = words.next() {
             let mut value = |option| words.next().ok_or(OptionsError::NoValue(option));
@@ -74,11 +76,12 @@ impl Options {
                 Some("--directory") => once("--directory", &mut directory, value("--directory")?.into())?,
                 Some("--token-file") => once("--token-file", &mut token_file, value("--token-file")?.into())?,
                 Some("--leash") => once("--leash", &mut leash, value("--leash")?.into())?,
+                Some("--gate") => once("--gate", &mut gate, value("--gate")?.into())?,
                 _ => return Err(OptionsError::Unknown(word.to_string_lossy().into_owned())),
             }
         }
         let listen = listen.ok_or(OptionsError::NowhereToListen)?;
-        Ok(Options { listen, directory, token_file, leash })
+        Ok(Options { listen, directory, token_file, leash, gate })
     }
 }
 

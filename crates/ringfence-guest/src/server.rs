@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,8 +15,8 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use ringfence_linux::Launcher;
 use ringfence_linux::launcher::LauncherError;
+use ringfence_linux::{Launcher, gate};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
@@ -49,6 +50,8 @@ pub(crate) enum ServeError {
     Path { path: PathBuf, source: io::Error },
     #[error("cannot listen on {address}")]
     Address { address: SocketAddr, source: io::Error },
+    #[error("cannot hand over the gate of the sandbox's network at `{path}`")]
+    Gate { path: PathBuf, source: io::Error },
     #[error("cannot wait for events")]
     Runtime { source: io::Error },
 }
@@ -70,6 +73,11 @@ pub(crate) struct Server {
 
 /// Serves until the process is ended.
 pub(crate) fn run(options: &Options) -> Result<(), ServeError> {
+    if let Some(path) = &options.gate {
+        // Before anybody can start a command: whoever comes first to that socket is believed.
+        let handed_over = UnixStream::connect(path).and_then(|holder| gate::open(gate::Kind::Proxy, holder));
+        handed_over.map_err(|source| ServeError::Gate { path: path.clone(), source })?;
+    }
     let inherited = match &options.listen {
         Listen::Inherited(number) => {
             // Whoever passed a socket on sees to our end, and where there is no pid namespace nobody does after it.

@@ -91,7 +91,7 @@ fn give_up_resources() -> Result<(), SetupError> {
 }
 
 /// Drops every capability from every set, capabilities(7), and locks the bits that could bring one back.
-fn drop_capabilities() -> Result<(), SetupError> {
+pub(crate) fn drop_capabilities() -> Result<(), SetupError> {
     clear_ambient_capability_set().step("clear the ambient capabilities")?;
     for number in 0..64u32 {
         let Some(capability) = CapabilitySet::from_bits(1 << number) else { break };

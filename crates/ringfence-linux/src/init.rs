@@ -19,10 +19,10 @@ use rustix::process::{
 
 use crate::confine;
 use crate::control::{self, Ending, Order, Report};
-use crate::launch::{Birthplace, Confinement, Files, Launch, Survivors};
+use crate::launch::{Birthplace, Confinement, Files, Launch, Network, Survivors};
 use crate::sys::process::{self, Waited};
 use crate::sys::signal::{self, Mask};
-use crate::{exec, mounts, tree};
+use crate::{exec, gate, mounts, tree};
 
 /// What the first process gets from its parent.
 #[derive(Debug)]
@@ -40,6 +40,7 @@ pub(crate) struct Inherited<'a> {
 pub(crate) struct Held {
     pub(crate) control: OwnedFd,
     pub(crate) terminal: Option<OwnedFd>,
+    pub(crate) gate: Option<OwnedFd>,
     pub(crate) passed: Vec<(i32, OwnedFd)>,
 }
 
@@ -124,14 +125,18 @@ fn arrive(inherited: &Inherited<'_>) -> Result<Held, SetupError> {
 /// Builds the sandbox around this process and starts the command in it.
 fn set_up(launch: &Launch, inherited: &Inherited<'_>, held: &Held) -> Result<(OwnedFd, Pid), SetupError> {
     match &launch.confinement {
-        Confinement::Namespaces { view, private_network, landlock_abi } => {
+        Confinement::Namespaces { view, network, landlock_abi } => {
             confine::map_identity(inherited.user, inherited.group).step("map the user and group ids")?;
             die_with_parent(&held.control)?;
             confine::forget_launcher().step("forget the launcher's command line and environment")?;
             process::enter_new_cgroup_namespace().step("enter a cgroup namespace")?;
             rustix::system::sethostname(b"ringfence").step("set the host name")?;
-            if *private_network {
+            if *network != Network::Host {
                 crate::sys::network::loopback_up().step("bring the loopback interface up")?;
+            }
+            if let Network::Gated(kind) = network {
+                let holder = held.gate.as_ref().ok_or(Errno::BADF).step("find who is to hold the gate")?;
+                gate::open(*kind, holder).step("open the gate of the sandbox's network")?;
             }
             mounts::build(view, rustix::stdio::stdin())?;
             confine::confine_in_namespaces(view, *landlock_abi, &held.passed)?;
@@ -170,6 +175,7 @@ fn keep_descriptors(inherited: &Inherited<'_>) -> io::Result<Held> {
     let held = Held {
         control: fcntl_dupfd_cloexec(inherited.control, own)?,
         terminal: files.terminal.as_ref().map(|terminal| fcntl_dupfd_cloexec(terminal, own)).transpose()?,
+        gate: files.gate.as_ref().map(|gate| fcntl_dupfd_cloexec(gate, own)).transpose()?,
         passed: files
             .passed
             .iter()
@@ -178,7 +184,7 @@ fn keep_descriptors(inherited: &Inherited<'_>) -> io::Result<Held> {
     };
     let mut kept: Vec<u32> = held.passed.iter().map(|(_, fd)| fd.as_raw_fd() as u32).collect();
     kept.push(held.control.as_raw_fd() as u32);
-    kept.extend(held.terminal.iter().map(|fd| fd.as_raw_fd() as u32));
+    kept.extend(held.terminal.iter().chain(&held.gate).map(|fd| fd.as_raw_fd() as u32));
     kept.sort_unstable();
     let mut next = 3;
     for fd in kept {

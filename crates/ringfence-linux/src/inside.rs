@@ -19,7 +19,7 @@ use crate::landlock::{self, Rules};
 use crate::launch::Exec;
 use crate::sys::process;
 use crate::sys::signal::restore_default;
-use crate::{exec, launcher};
+use crate::{confine, exec, gate, launcher};
 
 /// The first argument of a program that is started for this; the number of a descriptor follows, which an
 /// [`Inside`] can be read from.
@@ -30,6 +30,8 @@ pub const NAME: &str = "ringfence-inside";
 pub struct Inside {
     /// What must be there.
     pub expected: Vec<Expectation>,
+    /// The way out of the network that is made, and the descriptor of whom it is sent to.
+    pub gate: Option<(gate::Kind, i32)>,
     /// What Landlock adds, unless its ABI is 0.
     pub rules: Rules,
     /// The highest number of a descriptor that is the command's; those above it are closed.
@@ -105,6 +107,11 @@ impl Inside {
 
     fn enter(self) -> Result<(), InsideError> {
         self.expected.iter().try_for_each(Expectation::check)?;
+        if let Some((kind, holder)) = self.gate {
+            let holder = process::duplicate(holder).step("find who is to hold the gate")?;
+            gate::open(kind, holder).step("open the gate of the sandbox's network")?;
+            confine::drop_capabilities()?;
+        }
         if self.rules.abi > 0 {
             let kept = kept(self.highest_descriptor).step("duplicate the command's descriptors")?;
             landlock::restrict(&self.rules, &kept).step("restrict the process with Landlock")?;

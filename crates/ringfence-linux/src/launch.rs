@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup::Group;
+use crate::gate;
 use crate::init::{self, Inherited};
 use crate::landlock::Rules;
 use crate::seccomp::Sockets;
@@ -53,8 +54,8 @@ pub enum Confinement {
     Namespaces {
         /// What it sees.
         view: View,
-        /// Whether it has a network namespace of its own, with nothing but `lo`.
-        private_network: bool,
+        /// What it reaches.
+        network: Network,
         /// What Landlock adds, at the ABI that was probed; 0 where the kernel has none.
         landlock_abi: u32,
     },
@@ -69,6 +70,17 @@ pub enum Confinement {
     Delegated,
     /// Nothing: the command is supervised.
     Bare,
+}
+
+/// What a sandbox reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Network {
+    /// What the host does: it has the host's own network.
+    Host,
+    /// Itself: it has a network namespace of its own, with nothing but `lo`.
+    Private,
+    /// Itself, and what the holder of its gate lets through.
+    Gated(gate::Kind),
 }
 
 /// What becomes of processes that outlive the command that started them. When the command itself is ended, by order or
@@ -101,6 +113,8 @@ pub struct Files {
     pub stdio: [Option<OwnedFd>; 3],
     /// The controlling terminal, needed for [`Terminal::Foreground`].
     pub terminal: Option<OwnedFd>,
+    /// Whom the gate is sent to, needed for [`Network::Gated`].
+    pub gate: Option<OwnedFd>,
     /// Descriptors that the command gets besides, each under a number from 3 to [`Files::HIGHEST`].
     pub passed: Vec<(i32, OwnedFd)>,
 }
@@ -154,11 +168,11 @@ pub enum LaunchError {
 
 impl Confinement {
     fn clone_flags(&self) -> u64 {
-        let Confinement::Namespaces { private_network, .. } = self else { return 0 };
+        let Confinement::Namespaces { network, .. } = self else { return 0 };
         // The cgroup namespace is entered by the first process itself, once it is in its cgroup.
         let mut flags =
             libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
-        if *private_network {
+        if *network != Network::Host {
             flags |= libc::CLONE_NEWNET;
         }
         flags as u64

@@ -5,8 +5,7 @@
 //! The launcher keeps nothing: a sandbox talks to whoever asked for it, and dies with the launcher, which
 //! ends when its socket does.
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -15,14 +14,12 @@ use std::sync::Mutex;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SeekFrom, memfd_create, seek};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    recvmsg, sendmsg,
-};
+use rustix::net::RecvFlags;
 use rustix::process::{WaitId, WaitIdOptions, set_child_subreaper, waitid};
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup::Group;
+use crate::control::{receive_with, send_with};
 use crate::launch::{Birthplace, Files, Launch, LaunchError, Launched, launch};
 use crate::sys::signal::ignore_children;
 use crate::{control, inside, tree};
@@ -32,9 +29,6 @@ pub const NAME: &str = "ringfence-launcher";
 
 /// Both sides must speak the same: a description has no other version.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-
-/// The most descriptors of one request; the kernel takes 253 (unix(7), `SCM_RIGHTS`).
-const MOST_DESCRIPTORS: usize = 240;
 
 /// Who forks.
 #[derive(Debug)]
@@ -109,6 +103,7 @@ struct Request {
     description: Option<Vec<u8>>,
     stdio: [bool; 3],
     terminal: bool,
+    gate: bool,
     passed: Vec<i32>,
     cgroup: bool,
     tasks: usize,
@@ -200,6 +195,7 @@ impl Remote {
             description: part,
             stdio: files.stdio.each_ref().map(Option::is_some),
             terminal: files.terminal.is_some(),
+            gate: files.gate.is_some(),
             passed: files.passed.iter().map(|(number, _)| *number).collect(),
             cgroup: birthplace.cgroup.is_some(),
             tasks: birthplace.tasks.len(),
@@ -208,6 +204,7 @@ impl Remote {
         fds.push(control.as_fd());
         fds.extend(files.stdio.iter().flatten().map(AsFd::as_fd));
         fds.extend(files.terminal.iter().map(AsFd::as_fd));
+        fds.extend(files.gate.iter().map(AsFd::as_fd));
         fds.extend(files.passed.iter().map(|(_, fd)| fd.as_fd()));
         fds.extend(birthplace.cgroup);
         fds.extend(birthplace.tasks.iter().map(AsFd::as_fd));
@@ -287,6 +284,7 @@ fn start(request: &[u8], fds: Vec<OwnedFd>) -> io::Result<Launched> {
         *stream = is_sent.then(&mut next).transpose()?;
     }
     files.terminal = request.terminal.then(&mut next).transpose()?;
+    files.gate = request.gate.then(&mut next).transpose()?;
     for number in request.passed {
         files.passed.push((number, next()?));
     }
@@ -309,25 +307,4 @@ pub fn in_memory(bytes: &[u8]) -> io::Result<OwnedFd> {
     }
     seek(&file, SeekFrom::Start(0))?;
     Ok(file)
-}
-
-fn send_with(socket: impl AsFd, bytes: &[u8], fds: &[std::os::fd::BorrowedFd<'_>]) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
-        return Err(io::Error::other("too many descriptors for one request"));
-    }
-    sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
-    Ok(())
-}
-
-fn receive_with(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(&[u8], Vec<OwnedFd>)> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let received = recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
-    let fds = ancillary.drain().filter_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
-        _ => None,
-    });
-    Ok((&buffer[..received.bytes], fds.flatten().collect()))
 }

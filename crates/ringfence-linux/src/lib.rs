@@ -6,13 +6,15 @@
 //!
 //! Reading order: [`view`] says what a sandbox sees, [`launch`] starts it, `init` is the life of its first
 //! process, `mounts` builds its root, [`confine`] takes away its powers, [`control`] is how the two sides talk,
-//! [`inside`] is what is left to do where another program built the sandbox.
+//! [`inside`] is what is left to do where another program built the sandbox, [`gate`] is a way out of a sandbox's
+//! network.
 
 pub mod attempt;
 pub mod cgroup;
 pub mod confine;
 pub mod control;
 mod exec;
+pub mod gate;
 mod init;
 pub mod inside;
 pub mod landlock;
@@ -25,6 +27,7 @@ mod tree;
 pub mod view;
 
 pub use control::{Ending, Order, Report};
-pub use launch::{Confinement, Exec, Files, Launch, LaunchError, Launched, Survivors, Terminal};
+pub use gate::Gate;
+pub use launch::{Confinement, Exec, Files, Launch, LaunchError, Launched, Network, Survivors, Terminal};
 pub use launcher::{Launcher, Started};
 pub use view::{Access, Entry, View};

@@ -77,7 +77,7 @@ impl Core {
         lease: Option<Duration>,
     ) -> Result<Box<dyn Instance>, RunError> {
         let failed = |what: &'static str| move |source: io::Error| RunError::Setup { step: what.to_owned(), source };
-        let listener = listen(&room.channel()).map_err(failed("listen for the guest's callers"))?;
+        let listener = listen(&room.channel(), SOCKET).map_err(failed("listen for the guest's callers"))?;
         let log = room.log().map_err(failed("open the sandbox's log"))?;
         let shown = [room.guest.clone()];
         let container = ContainerSpec::default();
@@ -97,10 +97,10 @@ impl Core {
     }
 }
 
-/// Listens in the channel of a room. The path may be long: it is reached by descriptor.
-fn listen(channel: &Path) -> io::Result<OwnedFd> {
+/// Listens at `name` in the channel of a room. The path may be long: it is reached by descriptor.
+pub(crate) fn listen(channel: &Path, name: &str) -> io::Result<OwnedFd> {
     let directory = rustix::fs::open(channel, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    let short = format!("/proc/self/fd/{}/{SOCKET}", std::os::fd::AsRawFd::as_raw_fd(&directory));
+    let short = format!("/proc/self/fd/{}/{name}", std::os::fd::AsRawFd::as_raw_fd(&directory));
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(short)?)?;
     rustix::net::listen(&socket, 1024)?;
@@ -114,7 +114,7 @@ fn streams(listener: OwnedFd) -> io::Result<(Files, pipe::Receiver)> {
     let (said, output) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     let copy = output.try_clone()?;
     let stdio = [Some(null), Some(output), Some(copy)];
-    let files = Files { stdio, terminal: None, passed: vec![(LISTENER, listener)] };
+    let files = Files { stdio, terminal: None, gate: None, passed: vec![(LISTENER, listener)] };
     Ok((files, pipe::Receiver::from_owned_fd(said)?))
 }
 

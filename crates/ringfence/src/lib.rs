@@ -47,6 +47,7 @@ mod workspace;
 mod wrapper;
 
 pub mod doctor;
+pub mod egress;
 pub mod images;
 pub mod prove;
 pub mod ssh;

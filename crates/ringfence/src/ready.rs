@@ -47,6 +47,8 @@ pub(crate) struct Context {
     pub(crate) because: String,
     pub(crate) workspace: ResolvedWorkspace,
     pub(crate) guarded: Guarded,
+    /// What the sandbox is called, if it is one that stays.
+    pub(crate) sandbox: Option<String>,
 }
 
 impl Context {
@@ -99,7 +101,7 @@ impl Core {
         if let Ok(records) = host.absolute(&self.settings.audit.dir).strip_prefix(&workspace.source) {
             guarded.protect_if_there(&workspace, records);
         }
-        Ok(Context { plan, because, workspace, guarded })
+        Ok(Context { plan, because, workspace, guarded, sandbox: None })
     }
 
     /// Agrees on a plan for `policy` and prepares `command` under it.

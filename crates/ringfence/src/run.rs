@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use ringfence_core::result::{Dropped, Meta, Usage};
+use ringfence_core::result::{Denial, Dropped, Meta, Usage};
 use ringfence_core::{ExecutionResult, ExitStatus};
 use ringfence_linux::cgroup::Group;
 use ringfence_linux::{Files, Launch, Started, Survivors, Terminal};
@@ -12,6 +12,7 @@ use rustix::fs::{FileType, fstat};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 
 use crate::backends::{Preparation, PrivateDirectory, limits};
+use crate::egress::{Awaited, GateHolder};
 use crate::engine::Core;
 use crate::ready::{Context, Ready};
 use crate::supervise::{Capture, End, Foreground, Listener, Outcome, PIPE_SIZE, Watch, supervise};
@@ -34,6 +35,8 @@ pub(crate) struct Underway {
     /// Whether only the group can end the whole tree.
     pub(crate) ends_by_group: bool,
     pub(crate) started: Started,
+    /// Holds the gate of its network.
+    pub(crate) egress: Option<GateHolder>,
     /// A directory on the host that goes with the run.
     pub(crate) private: Option<PrivateDirectory>,
 }
@@ -49,7 +52,7 @@ impl Core {
         let foreground = Foreground::take().map_err(|source| RunError::Watch { source })?;
         let (terminal, position) = foreground.terminal();
         let terminal = terminal.map(OwnedFd::try_clone).transpose().map_err(|source| RunError::Watch { source })?;
-        let files = Files { stdio: [None, None, None], terminal, passed };
+        let files = Files { stdio: [None, None, None], terminal, gate: None, passed };
         let time = ready.context.time();
         let running = self.launch(ready, files, position, time)?;
         let watch = Watch { foreground: Some(foreground), ..Watch::default() };
@@ -76,7 +79,7 @@ impl Core {
         let (stdout, stdout_inside) = pipe().map_err(failed)?;
         let (stderr, stderr_inside) = pipe().map_err(failed)?;
         let limit = ready.context.plan.policy.limits.output.map_or(u64::MAX, |size| size.bytes());
-        let files = Files { stdio: [Some(null), Some(stdout_inside), Some(stderr_inside)], terminal: None, passed };
+        let files = Files { stdio: [Some(null), Some(stdout_inside), Some(stderr_inside)], terminal: None, gate: None, passed };
         let time = ready.context.time();
         let running = self.launch(ready, files, Terminal::Detached, time)?;
         let watch = Watch { capture: Some(Capture { stdout, stderr, limit }), cancel, ..Watch::default() };
@@ -94,12 +97,15 @@ impl Core {
         refuse_directories(&files)?;
         let Ready { context, preparation } = ready;
         let group = limits::wanted(&context.plan, &preparation).map(|wanted| Group::create(&wanted)).transpose()?;
-        let Preparation { exec, confinement, mut passed, private, needs_group, .. } = preparation;
+        let Preparation { exec, confinement, mut passed, gate, holder, private, needs_group, .. } = preparation;
         files.passed.append(&mut passed);
+        files.gate = holder;
         let path = private.as_ref().map(|private| private.path().to_path_buf());
         let launch = Launch { exec, confinement, terminal, time, survivors: Survivors::End, private: path };
         let started = self.launcher.start(&launch, files, group.as_ref())?;
-        Ok(Underway { context, group, ends_by_group: needs_group, started, private })
+        // Only now: a process that is forked must not have a second thread.
+        let egress = gate.map(|gate| self.hold_gate(&context, Awaited::Sent(gate))).transpose()?;
+        Ok(Underway { context, group, ends_by_group: needs_group, started, egress, private })
     }
 }
 
@@ -110,12 +116,13 @@ impl Underway {
         watch: Watch<'_>,
         on_output: Option<Listener<'_>>,
     ) -> Result<ExecutionResult, RunError> {
-        let Underway { context, group, ends_by_group, started, private: _private } = self;
+        let Underway { context, group, ends_by_group, started, egress, private: _private } = self;
         let deadline = context.time().and_then(|time| Instant::now().checked_add(time));
         let watch = Watch { deadline, group: group.as_ref(), ends_by_group, ..watch };
         let outcome = supervise(started, watch, on_output).map_err(|source| RunError::Watch { source })?;
         let oom_killed = group.as_ref().is_some_and(Group::oom_killed);
-        result(&context, outcome, oom_killed, command)
+        let denials = egress.map(GateHolder::close).unwrap_or_default();
+        result(&context, outcome, oom_killed, denials, command)
     }
 }
 
@@ -144,6 +151,7 @@ fn result(
     context: &Context,
     outcome: Outcome,
     oom_killed: bool,
+    denials: Vec<Denial>,
     command: &Command,
 ) -> Result<ExecutionResult, RunError> {
     let program = || command.program.to_string_lossy().into_owned();
@@ -192,7 +200,7 @@ fn result(
             policy_sha256: context.plan.policy_sha256.clone(),
             limits: context.plan.policy.limits.clone(),
             usage: Usage { cpu_seconds: usage.cpu_micros as f64 / 1e6, max_rss: usage.max_rss },
-            denials: Vec::new(),
+            denials,
             planted: context.guarded.planted(&context.workspace),
             blocked_imports: Vec::new(),
         },

@@ -11,6 +11,7 @@ use ringfence_core::{ExecutionResult, Fault};
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::io::Interest;
 
+use crate::egress::GateHolder;
 use crate::instance::{Instance, StopError};
 use crate::room::{Name, Record, Room, RoomError, Rooms};
 use crate::session::{Captured, ChannelDoor, Ended, Exec, Session, SessionError};
@@ -54,6 +55,8 @@ struct Kept {
 struct Held {
     instance: Box<dyn Instance>,
     room: Room,
+    /// Holds the gate of a container's network.
+    _egress: Option<GateHolder>,
 }
 
 /// A sandbox could not be started.
@@ -204,14 +207,14 @@ impl Engine {
             Err(error) => return Err(error.into()),
         };
         let started = crate::start::start(&self.core, &spec, &room, asked).await;
-        let Started { instance, record, variables } = match started {
+        let Started { instance, record, egress, variables } = match started {
             Ok(started) => started,
             Err(error) => {
                 room.leave();
                 return Err(error);
             }
         };
-        let kept = Arc::new(Kept { held: Mutex::new(Some(Held { instance, room })), ended: Default::default() });
+        let kept = Arc::new(Kept { held: Mutex::new(Some(Held { instance, room, _egress: egress })), ended: Default::default() });
         let sandbox = Sandbox::of(rooms, record, Some(Arc::clone(&kept))).map_err(AttachError::from)?;
         if let Err(source) = sandbox.session.greet(GUEST_PATIENCE, variables).await {
             let log = last_words(&sandbox.rooms, &sandbox.record.name);
@@ -266,7 +269,7 @@ impl Kept {
 
     /// Ends the sandbox and clears its room.
     async fn end(&self) -> Result<(), StopError> {
-        let Some(Held { instance, room }) = self.take() else { return Ok(()) };
+        let Some(Held { instance, room, _egress }) = self.take() else { return Ok(()) };
         room.close();
         let ended = instance.stop().await;
         room.leave();
@@ -277,7 +280,7 @@ impl Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        let Some(Held { instance, room }) = self.take() else { return };
+        let Some(Held { instance, room, _egress }) = self.take() else { return };
         // Ending may take a while, and our caller may be a task that others share a thread with.
         std::thread::spawn(move || {
             if let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() {

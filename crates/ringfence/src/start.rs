@@ -9,6 +9,7 @@ use ringfence_core::{Clause, Support};
 use sha2::{Digest, Sha256};
 
 use crate::backends::Means;
+use crate::egress::{self, GateHolder};
 use crate::engine::Core;
 use crate::instance::Instance;
 use crate::ready::Context;
@@ -33,20 +34,24 @@ pub(crate) fn hash(core: &Core, spec: &Spec) -> String {
 pub(crate) struct Started {
     pub(crate) instance: Box<dyn Instance>,
     pub(crate) record: Record,
+    /// Holds the gate of a container's network; that of a process tree is held with the tree.
+    pub(crate) egress: Option<GateHolder>,
     /// What the guest is still to be given for its commands.
     pub(crate) variables: BTreeMap<String, String>,
 }
 
 /// Starts a sandbox in a room, and writes down what it is.
 pub(crate) async fn start(core: &Arc<Core>, spec: &Spec, room: &Room, asked: String) -> Result<Started, StartError> {
-    let context = settle(core, spec).await?;
+    let mut context = settle(core, spec).await?;
+    context.sandbox = Some(room.name.to_string());
     let mut record = describe(core, spec, &context, room, asked);
-    let mut variables = BTreeMap::new();
+    let (mut variables, mut egress) = (BTreeMap::new(), None);
     let instance = match Core::means(&context.plan)? {
         Means::Processes(backend) => core.start_guest(backend, context, room, spec.lease).await?,
         Means::Containers(backend) => {
             variables = named_variables(core, &context);
             backend.sweep(&core.settings.host, &Rooms::of(&core.settings.host)?.directory()).await;
+            egress = core.hold_gate_of_container(&context, room)?;
             backend.start(&core.site(&context, &spec.container, &[]), room).await?
         }
     };
@@ -60,7 +65,7 @@ pub(crate) async fn start(core: &Arc<Core>, spec: &Spec, room: &Room, asked: Str
         let _ = instance.stop().await; // the first error tells more
         return Err(crate::RoomError::File { what: "write the record", name: room.name.clone(), source }.into());
     }
-    Ok(Started { instance, record, variables })
+    Ok(Started { instance, record, egress, variables })
 }
 
 /// The variables that a policy names, with their values.
@@ -68,7 +73,9 @@ fn named_variables(core: &Core, context: &Context) -> BTreeMap<String, String> {
     let environment = &context.plan.policy.env;
     let passed = environment.pass.iter().flatten();
     let passed = passed.filter_map(|name| Some((name.clone(), core.settings.host.text(name)?.to_owned())));
-    passed.chain(environment.set.clone()).collect()
+    let of_proxy = egress::gate(&context.plan.policy).map(|_| egress::variables()).unwrap_or_default();
+    let of_proxy = of_proxy.into_iter().map(|(name, value)| (name.to_owned(), value));
+    of_proxy.chain(passed).chain(environment.set.clone()).collect()
 }
 
 /// Agrees on a plan, which may take a while: where our caller has a launcher process it may have other tasks, too.

@@ -6,6 +6,7 @@ mod audit;
 mod config;
 mod cp;
 mod doctor;
+mod egress;
 mod enter;
 mod exec;
 mod fetch;
@@ -66,6 +67,7 @@ enum Command {
     Unwrap(wrap::Unwrap),
     Config(config::ConfigArguments),
     Audit(audit::Audit),
+    Egress(egress::EgressArguments),
     Completions(generate::Completions),
     #[command(hide = true)]
     Attempt(attempt::Attempt),
@@ -133,6 +135,7 @@ impl Arguments {
             Command::Unwrap(command) => command.run(),
             Command::Config(command) => command.run(host),
             Command::Audit(command) => command.run(host),
+            Command::Egress(command) => command.run(host),
             Command::Completions(command) => command.run(),
             Command::Generate(command) => command.run(),
             Command::Attempt(command) => command.run(),
@@ -151,6 +154,7 @@ impl Command {
             Command::Doctor(command) => command.json,
             Command::Config(command) => command.is_json(),
             Command::Audit(command) => command.json,
+            Command::Egress(command) => command.json,
             _ => false,
         })
     }

@@ -169,6 +169,7 @@ fn welcome(record: &Record, is_new: bool) -> String {
             let closed = if record.container.is_some() { "; --net closed closes it" } else { "" };
             format!("  network    the host's own: all that this machine reaches, and itself, can be reached{closed}")
         }
+        "allow" => "  network    only the hosts that the policy allows can be reached".to_owned(),
         "open" => "  network    open: all that this machine reaches can be reached".to_owned(),
         network => format!("  network    {}", plain(network)),
     });

@@ -1,18 +1,94 @@
-//! The loopback interface.
+//! Interfaces of the current network namespace, netdevice(7).
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-/// Brings `lo` up in the current network namespace, netdevice(7) `SIOCSIFFLAGS`.
+use rustix::fs::{Mode, OFlags};
+use rustix::net::{AddressFamily, SocketType};
+
+/// A device that hands the packets of a network to a program.
+#[derive(Debug, Clone, Copy)]
+pub struct Tunnel {
+    /// The address of this end.
+    pub address: Ipv4Addr,
+    /// How many bits of an address name the network.
+    pub prefix: u8,
+    /// The largest packet, in bytes.
+    pub packet: u16,
+}
+
+/// Brings `lo` up.
 pub fn loopback_up() -> io::Result<()> {
-    use rustix::net::{AddressFamily, SocketType, socket};
-    let socket = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
+    let mut request = named(b"lo");
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    configure(&inet()?, libc::SIOCSIFFLAGS, &mut request)
+}
+
+/// Makes a tunnel, the Linux kernel's `networking/tuntap.rst`, and sends through it whatever has no other way.
+pub fn tunnel(tunnel: &Tunnel) -> io::Result<OwnedFd> {
+    const NAME: &[u8] = b"tun0";
+    let device = rustix::fs::open("/dev/net/tun", OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?;
+    let mut request = named(NAME);
+    request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
+    configure(&device, libc::TUNSETIFF, &mut request)?;
+
+    let socket = inet()?;
+    let mut request = named(NAME);
+    request.ifr_ifru.ifru_addr = generic(tunnel.address);
+    configure(&socket, libc::SIOCSIFADDR, &mut request)?;
+    let mut request = named(NAME);
+    let mask = u32::MAX.checked_shl(32 - u32::from(tunnel.prefix)).unwrap_or(0);
+    request.ifr_ifru.ifru_netmask = generic(Ipv4Addr::from_bits(mask));
+    configure(&socket, libc::SIOCSIFNETMASK, &mut request)?;
+    let mut request = named(NAME);
+    request.ifr_ifru.ifru_mtu = tunnel.packet.into();
+    configure(&socket, libc::SIOCSIFMTU, &mut request)?;
+    let mut request = named(NAME);
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    configure(&socket, libc::SIOCSIFFLAGS, &mut request)?;
+    default_route(&socket, NAME)?;
+    Ok(device)
+}
+
+fn inet() -> io::Result<OwnedFd> {
+    Ok(rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None)?)
+}
+
+/// A request about the interface `name`, which is shorter than `IFNAMSIZ`.
+fn named(name: &[u8]) -> libc::ifreq {
     // SAFETY: ifreq is integers and a union of plain data; all zeroes is valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    request.ifr_name[0] = b'l' as libc::c_char;
-    request.ifr_name[1] = b'o' as libc::c_char;
-    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
-    // SAFETY: SIOCSIFFLAGS reads one ifreq with a NUL-terminated name; it is alive and zero-padded.
-    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) };
+    for (place, byte) in request.ifr_name.iter_mut().zip(name) {
+        *place = *byte as libc::c_char;
+    }
+    request
+}
+
+/// An address as requests about interfaces have it.
+fn generic(address: Ipv4Addr) -> libc::sockaddr {
+    let [a, b, c, d] = address.octets();
+    // sockaddr_in lays out the same 16 bytes: the port in the first two of them, then the address (ip(7)).
+    let bytes = [0, 0, a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0];
+    libc::sockaddr { sa_family: libc::AF_INET as libc::sa_family_t, sa_data: bytes.map(|byte| byte as libc::c_char) }
+}
+
+fn configure(on: impl AsFd, operation: libc::Ioctl, request: &mut libc::ifreq) -> io::Result<()> {
+    // SAFETY: every operation of this module on interfaces reads and writes one ifreq, alive and zero-padded.
+    let result = unsafe { libc::ioctl(on.as_fd().as_raw_fd(), operation, &raw mut *request) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Sends what has no other way through the interface `name`, route(8), `SIOCADDRT`.
+fn default_route(socket: &OwnedFd, name: &[u8]) -> io::Result<()> {
+    // SAFETY: rtentry is integers, plain addresses and one pointer that may be null; all zeroes is valid.
+    let mut route: libc::rtentry = unsafe { std::mem::zeroed() };
+    route.rt_dst = generic(Ipv4Addr::UNSPECIFIED);
+    route.rt_genmask = generic(Ipv4Addr::UNSPECIFIED);
+    route.rt_flags = libc::RTF_UP;
+    let mut device = named(name).ifr_name;
+    route.rt_dev = device.as_mut_ptr();
+    // SAFETY: SIOCADDRT reads one rtentry; its device name is NUL-terminated and outlives the call.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCADDRT, &raw const route) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -47,6 +47,8 @@ impl Processes for Bare {
             exec: exec(command, variables, directory)?,
             confinement: Confinement::Bare,
             passed: Vec::new(),
+            gate: None,
+            holder: None,
             described: Vec::new(),
             needs_group: site.plan.held.get(&Clause::Cleanup).is_some_and(Support::is_enforced),
             own_processes: 1,

@@ -20,12 +20,12 @@ use rustix::fs::Access as Permission;
 use rustix::net::RecvFlags;
 
 use super::mounted::{self, on_host};
-use super::native::{ipc, no_allowlists};
+use super::native::{egress_support, ipc};
 use super::{
     Backend, Freshness, Preparation, PrepareError, Processes, Question, Site, Unavailable, apparmor, exec, limits,
 };
 use crate::memory::{Memory, Subject};
-use crate::{Command, Host, view};
+use crate::{Command, Host, egress, view};
 
 /// The bubblewrap backend.
 pub(super) struct Bwrap;
@@ -50,7 +50,7 @@ impl Backend for Bwrap {
             (Clause::Hide, Support::enforced("bubblewrap: mount namespace")),
             (Clause::Protect, Support::enforced("bubblewrap: mount namespace")),
             (Clause::Network, Support::enforced("bubblewrap: network namespace")),
-            (Clause::Egress, no_allowlists()),
+            (Clause::Egress, egress_support()),
             (Clause::Processes, Support::enforced("bubblewrap: pid namespace")),
             (Clause::Ipc, ipc(landlock, question.policy)),
             (Clause::Privilege, Support::enforced("bubblewrap: user namespace+no_new_privs+no capabilities")),
@@ -84,6 +84,9 @@ impl Processes for Bwrap {
         let directory = site.workspace.directory_inside(&command.starting_directory(site.host, &site.workspace.source));
         let network = site.plan.policy.network.clone().unwrap_or(Network::Closed);
         let mut arguments = Arguments::new(&network, &directory);
+        let kind = egress::gate(&site.plan.policy);
+        let (gate, holder) = egress::await_gate(&site.plan.policy)?.unzip();
+        let holder = holder.map(|holder| arguments.pass(holder));
         for entry in &view.entries {
             arguments.entry(entry, &view).map_err(failed("bubblewrap's arguments"))?;
         }
@@ -91,6 +94,7 @@ impl Processes for Bwrap {
         let described = arguments.described(&program, &sight.variables, command);
         let inside = Inside {
             expected,
+            gate: kind.zip(holder),
             rules: Rules::in_own_root(abi(), view.writable().cloned()),
             highest_descriptor: crate::HIGHEST_DESCRIPTOR,
             exec: exec(command, sight.variables, directory)?,
@@ -102,6 +106,8 @@ impl Processes for Bwrap {
             exec: exec(&command, [], "/".into())?,
             confinement: Confinement::Delegated,
             passed,
+            gate,
+            holder: None,
             described,
             needs_group: false,
             // The supervisor, bubblewrap outside, and bubblewrap inside.
@@ -317,6 +323,7 @@ fn preflight(program: &Path, question: &Question<'_>) -> Result<(), Unavailable>
     let inner = Command::new("/bin/sh").arguments(["-c".to_owned(), format!("exit {WORKED}")]);
     let inside = Inside {
         expected: Vec::new(),
+        gate: None,
         rules: Rules::in_own_root(abi(), [PathBuf::from("/tmp")]),
         highest_descriptor: crate::HIGHEST_DESCRIPTOR,
         exec: exec(&inner, [], "/".into()).map_err(|error| unavailable(error.to_string()))?,
@@ -332,7 +339,7 @@ fn preflight(program: &Path, question: &Question<'_>) -> Result<(), Unavailable>
         survivors: Survivors::End,
         private: None,
     };
-    let files = Files { stdio: [None, None, Some(writer)], terminal: None, passed };
+    let files = Files { stdio: [None, None, Some(writer)], terminal: None, gate: None, passed };
     let started = question.launcher.start(&launch, files, None).map_err(|error| unavailable(crate::chain(&error)))?;
     let mut report = control::receive(&started.control, RecvFlags::empty()).map_err(failed)?;
     if let Some(Report::Started { .. }) = report {

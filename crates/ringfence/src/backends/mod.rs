@@ -125,6 +125,10 @@ pub(crate) struct Preparation {
     pub(crate) confinement: Confinement,
     /// Descriptors that the launched program reads itself, under these numbers.
     pub(crate) passed: Vec<(i32, OwnedFd)>,
+    /// Where the sandbox's gate comes from, if it has one.
+    pub(crate) gate: Option<OwnedFd>,
+    /// Whom the first process sends it to, where that makes it.
+    pub(crate) holder: Option<OwnedFd>,
     /// The words that the launched program is given, where it is not the command itself.
     pub(crate) described: Vec<String>,
     /// Whether only a control group can end the whole tree.

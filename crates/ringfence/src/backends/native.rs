@@ -10,7 +10,8 @@ use ringfence_core::{Backend as Name, Capabilities, Clause, Defaults, Plan, Poli
 use ringfence_linux::landlock::{ABI_WITH_SCOPES, Rules, abi};
 use ringfence_linux::seccomp::Sockets;
 use ringfence_linux::{
-    Access, Confinement, Entry, Exec, Files, Launch, Launcher, Report, Survivors, Terminal, View, control,
+    Access, Confinement, Entry, Exec, Files, Launch, Launcher, Network as Reach, Report, Survivors, Terminal, View,
+    control,
 };
 use rustix::net::RecvFlags;
 
@@ -19,7 +20,7 @@ use super::{
     exec, limits,
 };
 use crate::memory::{Memory, Subject};
-use crate::{Command, view};
+use crate::{Command, egress, view};
 
 /// The native backend.
 pub(super) struct Native;
@@ -58,16 +59,20 @@ impl Processes for Native {
         let sight = view::build(site)?;
         let is_open = matches!(site.plan.policy.network, Some(Network::Open));
         if !self.shares_paths(site.plan) {
+            let (gate, holder) = egress::await_gate(&site.plan.policy)?.unzip();
+            let network = match (is_open, egress::gate(&site.plan.policy)) {
+                (true, _) => Reach::Host,
+                (false, Some(kind)) => Reach::Gated(kind),
+                (false, None) => Reach::Private,
+            };
             let directory =
                 site.workspace.directory_inside(&command.starting_directory(site.host, &site.workspace.source));
             return Ok(Preparation {
                 exec: exec(command, sight.variables, directory)?,
-                confinement: Confinement::Namespaces {
-                    view: sight.view,
-                    private_network: !is_open,
-                    landlock_abi: abi(),
-                },
+                confinement: Confinement::Namespaces { view: sight.view, network, landlock_abi: abi() },
                 passed: Vec::new(),
+                gate,
+                holder,
                 described: Vec::new(),
                 needs_group: false,
                 own_processes: 1,
@@ -89,6 +94,8 @@ impl Processes for Native {
                 sockets: if is_open { Sockets::Open } else { Sockets::None },
             },
             passed: Vec::new(),
+            gate: None,
+            holder: None,
             described: Vec::new(),
             needs_group: site.plan.held.get(&Clause::Cleanup).is_some_and(Support::is_enforced),
             own_processes: 1,
@@ -166,7 +173,7 @@ fn try_namespaces(launcher: &Launcher, landlock_abi: u32) -> Result<(), TrialErr
     let program: CString = c"/nothing".into();
     let trial = Launch {
         exec: Exec { argv: vec![program.clone()], program, env: Vec::new(), directory: "/".into() },
-        confinement: Confinement::Namespaces { view, private_network: true, landlock_abi },
+        confinement: Confinement::Namespaces { view, network: Reach::Private, landlock_abi },
         terminal: Terminal::Detached,
         time: None,
         survivors: Survivors::End,
@@ -198,7 +205,7 @@ fn with_namespaces(landlock: u32, policy: &Policy) -> Vec<(Clause, Support)> {
         (Clause::Hide, Support::enforced("mount namespace")),
         (Clause::Protect, Support::enforced("mount namespace")),
         (Clause::Network, Support::enforced("network namespace")),
-        (Clause::Egress, no_allowlists()),
+        (Clause::Egress, egress_support()),
         (Clause::Processes, Support::enforced("pid namespace")),
         (Clause::Ipc, ipc(landlock, policy)),
         (Clause::Privilege, Support::enforced("user namespace+no_new_privs+no capabilities")),
@@ -246,7 +253,7 @@ fn with_landlock_alone(abi: u32, because: &str, question: &Question<'_>) -> Vec<
         (Clause::Hide, needs_namespaces("Landlock cannot take back a part of what it allows")),
         (Clause::Protect, needs_namespaces("Landlock cannot take back a part of what it allows")),
         (Clause::Network, Support::enforced("seccomp: no socket can be made")),
-        (Clause::Egress, no_allowlists()),
+        (Clause::Egress, needs_namespaces("without a network of its own, a command reaches all or nothing")),
         (Clause::Processes, processes),
         (Clause::Ipc, Support::weaker(ipc)),
         (Clause::Privilege, Support::enforced("no_new_privs+no capabilities")),
@@ -269,10 +276,7 @@ pub(super) fn ipc(landlock: u32, policy: &Policy) -> Support {
     }
 }
 
-/// Allowlists of hosts are for a later version.
-pub(super) fn no_allowlists() -> Support {
-    Support::absent(
-        "this version has no egress proxy",
-        "use `--net closed`, or `--net open` if the command may reach everything",
-    )
+/// What keeps a sandbox with a network namespace to the hosts that are allowed.
+pub(super) fn egress_support() -> Support {
+    Support::enforced("network namespace+egress proxy")
 }

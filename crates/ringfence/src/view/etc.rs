@@ -63,6 +63,11 @@ pub(super) fn entries(host: &Host, home: &Path) -> Vec<Entry> {
     entries
 }
 
+/// An `/etc/resolv.conf` that names one resolver.
+pub(super) fn resolver(address: std::net::Ipv4Addr) -> Entry {
+    file("/etc/resolv.conf", format!("nameserver {address}\n"))
+}
+
 fn file(path: &str, contents: String) -> Entry {
     Entry::File { path: path.into(), contents: contents.into_bytes() }
 }

@@ -16,11 +16,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use ringfence_core::{Plan, Policy};
+use ringfence_linux::gate::{Kind, RESOLVER};
 use ringfence_linux::{Access, Entry, View};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 
 use crate::Host;
 use crate::backends::Site;
+use crate::egress;
 use crate::workspace::ResolvedWorkspace;
 
 pub(crate) use guarded::Guarded;
@@ -107,6 +109,10 @@ pub(crate) fn build(site: &Site<'_>) -> Result<Sight, ViewError> {
     let home = host.home.clone().filter(|home| !under_system(home)).unwrap_or_else(|| FALLBACK_HOME.into());
     let mut entries = system();
     entries.extend(etc::entries(host, &home));
+    if egress::gate(policy) == Some(Kind::Transparent) {
+        entries.retain(|entry| entry.path() != Path::new("/etc/resolv.conf"));
+        entries.push(etc::resolver(RESOLVER));
+    }
     entries.push(Entry::Scratch { path: "/tmp".into(), size: scratch, mode: 0o1777 });
     entries.push(Entry::Scratch { path: home.clone(), size: scratch, mode: 0o700 });
 
@@ -209,6 +215,9 @@ pub(crate) fn environment(plan: &Plan, host: &Host, view: &View, home: &Path) ->
         }
     }
     plan.policy.env.pass.iter().flatten().for_each(|name| pass(name));
+    if egress::gate(&plan.policy).is_some() {
+        variables.extend(egress::variables().into_iter().map(|(name, value)| (name.into(), value.into())));
+    }
 
     let reachable = host.path().filter(|directory| is_visible(view, directory));
     if let Ok(path) = std::env::join_paths(reachable) {

@@ -18,6 +18,7 @@ use super::identity::Identity;
 use super::image::Image;
 use super::mounts::{Bind, OwnFiles};
 use super::{CHANNEL_INSIDE, DEV_CAPABILITIES, Flavour, GUEST_INSIDE, LABEL, LEASH_INSIDE, Place};
+use crate::egress::GATE;
 use crate::session::SOCKET;
 use crate::{ContainerSpec, Host, Preset, Root};
 
@@ -33,6 +34,8 @@ const LOG_SIZE: &str = "8m";
 pub(super) enum Reach {
     /// None but its own loopback.
     Closed,
+    /// None but its own loopback, and what the holder of its gate lets through.
+    Gated,
     /// The engine's usual one.
     Open,
     /// The host's own.
@@ -45,13 +48,14 @@ impl Reach {
         match (network, preset) {
             (Some(Network::Open), Preset::Dev) => Reach::Host,
             (Some(Network::Open), Preset::Agent) => Reach::Open,
-            _ => Reach::Closed,
+            (Some(Network::Allow(_)), _) => Reach::Gated,
+            (Some(Network::Closed) | None, _) => Reach::Closed,
         }
     }
 
     fn mode(self) -> &'static str {
         match self {
-            Reach::Closed => "none",
+            Reach::Closed | Reach::Gated => "none",
             // A rootless engine has no bridge by default, and means another thing by it.
             Reach::Open => "default",
             Reach::Host => "host",
@@ -62,6 +66,7 @@ impl Reach {
     pub(super) fn name(self) -> &'static str {
         match self {
             Reach::Closed => "closed",
+            Reach::Gated => "allow",
             Reach::Open => "open",
             Reach::Host => "host",
         }
@@ -98,14 +103,18 @@ impl Parts<'_> {
             return Err(Failure::Volume { image: self.image.reference.clone(), volume: volume.clone() });
         }
         let socket = format!("{CHANNEL_INSIDE}/{SOCKET}");
-        let command = ["--socket", &socket, "--directory", directory, "--leash", LEASH_INSIDE];
+        let mut command = vec!["--socket", &socket, "--directory", directory, "--leash", LEASH_INSIDE];
+        let gate = format!("{CHANNEL_INSIDE}/{GATE}");
+        if self.reach() == Reach::Gated {
+            command.extend(["--gate", &gate]);
+        }
         let mut body = ContainerCreateBody {
             image: Some(self.image.id.clone()),
             hostname: Some(self.place.name.clone()),
             user: Some(self.identity.user()),
             env: Some(self.variables()),
             entrypoint: Some(vec![GUEST_INSIDE.to_owned()]),
-            cmd: Some(command.map(str::to_owned).into()),
+            cmd: Some(command.into_iter().map(str::to_owned).collect()),
             working_dir: Some("/".to_owned()),
             attach_stdin: Some(false),
             open_stdin: Some(false),
@@ -122,13 +131,16 @@ impl Parts<'_> {
         Ok(body)
     }
 
+    fn reach(&self) -> Reach {
+        Reach::of(self.plan.policy.network.as_ref(), self.spec.preset)
+    }
+
     fn host_config(&self) -> Result<HostConfig, Failure> {
         let limits = &self.plan.policy.limits;
         let is_held = |clause| self.plan.held.get(&clause).is_some_and(Support::is_enforced);
         let memory = limits.memory.filter(|_| is_held(Clause::Memory)).map(|size| size.bytes() as i64);
         let cpus = limits.cpus.filter(|_| is_held(Clause::Cpus)).map(|cpus| (cpus * 1e9) as i64);
         let processes = limits.processes.filter(|_| is_held(Clause::ProcessCount));
-        let reach = Reach::of(self.plan.policy.network.as_ref(), self.spec.preset);
         Ok(HostConfig {
             mounts: Some(self.binds.iter().map(mount).collect::<Result<_, _>>()?),
             tmpfs: Some(self.scratch()),
@@ -137,7 +149,7 @@ impl Parts<'_> {
             cap_add: Some(capabilities(self.spec, self.client)?),
             security_opt: Some(vec!["no-new-privileges".to_owned(), self.filter_option()?]),
             privileged: Some(false),
-            network_mode: Some(reach.mode().to_owned()),
+            network_mode: Some(self.reach().mode().to_owned()),
             ipc_mode: Some("private".to_owned()),
             cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
             userns_mode: self.identity.namespace.clone(),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use ringfence_core::policy::Size;
 use ringfence_core::{Capabilities, Clause, Defaults, Plan, Policy, Support};
+use ringfence_linux::gate::Kind;
 
 use super::client::{self, Client, Flavour};
 use super::container::{Reach, capabilities as left_to};
@@ -13,13 +14,12 @@ use super::evidence::{Evidence, process};
 use super::identity::{Circumstances, Identity, Owner};
 use super::instance::{Request, start};
 use super::{Place, image};
-use crate::backends::native::no_allowlists;
 use crate::backends::{Freshness, Question, Unavailable};
 use crate::instance::Instance;
 use crate::memory::{Memory, Subject};
 use crate::room::{Name, Rooms};
 use crate::view::Guarded;
-use crate::{ContainerError, ContainerSpec, Host, Preset, Pull, ResolvedWorkspace};
+use crate::{ContainerError, ContainerSpec, Host, Preset, Pull, ResolvedWorkspace, egress};
 
 /// Answers for one engine.
 pub(super) async fn capabilities(flavour: Flavour, question: &Question<'_>) -> Result<Capabilities, Unavailable> {
@@ -78,7 +78,7 @@ fn support(
     };
     let ipc = match Reach::of(question.policy.network.as_ref(), question.container.preset) {
         Reach::Host => Support::weaker("with the host's network, abstract Unix sockets of the host can be reached"),
-        Reach::Open | Reach::Closed => Support::enforced("ipc+network namespace+seccomp"),
+        Reach::Open | Reach::Closed | Reach::Gated => Support::enforced("ipc+network namespace+seccomp"),
     };
     let user = if identity.namespace.is_some() { "user namespace+" } else { "" };
     let left = left_to(question.container, client).unwrap_or_default();
@@ -93,7 +93,7 @@ fn support(
         (Clause::Hide, Support::enforced("mount namespace")),
         (Clause::Protect, Support::enforced("mount namespace")),
         (Clause::Network, Support::enforced("network namespace")),
-        (Clause::Egress, no_allowlists()),
+        (Clause::Egress, egress(question.policy)),
         (Clause::Processes, Support::enforced("pid namespace")),
         (Clause::Ipc, ipc),
         (Clause::Privilege, Support::enforced(privilege)),
@@ -115,6 +115,17 @@ fn support(
             ),
         ),
     ])
+}
+
+/// What keeps a container to the hosts that are allowed.
+fn egress(policy: &Policy) -> Support {
+    match egress::gate(policy) {
+        Some(Kind::Transparent) => Support::absent(
+            "only the launcher's own sandboxes can have a tunnel: a container's user may not make one",
+            "leave `transparent` out, or use `--backend native`",
+        ),
+        Some(Kind::Proxy) | None => Support::enforced("network namespace+egress proxy"),
+    }
 }
 
 fn unavailable(failure: Failure) -> Unavailable {

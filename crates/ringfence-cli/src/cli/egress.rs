@@ -1,0 +1,92 @@
+//! `ringfence egress`.
+
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+use clap::{Args, Subcommand};
+use ringfence::Host;
+use ringfence::egress::{self, Entry, Event};
+use ringfence::policy::{Policy, Span};
+
+use crate::answer::{print, print_json};
+use crate::report::{Failure, warn};
+
+/// Shows what sandboxes reached or were denied, and the policy that this calls for.
+#[derive(Debug, Args)]
+pub(crate) struct EgressArguments {
+    #[command(subcommand)]
+    command: EgressCommand,
+    /// Of every workspace, not only of this directory's.
+    #[arg(long, global = true)]
+    all: bool,
+    /// Of one sandbox that stays.
+    #[arg(long, value_name = "NAME", global = true)]
+    sandbox: Option<String>,
+    /// No older than this: 10m, 2h.
+    #[arg(long, value_name = "TIME", global = true)]
+    since: Option<Span>,
+    /// Prints JSON.
+    #[arg(long, global = true)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum EgressCommand {
+    /// Lists what was denied, and what was let out under --observe, oldest first.
+    Log,
+    /// Prints the least policy that would have allowed all of it.
+    Suggest,
+}
+
+impl EgressArguments {
+    pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
+        let entries = self.entries(&host)?;
+        match &self.command {
+            EgressCommand::Log => self.log(&entries)?,
+            EgressCommand::Suggest => self.suggest(&entries)?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn entries(&self, host: &Host) -> Result<Vec<Entry>, Failure> {
+        let entries = egress::recorded(host).map_err(|error| {
+            Failure::usage(format!("cannot read the egress log: {error}"), "ls -l ~/.local/state/ringfence")
+        })?;
+        let earliest = self.since.and_then(|span| SystemTime::now().checked_sub(span.duration()));
+        let is_here = |entry: &Entry| {
+            let here = [&host.directory, &fs_err::canonicalize(&host.directory).unwrap_or_default()];
+            self.all || self.sandbox.is_some() || here.iter().any(|here| here.starts_with(&entry.workspace))
+        };
+        let is_named = |entry: &Entry| self.sandbox.is_none() || entry.sandbox == self.sandbox;
+        let is_recent = |entry: &Entry| earliest.is_none_or(|earliest| entry.time() >= Some(earliest));
+        Ok(entries.into_iter().filter(|entry| is_here(entry) && is_named(entry) && is_recent(entry)).collect())
+    }
+
+    fn log(&self, entries: &[Entry]) -> Result<(), Failure> {
+        if self.json {
+            return Ok(print_json(&entries)?);
+        }
+        let lines = entries.iter().map(|entry| {
+            let time = entry.time.split('.').next().unwrap_or_default();
+            let (what, target, why) = match &entry.event {
+                Event::Denied(denial) => ("denied", &denial.target, denial.reason.to_string()),
+                Event::Allowed(passage) => ("let out", &passage.target, String::new()),
+                _ => return String::new(),
+            };
+            let sandbox = entry.sandbox.as_deref().unwrap_or("-");
+            format!("{time}  {sandbox:<16}  {what:<8}  {target}  {why}").trim_end().to_owned() + "\n"
+        });
+        Ok(print(&lines.collect::<String>())?)
+    }
+
+    fn suggest(&self, entries: &[Entry]) -> Result<(), Failure> {
+        if entries.is_empty() {
+            warn("nothing was written down here: `ringfence run --observe -- COMMAND` lets out, and writes down where to");
+        }
+        let policy = Policy { network: Some(egress::suggest(entries)), ..Policy::default() };
+        match self.json {
+            true => Ok(print_json(&policy)?),
+            false => Ok(print(&toml::to_string(&policy).expect("a policy is made of tables and plain values"))?),
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! What was let out and what was not, for whoever asks later: a line of JSON for each, in the user's own state.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use fs_err::os::unix::fs::OpenOptionsExt;
+use jiff::Timestamp;
+use ringfence_egress::Event;
+use serde::{Deserialize, Serialize};
+
+use crate::{Host, untrusted};
+
+/// What the log is called.
+const NAME: &str = "egress.jsonl";
+/// What it is called when a new one was begun.
+const OLD: &str = "egress.jsonl.1";
+/// How long it may get before a new one is begun, in bytes.
+const LONGEST: u64 = 8 << 20;
+/// How many lines one sandbox may write: code inside decides how much there is to tell.
+const MOST_LINES: u32 = 10_000;
+
+/// One line of the log.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Entry {
+    /// When.
+    pub time: String,
+    /// In which sandbox, if it is one that stays.
+    pub sandbox: Option<String>,
+    /// With which workspace.
+    pub workspace: PathBuf,
+    /// What.
+    pub event: Event,
+}
+
+impl Entry {
+    /// When, if that can be read.
+    pub fn time(&self) -> Option<std::time::SystemTime> {
+        self.time.parse::<Timestamp>().ok().map(Into::into)
+    }
+}
+
+/// Where one sandbox's events are written.
+#[derive(Debug)]
+pub(crate) struct Log {
+    directory: Option<PathBuf>,
+    sandbox: Option<String>,
+    workspace: PathBuf,
+    /// Whether what is let out is written down, too.
+    observes: bool,
+    written: Mutex<Written>,
+}
+
+#[derive(Debug, Default)]
+struct Written {
+    file: Option<fs_err::File>,
+    lines: u32,
+}
+
+impl Log {
+    /// The log of a user, for one sandbox of theirs.
+    pub(crate) fn of(host: &Host, sandbox: Option<String>, workspace: &Path, observes: bool) -> Log {
+        let directory = host.own_directory("XDG_STATE_HOME", ".local/state");
+        Log { directory, sandbox, workspace: workspace.into(), observes, written: Mutex::default() }
+    }
+
+    /// Writes one event down. Where that fails the event was still acted on, and is in the result.
+    pub(crate) fn write(&self, event: &Event) {
+        if !self.observes && !matches!(event, Event::Denied(_)) {
+            return;
+        }
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(directory) = self.directory.as_ref().filter(|_| written.lines < MOST_LINES) else { return };
+        if written.file.is_none() {
+            written.file = open(directory).inspect_err(|error| tracing::warn!(%error, "cannot open the egress log")).ok();
+        }
+        let entry = Entry {
+            time: Timestamp::now().to_string(),
+            sandbox: self.sandbox.clone(),
+            workspace: self.workspace.clone(),
+            event: event.clone(),
+        };
+        let Ok(mut line) = serde_json::to_vec(&entry) else { return }; // a workspace that is not text
+        line.push(b'\n');
+        written.lines += 1;
+        if let Some(file) = &mut written.file {
+            let _ = file.write_all(&line); // the disk is full: the proxy goes on
+        }
+    }
+}
+
+/// Opens the log for one more line, and begins a new one when it has grown long.
+fn open(directory: &Path) -> std::io::Result<fs_err::File> {
+    fs_err::create_dir_all(directory)?;
+    let path = directory.join(NAME);
+    if fs_err::metadata(&path).is_ok_and(|log| log.len() > LONGEST) {
+        fs_err::rename(&path, directory.join(OLD))?;
+    }
+    fs_err::OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+}
+
+/// What the log of a user tells, oldest first; a line that cannot be read is left out.
+pub fn recorded(host: &Host) -> std::io::Result<Vec<Entry>> {
+    let Some(directory) = host.own_directory("XDG_STATE_HOME", ".local/state") else { return Ok(Vec::new()) };
+    let mut entries = Vec::new();
+    for name in [OLD, NAME] {
+        let file = match fs_err::File::open(directory.join(name)) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        let text = untrusted::text(file.into(), 2 * LONGEST)?;
+        entries.extend(text.lines().filter_map(|line| serde_json::from_str(line).ok()));
+    }
+    Ok(entries)
+}

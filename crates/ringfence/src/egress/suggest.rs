@@ -1,0 +1,79 @@
+//! The least policy that would have allowed what was let out, or asked for.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ringfence_core::policy::{Egress, HostRule, Network};
+use ringfence_egress::{Event, Reason, Target};
+
+use super::Entry;
+
+/// The ports that a rule without one allows.
+const USUAL: [u16; 2] = [80, 443];
+
+/// The network of the least policy that allows every target that `entries` tell of and that a rule can allow.
+pub fn suggest(entries: &[Entry]) -> Network {
+    let mut rules: BTreeMap<String, (HostRule, BTreeSet<u16>)> = BTreeMap::new();
+    for entry in entries {
+        let Some(rule) = wanted(&entry.event) else { continue };
+        let bare = HostRule { port: None, ..rule.clone() };
+        let (_, ports) = rules.entry(bare.to_string()).or_insert_with(|| (bare, BTreeSet::new()));
+        ports.extend(rule.port);
+    }
+    let allow = rules.into_values().flat_map(|(bare, ports)| {
+        let is_usual = USUAL.iter().all(|port| ports.contains(port));
+        let rest = ports.into_iter().filter(move |port| !is_usual || !USUAL.contains(port)).map(Some);
+        let ports: Vec<Option<u16>> = is_usual.then_some(None).into_iter().chain(rest).collect();
+        ports.into_iter().map(move |port| HostRule { host: bare.host.clone(), port })
+    });
+    Network::Allow(Egress { allow: allow.collect(), ..Egress::default() })
+}
+
+/// The rule that an event shows to be wanted. What is denied by the address that a name has, or by a rule of its own, is
+/// not to be allowed by the way.
+fn wanted(event: &Event) -> Option<HostRule> {
+    let target = match event {
+        Event::Allowed(passage) => &passage.target,
+        Event::Denied(denial) if denial.reason == Reason::Unlisted => &denial.target,
+        _ => return None,
+    };
+    Target::from_authority(target, None).ok().map(|target| target.rule())
+}
+
+#[cfg(test)]
+mod tests {
+    use ringfence_egress::{Denial, Passage, Via};
+
+    use super::*;
+
+    fn entry(event: Event) -> Entry {
+        Entry { time: String::new(), sandbox: None, workspace: "/w".into(), event }
+    }
+
+    fn allowed(target: &str) -> Entry {
+        let target = target.to_owned();
+        entry(Event::Allowed(Passage { target, via: Via::Connect, address: None, listed: false }))
+    }
+
+    fn denied(target: &str, reason: Reason) -> Entry {
+        entry(Event::Denied(Denial { target: target.to_owned(), reason, via: Via::Connect, policy: None }))
+    }
+
+    #[track_caller]
+    fn check(entries: &[Entry], expected: &[&str]) {
+        let network = suggest(entries);
+        assert_eq!(network.rules().iter().map(ToString::to_string).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn each_target_has_the_least_rule_that_allows_it() {
+        check(&[], &[]);
+        check(&[allowed("b.org:443"), allowed("a.org:80"), allowed("b.org:443")], &["a.org:80", "b.org:443"]);
+        check(&[allowed("a.org:80"), allowed("a.org:443"), allowed("a.org:8443")], &["a.org", "a.org:8443"]);
+    }
+
+    #[test]
+    fn what_only_a_rule_is_missing_for_is_suggested_and_what_is_dangerous_is_not() {
+        let malformed = Reason::Malformed { fault: "x".to_owned() };
+        check(&[denied("a.org:22", Reason::Unlisted), denied("b.org:80", malformed)], &["a.org:22"]);
+    }
+}
