@@ -1,12 +1,13 @@
 //! `ringfence egress`.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::SystemTime;
 
 use clap::{Args, Subcommand};
 use ringfence::Host;
 use ringfence::egress::{self, Entry, Event};
-use ringfence::policy::{Policy, Span};
+use ringfence::policy::Span;
 
 use crate::answer::{print, print_json};
 use crate::report::{Failure, warn};
@@ -83,7 +84,7 @@ impl EgressArguments {
         if entries.is_empty() {
             warn("nothing was written down here: `ringfence run --observe -- COMMAND` lets out, and writes down where to");
         }
-        let policy = Policy { network: Some(egress::suggest(entries)), ..Policy::default() };
+        let policy = BTreeMap::from([("network", egress::suggest(entries))]);
         match self.json {
             true => Ok(print_json(&policy)?),
             false => Ok(print(&toml::to_string(&policy).expect("a policy is made of tables and plain values"))?),
