@@ -35,7 +35,7 @@ pub(crate) enum Purpose {
 /// One upstream proxy.
 #[derive(Debug, Clone)]
 pub(crate) struct Hop {
-    address: String,
+    address: Target,
     authorization: Option<HeaderValue>,
 }
 
@@ -94,7 +94,7 @@ impl Upstream {
             Purpose::Tunnel => "https",
         };
         let uri = Uri::builder().scheme(scheme).authority(target.to_string()).path_and_query("/").build().ok()?;
-        self.matcher.intercept(&uri).map(|intercept| Hop::new(&intercept))
+        self.matcher.intercept(&uri).and_then(|intercept| Hop::new(&intercept))
     }
 }
 
@@ -107,17 +107,15 @@ fn check(variable: &'static str, text: &str) -> Result<(), UpstreamError> {
     let matcher = Matcher::builder().all(text).build();
     let intercept = matcher.intercept(&anywhere).ok_or(UpstreamError::Unreadable { variable })?;
     match intercept.uri().scheme_str() {
-        Some("http") => Ok(()),
+        Some("http") => Hop::new(&intercept).map(|_| ()).ok_or(UpstreamError::Unreadable { variable }),
         scheme => Err(UpstreamError::Scheme { variable, scheme: scheme.unwrap_or_default().to_owned() }),
     }
 }
 
 impl Hop {
-    fn new(intercept: &Intercept) -> Hop {
-        let uri = intercept.uri();
-        let host = uri.host().unwrap_or_default();
-        let address = format!("{host}:{}", uri.port_u16().unwrap_or(80));
-        Hop { address, authorization: intercept.basic_auth().cloned() }
+    fn new(intercept: &Intercept) -> Option<Hop> {
+        let address = Target::from_authority(intercept.uri().authority()?.as_str(), Some(80)).ok()?;
+        Some(Hop { address, authorization: intercept.basic_auth().cloned() })
     }
 
     /// What the upstream wants to be told, if it wants a password.
@@ -127,7 +125,7 @@ impl Hop {
 
     /// Connects to the upstream itself. The host chose it, so its address is not judged.
     pub(crate) async fn dial(&self) -> Result<TcpStream, UpstreamError> {
-        let stream = TcpStream::connect(&self.address).await.map_err(UpstreamError::Unreachable)?;
+        let stream = TcpStream::connect(self.address.to_string()).await.map_err(UpstreamError::Unreachable)?;
         let _ = stream.set_nodelay(true); // only slower without
         Ok(stream)
     }

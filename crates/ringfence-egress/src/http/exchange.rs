@@ -50,6 +50,11 @@ impl Exchange {
         self.target == *target && !self.sender.is_closed()
     }
 
+    /// Whether an upstream proxy reads the requests.
+    pub(crate) fn is_through_upstream(&self) -> bool {
+        self.hop.is_some()
+    }
+
     /// Sends a request that is in origin form.
     pub(crate) async fn send(&mut self, mut request: Request<Incoming>) -> Result<Response<Incoming>, Unsent> {
         if let Some(hop) = &self.hop {

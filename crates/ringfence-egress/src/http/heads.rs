@@ -205,11 +205,16 @@ impl<S: AsyncRead + Unpin> AsyncRead for StrictHeads<S> {
                 return Poll::Ready(Ok(()));
             }
             if this.cleared > 0 {
-                let mut part = into.take(this.allowance(into.remaining()));
-                ready!(Pin::new(&mut this.inner).poll_read(cx, &mut part))?;
-                let length = part.filled().len();
-                this.spend(length);
-                into.advance(length);
+                let before = into.filled().len();
+                if this.allowance(into.remaining()) == into.remaining() {
+                    ready!(Pin::new(&mut this.inner).poll_read(cx, into))?;
+                } else {
+                    let mut part = ReadBuf::new(into.initialize_unfilled_to(this.allowance(into.remaining())));
+                    ready!(Pin::new(&mut this.inner).poll_read(cx, &mut part))?;
+                    let length = part.filled().len();
+                    into.advance(length);
+                }
+                this.spend(into.filled().len() - before);
                 return Poll::Ready(Ok(()));
             }
             if let Err(fault) = this.look() {

@@ -19,13 +19,13 @@ use crate::connect::{Connection, Origin};
 use crate::copy::{self, Direction};
 use crate::proxy::Proxy;
 use crate::stream::{Rewound, Stream, linger};
-use crate::{Denial, Reason, Refusal, Target, Via, tunnel};
+use crate::{Denial, Reason, Refusal, Target, UpstreamError, Via, tunnel};
 
 mod exchange;
 mod heads;
 mod hops;
 
-use exchange::Exchange;
+use exchange::{Exchange, Unsent};
 use heads::StrictHeads;
 pub(crate) use heads::is_token;
 
@@ -158,24 +158,20 @@ impl Session {
 
     /// Sends a request to its host and brings back the answer.
     async fn forward(&self, mut request: Request<Incoming>, target: Target) -> Result<Response<Body>, Refusal> {
+        // Also where a kept connection leads there: that one was judged when it was made.
+        self.proxy.admit(&target, Via::Http)?;
         let upgrade = hops::prepare_request(&mut request, &target);
         let kept = self.exchange.lock().unwrap_or_else(PoisonError::into_inner).take();
         let mut response = match kept.filter(|exchange| exchange.leads_to(&target)) {
-            // The connection was judged when it was made; the request is judged now.
-            Some(mut exchange) => {
-                self.proxy.admit(&target, Via::Http)?;
-                match exchange.send(request).await {
-                    Ok(response) => {
-                        self.keep(exchange);
-                        response
-                    }
-                    // The host had ended the connection before it saw anything of this request.
-                    Err(unsent) => match unsent.request {
-                        Some(request) => self.send_anew(request, &target).await?,
-                        None => return Err(Refusal::Garbled { target, source: unsent.error }),
-                    },
+            Some(mut exchange) => match exchange.send(request).await {
+                Ok(response) => {
+                    self.keep(exchange);
+                    response
                 }
-            }
+                // The host had ended the connection before it saw anything of this request.
+                Err(Unsent { request: Some(request), .. }) => self.send_anew(request, &target).await?,
+                Err(Unsent { error, .. }) => return Err(Refusal::Garbled { target, source: error }),
+            },
             None => self.send_anew(request, &target).await?,
         };
         match (response.status(), upgrade) {
@@ -196,6 +192,11 @@ impl Session {
         let garbled = |source| Refusal::Garbled { target: target.clone(), source };
         let mut exchange = Exchange::begin(target, origin).await.map_err(garbled)?;
         let response = exchange.send(request).await.map_err(|unsent| garbled(unsent.error))?;
+        if exchange.is_through_upstream() && response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
+            // The password is the host's matter: the client has none to answer with.
+            let source = UpstreamError::Refused(response.status().to_string());
+            return Err(Refusal::Upstream { target: target.clone(), source });
+        }
         self.keep(exchange);
         Ok(response)
     }

@@ -1,0 +1,14 @@
+//! The proxy on real sockets: what passes, what does not, and what a client is told.
+
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
+mod http;
+mod limits;
+mod names;
+mod observe;
+mod smuggling;
+mod socks;
+mod stage;
+mod tls;
+mod tunnel;
+mod upstream;

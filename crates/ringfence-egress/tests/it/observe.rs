@@ -1,0 +1,48 @@
+//! The mode that only looks.
+
+use ringfence_egress::Mode;
+
+use crate::stage::{Dns, Host, LOOPBACK, Stage, answered, in_time, refused};
+
+#[tokio::test]
+async fn what_is_unlisted_passes_and_is_told_of_and_addresses_are_judged_as_ever() {
+    in_time(async {
+        let (dns, host) = (Dns::loopback().await, Host::web().await);
+        let authority = format!("origin.test:{}", host.port());
+        // The name is in no rule; without the mode it is denied.
+        let rules = [host.address.to_string()];
+        refused(&Stage::allowing(&rules).start(&dns).await.get(&authority).await, 403, "unlisted");
+
+        let proxy = Stage { mode: Mode::Observe, ..Stage::allowing(&rules) }.start(&dns).await;
+        answered(&proxy.get(&authority).await);
+        answered(&proxy.get(&host.address.to_string()).await);
+        let passages = proxy.passages();
+        assert_eq!((passages[0].target.as_str(), passages[0].listed), (authority.as_str(), false));
+        assert_eq!(passages[0].address, Some(LOOPBACK));
+        assert!(passages[1].listed);
+        refused(&proxy.get("10.0.0.1").await, 403, "internal");
+
+        let proxy = Stage { mode: Mode::Observe, ..Stage::default() }.start(&dns).await;
+        refused(&proxy.get(&authority).await, 403, "internal");
+        let stage = Stage { mode: Mode::Observe, deny: vec![authority.clone()], ..Stage::allowing(&rules) };
+        refused(&stage.start(&dns).await.get(&authority).await, 403, "listed");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn events_are_read_back_as_they_were_written() {
+    in_time(async {
+        let (dns, host) = (Dns::loopback().await, Host::web().await);
+        let stage = Stage { mode: Mode::Observe, ..Stage::allowing([host.address.to_string()]) };
+        let proxy = stage.start(&dns).await;
+        proxy.get(&format!("origin.test:{}", host.port())).await;
+        proxy.get("10.0.0.1").await;
+        let (denials, passages) = (proxy.denials(), proxy.passages());
+        let again = |text: String| serde_json::from_str(&text).unwrap();
+        assert_eq!(denials[0], again(serde_json::to_string(&denials[0]).unwrap()));
+        let text = serde_json::to_string(&passages[0]).unwrap();
+        assert_eq!(passages[0], serde_json::from_str(&text).unwrap());
+    })
+    .await;
+}

@@ -1,0 +1,218 @@
+//! TLS in tunnels: whom it says it is for.
+
+use std::sync::Arc;
+
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
+use rustls::{AlertDescription, ClientConfig, ClientConnection, RootCertStore, ServerConfig};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector, rustls};
+
+use ringfence_egress::{Mode, Via};
+
+use crate::stage::{Dns, Host, Running, Stage, in_time};
+
+/// A client that trusts a server of both names and of the address, and that server.
+fn configured() -> (ClientConfig, ServerConfig) {
+    let names = ["origin.test", "front.test", "127.0.0.1"].map(String::from);
+    let made = rcgen::generate_simple_self_signed(names).unwrap();
+    let certificate = made.cert.der().clone();
+    let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate.clone()).unwrap();
+    let client =
+        ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions().unwrap();
+    let server = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    (
+        client.with_root_certificates(roots).with_no_client_auth(),
+        server.with_no_client_auth().with_single_cert(vec![certificate], key).unwrap(),
+    )
+}
+
+/// A host that says `hello` in TLS.
+async fn tls_host(server: ServerConfig) -> Host {
+    let acceptor = TlsAcceptor::from(Arc::new(server));
+    Host::new(move |stream, heard| {
+        let acceptor = acceptor.clone();
+        async move {
+            let mut first = [0; 1];
+            if stream.peek(&mut first).await.unwrap_or(0) > 0 {
+                heard.lock().unwrap().push(first[0]);
+            }
+            if let Ok(mut stream) = acceptor.accept(stream).await {
+                stream.write_all(b"hello").await.unwrap();
+                let _ = stream.shutdown().await; // the client may have gone
+            }
+        }
+    })
+    .await
+}
+
+/// What a client hears that opens a tunnel to `authority` and says that it is for `name`.
+async fn hello(proxy: &Running, client: &ClientConfig, authority: &str, name: &str) -> std::io::Result<String> {
+    let tunnel = proxy.tunnel(authority).await;
+    let name = ServerName::try_from(name.to_owned()).unwrap();
+    let mut stream = TlsConnector::from(Arc::new(client.clone())).connect(name, tunnel).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    Ok(answer)
+}
+
+#[track_caller]
+fn denied(outcome: std::io::Result<String>) {
+    let error = outcome.unwrap_err();
+    let alert = error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
+    assert_eq!(alert, Some(&rustls::Error::AlertReceived(AlertDescription::AccessDenied)), "{error}");
+}
+
+#[tokio::test]
+async fn tls_is_for_the_tunnels_host_or_no_byte_of_it_goes_out() {
+    in_time(async {
+        let (client, server) = configured();
+        let (dns, host) = (Dns::loopback().await, tls_host(server).await);
+        // Both names are allowed: it is the disagreement that is denied.
+        let rules = [host.rules("origin.test"), host.rules("front.test")].concat();
+        let proxy = Stage::allowing(rules).start(&dns).await;
+        let authority = format!("origin.test:{}", host.port());
+        assert_eq!(hello(&proxy, &client, &authority, "origin.test").await.unwrap(), "hello");
+        assert_eq!(hello(&proxy, &client, &authority, "ORIGIN.test").await.unwrap(), "hello");
+        let before = host.heard();
+        denied(hello(&proxy, &client, &authority, "front.test").await);
+        assert_eq!(host.heard(), before);
+        let [denial] = &proxy.denials()[..] else { panic!("one denial") };
+        assert_eq!(
+            (denial.reason.code(), denial.via, denial.target.as_str()),
+            ("other_name", Via::Tls, &authority[..])
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn tls_that_names_nobody_is_for_an_address_alone() {
+    in_time(async {
+        let (mut client, server) = configured();
+        let (dns, host) = (Dns::loopback().await, tls_host(server).await);
+        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        client.enable_sni = false;
+        denied(hello(&proxy, &client, &format!("origin.test:{}", host.port()), "origin.test").await);
+        assert_eq!(proxy.codes(), ["unnamed"]);
+        let address = host.address.to_string();
+        assert_eq!(hello(&proxy, &client, &address, "127.0.0.1").await.unwrap(), "hello");
+        // Who allows an address allows each name there, but none that is denied.
+        client.enable_sni = true;
+        assert_eq!(hello(&proxy, &client, &address, "front.test").await.unwrap(), "hello");
+        let deny = vec![format!("front.test:{}", host.port())];
+        let proxy = Stage { deny, ..Stage::allowing(host.rules("origin.test")) }.start(&dns).await;
+        denied(hello(&proxy, &client, &address, "front.test").await);
+        assert_eq!(proxy.codes(), ["listed"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_observer_lets_another_name_through_and_tells_of_it() {
+    in_time(async {
+        let (client, server) = configured();
+        let (dns, host) = (Dns::loopback().await, tls_host(server).await);
+        let stage = Stage { mode: Mode::Observe, ..Stage::allowing(host.rules("origin.test")) };
+        let proxy = stage.start(&dns).await;
+        let authority = format!("origin.test:{}", host.port());
+        assert_eq!(hello(&proxy, &client, &authority, "front.test").await.unwrap(), "hello");
+        let told: Vec<String> = proxy.passages().into_iter().map(|passage| passage.target).collect();
+        assert_eq!(told, [authority, format!("front.test:{}", host.port())]);
+    })
+    .await;
+}
+
+/// The first message of a client for `name`, as one record.
+fn first_message(client: &ClientConfig, name: &str) -> Vec<u8> {
+    let name = ServerName::try_from(name.to_owned()).unwrap();
+    let mut connection = ClientConnection::new(Arc::new(client.clone()), name).unwrap();
+    let mut bytes = Vec::new();
+    connection.write_tls(&mut bytes).unwrap();
+    bytes
+}
+
+/// The same message in records of `size` bytes.
+fn in_records(message: &[u8], size: usize) -> Vec<u8> {
+    let records = message[5..].chunks(size).map(|part| {
+        let length = u16::try_from(part.len()).unwrap().to_be_bytes();
+        [&message[..3], &length, part].concat()
+    });
+    records.collect::<Vec<_>>().concat()
+}
+
+/// The same message with an extension for encrypted hellos at its end, as clients that have none send it.
+fn with_grease(message: &[u8]) -> Vec<u8> {
+    let mut message = message.to_vec();
+    // An outer hello, a cipher, a configuration's number, a key of 32 bytes, and 144 of nothing in particular.
+    let content = [&[0, 0, 1, 0, 1, 7, 0, 32][..], &[0x5a; 32], &[0, 144], &[0xa5; 144]].concat();
+    let length = u16::try_from(content.len()).unwrap();
+    let extension = [&[0xfe, 0x0d][..], &length.to_be_bytes(), &content].concat();
+    // Behind the record's head, the message's, the version, and 32 random bytes stand three lists of their own length.
+    let mut at = 5 + 4 + 2 + 32;
+    at += 1 + usize::from(message[at]);
+    at += 2 + usize::from(u16::from_be_bytes([message[at], message[at + 1]]));
+    at += 1 + usize::from(message[at]);
+    for place in [3, 7, at] {
+        let longer = u16::from_be_bytes([message[place], message[place + 1]]) + 4 + length;
+        message[place..place + 2].copy_from_slice(&longer.to_be_bytes());
+    }
+    // A pre-shared key would have to stay the last extension; a fresh client has none.
+    message.extend_from_slice(&extension);
+    message
+}
+
+async fn echoed(tunnel: &mut TcpStream, bytes: &[u8]) -> bool {
+    for part in bytes.chunks(7) {
+        if tunnel.write_all(part).await.is_err() {
+            return false;
+        }
+    }
+    let mut echo = vec![0; bytes.len()];
+    tunnel.read_exact(&mut echo).await.is_ok() && echo == bytes
+}
+
+#[tokio::test]
+async fn a_first_message_in_pieces_records_or_with_grease_is_read_all_the_same() {
+    in_time(async {
+        let (client, _) = configured();
+        let (dns, host) = (Dns::loopback().await, Host::echo().await);
+        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let authority = format!("origin.test:{}", host.port());
+        for (name, passes) in [("origin.test", true), ("front.test", false)] {
+            let message = first_message(&client, name);
+            for bytes in [message.clone(), in_records(&message, 50), in_records(&message, 1), with_grease(&message)] {
+                let mut tunnel = proxy.tunnel(&authority).await;
+                assert_eq!(echoed(&mut tunnel, &bytes).await, passes, "{name}, {} bytes", bytes.len());
+            }
+        }
+        assert_eq!(proxy.codes(), ["other_name"; 4]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_only_begins_like_tls_is_refused() {
+    in_time(async {
+        let (client, _) = configured();
+        let (dns, host) = (Dns::loopback().await, Host::echo().await);
+        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let authority = format!("origin.test:{}", host.port());
+        let message = first_message(&client, "origin.test");
+        // A server's message, an empty record again and again, and a length that is not there.
+        let mut wrong_kind = message.clone();
+        wrong_kind[5] = 2;
+        let empty = [22, 3, 1, 0, 0].repeat(100);
+        let garbage = [&[22, 3, 1, 0, 60, 1, 0, 0, 56], &[0xff; 56][..]].concat();
+        for bytes in [wrong_kind, empty, garbage] {
+            let mut tunnel = proxy.tunnel(&authority).await;
+            assert!(!echoed(&mut tunnel, &bytes).await, "{bytes:?}");
+        }
+        assert_eq!(host.heard(), "");
+        assert!(proxy.codes().iter().all(|code| *code == "malformed"), "{:?}", proxy.denials());
+    })
+    .await;
+}

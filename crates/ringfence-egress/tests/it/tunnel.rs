@@ -1,0 +1,282 @@
+//! Tunnels, and plain HTTP in them.
+
+use sha2::{Digest, Sha256};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, split};
+
+use ringfence_egress::Via;
+
+use crate::stage::{Dns, Host, Stage, explanation, head, in_time, refused};
+
+#[tokio::test]
+async fn a_tunnel_to_a_listed_host_opens_and_one_to_another_is_denied() {
+    in_time(async {
+        let (dns, host) = (Dns::loopback().await, Host::echo().await);
+        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let mut client = proxy.tunnel(&format!("origin.test:{}", host.port())).await;
+        client.write_all(b"\x00binary").await.unwrap();
+        let mut echo = [0; 7];
+        client.read_exact(&mut echo).await.unwrap();
+        assert_eq!(&echo, b"\x00binary");
+
+        let request = |authority: &str| format!("CONNECT {authority} HTTP/1.1\r\nConnection: close\r\n\r\n");
+        refused(&proxy.ask(request("origin.test:22")).await, 403, "unlisted");
+        refused(&proxy.ask(request("other.test:443")).await, 403, "unlisted");
+        refused(&proxy.ask(request("169.254.169.254:80")).await, 403, "internal");
+        refused(&proxy.ask(request("0x7f.1:80")).await, 403, "internal");
+        let vias: Vec<Via> = proxy.denials().iter().map(|denial| denial.via).collect();
+        assert_eq!(vias, [Via::Connect; 4]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn words_said_right_after_the_request_are_not_lost() {
+    in_time(async {
+        let (dns, host) = (Dns::loopback().await, Host::echo().await);
+        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let mut client = proxy.client().await;
+        let request = format!("CONNECT origin.test:{} HTTP/1.1\r\n\r\n\x01eager", host.port());
+        client.write_all(request.as_bytes()).await.unwrap();
+        head(&mut client).await;
+        let mut echo = [0; 6];
+        client.read_exact(&mut echo).await.unwrap();
+        assert_eq!(&echo, b"\x01eager");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_may_speak_first() {
+    in_time(async {
+        let dns = Dns::loopback().await;
+        let host = Host::new(|mut stream, _| async move {
+            stream.write_all(b"SSH-2.0-server\r\n").await.unwrap();
+            let mut banner = [0; 16];
+            stream.read_exact(&mut banner).await.unwrap();
+            stream.write_all(&banner).await.unwrap();
+        })
+        .await;
+        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let mut client = proxy.tunnel(&format!("origin.test:{}", host.port())).await;
+        let mut banner = [0; 16];
+        client.read_exact(&mut banner).await.unwrap();
+        assert_eq!(&banner, b"SSH-2.0-server\r\n");
+        client.write_all(b"SSH-2.0-client\r\n").await.unwrap();
+        client.read_exact(&mut banner).await.unwrap();
+        assert_eq!(&banner, b"SSH-2.0-client\r\n");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_end_of_one_side_is_passed_on_while_the_other_still_speaks() {
+    in_time(async {
+        let dns = Dns::loopback().await;
+        let host = Host::new(|mut stream, _| async move {
+            let mut all = Vec::new();
+            stream.read_to_end(&mut all).await.unwrap();
+            stream.write_all(format!("{} bytes", all.len()).as_bytes()).await.unwrap();
+        })
+        .await;
+        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let mut client = proxy.tunnel(&format!("origin.test:{}", host.port())).await;
+        client.write_all(&[1; 100_000]).await.unwrap();
+        client.shutdown().await.unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.unwrap();
+        assert_eq!(answer, "100000 bytes");
+
+        // A client that says nothing at all, and ends.
+        let mut client = proxy.tunnel(&format!("origin.test:{}", host.port())).await;
+        client.shutdown().await.unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.unwrap();
+        assert_eq!(answer, "0 bytes");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_that_has_said_all_still_hears_the_client() {
+    in_time(async {
+        let dns = Dns::loopback().await;
+        let host = Host::new(|mut stream, heard| async move {
+            stream.write_all(b"bye").await.unwrap();
+            stream.shutdown().await.unwrap();
+            let mut all = Vec::new();
+            stream.read_to_end(&mut all).await.unwrap();
+            heard.lock().unwrap().append(&mut all);
+        })
+        .await;
+        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let mut client = proxy.tunnel(&format!("origin.test:{}", host.port())).await;
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.unwrap();
+        assert_eq!(answer, "bye");
+        client.write_all(b"\x02still here").await.unwrap();
+        client.shutdown().await.unwrap();
+        while host.heard().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(host.heard(), "\x02still here");
+    })
+    .await;
+}
+
+/// Bytes without a pattern that a shifted or lost chunk would keep.
+fn noise(length: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    (0..length.div_ceil(8)).flat_map(|_| next().to_le_bytes()).take(length).collect()
+}
+
+#[tokio::test]
+async fn ten_megabytes_arrive_both_ways_as_they_were_sent() {
+    in_time(async {
+        let (dns, host) = (Dns::loopback().await, Host::echo().await);
+        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let sent = noise(10_000_001);
+        let client = proxy.tunnel(&format!("origin.test:{}", host.port())).await;
+        let (mut reader, mut writer) = split(client);
+        let mut received = Vec::new();
+        let write = async {
+            writer.write_all(&sent).await.unwrap();
+            writer.shutdown().await.unwrap();
+        };
+        let (_, read) = tokio::join!(write, reader.read_to_end(&mut received));
+        read.unwrap();
+        assert_eq!(Sha256::digest(&received), Sha256::digest(&sent));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn ten_megabytes_of_a_body_arrive_both_ways_as_they_were_sent() {
+    in_time(async {
+        let dns = Dns::loopback().await;
+        let host = Host::new(|mut stream, _| async move {
+            head(&mut stream).await;
+            let mut body = vec![0; 10_000_001];
+            stream.read_exact(&mut body).await.unwrap();
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+            stream.write_all(head.as_bytes()).await.unwrap();
+            stream.write_all(&body).await.unwrap();
+        })
+        .await;
+        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let authority = format!("origin.test:{}", host.port());
+        let sent = noise(10_000_001);
+        let mut client = proxy.client().await;
+        let length = sent.len();
+        let request =
+            format!("PUT http://{authority}/ HTTP/1.1\r\nHost: {authority}\r\nContent-Length: {length}\r\n\r\n");
+        client.write_all(request.as_bytes()).await.unwrap();
+        client.write_all(&sent).await.unwrap();
+        head(&mut client).await;
+        let mut received = vec![0; length];
+        client.read_exact(&mut received).await.unwrap();
+        assert_eq!(Sha256::digest(&received), Sha256::digest(&sent));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn each_plain_request_in_a_tunnel_is_for_the_tunnels_host_or_is_denied() {
+    in_time(async {
+        let (dns, host) = (Dns::loopback().await, Host::web().await);
+        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let authority = format!("origin.test:{}", host.port());
+        let mut client = proxy.tunnel(&authority).await;
+        let request = |host: &str| format!("GET /path HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        for _ in 0..2 {
+            client.write_all(request(&authority).as_bytes()).await.unwrap();
+            assert!(head(&mut client).await.starts_with("HTTP/1.1 200 "));
+            client.read_exact(&mut [0; 5]).await.unwrap();
+        }
+        client.write_all(request("front.test").as_bytes()).await.unwrap();
+        let answer = head(&mut client).await;
+        assert!(answer.contains("x-ringfence-denied: other_name\r\n"), "{answer}");
+        assert_eq!(proxy.codes(), ["other_name"]);
+        // The tunnel's own connection carried both requests.
+        assert_eq!(host.connections(), 1);
+        assert_eq!(host.heard().matches("GET /path HTTP/1.1\r\n").count(), 2);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn requests_in_disguise_are_read_as_requests() {
+    in_time(async {
+        let (dns, host) = (Dns::loopback().await, Host::web().await);
+        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let authority = format!("origin.test:{}", host.port());
+        for (said, code) in [
+            ("GET / HTTP/1.1\r\nHost: front.test\r\n\r\n", "other_name"),
+            ("\r\nGET / HTTP/1.1\r\nHost: front.test\r\n\r\n", "other_name"),
+            ("BREW /caf\u{e9} HTTP/1.1\r\nHost: front.test\r\n\r\n", "malformed"),
+            ("GET\t/ HTTP/1.1\r\nHost: front.test\r\n\r\n", "malformed"),
+            ("get / http/1.1\r\nHost: front.test\r\n\r\n", "malformed"),
+            ("GET http://front.test/ HTTP/1.1\r\nHost: origin.test\r\n\r\n", "other_name"),
+            ("GET / HTTP/1.1\r\nHost: front.test\r\nHost: origin.test\r\n\r\n", "malformed"),
+            ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "malformed"),
+            ("CONNECT front.test:443 HTTP/1.1\r\n\r\n", "malformed"),
+        ] {
+            let mut client = proxy.tunnel(&authority).await;
+            for byte in said.as_bytes() {
+                client.write_all(&[*byte]).await.unwrap();
+            }
+            let answer = head(&mut client).await;
+            assert!(answer.contains(&format!("x-ringfence-denied: {code}\r\n")), "{said:?}: {answer}");
+        }
+        assert_eq!(host.heard(), "");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_web_socket_in_a_tunnel_passes() {
+    in_time(async {
+        let dns = Dns::loopback().await;
+        let host = Host::new(|mut stream, _| async move {
+            head(&mut stream).await;
+            let answer = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+            stream.write_all(answer).await.unwrap();
+            let mut said = [0; 4];
+            stream.read_exact(&mut said).await.unwrap();
+            stream.write_all(&said).await.unwrap();
+        })
+        .await;
+        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let authority = format!("origin.test:{}", host.port());
+        let mut client = proxy.tunnel(&authority).await;
+        let request =
+            format!("GET / HTTP/1.1\r\nHost: {authority}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+        client.write_all(request.as_bytes()).await.unwrap();
+        assert!(head(&mut client).await.starts_with("HTTP/1.1 101 "));
+        client.write_all(b"ping").await.unwrap();
+        let mut said = String::new();
+        client.read_to_string(&mut said).await.unwrap();
+        assert_eq!(said, "ping");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_host_that_refuses_connections_is_said_to() {
+    in_time(async {
+        let (dns, host) = (Dns::loopback().await, Host::echo().await);
+        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let port = host.port();
+        drop(host);
+        let request = format!("CONNECT origin.test:{port} HTTP/1.1\r\nConnection: close\r\n\r\n");
+        let answer = proxy.ask(request).await;
+        assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
+        assert_eq!(explanation(&answer)["reason"], "unreachable");
+    })
+    .await;
+}
