@@ -1,5 +1,6 @@
 //! A stream of which some bytes were read already.
 
+use std::any::Any;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -7,7 +8,10 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
+
+use crate::copy::End;
 
 /// A byte stream that a connection can be carried on.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
@@ -74,6 +78,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Rewound<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.rest).poll_shutdown(cx)
+    }
+}
+
+impl<S: Stream> End for Rewound<S> {
+    fn tcp(&self) -> Option<&TcpStream> {
+        (&self.rest as &dyn Any).downcast_ref().filter(|_| self.first.is_empty())
     }
 }
 

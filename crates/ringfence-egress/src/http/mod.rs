@@ -9,7 +9,7 @@ use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HOST, HeaderValue};
 use hyper::service::service_fn;
-use hyper::upgrade::OnUpgrade;
+use hyper::upgrade::{OnUpgrade, Parts};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::AsyncWriteExt;
@@ -82,7 +82,9 @@ async fn converse<S: Stream>(client: Rewound<S>, session: Session) -> Option<(Re
     match next {
         Some(Next::Upgrade(upgrade)) => {
             if let Ok(upgraded) = upgrade.await {
-                let mut server = TokioIo::new(upgraded);
+                // What hyper read past the head comes first.
+                let Ok(Parts { io, read_buf, .. }) = upgraded.downcast::<TokioIo<TcpStream>>() else { return None };
+                let mut server = Rewound::new(read_buf, io.into_inner());
                 // Whoever broke it off, there is nothing left to carry.
                 let _ = copy::both(&mut client, &mut server, Direction::default(), Direction::default()).await;
             }

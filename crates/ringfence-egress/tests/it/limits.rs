@@ -69,7 +69,7 @@ async fn a_thousand_connections_are_held_and_one_more_is_turned_away() {
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).unwrap();
     in_time(async {
         let (dns, host) = (Dns::loopback().await, Host::echo().await);
-        let authority = format!("origin.test:{}", host.port());
+        let authority = host.address.to_string();
         let stage = Stage::allowing(host.rules("origin.test"));
         let limits = Limits { connections: 1000, ..stage.limits };
         let proxy = Stage { limits, ..stage }.start(&dns).await;
