@@ -17,6 +17,8 @@ use crate::{Denial, Event, Passage, Reason, Refusal, ResolveError, Target, Targe
 const MOST_ADDRESSES: usize = 8;
 /// How long an address has before the next is tried beside it, RFC 8305, 5.
 const HEAD_START: Duration = Duration::from_millis(250);
+/// How long a name may take here that an upstream proxy will resolve anyway.
+const GLANCE: Duration = Duration::from_secs(1);
 
 /// A connection to a target.
 #[derive(Debug)]
@@ -98,7 +100,8 @@ impl Proxy {
             TargetHost::Name(name) => name,
         };
         let settings = self.settings();
-        let found = match timeout(settings.limits.lookup, settings.resolver.lookup(name)).await {
+        let limit = if has_upstream { GLANCE.min(settings.limits.lookup) } else { settings.limits.lookup };
+        let found = match timeout(limit, settings.resolver.lookup(name)).await {
             Ok(found) => found,
             Err(_) => Err(ResolveError::Slow(name.clone())),
         };
@@ -143,7 +146,7 @@ async fn dial(addresses: Vec<IpAddr>, port: u16) -> io::Result<(TcpStream, IpAdd
     let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
     let attempt = |address: IpAddr| async move {
         let stream = TcpStream::connect(SocketAddr::new(address, port)).await?;
-        let _ = stream.set_nodelay(true); // only slower without
+        prepare(&stream);
         Ok::<_, io::Error>((stream, address))
     };
     loop {
@@ -161,6 +164,13 @@ async fn dial(addresses: Vec<IpAddr>, port: u16) -> io::Result<(TcpStream, IpAdd
             () = sleep(HEAD_START), if !last => {}
         }
     }
+}
+
+/// Sets what every outgoing connection has. There is no limit on silence, so it is the kernel that finds out when the
+/// other side is no more.
+pub(crate) fn prepare(stream: &TcpStream) {
+    let _ = stream.set_nodelay(true); // only slower without
+    let _ = rustix::net::sockopt::set_socket_keepalive(stream, true); // a dead connection is only held longer
 }
 
 fn in_turns(addresses: Vec<IpAddr>) -> Vec<IpAddr> {

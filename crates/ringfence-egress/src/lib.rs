@@ -4,6 +4,9 @@
 //! [`Rules`], and nothing but what was judged is connected to. Whether an address is one of the outside world,
 //! [`classify`] says.
 //!
+//! [`Proxy`] is where clients come to: HTTP, `CONNECT` and SOCKS5 on one listener. [`Proxy::connect`] is the only way out.
+//! What was denied, and what went through, its owner is told in [`Event`]s.
+//!
 //! Nothing here trusts what a client sends, resolves a name that is not allowed, or looks a name up a second time
 //! after its address was judged.
 

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::stream::{Rewound, Stream, linger};
-use crate::{Event, Refusal, Resolver, Rules, Upstream, http, socks};
+use crate::{Event, Refusal, Resolver, Rules, Target, Upstream, Via, http, socks, tunnel};
 
 /// How many of those who are turned away are told so at once; the rest find a closed door.
 const TURNED_AWAY_AT_ONCE: usize = 64;
@@ -156,6 +156,13 @@ impl Proxy {
                 });
             }
         }
+    }
+
+    /// Carries the connection of a client that knows no proxy to `target`: connected and looked into like any tunnel.
+    pub async fn carry_to<S: Stream>(&self, client: S, target: &Target, via: Via) -> Result<(), Refusal> {
+        let connection = self.connect(target, via).await?;
+        tunnel::run(self, Rewound::new(Bytes::new(), client), connection, target).await;
+        Ok(())
     }
 
     /// Carries one connection, whichever protocol it speaks, until it ends.

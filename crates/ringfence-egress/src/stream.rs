@@ -88,7 +88,7 @@ impl<S: Stream> End for Rewound<S> {
 }
 
 /// How long, and for how many bytes, what a refused client still says is listened to.
-const LINGER: (Duration, u64) = (Duration::from_secs(1), 256 * 1024);
+const LINGER: (Duration, u64) = (Duration::from_secs(1), 16 * 1024 * 1024);
 
 /// Ends a stream so that its last words arrive: closing it with bytes unread resets the connection, and the client's
 /// side then throws away what it has not read (RFC 9112, 9.6).

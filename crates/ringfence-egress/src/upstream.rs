@@ -13,6 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::Target;
+use crate::connect::prepare;
 
 /// The longest head of an upstream's answer.
 const LONGEST_ANSWER: usize = 16 * 1024;
@@ -126,7 +127,7 @@ impl Hop {
     /// Connects to the upstream itself. The host chose it, so its address is not judged.
     pub(crate) async fn dial(&self) -> Result<TcpStream, UpstreamError> {
         let stream = TcpStream::connect(self.address.to_string()).await.map_err(UpstreamError::Unreachable)?;
-        let _ = stream.set_nodelay(true); // only slower without
+        prepare(&stream);
         Ok(stream)
     }
 

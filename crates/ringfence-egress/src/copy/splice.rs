@@ -1,7 +1,9 @@
 //! Bytes from one TCP connection to another without a copy in this process.
 //!
 //! Copying costs as much as sending and receiving together. What splice(2) moves stays in the kernel's own pages, so that
-//! a busy stream runs about as fast through the proxy as without it.
+//! a busy stream costs less on its way.
+//!
+//! To a connection that was closed, splice(2) raises SIGPIPE, which Rust's runtime and Python's ignore.
 
 use std::io;
 use std::os::fd::OwnedFd;

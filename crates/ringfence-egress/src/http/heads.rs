@@ -13,6 +13,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::stream::Rewound;
 
+/// How much of what a refused client wrote is told of.
+const LONGEST_SAID: usize = 300;
+
 /// Why a head is not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HeadFault {
@@ -138,6 +141,16 @@ impl<S> StrictHeads<S> {
     /// What was wrong with the last head.
     pub(crate) fn fault(&self) -> Option<HeadFault> {
         self.fault
+    }
+
+    /// Where the request that was refused wanted to go, as far as that can be told: no path, which may hold a secret.
+    pub(crate) fn said(&self) -> String {
+        let line = self.buffer[..].split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default();
+        let target = line.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
+        let target = String::from_utf8_lossy(&target[..target.len().min(LONGEST_SAID)]).into_owned();
+        let rest = target.split_once("://").map_or(target.as_str(), |(_, rest)| rest);
+        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        authority.rsplit('@').next().unwrap_or_default().to_owned()
     }
 
     /// The stream itself, with all that hyper did not use put back: `unused`, and what it was not yet given.

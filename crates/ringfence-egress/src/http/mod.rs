@@ -71,7 +71,11 @@ async fn converse<S: Stream>(client: Rewound<S>, session: Session) -> Option<(Re
     let heads = parts.io.into_inner();
     let next = session.next.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(fault) = heads.fault() {
-        let refusal = session.proxy.deny(Denial::malformed(&session.scope.to_string(), Via::Http, fault));
+        let said = match &session.scope {
+            Scope::Anywhere => heads.said(),
+            Scope::Within(target) => target.to_string(),
+        };
+        let refusal = session.proxy.deny(Denial::malformed(&said, Via::Http, fault));
         let mut client = heads.into_inner(Bytes::new());
         if client.write_all(&refusal.last_words()).await.is_ok() {
             linger(client).await;
@@ -104,15 +108,6 @@ enum Scope {
     Anywhere,
     /// Those in a tunnel to this host.
     Within(Target),
-}
-
-impl std::fmt::Display for Scope {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Scope::Anywhere => f.write_str("a request"),
-            Scope::Within(target) => target.fmt(f),
-        }
-    }
 }
 
 /// What a connection becomes after HTTP.
