@@ -166,3 +166,34 @@ fn is_request(bytes: &[u8]) -> Option<bool> {
     }
     end.map(|_| line.windows(5).any(|part| part.eq_ignore_ascii_case(b"HTTP/")))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn protocols_are_told_from_http_by_their_first_line() {
+        let cases: [(&[u8], Option<bool>); 16] = [
+            (b"GET / HTTP/1.1\r\n", Some(true)),
+            (b"\r\n\r\nGET / HTTP/1.1\r\n", Some(true)),
+            (b"M-SEARCH * HTTP/1.1\n", Some(true)),
+            (b"PRI * HTTP/2.0\r\n", Some(true)),
+            (b"get\t/\xc3\xa9\thttp/1.1\r", Some(true)),
+            (b"GET / HTTP/1.1", None),
+            (b"GE", None),
+            (b"\r\n", None),
+            (b"GET /\r\n", Some(false)),
+            (b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n", Some(false)),
+            (b"EHLO client.test\r\n", Some(false)),
+            (b"PING\r\n", Some(false)),
+            (b"*1\r\n$4\r\nPING\r\n", Some(false)),
+            (b"0032git-upload-pack /project.git\0host=a\0", Some(false)),
+            (b"\0\0\0\x08\x04\xd2\x16\x2f", Some(false)),
+            (b"@RSYNCD: 31.0\n", Some(false)),
+        ];
+        for (bytes, expected) in cases {
+            assert_eq!(is_request(bytes), expected, "{}", bytes.escape_ascii());
+        }
+        assert_eq!(is_request(&[b'a'; LONGEST_LINE + 1]), Some(false));
+    }
+}

@@ -283,3 +283,6 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for StrictHeads<S> {
         Pin::new(&mut self.inner).poll_shutdown(cx)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -295,3 +295,19 @@ async fn a_host_that_is_not_there_or_speaks_no_http_is_no_denial() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_client_that_sends_a_long_body_first_still_reads_that_it_was_denied() {
+    in_time(async {
+        let dns = Dns::loopback().await;
+        let proxy = Stage::default().start(&dns).await;
+        let mut client = proxy.client().await;
+        let body = vec![b'x'; 8_000_000];
+        let request = format!("POST http://origin.test/ HTTP/1.1\r\nContent-Length: {}\r\n\r\n", body.len());
+        client.write_all(request.as_bytes()).await.unwrap();
+        client.write_all(&body).await.unwrap();
+        let answer = head(&mut client).await;
+        assert!(answer.contains("x-ringfence-denied: unlisted\r\n"), "{answer}");
+    })
+    .await;
+}

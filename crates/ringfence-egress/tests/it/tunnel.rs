@@ -2,8 +2,9 @@
 
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, split};
+use tokio::net::TcpSocket;
 
-use ringfence_egress::Via;
+use ringfence_egress::{Refusal, Target, Via};
 
 use crate::stage::{Dns, Host, Stage, explanation, head, in_time, refused};
 
@@ -277,6 +278,62 @@ async fn a_host_that_refuses_connections_is_said_to() {
         let answer = proxy.ask(request).await;
         assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
         assert_eq!(explanation(&answer)["reason"], "unreachable");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_that_takes_little_at_a_time_loses_nothing() {
+    in_time(async {
+        let dns = Dns::loopback().await;
+        let sent = noise(3_000_000);
+        let hash = Sha256::digest(&sent);
+        let host = Host::new(move |mut stream, _| {
+            let sent = sent.clone();
+            async move { stream.write_all(&sent).await.unwrap() }
+        })
+        .await;
+        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        let mut client = socket.connect(proxy.address).await.unwrap();
+        client.write_all(format!("CONNECT origin.test:{} HTTP/1.1\r\n\r\n", host.port()).as_bytes()).await.unwrap();
+        head(&mut client).await;
+        let mut received = Sha256::new();
+        let mut part = [0; 3001];
+        loop {
+            match client.read(&mut part).await.unwrap() {
+                0 => break,
+                read => received.update(&part[..read]),
+            }
+        }
+        assert_eq!(received.finalize(), hash);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_that_knows_no_proxy_is_carried_like_any_tunnel() {
+    in_time(async {
+        let (dns, host) = (Dns::loopback().await, Host::web().await);
+        let (proxy, _) = Stage::allowing(host.rules("origin.test")).proxy(&dns);
+        let target = |name: &str| Target::from_parts(name, host.port()).unwrap();
+        for (name, status) in [("origin.test", "200 OK"), ("front.test", "403 Forbidden")] {
+            let (mut client, inside) = tokio::io::duplex(1024);
+            let proxy = proxy.clone();
+            let to = target("origin.test");
+            let carried = tokio::spawn(async move { proxy.carry_to(inside, &to, Via::Transparent).await });
+            let request = format!("GET / HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n");
+            client.write_all(request.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).await.unwrap();
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{answer}");
+            drop(client);
+            carried.await.unwrap().unwrap();
+        }
+        let refusal =
+            proxy.carry_to(tokio::io::duplex(1).0, &target("other.test"), Via::Transparent).await.unwrap_err();
+        assert!(matches!(refusal, Refusal::Denied(_)), "{refusal}");
     })
     .await;
 }
