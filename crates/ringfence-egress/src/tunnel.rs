@@ -3,8 +3,8 @@
 //! Only what the client says is held back, and only until it is known what it speaks. The server may speak first: its
 //! words go to the client at once.
 //!
-//! - TLS must name the host that was asked for. A client that names none is refused for a name, which leaves out
-//!   clients older than the extension, and is fine for an address. Where the real name is encrypted (ECH), the outer one
+//! - TLS must name the host that was asked for. A client that names none is refused for a name and is fine for an
+//!   address; one older than TLS 1.2 cannot be read, and is refused for both. Where the real name is encrypted (ECH), the outer one
 //!   counts: it is what the connection is routed by. Whether there is an inner one cannot be seen, for clients that have
 //!   none pretend to (GREASE).
 //! - Plain HTTP to a name goes through the proxy's own HTTP code, which looks at every request.

@@ -1,7 +1,8 @@
 //! What of a message is for the next hop alone, RFC 9110, 7.6.
 
 use hyper::header::{
-    CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE,
+    TRANSFER_ENCODING, UPGRADE,
 };
 use hyper::http::uri::{PathAndQuery, Uri};
 use hyper::{Request, Response, Version};
@@ -52,6 +53,10 @@ pub(crate) fn prepare_response<B>(response: &mut Response<B>) {
     };
     *response.version_mut() = Version::HTTP_11;
     remove_hop_headers(response.headers_mut());
+    // RFC 9112, 6.3: chunks were read, so the length said beside them is wrong.
+    if response.headers().contains_key(TRANSFER_ENCODING) {
+        response.headers_mut().remove(CONTENT_LENGTH);
+    }
     if let Some(protocol) = protocol {
         response.headers_mut().insert(UPGRADE, protocol);
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));

@@ -1,4 +1,8 @@
 //! HTTP/1.1: requests for other hosts, and tunnels. Each request is judged on its own.
+//!
+//! hyper reads and writes both sides, so that bodies pass as they are and lengths are always its own. Of what hosts may
+//! say before an answer (`1xx`), `100` is said by the proxy when the body is wanted, and others are dropped. Trailers pass
+//! if they were announced.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -201,7 +205,8 @@ impl Session {
     /// Where a request is to go, said in one way, or in two that agree.
     fn target(&self, request: &Request<Incoming>) -> Result<Target, Refusal> {
         let uri = request.uri();
-        let malformed = |fault: &str| self.proxy.deny(Denial::malformed(&said(request), self.via(request), fault));
+        let via = if request.method() == Method::CONNECT { Via::Connect } else { Via::Http };
+        let malformed = |fault: &str| self.proxy.deny(Denial::malformed(&said(request), via, fault));
         let read = |text: &str, port: Option<u16>| {
             Target::from_authority(text, port).map_err(|fault| malformed(&fault.to_string()))
         };
@@ -241,10 +246,6 @@ impl Session {
         }
         let reason = Reason::OtherName { name: named.to_string() };
         Err(self.proxy.deny(Denial::of(target, Via::Http, reason)))
-    }
-
-    fn via(&self, request: &Request<Incoming>) -> Via {
-        if request.method() == Method::CONNECT { Via::Connect } else { Via::Http }
     }
 
     fn keep(&self, exchange: Exchange) {

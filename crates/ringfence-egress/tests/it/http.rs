@@ -311,3 +311,39 @@ async fn a_client_that_sends_a_long_body_first_still_reads_that_it_was_denied() 
     })
     .await;
 }
+
+#[tokio::test]
+async fn an_answer_with_two_lengths_has_one_when_it_arrives() {
+    in_time(async {
+        let dns = Dns::loopback().await;
+        let host = Host::new(|mut stream, _| async move {
+            head(&mut stream).await;
+            let answer = "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n\
+                          5\r\nhello\r\n0\r\n\r\nHTTP/1.1 200 OK\r\n\r\n";
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        })
+        .await;
+        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let answer = proxy.get(&format!("origin.test:{}", host.port())).await;
+        assert!(answer.ends_with("\r\n\r\n5\r\nhello\r\n0\r\n\r\n"), "{answer}");
+        assert!(!answer.to_ascii_lowercase().contains("content-length"), "{answer}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_head_alone_is_answered_with_the_length_that_a_body_would_have() {
+    in_time(async {
+        let dns = Dns::loopback().await;
+        let host = Host::new(|mut stream, _| async move {
+            head(&mut stream).await;
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 12345\r\n\r\n").await.unwrap();
+        })
+        .await;
+        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let authority = format!("origin.test:{}", host.port());
+        let answer = proxy.ask(format!("HEAD http://{authority}/ HTTP/1.1\r\nConnection: close\r\n\r\n")).await;
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\nContent-Length: 12345\r\n"), "{answer}");
+    })
+    .await;
+}

@@ -27,6 +27,7 @@ async fn a_client_that_is_slow_with_its_head_is_let_go() {
         // The same for what a tunnel begins with, once it begins.
         for beginning in [&b"\x16\x03\x01"[..], b"GET / HTT"] {
             let mut client = proxy.tunnel(&authority).await;
+            // Silence alone is no reason, for twice as long as a greeting may take.
             tokio::time::sleep(Duration::from_millis(400)).await;
             client.write_all(beginning).await.unwrap();
             let mut rest = Vec::new();
