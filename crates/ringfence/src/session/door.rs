@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2};
+use rustix::process::Pid;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 
@@ -50,23 +51,30 @@ impl ChannelDoor {
             _ => Err(io::Error::other(format!("`{SOCKET}` is not a socket"))),
         }
     }
+
+    async fn connect(&self) -> io::Result<UnixStream> {
+        let socket = self.socket()?;
+        // The very socket that was looked at; a path of any length would not fit into an address, unix(7).
+        let address = format!("/proc/self/fd/{}", socket.as_raw_fd());
+        loop {
+            match UnixStream::connect(&address).await {
+                // connect(2): a Unix socket that does not block says EAGAIN when the listener's queue is full.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::time::sleep(PAUSE).await,
+                connected => return connected,
+            }
+        }
+    }
+
+    /// Knocks, and tells which process listens, by what the kernel says of it; none when it is in a pid namespace that
+    /// cannot be seen from here.
+    pub(crate) async fn listener(&self) -> io::Result<Option<Pid>> {
+        Ok(self.connect().await?.peer_cred()?.pid().and_then(Pid::from_raw))
+    }
 }
 
 impl Door for ChannelDoor {
     fn open(&self) -> BoxFuture<'_, io::Result<Box<dyn Stream>>> {
-        Box::pin(async {
-            let socket = self.socket()?;
-            // The very socket that was looked at; a path of any length would not fit into an address, unix(7).
-            let address = format!("/proc/self/fd/{}", socket.as_raw_fd());
-            loop {
-                match UnixStream::connect(&address).await {
-                    Ok(stream) => return Ok(Box::new(stream) as Box<dyn Stream>),
-                    // connect(2): a Unix socket that does not block says EAGAIN when the listener's queue is full.
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::time::sleep(PAUSE).await,
-                    Err(error) => return Err(error),
-                }
-            }
-        })
+        Box::pin(async { Ok(Box::new(self.connect().await?) as Box<dyn Stream>) })
     }
 }
 
@@ -88,6 +96,7 @@ mod tests {
 
         let listener = UnixListener::bind(&socket).unwrap();
         door.open().await.unwrap();
+        assert_eq!(door.listener().await.unwrap(), Some(rustix::process::getpid()));
         drop(listener);
         fs_err::remove_file(&socket).unwrap();
 

@@ -9,7 +9,6 @@ use std::sync::{Mutex, PoisonError};
 use bollard::models::SystemVersion;
 use bollard::{API_DEFAULT_VERSION, ClientVersion, Docker};
 use ringfence_core::Backend;
-use rustix::net::sockopt::socket_peercred;
 
 use super::runtime::Version;
 use crate::{Host, Unavailable};
@@ -209,6 +208,7 @@ pub(crate) async fn connect_to(flavour: Flavour, socket: &Path) -> Result<Client
 #[derive(Debug, Clone, Copy)]
 struct Peer {
     user_id: u32,
+    /// Zero when it is in a pid namespace that cannot be seen from here.
     pid: i32,
 }
 
@@ -216,16 +216,19 @@ struct Peer {
 fn reach(flavour: Flavour, socket: &Path) -> Result<Option<Peer>, ConnectError> {
     let silent = |source: io::Error| ConnectError::Silent { flavour, socket: socket.into(), source: source.into() };
     match UnixStream::connect(socket) {
-        Ok(stream) => match socket_peercred(&stream) {
-            Ok(peer) => Ok(Some(Peer { user_id: peer.uid.as_raw(), pid: peer.pid.as_raw_nonzero().get() })),
-            Err(error) => Err(silent(error.into())),
-        },
+        Ok(stream) => peer(stream).map(Some).map_err(silent),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
         Err(source) if source.kind() == io::ErrorKind::PermissionDenied => {
             Err(ConnectError::Denied { flavour, socket: socket.into(), source })
         }
         Err(source) => Err(silent(source)),
     }
+}
+
+fn peer(stream: UnixStream) -> io::Result<Peer> {
+    stream.set_nonblocking(true)?;
+    let credentials = tokio::net::UnixStream::from_std(stream)?.peer_cred()?;
+    Ok(Peer { user_id: credentials.uid(), pid: credentials.pid().unwrap_or_default() })
 }
 
 /// What engines said of themselves, by socket and process: Podman takes a second to say it.

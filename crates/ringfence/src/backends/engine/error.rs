@@ -54,6 +54,8 @@ pub(super) enum Failure {
     Files { what: &'static str, source: io::Error },
     #[error("`{}` of the host was replaced while the container was made", path.display())]
     Replaced { path: PathBuf },
+    #[error("cannot verify what the container engine made: the container's processes cannot be looked at from here")]
+    Unseen,
     #[error("the guest in the container `{container}` {}{}", if *ended { "ended at once" } else { "did not come up in time" }, said(log))]
     Guest { container: String, ended: bool, log: String },
     #[error("the container engine failed its trial: {what}")]
@@ -148,6 +150,9 @@ impl Failure {
                 "use a directory that the engine may read: on a local disk, and shared with its machine if it has one",
             ),
             Failure::Replaced { .. } => one("stop what else works on that directory, and try again"),
+            Failure::Unseen => {
+                one("run ringfence where the engine runs: on the same host, not in a container of its own")
+            }
             Failure::Ignored { clause } => vec![
                 "use an engine that runs as root, or a host with cgroup v2".to_owned(),
                 format!("or accept it by name: --allow-weaker {clause}"),

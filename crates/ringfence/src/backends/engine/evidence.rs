@@ -5,6 +5,7 @@ use std::path::Path;
 use bollard::models::{ContainerInspectResponse, HostConfig};
 use ringfence_linux::inside::Identity as File;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use rustix::process::Pid;
 
 use super::error::Failure;
 use super::mounts::Bind;
@@ -22,9 +23,9 @@ pub(super) struct Evidence {
 
 impl Evidence {
     /// Looks at a container that runs and was given all three limits.
-    pub(super) fn of(inspected: &ContainerInspectResponse) -> Evidence {
+    pub(super) fn of(inspected: &ContainerInspectResponse, guest: Pid) -> Evidence {
         let said = Evidence::said(inspected.host_config.as_ref());
-        match process(inspected).and_then(Evidence::found) {
+        match Evidence::found(guest) {
             // An engine may say what it was told, and the kernel know nothing of it.
             Some(found) => Evidence {
                 memory: said.memory && found.memory,
@@ -45,9 +46,9 @@ impl Evidence {
         }
     }
 
-    /// What the kernel says, for a process that this one can see.
-    fn found(pid: i64) -> Option<Evidence> {
-        let table = fs_err::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    /// What the kernel says, where its control groups are to be seen.
+    fn found(guest: Pid) -> Option<Evidence> {
+        let table = fs_err::read_to_string(format!("/proc/{guest}/cgroup")).ok()?;
         let limit = |controller: &str, of_v1: &str, of_v2: &str| -> Option<bool> {
             let line = table.lines().find_map(|line| {
                 let mut fields = line.splitn(3, ':').skip(1);
@@ -71,11 +72,6 @@ impl Evidence {
     }
 }
 
-/// The first process of a container, as this host numbers it.
-pub(super) fn process(inspected: &ContainerInspectResponse) -> Option<i64> {
-    inspected.state.as_ref()?.pid.filter(|pid| *pid > 0)
-}
-
 /// A part of the caller's files, by what it was when it was chosen.
 #[derive(Debug)]
 pub(super) struct Expected {
@@ -95,17 +91,13 @@ impl Expected {
         callers.map(note).collect()
     }
 
-    /// Makes sure that exactly that was mounted. A process that this one may not look at tells nothing.
-    pub(super) fn check(expected: &[Expected], inspected: &ContainerInspectResponse) -> Result<(), Failure> {
-        let root = process(inspected).map(|pid| format!("/proc/{pid}/root"));
-        let opened = root.and_then(|root| rustix::fs::open(root, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok());
-        let Some(root) = opened else {
-            tracing::debug!("the engine's mounts cannot be looked at from here");
-            return Ok(());
-        };
+    /// Makes sure that exactly that was mounted where the guest is.
+    pub(super) fn check(expected: &[Expected], guest: Pid) -> Result<(), Failure> {
+        let root = rustix::fs::open(format!("/proc/{guest}/root"), OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+        let root = root.map_err(|_| Failure::Unseen)?;
         for Expected { bind, file } in expected {
-            let found = identify(&root, bind.target.strip_prefix("/").unwrap_or(&bind.target), ResolveFlags::IN_ROOT);
-            if found.is_some_and(|found| found != *file) {
+            let target = bind.target.strip_prefix("/").unwrap_or(&bind.target);
+            if identify(&root, target, ResolveFlags::IN_ROOT) != Some(*file) {
                 return Err(Failure::Replaced { path: bind.source.clone() });
             }
         }
@@ -116,4 +108,32 @@ impl Expected {
 fn identify(directory: impl std::os::fd::AsFd, path: &Path, resolve: ResolveFlags) -> Option<File> {
     let opened = openat2(directory, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve).ok()?;
     File::of(&opened).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use ringfence_linux::view::Access;
+
+    use super::*;
+
+    #[test]
+    fn what_was_replaced_or_cannot_be_looked_at_is_not_what_was_chosen() {
+        let place = tempfile::tempdir().unwrap();
+        let chosen = place.path().join("chosen");
+        fs_err::create_dir(&chosen).unwrap();
+        let bind = Bind { source: chosen.clone(), target: chosen.clone(), access: Access::Write, is_callers: true };
+        let expected = Expected::note(&[bind]).unwrap();
+        let here = rustix::process::getpid();
+        Expected::check(&expected, here).unwrap();
+
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let ended = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+        child.wait().unwrap();
+        assert!(matches!(Expected::check(&expected, ended), Err(Failure::Unseen)));
+
+        fs_err::rename(&chosen, place.path().join("other")).unwrap();
+        assert!(matches!(Expected::check(&expected, here), Err(Failure::Replaced { .. })));
+        fs_err::create_dir(&chosen).unwrap();
+        assert!(matches!(Expected::check(&expected, here), Err(Failure::Replaced { .. })));
+    }
 }

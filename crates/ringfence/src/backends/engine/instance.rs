@@ -12,6 +12,7 @@ use bollard::query_parameters::{
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use ringfence_core::{Clause, Plan, Support};
+use rustix::process::Pid;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::client::Client;
@@ -25,7 +26,7 @@ use super::mounts::{self, OwnFiles};
 use super::{LABEL, Place, block_on};
 use crate::instance::{Instance, LOG_SIZE, StopError};
 use crate::room::ContainerRecord;
-use crate::session::SOCKET;
+use crate::session::ChannelDoor;
 use crate::view::Guarded;
 use crate::{ContainerSpec, Host, Preset, ResolvedWorkspace};
 
@@ -64,6 +65,8 @@ pub(super) struct ContainerInstance {
     container: String,
     record: ContainerRecord,
     evidence: Evidence,
+    /// The guest, as the kernel numbers it here. What the engine says may be numbers of another pid namespace.
+    guest: Option<Pid>,
     log: Option<tokio::task::JoinHandle<()>>,
     /// What it lives by: it ends when this is closed.
     _leash: fs_err::File,
@@ -130,6 +133,7 @@ pub(super) async fn start(
         client: Some(client),
         container,
         evidence: Evidence { memory: false, cpus: false, processes: false },
+        guest: None,
         log: None,
         _leash: files.hold_leash()?,
     };
@@ -148,11 +152,11 @@ pub(super) async fn start(
     started.map_err(failed("start the container", flavour))?;
     drop(mapped);
     instance.log = log.map(|log| tokio::spawn(copy_log(instance.client().clone(), instance.container.clone(), log)));
-    instance.guest_is_up(&place.channel).await?;
-    // Nothing of the caller's runs yet: the guest waits to be told what to do.
-    let inspected = instance.inspect().await?;
-    Expected::check(&expected, &inspected)?;
-    instance.evidence = Evidence::of(&inspected);
+    instance.guest = instance.listening(&place.channel).await?;
+    // Nothing of the caller's runs yet: whoever listens is our guest, and waits to be told what to do.
+    let guest = instance.guest()?;
+    Expected::check(&expected, guest)?;
+    instance.evidence = Evidence::of(&instance.inspect().await?, guest);
     instance.refuse_ignored(plan)?;
     Ok(instance)
 }
@@ -251,7 +255,12 @@ impl ContainerInstance {
         self.evidence
     }
 
-    pub(super) async fn inspect(&self) -> Result<ContainerInspectResponse, Failure> {
+    /// The guest's process.
+    pub(super) fn guest(&self) -> Result<Pid, Failure> {
+        self.guest.ok_or(Failure::Unseen)
+    }
+
+    async fn inspect(&self) -> Result<ContainerInspectResponse, Failure> {
         let inspected = self.client().api.inspect_container(&self.container, None::<InspectContainerOptions>).await;
         inspected.map_err(|source| Failure::Engine { what: "look at the container", source })
     }
@@ -280,14 +289,15 @@ impl ContainerInstance {
         Ok(())
     }
 
-    /// Waits until the guest listens.
-    async fn guest_is_up(&self, channel: &Path) -> Result<(), Failure> {
-        let socket = channel.join(SOCKET);
+    /// Waits until the guest listens, and tells which process it is.
+    async fn listening(&self, channel: &Path) -> Result<Option<Pid>, Failure> {
+        let failed = |source| Failure::Files { what: "open the guest's directory", source };
+        let door = ChannelDoor::of(channel).map_err(failed)?;
         let deadline = Instant::now() + GUEST_PATIENCE;
         let mut ended = std::pin::pin!(wait_for_end(self.client().clone(), self.container.clone()));
         loop {
-            if rustix::fs::lstat(&socket).is_ok() {
-                return Ok(());
+            if let Ok(guest) = door.listener().await {
+                return Ok(guest);
             }
             let has_ended = timeout(MOMENT, &mut ended).await.is_ok();
             if has_ended || Instant::now() > deadline {

@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use ringfence_core::policy::Size;
 use ringfence_core::{Capabilities, Clause, Defaults, Plan, Policy, Support};
 use ringfence_linux::gate::Kind;
+use rustix::process::Pid;
 
 use super::client::{self, Client, Flavour};
 use super::container::{Reach, capabilities as left_to};
 use super::error::Failure;
-use super::evidence::{Evidence, process};
+use super::evidence::Evidence;
 use super::identity::{Circumstances, Identity, Owner};
 use super::instance::{Request, start};
 use super::{Place, image};
@@ -221,7 +222,7 @@ async fn try_in(
     let guarded = Guarded::default();
     let request = Request { plan: &plan, host, spec: &spec, workspace: &workspace, guarded: &guarded, place };
     let instance = start(client.clone(), &request, None).await?;
-    let looked_at = look(&instance.inspect().await?);
+    let looked_at = instance.guest().and_then(look);
     let evidence = instance.evidence();
     let stopped = Box::new(instance).stop().await;
     looked_at?;
@@ -229,17 +230,16 @@ async fn try_in(
     Ok(evidence)
 }
 
-/// Makes sure that the kernel knows of the confinement that the engine was told, as far as it can be asked from here.
-fn look(inspected: &bollard::models::ContainerInspectResponse) -> Result<(), Failure> {
-    let Some(pid) = process(inspected) else { return Ok(()) };
-    let Ok(status) = fs_err::read_to_string(format!("/proc/{pid}/status")) else { return Ok(()) };
+/// Makes sure that the kernel knows of the confinement that the engine was told.
+fn look(guest: Pid) -> Result<(), Failure> {
+    let status = fs_err::read_to_string(format!("/proc/{guest}/status")).map_err(|_| Failure::Unseen)?;
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":")).map(str::trim);
-    let is_zero = |name| field(name).is_none_or(|value| value.chars().all(|digit| digit == '0'));
+    let is_zero = |name| field(name).is_some_and(|value| value.chars().all(|digit| digit == '0'));
     let checks = [
         (is_zero("CapEff") && is_zero("CapPrm") && is_zero("CapBnd"), "capabilities are left"),
-        (field("NoNewPrivs").is_none_or(|value| value == "1"), "privileges can be gained"),
-        (field("Seccomp").is_none_or(|value| value == "2"), "there is no system-call filter"),
-        (field("Uid").is_none_or(|value| !value.split_whitespace().any(|id| id == "0")), "its user is root"),
+        (field("NoNewPrivs").is_some_and(|value| value == "1"), "privileges can be gained"),
+        (field("Seccomp").is_some_and(|value| value == "2"), "there is no system-call filter"),
+        (field("Uid").is_some_and(|value| !value.split_whitespace().any(|id| id == "0")), "its user is root"),
     ];
     match checks.iter().find(|(holds, _)| !holds) {
         Some((_, what)) => Err(Failure::Trial { what: format!("in a container of its making, {what}") }),
