@@ -14,7 +14,7 @@ use super::client::{Client, Flavour, connect};
 use super::error::Failure;
 use super::identity::Owner;
 use super::instance::{self, ContainerInstance, Request, start};
-use super::{LABEL, Place, block_on, image, probe, sweep};
+use super::{LABEL, Place, block_on, container_name, image, probe, sweep};
 use crate::backends::{Freshness, Question};
 use crate::instance::Instance;
 use crate::session::{Captured, ChannelDoor, Exec, Session};
@@ -185,7 +185,7 @@ async fn assert_left_nothing(scene: &Scene) {
         .inspect_container(&scene.place().container(), None::<bollard::query_parameters::InspectContainerOptions>)
         .await;
     assert!(inspected.is_err_and(|error| image::is_missing(&error)));
-    let own = format!("{}-", std::process::id());
-    let left = fs_err::read_dir("/run/ringfence-mapped").into_iter().flatten().flatten();
-    assert_eq!(left.filter(|entry| entry.file_name().to_string_lossy().starts_with(&own)).count(), 0);
+    let mounts = fs_err::read_to_string("/proc/self/mountinfo").unwrap();
+    let home = scene.home.path().to_str().unwrap();
+    assert_eq!(mounts.lines().find(|mount| mount.contains(home)), None);
 }

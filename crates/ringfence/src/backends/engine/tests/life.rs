@@ -33,11 +33,12 @@ fn a_sweep_removes_what_nobody_keeps_and_nothing_else() {
     for scene in [on_docker(ordinary(), ordinary()), on_podman(ordinary(), ordinary()), on_rootless_podman()] {
         block_on(async {
             let client = scene.client().await;
+            let sandbox = |name: &str| format!("{}-{name}", scene.place().name);
             let make = async |name: &str, state: &Path| {
-                let container = format!("{}-{name}", scene.place().container());
+                let container = container_name(&sandbox(name));
                 let options =
                     bollard::query_parameters::CreateContainerOptionsBuilder::default().name(&container).build();
-                let labels = [("state", state.display().to_string()), ("name", name.to_owned())];
+                let labels = [("state", state.display().to_string()), ("name", sandbox(name))];
                 let labels = labels.map(|(key, value)| (format!("{LABEL}{key}"), value)).into();
                 let body = bollard::models::ContainerCreateBody {
                     image: Some(TINY.to_owned()),
@@ -55,8 +56,9 @@ fn a_sweep_removes_what_nobody_keeps_and_nothing_else() {
                     .is_ok()
             };
             let rooms = scene.rooms();
-            fs_err::create_dir_all(rooms.join("kept")).unwrap();
-            let lock = fs_err::File::create(rooms.join("kept/lock")).unwrap();
+            let room = rooms.join(sandbox("kept"));
+            fs_err::create_dir_all(&room).unwrap();
+            let lock = fs_err::File::create(room.join("lock")).unwrap();
             rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
             let gone = make("gone", &rooms).await;
             let kept = make("kept", &rooms).await;
