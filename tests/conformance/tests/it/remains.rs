@@ -1,6 +1,7 @@
 //! What sandboxes could leave on a host: processes, mounts, control groups, files.
 
 use std::collections::BTreeSet;
+use std::ffi::CString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -24,14 +25,21 @@ impl Process {
         Some(Process { id, parent, is_zombie: state == "Z", words })
     }
 
-    /// Whether its program, its arguments or its environment name a directory.
+    /// Whether its program, its arguments or its environment name a directory, or mounts that it has for itself do: in
+    /// a container all else is the same whoever keeps it.
     fn names(&self, directory: &Path) -> bool {
         let wanted = directory.as_os_str().as_encoded_bytes();
         let has = |bytes: &[u8]| bytes.windows(wanted.len()).any(|window| window == wanted);
+        let is_mounted = || {
+            let table = fs_err::read_to_string(format!("/proc/{}/mountinfo", self.id)).unwrap_or_default();
+            // These are the host's, and seen by whoever has a copy of its mounts.
+            table.lines().any(|line| has(line.as_bytes()) && !line.contains(" /run/ringfence-mapped/"))
+        };
         let program = rustix::fs::readlink(format!("/proc/{}/exe", self.id), Vec::new());
         program.is_ok_and(|program| has(program.as_bytes()))
             || self.words.iter().any(|word| has(word.as_bytes()))
             || fs_err::read(format!("/proc/{}/environ", self.id)).is_ok_and(|variables| has(&variables))
+            || (mount_namespace(&self.id.to_string()) != mount_namespace("self") && is_mounted())
     }
 
     /// Whether it has not ended.
@@ -55,6 +63,10 @@ impl fmt::Display for Process {
         write!(formatter, "process {} of {}{}", self.id, self.parent, if self.is_zombie { ", a zombie" } else { "" })?;
         write!(formatter, ": {}", self.words.join(" "))
     }
+}
+
+fn mount_namespace(process: &str) -> Option<CString> {
+    rustix::fs::readlink(format!("/proc/{process}/ns/mnt"), Vec::new()).ok()
 }
 
 /// How many descriptors a process, by its name in `/proc`, has open.
