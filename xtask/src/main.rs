@@ -38,8 +38,8 @@ const CHORES: &[Chore] = &[
     },
     Chore {
         name: "test",
-        usage: "test [--no-install] [--engines] [FILTER…]",
-        about: "every test; as root, installs what the tests need unless told not to",
+        usage: "test [--no-install] [--no-engines] [FILTER…]",
+        about: "every test; as root, installs and starts what they need unless told not to",
         run: test::run,
     },
     Chore { name: "dist", usage: "dist", about: "makes dist/ringfence, one fully static file", run: dist::run },

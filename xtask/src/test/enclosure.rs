@@ -19,7 +19,8 @@ pub(super) struct Enclosure {
 }
 
 /// Makes the place that tests and engines share. Engines write to /run and /etc/docker wherever else they are told to; a
-/// resolver's file may lie in /run, too. What tests mount here, the engines see, and nobody outside.
+/// resolver's file may lie in /run, too. What tests mount here, the engines see, and nobody outside. There is a way out,
+/// for those to find who should not, and it leads nowhere; containers' packets do not even come there.
 const PLACE: &str = "
     set -e
     mount --make-rshared /
@@ -28,6 +29,13 @@ const PLACE: &str = "
     case $resolver in (/run/*) mkdir -p ${resolver%/*} && echo \"$names\" > $resolver ;; esac
     if [ -d /etc/docker ]; then mount -t tmpfs tmpfs /etc/docker; fi
     ip link set lo up
+    ip link add outside type veth peer name nowhere
+    ip address add 192.0.2.1/24 dev outside
+    ip link set outside up
+    ip link set nowhere up
+    ip route add default dev outside table 7
+    ip rule add priority 40000 iif lo table 7
+    iptables --append OUTPUT --out-interface outside --jump REJECT
     setpriv --pdeathsig KILL unshare --pid --fork --kill-child --mount --propagation slave sh -c \"$1\"
 ";
 /// What the engines' first process does before it only reaps. `/proc` is the outer one until it is mounted anew, and

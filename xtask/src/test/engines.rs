@@ -152,7 +152,7 @@ fn obstacle() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("only root can start them apart from the machine's own".to_owned());
     }
-    let programs = ["setpriv", "unshare", "nsenter", "ip", "catatonit"];
+    let programs = ["setpriv", "unshare", "nsenter", "ip", "iptables", "catatonit"];
     let missing = programs.into_iter().find(|program| find_program(program).is_none());
     missing.map(|program| format!("there is no {program} here"))
 }

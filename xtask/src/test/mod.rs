@@ -29,8 +29,8 @@ use crate::workspace::{Workspace, run as run_command, spell};
 
 pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()> {
     let install = !arguments.flag("--no-install");
-    let with_engines = arguments.flag("--engines");
-    let filters = arguments.rest(&["--no-install", "--engines"])?;
+    let with_engines = !arguments.flag("--no-engines");
+    let filters = arguments.rest(&["--no-install", "--no-engines"])?;
     packages::provide(install, with_engines)?;
 
     // The terminal sends it to cargo and the tests, too: these end, and what was started for them is cleaned up.
