@@ -28,6 +28,13 @@ pub(crate) enum Subject<'a> {
         /// Which it is.
         version: &'a str,
     },
+    /// What a container engine says of itself.
+    Version {
+        /// Where it listens.
+        socket: &'a Path,
+        /// How it greets.
+        greeting: &'a str,
+    },
 }
 
 /// One thing that may be remembered.
@@ -86,7 +93,8 @@ fn key(host: &Host, subject: Subject<'_>) -> Option<String> {
     fs_err::read_link("/proc/self/ns/user").ok()?.hash(&mut hasher);
     fs_err::read_link("/proc/self/ns/mnt").ok()?.hash(&mut hasher);
     identity(Path::new("/proc/self/exe"))?.hash(&mut hasher);
-    if let Subject::Bwrap(file) | Subject::Engine { socket: file, .. } = subject {
+    if let Subject::Bwrap(file) | Subject::Engine { socket: file, .. } | Subject::Version { socket: file, .. } = subject
+    {
         identity(file)?.hash(&mut hasher);
     }
     subject.hash(&mut hasher);

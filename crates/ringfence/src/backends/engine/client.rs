@@ -1,16 +1,16 @@
 //! Finding a container engine, and talking to it.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use bollard::models::SystemVersion;
 use bollard::{API_DEFAULT_VERSION, ClientVersion, Docker};
 use ringfence_core::Backend;
 
 use super::runtime::Version;
+use super::version::Asked;
+use crate::backends::Freshness;
 use crate::{Host, Unavailable};
 
 /// How long one answer of an engine may take, in seconds.
@@ -177,13 +177,18 @@ impl Flavour {
     }
 }
 
-/// Connects to the engine of that flavour.
+/// Connects to the engine of that flavour. What it says of itself may be what it said before.
 pub(crate) async fn connect(host: &Host, flavour: Flavour) -> Result<Client, ConnectError> {
+    connect_as(host, flavour, Freshness::Remembered).await
+}
+
+/// Connects to the engine of that flavour.
+pub(super) async fn connect_as(host: &Host, flavour: Flavour, freshness: Freshness) -> Result<Client, ConnectError> {
     let sockets = flavour.sockets(host)?;
     let mut refusal = None;
     for socket in &sockets {
         match reach(flavour, socket) {
-            Ok(Some(peer)) => return greet(flavour, socket, peer).await,
+            Ok(Some(peer)) => return greet(flavour, socket, peer, Some(host), freshness).await,
             Ok(None) => {}
             Err(error) => drop(refusal.get_or_insert(error)),
         }
@@ -199,7 +204,7 @@ pub(crate) async fn connect(host: &Host, flavour: Flavour) -> Result<Client, Con
 /// Connects to the engine of that flavour at that socket.
 pub(crate) async fn connect_to(flavour: Flavour, socket: &Path) -> Result<Client, ConnectError> {
     match reach(flavour, socket)? {
-        Some(peer) => greet(flavour, socket, peer).await,
+        Some(peer) => greet(flavour, socket, peer, None, Freshness::Now).await,
         None => Err(ConnectError::Missing { flavour, sockets: vec![socket.into()], is_installed: true, user_id: 0 }),
     }
 }
@@ -231,9 +236,6 @@ fn peer(stream: UnixStream) -> io::Result<Peer> {
     Ok(Peer { user_id: credentials.uid(), pid: credentials.pid().unwrap_or_default() })
 }
 
-/// What engines said of themselves, by socket and process: Podman takes a second to say it.
-static KNOWN: Mutex<BTreeMap<(PathBuf, i32), SystemVersion>> = Mutex::new(BTreeMap::new());
-
 /// The version of the API that both sides speak.
 fn spoken(version: &SystemVersion) -> ClientVersion {
     let numbers = version.api_version.as_deref().and_then(|text| text.split_once('.'));
@@ -243,16 +245,17 @@ fn spoken(version: &SystemVersion) -> ClientVersion {
     ClientVersion { major_version, minor_version }
 }
 
-async fn greet(flavour: Flavour, socket: &Path, peer: Peer) -> Result<Client, ConnectError> {
+async fn greet(
+    flavour: Flavour,
+    socket: &Path,
+    peer: Peer,
+    host: Option<&Host>,
+    freshness: Freshness,
+) -> Result<Client, ConnectError> {
     let silent = |source| ConnectError::Silent { flavour, socket: socket.into(), source: Box::new(source) };
     let dial = |version| Docker::connect_with_unix(&socket.to_string_lossy(), PATIENCE, version).map_err(silent);
-    let known = (socket.to_path_buf(), peer.pid);
-    let told = KNOWN.lock().unwrap_or_else(PoisonError::into_inner).get(&known).cloned();
-    let version = match told {
-        Some(version) => version,
-        None => dial(API_DEFAULT_VERSION)?.version().await.map_err(silent)?,
-    };
-    KNOWN.lock().unwrap_or_else(PoisonError::into_inner).insert(known, version.clone());
+    let engine = Asked { socket, pid: peer.pid, host, freshness };
+    let version = engine.version(async { dial(API_DEFAULT_VERSION)?.version().await.map_err(silent) }).await?;
     let api = dial(&spoken(&version))?;
     let is_podman = version.components.iter().flatten().any(|component| component.name.starts_with("Podman"));
     if is_podman != (flavour == Flavour::Podman) {
@@ -280,6 +283,8 @@ impl Client {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     fn host(variables: &[(&str, &str)]) -> Host {

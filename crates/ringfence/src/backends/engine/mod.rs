@@ -16,6 +16,7 @@ mod mounts;
 mod probe;
 mod runtime;
 mod sweep;
+mod version;
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,7 @@ use futures_util::future::BoxFuture;
 use ringfence_core::policy::{Network, Size, Workspace};
 use ringfence_core::{Backend as Name, Capabilities, Clause, Policy};
 
-use super::{Backend, ContainerError, Containers, Question, Site, Unavailable};
+use super::{Backend, ContainerError, Containers, Freshness, Question, Site, Unavailable};
 use crate::instance::Instance;
 use crate::room::Room;
 use crate::{ContainerSpec, Host, Preset};
@@ -178,7 +179,7 @@ pub(crate) fn clear_away(room: &Path) {
 
 /// What is known against the runtime of an engine; nothing when there is no engine.
 pub(crate) fn runtime_warnings(host: &Host, flavour: Flavour) -> Vec<String> {
-    let client = block_on(client::connect(host, flavour));
+    let client = block_on(client::connect_as(host, flavour, Freshness::Now));
     client.map(|client| runtime::warnings(&client.version)).unwrap_or_default()
 }
 

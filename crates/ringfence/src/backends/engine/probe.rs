@@ -24,7 +24,8 @@ use crate::{ContainerError, ContainerSpec, Host, Preset, Pull, ResolvedWorkspace
 
 /// Answers for one engine.
 pub(super) async fn capabilities(flavour: Flavour, question: &Question<'_>) -> Result<Capabilities, Unavailable> {
-    let client = client::connect(question.host, flavour).await.map_err(|error| Unavailable::from(&error))?;
+    let client = client::connect_as(question.host, flavour, question.freshness).await;
+    let client = client.map_err(|error| Unavailable::from(&error))?;
     let workspace = workspace_owner(question);
     let circumstances = Circumstances::of(&client, question.host, workspace);
     let identity = Identity::decide(&circumstances, question.container.preset).map_err(unavailable)?;

@@ -1,0 +1,135 @@
+//! What an engine says of itself. Podman asks every program that it uses, and the host's packages, which takes a second:
+//! so it is asked once, and what it said is remembered for as long as it greets as it did then.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use bollard::models::SystemVersion;
+use bytes::Bytes;
+use http_body_util::Empty;
+use hyper::Request;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+use crate::Host;
+use crate::backends::Freshness;
+use crate::memory::{Memory, Subject};
+
+/// How long a greeting may take; without one the engine is asked.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// What tells, of an answer's head, which engine it is.
+const TELLING: [&str; 3] = ["server", "api-version", "libpod-api-version"];
+
+/// What engines said to this process when it asked, by socket and process.
+static KNOWN: Mutex<BTreeMap<(PathBuf, i32), SystemVersion>> = Mutex::new(BTreeMap::new());
+
+/// An engine whose version is wanted.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked<'a> {
+    pub(super) socket: &'a Path,
+    /// Its process.
+    pub(super) pid: i32,
+    /// Who remembers, if anybody.
+    pub(super) host: Option<&'a Host>,
+    pub(super) freshness: Freshness,
+}
+
+impl Asked<'_> {
+    /// What the engine says, by `ask` unless that is known.
+    pub(super) async fn version<E>(
+        self,
+        ask: impl Future<Output = Result<SystemVersion, E>>,
+    ) -> Result<SystemVersion, E> {
+        let key = (self.socket.to_path_buf(), self.pid);
+        let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let memory = self.memory().await;
+        let note = memory.as_ref().and_then(Memory::note).filter(|_| self.freshness == Freshness::Remembered);
+        if let Some(remembered) = note.and_then(|note| serde_json::from_str(&note).ok()) {
+            return Ok(remembered);
+        }
+        let version = ask.await?;
+        if let Some(memory) = memory {
+            memory.keep_note(&serde_json::to_string(&version).expect("it has only string keys"));
+        }
+        KNOWN.lock().unwrap_or_else(PoisonError::into_inner).insert(key, version.clone());
+        Ok(version)
+    }
+
+    async fn memory(&self) -> Option<Memory> {
+        let greeting = timeout(PATIENCE, greeting(self.socket)).await.ok()??;
+        Some(Memory::of(self.host?, Subject::Version { socket: self.socket, greeting: &greeting }))
+    }
+}
+
+/// What an engine says of itself with every answer.
+async fn greeting(socket: &Path) -> Option<String> {
+    let stream = UnixStream::connect(socket).await.ok()?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.ok()?;
+    let request = Request::get("/_ping").header("host", "engine").header("connection", "close");
+    let answer = sender.send_request(request.body(Empty::<Bytes>::new()).ok()?);
+    let (answer, _) = tokio::join!(answer, connection); // what became of the connection, the answer tells
+    let answer = answer.ok()?;
+    let told = TELLING.iter().filter_map(|name| answer.headers().get(*name)?.to_str().ok());
+    Some(told.collect::<Vec<_>>().join(" ")).filter(|told| !told.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::convert::Infallible;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::UnixListener;
+
+    use super::*;
+
+    /// Greets as an engine of that version.
+    async fn greet(listener: UnixListener, version: &str) {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _ = stream.read(&mut [0; 1024]).await.unwrap();
+            let answer = format!("HTTP/1.1 200 OK\r\nServer: Libpod/{version} (linux)\r\nContent-Length: 0\r\n\r\n");
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn an_engine_is_asked_once_until_it_greets_as_another() {
+        let place = tempfile::tempdir().unwrap();
+        let host = Host::new([("HOME".into(), place.path().into())].into(), place.path().into());
+        let socket = place.path().join("engine.sock");
+        let (asked, process) = (Cell::new(0), Cell::new(0));
+        let version = async |freshness| {
+            process.set(process.get() - 1); // another each time: what this one knows is not the question here
+            let engine = Asked { socket: &socket, pid: process.get(), host: Some(&host), freshness };
+            let answer = async {
+                asked.set(asked.get() + 1);
+                Ok::<_, Infallible>(SystemVersion { version: Some("4.3.1".to_owned()), ..SystemVersion::default() })
+            };
+            engine.version(answer).await.unwrap().version
+        };
+        let local = tokio::task::LocalSet::new();
+        let test = async {
+            let old = tokio::task::spawn_local(greet(UnixListener::bind(&socket).unwrap(), "4.3.1"));
+            for expected in [1, 1] {
+                assert_eq!(version(Freshness::Remembered).await.as_deref(), Some("4.3.1"));
+                assert_eq!(asked.get(), expected);
+            }
+            version(Freshness::Now).await;
+            assert_eq!(asked.get(), 2);
+            old.abort();
+            fs_err::remove_file(&socket).unwrap();
+            let _new = tokio::task::spawn_local(greet(UnixListener::bind(&socket).unwrap(), "4.4.0"));
+            version(Freshness::Remembered).await;
+            assert_eq!(asked.get(), 3);
+        };
+        local.run_until(test).await;
+    }
+}
