@@ -1,87 +1,13 @@
 //! People and their tools in a sandbox that stays, by ssh.
 
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Output, Stdio};
 
-use ringfence_test_ledger::engine::{DEV_IMAGE, DOCKER_VARIABLE, PODMAN_VARIABLE, TINY_IMAGE};
-use ringfence_test_ledger::{binary, require};
+use ringfence_test_ledger::engine::TINY_IMAGE;
+use ringfence_test_ledger::require;
 
-/// How long a busy host may take.
-const PATIENCE: Duration = Duration::from_secs(20);
-const DOCKER: Engine = Engine { backend: "docker", given_by: DOCKER_VARIABLE, told_by: "DOCKER_HOST" };
-const PODMAN: Engine = Engine { backend: "podman", given_by: PODMAN_VARIABLE, told_by: "CONTAINER_HOST" };
-
-#[derive(Debug, Clone, Copy)]
-struct Engine {
-    backend: &'static str,
-    /// The variable that gives the tests its address.
-    given_by: &'static str,
-    /// The variable that ringfence takes it from.
-    told_by: &'static str,
-}
-
-/// A user with a home, a workspace and an ssh-agent, and a sandbox.
-struct Scene {
-    engine: Engine,
-    name: String,
-    home: tempfile::TempDir,
-    workspace: tempfile::TempDir,
-    agent: Child,
-}
+use crate::scene::{DOCKER, Engine, PODMAN, ROOTLESS_PODMAN, Scene, expect_success, said, wait_until};
 
 impl Scene {
-    fn new(engine: Engine, name: &str) -> Scene {
-        let home = tempfile::tempdir().expect("a temporary directory can be made");
-        let workspace = tempfile::tempdir().expect("a temporary directory can be made");
-        fs_err::create_dir_all(home.path().join(".ssh/config.d")).expect("the home is ours");
-        let socket = home.path().join("agent");
-        let agent = Command::new("ssh-agent").arg("-D").arg("-a").arg(&socket).stdout(Stdio::null()).spawn();
-        let scene = Scene {
-            engine,
-            name: format!("{name}-{}-{}", engine.backend, std::process::id()),
-            home,
-            workspace,
-            agent: agent.expect("ssh-agent can be started"),
-        };
-        wait_until("the agent listens", || socket.exists());
-        let key = scene.path("key");
-        expect_success(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&key));
-        expect_success(scene.command("ssh-add").arg("-q").arg(&key));
-        scene
-    }
-
-    /// The same with a development container that is up.
-    fn up(engine: Engine, name: &str, flags: &[&str]) -> Scene {
-        let scene = Scene::new(engine, name);
-        scene.start(DEV_IMAGE, flags);
-        scene
-    }
-
-    fn start(&self, image: &str, flags: &[&str]) {
-        let mut up = self.ringfence(&["up", &self.name, "--container", "--pull", "never"]);
-        expect_success(up.args(["--backend", self.engine.backend, "--image", image]).args(flags));
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.home.path().join(name)
-    }
-
-    fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let address = std::env::var(self.engine.given_by).expect("the test requires it");
-        let mut command = Command::new(program);
-        command.env("HOME", self.home.path()).env("SSH_AUTH_SOCK", self.path("agent"));
-        command.env(self.engine.told_by, address).env_remove("XDG_STATE_HOME");
-        command.current_dir(self.workspace.path()).stdin(Stdio::null());
-        command
-    }
-
-    fn ringfence(&self, words: &[&str]) -> Command {
-        let mut command = self.command(binary());
-        command.args(words);
-        command
-    }
-
     /// `ringfence ssh`, with a line for the shell inside.
     fn ssh(&self, flags: &[&str], line: &str) -> Output {
         let mut command = self.ringfence(&["ssh", &self.name]);
@@ -104,35 +30,6 @@ impl Scene {
     fn alias(&self) -> String {
         format!("ringfence-{}", self.name)
     }
-}
-
-impl Drop for Scene {
-    fn drop(&mut self) {
-        let _ = self.ringfence(&["stop", &self.name]).output(); // it may not have come up
-        let _ = self.agent.kill(); // it may have ended
-        let _ = self.agent.wait(); // see above
-    }
-}
-
-#[track_caller]
-fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < PATIENCE, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-#[track_caller]
-fn expect_success(command: &mut Command) -> String {
-    let output = command.output().expect("the program can be started");
-    assert!(output.status.success(), "{command:?}: {}", said(&output));
-    String::from_utf8(output.stdout).expect("it speaks UTF-8")
-}
-
-fn said(output: &Output) -> String {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    format!("{}\n{}{}", output.status, text(&output.stdout), text(&output.stderr))
 }
 
 #[track_caller]
@@ -172,6 +69,12 @@ fn people_come_in_by_ssh_to_a_docker_container_on_the_hosts_network() {
 fn people_come_in_by_ssh_to_a_podman_container_on_the_hosts_network() {
     require!(binary, openssh_client, podman, test_image_sshd);
     people_come_in(PODMAN, "open", &["--net", "open", "--allow-weaker", "ipc", "--env", "SANDBOXED=yes"]);
+}
+
+#[test]
+fn people_come_in_by_ssh_to_a_container_of_rootless_podman() {
+    require!(binary, openssh_client, ordinary_user, rootless_podman, test_image_sshd);
+    people_come_in(ROOTLESS_PODMAN, "rootless", &["--net", "closed", "--env", "SANDBOXED=yes"]);
 }
 
 #[track_caller]
@@ -297,8 +200,8 @@ fn an_alias_is_there_as_long_as_its_sandbox() {
 
 #[test]
 fn a_sandbox_without_sshd_and_one_that_is_not_there_are_told_apart() {
-    require!(binary, docker);
-    let scene = Scene::new(DOCKER, "none");
+    require!(binary, openssh_client, docker);
+    let scene = Scene::with_key(DOCKER, "none");
     let output = scene.ssh(&[], "true");
     assert_eq!(output.status.code(), Some(2));
     assert!(said(&output).contains("there is no sandbox `none-docker-"), "{}", said(&output));
@@ -307,36 +210,4 @@ fn a_sandbox_without_sshd_and_one_that_is_not_there_are_told_apart() {
     assert_eq!(output.status.code(), Some(2));
     assert!(said(&output).contains("error: there is no sshd in the sandbox"), "{}", said(&output));
     assert!(said(&output).contains("hint: without ssh: ringfence enter none-docker-"), "{}", said(&output));
-}
-
-#[track_caller]
-fn an_image_is_built(engine: Engine) {
-    let scene = Scene::new(engine, "image");
-    let tag = format!("localhost/ringfence-test-built-{}:latest", std::process::id());
-    let build = |text: String| {
-        let file: &Path = &scene.path("Containerfile");
-        fs_err::write(file, text).expect("the home is ours");
-        let mut command = scene.ringfence(&["image", "build", "--backend", engine.backend, "--tag", &tag]);
-        command.arg("--file").arg(file).output().expect("ringfence can be started")
-    };
-    let output = build(format!("FROM {TINY_IMAGE}\nRUN echo said while building\nUSER dev\n"));
-    assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{tag}\n"), "{}", said(&output));
-    assert!(said(&output).contains("said while building"), "{}", said(&output));
-    let output = build(format!("FROM {TINY_IMAGE}\nRUN echo said in vain; false\n"));
-    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(125), &b""[..]), "{}", said(&output));
-    assert!(said(&output).contains("said in vain"), "{}", said(&output));
-    let mut up = scene.ringfence(&["up", &scene.name, "--backend", engine.backend, "--image", &tag]);
-    expect_success(up.args(["--pull", "never", "--net", "closed"]));
-}
-
-#[test]
-fn an_image_is_built_by_docker_and_a_failing_step_is_told() {
-    require!(binary, docker);
-    an_image_is_built(DOCKER);
-}
-
-#[test]
-fn an_image_is_built_by_podman_and_a_failing_step_is_told() {
-    require!(binary, podman);
-    an_image_is_built(PODMAN);
 }

@@ -1,0 +1,74 @@
+//! Ports inside, from the host's loopback.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+
+use ringfence_test_ledger::engine::DEV_IMAGE;
+use ringfence_test_ledger::require;
+
+use crate::scene::{DOCKER, Engine, PATIENCE, PODMAN, Scene, expect_success};
+
+/// Says its port, and a word to everybody who comes.
+const SERVER: &str = "
+import socket
+listener = socket.create_server(('127.0.0.1', 0))
+print(listener.getsockname()[1], flush=True)
+while True:
+    with listener.accept()[0] as connection:
+        connection.sendall(b'from inside')
+";
+
+/// Starts a command that goes on, and returns the first line that it says.
+fn begin(command: &mut Command) -> (Child, String) {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("ringfence can be started");
+    let mut line = String::new();
+    let heard = child.stdout.take().expect("it was asked for");
+    BufReader::new(heard).read_line(&mut line).expect("it says something");
+    (child, line.trim_end().to_owned())
+}
+
+/// What is said to whoever comes to an address.
+fn hear(address: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("somebody listens there");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a time can be set");
+    let mut heard = String::new();
+    stream.read_to_string(&mut heard).expect("it ends in time");
+    heard
+}
+
+#[track_caller]
+fn a_port_is_forwarded(engine: Engine) {
+    let scene = Scene::new(engine, "forwarded");
+    scene.start(DEV_IMAGE, &["--net", "closed"]);
+    let exec = ["exec", &scene.name, "--", "python3", "-c", SERVER];
+    let (mut server, inside) = begin(&mut scene.ringfence(&exec));
+    assert!(TcpStream::connect(format!("127.0.0.1:{inside}")).is_err(), "the sandbox's loopback is its own");
+
+    let (mut forwarding, address) = begin(&mut scene.ringfence(&["port", &scene.name, &format!("0:{inside}")]));
+    assert!(address.starts_with("127.0.0.1:"), "{address}");
+    for _ in 0..3 {
+        assert_eq!(hear(&address), "from inside");
+    }
+    let (mut in_vain, nowhere) = begin(&mut scene.ringfence(&["port", &scene.name, "0:1"]));
+    assert_eq!(hear(&nowhere), "", "nobody listens at that port inside");
+
+    expect_success(&mut scene.ringfence(&["stop", &scene.name]));
+    server.wait().expect("it was started here");
+    for forwarding in [&mut forwarding, &mut in_vain] {
+        assert!(forwarding.wait().expect("it was started here").success(), "it ends with its sandbox");
+    }
+    assert!(TcpStream::connect(address).is_err());
+}
+
+#[test]
+fn a_port_inside_a_closed_docker_container_is_forwarded_as_long_as_it_is_there() {
+    require!(binary, docker, test_image_dev);
+    a_port_is_forwarded(DOCKER);
+}
+
+#[test]
+fn a_port_inside_a_closed_podman_container_is_forwarded_as_long_as_it_is_there() {
+    require!(binary, podman, test_image_dev);
+    a_port_is_forwarded(PODMAN);
+}
