@@ -19,9 +19,6 @@ use super::messages::Messages;
 use super::{Exec, ExecutionInput, Session, SessionError, signal};
 use crate::{Chunk, Stream};
 
-/// How long after a command's deadline its end may be reported.
-const GRACE: Duration = Duration::from_secs(10);
-
 /// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
@@ -80,14 +77,16 @@ impl Execution {
             let begun = Instant::now();
             let what = What { verb: "start", of: &program };
             let transport = session.transport.clone();
-            let opened = Messages::open(transport, what, "/process.Process/Start", &request, time).await;
-            let execution = match opened {
-                Ok(messages) => Execution::of(session, messages, what, OnceLock::from(terminal), begun).await,
-                Err(error) => Err(error),
+            let deadline = time.and_then(|time| begun.checked_add(time)?.checked_add(transport.grace));
+            let opening = async {
+                let messages = Messages::open(transport, what, "/process.Process/Start", &request, time).await?;
+                Execution::of(session, messages, what, OnceLock::from(terminal), begun).await
             };
+            // A guest that only ever says that it is alive must not outlast the command's own time.
+            let execution = until(deadline, opening).await.unwrap_or_else(|| Err(what.silent(begun.elapsed())));
             let mut execution = execution.map_err(|error| why_not_started(error, &program))?;
             execution.owned = true;
-            execution.deadline = time.and_then(|time| begun.checked_add(time)?.checked_add(GRACE));
+            execution.deadline = deadline;
             Ok(execution)
         });
         Starting { future: Some(starting), runtime: Handle::current() }.await
@@ -219,14 +218,8 @@ impl Execution {
 
     async fn message(&mut self) -> Result<Option<ProcessEvent>, SessionError> {
         let what = What { verb: "watch the command", of: &self.program };
-        let next = self.messages.next(what);
-        let message: Option<EventMessage> = match self.deadline {
-            Some(deadline) => {
-                let waited = timeout_at(deadline.into(), next).await;
-                waited.unwrap_or_else(|_| Err(what.silent(self.begun.elapsed())))?
-            }
-            None => next.await?,
-        };
+        let next = until(self.deadline, self.messages.next(what)).await;
+        let message: Option<EventMessage> = next.unwrap_or_else(|| Err(what.silent(self.begun.elapsed())))?;
         Ok(message.map(|message| message.event))
     }
 
@@ -253,6 +246,14 @@ impl Drop for Execution {
             // It may have ended meanwhile: then nothing is to be done.
             self.runtime.spawn(async move { input.kill().await });
         }
+    }
+}
+
+/// What comes of something before a deadline, if there is one.
+async fn until<T>(deadline: Option<Instant>, awaited: impl Future<Output = T>) -> Option<T> {
+    match deadline {
+        Some(deadline) => timeout_at(deadline.into(), awaited).await.ok(),
+        None => Some(awaited.await),
     }
 }
 

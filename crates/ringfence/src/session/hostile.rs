@@ -350,15 +350,36 @@ async fn a_stream_of_nothing_but_keepalives_can_be_given_up() {
     let session = Session::new(Arc::new(ChannelDoor::of(place.path()).unwrap()));
     tokio::spawn(async move {
         let (mut peer, _) = listener.accept().await.unwrap();
-        let _ = speak_forever(&mut peer, &chunk).await; // hung up on, as it should be
+        let _ = speak_forever(&mut peer, &frame(0, STARTED), &chunk).await; // hung up on, as it should be
     });
     let mut execution = soon(session.exec(&Exec::new("x"))).await.unwrap();
     assert!(timeout(Duration::from_millis(200), execution.next()).await.is_err());
 }
 
-async fn speak_forever(peer: &mut UnixStream, chunk: &[u8]) -> std::io::Result<()> {
+#[tokio::test]
+async fn a_guest_that_only_says_that_it_is_alive_does_not_outlast_the_commands_time() {
+    let alive = frame(0, r#"{"event":{"keepalive":{}}}"#);
+    let chunk = [format!("{:x}\r\n", alive.len()).as_bytes(), &alive, b"\r\n"].concat();
+    let place = tempfile::tempdir().unwrap();
+    let listener = UnixListener::bind(place.path().join(SOCKET)).unwrap();
+    let mut session = Session::new(Arc::new(ChannelDoor::of(place.path()).unwrap()));
+    Arc::get_mut(&mut session.transport).expect("nobody else has it yet").grace = Duration::from_millis(50);
+    tokio::spawn(async move {
+        while let Ok((mut peer, _)) = listener.accept().await {
+            let (alive, chunk) = (alive.clone(), chunk.clone());
+            // The command never starts. It is hung up on, as it should be.
+            tokio::spawn(async move { drop(speak_forever(&mut peer, &alive, &chunk).await) });
+        }
+    });
+    let untimed = Exec::new("x");
+    assert!(timeout(Duration::from_millis(300), session.exec(&untimed)).await.is_err(), "it has a minute");
+    let error = soon(session.exec(&untimed.time(Duration::from_millis(50)))).await.unwrap_err();
+    assert!(matches!(error, SessionError::Silent { .. }), "{error:?}");
+}
+
+async fn speak_forever(peer: &mut UnixStream, first: &[u8], chunk: &[u8]) -> std::io::Result<()> {
     request(peer).await?;
-    peer.write_all(&stream(&frame(0, STARTED))).await?;
+    peer.write_all(&stream(first)).await?;
     loop {
         peer.write_all(chunk).await?;
     }

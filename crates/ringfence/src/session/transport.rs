@@ -32,6 +32,8 @@ use super::{PortStream, SessionError};
 const OPENING: Duration = Duration::from_secs(10);
 /// How long a guest may be silent when something is expected of it: three of its heartbeats.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long after a command's deadline its end may be reported.
+const GRACE: Duration = Duration::from_secs(10);
 /// How long a used connection may take to be ready again before a new one is opened instead.
 const SETTLING: Duration = Duration::from_secs(1);
 /// How many connections are kept.
@@ -160,6 +162,8 @@ pub(super) struct Transport {
     door: Arc<dyn Door>,
     /// How long the guest may be silent when something is expected of it.
     pub(super) patience: Duration,
+    /// How long after a command's deadline the guest may take to tell of its end.
+    pub(super) grace: Duration,
     /// How long a connection may rest before it is no longer used.
     pub(super) rest: Duration,
     /// Used before and free since; the last used is last.
@@ -174,7 +178,7 @@ impl std::fmt::Debug for Exchange {
 
 impl Transport {
     pub(super) fn new(door: Arc<dyn Door>) -> Transport {
-        Transport { door, patience: PATIENCE, rest: REST, idle: Mutex::new(Vec::new()) }
+        Transport { door, patience: PATIENCE, grace: GRACE, rest: REST, idle: Mutex::new(Vec::new()) }
     }
 
     /// A request that says all that every request says.
