@@ -57,15 +57,23 @@ impl KnownShell {
     /// The same with the names of sandboxes that are up, wherever one is to be written.
     fn with_names(self, script: &str) -> String {
         match self {
-            KnownShell::Bash => named_commands().iter().fold(script.to_owned(), |script, command| {
-                let start = format!("ringfence__subcmd__{})\n            opts=\"", command.replace('-', "__subcmd__"));
-                // A list of words is expanded where it stands.
-                script.replace(&start, &format!("{start}$({NAMES}) "))
-            }),
+            KnownShell::Bash => {
+                let script = named_commands().iter().fold(script.to_owned(), |script, command| {
+                    let start = bash_block(command);
+                    // A list of words is expanded where it stands.
+                    script.replace(&start, &format!("{start}$({NAMES}) "))
+                });
+                with_ends_in_bash(&script)
+            }
             KnownShell::Zsh => {
-                let complete = |line: &str| match line.strip_suffix(":_default' \\") {
-                    Some(start) if start.starts_with("':sandbox --") || start.starts_with("'*::sandboxes --") => {
+                let complete = |line: &str| match line.rsplit_once(':') {
+                    Some((start, "_default' \\"))
+                        if start.starts_with("':sandbox --") || start.starts_with("'*::sandboxes --") =>
+                    {
                         format!("{start}:_ringfence_names' \\\n")
+                    }
+                    Some((start, "_files' \\")) if ENDS.iter().any(|end| start.starts_with(&format!("':{end} --"))) => {
+                        format!("{start}:_ringfence_ends' \\\n")
                     }
                     _ => format!("{line}\n"),
                 };
@@ -76,7 +84,10 @@ impl KnownShell {
                     let condition = format!("__fish_ringfence_using_subcommand {command}");
                     format!("complete -c ringfence -n \"{condition}\" -f -a \"({NAMES})\"\n")
                 };
-                script.to_owned() + &named_commands().iter().map(complete).collect::<String>()
+                // In fish, what follows an expansion is put behind each of its words. Files are completed, too.
+                let ends =
+                    format!("complete -c ringfence -n \"__fish_ringfence_using_subcommand cp\" -a \"({NAMES}):\"\n");
+                script.to_owned() + &named_commands().iter().map(complete).collect::<String>() + &ends
             }
         }
     }
@@ -85,12 +96,30 @@ impl KnownShell {
 /// Prints the names of the sandboxes that are up.
 const NAMES: &str = "ringfence ps --names 2>/dev/null";
 
-/// Completes names in zsh, before all else.
+/// The ends of a copy, each a file or `NAME:PATH`.
+const ENDS: [&str; 2] = ["from", "to"];
+
+/// Completes names in zsh, before all else: alone, and as the beginning of one end of a copy.
 fn zsh_names() -> String {
     format!(
-        "\n_ringfence_names() {{\n    local -a names\n    names=(${{(f)\"$({NAMES})\"}})\n    compadd -a names\n}}\n\n\
+        "\n_ringfence_names() {{\n    local -a names\n    names=(${{(f)\"$({NAMES})\"}})\n    compadd \"$@\" -a names\n}}\n\n\
+         _ringfence_ends() {{\n    _ringfence_names -S :\n    _files\n}}\n\n\
          _ringfence() {{\n"
     )
+}
+
+/// What the words of a command's own begin with in bash.
+fn bash_block(command: &str) -> String {
+    format!("ringfence__subcmd__{})\n            opts=\"", command.replace('-', "__subcmd__"))
+}
+
+/// The ends of a copy in bash. A path follows a name's colon, and no space; files are completed where no word fits.
+fn with_ends_in_bash(script: &str) -> String {
+    let start = bash_block("cp");
+    let (before, rest) = script.split_once(&start).expect("there is such a command");
+    let (block, after) = rest.split_once("\n            ;;\n").expect("every block has an end");
+    let block = block.replace("return 0", "[[ ${COMPREPLY[0]} == *: ]] && compopt -o nospace\n            return 0");
+    format!("{before}{start}$({NAMES} | sed 's/$/:/') {block}\n            ;;\n{after}")
 }
 
 /// The commands that take the name of a sandbox that is up.
@@ -197,7 +226,34 @@ mod tests {
                 KnownShell::Zsh => ":_ringfence_names' ",
                 KnownShell::Fish => "-a \"(ringfence ps --names",
             };
-            assert_eq!(shell.completions().matches(expected).count(), commands.len(), "{shell:?}");
+            let ends = match shell {
+                KnownShell::Bash => "opts=\"$(ringfence ps --names 2>/dev/null | sed 's/$/:/') ",
+                KnownShell::Zsh => ":_ringfence_ends' ",
+                KnownShell::Fish => "-a \"(ringfence ps --names 2>/dev/null):\"",
+            };
+            let (completions, is_one) = (shell.completions(), |shell: &KnownShell| !matches!(shell, KnownShell::Zsh));
+            assert_eq!(completions.matches(ends).count(), if is_one(shell) { 1 } else { ENDS.len() }, "{shell:?}");
+            let names = completions.matches(expected).count() - if is_one(shell) { 1 } else { 0 };
+            assert_eq!(names, commands.len(), "{shell:?}");
         }
+    }
+
+    #[test]
+    fn bash_completes_a_name_with_its_colon_and_a_file_as_ever() {
+        let place = tempfile::tempdir().unwrap();
+        let script = place.path().join("script");
+        fs_err::write(&script, KnownShell::Bash.completions()).unwrap();
+        let complete = |command: &str, word: &str| {
+            let line = format!(
+                "ringfence() {{ echo demo; }}; compopt() {{ echo \"$@\"; }}; . '{}'; COMP_WORDS=(ringfence {command} {word}); \
+                 COMP_CWORD=2; _ringfence ringfence '{word}' {command}; echo \"${{COMPREPLY[*]}}\"",
+                script.display()
+            );
+            let output = std::process::Command::new("bash").args(["-c", &line]).output().unwrap();
+            String::from_utf8(output.stdout).unwrap()
+        };
+        assert_eq!(complete("exec", "de"), "demo\n");
+        assert_eq!(complete("cp", "de"), "-o nospace\ndemo:\n");
+        assert_eq!(complete("cp", "./de"), "\n"); // then bash itself looks for files
     }
 }
