@@ -114,6 +114,13 @@ impl Settings {
         self
     }
 
+    /// The same, with a backend that another flag than its own chose.
+    #[must_use]
+    pub fn selected_by_flag(mut self, flag: &'static str) -> Settings {
+        self.layered = self.layered.selected_by_flag(flag);
+        self
+    }
+
     /// What a workspace is judged by, with its paths resolved.
     pub(crate) fn workspace_rules(&self) -> ringfence_core::workspace::Rules {
         let resolve = |path: &Path| {

@@ -124,6 +124,7 @@ impl ContainerFlags {
         let (mut missing, mut refused) = (Vec::new(), None);
         for backend in ENGINES {
             let settings = self.told(policy.load(host.clone(), Some(backend.into()))?)?;
+            let settings = settings.selected_by_flag("--container");
             match Engine::in_this_process(settings.clone()).preflight() {
                 Err(RunError::Unavailable { backend, why, fix }) => missing.push((backend, why, fix)),
                 Err(_) => drop(refused.get_or_insert(settings)),

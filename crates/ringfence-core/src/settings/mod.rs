@@ -180,6 +180,13 @@ impl Settings {
         self.sources.last("backend")
     }
 
+    /// The same, with a backend that another flag than its own chose.
+    #[must_use]
+    pub fn selected_by_flag(mut self, flag: &'static str) -> Settings {
+        self.sources.replace("backend", Source::Flag(flag));
+        self
+    }
+
     /// What a workspace is judged by; the caller resolves the paths among them.
     pub fn workspace_rules(&self, home: Option<PathBuf>) -> crate::workspace::Rules {
         crate::workspace::Rules {

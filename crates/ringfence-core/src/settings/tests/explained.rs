@@ -68,3 +68,10 @@ fn a_value_names_where_it_was_said_and_a_variable_keeps_its_secret() {
         assert!(rows.iter().any(|own| own == row), "{row} is not in {rows:#?}");
     }
 }
+
+#[test]
+fn a_backend_that_another_flag_chose_names_that_flag() {
+    let settings = given().flags(Policy::default().backend(crate::Backend::Podman)).load().unwrap();
+    assert_eq!(settings.selected_by().to_string(), "--backend");
+    assert_eq!(settings.selected_by_flag("--container").selected_by().to_string(), "--container");
+}
