@@ -1,35 +1,81 @@
 //! The guest's program: carried in this binary, and put on disk where sandboxes can be shown it.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
+
+use crate::room::is_at;
 
 /// The guest, built by this crate's build script.
 static PROGRAM: &[u8] = include_bytes!(env!("RINGFENCE_GUEST"));
 /// The beginning of its hash, by which versions are told apart.
 const VERSION: &str = env!("RINGFENCE_GUEST_VERSION");
 
-/// Puts the guest below `state`, if it is not there, and returns where.
-pub(crate) fn install(state: &Path) -> io::Result<PathBuf> {
-    let path = state.join("guest").join(VERSION).join("ringfence-guest");
-    if is_whole(&path) {
-        return Ok(path);
+/// The guest on disk. Nobody removes it as long as this is held.
+#[derive(Debug)]
+pub(crate) struct Installed {
+    /// Where it is.
+    pub(crate) path: PathBuf,
+    /// A lock on its directory that all who use it share.
+    _used: OwnedFd,
+}
+
+/// Puts the guest below `state`, if it is not there, and removes other versions that nobody uses.
+pub(crate) fn install(state: &Path) -> io::Result<Installed> {
+    let versions = state.join("guest");
+    let directory = versions.join(VERSION);
+    let used = loop {
+        fs_err::create_dir_all(&directory)?;
+        if let Some(used) = lock(&directory, FlockOperation::LockShared)? {
+            break used;
+        }
+    };
+    sweep_versions(&versions);
+    let path = directory.join("ringfence-guest");
+    if !is_whole(&path) {
+        write(&directory, &path)?;
     }
-    let directory = path.parent().expect("a directory was joined");
-    fs_err::create_dir_all(directory)?;
+    Ok(Installed { path, _used: used })
+}
+
+/// Locks a directory; none when it was removed meanwhile.
+fn lock(directory: &Path, how: FlockOperation) -> io::Result<Option<OwnedFd>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = match open(directory, flags, Mode::empty()) {
+        Ok(opened) => opened,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    flock(&opened, how)?;
+    Ok(is_at(&opened, directory).then_some(opened))
+}
+
+/// Removes the versions that no sandbox uses: an update leaves the one before it behind.
+fn sweep_versions(versions: &Path) {
+    for entry in fs_err::read_dir(versions).into_iter().flatten().flatten() {
+        // Our own is locked already, and so this fails for it, too.
+        if let Ok(Some(_alone)) = lock(&entry.path(), FlockOperation::NonBlockingLockExclusive) {
+            let _ = fs_err::remove_dir_all(entry.path()); // the next start tries again
+        }
+    }
+}
+
+/// Writes the guest whole or not at all: another process may start it at any time.
+fn write(directory: &Path, path: &Path) -> io::Result<()> {
     sweep(directory);
-    // Whole or not at all: another process may start it at any time.
     let temporary = directory.join(format!(".{}", std::process::id()));
     let written = fs_err::write(&temporary, PROGRAM)
         .and_then(|()| fs_err::set_permissions(&temporary, std::fs::Permissions::from_mode(0o755)))
-        .and_then(|()| fs_err::rename(&temporary, &path));
+        .and_then(|()| fs_err::rename(&temporary, path));
     if written.is_err() {
         let _ = fs_err::remove_file(&temporary); // the first error tells more
     }
-    written.map(|()| path)
+    written
 }
 
 /// Removes what was half written when its writer was killed.
@@ -62,14 +108,31 @@ mod tests {
     #[test]
     fn the_guest_is_put_on_disk_whole_and_once() {
         let state = tempfile::tempdir().unwrap();
-        let path = install(state.path()).unwrap();
+        let path = install(state.path()).unwrap().path;
         assert_eq!(fs_err::read(&path).unwrap(), PROGRAM);
         let first = fs_err::metadata(&path).unwrap().ino();
-        assert_eq!(install(state.path()).unwrap(), path);
+        assert_eq!(install(state.path()).unwrap().path, path);
         assert_eq!(fs_err::metadata(&path).unwrap().ino(), first);
         fs_err::write(&path, "half").unwrap();
         install(state.path()).unwrap();
         assert_eq!(fs_err::read(&path).unwrap(), PROGRAM);
+    }
+
+    #[test]
+    fn versions_that_nobody_uses_are_removed_and_others_stay() {
+        let state = tempfile::tempdir().unwrap();
+        let [used, unused] = ["0123456789abcdef", "fedcba9876543210"].map(|version| {
+            let directory = state.path().join("guest").join(version);
+            fs_err::create_dir_all(&directory).unwrap();
+            fs_err::write(directory.join("ringfence-guest"), "of another version").unwrap();
+            directory
+        });
+        let held = lock(&used, FlockOperation::LockShared).unwrap();
+        let first = install(state.path()).unwrap();
+        assert!(used.exists() && !unused.exists());
+        drop(held);
+        let second = install(state.path()).unwrap();
+        assert!(!used.exists() && first.path == second.path && first.path.exists(), "our own is in use");
     }
 
     #[test]

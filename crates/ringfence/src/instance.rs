@@ -79,12 +79,12 @@ impl Core {
         let failed = |what: &'static str| move |source: io::Error| RunError::Setup { step: what.to_owned(), source };
         let listener = listen(&room.channel(), SOCKET).map_err(failed("listen for the guest's callers"))?;
         let log = room.log().map_err(failed("open the sandbox's log"))?;
-        let shown = [room.guest.clone()];
+        let shown = [room.guest.path.clone()];
         let container = ContainerSpec::default();
         let site = self.site(&context, &container, &shown);
         let ResolvedWorkspace { source, destination, .. } = &context.workspace;
         let start = if backend.shares_paths(&context.plan) { source } else { destination };
-        let command = Command::new(&room.guest).arguments(["--listener".to_owned(), LISTENER.to_string()]);
+        let command = Command::new(&room.guest.path).arguments(["--listener".to_owned(), LISTENER.to_string()]);
         let command = command.argument("--directory").argument(start).directory(source);
         let mut preparation = backend.prepare(&site, &command)?;
         preparation.own_processes += OWN_PROCESSES;

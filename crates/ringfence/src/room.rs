@@ -17,6 +17,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use crate::guest::Installed;
 use crate::{ContainerSpec, Host};
 
 /// The longest name: it is part of a container's, and of a host's in ssh.
@@ -32,8 +33,8 @@ const LONGEST_RECORD: u64 = 1 << 20;
 pub(crate) struct Room {
     pub(crate) name: Name,
     pub(crate) directory: PathBuf,
-    /// Where the guest's program is on the host.
-    pub(crate) guest: PathBuf,
+    /// The guest's program on the host, which stays as long as the room is held.
+    pub(crate) guest: Installed,
     /// Held as long as the room is.
     _lock: OwnedFd,
 }
@@ -445,7 +446,7 @@ fn make_private(directory: &Path) -> io::Result<()> {
 }
 
 /// Whether a file is the one at a path.
-fn is_at(file: &OwnedFd, path: &Path) -> bool {
+pub(crate) fn is_at(file: &OwnedFd, path: &Path) -> bool {
     match (rustix::fs::fstat(file), rustix::fs::lstat(path)) {
         (Ok(file), Ok(there)) => (file.st_dev, file.st_ino) == (there.st_dev, there.st_ino),
         _ => false,

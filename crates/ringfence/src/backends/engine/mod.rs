@@ -94,7 +94,7 @@ impl Place {
             name: room.name.to_string(),
             directory: room.directory.clone(),
             channel: room.channel(),
-            guest: room.guest.clone(),
+            guest: room.guest.path.clone(),
             state: room.directory.parent().unwrap_or(Path::new("/")).into(),
         }
     }

@@ -75,7 +75,7 @@ impl Scene {
     fn place(&self) -> Place {
         let directory = self.room("one");
         let state = self.home.path().join(".local/state/ringfence");
-        let guest = crate::guest::install(&state).unwrap();
+        let guest = crate::guest::install(&state).unwrap().path;
         Place {
             // Engines have one name for all: those of two tests must differ.
             name: format!(
