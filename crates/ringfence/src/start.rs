@@ -14,7 +14,7 @@ use crate::engine::Core;
 use crate::instance::Instance;
 use crate::ready::Context;
 use crate::room::{Owner, Record, Room, Rooms};
-use crate::{ContainerSpec, Spec, StartError};
+use crate::{ContainerSpec, RunError, Spec, StartError};
 
 /// The hash of everything that was asked for: two sandboxes that have the same are the same.
 pub(crate) fn hash(core: &Core, spec: &Spec) -> String {
@@ -44,6 +44,7 @@ pub(crate) struct Started {
 pub(crate) async fn start(core: &Arc<Core>, spec: &Spec, room: &Room, asked: String) -> Result<Started, StartError> {
     let mut context = settle(core, spec).await?;
     context.sandbox = Some(room.name.to_string());
+    context.workspace.require_text().map_err(RunError::from)?;
     let mut record = describe(core, spec, &context, room, asked);
     let (mut variables, mut egress) = (BTreeMap::new(), None);
     let instance = match Core::means(&context.plan)? {

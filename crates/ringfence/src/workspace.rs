@@ -37,6 +37,12 @@ pub enum WorkspaceError {
         /// Which.
         path: PathBuf,
     },
+    /// Its path is not text, and a sandbox that stays is to have it.
+    #[error("cannot keep a sandbox for the workspace `{path}`: its path is not UTF-8, and a guest takes no other")]
+    NotText {
+        /// Which.
+        path: PathBuf,
+    },
     /// A rule forbids it.
     #[error(transparent)]
     Refused {
@@ -52,6 +58,9 @@ impl WorkspaceError {
         match self {
             WorkspaceError::Missing { path, .. } => format!("create it: mkdir -p '{}'", path.display()),
             WorkspaceError::NotADirectory { .. } => "name the directory that holds it".to_owned(),
+            WorkspaceError::NotText { .. } => {
+                "rename the directory; or, for one command: ringfence run --backend native -- COMMAND".to_owned()
+            }
             WorkspaceError::Refused { source } => source.hint(),
         }
     }
@@ -71,6 +80,14 @@ pub(crate) fn resolve(policy: &Policy, host: &Host, rules: &Rules) -> Result<Res
 }
 
 impl ResolvedWorkspace {
+    /// Fails unless its path is text, on both sides.
+    pub(crate) fn require_text(&self) -> Result<(), WorkspaceError> {
+        match [&self.source, &self.destination].into_iter().find(|path| path.to_str().is_none()) {
+            Some(path) => Err(WorkspaceError::NotText { path: path.clone() }),
+            None => Ok(()),
+        }
+    }
+
     /// Where a command that is started at `directory` of the host starts inside; the workspace itself when
     /// that directory is not in it.
     pub(crate) fn directory_inside(&self, directory: &std::path::Path) -> PathBuf {
