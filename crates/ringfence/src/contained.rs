@@ -28,8 +28,9 @@ pub(crate) fn run_attached(
         let streams = Streams::of_this_process();
         let mut exec = exec(core, sandbox, command)?;
         exec.terminal = streams.terminal();
+        let before = sandbox.observe();
         let ended = attached(sandbox, exec, streams).await?;
-        let result = sandbox.result_of(ended);
+        let result = before.result(ended);
         Ok(Attached { status: status(&result), result })
     }))
 }

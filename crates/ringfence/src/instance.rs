@@ -3,11 +3,12 @@
 use std::fmt;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use ringfence_linux::cgroup::Group;
 use ringfence_linux::{Files, Order, Report, Terminal, control};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
@@ -40,6 +41,9 @@ pub(crate) trait Instance: Send + Sync + fmt::Debug {
 
     /// Ends every process of the sandbox, and removes what was made for it.
     fn stop(self: Box<Self>) -> BoxFuture<'static, Result<(), StopError>>;
+
+    /// The files in which the kernel counts whom it killed in it for want of memory.
+    fn oom_counters(&self) -> Vec<PathBuf>;
 
     /// What is written down of it when it is a container.
     fn container(&self) -> Option<ContainerRecord> {
@@ -171,6 +175,11 @@ fn end(underway: &Underway) {
 }
 
 impl Instance for ProcessInstance {
+    fn oom_counters(&self) -> Vec<PathBuf> {
+        let group = self.underway.as_ref().and_then(|underway| underway.group.as_ref());
+        group.into_iter().flat_map(Group::oom_counters).collect()
+    }
+
     fn ended(&self) -> BoxFuture<'static, ()> {
         let ended = Arc::clone(&self.ended);
         Box::pin(async move {

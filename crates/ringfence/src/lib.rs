@@ -43,6 +43,7 @@ mod start;
 mod supervise;
 mod untrusted;
 mod view;
+mod witness;
 mod workspace;
 mod wrapper;
 
@@ -84,6 +85,7 @@ pub use settings::{LoadError, Settings};
 pub use spec::{ContainerSpec, Existing, Preset, Pull, Root, Spec};
 pub use supervise::Stream;
 pub use view::ViewError;
+pub use witness::Observation;
 pub use workspace::{ResolvedWorkspace, WorkspaceError};
 pub use wrapper::{Wrapper, WrapperError, remove as unwrap};
 

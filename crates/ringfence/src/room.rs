@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::guest::Installed;
+use crate::witness::Witness;
 use crate::{ContainerSpec, Host};
 
 /// The longest name: it is part of a container's, and of a host's in ssh.
@@ -322,6 +323,17 @@ impl Rooms {
         serde_json::from_str(&text).map_err(|error| failed(error.into()))
     }
 
+    /// Reads where to look at a sandbox besides asking its guest.
+    pub(crate) fn witness(&self, name: &Name) -> Result<Witness, RoomError> {
+        let failed = |source| RoomError::File { what: "read the witness", name: name.clone(), source };
+        match fs_err::read(self.path(name).join(WITNESS)) {
+            Ok(text) => serde_json::from_slice(&text).map_err(|error| failed(error.into())),
+            // It was started by a ringfence that kept none.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Witness::default()),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
     /// Where the guest's socket of a sandbox is.
     pub(crate) fn channel(&self, name: &Name) -> PathBuf {
         self.path(name).join(CHANNEL)
@@ -346,6 +358,7 @@ impl Rooms {
 
 const LOCK: &str = "lock";
 const RECORD: &str = "record.json";
+const WITNESS: &str = "witness.json";
 const LOG: &str = "log";
 const CHANNEL: &str = "channel";
 /// The beginning of what channels are called that cannot be removed.
@@ -362,8 +375,9 @@ impl Room {
         fs_err::OpenOptions::new().create(true).append(true).open(self.directory.join(LOG))
     }
 
-    /// Writes down what the sandbox is, whole or not at all.
-    pub(crate) fn write(&self, record: &Record) -> io::Result<()> {
+    /// Writes down what the sandbox is, whole or not at all, and before that where to look at it.
+    pub(crate) fn write(&self, record: &Record, witness: &Witness) -> io::Result<()> {
+        fs_err::write(self.directory.join(WITNESS), serde_json::to_vec(witness)?)?;
         let temporary = self.directory.join(".record");
         fs_err::write(&temporary, serde_json::to_vec_pretty(record)?)?;
         fs_err::rename(&temporary, self.directory.join(RECORD))

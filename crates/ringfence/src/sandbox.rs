@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use ringfence_core::result::{Dropped, Meta};
 use ringfence_core::{ExecutionResult, Fault};
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::io::Interest;
@@ -14,8 +13,9 @@ use tokio::io::Interest;
 use crate::egress::GateHolder;
 use crate::instance::{Instance, StopError};
 use crate::room::{Name, Record, Room, RoomError, Rooms};
-use crate::session::{Captured, ChannelDoor, Ended, Exec, Session, SessionError};
+use crate::session::{Captured, ChannelDoor, Exec, Session, SessionError};
 use crate::start::Started;
+use crate::witness::{Observation, Witness};
 use crate::{ContainerError, Engine, Existing, Host, RunError, Spec, Stream};
 
 /// How long a command may take when nobody says.
@@ -39,6 +39,7 @@ const MONITOR_PATIENCE: Duration = Duration::from_secs(15);
 pub struct Sandbox {
     session: Session,
     record: Arc<Record>,
+    witness: Arc<Witness>,
     rooms: Rooms,
     /// What keeps it going, in the process that started it.
     kept: Option<Arc<Kept>>,
@@ -296,7 +297,8 @@ impl Sandbox {
         let door = ChannelDoor::of(&rooms.channel(&record.name));
         let failed = |source| RoomError::File { what: "open the channel", name: record.name.clone(), source };
         let session = Session::new(Arc::new(door.map_err(failed)?)).sharing(&record.workspace);
-        Ok(Sandbox { session, record: Arc::new(record), rooms, kept })
+        let witness = Arc::new(rooms.witness(&record.name)?);
+        Ok(Sandbox { session, record: Arc::new(record), witness, rooms, kept })
     }
 
     /// Reaches a sandbox that this or another process keeps.
@@ -373,37 +375,15 @@ impl Sandbox {
         on_output: impl FnMut(Stream, &[u8]),
     ) -> Result<ExecutionResult, SessionError> {
         let limit = self.record.limits.output.map_or(DEFAULT_OUTPUT, |size| size.bytes());
+        let before = self.observe();
         let captured = self.session.exec(&exec).await?.capture_with(limit, on_output).await?;
         let Captured { ended, stdout, stderr, dropped } = captured;
-        Ok(ExecutionResult { stdout, stderr, dropped, ..self.result_of(ended) })
+        Ok(ExecutionResult { stdout, stderr, dropped, ..before.result(ended) })
     }
 
-    /// What became of a command whose output went elsewhere.
-    pub fn result_of(&self, ended: Ended) -> ExecutionResult {
-        let record = &self.record;
-        ExecutionResult {
-            id: crate::run::identity(),
-            exit_code: ended.exit_code,
-            signal: ended.signal,
-            ok: ended.ok(),
-            timed_out: ended.timed_out,
-            oom_killed: false,
-            stdout: String::new(),
-            stderr: String::new(),
-            dropped: Dropped::default(),
-            duration: ended.duration.as_secs_f64(),
-            meta: Meta {
-                backend: record.backend,
-                chosen_because: record.chosen_because.clone(),
-                held: record.held.clone(),
-                policy_sha256: record.policy_sha256.clone(),
-                limits: record.limits.clone(),
-                usage: ended.usage,
-                denials: Vec::new(),
-                planted: Vec::new(),
-                blocked_imports: Vec::new(),
-            },
-        }
+    /// Looks at the sandbox before a command whose output goes elsewhere, for the command's result.
+    pub fn observe(&self) -> Observation<'_> {
+        self.witness.observe(&self.record)
     }
 
     /// Waits until it has ended: stopped, by itself, or at the end of its lease.

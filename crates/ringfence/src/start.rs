@@ -14,6 +14,7 @@ use crate::engine::Core;
 use crate::instance::Instance;
 use crate::ready::Context;
 use crate::room::{Owner, Record, Room, Rooms};
+use crate::witness::Witness;
 use crate::{ContainerSpec, RunError, Spec, StartError};
 
 /// The hash of everything that was asked for: two sandboxes that have the same are the same.
@@ -45,6 +46,7 @@ pub(crate) async fn start(core: &Arc<Core>, spec: &Spec, room: &Room, asked: Str
     let mut context = settle(core, spec).await?;
     context.sandbox = Some(room.name.to_string());
     context.workspace.require_text().map_err(RunError::from)?;
+    let watched = context.guarded.watched().clone();
     let mut record = describe(core, spec, &context, room, asked);
     let (mut variables, mut egress) = (BTreeMap::new(), None);
     let instance = match Core::means(&context.plan)? {
@@ -61,7 +63,7 @@ pub(crate) async fn start(core: &Arc<Core>, spec: &Spec, room: &Room, asked: Str
         record.workspace_inside = container.workspace.clone();
         record.network.clone_from(&container.network);
     }
-    let written = room.write(&record);
+    let written = room.write(&record, &Witness::new(instance.oom_counters(), watched));
     if let Err(source) = written {
         let _ = instance.stop().await; // the first error tells more
         return Err(crate::RoomError::File { what: "write the record", name: room.name.clone(), source }.into());

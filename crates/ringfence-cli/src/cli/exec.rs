@@ -61,9 +61,11 @@ impl Exec {
                 print_json(&result)?;
                 (result, ExitStatus::Code(0))
             } else {
+                let before = sandbox.observe();
                 let ended = attach(&sandbox, exec).await.map_err(|error| self.sandbox.failed(error))?;
-                tell(&ended, time);
-                (sandbox.result_of(ended), status(&ended))
+                let result = before.result(ended);
+                tell(&result, time);
+                (result, status(&ended))
             };
             self.record(&settings, &result);
             Ok(status.code().into())
@@ -137,8 +139,15 @@ pub(super) fn status(ended: &Ended) -> ExitStatus {
     }
 }
 
-fn tell(ended: &Ended, time: Option<Duration>) {
-    if let (true, Some(time)) = (ended.timed_out, time) {
+/// Tells what the command itself could not.
+fn tell(result: &ExecutionResult, time: Option<Duration>) {
+    if let (true, Some(time)) = (result.timed_out, time) {
         warn(&format!("the deadline of {} s passed: every process of the command was ended", time.as_secs_f64()));
+    }
+    if let (true, Some(memory)) = (result.oom_killed, result.meta.limits.memory) {
+        warn(&format!("the memory limit of {memory} was reached, and a process of the sandbox was ended"));
+    }
+    for planted in &result.meta.planted {
+        warn(&format!("the sandbox made `{planted}`, which programs on the host may act on; look at it first"));
     }
 }

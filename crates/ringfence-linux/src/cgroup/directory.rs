@@ -87,13 +87,6 @@ impl Directory {
         }
     }
 
-    /// Reads the number behind a key of a file with one key and one number per line; a missing one counts as zero.
-    pub(super) fn count(&self, file: &str, key: &str) -> u64 {
-        let text = fs::read_to_string(self.path.join(file)).unwrap_or_default();
-        let mut entries = text.lines().filter_map(|line| line.split_once(' '));
-        entries.find(|(name, _)| *name == key).and_then(|(_, number)| number.parse().ok()).unwrap_or(0)
-    }
-
     /// Kills every process in the group and below it. A killed group kills newcomers, too: it is never used again.
     pub(super) fn kill(&self) -> io::Result<()> {
         match write(&self.path.join("cgroup.kill"), "1") {
@@ -166,6 +159,13 @@ impl Directory {
         found.reverse();
         Ok(found)
     }
+}
+
+/// Reads the number behind a key of a file with one key and one number per line; a missing one counts as zero.
+pub(super) fn number(file: &Path, key: &str) -> u64 {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let mut entries = text.lines().filter_map(|line| line.split_once(' '));
+    entries.find(|(name, _)| *name == key).and_then(|(_, number)| number.parse().ok()).unwrap_or(0)
 }
 
 /// Lists the processes of a group.

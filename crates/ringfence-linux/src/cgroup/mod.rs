@@ -16,7 +16,7 @@ mod tests;
 use std::fmt;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use fs_err as fs;
 
@@ -140,6 +140,32 @@ pub fn probe() -> CgroupSupport {
         processes: attempt(Limit::Processes, Wanted { processes: Some(1), ..nothing }),
         tree_kill: attempt(Limit::TreeKill, Wanted { tree_kill: true, ..nothing }),
     }
+}
+
+/// Where version 1 counts processes that were killed for want of memory.
+const V1_COUNTER: &str = "memory.oom_control";
+/// Where version 2 does.
+const V2_COUNTER: &str = "memory.events";
+
+/// Returns how many processes the kernel has killed for want of memory, by one of its counters; none when it is gone.
+pub fn oom_kills(counter: &Path) -> u64 {
+    directory::number(counter, "oom_kill")
+}
+
+/// Returns the counter of such kills that holds for a process of another's group, if it is seen from here. `name` must
+/// be in the group's path, as the process may be one of another pid namespace.
+pub fn oom_counter_of(process: i32, name: &str) -> Option<PathBuf> {
+    let memberships = fs::read_to_string(format!("/proc/{process}/cgroup")).ok()?;
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let hierarchies = Hierarchies::parse(&memberships, &mounts);
+    let (place, file) = match (hierarchies.legacy("memory"), &hierarchies.unified) {
+        (Some(place), _) => (place, V1_COUNTER),
+        (None, Some(place)) => (place, V2_COUNTER),
+        (None, None) => return None,
+    };
+    // A group that delegates no memory control to its children counts for them.
+    let groups = place.own.ancestors().take_while(|group| group.to_string_lossy().contains(name));
+    groups.map(|group| group.join(file)).find(|counter| counter.exists())
 }
 
 /// The control group of one run, in as many hierarchies as its limits need; dropping it ends what is in it.
@@ -273,9 +299,14 @@ impl Group {
 
     /// Tells whether the kernel killed a process of the run for want of memory.
     pub fn oom_killed(&self) -> bool {
-        let legacy = self.legacy.iter().map(|(_, directory)| directory.count("memory.oom_control", "oom_kill"));
-        let unified = self.unified.iter().map(|directory| directory.count("memory.events", "oom_kill"));
-        legacy.chain(unified).any(|kills| kills > 0)
+        self.oom_counters().any(|counter| oom_kills(&counter) > 0)
+    }
+
+    /// Returns the files in which the kernel counts such kills; whoever can see them can read them.
+    pub fn oom_counters(&self) -> impl Iterator<Item = PathBuf> {
+        let legacy = self.legacy.iter().map(|(_, directory)| directory.path().join(V1_COUNTER));
+        let unified = self.unified.iter().map(|directory| directory.path().join(V2_COUNTER));
+        legacy.chain(unified).filter(|counter| counter.exists())
     }
 
     /// Ends what is left in the group and removes it.

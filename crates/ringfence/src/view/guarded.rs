@@ -107,8 +107,12 @@ impl Guarded {
     /// The protected paths that the run made or changed although nothing could keep it from doing so, relative
     /// to the workspace when they are in it.
     pub(crate) fn planted(&self, workspace: &ResolvedWorkspace) -> Vec<String> {
-        let planted = self.watched.changed().map(|path| path.strip_prefix(&workspace.source).unwrap_or(path));
-        planted.map(|path| path.display().to_string()).collect()
+        self.watched.planted(&workspace.source)
+    }
+
+    /// The paths to look at again.
+    pub(crate) fn watched(&self) -> &Watched {
+        &self.watched
     }
 
     /// Protects a path beyond what the policy says, if it is there and no link.

@@ -28,6 +28,7 @@ use crate::workspace::ResolvedWorkspace;
 pub(crate) use guarded::Guarded;
 use guarded::Steps;
 use names::Names;
+pub(crate) use watched::Watched;
 
 /// Where the home is when the caller has none that can be used.
 const FALLBACK_HOME: &str = "/home/sandbox";

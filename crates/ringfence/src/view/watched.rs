@@ -1,20 +1,24 @@
 //! Paths to look at again after the run, because nothing can keep it from making or changing them.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Paths of the host, and what was there before the run.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Watched(BTreeMap<PathBuf, Watch>);
+use serde::{Deserialize, Serialize};
 
-#[derive(Debug, PartialEq, Eq)]
+/// Paths of the host, and what was there before the run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Vec<(OsString, Watch)>", into = "Vec<(OsString, Watch)>")]
+pub(crate) struct Watched(BTreeMap<PathBuf, Watch>);
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Watch {
     before: Mark,
     part: Part,
 }
 
 /// What a path is to what is watched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 enum Part {
     /// A directory above it, or what is there instead of one.
     Above,
@@ -22,13 +26,13 @@ enum Part {
     Itself,
 }
 
-/// What is at a path.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What is at a path. Paths need not be text, and are kept as bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 enum Mark {
     Nothing,
     Directory,
     /// A symbolic link: what it says, and where it ends.
-    Link(PathBuf, Option<PathBuf>),
+    Link(OsString, Option<OsString>),
     Other,
 }
 
@@ -38,10 +42,23 @@ impl Mark {
             Err(_) => Mark::Nothing,
             Ok(metadata) if metadata.is_dir() => Mark::Directory,
             Ok(metadata) if metadata.is_symlink() => {
-                Mark::Link(fs_err::read_link(path).unwrap_or_default(), fs_err::canonicalize(path).ok())
+                let end = fs_err::canonicalize(path).ok();
+                Mark::Link(fs_err::read_link(path).unwrap_or_default().into(), end.map(PathBuf::into_os_string))
             }
             Ok(_) => Mark::Other,
         }
+    }
+}
+
+impl From<Vec<(OsString, Watch)>> for Watched {
+    fn from(entries: Vec<(OsString, Watch)>) -> Watched {
+        Watched(entries.into_iter().map(|(path, watch)| (path.into(), watch)).collect())
+    }
+}
+
+impl From<Watched> for Vec<(OsString, Watch)> {
+    fn from(watched: Watched) -> Self {
+        watched.0.into_iter().map(|(path, watch)| (path.into_os_string(), watch)).collect()
     }
 }
 
@@ -69,8 +86,14 @@ impl Watched {
         &known.before
     }
 
+    /// The paths at which there is something else now, as they are told: relative to the workspace when in it.
+    pub(crate) fn planted(&self, workspace: &Path) -> Vec<String> {
+        let planted = self.changed().map(|path| path.strip_prefix(workspace).unwrap_or(path));
+        planted.map(|path| path.display().to_string()).collect()
+    }
+
     /// The paths at which there is something else now.
-    pub(super) fn changed(&self) -> impl Iterator<Item = &Path> {
+    fn changed(&self) -> impl Iterator<Item = &Path> {
         let is_changed = |(path, watch): &(&PathBuf, &Watch)| match (&watch.before, Mark::of(path)) {
             (_, Mark::Nothing) => false,
             // Of a directory that was made, only what is in it matters, and that is watched, too.
@@ -96,6 +119,8 @@ mod tests {
         let mut watched = Watched::default();
         watched.watch(&root, Path::new(".git/hooks"));
         assert_eq!(watched.changed().count(), 0, "nothing happened yet");
+        let written = serde_json::to_string(&watched).unwrap();
+        assert_eq!(serde_json::from_str::<Watched>(&written).unwrap(), watched, "{written}");
         after(&root);
         let found: Vec<_> = watched.changed().map(|path| path.strip_prefix(&root).unwrap()).collect();
         assert_eq!(found, expected.iter().map(Path::new).collect::<Vec<_>>());

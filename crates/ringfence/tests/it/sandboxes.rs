@@ -3,6 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
+use ringfence::policy::Size;
 use ringfence::{AttachError, Backend, ContainerSpec, Engine, Exec, Existing, Policy, Pull, Sandbox, Spec, StartError};
 use ringfence_test_ledger::engine::{DOCKER_VARIABLE, PODMAN_VARIABLE, TINY_IMAGE};
 use ringfence_test_ledger::require;
@@ -152,6 +153,49 @@ fn a_sandbox_is_found_by_name_and_used_again_when_it_is_the_same() {
 }
 
 #[test]
+fn a_command_that_the_memory_limit_ended_says_so_and_others_do_not() {
+    require!(user_namespaces, bwrap, cgroup_limits, binary);
+    let home = place();
+    let engine = engine(home.path());
+    runtime().block_on(async {
+        for backend in [Backend::Native, Backend::Bwrap] {
+            let limited = Spec::new(Policy::default().backend(backend).memory(Size::mebibytes(64)));
+            // tail(1) keeps what has no end of line.
+            let greedy = "head -c 150000000 /dev/zero | tail -n 1 | wc -c";
+            let sandbox = engine.start(limited).await.unwrap();
+            let ended = sandbox.execute(greedy, None).await.unwrap();
+            assert!(ended.oom_killed, "{backend}: {ended:?}");
+            let after = sandbox.execute("true", None).await.unwrap();
+            assert!(after.ok && !after.oom_killed, "{backend}: {after:?}");
+            // From another process the same is seen by the same files.
+            let attached = Sandbox::attach(&engine.settings().host, sandbox.record().name.as_str()).await.unwrap();
+            assert!(attached.execute(greedy, None).await.unwrap().oom_killed, "{backend}");
+            sandbox.stop().await.unwrap();
+
+            let free = engine.start(spec(backend)).await.unwrap();
+            let ended = free.execute(greedy, None).await.unwrap();
+            assert!(ended.ok && !ended.oom_killed && ended.stdout.trim() == "150000000", "{backend}: {ended:?}");
+            free.stop().await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_protected_path_that_a_sandbox_makes_is_told_by_every_result_from_then_on() {
+    require!(user_namespaces, bwrap, binary);
+    on_each(async |_, sandbox| {
+        let before = sandbox.execute("true", None).await.unwrap();
+        assert_eq!(before.meta.planted, [""; 0]);
+        let made = sandbox.execute("mkdir -p .git/hooks", None).await.unwrap();
+        assert_eq!(made.meta.planted, [".git/hooks"]);
+        assert_eq!(sandbox.execute("true", None).await.unwrap().meta.planted, [".git/hooks"]);
+        let undone = sandbox.execute("rm -r .git", None).await.unwrap();
+        assert_eq!(undone.meta.planted, [""; 0]);
+        sandbox.stop().await.unwrap();
+    });
+}
+
+#[test]
 fn a_lease_ends_a_sandbox() {
     require!(user_namespaces, binary);
     let home = place();
@@ -190,8 +234,8 @@ fn in_a_container(backend: Backend, variable: &str, own: &str) {
     let engine = engine_with(home.path(), &[(own, &std::env::var(variable).unwrap())]);
     let container = ContainerSpec { image: Some(TINY_IMAGE.to_owned()), pull: Some(Pull::Never), ..Default::default() };
     runtime().block_on(async {
-        let asked =
-            Spec { container, policy: Policy::default().backend(backend).set_env("TOLD", "a value"), ..spec(backend) };
+        let policy = Policy::default().backend(backend).memory(Size::mebibytes(64)).set_env("TOLD", "a value");
+        let asked = Spec { container, ..Spec::new(policy) };
         let outcome = engine.scoped(asked, async |sandbox| {
             let first = sandbox.execute("echo kept > note; echo $TOLD; exit 3", None).await.unwrap();
             assert_eq!((first.stdout.as_str(), first.exit_code), ("a value\n", Some(3)));
@@ -200,6 +244,11 @@ fn in_a_container(backend: Backend, variable: &str, own: &str) {
             assert!(ended.timed_out, "{ended:?}");
             let left = sandbox.execute("ps | grep -c '[s]leep 60'", None).await.unwrap();
             assert_eq!(left.stdout.trim(), "0", "{left:?}");
+            let greedy = "awk 'BEGIN { s = \"x\"; while (length(s) < 200000000) s = s s }'";
+            let ended = sandbox.execute(greedy, None).await.unwrap();
+            assert!(ended.oom_killed && !ended.ok, "{ended:?}");
+            let made = sandbox.execute("mkdir -p .git/hooks", None).await.unwrap();
+            assert!(made.ok && !made.oom_killed && made.meta.planted == [".git/hooks"], "{made:?}");
             let inside = sandbox.record().workspace_inside.join("data");
             sandbox.files().write(inside.to_str().unwrap(), vec![7; 300_000]).await.unwrap();
             assert_eq!(sandbox.execute("wc -c < data", None).await.unwrap().stdout.trim(), "300000");

@@ -1,7 +1,7 @@
 //! A container: made, kept and removed.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bollard::models::ContainerInspectResponse;
@@ -12,6 +12,7 @@ use bollard::query_parameters::{
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use ringfence_core::{Clause, Plan, Support};
+use ringfence_linux::cgroup::oom_counter_of;
 use rustix::process::Pid;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -67,6 +68,8 @@ pub(super) struct ContainerInstance {
     evidence: Evidence,
     /// The guest, as the kernel numbers it here. What the engine says may be numbers of another pid namespace.
     guest: Option<Pid>,
+    /// Where the kernel counts whom it killed in it for want of memory, where that is seen from here.
+    oom_counter: Option<PathBuf>,
     log: Option<tokio::task::JoinHandle<()>>,
     /// What it lives by: it ends when this is closed.
     _leash: fs_err::File,
@@ -134,6 +137,7 @@ pub(super) async fn start(
         container,
         evidence: Evidence { memory: false, cpus: false, processes: false },
         guest: None,
+        oom_counter: None,
         log: None,
         _leash: files.hold_leash()?,
     };
@@ -156,7 +160,10 @@ pub(super) async fn start(
     // Nothing of the caller's runs yet: whoever listens is our guest, and waits to be told what to do.
     let guest = instance.guest()?;
     Expected::check(&expected, guest)?;
-    instance.evidence = Evidence::of(&instance.inspect().await?, guest);
+    let inspected = instance.inspect().await?;
+    instance.evidence = Evidence::of(&inspected, guest);
+    let id = inspected.id.as_deref().unwrap_or(&instance.container);
+    instance.oom_counter = oom_counter_of(guest.as_raw_nonzero().get(), id);
     instance.refuse_ignored(plan)?;
     Ok(instance)
 }
@@ -339,6 +346,10 @@ async fn wait_for_end(client: Client, container: String) {
 }
 
 impl Instance for ContainerInstance {
+    fn oom_counters(&self) -> Vec<PathBuf> {
+        self.oom_counter.iter().cloned().collect()
+    }
+
     fn ended(&self) -> BoxFuture<'static, ()> {
         match &self.client {
             Some(client) => Box::pin(wait_for_end(client.clone(), self.container.clone())),

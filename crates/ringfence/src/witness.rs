@@ -1,0 +1,83 @@
+//! What results of commands in a sandbox tell besides what its guest says: the host's own look at it.
+
+use std::path::{Path, PathBuf};
+
+use ringfence_core::ExecutionResult;
+use ringfence_core::result::{Dropped, Meta};
+use ringfence_linux::cgroup;
+use serde::{Deserialize, Serialize};
+
+use crate::Record;
+use crate::session::Ended;
+use crate::view::Watched;
+
+/// Where to look. It is kept in the sandbox's room, as commands are run by other processes than the one that keeps it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Witness {
+    /// The files in which the kernel counts whom it killed for want of memory.
+    oom_counters: Vec<PathBuf>,
+    /// What was at protected paths that nothing can keep the sandbox from, when it was started.
+    watched: Watched,
+}
+
+impl Witness {
+    pub(crate) fn new(oom_counters: Vec<PathBuf>, watched: Watched) -> Witness {
+        // Only text can be kept. The kernel's names are text, and a mount point of another name is nobody's.
+        let oom_counters = oom_counters.into_iter().filter(|path| path.to_str().is_some()).collect();
+        Witness { oom_counters, watched }
+    }
+
+    /// How many processes of the sandbox were killed for want of memory so far.
+    fn oom_kills(&self) -> u64 {
+        self.oom_counters.iter().map(|counter| cgroup::oom_kills(counter)).sum()
+    }
+
+    /// Looks at the sandbox before a command.
+    pub(crate) fn observe<'a>(&'a self, record: &'a Record) -> Observation<'a> {
+        Observation { witness: self, record, oom_kills: self.oom_kills() }
+    }
+
+    /// The protected paths that were made or changed since the sandbox was started.
+    fn planted(&self, workspace: &Path) -> Vec<String> {
+        self.watched.planted(workspace)
+    }
+}
+
+/// A look at a sandbox before a command.
+#[derive(Debug)]
+pub struct Observation<'a> {
+    witness: &'a Witness,
+    record: &'a Record,
+    /// How many of its processes had been killed for want of memory.
+    oom_kills: u64,
+}
+
+impl Observation<'_> {
+    /// What became of the command. Of several that run at once, each tells of what happened to the sandbox meanwhile.
+    pub fn result(&self, ended: Ended) -> ExecutionResult {
+        let Observation { witness, record, oom_kills } = *self;
+        ExecutionResult {
+            id: crate::run::identity(),
+            exit_code: ended.exit_code,
+            signal: ended.signal,
+            ok: ended.ok(),
+            timed_out: ended.timed_out,
+            oom_killed: witness.oom_kills() > oom_kills,
+            stdout: String::new(),
+            stderr: String::new(),
+            dropped: Dropped::default(),
+            duration: ended.duration.as_secs_f64(),
+            meta: Meta {
+                backend: record.backend,
+                chosen_because: record.chosen_because.clone(),
+                held: record.held.clone(),
+                policy_sha256: record.policy_sha256.clone(),
+                limits: record.limits.clone(),
+                usage: ended.usage,
+                denials: Vec::new(),
+                planted: witness.planted(&record.workspace),
+                blocked_imports: Vec::new(),
+            },
+        }
+    }
+}
