@@ -182,7 +182,9 @@ impl Engine {
     ///
     /// It ends when [`Sandbox::stop`] is called, when the last copy of it is dropped, when its lease ends, and when this
     /// process does.
-    pub async fn start(&self, spec: Spec) -> Result<Sandbox, StartError> {
+    pub async fn start(&self, mut spec: Spec) -> Result<Sandbox, StartError> {
+        let image = &mut spec.container.image;
+        *image = image.take().or_else(|| self.core.settings.image.clone());
         let rooms = Rooms::of(&self.core.settings.host)?;
         let name = spec.name.as_deref().map_or_else(|| Ok(Name::unique()), Name::new).map_err(RoomError::Name)?;
         let asked = crate::start::hash(&self.core, &spec);

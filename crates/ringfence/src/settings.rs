@@ -97,13 +97,9 @@ impl Settings {
         files.extend(read(Origin::Project, host.directory.join(PROJECT))?);
         let variables = host.variables.iter().map(|(name, value)| (name.clone(), value.clone()));
         let inputs = Inputs { files: &files, variables, flags, home: host.home.as_deref(), directory: &host.directory };
-        Ok(Settings {
-            layered: Layered::load(inputs)?,
-            host,
-            launcher: None,
-            container: ContainerSpec::default(),
-            is_monitor: false,
-        })
+        let layered = Layered::load(inputs)?;
+        let container = ContainerSpec { image: layered.image.clone(), ..ContainerSpec::default() };
+        Ok(Settings { layered, host, launcher: None, container, is_monitor: false })
     }
 
     /// Uses `program`, a `ringfence` binary, as the launcher. With bubblewrap it is started inside, too: its shared

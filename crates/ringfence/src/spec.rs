@@ -53,7 +53,7 @@ pub enum Existing {
 pub struct ContainerSpec {
     /// What the container is for.
     pub preset: Preset,
-    /// What it is made from; the project's own dev image when absent.
+    /// What it is made from; what the engine's settings say when absent, else ringfence's own image.
     pub image: Option<String>,
     /// When the image is fetched; what the preset says when absent.
     pub pull: Option<Pull>,

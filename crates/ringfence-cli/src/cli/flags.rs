@@ -9,7 +9,7 @@ use ringfence::policy::{
     Environment, HostRule, Limits, Mode, NetworkTable, PathGlob, Policy, Size, Span, VariableError, Workspace,
 };
 use ringfence::{Backend, Choice, Clause, ContainerSpec, Engine, Host, LoadError, Preset, Pull, RunError, Settings};
-use ringfence_core::settings::{Config, LayerText, Origin, Selection};
+use ringfence_core::settings::{Config, ContainerConfig, LayerText, Origin, Selection};
 
 use crate::report::Failure;
 
@@ -95,7 +95,7 @@ pub(crate) struct ContainerFlags {
     /// A container to develop in, on podman or else docker: it has the host's network unless --net says otherwise.
     #[arg(long)]
     container: bool,
-    /// What the container is made from.
+    /// What the container is made from; ringfence's own image when nothing says.
     #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
     /// When the image is fetched: always, missing or never.
@@ -116,14 +116,14 @@ impl ContainerFlags {
         if self.container && policy.backend.is_none() {
             return self.first_that_works(policy, &host);
         }
-        self.told(policy.load(host, policy.backend)?)
+        self.told(self.load(policy, host, policy.backend)?)
     }
 
     /// The settings with the first engine that is there.
     fn first_that_works(&self, policy: &PolicyFlags, host: &Host) -> Result<Settings, Failure> {
         let (mut missing, mut refused) = (Vec::new(), None);
         for backend in ENGINES {
-            let settings = self.told(policy.load(host.clone(), Some(backend.into()))?)?;
+            let settings = self.told(self.load(policy, host.clone(), Some(backend.into()))?)?;
             let settings = settings.selected_by_flag("--container");
             match Engine::in_this_process(settings.clone()).preflight() {
                 Err(RunError::Unavailable { backend, why, fix }) => missing.push((backend, why, fix)),
@@ -138,6 +138,10 @@ impl ContainerFlags {
         let whys: Vec<String> = missing.iter().map(|(backend, why, _)| format!("{backend}: {why}")).collect();
         let fixes = missing.into_iter().map(|(_, _, fix)| fix).chain(["without a container: ringfence up".to_owned()]);
         Err(Failure::unavailable(format!("no container engine works here: {}", whys.join("; ")), fixes))
+    }
+
+    fn load(&self, policy: &PolicyFlags, host: Host, backend: Option<Choice>) -> Result<Settings, Failure> {
+        policy.load(host, backend, ContainerConfig { image: self.image.clone() })
     }
 
     fn told(&self, mut settings: Settings) -> Result<Settings, Failure> {
@@ -161,7 +165,7 @@ impl ContainerFlags {
         }
         settings.container = ContainerSpec {
             preset: if self.container { Preset::Dev } else { Preset::Agent },
-            image: self.image.clone(),
+            image: settings.image.clone(),
             pull: self.pull,
             capabilities: self.cap.clone(),
             ..ContainerSpec::default()
@@ -224,7 +228,7 @@ impl PolicyFlags {
     /// The settings that apply here, with these flags on top.
     pub(crate) fn settings(&self, mut host: Host) -> Result<Settings, Failure> {
         self.enter(&mut host)?;
-        self.load(host, self.backend)
+        self.load(host, self.backend, ContainerConfig::default())
     }
 
     /// Goes where the flags say that all starts.
@@ -235,9 +239,10 @@ impl PolicyFlags {
         Ok(())
     }
 
-    fn load(&self, host: Host, backend: Option<Choice>) -> Result<Settings, Failure> {
+    fn load(&self, host: Host, backend: Option<Choice>, container: ContainerConfig) -> Result<Settings, Failure> {
         let (given, base) = self.named_policy()?;
-        Ok(Settings::load(host, given.into_iter().collect(), self.config(base, backend)?)?)
+        let config = Config { container, ..self.config(base, backend)? };
+        Ok(Settings::load(host, given.into_iter().collect(), config)?)
     }
 
     /// What the flags say, on top of `base`.

@@ -38,8 +38,19 @@ pub struct Config {
     /// Directories that may be workspaces, and hold them, although a rule forbids it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allow_workspace: Vec<PathBuf>,
+    /// What containers are made from.
+    pub container: ContainerConfig,
     /// What is kept of runs.
     pub audit: AuditConfig,
+}
+
+/// What a layer says of containers, which only a container engine is told.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ContainerConfig {
+    /// The image that they are made from; ringfence's own when nobody says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
 }
 
 /// What a layer says of execution records.

@@ -77,6 +77,7 @@ impl Merged {
             own.allow_workspace.extend_from_slice(&from.allow_workspace);
             onto.sources.add("allow_workspace", layer.source("allow_workspace"));
         }
+        onto.replace("container.image", &mut own.container.image, &from.container.image);
         onto.replace("audit.store", &mut own.audit.store, &from.audit.store);
         onto.replace("audit.dir", &mut own.audit.dir, &from.audit.dir);
 
@@ -109,6 +110,7 @@ impl Merged {
             workspace_root: config.workspace_root.clone(),
             allow_workspace: config.allow_workspace.clone(),
             workspace_bound: workspace_is_from_project.then(|| directory.to_owned()),
+            image: config.container.image.clone(),
             audit: Audit {
                 store: config.audit.store.unwrap_or_default(),
                 dir: config.audit.dir.clone().unwrap_or_else(|| PathBuf::from(Settings::AUDIT_DIR)),

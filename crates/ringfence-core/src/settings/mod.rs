@@ -22,7 +22,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 pub use choose::{ChooseError, Chosen, Level, Notice, Selection, resolve};
-pub use config::{AuditConfig, Config};
+pub use config::{AuditConfig, Config, ContainerConfig};
 pub use container::{Container, HostView, detect_container};
 pub use error::SettingsError;
 pub use explain::Explained;
@@ -142,6 +142,8 @@ pub struct Settings {
     pub allow_workspace: Vec<PathBuf>,
     /// The project, when its own file chose the workspace: the resolved workspace must lie in it.
     pub workspace_bound: Option<PathBuf>,
+    /// What containers are made from, when somebody said it.
+    pub image: Option<String>,
     /// How execution records are kept.
     pub audit: Audit,
     /// How code is run.

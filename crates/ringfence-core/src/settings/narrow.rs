@@ -227,6 +227,11 @@ impl Check<'_> {
         if let Some(asked) = own.allow_workspace.first() {
             return self.widens("allow_workspace", quoted(asked.display()), paths(&below.allow_workspace));
         }
+        // An image is code that the caller vouches for, and what a container has beside its workspace.
+        if let Some(image) = &own.container.image {
+            let below = below.container.image.as_deref().unwrap_or("unset");
+            return self.widens("container.image", quoted(image), below);
+        }
         if let Some(store) = own.audit.store {
             return self.widens("audit.store", quoted(store), below.audit.store.unwrap_or_default());
         }

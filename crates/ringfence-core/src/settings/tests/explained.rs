@@ -34,6 +34,7 @@ fn every_value_is_explained_even_when_nobody_said_any() {
         "allow_weaker = []",
         "workspace_root = unset",
         "allow_workspace = []",
+        "container.image = unset",
         "audit.store = on_error",
         "audit.dir = artifacts/executions",
         "code.block_dangerous_imports = false",

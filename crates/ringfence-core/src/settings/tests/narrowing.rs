@@ -221,6 +221,7 @@ fn a_project_may_not_say_what_is_the_users_alone() {
         ("allow_weaker = ['memory']", "allow_weaker = \"memory\" would widen `[]`"),
         ("workspace_root = '/'", "workspace_root = \"/\" would widen `unset`"),
         ("allow_workspace = ['/etc']", "allow_workspace = \"/etc\" would widen `[]`"),
+        ("container.image = 'evil'", "container.image = \"evil\" would widen `unset`"),
         ("audit.store = 'never'", "audit.store = \"never\" would widen `on_error`"),
         ("audit.dir = '/tmp'", "audit.dir = \"/tmp\" would widen `unset`"),
     ] {
