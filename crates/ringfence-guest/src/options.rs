@@ -5,8 +5,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// What can be asked for, in one line.
-pub(crate) const USAGE: &str = "ringfence-guest [--listener FD | --socket PATH | --listen ADDRESS:PORT] [--directory DIR] [--token-file FILE] \
-     [--leash FILE] [--gate SOCKET]";
+pub(crate) const USAGE: &str = "ringfence-guest [--listener FD | --handover PATH | --socket PATH | --listen ADDRESS:PORT] [--directory DIR] [--token-file FILE] \
+     [--leash FILE] [--gate]";
+
+/// The options of which one says where to listen.
+const LISTEN: &str = "--listener, --handover, --socket, --listen";
 
 /// What was asked for.
 #[derive(Debug, PartialEq, Eq)]
@@ -19,8 +22,8 @@ pub(crate) struct Options {
     pub(crate) token_file: Option<PathBuf>,
     /// A file that is locked as long as somebody wants the sandbox.
     pub(crate) leash: Option<PathBuf>,
-    /// Where somebody waits who is to hold the gate of the sandbox's network.
-    pub(crate) gate: Option<PathBuf>,
+    /// Whether a gate of the sandbox's network is made, and given for the socket that is handed over.
+    pub(crate) gate: bool,
 }
 
 /// Where calls are taken.
@@ -28,6 +31,8 @@ pub(crate) struct Options {
 pub(crate) enum Listen {
     /// On a Unix socket that listens already, by its number.
     Inherited(i32),
+    /// On a Unix socket that listens already, and that whoever listens at this path hands over.
+    Handed(PathBuf),
     /// On a Unix socket that is made at this path.
     Path(PathBuf),
     /// On a TCP port.
@@ -52,7 +57,7 @@ pub(crate) enum OptionsError {
 impl Options {
     /// Reads the words after the program's name.
     pub(crate) fn parse(words: impl Iterator<Item = OsString>) -> Result<Options, OptionsError> {
-        let (mut listen, mut directory, mut token_file, mut leash, mut gate) = (None, None, None, None, None);
+        let (mut listen, mut directory, mut token_file, mut leash, mut gate) = (None, None, None, None, false);
         let mut words = words;
         while let Some(word) = words.next() {
             let mut value = |option| words.next().ok_or(OptionsError::NoValue(option));
@@ -64,19 +69,18 @@ impl Options {
                         let value = number.to_string();
                         return Err(OptionsError::Value { option, value, expected: "a number above 2" });
                     }
-                    once("--listener, --socket, --listen", &mut listen, Listen::Inherited(number))?;
+                    once(LISTEN, &mut listen, Listen::Inherited(number))?;
                 }
-                Some("--socket") => {
-                    once("--listener, --socket, --listen", &mut listen, Listen::Path(value("--socket")?.into()))?;
-                }
+                Some("--handover") => once(LISTEN, &mut listen, Listen::Handed(value("--handover")?.into()))?,
+                Some("--socket") => once(LISTEN, &mut listen, Listen::Path(value("--socket")?.into()))?,
                 Some("--listen") => {
                     let address = parsed("--listen", &value("--listen")?, "an address and a port")?;
-                    once("--listener, --socket, --listen", &mut listen, Listen::Address(address))?;
+                    once(LISTEN, &mut listen, Listen::Address(address))?;
                 }
                 Some("--directory") => once("--directory", &mut directory, value("--directory")?.into())?,
                 Some("--token-file") => once("--token-file", &mut token_file, value("--token-file")?.into())?,
                 Some("--leash") => once("--leash", &mut leash, value("--leash")?.into())?,
-                Some("--gate") => once("--gate", &mut gate, value("--gate")?.into())?,
+                Some("--gate") => gate = true,
                 _ => return Err(OptionsError::Unknown(word.to_string_lossy().into_owned())),
             }
         }
@@ -119,6 +123,7 @@ mod tests {
     #[test]
     fn each_way_to_listen_is_understood() {
         assert_eq!(parse("--listener 3").unwrap().listen, Listen::Inherited(3));
+        assert_eq!(parse("--handover /run/handover").unwrap().listen, Listen::Handed("/run/handover".into()));
         assert_eq!(parse("--socket /run/guest.sock").unwrap().listen, Listen::Path("/run/guest.sock".into()));
         assert_eq!(
             parse("--listen 127.0.0.1:49983").unwrap().listen,
@@ -134,6 +139,6 @@ mod tests {
         refused("--listener 2", "`2` is not a number above 2, which `--listener` needs");
         refused("--listener x", "`x` is not the number of a descriptor above 2, which `--listener` needs");
         refused("--listen nowhere", "`nowhere` is not an address and a port, which `--listen` needs");
-        refused("--socket a --listener 3", "`--listener, --socket, --listen` is given twice");
+        refused("--socket a --listener 3", "`--listener, --handover, --socket, --listen` is given twice");
     }
 }

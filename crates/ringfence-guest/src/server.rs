@@ -4,7 +4,6 @@ use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,7 +15,7 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use ringfence_linux::launcher::LauncherError;
-use ringfence_linux::{Launcher, gate};
+use ringfence_linux::{Launcher, gate, passing};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
@@ -46,12 +45,12 @@ pub(crate) enum ServeError {
     Token { source: io::Error },
     #[error("descriptor {number} is not a listening socket")]
     Inherited { number: i32, source: io::Error },
+    #[error("cannot take over a listening socket at `{path}`")]
+    Handover { path: PathBuf, source: io::Error },
     #[error("cannot listen on the socket `{path}`")]
     Path { path: PathBuf, source: io::Error },
     #[error("cannot listen on {address}")]
     Address { address: SocketAddr, source: io::Error },
-    #[error("cannot hand over the gate of the sandbox's network at `{path}`")]
-    Gate { path: PathBuf, source: io::Error },
     #[error("cannot wait for events")]
     Runtime { source: io::Error },
 }
@@ -73,17 +72,13 @@ pub(crate) struct Server {
 
 /// Serves until the process is ended.
 pub(crate) fn run(options: &Options) -> Result<(), ServeError> {
-    if let Some(path) = &options.gate {
-        // Before anybody can start a command: whoever comes first to that socket is believed.
-        let handed_over = UnixStream::connect(path).and_then(|holder| gate::open(gate::Kind::Proxy, holder));
-        handed_over.map_err(|source| ServeError::Gate { path: path.clone(), source })?;
-    }
     let inherited = match &options.listen {
         Listen::Inherited(number) => {
             // Whoever passed a socket on sees to our end, and where there is no pid namespace nobody does after it.
             let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL)); // cannot fail, prctl(2)
             Some(inherit(*number)?)
         }
+        Listen::Handed(path) => Some(take_over(path, options.gate)?),
         Listen::Path(_) | Listen::Address(_) => None,
     };
     let token = match &options.token_file {
@@ -113,10 +108,30 @@ fn inherit(number: i32) -> Result<OwnedFd, ServeError> {
     let copy = ringfence_linux::sys::process::duplicate(number).map_err(refuse)?;
     let position = u32::try_from(number).map_err(|error| refuse(io::Error::other(error)))?;
     ringfence_linux::sys::process::close_range(position, position).map_err(refuse)?;
-    if !rustix::net::sockopt::socket_acceptconn(&copy).map_err(|errno| refuse(errno.into()))? {
-        return Err(refuse(io::Error::other("it does not listen")));
+    listening(copy).map_err(refuse)
+}
+
+/// Has whoever listens at `path` hand over the socket that callers reach us by. That one is on the host: nothing of it
+/// has to be shown here, least of all a directory that could be written. In return it gets the gate of our network, if
+/// there is to be one: nobody else runs here yet who could give another.
+fn take_over(path: &Path, gives_gate: bool) -> Result<OwnedFd, ServeError> {
+    let handed = || {
+        let giver = std::os::unix::net::UnixStream::connect(path)?;
+        giver.set_read_timeout(Some(HEAD_PATIENCE))?;
+        let (_, descriptors) = passing::receive(&giver, &mut [0])?;
+        if gives_gate {
+            gate::open(gate::Kind::Proxy, &giver)?;
+        }
+        listening(descriptors.into_iter().next().ok_or(io::ErrorKind::UnexpectedEof)?)
+    };
+    handed().map_err(|source| ServeError::Handover { path: path.into(), source })
+}
+
+fn listening(socket: OwnedFd) -> io::Result<OwnedFd> {
+    match rustix::net::sockopt::socket_acceptconn(&socket)? {
+        true => Ok(socket),
+        false => Err(io::Error::other("it does not listen")),
     }
-    Ok(copy)
 }
 
 fn listen(listen: &Listen, inherited: Option<OwnedFd>) -> Result<Listener, ServeError> {
@@ -127,6 +142,9 @@ fn listen(listen: &Listen, inherited: Option<OwnedFd>) -> Result<Listener, Serve
     match (listen, inherited) {
         (Listen::Inherited(number), Some(socket)) => {
             unix(socket.into()).map_err(|source| ServeError::Inherited { number: *number, source })
+        }
+        (Listen::Handed(path), Some(socket)) => {
+            unix(socket.into()).map_err(|source| ServeError::Handover { path: path.clone(), source })
         }
         (Listen::Path(path), _) => {
             // One that a guest before left behind; anything else there stays, and is an error.
@@ -146,6 +164,9 @@ fn listen(listen: &Listen, inherited: Option<OwnedFd>) -> Result<Listener, Serve
         }
         (Listen::Inherited(number), None) => {
             Err(ServeError::Inherited { number: *number, source: io::ErrorKind::NotFound.into() })
+        }
+        (Listen::Handed(path), None) => {
+            Err(ServeError::Handover { path: path.clone(), source: io::ErrorKind::NotFound.into() })
         }
     }
 }

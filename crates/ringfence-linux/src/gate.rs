@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use serde::{Deserialize, Serialize};
 
-use crate::control::{receive_with, send_with};
+use crate::passing;
 use crate::sys::network::{self, Tunnel};
 
 /// Where the proxy is, inside: beyond the ports that the kernel hands out by itself (ip(7)).
@@ -52,7 +52,7 @@ impl Gate {
     /// Waits for a gate that is sent to `socket`; none when whoever was to send it has ended.
     pub fn receive(socket: impl AsFd) -> io::Result<Option<Gate>> {
         let mut word = [0; 1];
-        let (word, descriptors) = receive_with(socket, &mut word)?;
+        let (word, descriptors) = passing::receive(socket, &mut word)?;
         if word.is_empty() {
             return Ok(None);
         }
@@ -81,7 +81,7 @@ pub fn open(kind: Kind, holder: impl AsFd) -> io::Result<()> {
         })?),
     };
     let descriptors: Vec<_> = [Some(proxy.as_fd()), tunnel.as_ref().map(AsFd::as_fd)].into_iter().flatten().collect();
-    send_with(holder, &[0], &descriptors)
+    passing::send(holder, &[0], &descriptors)
 }
 
 #[cfg(test)]
@@ -100,7 +100,7 @@ mod tests {
     fn what_does_not_listen_is_no_gate() {
         let (ours, theirs) = control::pair().unwrap();
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        send_with(theirs, &[0], &[socket.as_fd()]).unwrap();
+        passing::send(theirs, &[0], &[socket.as_fd()]).unwrap();
         assert!(Gate::receive(ours).is_err());
     }
 }

@@ -19,10 +19,9 @@ use rustix::process::{WaitId, WaitIdOptions, set_child_subreaper, waitid};
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup::Group;
-use crate::control::{receive_with, send_with};
 use crate::launch::{Birthplace, Files, Launch, LaunchError, Launched, launch};
 use crate::sys::signal::ignore_children;
-use crate::{control, inside, tree};
+use crate::{control, inside, passing, tree};
 
 /// The name that a program is started by to become a launcher.
 pub const NAME: &str = "ringfence-launcher";
@@ -211,9 +210,9 @@ impl Remote {
 
         let socket = self.socket.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let request = postcard::to_stdvec(&request).map_err(|error| failed(io::Error::other(error)))?;
-        send_with(&*socket, &request, &fds).map_err(failed)?;
+        passing::send(&*socket, &request, &fds).map_err(failed)?;
         let mut buffer = [0; LONGEST_ANSWER];
-        let (answer, mut fds) = receive_with(&*socket, &mut buffer).map_err(failed)?;
+        let (answer, mut fds) = passing::receive(&*socket, &mut buffer).map_err(failed)?;
         if answer.is_empty() {
             return Err(failed(io::ErrorKind::ConnectionReset.into()));
         }
@@ -247,7 +246,7 @@ fn serve() -> ! {
     if control::send(socket, &Hello { version: VERSION.to_owned() }).is_ok() {
         // Made once: after a fork each page of it that is written is copied.
         let mut buffer = vec![0; LONGEST_REQUEST];
-        while let Ok((request, fds)) = receive_with(socket, &mut buffer) {
+        while let Ok((request, fds)) = passing::receive(socket, &mut buffer) {
             if request.is_empty() {
                 break;
             }
@@ -257,7 +256,7 @@ fn serve() -> ! {
             };
             let Ok(answer) = postcard::to_stdvec(&answer) else { break };
             let fds: Vec<_> = pidfd.iter().map(AsFd::as_fd).collect();
-            if send_with(socket, &answer, &fds).is_err() {
+            if passing::send(socket, &answer, &fds).is_err() {
                 break;
             }
         }

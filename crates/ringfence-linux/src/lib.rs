@@ -21,6 +21,7 @@ pub mod landlock;
 pub mod launch;
 pub mod launcher;
 mod mounts;
+pub mod passing;
 pub mod seccomp;
 pub mod sys;
 mod tree;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use ringfence_linux::cgroup::Group;
-use ringfence_linux::{Files, Order, Report, Terminal, control};
+use ringfence_linux::{Files, Gate, Order, Report, Terminal, control};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
@@ -44,6 +44,11 @@ pub(crate) trait Instance: Send + Sync + fmt::Debug {
 
     /// The files in which the kernel counts whom it killed in it for want of memory.
     fn oom_counters(&self) -> Vec<PathBuf>;
+
+    /// The gate of its network, once, where whoever made the sandbox has it.
+    fn take_gate(&mut self) -> Option<Gate> {
+        None
+    }
 
     /// What is written down of it when it is a container.
     fn container(&self) -> Option<ContainerRecord> {
@@ -81,7 +86,7 @@ impl Core {
         lease: Option<Duration>,
     ) -> Result<Box<dyn Instance>, RunError> {
         let failed = |what: &'static str| move |source: io::Error| RunError::Setup { step: what.to_owned(), source };
-        let listener = listen(&room.channel(), SOCKET).map_err(failed("listen for the guest's callers"))?;
+        let listener = listen(&room.channel(), SOCKET.as_ref()).map_err(failed("listen for the guest's callers"))?;
         let log = room.log().map_err(failed("open the sandbox's log"))?;
         let shown = [room.guest.path.clone()];
         let container = ContainerSpec::default();
@@ -101,10 +106,10 @@ impl Core {
     }
 }
 
-/// Listens at `name` in the channel of a room. The path may be long: it is reached by descriptor.
-pub(crate) fn listen(channel: &Path, name: &str) -> io::Result<OwnedFd> {
-    let directory = rustix::fs::open(channel, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    let short = format!("/proc/self/fd/{}/{name}", std::os::fd::AsRawFd::as_raw_fd(&directory));
+/// Listens in a directory of a room. The path may be long: it is reached by descriptor.
+pub(crate) fn listen(directory: &Path, name: &Path) -> io::Result<OwnedFd> {
+    let directory = rustix::fs::open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let short = Path::new("/proc/self/fd").join(std::os::fd::AsRawFd::as_raw_fd(&directory).to_string()).join(name);
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(short)?)?;
     rustix::net::listen(&socket, 1024)?;

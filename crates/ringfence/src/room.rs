@@ -1,8 +1,8 @@
 //! The rooms of sandboxes that stay: one directory each, below the user's own state directory.
 //!
 //! A room belongs to whoever holds its lock: a process that dies, however it dies, lets go of it. So a room whose lock
-//! can be taken is one that a crash left, and is cleared. What is in a room is ours: sandboxes are shown none of it but
-//! the directory of the guest's socket, and only in containers.
+//! can be taken is one that a crash left, and is cleared. What is in a room is ours: a sandbox can write none of it, and
+//! containers alone are shown some of its files, to read.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -361,8 +361,6 @@ const RECORD: &str = "record.json";
 const WITNESS: &str = "witness.json";
 const LOG: &str = "log";
 const CHANNEL: &str = "channel";
-/// The beginning of what channels are called that cannot be removed.
-const ASIDE: &str = "channel.left-";
 
 impl Room {
     /// Where the guest's socket is.
@@ -402,11 +400,6 @@ impl Room {
             let entry = entry?;
             match entry.file_name() {
                 name if name == LOCK => {}
-                // A container may still run and change it meanwhile: this follows no link, whenever it was put there.
-                name if name == CHANNEL => remove_channel(&entry.path())?,
-                name if name.as_encoded_bytes().starts_with(ASIDE.as_bytes()) => {
-                    let _ = fs_err::remove_dir_all(entry.path()); // see `remove_channel`
-                }
                 _ if entry.file_type()?.is_dir() => remove_tree(&entry.path())?,
                 _ => fs_err::remove_file(entry.path())?,
             }
@@ -424,20 +417,6 @@ fn take(lock: &OwnedFd) -> rustix::io::Result<()> {
         }
     }
     flock(lock, FlockOperation::NonBlockingLockExclusive)
-}
-
-/// Removes a channel. Code in a rootless container that may change owners can make it another user's, below whom nothing
-/// can be removed: that must not cost the sandbox's name, so such a one is put aside.
-fn remove_channel(channel: &Path) -> io::Result<()> {
-    let removed = fs_err::remove_dir_all(channel);
-    match &removed {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            let aside = channel.with_file_name(format!("{ASIDE}{}", crate::run::identity()));
-            tracing::warn!(directory = %aside.display(), "a sandbox gave its channel to another user: it stays");
-            fs_err::rename(channel, aside)
-        }
-        _ => removed,
-    }
 }
 
 /// Removes a directory that no sandbox can write, with everything in it: also with what nobody may enter, as covers of

@@ -9,7 +9,7 @@ use ringfence_core::{Clause, Support};
 use sha2::{Digest, Sha256};
 
 use crate::backends::Means;
-use crate::egress::{self, GateHolder};
+use crate::egress::{self, Awaited, GateHolder};
 use crate::engine::Core;
 use crate::instance::Instance;
 use crate::ready::Context;
@@ -54,8 +54,10 @@ pub(crate) async fn start(core: &Arc<Core>, spec: &Spec, room: &Room, asked: Str
         Means::Containers(backend) => {
             variables = named_variables(core, &context);
             backend.sweep(&core.settings.host, &Rooms::of(&core.settings.host)?.directory()).await;
-            egress = core.hold_gate_of_container(&context, room)?;
-            backend.start(&core.site(&context, &spec.container, &[]), room).await?
+            let mut instance = backend.start(&core.site(&context, &spec.container, &[]), room).await?;
+            let gate = instance.take_gate();
+            egress = gate.map(|gate| core.hold_gate(&context, Awaited::Received(gate))).transpose()?;
+            instance
         }
     };
     record.container = instance.container();

@@ -9,7 +9,6 @@ mod variables;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -24,9 +23,7 @@ use tokio::sync::oneshot;
 
 use crate::backends::PrepareError;
 use crate::engine::Core;
-use crate::instance::listen;
 use crate::ready::Context;
-use crate::room::Room;
 use crate::{Host, RunError, readiness};
 
 pub use log::{Entry, recorded};
@@ -34,9 +31,6 @@ pub(crate) use log::Log;
 pub use ringfence_egress::{Event, Passage, Reason, Via};
 pub use suggest::suggest;
 pub(crate) use variables::variables;
-
-/// What the socket is called, in the channel of a container's room, that its gate is brought to.
-pub(crate) const GATE: &str = "gate.sock";
 
 /// How many denials a result tells of; all are in the log.
 const MOST_DENIALS: usize = 100;
@@ -58,8 +52,8 @@ pub(crate) fn await_gate(policy: &Policy) -> Result<Option<(OwnedFd, OwnedFd)>, 
 pub(crate) enum Awaited {
     /// From whoever has the other end of this.
     Sent(OwnedFd),
-    /// From the first that connects to this.
-    Brought(OwnedFd),
+    /// It is there.
+    Received(Gate),
 }
 
 /// Holds the gate of one sandbox, as long as it lives.
@@ -81,19 +75,6 @@ impl Core {
         let settings = proxy_settings(egress, host).map_err(failed)?;
         let log = Log::of(host, context.sandbox.clone(), &context.workspace.source, egress.observe);
         GateHolder::start(settings, awaited, log).map_err(failed)
-    }
-
-    /// Holds the gate of a container that is about to be started, if it is to have one.
-    pub(crate) fn hold_gate_of_container(&self, context: &Context, room: &Room) -> Result<Option<GateHolder>, RunError> {
-        if gate(&context.plan.policy).is_none() {
-            return Ok(None);
-        }
-        let failed = |source| RunError::Setup { step: "listen for the gate of the container's network".to_owned(), source };
-        let listener = listen(&room.channel(), GATE).map_err(failed)?;
-        // Whoever reaches it through the directory may be another user inside; nobody else reaches it.
-        let path = room.channel().join(GATE);
-        fs_err::set_permissions(path, std::fs::Permissions::from_mode(0o666)).map_err(failed)?;
-        self.hold_gate(context, Awaited::Brought(listener)).map(Some)
     }
 }
 
@@ -177,10 +158,7 @@ impl Awaited {
     async fn gate(self) -> io::Result<Option<Gate>> {
         let socket = match self {
             Awaited::Sent(socket) => socket,
-            Awaited::Brought(listener) => {
-                readable(&listener).await?;
-                rustix::net::acceptfrom_with(&listener, rustix::net::SocketFlags::CLOEXEC)?.0
-            }
+            Awaited::Received(gate) => return Ok(Some(gate)),
         };
         readable(&socket).await?;
         Gate::receive(socket)

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2};
-use rustix::process::Pid;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 
@@ -63,12 +62,6 @@ impl ChannelDoor {
                 connected => return connected,
             }
         }
-    }
-
-    /// Knocks, and tells which process listens, by what the kernel says of it; none when it is in a pid namespace that
-    /// cannot be seen from here.
-    pub(crate) async fn listener(&self) -> io::Result<Option<Pid>> {
-        Ok(self.connect().await?.peer_cred()?.pid().and_then(Pid::from_raw))
     }
 }
 

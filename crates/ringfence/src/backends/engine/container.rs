@@ -17,9 +17,7 @@ use super::error::Failure;
 use super::identity::Identity;
 use super::image::Image;
 use super::mounts::{Bind, OwnFiles};
-use super::{CHANNEL_INSIDE, DEV_CAPABILITIES, Flavour, GUEST_INSIDE, LABEL, LEASH_INSIDE, Place};
-use crate::egress::GATE;
-use crate::session::SOCKET;
+use super::{DEV_CAPABILITIES, Flavour, GUEST_INSIDE, HANDOVER_INSIDE, LABEL, LEASH_INSIDE, Place};
 use crate::{ContainerSpec, Host, Preset, Root};
 
 /// Variables of the caller that pass without being named.
@@ -102,11 +100,9 @@ impl Parts<'_> {
         if let Some(volume) = self.image.volumes.iter().find(|volume| Path::new(volume).starts_with(self.workspace)) {
             return Err(Failure::Volume { image: self.image.reference.clone(), volume: volume.clone() });
         }
-        let socket = format!("{CHANNEL_INSIDE}/{SOCKET}");
-        let mut command = vec!["--socket", &socket, "--directory", directory, "--leash", LEASH_INSIDE];
-        let gate = format!("{CHANNEL_INSIDE}/{GATE}");
+        let mut command = vec!["--handover", HANDOVER_INSIDE, "--directory", directory, "--leash", LEASH_INSIDE];
         if self.reach() == Reach::Gated {
-            command.extend(["--gate", &gate]);
+            command.push("--gate");
         }
         let mut body = ContainerCreateBody {
             image: Some(self.image.id.clone()),

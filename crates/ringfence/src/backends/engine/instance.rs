@@ -12,6 +12,7 @@ use bollard::query_parameters::{
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use ringfence_core::{Clause, Plan, Support};
+use ringfence_linux::Gate;
 use ringfence_linux::cgroup::oom_counter_of;
 use rustix::process::Pid;
 use tokio::time::{Instant, sleep, timeout};
@@ -20,6 +21,7 @@ use super::client::Client;
 use super::container::{Parts, Reach};
 use super::error::{Failure, printable};
 use super::evidence::{Evidence, Expected};
+use super::handover::Handover;
 use super::identity::{Circumstances, Identity, Owner};
 use super::image::{self, is_missing};
 use super::mapped::Mapped;
@@ -27,7 +29,6 @@ use super::mounts::{self, OwnFiles};
 use super::{LABEL, Place, block_on};
 use crate::instance::{Instance, LOG_SIZE, StopError};
 use crate::room::ContainerRecord;
-use crate::session::ChannelDoor;
 use crate::view::Guarded;
 use crate::{ContainerSpec, Host, Preset, ResolvedWorkspace};
 
@@ -68,6 +69,8 @@ pub(super) struct ContainerInstance {
     evidence: Evidence,
     /// The guest, as the kernel numbers it here. What the engine says may be numbers of another pid namespace.
     guest: Option<Pid>,
+    /// The gate of its network, until somebody takes it.
+    gate: Option<Gate>,
     /// Where the kernel counts whom it killed in it for want of memory, where that is seen from here.
     oom_counter: Option<PathBuf>,
     log: Option<tokio::task::JoinHandle<()>>,
@@ -95,7 +98,7 @@ pub(super) async fn start(
     let mut binds = mounts::binds(&view, place, &files);
     mounts::refuse_sockets(&binds, &client, host)?;
     let expected = Expected::note(&binds)?;
-    give_channel(place, host, &identity)?;
+    let handover = Handover::at(&files.handover, &place.channel)?;
     let mapped = match identity.mapped {
         Some(owner) => Mapped::mount(&mut binds, owner, identity.inside)?,
         None => Mapped::default(),
@@ -137,6 +140,7 @@ pub(super) async fn start(
         container,
         evidence: Evidence { memory: false, cpus: false, processes: false },
         guest: None,
+        gate: None,
         oom_counter: None,
         log: None,
         _leash: files.hold_leash()?,
@@ -156,8 +160,8 @@ pub(super) async fn start(
     started.map_err(failed("start the container", flavour))?;
     drop(mapped);
     instance.log = log.map(|log| tokio::spawn(copy_log(instance.client().clone(), instance.container.clone(), log)));
-    instance.guest = instance.listening(&place.channel).await?;
-    // Nothing of the caller's runs yet: whoever listens is our guest, and waits to be told what to do.
+    (instance.guest, instance.gate) = instance.guest_is_up(handover, reach).await?;
+    // Nothing of the caller's runs yet: whoever came is our guest, and waits to be told what to do.
     let guest = instance.guest()?;
     Expected::check(&expected, guest)?;
     let inspected = instance.inspect().await?;
@@ -186,16 +190,6 @@ fn held(plan: &Plan) -> std::collections::BTreeMap<Clause, Support> {
 fn destination(plan: &Plan) -> std::path::PathBuf {
     let workspace = plan.policy.filesystem.workspace.as_ref();
     workspace.and_then(|workspace| workspace.destination.clone()).expect("the defaults name one")
-}
-
-/// Has the channel belong to the user inside, who listens there. Only root's caller may be another than that user.
-fn give_channel(place: &Place, host: &Host, identity: &Identity) -> Result<(), Failure> {
-    if host.user_id != 0 {
-        return Ok(());
-    }
-    let Owner { user, group } = identity.inside;
-    std::os::unix::fs::chown(&place.channel, Some(user), Some(group))
-        .map_err(|source| Failure::Files { what: "give the guest's directory to the user inside", source })
 }
 
 /// Removes a container of that name that a crash left. One that is not ours stays, and its name is taken.
@@ -296,22 +290,17 @@ impl ContainerInstance {
         Ok(())
     }
 
-    /// Waits until the guest listens, and tells which process it is.
-    async fn listening(&self, channel: &Path) -> Result<Option<Pid>, Failure> {
-        let failed = |source| Failure::Files { what: "open the guest's directory", source };
-        let door = ChannelDoor::of(channel).map_err(failed)?;
-        let deadline = Instant::now() + GUEST_PATIENCE;
-        let mut ended = std::pin::pin!(wait_for_end(self.client().clone(), self.container.clone()));
-        loop {
-            if let Ok(guest) = door.listener().await {
-                return Ok(guest);
-            }
-            let has_ended = timeout(MOMENT, &mut ended).await.is_ok();
-            if has_ended || Instant::now() > deadline {
-                let log = self.last_words().await;
-                return Err(Failure::Guest { container: self.container.clone(), ended: has_ended, log });
-            }
-        }
+    /// Waits until the guest has come for its socket, and tells which process it is and what gate it gave.
+    async fn guest_is_up(&self, handover: Handover, reach: Reach) -> Result<(Option<Pid>, Option<Gate>), Failure> {
+        let has_ended = tokio::select! {
+            handed = timeout(GUEST_PATIENCE, handover.done(reach == Reach::Gated)) => match handed {
+                Ok(handed) => return handed,
+                Err(_) => false,
+            },
+            () = wait_for_end(self.client().clone(), self.container.clone()) => true,
+        };
+        let log = self.last_words().await;
+        Err(Failure::Guest { container: self.container.clone(), ended: has_ended, log })
     }
 
     async fn last_words(&self) -> String {
@@ -346,6 +335,10 @@ async fn wait_for_end(client: Client, container: String) {
 }
 
 impl Instance for ContainerInstance {
+    fn take_gate(&mut self) -> Option<Gate> {
+        self.gate.take()
+    }
+
     fn oom_counters(&self) -> Vec<PathBuf> {
         self.oom_counter.iter().cloned().collect()
     }

@@ -8,6 +8,7 @@ mod client;
 mod container;
 mod error;
 mod evidence;
+mod handover;
 mod identity;
 mod image;
 mod instance;
@@ -39,8 +40,8 @@ const OWN_INSIDE: &str = "/run/ringfence";
 const GUEST_INSIDE: &str = "/run/ringfence/guest";
 /// Where the file is inside that this process locks as long as it wants the container.
 const LEASH_INSIDE: &str = "/run/ringfence/leash";
-/// Where the directory of the guest's socket is inside.
-const CHANNEL_INSIDE: &str = "/run/ringfence/channel";
+/// Where the guest is handed the socket that it takes calls on.
+const HANDOVER_INSIDE: &str = "/run/ringfence/handover";
 /// Where the workspace is inside when nobody says, and an agent works there.
 const WORKSPACE_OF_AGENTS: &str = "/workspace";
 /// Where the workspace is inside when nobody says, and a person works there.

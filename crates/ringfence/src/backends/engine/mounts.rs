@@ -11,7 +11,7 @@ use rustix::fs::{FlockOperation, fcntl_lock};
 use super::client::{Client, Flavour};
 use super::error::Failure;
 use super::identity::Identity;
-use super::{CHANNEL_INSIDE, GUEST_INSIDE, LEASH_INSIDE, OWN_INSIDE, Place};
+use super::{GUEST_INSIDE, HANDOVER_INSIDE, LEASH_INSIDE, OWN_INSIDE, Place};
 use crate::backends::mounted::{on_host, uncovered};
 use crate::view::{self, Guarded, ViewError};
 use crate::{Host, ResolvedWorkspace};
@@ -39,6 +39,8 @@ pub(super) struct OwnFiles {
     pub(super) filter: PathBuf,
     /// What this process locks as long as it wants the container.
     pub(super) leash: PathBuf,
+    /// The socket at which the guest is handed its own; made when the container is about to be.
+    pub(super) handover: PathBuf,
 }
 
 impl OwnFiles {
@@ -53,6 +55,7 @@ impl OwnFiles {
             cover_directory: at("cover.d"),
             filter: at("seccomp.json"),
             leash: at("leash"),
+            handover: at("handover"),
         };
         let write = || {
             fs_err::create_dir_all(&directory)?;
@@ -170,7 +173,7 @@ pub(super) fn binds(view: &View, place: &Place, files: &OwnFiles) -> Vec<Bind> {
     }
     binds.extend([
         bind(place.guest.clone(), Path::new(GUEST_INSIDE), Access::Read, false),
-        bind(place.channel.clone(), Path::new(CHANNEL_INSIDE), Access::Write, false),
+        bind(files.handover.clone(), Path::new(HANDOVER_INSIDE), Access::Read, false),
         bind(files.leash.clone(), Path::new(LEASH_INSIDE), Access::Read, false),
         bind(files.passwd.clone(), Path::new("/etc/passwd"), Access::Read, false),
         bind(files.groups.clone(), Path::new("/etc/group"), Access::Read, false),
@@ -248,6 +251,7 @@ mod tests {
             cover_directory: at("cover.d"),
             filter: at("seccomp.json"),
             leash: at("leash"),
+            handover: at("handover"),
         }
     }
 
@@ -277,7 +281,13 @@ mod tests {
         let cache = root.join("cache");
         assert_eq!(shown(cache.to_str().unwrap()), Some((cache.clone(), Access::Write)));
         assert_eq!(shown(GUEST_INSIDE), Some((root.join("guest"), Access::Read)));
-        assert_eq!(shown(CHANNEL_INSIDE), Some((root.join("channel"), Access::Write)));
+        assert_eq!(shown(HANDOVER_INSIDE), Some((root.join("handover"), Access::Read)));
+        let writable: Vec<&PathBuf> = binds
+            .iter()
+            .filter(|bind| bind.access == Access::Write && !bind.is_callers)
+            .map(|bind| &bind.source)
+            .collect();
+        assert!(writable.is_empty(), "nothing of ours can be written inside: {writable:?}");
         assert_eq!(shown(LEASH_INSIDE), Some((root.join("leash"), Access::Read)));
         assert_eq!(binds.len(), 11);
     }
