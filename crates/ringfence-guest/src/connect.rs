@@ -27,7 +27,7 @@ pub(crate) type Contents = BoxBody<Bytes, io::Error>;
 pub(crate) type Reply = Response<Contents>;
 
 /// How many messages wait for a client that reads slowly.
-const BACKLOG: usize = 4;
+const BACKLOG: usize = 2;
 /// How long a stream is silent before it says that it is alive.
 const KEEPALIVE: Duration = Duration::from_secs(90);
 /// How long a client may take to send the message that it calls with.

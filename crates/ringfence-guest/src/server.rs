@@ -33,6 +33,8 @@ const MOST_CONNECTIONS: usize = 2048;
 const HEAD_PATIENCE: Duration = Duration::from_secs(30);
 /// The longest head of a request.
 const LONGEST_HEAD: usize = 64 * 1024;
+/// How much of a body is read or written at once.
+const BUFFER: usize = 256 * 1024;
 /// How long to wait when the system has no descriptor left for a connection.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -217,7 +219,8 @@ where
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_PATIENCE)
-        .max_buf_size(LONGEST_HEAD)
+        .max_header_size(LONGEST_HEAD)
+        .max_buf_size(BUFFER)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
     tokio::task::spawn_local(async move {

@@ -1,8 +1,10 @@
 //! Bytes in JSON: standard base64.
 
+use std::fmt;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde::de::Error as _;
+use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Bytes that are written as base64.
@@ -17,9 +19,31 @@ impl Serialize for Bytes {
 
 impl<'de> Deserialize<'de> for Bytes {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
-        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-        STANDARD.decode(text.as_bytes()).map(Bytes).map_err(D::Error::custom)
+        deserializer.deserialize_str(Text)
     }
+}
+
+/// Reads base64 where it stands: text without escapes is not copied first.
+struct Text;
+
+impl Visitor<'_> for Text {
+    type Value = Bytes;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("bytes in base64")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Bytes, E> {
+        STANDARD.decode(text).map(Bytes).map_err(E::custom)
+    }
+}
+
+/// Appends bytes as base64.
+pub(crate) fn encode_onto(bytes: &[u8], text: &mut Vec<u8>) {
+    let start = text.len();
+    let length = base64::encoded_len(bytes.len(), true).expect("messages are far smaller than the address space");
+    text.resize(start + length, 0);
+    STANDARD.encode_slice(bytes, &mut text[start..]).expect("there is room for all of it");
 }
 
 #[cfg(test)]

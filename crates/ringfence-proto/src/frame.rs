@@ -103,8 +103,20 @@ pub fn parse<T: DeserializeOwned>(message: &[u8]) -> Result<T, FrameError> {
 }
 
 fn framed<T: Serialize>(flags: u8, message: &T) -> Vec<u8> {
-    let mut bytes = vec![flags, 0, 0, 0, 0];
-    serde_json::to_writer(&mut bytes, message).expect("our messages have text for keys and no failing parts");
+    around(flags, 0, |bytes| {
+        serde_json::to_writer(bytes, message).expect("our messages have text for keys and no failing parts");
+    })
+}
+
+/// A message whose text was made elsewhere, of about `length` bytes.
+pub(crate) fn message_of(length: usize, write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    around(0, length, write)
+}
+
+fn around(flags: u8, length: usize, write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(HEAD + length);
+    bytes.extend_from_slice(&[flags, 0, 0, 0, 0]);
+    write(&mut bytes);
     let length = u32::try_from(bytes.len() - HEAD).expect("messages are far smaller than 4 GiB");
     bytes[1..HEAD].copy_from_slice(&length.to_be_bytes());
     bytes

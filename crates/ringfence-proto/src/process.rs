@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::bytes::Bytes;
+use crate::bytes::{Bytes, encode_onto};
+use crate::frame;
 
 /// The service's name, the first part of a method's path.
 pub const SERVICE: &str = "process.Process";
@@ -122,6 +123,25 @@ pub enum DataEvent {
     Stderr(Bytes),
     /// To its terminal.
     Pty(Bytes),
+}
+
+impl DataEvent {
+    /// The message of it in its frame, as [`frame::message`] would make it but in one pass: output is most of what
+    /// crosses a session, and a general encoder copies it three times.
+    pub fn to_frame(&self) -> Vec<u8> {
+        let (name, Bytes(bytes)) = match self {
+            DataEvent::Stdout(bytes) => ("stdout", bytes),
+            DataEvent::Stderr(bytes) => ("stderr", bytes),
+            DataEvent::Pty(bytes) => ("pty", bytes),
+        };
+        frame::message_of(bytes.len() / 3 * 4 + 64, |text| {
+            text.extend_from_slice(br#"{"event":{"data":{""#);
+            text.extend_from_slice(name.as_bytes());
+            text.extend_from_slice(br#"":""#);
+            encode_onto(bytes, text);
+            text.extend_from_slice(br#""}}}"#);
+        })
+    }
 }
 
 /// A command ended.
@@ -288,4 +308,24 @@ pub struct InitRequest {
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn output_has_the_frame_that_any_message_has(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            for event in [DataEvent::Stdout, DataEvent::Stderr, DataEvent::Pty] {
+                let data = event(Bytes(bytes.clone()));
+                let quick = data.to_frame();
+                let event = EventMessage { event: ProcessEvent::Data(data) };
+                prop_assert_eq!(&quick, &frame::message(&event));
+                prop_assert_eq!(frame::parse::<EventMessage>(&quick[5..]), Ok(event));
+            }
+        }
+    }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ringfence_linux::{Ending, Report};
 use ringfence_proto::code::{Code, Failure};
-use ringfence_proto::process::{DataEvent, EventMessage, ProcessEvent, StartRequest};
+use ringfence_proto::process::{DataEvent, ProcessEvent, StartRequest};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
@@ -199,7 +199,7 @@ async fn pump(outputs: &mut [Output], exec: &Exec, exit: &Exit) {
             late += length(&data);
         }
         if !exec.is_alone() {
-            exec.tell(connect::encode(&EventMessage { event: ProcessEvent::Data(data) })).await;
+            exec.tell(data.to_frame().into()).await;
         }
     }
 }

@@ -7,14 +7,16 @@ use ringfence_proto::bytes::Bytes;
 use ringfence_proto::process::{DataEvent, PtySize};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::ioctl_fionbio;
-use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use rustix::pty::OpenptFlags;
 use rustix::termios::Winsize;
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::Mutex;
 
-/// How much is read at once.
-const CHUNK: usize = 32 * 1024;
+/// How much is read at once. What waits for a slow client is a few of these.
+const CHUNK: usize = 128 * 1024;
+/// How much a command can write before it is read: with less it and we take turns (pipe(7)).
+const PIPE: usize = 256 * 1024;
 /// A terminal whose size nobody said.
 const USUAL: Winsize = Winsize { ws_col: 80, ws_row: 24, ws_xpixel: 0, ws_ypixel: 0 };
 
@@ -54,8 +56,8 @@ pub(super) fn pipes(has_input: bool) -> io::Result<(Streams, Stdio)> {
     } else {
         (rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?, Input::Nothing)
     };
-    let (stdout_reader, stdout) = pipe_with(PipeFlags::CLOEXEC)?;
-    let (stderr_reader, stderr) = pipe_with(PipeFlags::CLOEXEC)?;
+    let (stdout_reader, stdout) = wide_pipe()?;
+    let (stderr_reader, stderr) = wide_pipe()?;
     let outputs = vec![Output::of(stdout_reader, DataEvent::Stdout)?, Output::of(stderr_reader, DataEvent::Stderr)?];
     Ok((Streams { input, outputs }, [Some(stdin), Some(stdout), Some(stderr)]))
 }
@@ -72,6 +74,12 @@ pub(super) fn terminal(size: Option<PtySize>) -> io::Result<(Streams, Stdio)> {
     let outputs = vec![Output::of(ours.try_clone()?, DataEvent::Pty)?];
     let writer = Mutex::new(Sender::from_owned_fd_unchecked(never_waiting(ours.try_clone()?)?)?);
     Ok((Streams { input: Input::Terminal { writer, size: ours }, outputs }, stdio))
+}
+
+fn wide_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+    let _ = fcntl_setpipe_size(&writer, PIPE); // a user has only so much; then it is slower
+    Ok((reader, writer))
 }
 
 fn never_waiting(file: OwnedFd) -> io::Result<OwnedFd> {

@@ -3,11 +3,11 @@
 //! `O_NONBLOCK` belongs to the open file: to set it on a terminal or a pipe would surprise the caller's shell. So a
 //! descriptor is asked whether it is ready, and then no more is done than cannot block.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags};
 use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 
@@ -59,8 +59,7 @@ impl<'a> Descriptor<'a> {
                 Descriptor::Ready(fd) => rustix::io::write(fd, bytes),
                 Descriptor::Watched(watched) => {
                     let mut ready = watched.writable().await?;
-                    let piece = &bytes[..bytes.len().min(ALWAYS_TAKEN)];
-                    attempt(&mut ready, PollFlags::OUT, |fd| rustix::io::write(fd, piece))
+                    attempt(&mut ready, PollFlags::OUT, |fd| write_now(fd, bytes))
                 }
             };
             match done {
@@ -71,6 +70,18 @@ impl<'a> Descriptor<'a> {
             }
         }
         Ok(())
+    }
+}
+
+/// Writes as much as is taken at once, to something that is ready.
+fn write_now(fd: BorrowedFd<'_>, bytes: &[u8]) -> rustix::io::Result<usize> {
+    const HERE: u64 = u64::MAX; // the file's own position, readv(2)
+    match rustix::io::pwritev2(fd, &[IoSlice::new(bytes)], HERE, ReadWriteFlags::NOWAIT) {
+        // Terminals, and pipes before Linux 6.4, may only be asked to wait.
+        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
+            rustix::io::write(fd, &bytes[..bytes.len().min(ALWAYS_TAKEN)])
+        }
+        done => done,
     }
 }
 
