@@ -20,7 +20,7 @@ What each backend promises, and what becomes of everything that is tried against
 means that it was denied inside a sandbox, and that the very same attempt gets through without one. *Gets through* stands
 only where the backend does not claim the promise, and then refuses to start unless that is accepted by name
 (`--allow-weaker`). *Not tested* means that the host of this run does not have what the attempt would need. Each is made
-as root and as an ordinary user; `ringfence doctor --prove` makes them on your host.
+as root and as an ordinary user, as far as a backend serves both; `ringfence doctor --prove` makes them on your host.
 ";
 
 /// The certificates of every stage.
@@ -49,6 +49,44 @@ pub fn write(certificates: &Certificates) -> String {
         }
     }
     text
+}
+
+/// What was found, with what a document knows already where this host could not test.
+pub fn completed(found: &str, written: &str) -> String {
+    let known: BTreeMap<_, _> = cells(written).filter(|(_, cell)| *cell != NOT_TESTED).collect();
+    let mut titles = Vec::new();
+    let complete = |line: &str| {
+        let Some(row) = row(line) else { return line.to_owned() };
+        if is_head(&row) {
+            titles = row.iter().map(|title| (*title).to_owned()).collect();
+        }
+        let cell = |(cell, title): (&&str, &String)| match *cell {
+            NOT_TESTED => known.get(&(row[0], title.as_str())).unwrap_or(cell).to_string(),
+            tested => tested.to_owned(),
+        };
+        format!("| {} |", row.iter().zip(&titles).map(cell).collect::<Vec<_>>().join(" | "))
+    };
+    found.lines().map(complete).map(|line| line + "\n").collect()
+}
+
+/// Every cell of a document's tables, by the first of its row and the title of its column.
+fn cells(text: &str) -> impl Iterator<Item = ((&str, &str), &str)> {
+    let mut titles = Vec::new();
+    text.lines().filter_map(row).flat_map(move |row| {
+        if is_head(&row) {
+            titles.clone_from(&row);
+        }
+        let named = titles.iter().zip(&row).map(|(title, cell)| ((row[0], *title), *cell));
+        named.collect::<Vec<_>>()
+    })
+}
+
+fn row(line: &str) -> Option<Vec<&str>> {
+    Some(line.strip_prefix("| ")?.strip_suffix(" |")?.split(" | ").collect())
+}
+
+fn is_head(row: &[&str]) -> bool {
+    ["promise", "attempt"].contains(&row[0])
 }
 
 /// The lines in which two documents contradict each other. What either could not test contradicts nothing.
@@ -123,6 +161,17 @@ mod tests {
         assert_eq!(contradictions(&held, &row("held", "gets through")).len(), 1);
         assert_eq!(contradictions(&held, "").len(), 1);
         assert_eq!(contradictions(&held, &format!("{held}\n{held}")).len(), 1);
+    }
+
+    #[test]
+    fn what_one_host_could_not_test_stays_as_another_found_it() {
+        let table = |head: &str, row: &str| format!("text\n| attempt | {head} |\n|---|---|\n| `a` | {row} |\n");
+        let written = table("one | two", "held | gets through");
+        let complete = |row: &str| completed(&table("one | two", row), &written);
+        assert_eq!(complete("not tested | not tested"), written);
+        assert_eq!(complete("gets through | not tested"), table("one | two", "gets through | gets through"));
+        let found = table("two | three", "not tested | not tested");
+        assert_eq!(completed(&found, &written), table("two | three", "gets through | not tested"));
     }
 
     #[test]

@@ -61,11 +61,9 @@ const WITHOUT_NAMESPACES: &str = "user=$(id -u) group=$(id -g) exec unshare --us
     exec unshare --user --map-user=\"$user\" --map-group=\"$group\" -- \"$@\"' sh \"$@\"";
 
 impl Ring {
-    /// Every ring whose table is in the documentation, in its order: those that need no engine to be tried again.
-    pub const DOCUMENTED: [Ring; 3] = [Ring::Native, Ring::NativeInPlace, Ring::Bwrap];
-
-    /// Those that are container engines.
-    pub const CONTAINERS: [Ring; 3] = [Ring::Docker, Ring::Podman, Ring::RootlessPodman];
+    /// Every ring whose table is in the documentation, in its order.
+    pub const DOCUMENTED: [Ring; 6] =
+        [Ring::Native, Ring::NativeInPlace, Ring::Bwrap, Ring::Docker, Ring::Podman, Ring::RootlessPodman];
 
     /// What the documentation calls it.
     pub fn title(self) -> &'static str {
@@ -92,13 +90,21 @@ impl Ring {
 
     /// The engine of the tests, where it is one.
     pub fn engine(self) -> Option<Engine> {
-        let variable = match self {
-            Ring::Docker => DOCKER_VARIABLE,
-            Ring::Podman => PODMAN_VARIABLE,
-            Ring::RootlessPodman => ROOTLESS_PODMAN_VARIABLE,
-            Ring::Native | Ring::NativeInPlace | Ring::Bwrap | Ring::Local => return None,
-        };
-        Engine::named_by(variable).ok()
+        self.engine_variable().and_then(|variable| Engine::named_by(variable).ok())
+    }
+
+    /// Whether the tests were given what it needs: an engine, where it is one.
+    pub fn is_given(self) -> bool {
+        self.engine_variable().is_none() || self.engine().is_some()
+    }
+
+    fn engine_variable(self) -> Option<&'static str> {
+        match self {
+            Ring::Docker => Some(DOCKER_VARIABLE),
+            Ring::Podman => Some(PODMAN_VARIABLE),
+            Ring::RootlessPodman => Some(ROOTLESS_PODMAN_VARIABLE),
+            Ring::Native | Ring::NativeInPlace | Ring::Bwrap | Ring::Local => None,
+        }
     }
 
     /// Whether how well it holds a clause depends on the host: cgroups of version 1 are root's.
@@ -160,6 +166,8 @@ impl Stage {
         };
         let home = place.user.as_ref().map_or(Path::new("/root"), |user| &user.home);
         command.env_clear().env("PATH", PATH).env("HOME", home).env(SECRET.0, SECRET.1);
+        // Whatever home a test has for its sandboxes: an engine is tried once.
+        command.env("XDG_CACHE_HOME", home.join(".cache"));
         if let Some(engine) = self.ring.engine() {
             let address = match (self.ring, self.caller) {
                 (Ring::Docker | Ring::Podman, Caller::Ordinary) => {

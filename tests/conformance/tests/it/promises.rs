@@ -2,23 +2,24 @@
 
 use std::path::Path;
 
-use conformance::document::{Certificates, contradictions, write};
+use conformance::document::{Certificates, completed, contradictions, write};
 use conformance::{Ring, Stage, certificate};
 use ringfence_test_ledger::require;
 
 #[test]
 fn the_documented_promises_are_those_that_were_found_here() {
     require!(root, binary, user_namespaces, ordinary_user, ordinary_user_namespaces, landlock, bwrap, cgroup_limits);
-    let stages = Ring::DOCUMENTED.into_iter().flat_map(Stage::all_on);
+    // What was not given is not tested, and contradicts nothing.
+    let stages = Ring::DOCUMENTED.into_iter().filter(|ring| ring.is_given()).flat_map(Stage::all_on);
     let certificates: Certificates = stages.map(|stage| (stage, certificate(stage))).collect();
     let found = write(&certificates);
 
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/promises.md");
+    let written = fs_err::read_to_string(&path).unwrap();
     if std::env::var_os("RINGFENCE_BLESS").is_some() {
-        fs_err::write(&path, found).unwrap();
+        fs_err::write(&path, completed(&found, &written)).unwrap();
         return;
     }
-    let written = fs_err::read_to_string(&path).unwrap();
     let contradictions = contradictions(&written, &found);
     let shown: Vec<String> =
         contradictions.iter().take(10).map(|(written, found)| format!("-{written}\n+{found}")).collect();
