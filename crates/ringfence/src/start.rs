@@ -47,6 +47,7 @@ pub(crate) async fn start(core: &Arc<Core>, spec: &Spec, room: &Room, asked: Str
     context.sandbox = Some(room.name.to_string());
     context.workspace.require_text().map_err(RunError::from)?;
     let watched = context.guarded.watched().clone();
+    let log = egress::gate(&context.plan.policy).and_then(|_| egress::log_of(&core.settings.host));
     let mut record = describe(core, spec, &context, room, asked);
     let (mut variables, mut egress) = (BTreeMap::new(), None);
     let instance = match Core::means(&context.plan)? {
@@ -65,7 +66,7 @@ pub(crate) async fn start(core: &Arc<Core>, spec: &Spec, room: &Room, asked: Str
         record.workspace_inside = container.workspace.clone();
         record.network.clone_from(&container.network);
     }
-    let written = room.write(&record, &Witness::new(instance.oom_counters(), watched));
+    let written = room.write(&record, &Witness::new(instance.oom_counters(), watched, log));
     if let Err(source) = written {
         let _ = instance.stop().await; // the first error tells more
         return Err(crate::RoomError::File { what: "write the record", name: room.name.clone(), source }.into());

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use ringfence_core::ExecutionResult;
-use ringfence_core::result::{Dropped, Meta};
+use ringfence_core::result::{Denial, Dropped, Meta};
 use ringfence_linux::cgroup;
 use serde::{Deserialize, Serialize};
 
-use crate::Record;
+use crate::{Record, egress};
 use crate::session::Ended;
 use crate::view::Watched;
 
@@ -18,13 +18,16 @@ pub(crate) struct Witness {
     oom_counters: Vec<PathBuf>,
     /// What was at protected paths that nothing can keep the sandbox from, when it was started.
     watched: Watched,
+    /// The log of what it was denied, where it has a gate.
+    egress: Option<PathBuf>,
 }
 
 impl Witness {
-    pub(crate) fn new(oom_counters: Vec<PathBuf>, watched: Watched) -> Witness {
+    pub(crate) fn new(oom_counters: Vec<PathBuf>, watched: Watched, egress: Option<PathBuf>) -> Witness {
         // Only text can be kept. The kernel's names are text, and a mount point of another name is nobody's.
         let oom_counters = oom_counters.into_iter().filter(|path| path.to_str().is_some()).collect();
-        Witness { oom_counters, watched }
+        let egress = egress.filter(|path| path.to_str().is_some());
+        Witness { oom_counters, watched, egress }
     }
 
     /// How many processes of the sandbox were killed for want of memory so far.
@@ -34,7 +37,13 @@ impl Witness {
 
     /// Looks at the sandbox before a command.
     pub(crate) fn observe<'a>(&'a self, record: &'a Record) -> Observation<'a> {
-        Observation { witness: self, record, oom_kills: self.oom_kills() }
+        let logged = self.egress.as_deref().map_or(0, egress::length);
+        Observation { witness: self, record, oom_kills: self.oom_kills(), logged }
+    }
+
+    /// What the sandbox was denied since its log was so long.
+    fn denials(&self, sandbox: &str, logged: u64) -> Vec<Denial> {
+        self.egress.as_deref().map(|log| egress::denials_since(log, logged, sandbox)).unwrap_or_default()
     }
 
     /// The protected paths that were made or changed since the sandbox was started.
@@ -50,12 +59,14 @@ pub struct Observation<'a> {
     record: &'a Record,
     /// How many of its processes had been killed for want of memory.
     oom_kills: u64,
+    /// How long the log of what was denied had been.
+    logged: u64,
 }
 
 impl Observation<'_> {
     /// What became of the command. Of several that run at once, each tells of what happened to the sandbox meanwhile.
     pub fn result(&self, ended: Ended) -> ExecutionResult {
-        let Observation { witness, record, oom_kills } = *self;
+        let Observation { witness, record, oom_kills, logged } = *self;
         ExecutionResult {
             id: crate::run::identity(),
             exit_code: ended.exit_code,
@@ -74,7 +85,7 @@ impl Observation<'_> {
                 policy_sha256: record.policy_sha256.clone(),
                 limits: record.limits.clone(),
                 usage: ended.usage,
-                denials: Vec::new(),
+                denials: witness.denials(record.name.as_str(), logged),
                 planted: witness.planted(&record.workspace),
                 blocked_imports: Vec::new(),
             },

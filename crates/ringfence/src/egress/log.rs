@@ -6,9 +6,11 @@ use std::sync::{Mutex, PoisonError};
 
 use fs_err::os::unix::fs::OpenOptionsExt;
 use jiff::Timestamp;
+use ringfence_core::result::Denial;
 use ringfence_egress::Event;
 use serde::{Deserialize, Serialize};
 
+use super::{MOST_DENIALS, told};
 use crate::{Host, untrusted};
 
 /// What the log is called.
@@ -97,6 +99,29 @@ fn open(directory: &Path) -> std::io::Result<fs_err::File> {
         fs_err::rename(&path, directory.join(OLD))?;
     }
     fs_err::OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+}
+
+/// Where the log of a user is.
+pub(crate) fn log_of(host: &Host) -> Option<PathBuf> {
+    Some(host.own_directory("XDG_STATE_HOME", ".local/state")?.join(NAME))
+}
+
+/// How long a log is, in bytes.
+pub(crate) fn length(log: &Path) -> u64 {
+    fs_err::metadata(log).map_or(0, |log| log.len())
+}
+
+/// What a sandbox was denied, by what stands in a log beyond its first `start` bytes; one that has grown too long to
+/// read, or was begun anew, tells nothing.
+pub(crate) fn denials_since(log: &Path, start: u64, sandbox: &str) -> Vec<Denial> {
+    let text = untrusted::read(log, 2 * LONGEST).unwrap_or_default();
+    let rest = usize::try_from(start).ok().and_then(|start| text.get(start..)).unwrap_or_default();
+    let entries = rest.lines().filter_map(|line| serde_json::from_str::<Entry>(line).ok());
+    let denials = entries.filter(|entry| entry.sandbox.as_deref() == Some(sandbox)).filter_map(|entry| match entry.event {
+        Event::Denied(denial) => Some(told(denial)),
+        _ => None,
+    });
+    denials.take(MOST_DENIALS).collect()
 }
 
 /// What the log of a user tells, oldest first; a line that cannot be read is left out.

@@ -27,7 +27,7 @@ use crate::ready::Context;
 use crate::{Host, RunError, readiness};
 
 pub use log::{Entry, recorded};
-pub(crate) use log::Log;
+pub(crate) use log::{Log, denials_since, length, log_of};
 pub use ringfence_egress::{Event, Passage, Reason, Via};
 pub use suggest::suggest;
 pub(crate) use variables::variables;
