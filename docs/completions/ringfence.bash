@@ -34,6 +34,9 @@ _ringfence() {
             ringfence,doctor)
                 cmd="ringfence__subcmd__doctor"
                 ;;
+            ringfence,egress)
+                cmd="ringfence__subcmd__egress"
+                ;;
             ringfence,enter)
                 cmd="ringfence__subcmd__enter"
                 ;;
@@ -97,6 +100,12 @@ _ringfence() {
             ringfence__subcmd__config,schema)
                 cmd="ringfence__subcmd__config__subcmd__schema"
                 ;;
+            ringfence__subcmd__egress,log)
+                cmd="ringfence__subcmd__egress__subcmd__log"
+                ;;
+            ringfence__subcmd__egress,suggest)
+                cmd="ringfence__subcmd__egress__subcmd__suggest"
+                ;;
             ringfence__subcmd__image,build)
                 cmd="ringfence__subcmd__image__subcmd__build"
                 ;;
@@ -107,7 +116,7 @@ _ringfence() {
 
     case "${cmd}" in
         ringfence)
-            opts="-v -h -V --verbose --help --version run up exec enter cp ps logs port ssh ssh-config ssh-proxy stop inspect image doctor wrap unwrap config audit completions attempt generate"
+            opts="-v -h -V --verbose --help --version run up exec enter cp ps logs port ssh ssh-config ssh-proxy stop inspect image doctor wrap unwrap config audit egress completions attempt generate"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -243,7 +252,7 @@ _ringfence() {
             return 0
             ;;
         ringfence__subcmd__config__subcmd__explain)
-            opts="-C -v -h -V --json --backend --workspace --read --write --hide --protect --net --allow --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --directory --verbose --help --version"
+            opts="-C -v -h -V --json --backend --workspace --read --write --hide --protect --net --allow --deny --transparent --observe --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --directory --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -278,6 +287,10 @@ _ringfence() {
                     return 0
                     ;;
                 --allow)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --deny)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -355,10 +368,11 @@ _ringfence() {
             return 0
             ;;
         ringfence__subcmd__cp)
-            opts="-v -h -V --verbose --help --version"
+            opts="$(ringfence ps --names 2>/dev/null | sed 's/$/:/') -v -h -V --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
+                [[ ${COMPREPLY[0]} == *: ]] && compopt -o nospace
+            return 0
             fi
             case "${prev}" in
                 *)
@@ -366,10 +380,11 @@ _ringfence() {
                     ;;
             esac
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            [[ ${COMPREPLY[0]} == *: ]] && compopt -o nospace
             return 0
             ;;
         ringfence__subcmd__doctor)
-            opts="-C -v -h -V --prove --certificate --json --backend --workspace --read --write --hide --protect --net --allow --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --directory --container --image --pull --cap --verbose --help --version"
+            opts="-C -v -h -V --prove --certificate --json --backend --workspace --read --write --hide --protect --net --allow --deny --transparent --observe --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --directory --container --image --pull --cap --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -408,6 +423,10 @@ _ringfence() {
                     return 0
                     ;;
                 --allow)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --deny)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -472,6 +491,72 @@ _ringfence() {
                     return 0
                     ;;
                 --cap)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        ringfence__subcmd__egress)
+            opts="-v -h -V --all --sandbox --since --json --verbose --help --version log suggest"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --sandbox)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --since)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        ringfence__subcmd__egress__subcmd__log)
+            opts="-v -h -V --all --sandbox --since --json --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --sandbox)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --since)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        ringfence__subcmd__egress__subcmd__suggest)
+            opts="-v -h -V --all --sandbox --since --json --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --sandbox)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --since)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -641,7 +726,7 @@ _ringfence() {
             return 0
             ;;
         ringfence__subcmd__run)
-            opts="-C -v -h -V --fd --dry-run --json --container --image --pull --cap --backend --workspace --read --write --hide --protect --net --allow --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --directory --verbose --help --version"
+            opts="-C -v -h -V --fd --dry-run --json --container --image --pull --cap --backend --workspace --read --write --hide --protect --net --allow --deny --transparent --observe --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --directory --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -692,6 +777,10 @@ _ringfence() {
                     return 0
                     ;;
                 --allow)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --deny)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -825,7 +914,7 @@ _ringfence() {
             return 0
             ;;
         ringfence__subcmd__up)
-            opts="-C -v -h -V --lease --replace --json --monitor --container --image --pull --cap --backend --workspace --read --write --hide --protect --net --allow --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --directory --verbose --help --version"
+            opts="-C -v -h -V --lease --replace --json --monitor --container --image --pull --cap --backend --workspace --read --write --hide --protect --net --allow --deny --transparent --observe --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --directory --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -876,6 +965,10 @@ _ringfence() {
                     return 0
                     ;;
                 --allow)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --deny)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -939,7 +1032,7 @@ _ringfence() {
             return 0
             ;;
         ringfence__subcmd__wrap)
-            opts="-C -v -h -V --backend --workspace --read --write --hide --protect --net --allow --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --directory --verbose --help --version"
+            opts="-C -v -h -V --backend --workspace --read --write --hide --protect --net --allow --deny --transparent --observe --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --directory --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -974,6 +1067,10 @@ _ringfence() {
                     return 0
                     ;;
                 --allow)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --deny)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -46,11 +46,12 @@ complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "wrap" -d 'Makes
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "unwrap" -d 'Removes a wrapper that `ringfence wrap` made'
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "config" -d 'Shows the settings, and what can be set'
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "audit" -d 'Shows the records of earlier runs, and whether they are whole'
+complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "egress" -d 'Shows what sandboxes reached or were denied, and the policy that this calls for'
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "completions" -d 'Prints the completions of a shell'
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "attempt" -d 'Tries to break one promise and says how far it got; a proof runs it inside a sandbox'
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "generate" -d 'Writes man pages, completions and references into a directory'
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l fd -d 'Passes an open descriptor on under the same number; repeatable' -r
-complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l image -d 'What the container is made from' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l image -d 'What the container is made from; ringfence\'s own image when nothing says' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l pull -d 'When the image is fetched: always, missing or never' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l cap -d 'Capabilities that are not dropped, with commas between; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l backend -d 'How it is made to hold: auto, native, bwrap, docker, podman, outer or local' -r
@@ -59,8 +60,9 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l read -d 'Let
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l write -d 'Lets PATH be read and written; repeatable' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l hide -d 'Makes files of the workspace unreadable; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l protect -d 'Makes files of the workspace unchangeable, besides git\'s hooks and config; repeatable' -r
-complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l net -d 'What can be reached: nothing (closed, the default), or all that the host can reach (open)' -r
-complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l allow -d 'Lets HOST be reached, and only such hosts; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l net -d 'What can be reached: nothing (closed, the default), some hosts (allow), or all that the host can reach (open)' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l allow -d 'Lets HOST be reached, and only such hosts; on ports 80 and 443 unless it names one; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l deny -d 'Keeps HOST from being reached, whatever is allowed; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l env -d 'Passes a variable on, or sets it; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l time -d 'Ends the run after this long: 30s, 2m, 1h30m' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l memory -d 'Memory of all processes together: 512M, 2G' -r
@@ -76,11 +78,13 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand run" -s C -l directo
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l dry-run -d 'Prints the plan instead of running'
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l json -d 'Captures the output and prints a result object'
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l container -d 'A container to develop in, on podman or else docker: it has the host\'s network unless --net says otherwise'
+complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l transparent -d 'Lets programs that know of no proxy reach the allowed hosts too'
+complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l observe -d 'Lets every public host be reached, and records which'
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -s v -l verbose -d 'Says more: once for what happens, twice for why'
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -s V -l version -d 'Print version'
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l lease -d 'How long it may stay: 30m, 8h' -r
-complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l image -d 'What the container is made from' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l image -d 'What the container is made from; ringfence\'s own image when nothing says' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l pull -d 'When the image is fetched: always, missing or never' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l cap -d 'Capabilities that are not dropped, with commas between; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l backend -d 'How it is made to hold: auto, native, bwrap, docker, podman, outer or local' -r
@@ -89,8 +93,9 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l read -d 'Lets
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l write -d 'Lets PATH be read and written; repeatable' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l hide -d 'Makes files of the workspace unreadable; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l protect -d 'Makes files of the workspace unchangeable, besides git\'s hooks and config; repeatable' -r
-complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l net -d 'What can be reached: nothing (closed, the default), or all that the host can reach (open)' -r
-complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l allow -d 'Lets HOST be reached, and only such hosts; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l net -d 'What can be reached: nothing (closed, the default), some hosts (allow), or all that the host can reach (open)' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l allow -d 'Lets HOST be reached, and only such hosts; on ports 80 and 443 unless it names one; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l deny -d 'Keeps HOST from being reached, whatever is allowed; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l env -d 'Passes a variable on, or sets it; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l time -d 'Ends the run after this long: 30s, 2m, 1h30m' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l memory -d 'Memory of all processes together: 512M, 2G' -r
@@ -107,6 +112,8 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l replace -d 'S
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l json -d 'Prints what is written down of it as JSON'
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l monitor -d 'Keeps the sandbox; its caller waits for the answer on standard output'
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l container -d 'A container to develop in, on podman or else docker: it has the host\'s network unless --net says otherwise'
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l transparent -d 'Lets programs that know of no proxy reach the allowed hosts too'
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l observe -d 'Lets every public host be reached, and records which'
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -s v -l verbose -d 'Says more: once for what happens, twice for why'
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -s V -l version -d 'Print version'
@@ -172,8 +179,9 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l read -d '
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l write -d 'Lets PATH be read and written; repeatable' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l hide -d 'Makes files of the workspace unreadable; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l protect -d 'Makes files of the workspace unchangeable, besides git\'s hooks and config; repeatable' -r
-complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l net -d 'What can be reached: nothing (closed, the default), or all that the host can reach (open)' -r
-complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l allow -d 'Lets HOST be reached, and only such hosts; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l net -d 'What can be reached: nothing (closed, the default), some hosts (allow), or all that the host can reach (open)' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l allow -d 'Lets HOST be reached, and only such hosts; on ports 80 and 443 unless it names one; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l deny -d 'Keeps HOST from being reached, whatever is allowed; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l env -d 'Passes a variable on, or sets it; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l time -d 'Ends the run after this long: 30s, 2m, 1h30m' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l memory -d 'Memory of all processes together: 512M, 2G' -r
@@ -186,11 +194,13 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l policy -d
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l require -d 'Demands that a promise be fully enforced; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l allow-weaker -d 'Accepts that a promise be weaker than written, or absent; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -s C -l directory -d 'Starts in DIR, as if called there' -r -F
-complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l image -d 'What the container is made from' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l image -d 'What the container is made from; ringfence\'s own image when nothing says' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l pull -d 'When the image is fetched: always, missing or never' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l cap -d 'Capabilities that are not dropped, with commas between; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l prove -d 'Tries to break every promise in real sandboxes of the policy; exits with 1 if one that is claimed breaks'
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l json -d 'Prints an object: the findings, or with --prove the certificate'
+complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l transparent -d 'Lets programs that know of no proxy reach the allowed hosts too'
+complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l observe -d 'Lets every public host be reached, and records which'
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l container -d 'A container to develop in, on podman or else docker: it has the host\'s network unless --net says otherwise'
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -s v -l verbose -d 'Says more: once for what happens, twice for why'
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -s h -l help -d 'Print help'
@@ -201,8 +211,9 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l read -d 'Le
 complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l write -d 'Lets PATH be read and written; repeatable' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l hide -d 'Makes files of the workspace unreadable; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l protect -d 'Makes files of the workspace unchangeable, besides git\'s hooks and config; repeatable' -r
-complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l net -d 'What can be reached: nothing (closed, the default), or all that the host can reach (open)' -r
-complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l allow -d 'Lets HOST be reached, and only such hosts; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l net -d 'What can be reached: nothing (closed, the default), some hosts (allow), or all that the host can reach (open)' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l allow -d 'Lets HOST be reached, and only such hosts; on ports 80 and 443 unless it names one; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l deny -d 'Keeps HOST from being reached, whatever is allowed; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l env -d 'Passes a variable on, or sets it; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l time -d 'Ends the run after this long: 30s, 2m, 1h30m' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l memory -d 'Memory of all processes together: 512M, 2G' -r
@@ -215,6 +226,8 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l policy -d '
 complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l require -d 'Demands that a promise be fully enforced; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l allow-weaker -d 'Accepts that a promise be weaker than written, or absent; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -s C -l directory -d 'Starts in DIR, as if called there' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l transparent -d 'Lets programs that know of no proxy reach the allowed hosts too'
+complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l observe -d 'Lets every public host be reached, and records which'
 complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -s v -l verbose -d 'Says more: once for what happens, twice for why'
 complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -s V -l version -d 'Print version'
@@ -232,8 +245,9 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_s
 complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l write -d 'Lets PATH be read and written; repeatable' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l hide -d 'Makes files of the workspace unreadable; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l protect -d 'Makes files of the workspace unchangeable, besides git\'s hooks and config; repeatable' -r
-complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l net -d 'What can be reached: nothing (closed, the default), or all that the host can reach (open)' -r
-complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l allow -d 'Lets HOST be reached, and only such hosts; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l net -d 'What can be reached: nothing (closed, the default), some hosts (allow), or all that the host can reach (open)' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l allow -d 'Lets HOST be reached, and only such hosts; on ports 80 and 443 unless it names one; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l deny -d 'Keeps HOST from being reached, whatever is allowed; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l env -d 'Passes a variable on, or sets it; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l time -d 'Ends the run after this long: 30s, 2m, 1h30m' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l memory -d 'Memory of all processes together: 512M, 2G' -r
@@ -247,6 +261,8 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_s
 complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l allow-weaker -d 'Accepts that a promise be weaker than written, or absent; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -s C -l directory -d 'Starts in DIR, as if called there' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l json -d 'Prints a list of objects'
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l transparent -d 'Lets programs that know of no proxy reach the allowed hosts too'
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l observe -d 'Lets every public host be reached, and records which'
 complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -s v -l verbose -d 'Says more: once for what happens, twice for why'
 complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -s V -l version -d 'Print version'
@@ -276,6 +292,29 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand audit; and __fish_se
 complete -c ringfence -n "__fish_ringfence_using_subcommand audit; and __fish_seen_subcommand_from verify" -s v -l verbose -d 'Says more: once for what happens, twice for why'
 complete -c ringfence -n "__fish_ringfence_using_subcommand audit; and __fish_seen_subcommand_from verify" -s h -l help -d 'Print help'
 complete -c ringfence -n "__fish_ringfence_using_subcommand audit; and __fish_seen_subcommand_from verify" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and not __fish_seen_subcommand_from log suggest" -l sandbox -d 'Of one sandbox that stays' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and not __fish_seen_subcommand_from log suggest" -l since -d 'No older than this: 10m, 2h' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and not __fish_seen_subcommand_from log suggest" -l all -d 'Of every workspace, not only of this directory\'s'
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and not __fish_seen_subcommand_from log suggest" -l json -d 'Prints JSON'
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and not __fish_seen_subcommand_from log suggest" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and not __fish_seen_subcommand_from log suggest" -s h -l help -d 'Print help'
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and not __fish_seen_subcommand_from log suggest" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and not __fish_seen_subcommand_from log suggest" -f -a "log" -d 'Lists what was denied, and what was let out under --observe, oldest first'
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and not __fish_seen_subcommand_from log suggest" -f -a "suggest" -d 'Prints the least policy that would have allowed all of it'
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and __fish_seen_subcommand_from log" -l sandbox -d 'Of one sandbox that stays' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and __fish_seen_subcommand_from log" -l since -d 'No older than this: 10m, 2h' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and __fish_seen_subcommand_from log" -l all -d 'Of every workspace, not only of this directory\'s'
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and __fish_seen_subcommand_from log" -l json -d 'Prints JSON'
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and __fish_seen_subcommand_from log" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and __fish_seen_subcommand_from log" -s h -l help -d 'Print help'
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and __fish_seen_subcommand_from log" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and __fish_seen_subcommand_from suggest" -l sandbox -d 'Of one sandbox that stays' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and __fish_seen_subcommand_from suggest" -l since -d 'No older than this: 10m, 2h' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and __fish_seen_subcommand_from suggest" -l all -d 'Of every workspace, not only of this directory\'s'
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and __fish_seen_subcommand_from suggest" -l json -d 'Prints JSON'
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and __fish_seen_subcommand_from suggest" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and __fish_seen_subcommand_from suggest" -s h -l help -d 'Print help'
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and __fish_seen_subcommand_from suggest" -s V -l version -d 'Print version'
 complete -c ringfence -n "__fish_ringfence_using_subcommand completions" -s v -l verbose -d 'Says more: once for what happens, twice for why'
 complete -c ringfence -n "__fish_ringfence_using_subcommand completions" -s h -l help -d 'Print help'
 complete -c ringfence -n "__fish_ringfence_using_subcommand completions" -s V -l version -d 'Print version'
@@ -296,3 +335,4 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand ssh-config" -f -a "(
 complete -c ringfence -n "__fish_ringfence_using_subcommand ssh-proxy" -f -a "(ringfence ps --names 2>/dev/null)"
 complete -c ringfence -n "__fish_ringfence_using_subcommand stop" -f -a "(ringfence ps --names 2>/dev/null)"
 complete -c ringfence -n "__fish_ringfence_using_subcommand inspect" -f -a "(ringfence ps --names 2>/dev/null)"
+complete -c ringfence -n "__fish_ringfence_using_subcommand cp" -a "(ringfence ps --names 2>/dev/null):"
