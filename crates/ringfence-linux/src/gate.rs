@@ -58,7 +58,8 @@ impl Gate {
         }
         let mut descriptors = descriptors.into_iter();
         let proxy = descriptors.next().ok_or_else(|| io::Error::other("a gate came without its descriptors"))?;
-        let is_listening = sockopt::socket_acceptconn(&proxy)? && sockopt::socket_domain(&proxy)? == AddressFamily::INET;
+        let is_listening =
+            sockopt::socket_acceptconn(&proxy)? && sockopt::socket_domain(&proxy)? == AddressFamily::INET;
         if !is_listening {
             return Err(io::Error::other("what was sent as a gate does not listen"));
         }
@@ -74,11 +75,9 @@ pub fn open(kind: Kind, holder: impl AsFd) -> io::Result<()> {
     rustix::net::listen(&proxy, BACKLOG)?;
     let tunnel = match kind {
         Kind::Proxy => None,
-        Kind::Transparent => Some(network::tunnel(&Tunnel {
-            address: TUNNEL,
-            prefix: TUNNEL_PREFIX,
-            packet: TUNNEL_PACKET,
-        })?),
+        Kind::Transparent => {
+            Some(network::tunnel(&Tunnel { address: TUNNEL, prefix: TUNNEL_PREFIX, packet: TUNNEL_PACKET })?)
+        }
     };
     let descriptors: Vec<_> = [Some(proxy.as_fd()), tunnel.as_ref().map(AsFd::as_fd)].into_iter().flatten().collect();
     passing::send(holder, &[0], &descriptors)

@@ -79,7 +79,8 @@ impl Core {
         let (stdout, stdout_inside) = pipe().map_err(failed)?;
         let (stderr, stderr_inside) = pipe().map_err(failed)?;
         let limit = ready.context.plan.policy.limits.output.map_or(u64::MAX, |size| size.bytes());
-        let files = Files { stdio: [Some(null), Some(stdout_inside), Some(stderr_inside)], terminal: None, gate: None, passed };
+        let files =
+            Files { stdio: [Some(null), Some(stdout_inside), Some(stderr_inside)], terminal: None, gate: None, passed };
         let time = ready.context.time();
         let running = self.launch(ready, files, Terminal::Detached, time)?;
         let watch = Watch { capture: Some(Capture { stdout, stderr, limit }), cancel, ..Watch::default() };

@@ -217,7 +217,10 @@ impl Engine {
                 return Err(error);
             }
         };
-        let kept = Arc::new(Kept { held: Mutex::new(Some(Held { instance, room, _egress: egress })), ended: Default::default() });
+        let kept = Arc::new(Kept {
+            held: Mutex::new(Some(Held { instance, room, _egress: egress })),
+            ended: Default::default(),
+        });
         let sandbox = Sandbox::of(rooms, record, Some(Arc::clone(&kept))).map_err(AttachError::from)?;
         if let Err(source) = sandbox.session.greet(GUEST_PATIENCE, variables).await {
             let log = last_words(&sandbox.rooms, &sandbox.record.name);

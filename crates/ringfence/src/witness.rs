@@ -7,9 +7,9 @@ use ringfence_core::result::{Denial, Dropped, Meta};
 use ringfence_linux::cgroup;
 use serde::{Deserialize, Serialize};
 
-use crate::{Record, egress};
 use crate::session::Ended;
 use crate::view::Watched;
+use crate::{Record, egress};
 
 /// Where to look. It is kept in the sandbox's room, as commands are run by other processes than the one that keeps it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -65,7 +65,7 @@ impl EgressArguments {
 
     fn log(&self, entries: &[Entry]) -> Result<(), Failure> {
         if self.json {
-            return Ok(print_json(&entries)?);
+            return print_json(&entries);
         }
         let lines = entries.iter().map(|entry| {
             let time = entry.time.split('.').next().unwrap_or_default();
@@ -77,17 +77,19 @@ impl EgressArguments {
             let sandbox = entry.sandbox.as_deref().unwrap_or("-");
             format!("{time}  {sandbox:<16}  {what:<8}  {target}  {why}").trim_end().to_owned() + "\n"
         });
-        Ok(print(&lines.collect::<String>())?)
+        print(&lines.collect::<String>())
     }
 
     fn suggest(&self, entries: &[Entry]) -> Result<(), Failure> {
         if entries.is_empty() {
-            warn("nothing was written down here: `ringfence run --observe -- COMMAND` lets out, and writes down where to");
+            warn(
+                "nothing was written down here: `ringfence run --observe -- COMMAND` lets out, and writes down where to",
+            );
         }
         let policy = BTreeMap::from([("network", egress::suggest(entries))]);
         match self.json {
-            true => Ok(print_json(&policy)?),
-            false => Ok(print(&toml::to_string(&policy).expect("a policy is made of tables and plain values"))?),
+            true => print_json(&policy),
+            false => print(&toml::to_string(&policy).expect("a policy is made of tables and plain values")),
         }
     }
 }

@@ -74,7 +74,8 @@ impl Log {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(directory) = self.directory.as_ref().filter(|_| written.lines < MOST_LINES) else { return };
         if written.file.is_none() {
-            written.file = open(directory).inspect_err(|error| tracing::warn!(%error, "cannot open the egress log")).ok();
+            written.file =
+                open(directory).inspect_err(|error| tracing::warn!(%error, "cannot open the egress log")).ok();
         }
         let entry = Entry {
             time: Timestamp::now().to_string(),
@@ -117,10 +118,11 @@ pub(crate) fn denials_since(log: &Path, start: u64, sandbox: &str) -> Vec<Denial
     let text = untrusted::read(log, 2 * LONGEST).unwrap_or_default();
     let rest = usize::try_from(start).ok().and_then(|start| text.get(start..)).unwrap_or_default();
     let entries = rest.lines().filter_map(|line| serde_json::from_str::<Entry>(line).ok());
-    let denials = entries.filter(|entry| entry.sandbox.as_deref() == Some(sandbox)).filter_map(|entry| match entry.event {
-        Event::Denied(denial) => Some(told(denial)),
-        _ => None,
-    });
+    let denials =
+        entries.filter(|entry| entry.sandbox.as_deref() == Some(sandbox)).filter_map(|entry| match entry.event {
+            Event::Denied(denial) => Some(told(denial)),
+            _ => None,
+        });
     denials.take(MOST_DENIALS).collect()
 }
 

@@ -12,12 +12,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use ringfence_core::Clause;
 use ringfence_core::policy::{Egress, Network, Policy};
 use ringfence_core::result::Denial;
-use ringfence_core::Clause;
 use ringfence_egress::{Limits, Mode, Proxy, Resolver, Rules, Settings, Upstream};
-use ringfence_linux::gate::{Gate, Kind};
 use ringfence_linux::control;
+use ringfence_linux::gate::{Gate, Kind};
 use tokio::io::Interest;
 use tokio::sync::oneshot;
 

@@ -15,8 +15,7 @@ pub(crate) fn variables() -> Vec<(&'static str, String)> {
     // These read no such variable, or only in some versions, or only some of them.
     let named = ["CARGO_HTTP_PROXY", "PIP_PROXY", "npm_config_proxy", "npm_config_https_proxy"];
     let yarn = ["YARN_HTTP_PROXY", "YARN_HTTPS_PROXY"];
-    let mut variables: Vec<_> =
-        told.into_iter().chain(named).chain(yarn).map(|name| (name, proxy.clone())).collect();
+    let mut variables: Vec<_> = told.into_iter().chain(named).chain(yarn).map(|name| (name, proxy.clone())).collect();
     variables.extend(own.map(|name| (name, OWN.to_owned())));
     variables.push(("npm_config_noproxy", OWN.to_owned()));
     variables.push(("NODE_USE_ENV_PROXY", "1".to_owned()));

@@ -11,6 +11,7 @@ use ringfence_linux::{Gate, passing};
 use rustix::process::Pid;
 use tokio::net::UnixListener;
 
+use super::container::Reach;
 use super::error::Failure;
 use crate::instance::listen;
 use crate::session::SOCKET;
@@ -40,12 +41,12 @@ impl Handover {
 
     /// Waits for the guest, hands it over, and gets the gate of the container's network for it, if there is to be one.
     /// Nobody is heard there any more. The guest's process is not known in a pid namespace that cannot be seen from here.
-    pub(super) async fn done(self, is_gated: bool) -> Result<(Option<Pid>, Option<Gate>), Failure> {
+    pub(super) async fn done(self, reach: Reach) -> Result<(Option<Pid>, Option<Gate>), Failure> {
         let hand = async || -> io::Result<(Option<Pid>, Option<Gate>)> {
             let (guest, _) = self.door.accept().await?;
             passing::send(&guest, b"!", &[self.socket.as_fd()])?;
             let process = guest.peer_cred()?.pid().and_then(Pid::from_raw);
-            if !is_gated {
+            if reach != Reach::Gated {
                 return Ok((process, None));
             }
             guest.readable().await?;
@@ -70,7 +71,9 @@ mod tests {
         fs_err::create_dir(&channel).unwrap();
         let handover = Handover::at(&door, &channel).unwrap();
         let guest = net::UnixStream::connect(&door).unwrap();
-        handover.done(false).await.unwrap();
+        let (process, gate) = handover.done(Reach::Closed).await.unwrap();
+        assert_eq!(process, Some(rustix::process::getpid()));
+        assert!(gate.is_none());
         assert!(net::UnixStream::connect(&door).is_err(), "nobody is there any more");
 
         let (_, mut handed) = passing::receive(&guest, &mut [0]).unwrap();

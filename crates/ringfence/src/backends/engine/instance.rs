@@ -293,7 +293,7 @@ impl ContainerInstance {
     /// Waits until the guest has come for its socket, and tells which process it is and what gate it gave.
     async fn guest_is_up(&self, handover: Handover, reach: Reach) -> Result<(Option<Pid>, Option<Gate>), Failure> {
         let has_ended = tokio::select! {
-            handed = timeout(GUEST_PATIENCE, handover.done(reach == Reach::Gated)) => match handed {
+            handed = timeout(GUEST_PATIENCE, handover.done(reach)) => match handed {
                 Ok(handed) => return handed,
                 Err(_) => false,
             },
