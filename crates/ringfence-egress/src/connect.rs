@@ -42,29 +42,13 @@ impl Proxy {
     ///
     /// A name is looked up once. Of its addresses those that are allowed are tried, each of them as it was judged.
     pub async fn connect(&self, target: &Target, via: Via) -> Result<Connection, Refusal> {
-        let listed = self.admit(target, via)?;
-        let hop = self.settings().upstream.as_ref().and_then(|upstream| upstream.hop(target, Purpose::Tunnel));
-        let addresses = self.addresses(target, via, hop.is_some()).await?;
-        let connection = match hop {
-            Some(hop) => {
-                let stream = self.in_time(target, hop.tunnel(target)).await?.map_err(upstream_of(target))?;
-                Connection { stream, address: None }
-            }
-            None => {
-                let (stream, address) =
-                    self.in_time(target, dial(addresses, target.port)).await?.map_err(of(target))?;
-                Connection { stream, address: Some(address) }
-            }
-        };
-        self.passed(target, via, connection.address, listed);
-        Ok(connection)
+        self.reach(target, via, self.hop(target, Purpose::Tunnel)).await
     }
 
     /// Connects to where plain requests for `target` are to be sent.
     pub(crate) async fn open(&self, target: &Target) -> Result<Origin, Refusal> {
-        let hop = self.settings().upstream.as_ref().and_then(|upstream| upstream.hop(target, Purpose::Http));
-        let Some(hop) = hop else {
-            let connection = self.connect(target, Via::Http).await?;
+        let Some(hop) = self.hop(target, Purpose::Http) else {
+            let connection = self.reach(target, Via::Http, None).await?;
             return Ok(Origin { stream: connection.stream, hop: None });
         };
         let listed = self.admit(target, Via::Http)?;
@@ -72,6 +56,28 @@ impl Proxy {
         let stream = self.in_time(target, hop.dial()).await?.map_err(upstream_of(target))?;
         self.passed(target, Via::Http, None, listed);
         Ok(Origin { stream, hop: Some(hop) })
+    }
+
+    fn hop(&self, target: &Target, purpose: Purpose) -> Option<Hop> {
+        self.settings().upstream.as_ref()?.hop(target, purpose)
+    }
+
+    async fn reach(&self, target: &Target, via: Via, hop: Option<Hop>) -> Result<Connection, Refusal> {
+        let listed = self.admit(target, via)?;
+        let addresses = self.addresses(target, via, hop.is_some()).await?;
+        let connection = match hop {
+            Some(hop) => {
+                let stream = self.in_time(target, hop.tunnel(target)).await?.map_err(upstream_of(target))?;
+                Connection { stream, address: None }
+            }
+            None => {
+                let dialled = self.in_time(target, dial(addresses, target.port)).await?;
+                let (stream, address) = dialled.map_err(of(target))?;
+                Connection { stream, address: Some(address) }
+            }
+        };
+        self.passed(target, via, connection.address, listed);
+        Ok(connection)
     }
 
     /// Judges a target by what it is called; the answer is whether a rule allows it, which an observer need not have.

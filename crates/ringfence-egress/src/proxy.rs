@@ -47,7 +47,8 @@ pub enum Mode {
 /// What a client may take. An established connection may be silent for as long as it likes.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// How many connections are open at once.
+    /// How many connections are open at once. Each has two descriptors, and all busy ones together a hundred more: the
+    /// owner's own limit must leave room for them.
     pub connections: usize,
     /// The longest head of a request, in bytes.
     pub head: usize,

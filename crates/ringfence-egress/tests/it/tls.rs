@@ -13,7 +13,7 @@ use ringfence_egress::{Mode, Via};
 use crate::stage::{Dns, Host, Running, Stage, in_time};
 
 /// A client that trusts a server of both names and of the address, and that server.
-fn configured() -> (ClientConfig, ServerConfig) {
+pub(crate) fn configured() -> (ClientConfig, ServerConfig) {
     let names = ["origin.test", "front.test", "127.0.0.1"].map(String::from);
     let made = rcgen::generate_simple_self_signed(names).unwrap();
     let certificate = made.cert.der().clone();
@@ -127,7 +127,7 @@ async fn an_observer_lets_another_name_through_and_tells_of_it() {
 }
 
 /// The first message of a client for `name`, as one record.
-fn first_message(client: &ClientConfig, name: &str) -> Vec<u8> {
+pub(crate) fn first_message(client: &ClientConfig, name: &str) -> Vec<u8> {
     let name = ServerName::try_from(name.to_owned()).unwrap();
     let mut connection = ClientConnection::new(Arc::new(client.clone()), name).unwrap();
     let mut bytes = Vec::new();

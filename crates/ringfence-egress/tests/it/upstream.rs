@@ -103,6 +103,22 @@ async fn what_is_excepted_is_reached_directly() {
 }
 
 #[tokio::test]
+async fn a_proxy_for_tunnels_alone_is_not_asked_for_plain_requests() {
+    in_time(async {
+        let (dns, upstream, host) = (Dns::loopback().await, upstream().await, Host::web().await);
+        let proxy = format!("http://user:pass%20word@127.0.0.1:{}", upstream.port());
+        let only_tunnels = Upstream::from_variables(|name| (name == "HTTPS_PROXY").then(|| proxy.clone())).unwrap();
+        let proxy = Stage { upstream: only_tunnels, ..Stage::allowing(host.rules("origin.test")) }.start(&dns).await;
+        let authority = format!("origin.test:{}", host.port());
+        answered(&proxy.get(&authority).await);
+        assert_eq!((upstream.connections(), host.connections()), (0, 1));
+        proxy.tunnel(&authority).await;
+        assert_eq!((upstream.connections(), host.connections()), (1, 1));
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn an_upstream_that_says_no_is_quoted() {
     in_time(async {
         let (dns, upstream) = (Dns::loopback().await, upstream().await);

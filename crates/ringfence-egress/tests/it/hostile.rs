@@ -1,0 +1,93 @@
+//! Clients that say anything at all.
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
+use ringfence_egress::{Limits, Proxy, Target, Via};
+
+use crate::stage::{Dns, Host, Stage, in_time};
+
+/// Changes a few bytes, or cuts the rest off; the same in each run.
+fn mutated(bytes: &[u8], seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = |most: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        usize::try_from(state >> 33).unwrap() % most.max(1)
+    };
+    let mut bytes = bytes.to_vec();
+    for _ in 0..=next(4) {
+        let place = next(bytes.len());
+        match next(4) {
+            0 => bytes.truncate(place),
+            1 => bytes.insert(place, u8::try_from(next(256)).unwrap()),
+            2 => drop(bytes.splice(place..place, b"\r\n".iter().copied())),
+            _ => bytes.iter_mut().skip(place).take(1).for_each(|byte| *byte = u8::try_from(next(256)).unwrap()),
+        }
+    }
+    bytes
+}
+
+/// Says all of `bytes` and ends; what comes back does not matter, but that it comes to an end does.
+async fn say(mut client: DuplexStream, bytes: &[u8]) {
+    let _ = client.write_all(bytes).await; // it may have been refused by then
+    let _ = client.shutdown().await;
+    let _ = client.read_to_end(&mut Vec::new()).await;
+}
+
+fn impatient() -> Limits {
+    Limits { greeting: std::time::Duration::from_millis(500), ..Limits::default() }
+}
+
+#[tokio::test]
+async fn whatever_a_client_says_the_proxy_stays_and_nobody_is_reached() {
+    in_time(async {
+        let (dns, host) = (Dns::loopback().await, Host::web().await);
+        let (proxy, _) = Stage { limits: impatient(), ..Stage::default() }.proxy(&dns);
+        let port = host.port();
+        let socks = [&b"\x05\x01\x00\x05\x01\x00\x03\x0borigin.test"[..], &port.to_be_bytes()].concat();
+        let templates = [
+            format!("GET http://origin.test:{port}/ HTTP/1.1\r\nHost: origin.test:{port}\r\n\r\n").into_bytes(),
+            format!("CONNECT origin.test:{port} HTTP/1.1\r\nHost: origin.test\r\n\r\nmore").into_bytes(),
+            format!(
+                "POST http://127.0.0.1:{port}/ HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+            )
+            .into_bytes(),
+            format!("PUT http://[::1]:{port}/ HTTP/1.1\r\nContent-Length: 3\r\n\r\nabcGET / HTTP/1.1\r\n\r\n")
+                .into_bytes(),
+            socks,
+        ];
+        for seed in 0..1000 {
+            let bytes = mutated(&templates[usize::try_from(seed).unwrap() % templates.len()], seed);
+            let (client, inside) = tokio::io::duplex(256);
+            let proxy: Proxy = proxy.clone();
+            let carried = tokio::spawn(async move { proxy.carry(inside).await });
+            say(client, &bytes).await;
+            assert!(carried.await.is_ok(), "a panic for {}", bytes.escape_ascii());
+        }
+        assert_eq!(host.connections(), 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn whatever_a_tunnel_begins_with_the_proxy_stays() {
+    in_time(async {
+        let (dns, host) = (Dns::loopback().await, Host::echo().await);
+        let stage = Stage { limits: impatient(), ..Stage::allowing(host.rules("origin.test")) };
+        let (proxy, _) = stage.proxy(&dns);
+        let hello = crate::tls::first_message(&crate::tls::configured().0, "origin.test");
+        let request = b"GET / HTTP/1.1\r\nHost: origin.test\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n";
+        for seed in 0..300 {
+            let bytes = mutated(if seed % 2 == 0 { &hello } else { request }, seed);
+            let (client, inside) = tokio::io::duplex(256);
+            let proxy = proxy.clone();
+            let target = Target::from_address(host.address.ip(), host.port()).unwrap();
+            let target = if seed % 3 == 0 { target } else { Target::from_parts("origin.test", host.port()).unwrap() };
+            let carried = tokio::spawn(async move { proxy.carry_to(inside, &target, Via::Transparent).await });
+            say(client, &bytes).await;
+            carried.await.unwrap_or_else(|_| panic!("a panic for {}", bytes.escape_ascii())).unwrap();
+        }
+    })
+    .await;
+}
