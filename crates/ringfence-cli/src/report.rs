@@ -280,7 +280,7 @@ mod tests {
         );
         check(
             "--net ajar",
-            "invalid value 'ajar' for '--net <closed|open>': unknown network mode `ajar`: it is one of closed, allow, \
+            "invalid value 'ajar' for '--net <closed|allow|open>': unknown network mode `ajar`: it is one of closed, allow, \
              open",
         );
     }

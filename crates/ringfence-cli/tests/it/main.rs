@@ -51,6 +51,7 @@ transcripts! {
     wrap needs user_namespaces;
     audit;
     doctor needs user_namespaces;
+    egress needs user_namespaces, python3;
     sandboxes needs user_namespaces;
     copying needs user_namespaces, python3;
 }
