@@ -3,6 +3,7 @@
 mod chart;
 mod contenders;
 mod driver;
+mod egress;
 mod engines;
 mod output;
 mod rates;
@@ -34,12 +35,18 @@ const COMMANDS: &[&[&str]] = &[&["/bin/true"], &["sh", "-c", "echo hi"]];
 pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()> {
     let default = if arguments.flag("--quick") { QUICK_RUNS } else { RUNS };
     let runs = arguments.number("--runs")?.unwrap_or(default);
-    arguments.end(&["--runs", "--quick"])?;
+    let is_egress_alone = arguments.flag("--egress");
+    arguments.end(&["--runs", "--quick", "--egress"])?;
+    if is_egress_alone {
+        let rates = measure_egress(workspace)?;
+        print!("\n{}\n{}", egress::as_text(&rates), report::goals_as_text(egress::goals(&rates)));
+        return Ok(());
+    }
 
     let programs = Programs {
         ringfence: dist::build(workspace)?,
-        library: build_example(workspace, "bench_cold")?,
-        session: build_example(workspace, "bench_session")?,
+        library: build_example(workspace, "ringfence", "bench_cold")?,
+        session: build_example(workspace, "ringfence", "bench_session")?,
     };
     // Every contender's view has the same small, writable working directory.
     let directory = tempfile::tempdir_in("/var/tmp")?;
@@ -59,7 +66,8 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
     println!("measuring commands at once");
     let commands = rates::commands(&stays);
     drop(stays);
-    let report = Report { runs, comparisons, output, copies, commands };
+    let egress = measure_egress(workspace)?;
+    let report = Report { runs, comparisons, output, copies, commands, egress };
     std::env::set_current_dir(&workspace.root).context("cannot leave the working directory of the runs")?;
 
     print!("\n{}", report.as_text());
@@ -71,11 +79,21 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
     Ok(())
 }
 
-/// Builds a program that times the library from inside a process that links it.
-fn build_example(workspace: &Workspace, name: &str) -> Result<PathBuf> {
+/// Builds a program that times a library from inside a process that links it.
+fn build_example(workspace: &Workspace, package: &str, name: &str) -> Result<PathBuf> {
     let host = dist::host_triple()?;
-    run_command(&mut dist::static_release(workspace, &host, &["-p", "ringfence", "--example", name]))?;
+    run_command(&mut dist::static_release(workspace, &host, &["-p", package, "--example", name]))?;
     Ok(workspace.target.join(host).join("release/examples").join(name))
+}
+
+/// Measures the proxy beside its peers, as many of them as are installed.
+fn measure_egress(workspace: &Workspace) -> Result<rates::Rates<5>> {
+    let programs = egress::Programs {
+        load: build_example(workspace, "ringfence-egress", "bench_proxy")?,
+        proxy: build_example(workspace, "ringfence-egress", "proxy")?,
+    };
+    println!("measuring the proxy");
+    egress::measure(&programs)
 }
 
 /// Compares the ways to run a command where nothing of its sandbox exists before.

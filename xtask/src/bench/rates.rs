@@ -74,7 +74,7 @@ fn sum(times: &[Duration]) -> Duration {
 }
 
 /// Measures every way once a round, so that a slow moment of the machine hits all, and keeps the medians.
-fn in_turn<T, const COLUMNS: usize>(
+pub(super) fn in_turn<T, const COLUMNS: usize>(
     ways: Vec<Way<T>>,
     mut measure: impl FnMut(&T) -> Result<[f64; COLUMNS]>,
 ) -> Rates<COLUMNS> {

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 
 use super::contenders::{AS_USUAL, EQUAL_BWRAP, LIBRARY, NATIVE, PLAIN};
+use super::egress;
 use super::output::{BYTES, Drained};
 use super::rates::{self, AT_ONCE, Rates};
 use super::samples::Samples;
@@ -41,13 +42,15 @@ pub(super) struct Report {
     pub(super) copies: Rates<2>,
     /// Commands a second, so many at once.
     pub(super) commands: Rates<3>,
+    /// What passes the proxy and its peers.
+    pub(super) egress: Rates<5>,
 }
 
 /// What a command in a sandbox that is up may take more than two plain spawns.
 const ROUND_TRIP: Duration = Duration::from_micros(500);
 
 /// Something to reach, and what was measured, if it could be.
-struct Goal {
+pub(super) struct Goal {
     name: String,
     measured: Option<f64>,
     unit: &'static str,
@@ -55,7 +58,7 @@ struct Goal {
 }
 
 impl Goal {
-    fn at_least(least: f64, name: String, measured: Option<f64>, unit: &'static str) -> Self {
+    pub(super) fn at_least(least: f64, name: String, measured: Option<f64>, unit: &'static str) -> Self {
         Self { name, measured, unit, reached: measured.map(|measured| measured >= least) }
     }
 
@@ -94,6 +97,7 @@ impl Report {
         goals.push(Goal::at_least(2.0, "1 GiB of output, 10 MB kept: at least 2 GB/s".to_owned(), speed, " GB/s"));
         let memory = output.map(|drained| drained.peak_memory as f64 / 1e6);
         goals.push(Goal::below(40.0, "1 GiB of output, 10 MB kept: below 40 MB of memory".to_owned(), memory, " MB"));
+        goals.extend(egress::goals(&self.egress));
         goals
     }
 
@@ -125,6 +129,7 @@ impl Report {
             text.push('\n');
         }
         text += &format!("{}\n{}\n", rates::copies_as_text(&self.copies), rates::commands_as_text(&self.commands));
+        text += &format!("{}\n", egress::as_text(&self.egress));
         match &self.output {
             Ok(drained) => {
                 let ratio = drained.plain.as_secs_f64() / drained.time.as_secs_f64();
@@ -132,18 +137,7 @@ impl Report {
             }
             Err(why) => text += &format!("output was not measured: {why}\n\n"),
         }
-        let row = |goal: Goal| {
-            let measured =
-                goal.measured.map_or_else(|| "–".to_owned(), |measured| format!("{measured:.2}{}", goal.unit));
-            let verdict = match goal.reached {
-                Some(true) => "reached",
-                Some(false) => "MISSED",
-                None => "not measured",
-            };
-            [goal.name, measured, verdict.to_owned()]
-        };
-        let head = [("goal", Align::Left), ("measured", Align::Right), ("", Align::Left)];
-        text + &table(head, &self.goals().into_iter().map(row).collect::<Vec<_>>())
+        text + &goals_as_text(self.goals())
     }
 
     pub(super) fn as_json(&self) -> Value {
@@ -188,9 +182,25 @@ impl Report {
             "output": output,
             "megabytes_per_second": rates::as_json(["in", "out"].map(str::to_owned), &self.copies),
             "commands_per_second": rates::as_json(AT_ONCE.map(|at_once| at_once.to_string()), &self.commands),
+            "egress": rates::as_json(egress::COLUMNS.map(str::to_owned), &self.egress),
             "goals": goals.collect::<Vec<_>>(),
         })
     }
+}
+
+/// The goals, and which of them were reached.
+pub(super) fn goals_as_text(goals: Vec<Goal>) -> String {
+    let row = |goal: Goal| {
+        let measured = goal.measured.map_or_else(|| "–".to_owned(), |measured| format!("{measured:.2}{}", goal.unit));
+        let verdict = match goal.reached {
+            Some(true) => "reached",
+            Some(false) => "MISSED",
+            None => "not measured",
+        };
+        [goal.name, measured, verdict.to_owned()]
+    };
+    let head = [("goal", Align::Left), ("measured", Align::Right), ("", Align::Left)];
+    table(head, &goals.into_iter().map(row).collect::<Vec<_>>())
 }
 
 /// Names everybody who did not take part, and why.
@@ -239,6 +249,7 @@ mod tests {
             output,
             copies: vec![("plain cp", Ok([1000.0, 2000.0])), ("docker cp", Err("docker is not installed".to_owned()))],
             commands: vec![(PLAIN, Ok([900.0, 1700.4, 1800.0]))],
+            egress: vec![("direct", Ok([1000.0, 2000.0, 50.0, 90.0, f64::NAN]))],
         }
     }
 
@@ -266,6 +277,10 @@ commands a second  1 at once  8 at once  64 at once
 ─────────────────  ─────────  ─────────  ──────────
 plain spawn              900       1700        1800
 
+egress  1 stream, MB/s  64 streams, MB/s  p50 µs  p99 µs  KiB a connection
+──────  ──────────────  ────────────────  ──────  ──────  ────────────────
+direct            1000              2000      50      90                 –
+
 1 GiB of output is drained 1.00× as fast as by a plain pipe to nowhere
 
 goal                                                                                measured
@@ -274,6 +289,17 @@ ringfence, native, `/bin/true`: at least 2× faster than bwrap, equal view      
 ringfence, library cold, `/bin/true`: at least 2.5× faster than bwrap, equal view          –  not measured
 1 GiB of output, 10 MB kept: at least 2 GB/s                                       1.07 GB/s  MISSED
 1 GiB of output, 10 MB kept: below 40 MB of memory                                  20.00 MB  reached
+the proxy, one stream: at least 0.8 of the direct way                                      –  not measured
+the proxy, 1 stream, MB/s: ahead of tinyproxy                                              –  not measured
+the proxy, 64 streams, MB/s: ahead of tinyproxy                                            –  not measured
+the proxy, p50 µs: ahead of tinyproxy                                                      –  not measured
+the proxy, p99 µs: ahead of tinyproxy                                                      –  not measured
+the proxy, KiB a connection: ahead of tinyproxy                                            –  not measured
+the proxy, 1 stream, MB/s: ahead of squid                                                  –  not measured
+the proxy, 64 streams, MB/s: ahead of squid                                                –  not measured
+the proxy, p50 µs: ahead of squid                                                          –  not measured
+the proxy, p99 µs: ahead of squid                                                          –  not measured
+the proxy, KiB a connection: ahead of squid                                                –  not measured
 "
         );
     }

@@ -1,0 +1,234 @@
+//! The proxy beside its peers: what passes in a time, how long one request takes, and what a connection costs.
+
+use std::cell::RefCell;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use tempfile::TempDir;
+
+use super::rates::{Rates, in_turn};
+use super::report::{Goal, absences};
+use super::stays::Way;
+use crate::table::{Align, table};
+use crate::workspace::find_program;
+
+const DIRECT: &str = "direct";
+const OURS: &str = "ringfence";
+const PEERS: [&str; 2] = ["tinyproxy", "squid"];
+/// What is measured, in this order.
+pub(super) const COLUMNS: [&str; 5] = ["1 stream, MB/s", "64 streams, MB/s", "p50 µs", "p99 µs", "KiB a connection"];
+/// What one stream carries, and what each of many does.
+const BYTES: [u64; 2] = [2 << 30, 32 << 20];
+const STREAMS: usize = 64;
+const REQUESTS: usize = 2000;
+/// How many tunnels are held to see what one costs.
+const HELD: usize = 200;
+/// How long a proxy may take to listen.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The programs that take part.
+pub(super) struct Programs {
+    pub(super) load: PathBuf,
+    pub(super) proxy: PathBuf,
+}
+
+/// A proxy that runs, if it is not the direct way. It ends when this is dropped.
+struct Contender {
+    proxy: Option<(Child, SocketAddr)>,
+    _directory: TempDir,
+}
+
+impl Drop for Contender {
+    fn drop(&mut self) {
+        if let Some((child, _)) = &mut self.proxy {
+            let _ = child.kill(); // it may have ended
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Loads the direct way and every proxy in turn.
+pub(super) fn measure(programs: &Programs) -> Result<Rates<5>> {
+    let load = Load::start(&programs.load)?;
+    let told = |contender: Result<Contender>| contender.map_err(|error| format!("{error:#}"));
+    let mut ways: Vec<Way<Contender>> = vec![
+        (DIRECT, Ok(Contender { proxy: None, _directory: tempfile::tempdir()? })),
+        (OURS, told(Contender::ours(&programs.proxy, load.origin))),
+    ];
+    ways.push((PEERS[0], told(Contender::tinyproxy(load.origin))));
+    ways.push((PEERS[1], told(Contender::squid(load.origin))));
+    Ok(in_turn(ways, |contender| load.measure(contender)))
+}
+
+/// What is to be reached.
+pub(super) fn goals(rates: &Rates<5>) -> Vec<Goal> {
+    let of = |name: &str, column: usize| {
+        rates.iter().find(|(contender, _)| *contender == name)?.1.as_ref().ok().map(|rates| rates[column])
+    };
+    let ratio = |above: Option<f64>, below: Option<f64>| above.zip(below).map(|(above, below)| above / below);
+    let mut goals = vec![Goal::at_least(
+        0.8,
+        "the proxy, one stream: at least 0.8 of the direct way".to_owned(),
+        ratio(of(OURS, 0), of(DIRECT, 0)),
+        "×",
+    )];
+    for peer in PEERS {
+        for (column, name) in COLUMNS.iter().enumerate() {
+            // More is better of what passes, less of the rest.
+            let (above, below) = if column < 2 { (OURS, peer) } else { (peer, OURS) };
+            let name = format!("the proxy, {name}: ahead of {peer}");
+            goals.push(Goal::at_least(1.0, name, ratio(of(above, column), of(below, column)), "×"));
+        }
+    }
+    goals
+}
+
+pub(super) fn as_text(rates: &Rates<5>) -> String {
+    let [a, b, c, d, e] = COLUMNS.map(|name| (name, Align::Right));
+    let rows = rates.iter().map(|(name, rates)| {
+        let cells = match rates {
+            Ok(rates) => rates.map(|rate| if rate.is_nan() { "–".to_owned() } else { format!("{rate:.0}") }),
+            Err(_) => std::array::from_fn(|_| "–".to_owned()),
+        };
+        let [a, b, c, d, e] = cells;
+        [(*name).to_owned(), a, b, c, d, e]
+    });
+    table([("egress", Align::Left), a, b, c, d, e], &rows.collect::<Vec<_>>()) + &absences(rates)
+}
+
+impl Contender {
+    fn ours(program: &Path, origin: SocketAddr) -> Result<Contender> {
+        Contender::start(|port, _| {
+            let mut command = Command::new(program);
+            command.args(["--listen", &format!("127.0.0.1:{port}"), "--allow", &origin.to_string()]);
+            for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"] {
+                command.env_remove(name);
+            }
+            Ok(command)
+        })
+    }
+
+    fn tinyproxy(origin: SocketAddr) -> Result<Contender> {
+        let program = find_program("tinyproxy").context("tinyproxy is not installed")?;
+        Contender::start(|port, directory| {
+            let file = directory.join("tinyproxy.conf");
+            let lines = format!(
+                "Port {port}\nListen 127.0.0.1\nTimeout 600\nMaxClients 1024\nAllow 127.0.0.1\nConnectPort {}\nLogLevel Critical\n",
+                origin.port()
+            );
+            fs_err::write(&file, lines)?;
+            let mut command = Command::new(&program);
+            command.arg("-d").arg("-c").arg(file);
+            Ok(command)
+        })
+    }
+
+    fn squid(origin: SocketAddr) -> Result<Contender> {
+        let program = find_program("squid").context("squid is not installed")?;
+        Contender::start(|port, directory| {
+            // It drops root's rights, and then writes here.
+            fs_err::set_permissions(directory, std::os::unix::fs::PermissionsExt::from_mode(0o777))?;
+            let file = directory.join("squid.conf");
+            let at = directory.display();
+            let lines = format!(
+                "http_port 127.0.0.1:{port}\nhttp_access allow all\nacl CONNECT method CONNECT\ncache deny all\n\
+                 cache_mem 8 MB\npid_filename {at}/squid.pid\naccess_log none\ncache_log {at}/cache.log\n\
+                 cache_store_log none\ncoredump_dir {at}\nshutdown_lifetime 0 seconds\n# origin {origin}\n"
+            );
+            fs_err::write(&file, lines)?;
+            let mut command = Command::new(&program);
+            command.arg("-N").arg("-f").arg(file);
+            Ok(command)
+        })
+    }
+
+    /// Starts a proxy on a free port, and waits until it listens.
+    fn start(describe: impl FnOnce(u16, &Path) -> Result<Command>) -> Result<Contender> {
+        let directory = tempfile::tempdir()?;
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let mut command = describe(port, directory.path())?;
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let mut contender = Contender { proxy: Some((child, address)), _directory: directory };
+        let deadline = Instant::now() + PATIENCE;
+        while TcpStream::connect(address).is_err() {
+            let (child, _) = contender.proxy.as_mut().expect("it was just put there");
+            if let Some(status) = child.try_wait()? {
+                bail!("it ended with {status}");
+            }
+            ensure!(Instant::now() < deadline, "it does not listen");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(contender)
+    }
+
+    fn name(&self) -> String {
+        self.proxy.as_ref().map_or_else(|| DIRECT.to_owned(), |(_, address)| address.to_string())
+    }
+
+    /// The memory of the proxy and its children, in KiB.
+    fn memory(&self) -> Result<f64> {
+        let Some((child, _)) = &self.proxy else { return Ok(f64::NAN) };
+        let mut sum = 0.0;
+        let mut processes = vec![child.id()];
+        while let Some(process) = processes.pop() {
+            let text = fs_err::read_to_string(format!("/proc/{process}/smaps_rollup"))?;
+            let field = text.lines().find_map(|line| line.strip_prefix("Pss:"));
+            sum +=
+                field.and_then(|line| line.trim().trim_end_matches(" kB").parse::<f64>().ok()).context("no figure")?;
+            let children = fs_err::read_to_string(format!("/proc/{process}/task/{process}/children"));
+            processes
+                .extend(children.unwrap_or_default().split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
+        }
+        Ok(sum)
+    }
+}
+
+/// A running `bench_proxy`.
+struct Load {
+    process: RefCell<(Child, ChildStdin, BufReader<ChildStdout>)>,
+    origin: SocketAddr,
+}
+
+impl Load {
+    fn start(program: &Path) -> Result<Load> {
+        let mut child = Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let input = child.stdin.take().context("it has no input")?;
+        let mut answers = BufReader::new(child.stdout.take().context("it has no output")?);
+        let mut origin = String::new();
+        answers.read_line(&mut origin)?;
+        Ok(Load { origin: origin.trim().parse()?, process: RefCell::new((child, input, answers)) })
+    }
+
+    fn ask(&self, line: &str) -> Result<Vec<f64>> {
+        let (_, input, answers) = &mut *self.process.borrow_mut();
+        writeln!(input, "{line}")?;
+        let mut answer = String::new();
+        answers.read_line(&mut answer)?;
+        ensure!(!answer.is_empty(), "the load ended at `{line}`");
+        answer.split_whitespace().map(|figure| Ok(figure.parse()?)).collect()
+    }
+
+    fn measure(&self, contender: &Contender) -> Result<[f64; 5]> {
+        let name = contender.name();
+        let one = self.ask(&format!("stream {name} 1 {}", BYTES[0]))?[0];
+        let many = self.ask(&format!("stream {name} {STREAMS} {}", BYTES[1]))?[0];
+        let latency = self.ask(&format!("request {name} {REQUESTS}"))?;
+        let before = contender.memory()?;
+        self.ask(&format!("hold {name} {HELD}"))?;
+        let held = (contender.memory()? - before).max(0.0) / HELD as f64;
+        Ok([one, many, latency[0], latency[1], held])
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        let (child, _, _) = self.process.get_mut();
+        let _ = child.kill(); // it may have ended
+        let _ = child.wait();
+    }
+}
