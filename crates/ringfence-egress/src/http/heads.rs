@@ -25,6 +25,8 @@ pub(crate) enum HeadFault {
     LineEnd,
     #[error("the request line is not a method, a target and HTTP/1.0 or HTTP/1.1 with one space between")]
     RequestLine,
+    #[error("the request's target is no URI")]
+    Target,
     #[error("a header is folded over two lines, or its name is no token")]
     Name,
     #[error("a header's value has a control character")]
@@ -71,6 +73,10 @@ fn judge(head: &[u8]) -> Result<Body, HeadFault> {
         || !matches!(version, b"HTTP/1.0" | b"HTTP/1.1")
     {
         return Err(HeadFault::RequestLine);
+    }
+    // hyper would refuse it, too, and say nothing of why.
+    if hyper::Uri::try_from(target).is_err() {
+        return Err(HeadFault::Target);
     }
 
     let (mut hosts, mut length, mut encoding) = (0, None, None);
@@ -167,6 +173,10 @@ impl<S> StrictHeads<S> {
         while self.buffer.starts_with(b"\r\n") {
             self.buffer.advance(2);
             self.searched = 0;
+        }
+        // TLS, SOCKS4 and the like: what does not begin as a request has no end to wait for.
+        if self.buffer.first().is_some_and(|byte| !matches!(byte, b'\r' | b'\n') && !is_token(&[*byte])) {
+            return Err(HeadFault::RequestLine);
         }
         // Whoever takes a bare line feed for a line's end sees the head end there.
         let end = (self.searched..self.buffer.len()).find(|index| {

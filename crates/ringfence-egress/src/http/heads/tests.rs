@@ -47,6 +47,8 @@ async fn nothing_of_a_faulty_head_passes_in_whatever_pieces_it_comes() {
         (&b"GET http://a/ HTTP/1.1\nHost: a\n\n"[..], HeadFault::LineEnd),
         (b"GET http://a/ HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", HeadFault::Hosts),
         (b"GET http://a/ HTTP/1.1\r\nX: y\r\n z\r\n\r\n", HeadFault::Name),
+        (b"GET http://a\\@b/ HTTP/1.1\r\nHost: a\r\n\r\n", HeadFault::Target),
+        (b"\x04\x01\0\x50 is SOCKS4, and \x16\x03\x01 would be TLS", HeadFault::RequestLine),
         (&[b'a'; 2000], HeadFault::TooLong(1024)),
     ] {
         for size in [1, 5, 4096] {
