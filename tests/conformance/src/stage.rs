@@ -9,6 +9,7 @@ use ringfence_test_ledger::engine::{DEV_IMAGE, DOCKER_VARIABLE, Engine, PODMAN_V
 use ringfence_test_ledger::{User, binary};
 use tempfile::TempDir;
 
+use crate::World;
 use crate::relay::Relay;
 
 /// A backend, in one of its ways to work.
@@ -160,9 +161,10 @@ impl Stage {
 
     /// Prepares a command of the caller's, in an environment that names the engine.
     pub fn command(self, program: impl AsRef<std::ffi::OsStr>, place: &Place) -> Command {
-        let mut command = match &place.user {
-            Some(user) => user.command(program),
-            None => Command::new(program),
+        let mut command = match (place.world, &place.user) {
+            (Some(world), user) => world.command(user.as_ref(), program.as_ref().as_ref(), place.path()),
+            (None, Some(user)) => user.command(program),
+            (None, None) => Command::new(program),
         };
         let home = place.user.as_ref().map_or(Path::new("/root"), |user| &user.home);
         command.env_clear().env("PATH", PATH).env("HOME", home).env(SECRET.0, SECRET.1);
@@ -189,6 +191,8 @@ pub struct Place {
     user: Option<User>,
     /// The way to an engine of root's, once the caller needs one.
     relay: OnceLock<Relay>,
+    /// The network that commands run in, if it is not that of the tests.
+    world: Option<&'static World>,
 }
 
 impl Place {
@@ -207,7 +211,16 @@ impl Place {
             std::os::unix::fs::chown(directory.path(), Some(user.uid), Some(user.gid))
                 .expect("it is given to whoever it is, or by root");
         }
-        Place { directory, user, relay: OnceLock::new() }
+        Place { directory, user, relay: OnceLock::new(), world: None }
+    }
+
+    /// Makes one whose commands run on the host of a world.
+    ///
+    /// # Panics
+    ///
+    /// Panics as [`Place::of`] does.
+    pub fn on_the_host_of(world: &'static World, caller: Caller) -> Place {
+        Place { world: Some(world), ..Place::of(caller) }
     }
 
     /// Where it is.

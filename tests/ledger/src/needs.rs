@@ -66,6 +66,12 @@ pub fn ipv6() -> Result<(), String> {
     std::net::TcpListener::bind("[::1]:0").map(drop).map_err(|error| format!("cannot bind [::1]: {error}"))
 }
 
+/// Needs the right and the programs to make networks, and certificates for the servers in them.
+pub fn own_network() -> Result<(), String> {
+    let script = "ip link add one type veth peer name other && openssl version && setpriv true && nsenter --version";
+    succeeds(command("unshare", &["--net", "--mount", "sh", "-c", script]))
+}
+
 /// Needs pseudo-terminals.
 pub fn pseudo_terminals() -> Result<(), String> {
     let open = fs_err::OpenOptions::new().read(true).write(true).open("/dev/ptmx");

@@ -56,7 +56,7 @@ const PACKAGES: &[Package] = &[
         purpose: "the network of podman for an ordinary user",
     },
     Package { name: "iptables", shown_by: Program("iptables"), purpose: "the networks of docker and podman" },
-    Package { name: "iproute2", shown_by: Program("ip"), purpose: "a network namespace for docker and podman" },
+    Package { name: "iproute2", shown_by: Program("ip"), purpose: "networks of the tests' own" },
     Package { name: "catatonit", shown_by: Program("catatonit"), purpose: "reaping what docker and podman leave" },
     Package { name: "busybox-static", shown_by: Program("busybox"), purpose: "a tiny image" },
     Package { name: "mmdebstrap", shown_by: Program("mmdebstrap"), purpose: "an image for development" },
@@ -68,6 +68,7 @@ const PACKAGES: &[Package] = &[
         shown_by: Program("python3"),
         purpose: "system calls and scripts from inside a sandbox",
     },
+    Package { name: "openssl", shown_by: Program("openssl"), purpose: "certificates for the tests' own servers" },
     Package { name: "python3-venv", shown_by: PythonModule("ensurepip"), purpose: "the SDK that drives a guest" },
 ];
 
@@ -81,7 +82,6 @@ const FOR_ENGINES: &[&str] = &[
     "uidmap",
     "slirp4netns",
     "iptables",
-    "iproute2",
     "catatonit",
     "busybox-static",
     "mmdebstrap",
