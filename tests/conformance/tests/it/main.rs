@@ -4,6 +4,7 @@ mod attempts;
 mod control;
 mod devcontainer;
 mod e2b;
+mod egress;
 mod engines;
 mod escapes;
 mod images;

@@ -1,0 +1,297 @@
+//! Every way around an allowlist that we know of, each with its control.
+//!
+//! An attempt is a few lines of Python in `attempts/`, and says a token of its own. It is made three times:
+//!
+//! - where nothing stands in its way: without a sandbox, and with a proxy that lets everything through. It must get
+//!   through there, or it would prove nothing.
+//! - in a sandbox whose policy does not allow it. It must be denied, for the reason that its table names, and no server
+//!   may have seen its token: not even the name server, which would do to tell the world something.
+//! - where a rule would allow it, in a sandbox with that rule. It must get through: then it is the rule that denied it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use conformance::document::Bypasses;
+use conformance::{Arrival, Caller, Place, Ring, Stage, World};
+use ringfence::prove::corpus;
+use ringfence_test_ledger::require;
+use serde_json::Value;
+
+/// How many attempts there are at least, on a machine without IPv6.
+const AT_LEAST: usize = 140;
+
+/// The policy of the attempts.
+const STRICT: &[&str] = &[
+    "--allow=good.test",
+    "--allow=*.wild.test",
+    "--allow=*.named.test",
+    "--allow=*.alias.test",
+    "--allow=*.rebind.test",
+    "--allow=*.mixed.test",
+    "--deny=*.secret.mixed.test",
+    "--deny=11.22.33.77",
+];
+/// The policy that names whatever the attempts ask for.
+const LENIENT: &[&str] = &[
+    "--allow=good.test",
+    "--allow=*.good.test",
+    "--allow=good.test:21",
+    "--allow=good.test:22",
+    "--allow=good.test:25",
+    "--allow=good.test:8080",
+    "--allow=evilgood.test",
+    "--allow=evil-good.test",
+    "--allow=xn--god-fdd.test",
+    "--allow=wild.test",
+    "--allow=*.wild.test",
+    "--allow=evilwild.test",
+    "--allow=*.named.test",
+    "--allow=*.named.test:8080",
+    "--allow=*.alias.test",
+    "--allow=*.rebind.test",
+    "--allow=*.mixed.test",
+    "--allow=*.evil.test",
+    "--allow=11.22.33.0/24",
+    "--allow=10.9.8.7",
+    "--allow=10.9.8.7:8080",
+    "--allow=100.64.7.7",
+    "--allow=127.0.0.1",
+    "--allow=169.254.169.254",
+    "--allow=::1",
+    "--allow=2a0b:c0de::/64",
+    "--allow=fd00:ec2::254",
+    "--allow=fd12:3456::7",
+];
+
+/// The programs of the attempts; the addresses are those of the world.
+const PROGRAMS: [(&str, &str); 9] = [
+    ("addresses.py", include_str!("../../../src/world/addresses.py")),
+    ("around.py", include_str!("attempts/around.py")),
+    ("attempt.py", include_str!("attempts/attempt.py")),
+    ("plain.py", include_str!("attempts/plain.py")),
+    ("run.py", include_str!("attempts/run.py")),
+    ("socks.py", include_str!("attempts/socks.py")),
+    ("spellings.py", include_str!("attempts/spellings.py")),
+    ("tunnels.py", include_str!("attempts/tunnels.py")),
+    ("wire.py", include_str!("attempts/wire.py")),
+];
+
+/// What an attempt said came of it.
+struct Outcome {
+    name: String,
+    what: String,
+    token: String,
+    /// Where its token must not arrive; nowhere at all if it is about no server.
+    nowhere: Vec<String>,
+    expected: String,
+    observed: String,
+    is_expected: bool,
+}
+
+impl Outcome {
+    fn read(line: &str) -> Outcome {
+        let value: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        let text = |key: &str| value[key].as_str().unwrap_or_else(|| panic!("no {key} in {line}")).to_owned();
+        let nowhere = value["nowhere"].as_array().into_iter().flatten();
+        Outcome {
+            name: text("name"),
+            what: text("what"),
+            token: text("token"),
+            nowhere: nowhere.filter_map(|place| place.as_str().map(str::to_owned)).collect(),
+            expected: text("expected"),
+            observed: text("observed"),
+            is_expected: value["is_expected"] == true,
+        }
+    }
+
+    /// Whether the machine has what it takes.
+    fn was_made(&self) -> bool {
+        self.observed != "not made"
+    }
+
+    /// The places of those it must not arrive at, at which it did.
+    fn arrived(&self, arrivals: &[Arrival]) -> Vec<String> {
+        let mut places = World::places_of(arrivals, &self.token);
+        places.retain(|place| self.nowhere.contains(place));
+        places
+    }
+
+    /// What is wrong, unless it got through.
+    fn held_up(&self, arrivals: &[Arrival]) -> Option<String> {
+        let is_through = self.observed == "through" && (self.nowhere.is_empty() || !self.arrived(arrivals).is_empty());
+        (!is_through).then(|| format!("{}: {}, and arrived at {:?}", self.name, self.observed, self.arrived(arrivals)))
+    }
+
+    /// What is wrong, unless it was denied as it should be.
+    fn let_through(&self, arrivals: &[Arrival], reasons: Reasons) -> Option<String> {
+        let arrived = self.arrived(arrivals);
+        // Where nobody is to hear of it, that is what counts, and the reason only where it can be told.
+        let is_denied = arrived.is_empty() && (self.is_expected || reasons == Reasons::Any && !self.nowhere.is_empty());
+        let Outcome { name, observed, expected, .. } = self;
+        (!is_denied).then(|| format!("{name}: {observed} instead of {expected}, and arrived at {arrived:?}"))
+    }
+}
+
+/// What an attempt must be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reasons {
+    /// The reason that its table names.
+    Named,
+    /// Whatever it is told: behind a tunnel every address answers, if only to refuse.
+    Any,
+}
+
+/// A run of attempts.
+struct Run {
+    /// What ringfence says makes it hold.
+    claim: String,
+    outcomes: Vec<Outcome>,
+}
+
+impl Run {
+    /// The attempts that this machine has what it takes for.
+    fn made(&self) -> impl Iterator<Item = &Outcome> {
+        self.outcomes.iter().filter(|outcome| outcome.was_made())
+    }
+}
+
+/// Makes attempts with a command that is about to name its own, and reads what came of them.
+fn make(command: &mut Command, words: &[&str]) -> Run {
+    static RUNS: AtomicU32 = AtomicU32::new(0);
+    // A label of a name, of the same length whatever the number, so that no token is in another.
+    let prefix = format!("r{:05x}n{:03}t", std::process::id(), RUNS.fetch_add(1, Ordering::Relaxed));
+    for (name, value) in World::shared().variables() {
+        command.arg("--env").arg(format!("{name}={value}"));
+    }
+    let output = command.args(["--json", "--", "python3", "-B", "run.py", &prefix]).args(words).output();
+    let output = output.expect("ringfence can be started");
+    let result: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
+    assert_eq!(result["exit_code"], 0, "{}", result["stderr"]);
+    let lines = result["stdout"].as_str().unwrap_or_default().lines();
+    let claim = result["meta"]["held"]["egress"].as_str().unwrap_or_default().to_owned();
+    Run { claim, outcomes: lines.map(Outcome::read).collect() }
+}
+
+/// A workspace with the programs of the attempts.
+fn place(caller: Caller) -> Place {
+    let place = Place::on_the_host_of(World::shared(), caller);
+    for (name, text) in PROGRAMS {
+        fs_err::write(place.path().join(name), text).expect("the place is the test's");
+    }
+    place
+}
+
+/// The attempts that get through where nothing stands in their way.
+fn control() -> &'static BTreeSet<String> {
+    static CONTROL: OnceLock<BTreeSet<String>> = OnceLock::new();
+    CONTROL.get_or_init(|| {
+        let stage = Stage { ring: Ring::Local, caller: Caller::Root };
+        let place = place(stage.caller);
+        let mut command = stage.ringfence("run", &place);
+        command.args(["--net", "open"]);
+        for (name, value) in World::shared().careless_proxy() {
+            command.arg("--env").arg(format!("{name}={value}"));
+        }
+        let run = make(&mut command, &[]);
+        let arrivals = World::shared().arrivals();
+        let held_up: Vec<String> = run.made().filter_map(|outcome| outcome.held_up(&arrivals)).collect();
+        assert!(held_up.is_empty(), "these prove nothing:\n{}", held_up.join("\n"));
+        run.made().map(|outcome| outcome.name.clone()).collect()
+    })
+}
+
+/// Makes the attempts on a stage with a policy.
+fn sandboxed(stage: Stage, place: &Place, flags: &[&[&str]], words: &[&str]) -> Run {
+    let mut command = stage.ringfence("run", place);
+    make(command.args(flags.concat()), words)
+}
+
+/// Makes the attempts under the policy that denies them; once, because the documentation wants to know, too.
+fn denied(stage: Stage, flags: &'static [&'static str]) -> Arc<Run> {
+    type Known = BTreeMap<(Stage, &'static [&'static str]), Arc<OnceLock<Arc<Run>>>>;
+    static KNOWN: Mutex<Known> = Mutex::new(BTreeMap::new());
+    let slot = Arc::clone(KNOWN.lock().expect("no holder panics").entry((stage, flags)).or_default());
+    let run = || Arc::new(sandboxed(stage, &place(stage.caller), &[STRICT, flags], &[]));
+    Arc::clone(slot.get_or_init(run))
+}
+
+#[track_caller]
+fn holds(stage: Stage, flags: &'static [&'static str], reasons: Reasons) {
+    let denied = denied(stage, flags);
+    let allowed = sandboxed(stage, &place(stage.caller), &[LENIENT, flags], &["ruled"]);
+    let arrivals = World::shared().arrivals();
+
+    let made = denied.made().count();
+    let proved = denied.made().filter(|outcome| control().contains(&outcome.name)).count();
+    assert!(proved >= AT_LEAST && proved == made, "only {proved} of {made} prove something");
+    let let_through: Vec<String> =
+        denied.made().filter_map(|outcome| outcome.let_through(&arrivals, reasons)).collect();
+    assert!(let_through.is_empty(), "on {stage:?}\n{}", let_through.join("\n"));
+    let held_up: Vec<String> = allowed.made().filter_map(|outcome| outcome.held_up(&arrivals)).collect();
+    assert!(allowed.made().count() > 0 && held_up.is_empty(), "on {stage:?}, with a rule\n{}", held_up.join("\n"));
+}
+
+/// What the documentation says of the attempts on some rings.
+pub(crate) fn documented(rings: &[Ring]) -> Bypasses {
+    let mut bypasses = Bypasses::default();
+    // Without a network of its own, a sandbox with a list is refused.
+    for ring in rings.iter().filter(|ring| **ring != Ring::NativeInPlace) {
+        let stage = Stage { ring: *ring, caller: Caller::Ordinary };
+        let run = denied(stage, &[]);
+        let arrivals = World::shared().arrivals();
+        bypasses.claims.insert(*ring, run.claim.clone());
+        for outcome in &run.outcomes {
+            let is_taken = corpus().iter().any(|attempt| attempt.name == outcome.name);
+            assert!(!is_taken, "{} is the name of another attempt", outcome.name);
+            let is_proved = outcome.was_made() && control().contains(&outcome.name);
+            let is_held = is_proved.then(|| outcome.let_through(&arrivals, Reasons::Named).is_none());
+            bypasses.add(&outcome.name, &outcome.what, *ring, is_held);
+        }
+    }
+    bypasses
+}
+
+#[test]
+fn the_attempts_get_through_where_nothing_stands_in_their_way() {
+    require!(root, binary, python3, own_network);
+    assert!(control().len() >= AT_LEAST, "there are only {}", control().len());
+}
+
+#[test]
+fn native_lets_out_what_its_rules_name_and_nothing_else_for_root() {
+    require!(root, binary, python3, own_network, user_namespaces);
+    holds(Stage { ring: Ring::Native, caller: Caller::Root }, &[], Reasons::Named);
+}
+
+#[test]
+fn native_lets_out_what_its_rules_name_and_nothing_else_for_an_ordinary_user() {
+    require!(root, binary, python3, own_network, ordinary_user, ordinary_user_namespaces);
+    holds(Stage { ring: Ring::Native, caller: Caller::Ordinary }, &[], Reasons::Named);
+}
+
+#[test]
+fn bubblewrap_lets_out_what_its_rules_name_and_nothing_else() {
+    require!(root, binary, python3, own_network, ordinary_user, ordinary_user_namespaces, bwrap);
+    holds(Stage { ring: Ring::Bwrap, caller: Caller::Ordinary }, &[], Reasons::Named);
+}
+
+#[test]
+fn docker_lets_out_what_its_rules_name_and_nothing_else() {
+    require!(root, binary, python3, own_network, ordinary_user, docker, test_image_dev);
+    holds(Stage { ring: Ring::Docker, caller: Caller::Ordinary }, &[], Reasons::Named);
+}
+
+#[test]
+fn podman_lets_out_what_its_rules_name_and_nothing_else() {
+    require!(root, binary, python3, own_network, ordinary_user, podman, test_image_dev);
+    holds(Stage { ring: Ring::Podman, caller: Caller::Ordinary }, &[], Reasons::Named);
+}
+
+#[test]
+fn rootless_podman_lets_out_what_its_rules_name_and_nothing_else() {
+    require!(root, binary, python3, own_network, ordinary_user, rootless_podman, test_image_dev);
+    holds(Stage { ring: Ring::RootlessPodman, caller: Caller::Ordinary }, &[], Reasons::Named);
+}
