@@ -1,5 +1,7 @@
 //! What leaves a sandbox's network, in a world of the tests' own.
 
 mod bypass;
+mod owners;
+mod results;
 
 pub(crate) use bypass::documented;

@@ -1,0 +1,231 @@
+//! Whose a proxy is: one sandbox's, for as long as whoever owns the sandbox lives.
+
+use std::path::Path;
+use std::process::{Child, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use conformance::{Caller, Place, Ring, Stage, World};
+use ringfence_test_ledger::{binary, require};
+use serde_json::Value;
+use tempfile::TempDir;
+
+const NATIVE: Stage = Stage { ring: Ring::Native, caller: Caller::Root };
+const BWRAP: Stage = Stage { ring: Ring::Bwrap, caller: Caller::Root };
+/// How long a busy host may take for one thing.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Asks the proxy for a page of an allowed host, and a server directly, again and again.
+const RESTLESS: &str = "
+import socket, sys, urllib.request
+token, number = sys.argv[1], 0
+while True:
+    number += 1
+    try:
+        urllib.request.urlopen(f'http://good.test/{token}-asked-{number}', timeout=5).read()
+    except OSError:
+        pass
+    try:
+        with socket.create_connection(('11.22.33.66', 80), timeout=5) as stream:
+            stream.sendall(f'GET /{token}-direct-{number} HTTP/1.1\\r\\nHost: evil.test\\r\\n\\r\\n'.encode())
+    except OSError:
+        pass
+";
+/// Fetches pages, one after the other, and prints what became of each.
+const FETCH: &str = "
+import sys, urllib.request
+for address in sys.argv[1:]:
+    try:
+        print(urllib.request.urlopen(address, timeout=10).status)
+    except OSError as error:
+        print(error)
+";
+
+fn token(name: &str) -> String {
+    format!("o{:05x}{name}", std::process::id())
+}
+
+fn said(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// How often something has arrived so far.
+fn count(text: &str) -> usize {
+    World::shared().so_far().iter().filter(|arrival| arrival.data.contains(text)).count()
+}
+
+#[track_caller]
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < PATIENCE, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A process that is ended with its test.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill(); // it may have ended
+        let _ = self.0.wait(); // as above
+    }
+}
+
+#[track_caller]
+fn nothing_leaves_after_a_kill(stage: Stage, name: &str) {
+    let (place, token) = (Place::on_the_host_of(World::shared(), stage.caller), token(name));
+    let mut command = stage.ringfence("run", &place);
+    command.args(["--allow", "good.test", "--", "python3", "-c", RESTLESS, &token]);
+    let mut ringfence = Ended(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it can be started"));
+    wait_until("the sandbox has reached the allowed host", || count(&format!("{token}-asked-3")) > 0);
+    ringfence.0.kill().expect("it is ours");
+    ringfence.0.wait().expect("it is ours");
+    // What was on its way arrives; after that the world is at rest, though nobody inside has been told to stop.
+    World::shared().arrivals();
+    let before = count(&token);
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(count(&token), before, "something leaves although nobody owns it");
+    assert_eq!(count(&format!("{token}-direct")), 0, "the direct way was open");
+}
+
+#[test]
+fn nothing_leaves_a_native_sandbox_whose_owner_is_killed() {
+    require!(root, binary, python3, own_network, user_namespaces);
+    nothing_leaves_after_a_kill(NATIVE, "killednative");
+}
+
+#[test]
+fn nothing_leaves_a_bubblewrap_sandbox_whose_owner_is_killed() {
+    require!(root, binary, python3, own_network, user_namespaces, bwrap);
+    nothing_leaves_after_a_kill(BWRAP, "killedbwrap");
+}
+
+/// A sandbox that stays, on the host of the world, with a home of its own.
+struct Kept {
+    place: Place,
+    home: TempDir,
+    name: &'static str,
+}
+
+impl Kept {
+    #[track_caller]
+    fn up(name: &'static str, flags: &[&str]) -> Kept {
+        let home = tempfile::tempdir().expect("a temporary directory can be made");
+        let kept = Kept { place: Place::on_the_host_of(World::shared(), Caller::Root), home, name };
+        let output = NATIVE.ringfence("up", &kept.place).arg(name).args(flags).env("HOME", kept.home()).output();
+        let output = output.expect("ringfence can be started");
+        assert!(output.status.success(), "{}", said(&output));
+        kept
+    }
+
+    fn home(&self) -> &Path {
+        self.home.path()
+    }
+
+    fn ringfence(&self, words: &[&str]) -> Output {
+        let mut command = NATIVE.command(binary(), &self.place);
+        command.args(words).env("HOME", self.home()).output().expect("ringfence can be started")
+    }
+
+    fn exec(&self, words: &[&str]) -> Output {
+        self.ringfence(&[&["exec", self.name, "--"], words].concat())
+    }
+
+    fn owner(&self) -> rustix::process::Pid {
+        let output = self.ringfence(&["inspect", self.name, "--json"]);
+        let record: Value =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", said(&output)));
+        let owner = record["owner"]["pid"].as_i64().and_then(|id| i32::try_from(id).ok()).expect("it has an owner");
+        rustix::process::Pid::from_raw(owner).expect("it is a process")
+    }
+
+    /// The Unix sockets that the host's side of it has.
+    fn sockets(&self) -> Vec<String> {
+        let room = self.home().join(".local/state/ringfence/sandboxes").join(self.name);
+        let mut found = Vec::new();
+        let mut left = vec![room];
+        while let Some(directory) = left.pop() {
+            for entry in fs_err::read_dir(&directory).into_iter().flatten().flatten() {
+                use std::os::unix::fs::FileTypeExt;
+                match entry.file_type() {
+                    Ok(kind) if kind.is_dir() => left.push(entry.path()),
+                    Ok(kind) if kind.is_socket() => found.push(entry.path().display().to_string()),
+                    _ => {}
+                }
+            }
+        }
+        found
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.ringfence(&["stop", self.name]);
+    }
+}
+
+#[test]
+fn nothing_leaves_a_sandbox_that_stays_after_its_monitor_is_killed() {
+    require!(root, binary, python3, own_network, user_namespaces);
+    let (kept, token) = (Kept::up("restless", &["--allow", "good.test"]), token("monitor"));
+    let mut command = NATIVE.command(binary(), &kept.place);
+    command.args(["exec", kept.name, "--", "python3", "-c", RESTLESS, &token]).env("HOME", kept.home());
+    let _exec = Ended(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it can be started"));
+    wait_until("the sandbox has reached the allowed host", || count(&format!("{token}-asked-3")) > 0);
+    rustix::process::kill_process(kept.owner(), rustix::process::Signal::KILL).expect("it is ours");
+    World::shared().arrivals();
+    let before = count(&token);
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(count(&token), before, "something leaves although nobody owns it");
+    assert_eq!(count(&format!("{token}-direct")), 0, "the direct way was open");
+}
+
+/// Connects to Unix sockets by their paths, and asks the proxy of these variables for a page.
+const NEIGHBOUR: &str = "
+import os, socket, sys, urllib.request
+for path in sys.argv[2:]:
+    try:
+        with socket.socket(socket.AF_UNIX) as stream:
+            stream.connect(path)
+        print('connected')
+    except OSError as error:
+        print(error.strerror)
+address = f'http://{sys.argv[1]}.evil.test/'
+handler = urllib.request.ProxyHandler({'http': os.environ['NEIGHBOUR']})
+try:
+    print(urllib.request.build_opener(handler).open(address).status)
+except OSError as error:
+    print(error)
+";
+
+#[test]
+fn a_sandbox_does_not_reach_the_proxy_of_another() {
+    require!(root, binary, python3, own_network, user_namespaces);
+    let kept = Kept::up("neighbour", &["--allow", "*.evil.test"]);
+    let proxy = said(&kept.exec(&["sh", "-c", "printf %s $HTTP_PROXY"]));
+    let own = token("own");
+    let reached = kept.exec(&["python3", "-c", FETCH, &format!("http://{own}.evil.test/")]);
+    assert_eq!(said(&reached), "200\n", "the neighbour reaches it");
+
+    let sockets = kept.sockets();
+    assert!(!sockets.is_empty(), "there is something to reach");
+    let place = Place::on_the_host_of(World::shared(), Caller::Root);
+    let others = token("others");
+    let words =
+        [&["python3", "-c", NEIGHBOUR, &others], sockets.iter().map(String::as_str).collect::<Vec<_>>().as_slice()]
+            .concat();
+    let variable = format!("NEIGHBOUR={proxy}");
+    let mut command = NATIVE.ringfence("run", &place);
+    let output = command.args(["--allow", "good.test", "--env", &variable, "--"]).args(&words).output();
+    let said = said(&output.expect("ringfence can be started"));
+    let expected = format!("{}HTTP Error 403: Forbidden\n", "No such file or directory\n".repeat(sockets.len()));
+    assert_eq!(said, expected);
+    let outside = NATIVE.command(&words[0], &place).args(&words[1..]).env("NEIGHBOUR", &proxy).output();
+    let outside = self::said(&outside.expect("python3 can be started"));
+    assert!(outside.starts_with(&"connected\n".repeat(sockets.len())), "they are there: {outside}");
+
+    let arrivals = World::shared().arrivals();
+    assert!(!World::places_of(&arrivals, &own).is_empty());
+    assert_eq!(World::places_of(&arrivals, &others), [""; 0]);
+}
