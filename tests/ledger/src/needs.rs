@@ -88,6 +88,57 @@ pub fn python3() -> Result<(), String> {
     succeeds(command("python3", &["-c", "pass"]))
 }
 
+/// Needs curl.
+pub fn curl() -> Result<(), String> {
+    succeeds(command("/usr/bin/curl", &["--version"]))
+}
+
+/// Needs wget.
+pub fn wget() -> Result<(), String> {
+    succeeds(command("/usr/bin/wget", &["--version"]))
+}
+
+/// Needs apt, and dpkg to look into a package.
+pub fn apt() -> Result<(), String> {
+    succeeds(command("/usr/bin/apt-get", &["--version"]))?;
+    succeeds(command("/usr/bin/dpkg-deb", &["--version"]))
+}
+
+/// Needs pip, for the system's own Python.
+pub fn pip() -> Result<(), String> {
+    succeeds(command("/usr/bin/python3", &["-m", "pip", "--version"]))
+}
+
+/// Needs the package `requests`, for the system's own Python.
+pub fn python_requests() -> Result<(), String> {
+    succeeds(command("/usr/bin/python3", &["-c", "import requests"]))
+}
+
+/// Needs the package `httpx`, for the system's own Python.
+pub fn python_httpx() -> Result<(), String> {
+    succeeds(command("/usr/bin/python3", &["-c", "import httpx"]))
+}
+
+/// Needs Node.
+pub fn node() -> Result<(), String> {
+    succeeds(command("/usr/bin/node", &["--eval", "await fetch"]))
+}
+
+/// Needs npm.
+pub fn npm() -> Result<(), String> {
+    succeeds(command("/usr/bin/npm", &["--version"]))
+}
+
+/// Needs Go on PATH, as a user's toolchain would be.
+pub fn go() -> Result<(), String> {
+    succeeds(command("go", &["version"]))
+}
+
+/// Needs a Java that compiles what it runs.
+pub fn java() -> Result<(), String> {
+    succeeds(command("/usr/bin/javac", &["-version"]))
+}
+
 /// Needs cargo on PATH, as a user's toolchain would be.
 pub fn cargo() -> Result<(), String> {
     succeeds(command("cargo", &["--version"]))

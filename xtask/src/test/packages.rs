@@ -4,22 +4,29 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use self::Evidence::{Program, PythonModule};
+use self::Evidence::{Program, PythonModule, SystemPythonModule};
 use crate::workspace::{find_program, output_of, run as run_command};
 
 /// What shows that a package is there.
 enum Evidence {
     Program(&'static str),
     PythonModule(&'static str),
+    /// For the interpreter that is part of the system, whichever else comes first on PATH.
+    SystemPythonModule(&'static str),
 }
 
 impl Evidence {
     fn is_there(&self) -> bool {
         match self {
             Program(name) => find_program(name).is_some(),
-            PythonModule(name) => output_of(Command::new("python3").args(["-c", &format!("import {name}")])).is_ok(),
+            PythonModule(name) => has_module("python3", name),
+            SystemPythonModule(name) => has_module("/usr/bin/python3", name),
         }
     }
+}
+
+fn has_module(interpreter: &str, name: &str) -> bool {
+    output_of(Command::new(interpreter).args(["-c", &format!("import {name}")])).is_ok()
 }
 
 struct Package {
@@ -69,6 +76,11 @@ const PACKAGES: &[Package] = &[
         purpose: "system calls and scripts from inside a sandbox",
     },
     Package { name: "openssl", shown_by: Program("openssl"), purpose: "certificates for the tests' own servers" },
+    Package { name: "curl", shown_by: Program("curl"), purpose: "a client in a sandbox with an allowlist" },
+    Package { name: "wget", shown_by: Program("wget"), purpose: "another such client" },
+    Package { name: "python3-pip", shown_by: SystemPythonModule("pip"), purpose: "another such client" },
+    Package { name: "python3-requests", shown_by: SystemPythonModule("requests"), purpose: "another such client" },
+    Package { name: "python3-httpx", shown_by: SystemPythonModule("httpx"), purpose: "another such client" },
     Package { name: "python3-venv", shown_by: PythonModule("ensurepip"), purpose: "the SDK that drives a guest" },
 ];
 

@@ -1,0 +1,232 @@
+//! Programs that people use, in a sandbox, against servers of the world: each works with a rule, and says why not
+//! without one.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use conformance::{Caller, Place, Ring, Stage, World};
+use ringfence_test_ledger::require;
+
+/// What every server has to say.
+const WORDS: &str = "from the world";
+/// The variables by which programs are told whom to trust.
+const TRUST: [&str; 8] = [
+    "CARGO_HTTP_CAINFO",
+    "CURL_CA_BUNDLE",
+    "GIT_SSL_CAINFO",
+    "NODE_EXTRA_CA_CERTS",
+    "PIP_CERT",
+    "REQUESTS_CA_BUNDLE",
+    "SSL_CERT_FILE",
+    "npm_config_cafile",
+];
+
+/// A program, and how it fetches something from `$HOST`.
+struct Client {
+    script: &'static str,
+    /// What it shows where no rule allows it.
+    complaint: &'static str,
+    /// What else ringfence is told.
+    flags: &'static [&'static str],
+    /// Programs and files of its own, in its working directory.
+    files: Vec<(&'static str, Vec<u8>)>,
+    /// Where it is, if that is not where systems have their programs.
+    path: Option<PathBuf>,
+}
+
+impl Client {
+    fn new(script: &'static str, complaint: &'static str) -> Client {
+        Client { script, complaint, flags: &[], files: Vec::new(), path: None }
+    }
+
+    fn with(mut self, name: &'static str, content: impl Into<Vec<u8>>) -> Client {
+        self.files.push((name, content.into()));
+        self
+    }
+
+    /// Runs it in a sandbox whose policy allows one host.
+    fn run(&self, host: &str, allowed: &str) -> Output {
+        let world = World::shared();
+        let stage = Stage { ring: Ring::Native, caller: Caller::Root };
+        let place = Place::on_the_host_of(world, stage.caller);
+        fs_err::copy(world.authority(), place.path().join("authority.pem")).expect("the place is ours");
+        for (name, content) in &self.files {
+            let path = place.path().join(name);
+            fs_err::write(&path, content).expect("the place is ours");
+            fs_err::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("it is ours");
+        }
+        let mut command = stage.ringfence("run", &place);
+        if let Some(path) = &self.path {
+            command.env("PATH", format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", path.display()));
+        }
+        command.args(["--allow", allowed]).args(self.flags).arg("--env").arg(format!("HOST={host}"));
+        for name in TRUST {
+            command.arg("--env").arg(format!("{name}={}", place.path().join("authority.pem").display()));
+        }
+        command.args(["--", "sh", "-ec", self.script]).output().expect("ringfence can be started")
+    }
+
+    /// Works with the rule, and without it fails and says why, and nobody has heard of it.
+    #[track_caller]
+    fn check(&self) {
+        stock();
+        let allowed = host();
+        let output = self.run(&allowed, &allowed);
+        let said = said(&output);
+        assert!(output.status.success() && said.contains(WORDS), "{}: {said}", output.status);
+        let denied = host();
+        let output = self.run(&denied, "good.test");
+        let said = self::said(&output);
+        assert!(!output.status.success() && said.contains(self.complaint), "{}: {said}", output.status);
+
+        let arrivals = World::shared().arrivals();
+        assert!(World::places_of(&arrivals, &allowed).contains(&"files".to_owned()), "it came from somewhere else");
+        assert_eq!(World::places_of(&arrivals, &denied), [""; 0], "it got through");
+    }
+}
+
+/// A name of the world that nobody has asked for.
+fn host() -> String {
+    static HOSTS: AtomicU32 = AtomicU32::new(0);
+    format!("c{:05x}n{:03}.client.test", std::process::id(), HOSTS.fetch_add(1, Ordering::Relaxed))
+}
+
+fn said(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// The directory of a program on the path of the tests.
+fn on_path(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).find(|directory| directory.join(program).is_file())
+}
+
+/// Gives the world's servers what clients fetch.
+fn stock() {
+    static STOCKED: OnceLock<()> = OnceLock::new();
+    STOCKED.get_or_init(|| {
+        let mut command = Command::new("python3");
+        let output = command.args(["-c", include_str!("clients/stock.py")]).arg(World::shared().files()).output();
+        let output = output.expect("python3 can be started");
+        assert!(output.status.success(), "{}", said(&output));
+    });
+}
+
+#[test]
+fn curl_fetches_what_a_rule_allows() {
+    require!(root, binary, python3, git, own_network, user_namespaces, curl);
+    Client::new("curl --silent --show-error --fail https://$HOST/hello", "403").check();
+}
+
+#[test]
+fn wget_fetches_what_a_rule_allows() {
+    require!(root, binary, python3, git, own_network, user_namespaces, wget);
+    let script = "wget --ca-certificate authority.pem --output-document - https://$HOST/hello";
+    Client::new(script, "Proxy tunneling failed: Forbidden").check();
+}
+
+#[test]
+fn git_clones_what_a_rule_allows() {
+    require!(root, binary, python3, git, own_network, user_namespaces);
+    Client::new("git clone --quiet https://$HOST/git/hello.git && cat hello/hello", "403").check();
+}
+
+#[test]
+fn pip_installs_what_a_rule_allows() {
+    require!(root, binary, python3, git, own_network, user_namespaces, pip);
+    let script = "python3 -m pip install --no-cache-dir --disable-pip-version-check --retries 1 --target packages \
+        --index-url https://$HOST/pip/simple hello && PYTHONPATH=packages python3 -m hello";
+    Client::new(script, "403 Forbidden").check();
+}
+
+#[test]
+fn npm_installs_what_a_rule_allows() {
+    require!(root, binary, python3, git, own_network, user_namespaces, npm);
+    let script = "npm install --no-audit --no-fund --no-update-notifier --fetch-retries 0 --cache $PWD/cache \
+        --registry https://$HOST/npm/ hello && node node_modules/hello";
+    Client::new(script, "403").check();
+}
+
+#[test]
+fn cargo_fetches_what_a_rule_allows() {
+    require!(root, binary, python3, git, own_network, user_namespaces, cargo);
+    let script = r#"
+        mkdir -p src .cargo && touch src/lib.rs
+        echo "[registries.world]\nindex = \"sparse+https://$HOST/cargo/\"" > .cargo/config.toml
+        export CARGO_HOME=$PWD/home CARGO_NET_RETRY=0
+        cargo fetch
+        cat home/registry/src/*/hello-1.0.0/src/lib.rs"#;
+    let manifest = "[package]\nname = \"user\"\nversion = \"1.0.0\"\nedition = \"2021\"\n\
+        [dependencies]\nhello = { version = \"1\", registry = \"world\" }\n";
+    let mut client = Client::new(script, "403").with("Cargo.toml", manifest);
+    client.path = on_path("cargo");
+    client.check();
+}
+
+#[test]
+fn apt_downloads_what_a_rule_allows() {
+    require!(root, binary, python3, git, own_network, user_namespaces, apt);
+    let script = "
+        mkdir -p state/lists/partial cache/archives/partial && touch status
+        echo \"deb [trusted=yes] http://$HOST/apt ./\" > sources.list
+        options=\"-o Dir::Etc::SourceList=$PWD/sources.list -o Dir::Etc::SourceParts=/dev/null -o Dir::State=$PWD/state\"
+        options=\"$options -o Dir::State::Status=$PWD/status -o Dir::Cache=$PWD/cache -o APT::Sandbox::User=\"
+        apt-get $options --error-on=any update
+        apt-get $options download hello
+        dpkg-deb --fsys-tarfile hello_1.0_all.deb";
+    Client::new(script, "403  Forbidden").check();
+}
+
+#[test]
+fn requests_fetches_what_a_rule_allows() {
+    require!(root, binary, python3, git, own_network, user_namespaces, python_requests);
+    let client = Client::new("python3 fetch.py requests https://$HOST/hello", "403 Forbidden");
+    client.with("fetch.py", include_str!("clients/fetch.py")).check();
+}
+
+#[test]
+fn httpx_fetches_what_a_rule_allows() {
+    require!(root, binary, python3, git, own_network, user_namespaces, python_httpx);
+    let client = Client::new("python3 fetch.py httpx https://$HOST/hello", "403 Forbidden");
+    client.with("fetch.py", include_str!("clients/fetch.py")).check();
+}
+
+#[test]
+fn node_fetches_what_a_rule_allows() {
+    require!(root, binary, python3, git, own_network, user_namespaces, node);
+    let client = Client::new("node fetch.mjs https://$HOST/hello", "fetch failed");
+    let mut client = client.with("fetch.mjs", include_str!("clients/fetch.mjs"));
+    if !knows_proxy_variables() {
+        client.flags = &["--transparent"];
+    }
+    client.check();
+}
+
+/// Whether this Node heeds the variables: it does from version 24 on.
+fn knows_proxy_variables() -> bool {
+    let script = "process.exit(process.allowedNodeEnvironmentFlags.has('--use-env-proxy') ? 0 : 1)";
+    Command::new("/usr/bin/node").args(["-e", script]).status().is_ok_and(|status| status.success())
+}
+
+#[test]
+fn go_fetches_what_a_rule_allows() {
+    require!(root, binary, python3, git, own_network, user_namespaces, go);
+    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let (source, program) = (directory.path().join("fetch.go"), directory.path().join("fetch"));
+    fs_err::write(&source, include_str!("clients/fetch.go")).expect("it is ours");
+    let mut compiler = Command::new("go");
+    compiler.args(["build", "-o"]).args([&program, &source]).env("CGO_ENABLED", "0");
+    let output = compiler.output().expect("the test requires it");
+    assert!(output.status.success(), "{}", said(&output));
+    let client = Client::new("./fetch https://$HOST/hello", "Forbidden");
+    client.with("fetch", fs_err::read(program).expect("it was built")).check();
+}
+
+#[test]
+fn java_fetches_what_a_rule_allows() {
+    require!(root, binary, python3, git, own_network, user_namespaces, java);
+    let client = Client::new("java Fetch.java http://$HOST/hello", "403 for URL");
+    client.with("Fetch.java", include_str!("clients/Fetch.java")).check();
+}
