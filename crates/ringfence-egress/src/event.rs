@@ -1,10 +1,10 @@
 //! What the proxy tells its owner.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Reason, Target};
+use crate::{HostName, Reason, Target};
 
 /// One decision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,7 +20,8 @@ pub enum Event {
 /// What was not let through.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Denial {
-    /// Where it wanted to go, `host:port`; what the client wrote where that cannot be read.
+    /// Where it wanted to go, `host:port`, or `host` where there is no port; what the client wrote where that cannot be
+    /// read.
     pub target: String,
     /// Why.
     pub reason: Reason,
@@ -77,6 +78,19 @@ impl Denial {
         };
         let policy = rule.map(|rule| format!("allow = [\"{rule}\"]"));
         Denial { target: target.to_string(), reason, via, policy }
+    }
+
+    /// The refusal of a name that was asked for without a port.
+    pub(crate) fn of_name(name: &HostName, via: Via, reason: Reason) -> Denial {
+        let policy = (reason == Reason::Unlisted).then(|| format!("allow = [\"{name}\"]"));
+        Denial { target: name.to_string(), reason, via, policy }
+    }
+
+    /// The refusal of a packet that is none of TCP's.
+    pub(crate) fn of_protocol(protocol: &str, to: Ipv4Addr, port: Option<u16>) -> Denial {
+        let target = port.map_or_else(|| to.to_string(), |port| format!("{to}:{port}"));
+        let reason = Reason::Protocol { protocol: protocol.to_owned() };
+        Denial { target, reason, via: Via::Transparent, policy: None }
     }
 
     /// The refusal of something that cannot be read, or not in one way only.

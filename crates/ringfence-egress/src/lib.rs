@@ -23,6 +23,7 @@ mod rules;
 mod socks;
 mod stream;
 mod target;
+mod transparent;
 mod tunnel;
 mod upstream;
 
@@ -36,4 +37,5 @@ pub use ringfence_core::policy::{HostName, HostRule};
 pub use rules::{Reason, Rules, Verdict};
 pub use stream::Stream;
 pub use target::{Target, TargetError, TargetHost};
+pub use transparent::Tunnel;
 pub use upstream::{Upstream, UpstreamError};

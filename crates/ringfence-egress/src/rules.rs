@@ -60,6 +60,12 @@ pub enum Reason {
     /// TLS that does not say whom it is for.
     #[error("the TLS client does not say which name it wants (SNI)")]
     Unnamed,
+    /// It is none of TCP's.
+    #[error("only TCP is let through, not {protocol}")]
+    Protocol {
+        /// What it is instead.
+        protocol: String,
+    },
     /// It cannot be read, or not in one way only.
     #[error("{fault}")]
     Malformed {
@@ -77,6 +83,7 @@ impl Reason {
             Reason::Internal { .. } => "internal",
             Reason::OtherName { .. } => "other_name",
             Reason::Unnamed => "unnamed",
+            Reason::Protocol { .. } => "protocol",
             Reason::Malformed { .. } => "malformed",
         }
     }
@@ -112,6 +119,18 @@ impl Rules {
             _ if self.allow.has_network(address, port) => Verdict::Allowed,
             class => Verdict::Denied(Reason::Internal { address, class }),
         }
+    }
+
+    /// Judges a name that is asked for without saying on which port: allowed if it is on any.
+    pub fn judge_lookup(&self, name: &HostName) -> Verdict {
+        let mut verdict = Verdict::Denied(Reason::Unlisted);
+        for port in self.allow.ports(name) {
+            verdict = self.judge_name(name, port);
+            if verdict == Verdict::Allowed {
+                break;
+            }
+        }
+        verdict
     }
 
     fn judge_name(&self, name: &HostName, port: u16) -> Verdict {

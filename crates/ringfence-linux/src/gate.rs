@@ -8,6 +8,7 @@
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use serde::{Deserialize, Serialize};
@@ -26,6 +27,9 @@ pub const RESOLVER: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
 pub const TUNNEL_PREFIX: u8 = 15;
 /// The largest packet in the tunnel, in bytes: fewer and larger ones cost less, as no wire limits them.
 pub const TUNNEL_PACKET: u16 = 32 * 1024;
+
+/// What tunnels are made with.
+pub const DEVICE: &str = "/dev/net/tun";
 
 /// How many connections may wait to be accepted.
 const BACKLOG: i32 = 1024;
@@ -69,6 +73,11 @@ impl Gate {
 
 /// Makes a gate in the network namespace of this process, and sends it to the peer of `holder`.
 pub fn open(kind: Kind, holder: impl AsFd) -> io::Result<()> {
+    open_with(kind, holder, DEVICE.as_ref())
+}
+
+/// The same, where [`DEVICE`] has another name.
+pub(crate) fn open_with(kind: Kind, holder: impl AsFd, device: &Path) -> io::Result<()> {
     let proxy = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     sockopt::set_socket_reuseaddr(&proxy, true)?;
     rustix::net::bind(&proxy, &PROXY)?;
@@ -76,7 +85,8 @@ pub fn open(kind: Kind, holder: impl AsFd) -> io::Result<()> {
     let tunnel = match kind {
         Kind::Proxy => None,
         Kind::Transparent => {
-            Some(network::tunnel(&Tunnel { address: TUNNEL, prefix: TUNNEL_PREFIX, packet: TUNNEL_PACKET })?)
+            let tunnel = Tunnel { address: TUNNEL, prefix: TUNNEL_PREFIX, packet: TUNNEL_PACKET };
+            Some(network::tunnel(device, &tunnel)?)
         }
     };
     let descriptors: Vec<_> = [Some(proxy.as_fd()), tunnel.as_ref().map(AsFd::as_fd)].into_iter().flatten().collect();

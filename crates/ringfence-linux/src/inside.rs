@@ -30,14 +30,23 @@ pub const NAME: &str = "ringfence-inside";
 pub struct Inside {
     /// What must be there.
     pub expected: Vec<Expectation>,
-    /// The way out of the network that is made, and the descriptor of whom it is sent to.
-    pub gate: Option<(gate::Kind, i32)>,
+    /// The way out of the network that is made.
+    pub gate: Option<Way>,
     /// What Landlock adds, unless its ABI is 0.
     pub rules: Rules,
     /// The highest number of a descriptor that is the command's; those above it are closed.
     pub highest_descriptor: i32,
     /// The command. Its directory is the one that this program is started in.
     pub exec: Exec,
+}
+
+/// A way out of the network, by the descriptors that it is made with.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Way {
+    /// Whom it is sent to.
+    pub holder: i32,
+    /// What a tunnel is made with, where there is to be one: it has no name inside.
+    pub device: Option<i32>,
 }
 
 /// What must be found inside.
@@ -107,9 +116,11 @@ impl Inside {
 
     fn enter(self) -> Result<(), InsideError> {
         self.expected.iter().try_for_each(Expectation::check)?;
-        if let Some((kind, holder)) = self.gate {
+        if let Some(Way { holder, device }) = self.gate {
             let holder = process::duplicate(holder).step("find who is to hold the gate")?;
-            gate::open(kind, holder).step("open the gate of the sandbox's network")?;
+            let kind = device.map_or(gate::Kind::Proxy, |_| gate::Kind::Transparent);
+            let device = device.map(|number| PathBuf::from(format!("/proc/self/fd/{number}"))).unwrap_or_default();
+            gate::open_with(kind, holder, &device).step("open the gate of the sandbox's network")?;
             confine::drop_capabilities()?;
         }
         if self.rules.abi > 0 {

@@ -78,6 +78,13 @@ pub fn pseudo_terminals() -> Result<(), String> {
     open.map(drop).map_err(|error| error.to_string())
 }
 
+/// Needs the device that tunnels are made with, for everybody.
+pub fn tunnels() -> Result<(), String> {
+    let open = fs_err::OpenOptions::new().read(true).write(true).open("/dev/net/tun");
+    open.map(drop).map_err(|error| error.to_string())?;
+    succeeds(as_ordinary_user("sh", &["-c", "exec 3<>/dev/net/tun"])?)
+}
+
 /// Needs git.
 pub fn git() -> Result<(), String> {
     succeeds(command("git", &["--version"]))

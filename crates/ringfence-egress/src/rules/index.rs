@@ -37,6 +37,12 @@ impl Ports {
         }
     }
 
+    /// All of them.
+    fn iter(&self) -> impl Iterator<Item = u16> {
+        let web = if self.web { &HostRule::WEB[..] } else { &[] };
+        web.iter().chain(&self.single).copied()
+    }
+
     /// The port of the rule that names `port`, if one does: `Some(None)` is the rule without a port.
     fn rule(&self, port: u16) -> Option<Option<u16>> {
         if self.web && HostRule::WEB.contains(&port) {
@@ -94,6 +100,12 @@ impl Index {
             let (parent, ports) = self.parents.get_key_value(parent)?;
             Some((parent, ports.rule(port)?))
         })
+    }
+
+    /// The ports of every rule that names `name`.
+    pub(super) fn ports(&self, name: &HostName) -> impl Iterator<Item = u16> {
+        let above = name.parents().take(self.deepest).filter_map(|parent| self.parents.get(parent));
+        self.names.get(name).into_iter().chain(above).flat_map(Ports::iter)
     }
 
     /// The rule that names `address` on `port`.

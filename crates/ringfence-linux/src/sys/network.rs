@@ -3,6 +3,7 @@
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketType};
@@ -25,10 +26,11 @@ pub fn loopback_up() -> io::Result<()> {
     configure(&inet()?, libc::SIOCSIFFLAGS, &mut request)
 }
 
-/// Makes a tunnel, the Linux kernel's `networking/tuntap.rst`, and sends through it whatever has no other way.
-pub fn tunnel(tunnel: &Tunnel) -> io::Result<OwnedFd> {
+/// Makes a tunnel with `device`, the Linux kernel's `networking/tuntap.rst`, and sends through it whatever has no other
+/// way. Its network namespace is the one that the device is opened in.
+pub fn tunnel(device: &Path, tunnel: &Tunnel) -> io::Result<OwnedFd> {
     const NAME: &[u8] = b"tun0";
-    let device = rustix::fs::open("/dev/net/tun", OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?;
+    let device = rustix::fs::open(device, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?;
     let mut request = named(NAME);
     request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
     configure(&device, libc::TUNSETIFF, &mut request)?;

@@ -9,14 +9,15 @@ use std::path::{Path, PathBuf};
 
 use ringfence_core::policy::Network;
 use ringfence_core::{Backend as Name, Capabilities, Clause, Defaults, Plan, Policy, Support};
-use ringfence_linux::inside::{self, Inside};
+use ringfence_linux::gate::{self, Kind};
+use ringfence_linux::inside::{self, Inside, Way};
 use ringfence_linux::landlock::{Rules, abi};
 use ringfence_linux::launcher::in_memory;
 use ringfence_linux::seccomp::{Filter, Profile, Sockets};
 use ringfence_linux::{
     Access, Confinement, Entry, Files, Launch, Launcher, Report, Survivors, Terminal, View, control,
 };
-use rustix::fs::Access as Permission;
+use rustix::fs::{Access as Permission, Mode, OFlags};
 use rustix::net::RecvFlags;
 
 use super::mounted::{self, on_host};
@@ -50,7 +51,7 @@ impl Backend for Bwrap {
             (Clause::Hide, Support::enforced("bubblewrap: mount namespace")),
             (Clause::Protect, Support::enforced("bubblewrap: mount namespace")),
             (Clause::Network, Support::enforced("bubblewrap: network namespace")),
-            (Clause::Egress, egress_support()),
+            (Clause::Egress, egress_support(question.policy)),
             (Clause::Processes, Support::enforced("bubblewrap: pid namespace")),
             (Clause::Ipc, ipc(landlock, question.policy)),
             (Clause::Privilege, Support::enforced("bubblewrap: user namespace+no_new_privs+no capabilities")),
@@ -84,9 +85,12 @@ impl Processes for Bwrap {
         let directory = site.workspace.directory_inside(&command.starting_directory(site.host, &site.workspace.source));
         let network = site.plan.policy.network.clone().unwrap_or(Network::Closed);
         let mut arguments = Arguments::new(&network, &directory);
-        let kind = egress::gate(&site.plan.policy);
         let (gate, holder) = egress::await_gate(&site.plan.policy)?.unzip();
-        let holder = holder.map(|holder| arguments.pass(holder));
+        let device = match egress::gate(&site.plan.policy) {
+            Some(Kind::Transparent) => Some(arguments.tunnel().map_err(failed(gate::DEVICE))?),
+            Some(Kind::Proxy) | None => None,
+        };
+        let way = holder.map(|holder| Way { holder: arguments.pass(holder), device });
         for entry in &view.entries {
             arguments.entry(entry, &view).map_err(failed("bubblewrap's arguments"))?;
         }
@@ -94,7 +98,7 @@ impl Processes for Bwrap {
         let described = arguments.described(&program, &sight.variables, command);
         let inside = Inside {
             expected,
-            gate: kind.zip(holder),
+            gate: way,
             rules: Rules::in_own_root(abi(), view.writable().cloned()),
             highest_descriptor: crate::HIGHEST_DESCRIPTOR,
             exec: exec(command, sight.variables, directory)?,
@@ -158,6 +162,14 @@ impl Arguments {
         let number = FIRST_DESCRIPTOR + self.passed.len() as i32;
         self.passed.push((number, fd));
         number
+    }
+
+    /// Has our own program make a tunnel: with a device that has no name inside, and with a capability that it gives up
+    /// before the command. Returns the number of the device's descriptor.
+    fn tunnel(&mut self) -> io::Result<i32> {
+        self.push(["--cap-add", "CAP_NET_ADMIN"]);
+        // Not opened before it is inside: what is made with it is made in the network that it was opened in.
+        Ok(self.pass(rustix::fs::open(gate::DEVICE, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?))
     }
 
     /// A command line of bubblewrap's that gives `inner` the same view, for people to read.

@@ -7,12 +7,15 @@ use std::path::{Path, PathBuf};
 
 use ringfence_core::policy::Network;
 use ringfence_core::{Backend as Name, Capabilities, Clause, Defaults, Plan, Policy, Support};
+use ringfence_linux::gate::{self, Kind};
 use ringfence_linux::landlock::{ABI_WITH_SCOPES, Rules, abi};
 use ringfence_linux::seccomp::Sockets;
 use ringfence_linux::{
     Access, Confinement, Entry, Exec, Files, Launch, Launcher, Network as Reach, Report, Survivors, Terminal, View,
     control,
 };
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
 use super::{
@@ -160,9 +163,9 @@ enum TrialError {
 
 /// What an error of clone(2) means for user namespaces, where its own words mislead.
 fn meaning(error: &io::Error) -> &'static str {
-    match rustix::io::Errno::from_io_error(error) {
-        Some(rustix::io::Errno::NOSPC | rustix::io::Errno::USERS) => " (the limit user.max_user_namespaces is reached)",
-        Some(rustix::io::Errno::PERM) => " (forbidden by a container, a security module or a sysctl)",
+    match Errno::from_io_error(error) {
+        Some(Errno::NOSPC | Errno::USERS) => " (the limit user.max_user_namespaces is reached)",
+        Some(Errno::PERM) => " (forbidden by a container, a security module or a sysctl)",
         _ => "",
     }
 }
@@ -205,7 +208,7 @@ fn with_namespaces(landlock: u32, policy: &Policy) -> Vec<(Clause, Support)> {
         (Clause::Hide, Support::enforced("mount namespace")),
         (Clause::Protect, Support::enforced("mount namespace")),
         (Clause::Network, Support::enforced("network namespace")),
-        (Clause::Egress, egress_support()),
+        (Clause::Egress, egress_support(policy)),
         (Clause::Processes, Support::enforced("pid namespace")),
         (Clause::Ipc, ipc(landlock, policy)),
         (Clause::Privilege, Support::enforced("user namespace+no_new_privs+no capabilities")),
@@ -277,6 +280,18 @@ pub(super) fn ipc(landlock: u32, policy: &Policy) -> Support {
 }
 
 /// What keeps a sandbox with a network namespace to the hosts that are allowed.
-pub(super) fn egress_support() -> Support {
-    Support::enforced("network namespace+egress proxy")
+pub(super) fn egress_support(policy: &Policy) -> Support {
+    if egress::gate(policy) != Some(Kind::Transparent) {
+        return Support::enforced("network namespace+egress proxy");
+    }
+    match rustix::fs::open(gate::DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(_) => Support::enforced("network namespace+egress proxy+tunnel"),
+        Err(error) => Support::absent(
+            format!("`transparent` needs a tunnel, and `{}` cannot be opened: {error}", gate::DEVICE),
+            match error {
+                Errno::ACCESS | Errno::PERM => "chmod 666 /dev/net/tun as root, or leave `transparent` out",
+                _ => "modprobe tun as root, or, in a container, start it with --device /dev/net/tun",
+            },
+        ),
+    }
 }

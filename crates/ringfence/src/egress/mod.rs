@@ -15,9 +15,9 @@ use std::thread::JoinHandle;
 use ringfence_core::Clause;
 use ringfence_core::policy::{Egress, Network, Policy};
 use ringfence_core::result::Denial;
-use ringfence_egress::{Limits, Mode, Proxy, Resolver, Rules, Settings, Upstream};
+use ringfence_egress::{Limits, Mode, Proxy, Resolver, Rules, Settings, Tunnel, Upstream};
 use ringfence_linux::control;
-use ringfence_linux::gate::{Gate, Kind};
+use ringfence_linux::gate::{Gate, Kind, RESOLVER, TUNNEL_PACKET};
 use tokio::io::Interest;
 use tokio::sync::oneshot;
 
@@ -146,12 +146,19 @@ pub(crate) fn told(denial: ringfence_egress::Denial) -> Denial {
 
 /// Waits for the gate, and lets through what comes to it.
 async fn hold(awaited: Awaited, proxy: &Proxy) -> io::Result<()> {
-    let Some(Gate { proxy: listener, tunnel: _ }) = awaited.gate().await? else {
+    let Some(Gate { proxy: listener, tunnel: device }) = awaited.gate().await? else {
         return Ok(()); // its set-up failed, which is told by whoever watches that
     };
     let listener = std::net::TcpListener::from(listener);
     listener.set_nonblocking(true)?;
-    proxy.serve(tokio::net::TcpListener::from_std(listener)?).await
+    let served = proxy.serve(tokio::net::TcpListener::from_std(listener)?);
+    let carried = async {
+        match device {
+            Some(device) => proxy.carry_packets(Tunnel { device, resolver: RESOLVER, packet: TUNNEL_PACKET }).await,
+            None => Ok(()),
+        }
+    };
+    tokio::try_join!(served, carried).map(|_| ())
 }
 
 impl Awaited {

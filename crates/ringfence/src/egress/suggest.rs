@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ringfence_core::policy::{Egress, HostRule, Network};
-use ringfence_egress::{Event, Reason, Target};
+use ringfence_egress::{Denial, Event, Reason, Target, Via};
 
 use super::Entry;
 
@@ -17,7 +17,7 @@ pub fn suggest(entries: &[Entry]) -> Network {
         let Some(rule) = wanted(&entry.event) else { continue };
         let bare = HostRule { port: None, ..rule.clone() };
         let (_, ports) = rules.entry(bare.to_string()).or_insert_with(|| (bare, BTreeSet::new()));
-        ports.extend(rule.port);
+        ports.extend(rule.ports());
     }
     let allow = rules.into_values().flat_map(|(bare, ports)| {
         let is_usual = USUAL.iter().all(|port| ports.contains(port));
@@ -32,6 +32,7 @@ pub fn suggest(entries: &[Entry]) -> Network {
 /// not to be allowed by the way.
 fn wanted(event: &Event) -> Option<HostRule> {
     let target = match event {
+        Event::Denied(Denial { target, reason: Reason::Unlisted, via: Via::Dns, .. }) => return target.parse().ok(),
         Event::Allowed(passage) => &passage.target,
         Event::Denied(denial) if denial.reason == Reason::Unlisted => &denial.target,
         _ => return None,
@@ -41,7 +42,7 @@ fn wanted(event: &Event) -> Option<HostRule> {
 
 #[cfg(test)]
 mod tests {
-    use ringfence_egress::{Denial, Passage, Via};
+    use ringfence_egress::Passage;
 
     use super::*;
 
@@ -69,6 +70,13 @@ mod tests {
         check(&[], &[]);
         check(&[allowed("b.org:443"), allowed("a.org:80"), allowed("b.org:443")], &["a.org:80", "b.org:443"]);
         check(&[allowed("a.org:80"), allowed("a.org:443"), allowed("a.org:8443")], &["a.org", "a.org:8443"]);
+    }
+
+    #[test]
+    fn a_name_that_was_asked_for_without_a_port_is_suggested_for_the_web() {
+        let (target, reason) = ("a.org".to_owned(), Reason::Unlisted);
+        let asked = entry(Event::Denied(Denial { target, reason, via: Via::Dns, policy: None }));
+        check(&[asked, allowed("a.org:22")], &["a.org", "a.org:22"]);
     }
 
     #[test]

@@ -19,4 +19,5 @@ mod scene;
 mod soak;
 mod ssh;
 mod terminal;
+mod transparent;
 mod view;

@@ -1,0 +1,123 @@
+//! One connection of the tunnel, as a stream.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use smoltcp::iface::SocketHandle;
+use smoltcp::socket::tcp::{RecvError, State};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
+
+use super::packet::Flow;
+use super::stack::Stack;
+
+/// The stack, for whoever carries one of its connections.
+pub(super) struct Shared {
+    stack: Mutex<Stack>,
+    /// There may be something to send.
+    pub(super) moved: Notify,
+}
+
+impl Shared {
+    pub(super) fn new(stack: Stack) -> Arc<Shared> {
+        Arc::new(Shared { stack: Mutex::new(stack), moved: Notify::new() })
+    }
+
+    pub(super) fn stack(&self) -> MutexGuard<'_, Stack> {
+        self.stack.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One connection. Dropped before its end was said, it is broken off.
+pub(super) struct Conversation {
+    shared: Arc<Shared>,
+    flow: Flow,
+    handle: SocketHandle,
+    /// Whether our end was said.
+    ended: bool,
+}
+
+impl Conversation {
+    /// Opens the connection that the packet `opening` asked for.
+    pub(super) fn accept(shared: &Arc<Shared>, flow: Flow, opening: &[u8]) -> Option<Conversation> {
+        let handle = shared.stack().accept(flow, opening)?;
+        shared.moved.notify_one();
+        Some(Conversation { shared: Arc::clone(shared), flow, handle, ended: false })
+    }
+
+    /// Waits until the other end has agreed to it.
+    pub(super) async fn established(&mut self) -> io::Result<()> {
+        poll_fn(|cx| {
+            let mut stack = self.shared.stack();
+            let socket = stack.socket(self.handle);
+            match socket.state() {
+                State::SynReceived => {
+                    socket.register_send_waker(cx.waker());
+                    Poll::Pending
+                }
+                State::Closed | State::Listen => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+                _ => Poll::Ready(Ok(())),
+            }
+        })
+        .await
+    }
+}
+
+impl AsyncRead for Conversation {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let mut stack = self.shared.stack();
+        let socket = stack.socket(self.handle);
+        match socket.recv_slice(into.initialize_unfilled()) {
+            Ok(0) if into.remaining() > 0 => {
+                socket.register_recv_waker(cx.waker());
+                return Poll::Pending;
+            }
+            Ok(read) => into.advance(read),
+            Err(RecvError::Finished) => return Poll::Ready(Ok(())),
+            Err(RecvError::InvalidState) => return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+        }
+        drop(stack);
+        self.shared.moved.notify_one(); // there is room again
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Conversation {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let mut stack = self.shared.stack();
+        let socket = stack.socket(self.handle);
+        match socket.send_slice(bytes) {
+            Ok(0) if !bytes.is_empty() => {
+                socket.register_send_waker(cx.waker());
+                return Poll::Pending;
+            }
+            Ok(written) => {
+                drop(stack);
+                self.shared.moved.notify_one();
+                Poll::Ready(Ok(written))
+            }
+            Err(_) => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.shared.stack().socket(self.handle).close();
+        self.ended = true;
+        self.shared.moved.notify_one();
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for Conversation {
+    fn drop(&mut self) {
+        self.shared.stack().leave(self.flow, self.handle, self.ended);
+        self.shared.moved.notify_one();
+    }
+}

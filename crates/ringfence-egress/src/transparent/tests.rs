@@ -1,0 +1,297 @@
+//! The far end of a tunnel, met with packets by hand. Whole connections are made by a real kernel, in the tests of
+//! `ringfence run --transparent`.
+
+use std::net::{IpAddr, SocketAddr};
+
+use hickory_resolver::proto::op::{Message, MessageType, OpCode, Query, ResponseCode};
+use hickory_resolver::proto::rr::{Name, RData, RecordType};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use smoltcp::phy::ChecksumCapabilities;
+use smoltcp::wire::{
+    IPV4_HEADER_LEN, Icmpv4DstUnreachable, Icmpv4Packet, IpProtocol, Ipv4Packet, Ipv4Repr, TcpControl, TcpPacket,
+    TcpRepr, TcpSeqNumber, UdpPacket,
+};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::{Event, Limits, Mode, Resolver, Rules, Settings};
+
+const RESOLVER: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
+const INSIDE: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// A sandbox's end of a tunnel.
+struct Sandbox {
+    device: AsyncFd<OwnedFd>,
+    events: Arc<Mutex<Vec<Event>>>,
+    carried: JoinHandle<io::Result<()>>,
+}
+
+impl Sandbox {
+    fn new(allow: &[&str]) -> Sandbox {
+        Sandbox::with_limits(allow, Limits::default())
+    }
+
+    fn with_limits(allow: &[&str], limits: Limits) -> Sandbox {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let (ours, theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let allow: Vec<_> = allow.iter().map(|rule| rule.parse().unwrap()).collect();
+        let nobody: SocketAddr = ([127, 0, 0, 1], 9).into();
+        let settings = Settings {
+            rules: Rules::new(&allow, &[]),
+            mode: Mode::Enforce,
+            upstream: None,
+            limits,
+            resolver: Resolver::at(nobody).unwrap(),
+        };
+        let events: Arc<Mutex<Vec<Event>>> = Arc::default();
+        let told = Arc::clone(&events);
+        let proxy = Proxy::new(settings, move |event| told.lock().unwrap().push(event));
+        let tunnel = Tunnel { device: theirs, resolver: RESOLVER, packet: 32 * 1024 };
+        let carried = tokio::spawn(async move { proxy.carry_packets(tunnel).await });
+        Sandbox { device: watch(ours).unwrap(), events, carried }
+    }
+
+    async fn send(&self, packet: &[u8]) {
+        while let Err(error) = rustix::io::write(self.device.get_ref(), packet) {
+            assert_eq!(error, Errno::AGAIN, "the tunnel has ended: {:?}", self.carried);
+            yield_now().await;
+        }
+    }
+
+    /// The next packet that comes.
+    async fn receive(&self) -> Vec<u8> {
+        let mut space = vec![0; 64 * 1024];
+        let wait = async {
+            loop {
+                let mut ready = self.device.readable().await.unwrap();
+                let read = ready.try_io(|device| Ok(rustix::io::read(device.get_ref(), &mut space[..])?));
+                if let Ok(length) = read {
+                    return length.unwrap();
+                }
+            }
+        };
+        let length = timeout(DEADLINE, wait).await.expect("a packet comes in time");
+        assert_ne!(length, 0, "the tunnel has ended: {:?}", self.carried);
+        space.truncate(length);
+        space
+    }
+
+    /// Asks for a name, and returns what came back.
+    async fn ask(&self, name: &str, kind: RecordType) -> (ResponseCode, Vec<RData>) {
+        let mut question = Message::new(7, MessageType::Query, OpCode::Query);
+        question.add_query(Query::query(Name::from_ascii(name).unwrap(), kind));
+        let (from, to) = (SocketAddrV4::new(INSIDE, 40000), SocketAddrV4::new(RESOLVER, packet::DNS));
+        self.send(&packet::datagram(from, to, &question.to_vec().unwrap())).await;
+        let bytes = self.receive().await;
+        let bytes = Ipv4Packet::new_checked(&bytes[..]).unwrap();
+        let datagram = UdpPacket::new_checked(bytes.payload()).unwrap();
+        assert!(datagram.verify_checksum(&RESOLVER.into(), &INSIDE.into()));
+        let answer = Message::from_vec(datagram.payload()).unwrap();
+        assert_eq!((answer.metadata.id, answer.metadata.message_type), (7, MessageType::Response));
+        (answer.metadata.response_code, answer.answers.into_iter().map(|record| record.data).collect())
+    }
+
+    /// Asks for a connection, and returns the segment that came back: whether it agrees, and its number.
+    async fn knock(&self, from: u16, to: SocketAddrV4) -> (TcpControl, TcpSeqNumber) {
+        self.send(&segment(from, to, TcpControl::Syn, None)).await;
+        let bytes = self.receive().await;
+        let bytes = Ipv4Packet::new_checked(&bytes[..]).unwrap();
+        assert_eq!((bytes.src_addr(), bytes.dst_addr()), (*to.ip(), INSIDE));
+        let answer = TcpPacket::new_checked(bytes.payload()).unwrap();
+        assert_eq!((answer.src_port(), answer.dst_port()), (to.port(), from));
+        let (source, destination) = ((*to.ip()).into(), INSIDE.into());
+        let answer = TcpRepr::parse(&answer, &source, &destination, &ChecksumCapabilities::default()).unwrap();
+        (answer.control, answer.seq_number)
+    }
+
+    /// What the owner was told was denied: where to, and for which reason.
+    fn denied(&self) -> Vec<(String, &'static str, Via)> {
+        let events = self.events.lock().unwrap();
+        let denials = events.iter().filter_map(|event| match event {
+            Event::Denied(denial) => Some((denial.target.clone(), denial.reason.code(), denial.via)),
+            _ => None,
+        });
+        denials.collect()
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        self.carried.abort();
+    }
+}
+
+fn segment(from: u16, to: SocketAddrV4, control: TcpControl, ack_number: Option<TcpSeqNumber>) -> Vec<u8> {
+    let segment = TcpRepr {
+        src_port: from,
+        dst_port: to.port(),
+        control,
+        seq_number: TcpSeqNumber(1000 + i32::from(ack_number.is_some())),
+        ack_number,
+        window_len: 64000,
+        window_scale: (control == TcpControl::Syn).then_some(7),
+        max_seg_size: (control == TcpControl::Syn).then_some(32000),
+        sack_permitted: false,
+        sack_ranges: [None; 3],
+        timestamp: None,
+        payload: &[],
+    };
+    let length = segment.buffer_len();
+    let header = Ipv4Repr {
+        src_addr: INSIDE,
+        dst_addr: *to.ip(),
+        next_header: IpProtocol::Tcp,
+        payload_len: length,
+        hop_limit: 64,
+    };
+    let mut bytes = vec![0; IPV4_HEADER_LEN + length];
+    let sums = ChecksumCapabilities::default();
+    header.emit(&mut Ipv4Packet::new_unchecked(&mut bytes[..]), &sums);
+    let mut packet = TcpPacket::new_unchecked(&mut bytes[IPV4_HEADER_LEN..]);
+    segment.emit(&mut packet, &INSIDE.into(), &(*to.ip()).into(), &sums);
+    bytes
+}
+
+async fn server() -> (TcpListener, SocketAddrV4) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let SocketAddr::V4(address) = listener.local_addr().unwrap() else { panic!("an address of IPv4 was asked for") };
+    (listener, address)
+}
+
+#[tokio::test]
+async fn an_allowed_name_has_one_address_and_others_do_not_exist() {
+    let sandbox = Sandbox::new(&["*.a.org", "b.org:22"]);
+    let (code, found) = sandbox.ask("X.a.org.", RecordType::A).await;
+    assert_eq!(code, ResponseCode::NoError);
+    let [RData::A(address)] = found[..] else { panic!("one address: {found:?}") };
+    assert_eq!(address.octets()[..2], [198, 18]);
+    assert_eq!(sandbox.ask("x.A.org.", RecordType::A).await.1, found);
+    assert_ne!(sandbox.ask("b.org.", RecordType::A).await.1, found);
+    assert_eq!(sandbox.ask("x.a.org.", RecordType::AAAA).await, (ResponseCode::NoError, Vec::new()));
+    let backwards = Name::from(IpAddr::V4(address.0)).to_ascii();
+    assert!(matches!(&sandbox.ask(&backwards, RecordType::PTR).await.1[..], [RData::PTR(name)] if
+        name.0.to_ascii() == "x.a.org."));
+    assert_eq!(sandbox.denied(), []);
+
+    for kind in [RecordType::A, RecordType::AAAA, RecordType::TXT] {
+        assert_eq!(sandbox.ask("a.org.", kind).await, (ResponseCode::NXDomain, Vec::new()));
+    }
+    assert_eq!(sandbox.denied(), [("a.org".to_owned(), "unlisted", Via::Dns)]);
+}
+
+#[tokio::test]
+async fn a_connection_that_no_rule_allows_is_reset_and_one_that_a_rule_allows_is_made() {
+    let (listener, address) = server().await;
+    let denied = Sandbox::new(&["a.org"]);
+    assert_eq!(denied.knock(40000, address).await.0, TcpControl::Rst);
+    assert_eq!(denied.denied(), [(address.to_string(), "internal", Via::Transparent)]);
+
+    let allowed = Sandbox::new(&[&address.to_string()]);
+    let (control, number) = allowed.knock(40000, address).await;
+    assert_eq!(control, TcpControl::Syn);
+    assert_eq!(allowed.denied(), []);
+    let (server, _) = timeout(DEADLINE, listener.accept()).await.unwrap().unwrap();
+    // A client that breaks off takes its connection outside with it.
+    allowed.send(&segment(40000, address, TcpControl::None, Some(number + 1))).await;
+    allowed.send(&segment(40000, address, TcpControl::Rst, Some(number + 1))).await;
+    let gone = async { while server.try_read(&mut [0]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+        server.readable().await.unwrap();
+    } };
+    timeout(DEADLINE, gone).await.expect("the connection outside ends");
+}
+
+#[tokio::test]
+async fn an_address_that_stands_for_no_name_leads_nowhere() {
+    let sandbox = Sandbox::new(&["a.org"]);
+    let address = SocketAddrV4::new(Ipv4Addr::new(198, 18, 77, 7), 443);
+    assert_eq!(sandbox.knock(40000, address).await.0, TcpControl::Rst);
+    assert_eq!(sandbox.denied(), [(address.to_string(), "internal", Via::Transparent)]);
+}
+
+#[tokio::test]
+async fn datagrams_are_refused_at_once_and_told_of_once() {
+    let sandbox = Sandbox::new(&["1.1.1.1", "1.1.1.1:53"]);
+    let (from, to) = (SocketAddrV4::new(INSIDE, 40000), SocketAddrV4::new(Ipv4Addr::new(1, 1, 1, 1), 53));
+    for _ in 0..3 {
+        sandbox.send(&packet::datagram(from, to, b"who is it")).await;
+        let bytes = sandbox.receive().await;
+        let bytes = Ipv4Packet::new_checked(&bytes[..]).unwrap();
+        assert_eq!((bytes.next_header(), bytes.dst_addr()), (IpProtocol::Icmp, INSIDE));
+        let refusal = Icmpv4Packet::new_checked(bytes.payload()).unwrap();
+        assert_eq!(Icmpv4DstUnreachable::from(refusal.msg_code()), Icmpv4DstUnreachable::CommProhibited);
+    }
+    assert_eq!(sandbox.denied(), [("1.1.1.1:53".to_owned(), "protocol", Via::Transparent)]);
+}
+
+#[tokio::test]
+async fn more_connections_than_there_may_be_are_refused() {
+    let (_listener, address) = server().await;
+    let limits = Limits { connections: 8, ..Limits::default() };
+    let sandbox = Sandbox::with_limits(&[&address.to_string()], limits);
+    let mut open = 0;
+    for port in 40000..40100 {
+        match sandbox.knock(port, address).await.0 {
+            TcpControl::Syn => open += 1,
+            TcpControl::Rst => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(open, 8);
+}
+
+#[tokio::test]
+async fn no_packet_breaks_the_tunnel() {
+    let (_listener, address) = server().await;
+    let sandbox = Sandbox::new(&["a.org", &address.to_string()]);
+    let from = SocketAddrV4::new(INSIDE, 40000);
+    let question = packet::datagram(from, SocketAddrV4::new(RESOLVER, packet::DNS), &[0; 40]);
+    let controls = [TcpControl::Syn, TcpControl::None, TcpControl::Psh, TcpControl::Fin, TcpControl::Rst];
+    let seeds: Vec<Vec<u8>> = controls
+        .iter()
+        .flat_map(|control| [None, Some(TcpSeqNumber(1))].map(|number| segment(40000, address, *control, number)))
+        .chain([question, vec![0x60; 60], vec![0x45; 40], Vec::from([0x45])])
+        .collect();
+    // xorshift64: the same packets each time.
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        usize::try_from(state % below as u64).unwrap()
+    };
+    for round in 0..20_000 {
+        let mut packet = seeds[random(seeds.len())].clone();
+        for _ in 0..random(6) {
+            let place = random(packet.len());
+            packet[place] = random(256) as u8;
+        }
+        if random(8) == 0 {
+            packet.truncate(1 + random(packet.len()));
+        }
+        sandbox.send(&packet).await;
+        if round % 64 == 0 {
+            // What comes back is not looked at, but must not fill the way.
+            while rustix::io::read(sandbox.device.get_ref(), &mut [0; 1024][..]).is_ok() {}
+            yield_now().await;
+        }
+    }
+    let answered = async {
+        let mut question = Message::new(9, MessageType::Query, OpCode::Query);
+        question.add_query(Query::query(Name::from_ascii("a.org.").unwrap(), RecordType::A));
+        let to = SocketAddrV4::new(RESOLVER, packet::DNS);
+        sandbox.send(&packet::datagram(SocketAddrV4::new(INSIDE, 50000), to, &question.to_vec().unwrap())).await;
+        loop {
+            let bytes = sandbox.receive().await;
+            let Ok(bytes) = Ipv4Packet::new_checked(&bytes[..]) else { continue };
+            let Ok(datagram) = UdpPacket::new_checked(bytes.payload()) else { continue };
+            if bytes.next_header() == IpProtocol::Udp && datagram.dst_port() == 50000 {
+                return Message::from_vec(datagram.payload()).unwrap().answers.len();
+            }
+        }
+    };
+    assert_eq!(timeout(DEADLINE, answered).await.expect("it still answers"), 1);
+    assert!(!sandbox.carried.is_finished());
+}

@@ -1,0 +1,125 @@
+//! Programs that know no proxy: `transparent.py` in a sandbox with a tunnel, and its servers in a network of the
+//! test's own, where `9.9.9.9` is at hand and the host's resolver knows two names for it.
+
+use std::process::Output;
+
+use conformance::{Caller, Place, Ring, Stage};
+use ringfence_test_ledger::require;
+
+const PROGRAM: &str = include_str!("transparent.py");
+const HOSTS: &str = "127.0.0.1 localhost\n9.9.9.9 open.example.org shut.example.org\n";
+
+/// Makes the network, serves in it, and runs there what is asked for, as the user who calls: `PORT` in a word is the
+/// port that is served.
+const WORLD: &str = r#"user=$(id -u) group=$(id -g) exec unshare --user --map-root-user --net --mount sh -c '
+    set -e
+    ip link set lo up
+    ip address add 9.9.9.9/32 dev lo
+    mount --bind hosts /etc/hosts
+    mkfifo port
+    python3 transparent.py serve > port &
+    server=$!
+    trap "kill $server" EXIT
+    read PORT < port
+    for word; do
+        shift
+        set -- "$@" "$(printf %s "$word" | sed "s/PORT/$PORT/g")"
+    done
+    unshare --user --map-user="$user" --map-group="$group" -- "$@"' sh "$@""#;
+
+/// What the program says that makes `attempts` on a stage whose sandboxes may reach `allow`.
+#[track_caller]
+fn said(stage: Stage, allow: &[&str], attempts: &[&str]) -> String {
+    let place = Place::of(stage.caller);
+    fs_err::write(place.path().join("transparent.py"), PROGRAM).unwrap();
+    fs_err::write(place.path().join("hosts"), HOSTS).unwrap();
+    let inner = stage.ringfence("run", &place);
+    let mut command = stage.command("sh", &place);
+    command.args(["-c", WORLD, "sh"]).arg(inner.get_program()).args(inner.get_args());
+    if stage.ring != Ring::Local {
+        command.arg("--transparent");
+        for rule in allow {
+            command.args(["--allow", rule]);
+        }
+    }
+    let output = command.args(["--", "python3", "transparent.py"]).args(attempts).output().unwrap();
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{stage:?}: {}\n{stdout}\n{stderr}", output.status);
+    stdout.into_owned()
+}
+
+/// The same attempts without a sandbox, which all succeed, and on both backends, by both callers.
+#[track_caller]
+fn check(allow: &[&str], attempts: &[&str], outside: &str, inside: &str) {
+    assert_eq!(said(Stage { ring: Ring::Local, caller: Caller::Ordinary }, &[], attempts), outside, "the control");
+    for stage in [Ring::Native, Ring::Bwrap].into_iter().flat_map(Stage::all_on) {
+        assert_eq!(said(stage, allow, attempts), inside, "{stage:?}");
+    }
+}
+
+#[test]
+fn an_allowed_host_is_reached_without_a_proxy_and_no_other_is() {
+    require!(binary, root, ordinary_user, ordinary_user_namespaces, bwrap, python3, tunnels);
+    check(
+        &["open.example.org:PORT", "9.9.9.9:PORT"],
+        &["tcp,open.example.org,PORT", "tcp,9.9.9.9,PORT", "tcp,shut.example.org,PORT"],
+        "tcp: hello\ntcp: hello\ntcp: hello\n",
+        "tcp: hello\ntcp: hello\ntcp: gaierror\n",
+    );
+    // The name alone is allowed, on another port.
+    check(
+        &["open.example.org:1"],
+        &["tcp,open.example.org,PORT", "tcp,9.9.9.9,PORT"],
+        "tcp: hello\ntcp: hello\n",
+        "tcp: ConnectionRefusedError\ntcp: ConnectionRefusedError\n",
+    );
+}
+
+#[test]
+fn names_that_no_rule_allows_do_not_exist_inside() {
+    require!(binary, root, ordinary_user, ordinary_user_namespaces, bwrap, python3, tunnels);
+    check(
+        &["open.example.org"],
+        &["name,open.example.org", "name,shut.example.org"],
+        "name: 9.9.9.9\nname: 9.9.9.9\n",
+        "name: 198.18.1.0\nname: gaierror\n",
+    );
+}
+
+#[test]
+fn datagrams_and_ipv6_do_not_leave_a_tunnel() {
+    require!(binary, root, ordinary_user, ordinary_user_namespaces, bwrap, python3, tunnels);
+    check(&["9.9.9.9:PORT"], &["udp,9.9.9.9,PORT"], "udp: hello\n", "udp: OSError\n");
+    for stage in [Ring::Native, Ring::Bwrap].into_iter().flat_map(Stage::all_on) {
+        let said = said(stage, &["open.example.org"], &["six,2606:4700:4700::1111"]);
+        assert_eq!(said, "six: Network is unreachable, at once\n", "{stage:?}");
+    }
+}
+
+#[test]
+fn what_goes_through_a_tunnel_arrives_whole_both_ways() {
+    require!(binary, root, ordinary_user, ordinary_user_namespaces, bwrap, python3, tunnels);
+    let came = "carry: down True, up True\nmany: 100\n";
+    let attempts = ["carry,open.example.org,PORT", "many,open.example.org,PORT"];
+    check(&["open.example.org:PORT"], &attempts, came, came);
+}
+
+#[test]
+fn servers_inside_are_reached_inside() {
+    require!(binary, root, ordinary_user, ordinary_user_namespaces, bwrap, python3, tunnels);
+    check(&["open.example.org"], &["local"], "local: hello\n", "local: hello\n");
+}
+
+#[test]
+fn nothing_inside_can_make_a_tunnel_of_its_own() {
+    require!(binary, root, ordinary_user, ordinary_user_namespaces, bwrap, python3, tunnels);
+    let place = Place::of(Caller::Ordinary);
+    fs_err::write(place.path().join("transparent.py"), PROGRAM).unwrap();
+    let mut control = Stage { ring: Ring::Local, caller: Caller::Ordinary }.command("unshare", &place);
+    control.args(["--user", "--map-root-user", "--net", "python3", "transparent.py", "tunnel"]);
+    let Output { stdout, .. } = control.output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&stdout), "tunnel: made\n", "the control");
+    for stage in [Ring::Native, Ring::Bwrap].into_iter().flat_map(Stage::all_on) {
+        assert_eq!(said(stage, &["open.example.org"], &["tunnel"]), "tunnel: FileNotFoundError\n", "{stage:?}");
+    }
+}
