@@ -48,6 +48,9 @@ const CERTIFICATES: [(&str, &str); 2] = [("ssl/certs", "ca-certificates.crt"), (
 /// A file up to this size is copied into the root; a larger one is mounted.
 const COPIED: usize = 16 * 1024;
 
+/// The hosts that every sandbox has within it.
+const OWN_HOSTS: &str = "127.0.0.1 localhost ringfence\n::1 localhost ip6-localhost ip6-loopback\n";
+
 /// The entries that make up `/etc`.
 pub(super) fn entries(host: &Host, home: &Path) -> Vec<Entry> {
     let mut entries = vec![
@@ -63,9 +66,10 @@ pub(super) fn entries(host: &Host, home: &Path) -> Vec<Entry> {
     entries
 }
 
-/// An `/etc/resolv.conf` that names one resolver.
-pub(super) fn resolver(address: std::net::Ipv4Addr) -> Entry {
-    file("/etc/resolv.conf", format!("nameserver {address}\n"))
+/// What has every name asked for at one resolver. An address that the host's own `/etc/hosts` has for a name would be
+/// connected to, and judged, as an address.
+pub(super) fn resolver(address: std::net::Ipv4Addr) -> [Entry; 2] {
+    [file("/etc/resolv.conf", format!("nameserver {address}\n")), file("/etc/hosts", OWN_HOSTS.to_owned())]
 }
 
 fn file(path: &str, contents: String) -> Entry {
@@ -169,7 +173,7 @@ fn group(host: &Host) -> String {
 
 fn hosts() -> String {
     let known = fs_err::read_to_string(PathBuf::from("/etc/hosts")).unwrap_or_default();
-    let mut text = String::from("127.0.0.1 localhost ringfence\n::1 localhost ip6-localhost ip6-loopback\n");
+    let mut text = OWN_HOSTS.to_owned();
     for line in known.lines().filter(|line| !line.contains("localhost") && !line.trim_start().starts_with('#')) {
         text.push_str(line);
         text.push('\n');

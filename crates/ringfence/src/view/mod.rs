@@ -111,8 +111,9 @@ pub(crate) fn build(site: &Site<'_>) -> Result<Sight, ViewError> {
     let mut entries = system();
     entries.extend(etc::entries(host, &home));
     if egress::gate(policy) == Some(Kind::Transparent) {
-        entries.retain(|entry| entry.path() != Path::new("/etc/resolv.conf"));
-        entries.push(etc::resolver(RESOLVER));
+        let asked = etc::resolver(RESOLVER);
+        entries.retain(|entry| asked.iter().all(|asked| asked.path() != entry.path()));
+        entries.extend(asked);
     }
     entries.push(Entry::Scratch { path: "/tmp".into(), size: scratch, mode: 0o1777 });
     entries.push(Entry::Scratch { path: home.clone(), size: scratch, mode: 0o700 });
