@@ -117,6 +117,10 @@ fn toml_key_at(table: &DeTable<'_>, span: &Range<usize>) -> Option<String> {
     // A `[table]` header's span does not hold its keys, so every table is looked into.
     let inner = table.iter().find_map(|(key, value)| match value.get_ref() {
         DeValue::Table(inner) => toml_key_at(inner, span).map(|rest| format!("{}.{rest}", key.get_ref())),
+        DeValue::Array(items) => items.iter().find_map(|item| match item.get_ref() {
+            DeValue::Table(inner) => toml_key_at(inner, span).map(|rest| format!("{}.{rest}", key.get_ref())),
+            _ => None,
+        }),
         _ => None,
     });
     let own = || table.iter().find(|(key, value)| holds(key.span()) || holds(value.span()));
@@ -191,6 +195,9 @@ fn collect_keys(root: &Value, schema: &Value, prefix: &str, keys: &mut Vec<Strin
     }
     for choice in schema.get("anyOf").and_then(Value::as_array).into_iter().flatten() {
         collect_keys(root, choice, prefix, keys);
+    }
+    if let Some(items) = schema.get("items") {
+        collect_keys(root, items, prefix, keys);
     }
     for (key, inner) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
         keys.push(format!("{prefix}{key}"));

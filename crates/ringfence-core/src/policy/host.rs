@@ -82,6 +82,14 @@ impl HostRule {
             }
     }
 
+    /// Whether some host, on some port, is named by both rules.
+    pub fn overlaps(&self, other: &HostRule) -> bool {
+        self.ports().iter().filter(|port| other.ports().contains(port)).any(|port| {
+            let [own, other] = [self, other].map(|rule| HostRule { host: rule.host.clone(), port: Some(*port) });
+            own.covers(&other) || other.covers(&own)
+        })
+    }
+
     /// Whether everything that this rule names is named by `rules` together.
     pub fn is_covered_by(&self, rules: &[HostRule]) -> bool {
         self.ports().iter().all(|port| {

@@ -26,6 +26,13 @@ impl HostName {
     pub fn is_beneath(&self, parent: &HostName) -> bool {
         self.0.strip_suffix(parent.as_str()).is_some_and(|front| front.ends_with('.'))
     }
+
+    /// Whether names beneath this one have owners of their own, who registered them or whom a company gave them.
+    pub fn is_public_suffix(&self) -> bool {
+        let is_suffix = |name: &str| psl::suffix(name.as_bytes()).is_some_and(|suffix| suffix == name);
+        // The list has suffixes of the form `*.kawasaki.jp`: whether any name beneath is one, this one shows.
+        is_suffix(&self.0) || is_suffix(&format!("any-name-at-all.{}", self.0))
+    }
 }
 
 // So that a map of names can be asked with a part of another name.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::audit::Store;
 use crate::policy::{Environment, Filesystem, Limits, NetworkTable};
+use crate::settings::{Credential, SecretOrigin};
 use crate::{Choice, Clause, Policy};
 
 /// What one layer says: a policy, and what only the user and the system may say.
@@ -40,6 +41,9 @@ pub struct Config {
     pub allow_workspace: Vec<PathBuf>,
     /// What containers are made from.
     pub container: ContainerConfig,
+    /// Secrets that hosts outside are shown and no sandbox is; the user's and the system's to say, and nobody else's.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub credentials: Vec<Credential>,
     /// What is kept of runs.
     pub audit: AuditConfig,
 }
@@ -80,6 +84,10 @@ impl Config {
             .chain(files.workspace.iter_mut().map(|workspace| ("filesystem.workspace", &mut workspace.source)))
             .chain(self.workspace_root.iter_mut().map(|path| ("workspace_root", path)))
             .chain(self.allow_workspace.iter_mut().map(|path| ("allow_workspace", path)))
+            .chain(self.credentials.iter_mut().filter_map(|credential| match &mut credential.origin {
+                SecretOrigin::File(path) => Some(("credentials", path)),
+                SecretOrigin::Command(_) | SecretOrigin::Variable(_) => None,
+            }))
             .chain(self.audit.dir.iter_mut().map(|path| ("audit.dir", path)));
         for (key, path) in paths {
             if let Ok(rest) = path.strip_prefix("~") {

@@ -61,6 +61,12 @@ pub enum SettingsError {
         /// The key.
         key: &'static str,
     },
+    /// Secrets are spoken of by somebody else than the user or the system.
+    #[error("{source_name}: credentials are said in the user's or the system's own configuration alone")]
+    Credentials {
+        /// Where they are.
+        source_name: String,
+    },
     /// A project tries to widen the policy.
     #[error(transparent)]
     Widening(#[from] Box<Widening>),
@@ -85,6 +91,7 @@ impl SettingsError {
             SettingsError::UnknownVariable { nearest: Some(nearest), .. } => Some(format!("did you mean {nearest}?")),
             SettingsError::Relative { .. } => Some("write the whole path, from `/` or from `~`".to_owned()),
             SettingsError::NoHome { .. } => Some("set HOME, or write the whole path".to_owned()),
+            SettingsError::Credentials { .. } => Some("move them to ~/.config/ringfence/config.toml".to_owned()),
             SettingsError::Widening(widening) => Some(widening.hint()),
             SettingsError::Dialect(error) => error.hint(),
         }

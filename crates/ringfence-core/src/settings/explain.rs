@@ -54,6 +54,7 @@ impl Settings {
             ("workspace_root".to_owned(), optional(self.workspace_root.as_ref().map(|path| path.display()))),
             ("allow_workspace".to_owned(), paths(&self.allow_workspace)),
             ("container.image".to_owned(), optional(self.image.as_ref())),
+            ("credentials".to_owned(), list(&self.credentials)),
             ("audit.store".to_owned(), self.audit.store.to_string()),
             ("audit.dir".to_owned(), self.audit.dir.display().to_string()),
             ("code.block_dangerous_imports".to_owned(), self.code.block_dangerous_imports.to_string()),

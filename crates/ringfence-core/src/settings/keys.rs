@@ -32,7 +32,7 @@ pub struct Variable {
 pub(super) type Wrong = Box<dyn Error + Send + Sync>;
 
 /// Every key, in the order of the documentation.
-pub const KEYS: [Key; 27] = [
+pub const KEYS: [Key; 28] = [
     key("backend", "--backend", "RINGFENCE_BACKEND", "a backend, or auto", |config, text| {
         set(&mut config.backend, text)
     }),
@@ -122,6 +122,7 @@ pub const KEYS: [Key; 27] = [
     key("container.image", "--image", "RINGFENCE_IMAGE", "an image, for podman and docker", |config, text| {
         set(&mut config.container.image, text)
     }),
+    Key { name: "credentials", flag: None, variable: None },
     Key {
         name: "audit.store",
         flag: None,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::dialect::Dialect;
 use super::keys::KEYS;
-use super::{Config, Selection, SettingsError, Source};
+use super::{Config, SecretOrigin, Selection, SettingsError, Source};
 use crate::audit::Store;
 use crate::policy::{Lines, nearest, parse_toml};
 
@@ -175,13 +175,22 @@ impl Layer {
         }
     }
 
-    /// Puts the home directory into paths, and makes sure that those that bound a workspace are absolute.
+    /// Puts the home directory into paths, and makes sure that those that bound a workspace or hold a secret are
+    /// absolute, and that secrets are spoken of only where they may be.
     pub(super) fn check(&mut self, home: Option<&Path>) -> Result<(), SettingsError> {
         let expanded = self.config.expand_home(home);
         expanded.map_err(|key| SettingsError::no_home(&self.source(key), key))?;
         let root = self.config.workspace_root.iter().map(|path| ("workspace_root", path));
         let allowed = self.config.allow_workspace.iter().map(|path| ("allow_workspace", path));
-        match root.chain(allowed).find(|(_, path)| !path.is_absolute()) {
+        let secrets = self.config.credentials.iter().filter_map(|credential| match &credential.origin {
+            SecretOrigin::File(path) => Some(("credentials", path)),
+            SecretOrigin::Command(_) | SecretOrigin::Variable(_) => None,
+        });
+        // Whoever writes it may be whoever is to be confined, and chooses which secret goes where.
+        if !self.config.credentials.is_empty() && self.rank > Rank::User {
+            return Err(SettingsError::Credentials { source_name: self.source("credentials").to_string() });
+        }
+        match root.chain(allowed).chain(secrets).find(|(_, path)| !path.is_absolute()) {
             None => Ok(()),
             Some((key, path)) => {
                 let source_name = self.source(key).to_string();

@@ -78,6 +78,10 @@ impl Merged {
             onto.sources.add("allow_workspace", layer.source("allow_workspace"));
         }
         onto.replace("container.image", &mut own.container.image, &from.container.image);
+        if !from.credentials.is_empty() {
+            own.credentials.extend_from_slice(&from.credentials);
+            onto.sources.add("credentials", layer.source("credentials"));
+        }
         onto.replace("audit.store", &mut own.audit.store, &from.audit.store);
         onto.replace("audit.dir", &mut own.audit.dir, &from.audit.dir);
 
@@ -111,6 +115,7 @@ impl Merged {
             allow_workspace: config.allow_workspace.clone(),
             workspace_bound: workspace_is_from_project.then(|| directory.to_owned()),
             image: config.container.image.clone(),
+            credentials: config.credentials.clone(),
             audit: Audit {
                 store: config.audit.store.unwrap_or_default(),
                 dir: config.audit.dir.clone().unwrap_or_else(|| PathBuf::from(Settings::AUDIT_DIR)),

@@ -8,6 +8,7 @@
 mod choose;
 mod config;
 mod container;
+mod credential;
 pub mod dialect;
 mod error;
 mod explain;
@@ -24,6 +25,7 @@ use std::path::{Path, PathBuf};
 pub use choose::{ChooseError, Chosen, Level, Notice, Selection, resolve};
 pub use config::{AuditConfig, Config, ContainerConfig};
 pub use container::{Container, HostView, detect_container};
+pub use credential::{Credential, CredentialError, HeaderTemplate, SecretOrigin};
 pub use error::SettingsError;
 pub use explain::Explained;
 pub use keys::{KEYS, Key, Variable};
@@ -144,6 +146,8 @@ pub struct Settings {
     pub workspace_bound: Option<PathBuf>,
     /// What containers are made from, when somebody said it.
     pub image: Option<String>,
+    /// Secrets that hosts outside are shown and no sandbox is.
+    pub credentials: Vec<Credential>,
     /// How execution records are kept.
     pub audit: Audit,
     /// How code is run.

@@ -1,3 +1,4 @@
+mod credentials;
 mod explained;
 mod layers;
 mod narrowing;

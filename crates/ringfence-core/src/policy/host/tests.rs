@@ -195,3 +195,17 @@ fn rules_cover_together_what_none_covers_alone() {
     assert!(!covered("a.example.org", &["*.example.org:80", "b.example.org:443"]));
     assert!(!covered("a.example.org", &[]));
 }
+
+#[test]
+fn rules_overlap_where_both_name_a_host_on_a_port() {
+    let overlap = |own: &str, other: &str| {
+        let [own, other] = [own, other].map(|text| text.parse::<HostRule>().unwrap());
+        assert_eq!(own.overlaps(&other), other.overlaps(&own));
+        own.overlaps(&other)
+    };
+    assert!(overlap("a.example.org", "*.example.org:443"));
+    assert!(overlap("*.example.org", "*.b.example.org:80"));
+    assert!(!overlap("example.org", "*.example.org"));
+    assert!(!overlap("example.org", "example.org:8443"));
+    assert!(!overlap("example.org", "192.0.2.1"));
+}

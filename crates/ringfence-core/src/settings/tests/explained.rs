@@ -35,6 +35,7 @@ fn every_value_is_explained_even_when_nobody_said_any() {
         "workspace_root = unset",
         "allow_workspace = []",
         "container.image = unset",
+        "credentials = []",
         "audit.store = on_error",
         "audit.dir = artifacts/executions",
         "code.block_dangerous_imports = false",

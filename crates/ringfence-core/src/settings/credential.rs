@@ -1,0 +1,285 @@
+//! Secrets that a host outside is shown and a sandbox is not: for whom, from where, and how they are presented.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::policy::text::serde_as_text;
+use crate::policy::{Environment, Host, HostRule, VariableError};
+
+/// What a template has in place of the secret.
+const SECRET: &str = "{secret}";
+/// Headers that say how a message is to be read or carried: a secret is none of that.
+const MEANT_FOR_THE_WAY: [&str; 12] = [
+    "connection",
+    "content-length",
+    "content-type",
+    "expect",
+    "host",
+    "keep-alive",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "via",
+    "accept-encoding",
+];
+
+/// A secret of the host's that requests to some hosts outside get on their way; what it is, is not known here.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "Table", into = "Table")]
+pub struct Credential {
+    /// Who is shown it.
+    pub host: HostRule,
+    /// Where it comes from.
+    pub origin: SecretOrigin,
+    /// How it is presented.
+    pub header: HeaderTemplate,
+    /// The variable that has something in its place inside, for clients that do not start without.
+    pub placeholder: Option<String>,
+}
+
+/// Where a secret comes from, on the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SecretOrigin {
+    /// What a file holds.
+    File(PathBuf),
+    /// What a program prints.
+    Command(Vec<String>),
+    /// What a variable of the caller is.
+    Variable(String),
+}
+
+/// A header with a place for a secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeaderTemplate {
+    name: String,
+    before: String,
+    after: String,
+}
+
+/// Why a credential is none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CredentialError {
+    /// Its host is an address.
+    #[error("`{0}` is an address: a secret is for a name, which its host proves to have")]
+    Address(HostRule),
+    /// Its host is whoever has a name under a suffix.
+    #[error("`{0}` names hosts of many owners: name the one that the secret is for")]
+    ManyOwners(HostRule),
+    /// It comes from nowhere, or from more than one place.
+    #[error("a secret comes from one place: write `file`, `command` or `variable`")]
+    Origin,
+    /// The command has no words.
+    #[error("`command` is empty: write the program and its arguments, as in [\"pass\", \"show\", \"api\"]")]
+    Command,
+    /// The name of a variable is none.
+    #[error(transparent)]
+    Variable(#[from] VariableError),
+    /// The text is no header with a place for the secret.
+    #[error(
+        "`{0}` is no header with one `{{secret}}` in its value: write for example `Authorization: Bearer {{secret}}`"
+    )]
+    Header(String),
+    /// The header has a meaning of its own on the way.
+    #[error("`{0}` says how a request is carried: a secret is presented in another header")]
+    Reserved(String),
+}
+
+/// A credential as it is written.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "Credential")]
+struct Table {
+    /// Who is shown the secret: a name, or all names beneath one.
+    host: HostRule,
+    /// The file that holds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    file: Option<PathBuf>,
+    /// The program that prints it, and its arguments; no shell reads them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    command: Option<Vec<String>>,
+    /// The variable of the caller that is it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    variable: Option<String>,
+    /// The header that presents it, with `{secret}` in its place; `Authorization: Bearer {secret}` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    header: Option<HeaderTemplate>,
+    /// A variable that has something in the secret's place inside.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    placeholder: Option<String>,
+}
+
+impl Default for HeaderTemplate {
+    fn default() -> HeaderTemplate {
+        HeaderTemplate { name: "Authorization".to_owned(), before: "Bearer ".to_owned(), after: String::new() }
+    }
+}
+
+impl HeaderTemplate {
+    /// The header's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The header's value with `secret` in its place. No copy of it is left behind in memory that was given back.
+    pub fn filled_with(&self, secret: &[u8]) -> Vec<u8> {
+        let mut value = Vec::with_capacity(self.before.len() + secret.len() + self.after.len());
+        value.extend_from_slice(self.before.as_bytes());
+        value.extend_from_slice(secret);
+        value.extend_from_slice(self.after.as_bytes());
+        value
+    }
+}
+
+impl FromStr for HeaderTemplate {
+    type Err = CredentialError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = || CredentialError::Header(text.to_owned());
+        let (name, value) = text.split_once(':').ok_or_else(wrong)?;
+        let (before, after) = value.trim().split_once(SECRET).ok_or_else(wrong)?;
+        // RFC 9110, 5.1 and 5.6.2.
+        let is_token_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        let is_text = |part: &str| part.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ');
+        if name.is_empty() || !name.bytes().all(is_token_byte) || !is_text(value) || after.contains(SECRET) {
+            return Err(wrong());
+        }
+        let folded = name.to_ascii_lowercase();
+        if MEANT_FOR_THE_WAY.contains(&folded.as_str()) || folded.starts_with("proxy-") {
+            return Err(CredentialError::Reserved(name.to_owned()));
+        }
+        Ok(HeaderTemplate { name: name.to_owned(), before: before.to_owned(), after: after.to_owned() })
+    }
+}
+
+impl fmt::Display for HeaderTemplate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}{SECRET}{}", self.name, self.before, self.after)
+    }
+}
+
+serde_as_text!(HeaderTemplate, "a header such as `Authorization: Bearer {secret}`");
+
+impl TryFrom<Table> for Credential {
+    type Error = CredentialError;
+
+    fn try_from(table: Table) -> Result<Self, Self::Error> {
+        let Table { host, file, command, variable, header, placeholder } = table;
+        match &host.host {
+            Host::Network { .. } => return Err(CredentialError::Address(host)),
+            // Beneath a suffix that a company gives names under, each has another owner.
+            Host::Beneath(parent) if parent.is_public_suffix() => return Err(CredentialError::ManyOwners(host)),
+            Host::Beneath(_) | Host::Name(_) => {}
+        }
+        let origin = match (file, command, variable) {
+            (Some(file), None, None) => SecretOrigin::File(file),
+            (None, Some(words), None) if words.is_empty() => return Err(CredentialError::Command),
+            (None, Some(words), None) => SecretOrigin::Command(words),
+            (None, None, Some(name)) => SecretOrigin::Variable(name),
+            _ => return Err(CredentialError::Origin),
+        };
+        if let SecretOrigin::Variable(name) = &origin {
+            Environment::check_name(name)?;
+        }
+        placeholder.as_deref().map(Environment::check_name).transpose()?;
+        Ok(Credential { host, origin, header: header.unwrap_or_default(), placeholder })
+    }
+}
+
+impl From<Credential> for Table {
+    fn from(credential: Credential) -> Table {
+        let Credential { host, origin, header, placeholder } = credential;
+        let mut table = Table { host, file: None, command: None, variable: None, header: Some(header), placeholder };
+        match origin {
+            SecretOrigin::File(path) => table.file = Some(path),
+            SecretOrigin::Command(words) => table.command = Some(words),
+            SecretOrigin::Variable(name) => table.variable = Some(name),
+        }
+        table
+    }
+}
+
+/// As people read it. What a program is told may itself be a secret, so only its name is shown.
+impl fmt::Display for SecretOrigin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SecretOrigin::File(path) => write!(f, "file {}", path.display()),
+            SecretOrigin::Command(words) => write!(f, "command {}", words.first().map_or("", String::as_str)),
+            SecretOrigin::Variable(name) => write!(f, "variable {name}"),
+        }
+    }
+}
+
+impl fmt::Display for Credential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} from {}", self.host, self.header.name(), self.origin)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Credential, String> {
+        toml::from_str(text).map_err(|error| error.message().to_owned())
+    }
+
+    #[track_caller]
+    fn refuse(text: &str, message: &str) {
+        assert_eq!(read(text).unwrap_err(), message);
+    }
+
+    #[test]
+    fn a_credential_says_for_whom_from_where_and_how() {
+        let credential = read("host = 'api.example.org'\nvariable = 'API_KEY'").unwrap();
+        assert_eq!(credential.header.to_string(), "Authorization: Bearer {secret}");
+        assert_eq!(credential.header.filled_with(b"s3"), b"Bearer s3");
+        assert_eq!(credential.origin, SecretOrigin::Variable("API_KEY".to_owned()));
+        let text = "host = '*.example.org:8443'\ncommand = ['pass', 'show', 'x']\nheader = 'X-Key:{secret};v=1'\n\
+                    placeholder = 'KEY'";
+        let credential = read(text).unwrap();
+        assert_eq!(credential.header.name(), "X-Key");
+        assert_eq!(credential.header.filled_with(b"s3"), b"s3;v=1");
+        assert_eq!(credential.to_string(), "*.example.org:8443: X-Key from command pass");
+        let again: Credential = toml::from_str(&toml::to_string(&credential).unwrap()).unwrap();
+        assert_eq!(again, credential);
+    }
+
+    #[test]
+    fn a_secret_has_one_origin_and_is_for_a_name_with_one_owner() {
+        refuse(
+            "host = '192.0.2.1'\nfile = '/x'",
+            "`192.0.2.1` is an address: a secret is for a name, which its host proves to have",
+        );
+        refuse(
+            "host = '*.github.io'\nfile = '/x'",
+            "`*.github.io` names hosts of many owners: name the one that the secret is for",
+        );
+        assert!(read("host = '*.example.org'\nfile = '/x'").is_ok());
+        let origin = "a secret comes from one place: write `file`, `command` or `variable`";
+        refuse("host = 'a.org'", origin);
+        refuse("host = 'a.org'\nfile = '/x'\nvariable = 'X'", origin);
+        assert!(read("host = 'a.org'\ncommand = []").unwrap_err().starts_with("`command` is empty"));
+        assert!(read("host = 'a.org'\nvariable = 'A=B'").unwrap_err().contains("is no name of a variable"));
+        assert!(read("host = 'a.org'\nfile = '/x'\nplaceholder = ''").unwrap_err().contains("no name of a variable"));
+    }
+
+    #[test]
+    fn a_header_has_one_place_for_the_secret_and_no_meaning_on_the_way() {
+        for wrong in
+            ["Authorization", "X: y", "X: {secret}{secret}", ": {secret}", "X Y: {secret}", "X: {secret}\u{e9}"]
+        {
+            assert_eq!(wrong.parse::<HeaderTemplate>(), Err(CredentialError::Header(wrong.to_owned())), "{wrong}");
+        }
+        assert!("X: \r\nY: {secret}".parse::<HeaderTemplate>().is_err());
+        for name in ["Host", "content-length", "Proxy-Authorization", "Transfer-Encoding", "Connection"] {
+            let error = format!("{name}: {{secret}}").parse::<HeaderTemplate>().unwrap_err();
+            assert_eq!(error, CredentialError::Reserved(name.to_owned()));
+        }
+    }
+}
