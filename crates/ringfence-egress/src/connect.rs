@@ -11,6 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::proxy::{Mode, Proxy};
 use crate::upstream::{Hop, Purpose};
+use crate::way::Way;
 use crate::{Denial, Event, Passage, Reason, Refusal, ResolveError, Target, TargetHost, Verdict, Via};
 
 /// How many addresses of one name are tried.
@@ -30,9 +31,9 @@ pub struct Connection {
     pub address: Option<IpAddr>,
 }
 
-/// Where plain requests go.
+/// Where requests go.
 pub(crate) struct Origin {
-    pub(crate) stream: TcpStream,
+    pub(crate) stream: Way,
     /// The upstream proxy that reads them, if one does.
     pub(crate) hop: Option<Hop>,
 }
@@ -49,13 +50,13 @@ impl Proxy {
     pub(crate) async fn open(&self, target: &Target) -> Result<Origin, Refusal> {
         let Some(hop) = self.hop(target, Purpose::Http) else {
             let connection = self.reach(target, Via::Http, None).await?;
-            return Ok(Origin { stream: connection.stream, hop: None });
+            return Ok(Origin { stream: Way::Clear(connection.stream), hop: None });
         };
         let listed = self.admit(target, Via::Http)?;
         self.addresses(target, Via::Http, true).await?;
         let stream = self.in_time(target, hop.dial()).await?.map_err(upstream_of(target))?;
         self.passed(target, Via::Http, None, listed);
-        Ok(Origin { stream, hop: Some(hop) })
+        Ok(Origin { stream: Way::Clear(stream), hop: Some(hop) })
     }
 
     fn hop(&self, target: &Target, purpose: Purpose) -> Option<Hop> {
@@ -131,7 +132,7 @@ impl Proxy {
         }
     }
 
-    async fn in_time<T>(&self, target: &Target, attempt: impl Future<Output = T>) -> Result<T, Refusal> {
+    pub(crate) async fn in_time<T>(&self, target: &Target, attempt: impl Future<Output = T>) -> Result<T, Refusal> {
         let limit = self.settings().limits.connect;
         timeout(limit, attempt).await.map_err(|_| Refusal::Slow { target: target.clone(), limit })
     }

@@ -11,8 +11,10 @@
 //! after its address was judged.
 
 mod address;
+mod authority;
 mod connect;
 mod copy;
+mod credential;
 mod event;
 mod hello;
 mod http;
@@ -26,9 +28,12 @@ mod target;
 mod transparent;
 mod tunnel;
 mod upstream;
+mod way;
 
 pub use address::{AddressClass, classify};
+pub use authority::{Authority, AuthorityError};
 pub use connect::Connection;
+pub use credential::{Credential, CredentialError, Credentials};
 pub use event::{Denial, Event, Passage, Via};
 pub use proxy::{Limits, Listener, Mode, Proxy, Settings};
 pub use refusal::Refusal;

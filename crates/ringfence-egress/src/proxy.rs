@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::stream::{Rewound, Stream, linger};
-use crate::{Event, Refusal, Resolver, Rules, Target, Upstream, Via, http, socks, tunnel};
+use crate::{Credentials, Event, Refusal, Resolver, Rules, Target, Upstream, Via, http, socks, tunnel};
 
 /// How many of those who are turned away are told so at once; the rest find a closed door.
 const TURNED_AWAY_AT_ONCE: usize = 64;
@@ -31,6 +31,8 @@ pub struct Settings {
     pub limits: Limits,
     /// Who knows the addresses of names.
     pub resolver: Resolver,
+    /// What hosts outside are shown and no client is.
+    pub credentials: Option<Credentials>,
 }
 
 /// Whether the rules hold.

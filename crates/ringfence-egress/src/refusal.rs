@@ -54,6 +54,14 @@ pub enum Refusal {
         /// What it said.
         source: UpstreamError,
     },
+    /// The origin does not prove to be who it is called, or does not speak TLS.
+    #[error("cannot speak TLS with `{target}`")]
+    Unverified {
+        /// Who.
+        target: Target,
+        /// What is wrong with it.
+        source: io::Error,
+    },
     /// The origin answered something that is not HTTP.
     #[error("`{target}` did not answer in HTTP")]
     Garbled {
@@ -112,6 +120,7 @@ impl Refusal {
             Refusal::Unreachable { .. } => "unreachable",
             Refusal::Slow { .. } => "slow",
             Refusal::Upstream { .. } => "upstream",
+            Refusal::Unverified { .. } => "unverified",
             Refusal::Garbled { .. } | Refusal::Unasked { .. } => "garbled",
             Refusal::Full(_) => "full",
         }
@@ -124,6 +133,7 @@ impl Refusal {
             | Refusal::Unreachable { target, .. }
             | Refusal::Slow { target, .. }
             | Refusal::Upstream { target, .. }
+            | Refusal::Unverified { target, .. }
             | Refusal::Garbled { target, .. }
             | Refusal::Unasked { target } => Some(target.to_string()),
             Refusal::Full(_) => None,

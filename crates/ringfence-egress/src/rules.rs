@@ -66,6 +66,9 @@ pub enum Reason {
         /// What it is instead.
         protocol: String,
     },
+    /// A secret is for the host, and the client would speak to it in the clear.
+    #[error("a credential is for it, which is never sent in the clear: use https")]
+    Unencrypted,
     /// It cannot be read, or not in one way only.
     #[error("{fault}")]
     Malformed {
@@ -84,6 +87,7 @@ impl Reason {
             Reason::OtherName { .. } => "other_name",
             Reason::Unnamed => "unnamed",
             Reason::Protocol { .. } => "protocol",
+            Reason::Unencrypted => "unencrypted",
             Reason::Malformed { .. } => "malformed",
         }
     }

@@ -3,6 +3,7 @@
 //! Only what the client says is held back, and only until it is known what it speaks. The server may speak first: its
 //! words go to the client at once.
 //!
+//! - TLS to a host that a credential is for ends here, and is carried on request by request; see `credential`.
 //! - TLS must name the host that was asked for. A client that names none is refused for a name and is fine for an
 //!   address; one older than TLS 1.2 cannot be read, and is refused for both. Where the real name is encrypted (ECH), the outer one
 //!   counts: it is what the connection is routed by. Whether there is an inner one cannot be seen, for clients that have
@@ -55,6 +56,7 @@ pub(crate) async fn run<S: Stream>(proxy: &Proxy, mut client: Rewound<S>, connec
 
     match kind {
         Kind::Tls(hello) => {
+            let is_for_target = names(&hello, target);
             if let Err(reason) = agree(proxy, target, hello) {
                 proxy.deny(Denial::of(target, Via::Tls, reason));
                 drop(server);
@@ -62,6 +64,10 @@ pub(crate) async fn run<S: Stream>(proxy: &Proxy, mut client: Rewound<S>, connec
                     linger(client).await;
                 }
                 return;
+            }
+            if let Some(credentials) = proxy.credentials_for(target).filter(|_| is_for_target) {
+                client.put_back(opening.bytes.into());
+                return http::serve_secured(proxy, client, server, target, credentials).await;
             }
         }
         kind if is_name && (kind == Kind::Http || target.port == 80) => {
@@ -72,6 +78,11 @@ pub(crate) async fn run<S: Stream>(proxy: &Proxy, mut client: Rewound<S>, connec
     }
     // Whoever broke it off, there is nothing left to carry.
     let _ = copy::both(&mut client, &mut server, Direction::after(opening.bytes), back).await;
+}
+
+/// Whether a TLS client wants exactly the host that its tunnel leads to.
+fn names(hello: &Hello, target: &Target) -> bool {
+    matches!(hello, Hello::Named(name) if Target::from_parts(name, target.port).is_ok_and(|named| named == *target))
 }
 
 /// Whether what a TLS client says is what its tunnel was asked for.

@@ -7,6 +7,7 @@ use hyper::header::{
 use hyper::http::uri::{PathAndQuery, Uri};
 use hyper::{Request, Response, Version};
 
+use super::Scheme;
 use crate::Target;
 
 /// Whether a request asks for another protocol that may be granted.
@@ -20,7 +21,7 @@ const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
 /// Makes a client's request the one that its host gets: in origin form, with that host's name.
-pub(crate) fn prepare_request<B>(request: &mut Request<B>, target: &Target) -> Upgrade {
+pub(crate) fn prepare_request<B>(request: &mut Request<B>, target: &Target, scheme: Scheme) -> Upgrade {
     let path = request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
     *request.uri_mut() = Uri::from(path);
     *request.version_mut() = Version::HTTP_11;
@@ -33,7 +34,7 @@ pub(crate) fn prepare_request<B>(request: &mut Request<B>, target: &Target) -> U
         headers.insert(TE, HeaderValue::from_static("trailers"));
         headers.append(CONNECTION, HeaderValue::from_static("TE"));
     }
-    let host = if target.port == 80 { target.host.to_string() } else { target.to_string() };
+    let host = if target.port == scheme.port() { target.host.to_string() } else { target.to_string() };
     headers.insert(HOST, HeaderValue::try_from(host).expect("a host has no control characters"));
     match protocol {
         Some(protocol) => {

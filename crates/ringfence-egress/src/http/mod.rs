@@ -18,12 +18,14 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use crate::connect::{Connection, Origin};
 use crate::copy::{self, Direction};
 use crate::proxy::Proxy;
 use crate::stream::{Rewound, Stream, linger};
-use crate::{Denial, Reason, Refusal, Target, UpstreamError, Via, tunnel};
+use crate::way::Way;
+use crate::{Credentials, Denial, Reason, Refusal, Target, TargetHost, UpstreamError, Via, tunnel};
 
 mod exchange;
 mod heads;
@@ -45,14 +47,37 @@ pub(crate) async fn serve<S: Stream>(proxy: &Proxy, client: Rewound<S>) {
 
 /// Serves a client whose tunnel to `target` turns out to carry plain requests; `server` is the way there.
 pub(crate) async fn serve_within<S: Stream>(proxy: &Proxy, client: Rewound<S>, server: TcpStream, target: &Target) {
-    let session = Session::new(proxy, Scope::Within(target.clone()));
-    let origin = Origin { stream: server, hop: None };
+    let session = Session::new(proxy, Scope::Within(target.clone(), Scheme::Http));
+    let origin = Origin { stream: Way::Clear(server), hop: None };
     // If it fails, the first request tries again, and is told.
     if let Ok(exchange) = Exchange::begin(target, origin).await {
         session.keep(exchange);
     }
     // A `CONNECT` is refused within a tunnel, so there is no other next.
     let _ = converse(client, session).await;
+}
+
+/// Serves a client whose tunnel to `target` carries requests in TLS that are shown credentials; `server` is the way
+/// there.
+pub(crate) async fn serve_secured<S: Stream>(
+    proxy: &Proxy,
+    client: Rewound<S>,
+    server: TcpStream,
+    target: &Target,
+    credentials: &Credentials,
+) {
+    let TargetHost::Name(name) = &target.host else { return };
+    let accepted = timeout(proxy.settings().limits.greeting, credentials.accept(name, client)).await;
+    // A client that does not trust the certificate has said so to whoever reads its errors.
+    let Ok(Ok(client)) = accepted else { return };
+    let session = Session::new(proxy, Scope::Within(target.clone(), Scheme::Https));
+    // If it fails, the first request tries again, and is told.
+    if let Ok(origin) = proxy.secure(credentials, target, server).await
+        && let Ok(exchange) = Exchange::begin(target, origin).await
+    {
+        session.keep(exchange);
+    }
+    let _ = converse(Rewound::new(Bytes::new(), client), session).await;
 }
 
 /// Answers requests until the connection ends, or becomes something else.
@@ -77,7 +102,7 @@ async fn converse<S: Stream>(client: Rewound<S>, session: Session) -> Option<(Re
     if let Some(fault) = heads.fault() {
         let said = match &session.scope {
             Scope::Anywhere => heads.said(),
-            Scope::Within(target) => target.to_string(),
+            Scope::Within(target, _) => target.to_string(),
         };
         let refusal = session.proxy.deny(Denial::malformed(&said, Via::Http, fault));
         let mut client = heads.into_inner(Bytes::new());
@@ -86,15 +111,16 @@ async fn converse<S: Stream>(client: Rewound<S>, session: Session) -> Option<(Re
         }
         return None;
     }
-    let mut client = heads.into_inner(parts.read_buf);
+    let client = heads.into_inner(parts.read_buf);
     match next {
         Some(Next::Upgrade(upgrade)) => {
             if let Ok(upgraded) = upgrade.await {
                 // What hyper read past the head comes first.
-                let Ok(Parts { io, read_buf, .. }) = upgraded.downcast::<TokioIo<TcpStream>>() else { return None };
-                let mut server = Rewound::new(read_buf, io.into_inner());
-                // Whoever broke it off, there is nothing left to carry.
-                let _ = copy::both(&mut client, &mut server, Direction::default(), Direction::default()).await;
+                let Ok(Parts { io, read_buf, .. }) = upgraded.downcast::<TokioIo<Way>>() else { return None };
+                match io.into_inner() {
+                    Way::Clear(server) => carry(client, Rewound::new(read_buf, server)).await,
+                    Way::Tls(server) => carry(client, Rewound::new(read_buf, *server)).await,
+                }
             }
             None
         }
@@ -106,12 +132,41 @@ async fn converse<S: Stream>(client: Rewound<S>, session: Session) -> Option<(Re
     }
 }
 
+async fn carry<S: Stream, T: Stream>(mut client: Rewound<S>, mut server: Rewound<T>) {
+    // Whoever broke it off, there is nothing left to carry.
+    let _ = copy::both(&mut client, &mut server, Direction::default(), Direction::default()).await;
+}
+
 /// Whose requests are answered.
 enum Scope {
     /// Those of a client that names a host with each.
     Anywhere,
-    /// Those in a tunnel to this host.
-    Within(Target),
+    /// Those in a tunnel to this host, as they are carried there.
+    Within(Target, Scheme),
+}
+
+/// How requests are carried to their host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scheme {
+    Http,
+    Https,
+}
+
+impl Scheme {
+    const fn name(self) -> &'static str {
+        match self {
+            Scheme::Http => "http",
+            Scheme::Https => "https",
+        }
+    }
+
+    /// The port that goes without saying.
+    const fn port(self) -> u16 {
+        match self {
+            Scheme::Http => 80,
+            Scheme::Https => 443,
+        }
+    }
 }
 
 /// What a connection becomes after HTTP.
@@ -161,7 +216,14 @@ impl Session {
     async fn forward(&self, mut request: Request<Incoming>, target: Target) -> Result<Response<Body>, Refusal> {
         // Also where a kept connection leads there: that one was judged when it was made.
         self.proxy.admit(&target, Via::Http)?;
-        let upgrade = hops::prepare_request(&mut request, &target);
+        let credentials = self.proxy.credentials_for(&target);
+        if credentials.is_some() {
+            self.check_for_secret(&request, &target)?;
+        }
+        let upgrade = hops::prepare_request(&mut request, &target, self.scheme());
+        if let Some(credentials) = credentials {
+            credentials.present(&target, request.headers_mut());
+        }
         let kept = self.exchange.lock().unwrap_or_else(PoisonError::into_inner).take();
         let mut response = match kept.filter(|exchange| exchange.leads_to(&target)) {
             Some(mut exchange) => match exchange.send(request).await {
@@ -189,7 +251,7 @@ impl Session {
     }
 
     async fn send_anew(&self, request: Request<Incoming>, target: &Target) -> Result<Response<Incoming>, Refusal> {
-        let origin = self.proxy.open(target).await?;
+        let origin = self.open(target).await?;
         let garbled = |source| Refusal::Garbled { target: target.clone(), source };
         let mut exchange = Exchange::begin(target, origin).await.map_err(garbled)?;
         let response = exchange.send(request).await.map_err(|unsent| garbled(unsent.error))?;
@@ -202,6 +264,37 @@ impl Session {
         Ok(response)
     }
 
+    /// Connects to where requests for `target` are to be sent.
+    async fn open(&self, target: &Target) -> Result<Origin, Refusal> {
+        match self.proxy.credentials_for(target).filter(|_| self.scheme() == Scheme::Https) {
+            Some(credentials) => {
+                let connection = self.proxy.connect(target, Via::Tls).await?;
+                self.proxy.secure(credentials, target, connection.stream).await
+            }
+            None => self.proxy.open(target).await,
+        }
+    }
+
+    fn scheme(&self) -> Scheme {
+        match self.scope {
+            Scope::Anywhere => Scheme::Http,
+            Scope::Within(_, scheme) => scheme,
+        }
+    }
+
+    /// Refuses a request that would show a secret to somebody else than its host.
+    fn check_for_secret(&self, request: &Request<Incoming>, target: &Target) -> Result<(), Refusal> {
+        let reason = match self.scheme() {
+            Scheme::Http => Reason::Unencrypted,
+            // RFC 9110, 9.3.8: the host sends back all that it was sent.
+            Scheme::Https if request.method() == Method::TRACE => {
+                Reason::Malformed { fault: "a TRACE brings back the credential that was sent".to_owned() }
+            }
+            Scheme::Https => return Ok(()),
+        };
+        Err(self.proxy.deny(Denial::of(target, Via::Http, reason)))
+    }
+
     /// Where a request is to go, said in one way, or in two that agree.
     fn target(&self, request: &Request<Incoming>) -> Result<Target, Refusal> {
         let uri = request.uri();
@@ -211,7 +304,7 @@ impl Session {
             Target::from_authority(text, port).map_err(|fault| malformed(&fault.to_string()))
         };
         let (target, default_port) = match (&self.scope, uri.scheme_str(), uri.authority()) {
-            (Scope::Within(_), ..) if request.method() == Method::CONNECT => {
+            (Scope::Within(..), ..) if request.method() == Method::CONNECT => {
                 return Err(malformed("a CONNECT within a tunnel"));
             }
             (Scope::Anywhere, None, Some(authority)) if request.method() == Method::CONNECT => {
@@ -224,13 +317,15 @@ impl Session {
             (Scope::Anywhere, ..) => {
                 return Err(malformed("this is a proxy: a request names its host, as in GET http://host/"));
             }
-            (Scope::Within(target), None, None) => (target.clone(), target.port),
-            (Scope::Within(target), Some("http"), Some(authority)) => {
+            (Scope::Within(target, _), None, None) => (target.clone(), target.port),
+            (Scope::Within(target, scheme), Some(said), Some(authority)) if said == scheme.name() => {
                 let named = read(authority.as_str(), Some(target.port))?;
                 self.check(target, named)?;
                 (target.clone(), target.port)
             }
-            (Scope::Within(_), ..) => return Err(malformed("only http:// is spoken here")),
+            (Scope::Within(_, scheme), ..) => {
+                return Err(malformed(&format!("only {}:// is spoken here", scheme.name())));
+            }
         };
         if let Some(host) = request.headers().get(HOST) {
             let host = host.to_str().map_err(|_| malformed("the Host header is not text"))?;
