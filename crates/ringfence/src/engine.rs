@@ -9,7 +9,7 @@ use ringfence_linux::Launcher;
 use ringfence_linux::launcher::LauncherError;
 
 use crate::contained;
-use crate::ready::{Prepared, Ready};
+use crate::ready::{Prepared, Purpose, Ready};
 use crate::run::Attached;
 use crate::{Command, RunError, Running, Settings, Wrapper, WrapperError, wrapper};
 
@@ -102,7 +102,7 @@ impl Engine {
 
     /// What a command would be run under.
     pub fn plan(&self, policy: &Policy, command: &Command) -> Result<Planned, RunError> {
-        let (context, words) = match self.core.ready(policy, command)? {
+        let (context, words) = match self.core.ready(policy, command, Purpose::Describe)? {
             Prepared::Launch(ready) => {
                 let Ready { context, preparation } = *ready;
                 (context, preparation.described)
@@ -130,7 +130,7 @@ impl Engine {
         command: &Command,
         passed: Vec<(i32, OwnedFd)>,
     ) -> Result<Attached, RunError> {
-        match self.core.ready(policy, command)? {
+        match self.core.ready(policy, command, Purpose::Run)? {
             Prepared::Launch(ready) => self.core.run_attached(*ready, command, passed),
             Prepared::Container(_) => contained::run_attached(&self.core, policy, command, &passed),
         }
@@ -143,7 +143,7 @@ impl Engine {
         command: &Command,
         passed: Vec<(i32, OwnedFd)>,
     ) -> Result<ExecutionResult, RunError> {
-        match self.core.ready(policy, command)? {
+        match self.core.ready(policy, command, Purpose::Run)? {
             Prepared::Launch(ready) => self.core.run_captured(*ready, command, passed, None, None),
             Prepared::Container(_) => contained::run_captured(&self.core, policy, command, &passed, None, None),
         }

@@ -9,6 +9,7 @@ use ringfence_linux::LaunchError;
 use ringfence_linux::cgroup::CgroupError;
 
 use crate::backends::PrepareError;
+use crate::egress::SecretError;
 use crate::{SessionError, StartError, ViewError, WorkspaceError};
 
 /// A run did not happen.
@@ -37,6 +38,9 @@ pub enum RunError {
         /// What would make it work.
         fix: String,
     },
+    /// A secret that it needs cannot be had.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
     /// The launch could not be prepared.
     #[error(transparent)]
     Prepare(#[from] PrepareError),
@@ -107,7 +111,7 @@ impl RunError {
     pub fn fault(&self) -> Fault {
         match self {
             RunError::Workspace(_) | RunError::View(_) | RunError::Directory { .. } => Fault::User,
-            RunError::NotFound { .. } | RunError::NotExecutable { .. } => Fault::User,
+            RunError::NotFound { .. } | RunError::NotExecutable { .. } | RunError::Secret(_) => Fault::User,
             RunError::Prepare(PrepareError::View(_) | PrepareError::Nul { .. } | PrepareError::NotText { .. }) => {
                 Fault::User
             }
@@ -136,6 +140,7 @@ impl RunError {
         match self {
             RunError::Workspace(error) => vec![error.hint()],
             RunError::View(error) | RunError::Prepare(PrepareError::View(error)) => vec![error.hint()],
+            RunError::Secret(error) => vec![error.hint()],
             RunError::Choose(error) => error.hints(),
             RunError::Refused(refusal) => refusal.hints(),
             RunError::Start(error) => error.hints(),

@@ -10,6 +10,7 @@ use ringfence_core::settings::{ChooseError, Chosen, Level, Selection, Source, de
 use ringfence_core::{Backend, Capabilities, Ground, Plan, Policy, Refusal, plan};
 
 use crate::backends::{self, Freshness, Means, Preparation, Question, Site, Unavailable};
+use crate::egress::Sealed;
 use crate::engine::Core;
 use crate::view::{self, Guarded};
 use crate::workspace::{self, ResolvedWorkspace};
@@ -49,6 +50,17 @@ pub(crate) struct Context {
     pub(crate) guarded: Guarded,
     /// What the sandbox is called, if it is one that stays.
     pub(crate) sandbox: Option<String>,
+    /// What its proxy shows to hosts outside.
+    pub(crate) sealed: Option<Sealed>,
+}
+
+/// What a launch is made ready for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// It will be run.
+    Run,
+    /// It is described: no secret is read for that.
+    Describe,
 }
 
 impl Context {
@@ -101,16 +113,19 @@ impl Core {
         if let Ok(records) = host.absolute(&self.settings.audit.dir).strip_prefix(&workspace.source) {
             guarded.protect_if_there(&workspace, records);
         }
-        Ok(Context { plan, because, workspace, guarded, sandbox: None })
+        Ok(Context { plan, because, workspace, guarded, sandbox: None, sealed: None })
     }
 
     /// Agrees on a plan for `policy` and prepares `command` under it.
-    pub(crate) fn ready(&self, policy: &Policy, command: &Command) -> Result<Prepared, RunError> {
+    pub(crate) fn ready(&self, policy: &Policy, command: &Command, purpose: Purpose) -> Result<Prepared, RunError> {
         let container = &self.settings.container;
-        let context = self.settle(policy, container)?;
+        let mut context = self.settle(policy, container)?;
         let Means::Processes(backend) = Core::means(&context.plan)? else {
             return Ok(Prepared::Container(context.into()));
         };
+        if purpose == Purpose::Run {
+            context.sealed = self.seal(&context.plan)?;
+        }
         let preparation = backend.prepare(&self.site(&context, container, &[]), command)?;
         Ok(Prepared::Launch(Box::new(Ready { context, preparation })))
     }
@@ -128,7 +143,8 @@ impl Core {
         shown: &'a [PathBuf],
     ) -> Site<'a> {
         let Context { plan, workspace, guarded, .. } = context;
-        Site { plan, host: &self.settings.host, launcher: &self.launcher, workspace, guarded, container, shown }
+        let (host, launcher, sealed) = (&self.settings.host, &self.launcher, context.sealed.as_ref());
+        Site { plan, host, launcher, workspace, guarded, container, shown, sealed }
     }
 
     /// Chooses a backend that can hold the whole policy.

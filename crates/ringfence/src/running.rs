@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::contained;
 use crate::engine::Core;
-use crate::ready::Prepared;
+use crate::ready::{Prepared, Purpose};
 use crate::supervise::{Listener, Stream};
 use crate::{Command, RunError};
 
@@ -81,7 +81,7 @@ fn run(
     chunks: &mpsc::Sender<Chunk>,
     span: &tracing::Span,
 ) -> Result<ExecutionResult, RunError> {
-    let prepared = core.ready(policy, command)?;
+    let prepared = core.ready(policy, command, Purpose::Run)?;
     let context = prepared.context();
     span.record("sandbox.select", context.plan.backend.name());
     let deadline = context.time().and_then(|time| Instant::now().checked_add(time));

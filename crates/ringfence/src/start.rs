@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use ringfence_core::policy::Network;
-use ringfence_core::{Clause, Support};
+use ringfence_core::{Clause, Policy, Support};
 use sha2::{Digest, Sha256};
 
 use crate::backends::Means;
-use crate::egress::{self, Awaited, GateHolder};
+use crate::egress::{self, Awaited, GateHolder, Sealed};
 use crate::engine::Core;
 use crate::instance::Instance;
 use crate::ready::Context;
@@ -25,7 +25,7 @@ pub(crate) fn hash(core: &Core, spec: &Spec) -> String {
     // What a variable is, not only that it passes; and a directory's name need not be text.
     let passed: Vec<_> = spec.policy.env.pass.iter().flatten().map(|name| (name, host.text(name))).collect();
     let directory = host.directory.as_os_str().as_encoded_bytes();
-    let asked = (spec.policy.sha256(), container, spec.lease, passed, directory);
+    let asked = (spec.policy.sha256(), container, spec.lease, passed, directory, &core.settings.credentials);
     let bytes = serde_json::to_vec(&asked).expect("names and settings are text");
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -81,17 +81,25 @@ fn named_variables(core: &Core, context: &Context) -> BTreeMap<String, String> {
     let passed = passed.filter_map(|name| Some((name.clone(), core.settings.host.text(name)?.to_owned())));
     let of_proxy = egress::gate(&context.plan.policy).map(|_| egress::variables()).unwrap_or_default();
     let of_proxy = of_proxy.into_iter().map(|(name, value)| (name.to_owned(), value));
-    of_proxy.chain(passed).chain(environment.set.clone()).collect()
+    // A variable that stands for a secret is not the one of the caller, even where that one is passed.
+    let of_secrets = context.sealed.iter().flat_map(Sealed::variables);
+    of_proxy.chain(passed).chain(of_secrets).chain(environment.set.clone()).collect()
 }
 
 /// Agrees on a plan, which may take a while: where our caller has a launcher process it may have other tasks, too.
 async fn settle(core: &Arc<Core>, spec: &Spec) -> Result<Context, StartError> {
     if matches!(core.launcher, ringfence_linux::Launcher::Here) {
-        return Ok(core.settle(&spec.policy, &spec.container)?);
+        return Ok(settle_with_secrets(core, &spec.policy, &spec.container)?);
     }
     let (core, policy, container) = (Arc::clone(core), spec.policy.clone(), spec.container.clone());
-    let settled = tokio::task::spawn_blocking(move || core.settle(&policy, &container)).await;
+    let settled = tokio::task::spawn_blocking(move || settle_with_secrets(&core, &policy, &container)).await;
     Ok(settled.expect("agreeing on a plan does not panic")?)
+}
+
+fn settle_with_secrets(core: &Core, policy: &Policy, container: &ContainerSpec) -> Result<Context, RunError> {
+    let mut context = core.settle(policy, container)?;
+    context.sealed = core.seal(&context.plan)?;
+    Ok(context)
 }
 
 fn describe(core: &Core, spec: &Spec, context: &Context, room: &Room, asked: String) -> Record {

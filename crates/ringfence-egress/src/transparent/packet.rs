@@ -120,15 +120,8 @@ pub(super) fn forbidden(bytes: &[u8]) -> Option<Vec<u8>> {
     }))
 }
 
-fn around(
-    from: Ipv4Addr,
-    to: Ipv4Addr,
-    protocol: IpProtocol,
-    length: usize,
-    write: impl FnOnce(&mut [u8]),
-) -> Vec<u8> {
-    let header =
-        Ipv4Repr { src_addr: from, dst_addr: to, next_header: protocol, payload_len: length, hop_limit: HOPS };
+fn around(from: Ipv4Addr, to: Ipv4Addr, protocol: IpProtocol, length: usize, write: impl FnOnce(&mut [u8])) -> Vec<u8> {
+    let header = Ipv4Repr { src_addr: from, dst_addr: to, next_header: protocol, payload_len: length, hop_limit: HOPS };
     let mut bytes = vec![0; IPV4_HEADER_LEN + length];
     header.emit(&mut Ipv4Packet::new_unchecked(&mut bytes[..]), &ChecksumCapabilities::default());
     write(&mut bytes[IPV4_HEADER_LEN..]);

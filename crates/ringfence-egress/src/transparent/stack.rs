@@ -44,7 +44,12 @@ enum Place {
 
 impl Stack {
     /// The far end of the tunnel that `device` leads to, with packets of up to `longest` bytes.
-    pub(super) fn new(device: Arc<AsyncFd<OwnedFd>>, address: Ipv4Addr, longest: u16, most: usize) -> io::Result<Stack> {
+    pub(super) fn new(
+        device: Arc<AsyncFd<OwnedFd>>,
+        address: Ipv4Addr,
+        longest: u16,
+        most: usize,
+    ) -> io::Result<Stack> {
         let mut wire = Wire { device, longest: longest.into(), space: vec![0; longest.into()] };
         let mut seed = [0; 8];
         getrandom(&mut seed, GetRandomFlags::empty())?;

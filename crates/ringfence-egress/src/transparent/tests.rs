@@ -35,8 +35,7 @@ impl Sandbox {
 
     fn with_limits(allow: &[&str], limits: Limits) -> Sandbox {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let (ours, theirs) =
-            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
         let allow: Vec<_> = allow.iter().map(|rule| rule.parse().unwrap()).collect();
         let nobody: SocketAddr = ([127, 0, 0, 1], 9).into();
         let settings = Settings {
@@ -197,9 +196,11 @@ async fn a_connection_that_no_rule_allows_is_reset_and_one_that_a_rule_allows_is
     // A client that breaks off takes its connection outside with it.
     allowed.send(&segment(40000, address, TcpControl::None, Some(number + 1))).await;
     allowed.send(&segment(40000, address, TcpControl::Rst, Some(number + 1))).await;
-    let gone = async { while server.try_read(&mut [0]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
-        server.readable().await.unwrap();
-    } };
+    let gone = async {
+        while server.try_read(&mut [0]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+            server.readable().await.unwrap();
+        }
+    };
     timeout(DEADLINE, gone).await.expect("the connection outside ends");
 }
 

@@ -18,6 +18,7 @@ use futures_util::future::BoxFuture;
 use ringfence_core::{Backend as Name, Capabilities, Clause, Fault, Plan, Policy};
 use ringfence_linux::{Confinement, Exec, Launcher};
 
+use crate::egress::Sealed;
 use crate::instance::Instance;
 use crate::room::Room;
 use crate::view::{Guarded, ViewError};
@@ -116,6 +117,8 @@ pub(crate) struct Site<'a> {
     pub(crate) container: &'a ContainerSpec,
     /// Programs of ours that are shown inside, at the paths that they have on the host.
     pub(crate) shown: &'a [PathBuf],
+    /// What its proxy shows to hosts outside, for which it is trusted inside.
+    pub(crate) sealed: Option<&'a Sealed>,
 }
 
 /// A launch, and what must live as long as it does.

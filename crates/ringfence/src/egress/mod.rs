@@ -4,6 +4,8 @@
 //! keeps them, are `ringfence-egress`.
 
 mod log;
+mod sealed;
+mod secret;
 mod suggest;
 mod variables;
 
@@ -29,6 +31,8 @@ use crate::{Host, RunError, readiness};
 pub use log::{Entry, recorded};
 pub(crate) use log::{Log, denials_since, length, log_of};
 pub use ringfence_egress::{Event, Passage, Reason, Via};
+pub(crate) use sealed::Sealed;
+pub use secret::{SecretError, SecretFault};
 pub use suggest::suggest;
 pub(crate) use variables::variables;
 
@@ -72,7 +76,8 @@ impl Core {
         let egress = context.plan.policy.network.as_ref().and_then(Network::egress);
         let egress = egress.expect("only a policy that lets something out has a gate");
         let host = &self.settings.host;
-        let settings = proxy_settings(egress, host).map_err(failed)?;
+        let credentials = context.sealed.as_ref().map(Sealed::open).transpose().map_err(failed)?;
+        let settings = Settings { credentials, ..proxy_settings(egress, host).map_err(failed)? };
         let log = Log::of(host, context.sandbox.clone(), &context.workspace.source, egress.observe);
         GateHolder::start(settings, awaited, log).map_err(failed)
     }
@@ -135,6 +140,7 @@ fn proxy_settings(egress: &Egress, host: &Host) -> io::Result<Settings> {
         upstream,
         limits: Limits::default(),
         resolver: Resolver::system(),
+        credentials: None,
     })
 }
 

@@ -45,6 +45,14 @@ const NEEDED: [&str; 31] = [
 ];
 /// Directories of certificates, each with the bundle that programs open.
 const CERTIFICATES: [(&str, &str); 2] = [("ssl/certs", "ca-certificates.crt"), ("ssl/certs", "ca-bundle.crt")];
+/// Every bundle that programs may open.
+const BUNDLES: [&str; 5] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/ssl/certs/ca-bundle.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/pki/tls/cert.pem",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+];
 /// A file up to this size is copied into the root; a larger one is mounted.
 const COPIED: usize = 16 * 1024;
 
@@ -131,6 +139,42 @@ fn certificates() -> Vec<Entry> {
         }
     }
     entries
+}
+
+/// Puts `bundle` in the place of every bundle of certificates that the entries show.
+pub(super) fn trust(entries: &mut Vec<Entry>, bundle: &[u8]) {
+    for path in BUNDLES.map(Path::new) {
+        if let Some(parent) = entries.iter().position(|entry| path != entry.path() && holds(entry, path)) {
+            let unfolded = unfold(&entries.remove(parent), path);
+            entries.extend(unfolded);
+        }
+        if let Some(own) = entries.iter_mut().find(|entry| entry.path() == path) {
+            *own = Entry::File { path: path.into(), contents: bundle.to_vec() };
+        }
+    }
+}
+
+/// Whether an entry shows a directory in which `path` is something.
+fn holds(entry: &Entry, path: &Path) -> bool {
+    let Entry::Bind { source, destination, .. } = entry else { return false };
+    path.strip_prefix(destination).is_ok_and(|rest| rustix::fs::lstat(source.join(rest)).is_ok())
+}
+
+/// What a directory that is shown has in it, entry by entry, down to where `path` is.
+fn unfold(entry: &Entry, path: &Path) -> Vec<Entry> {
+    let Entry::Bind { source, destination, access } = entry else { return vec![entry.clone()] };
+    let listed = fs_err::read_dir(source).into_iter().flatten().flatten();
+    let inner = listed.flat_map(|item| {
+        let (source, destination) = (item.path(), destination.join(item.file_name()));
+        match fs_err::read_link(&source) {
+            Ok(target) => vec![Entry::Symlink { path: destination, target }],
+            Err(_) if path != destination && path.starts_with(&destination) => {
+                unfold(&Entry::Bind { source, destination, access: *access }, path)
+            }
+            Err(_) => vec![Entry::Bind { source, destination, access: *access }],
+        }
+    });
+    inner.collect()
 }
 
 /// The users that can be seen inside: root, nobody, and the caller.

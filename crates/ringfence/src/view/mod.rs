@@ -15,14 +15,14 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use ringfence_core::{Plan, Policy};
+use ringfence_core::Policy;
 use ringfence_linux::gate::{Kind, RESOLVER};
 use ringfence_linux::{Access, Entry, View};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 
 use crate::Host;
 use crate::backends::Site;
-use crate::egress;
+use crate::egress::{self, Sealed};
 use crate::workspace::ResolvedWorkspace;
 
 pub(crate) use guarded::Guarded;
@@ -115,6 +115,11 @@ pub(crate) fn build(site: &Site<'_>) -> Result<Sight, ViewError> {
         entries.retain(|entry| asked.iter().all(|asked| asked.path() != entry.path()));
         entries.extend(asked);
     }
+    if let Some(sealed) = site.sealed {
+        etc::trust(&mut entries, &sealed.bundle());
+        let files = sealed.files().into_iter();
+        entries.extend(files.map(|(path, contents)| Entry::File { path: path.into(), contents }));
+    }
     entries.push(Entry::Scratch { path: "/tmp".into(), size: scratch, mode: 0o1777 });
     entries.push(Entry::Scratch { path: home.clone(), size: scratch, mode: 0o700 });
 
@@ -156,7 +161,7 @@ pub(crate) fn build(site: &Site<'_>) -> Result<Sight, ViewError> {
     entries.extend(mounts.into_values());
     entries.extend(guards);
     let view = View { entries };
-    let variables = environment(plan, host, &view, &home);
+    let variables = environment(site, &view, &home);
     Ok(Sight { view, variables })
 }
 
@@ -203,7 +208,8 @@ fn is_visible(view: &View, path: &Path) -> bool {
 }
 
 /// The environment inside: what programs cannot do without, and what the policy names.
-pub(crate) fn environment(plan: &Plan, host: &Host, view: &View, home: &Path) -> BTreeMap<OsString, OsString> {
+fn environment(site: &Site<'_>, view: &View, home: &Path) -> BTreeMap<OsString, OsString> {
+    let Site { plan, host, .. } = *site;
     let mut variables = BTreeMap::new();
     let mut pass = |name: &str| {
         if let Some(value) = host.variables.get(OsStr::new(name)) {
@@ -220,6 +226,9 @@ pub(crate) fn environment(plan: &Plan, host: &Host, view: &View, home: &Path) ->
     if egress::gate(&plan.policy).is_some() {
         variables.extend(egress::variables().into_iter().map(|(name, value)| (name.into(), value.into())));
     }
+    // A variable that stands for a secret is not the one of the caller, even where that one is passed.
+    let of_secrets = site.sealed.into_iter().flat_map(Sealed::variables);
+    variables.extend(of_secrets.map(|(name, value)| (name.into(), value.into())));
 
     let reachable = host.path().filter(|directory| is_visible(view, directory));
     if let Ok(path) = std::env::join_paths(reachable) {

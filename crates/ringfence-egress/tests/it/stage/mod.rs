@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ringfence_egress::{Denial, Event, Limits, Mode, Passage, Proxy, Resolver, Rules, Settings, Upstream};
+use ringfence_egress::{Credentials, Denial, Event, Limits, Mode, Passage, Proxy, Resolver, Rules, Settings, Upstream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
@@ -28,13 +28,14 @@ pub(crate) struct Stage {
     pub(crate) mode: Mode,
     pub(crate) upstream: Option<Upstream>,
     pub(crate) limits: Limits,
+    pub(crate) credentials: Option<Credentials>,
 }
 
 impl Default for Stage {
     fn default() -> Stage {
         let second = Duration::from_secs(1);
         let limits = Limits { lookup: 2 * second, connect: 2 * second, ..Limits::default() };
-        Stage { allow: Vec::new(), deny: Vec::new(), mode: Mode::Enforce, upstream: None, limits }
+        Stage { allow: Vec::new(), deny: Vec::new(), mode: Mode::Enforce, upstream: None, limits, credentials: None }
     }
 }
 
@@ -60,6 +61,7 @@ impl Stage {
             upstream: self.upstream,
             limits: self.limits,
             resolver: Resolver::at(dns.address).unwrap(),
+            credentials: self.credentials,
         };
         let events: Arc<Mutex<Vec<Event>>> = Arc::default();
         let told = Arc::clone(&events);

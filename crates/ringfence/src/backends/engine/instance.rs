@@ -27,6 +27,7 @@ use super::image::{self, is_missing};
 use super::mapped::Mapped;
 use super::mounts::{self, OwnFiles};
 use super::{LABEL, Place, block_on};
+use crate::egress::Sealed;
 use crate::instance::{Instance, LOG_SIZE, StopError};
 use crate::room::ContainerRecord;
 use crate::view::Guarded;
@@ -51,6 +52,7 @@ pub(super) struct Request<'a> {
     pub(super) workspace: &'a ResolvedWorkspace,
     pub(super) guarded: &'a Guarded,
     pub(super) place: &'a Place,
+    pub(super) sealed: Option<&'a Sealed>,
 }
 
 /// Where a container is that must be removed.
@@ -96,6 +98,9 @@ pub(super) async fn start(
     let files = OwnFiles::write(place, &identity, "/bin/sh", &filter)?;
     let view = mounts::view(&plan.policy, host, workspace, request.guarded)?;
     let mut binds = mounts::binds(&view, place, &files);
+    if let Some(sealed) = request.sealed {
+        binds.extend(mounts::trust(place, sealed)?);
+    }
     mounts::refuse_sockets(&binds, &client, host)?;
     let expected = Expected::note(&binds)?;
     let handover = Handover::at(&files.handover, &place.channel)?;

@@ -137,6 +137,7 @@ impl Containers for Engine {
                 workspace: site.workspace,
                 guarded: site.guarded,
                 place: &place,
+                sealed: site.sealed,
             };
             let log = room.log().map_err(|source| error::Failure::Files { what: "open the sandbox's log", source })?;
             let instance = instance::start(client, &request, Some(log)).await?;

@@ -13,6 +13,7 @@ use super::error::Failure;
 use super::identity::Identity;
 use super::{GUEST_INSIDE, HANDOVER_INSIDE, LEASH_INSIDE, OWN_INSIDE, Place};
 use crate::backends::mounted::{on_host, uncovered};
+use crate::egress::Sealed;
 use crate::view::{self, Guarded, ViewError};
 use crate::{Host, ResolvedWorkspace};
 
@@ -180,6 +181,20 @@ pub(super) fn binds(view: &View, place: &Place, files: &OwnFiles) -> Vec<Bind> {
     ]);
     binds.sort_by_key(|bind| bind.target.components().count());
     binds
+}
+
+/// Writes the certificates that are trusted inside for the proxy's sake, and returns the mounts that show them.
+pub(super) fn trust(place: &Place, sealed: &Sealed) -> Result<Vec<Bind>, Failure> {
+    let directory = place.directory.join("container");
+    let write = |(inside, contents): (&'static str, Vec<u8>)| {
+        let target = PathBuf::from(inside);
+        let source = directory.join(target.file_name().unwrap_or_default());
+        fs_err::write(&source, contents)?;
+        fs_err::set_permissions(&source, PermissionsExt::from_mode(0o644))?;
+        Ok(Bind { source, target, access: Access::Read, is_callers: false })
+    };
+    let written = sealed.files().into_iter().map(write).collect::<std::io::Result<_>>();
+    written.map_err(|source| Failure::Files { what: "write what the container is to trust", source })
 }
 
 /// Where something is mounted on the host, proc(5).

@@ -221,7 +221,8 @@ async fn try_in(
         destination: super::WORKSPACE_OF_AGENTS.into(),
     };
     let guarded = Guarded::default();
-    let request = Request { plan: &plan, host, spec: &spec, workspace: &workspace, guarded: &guarded, place };
+    let request =
+        Request { plan: &plan, host, spec: &spec, workspace: &workspace, guarded: &guarded, place, sealed: None };
     let instance = start(client.clone(), &request, None).await?;
     let looked_at = instance.guest().and_then(look);
     let evidence = instance.evidence();

@@ -126,6 +126,7 @@ impl Scene {
             workspace: &workspace,
             guarded: &guarded,
             place: &place,
+            sealed: None,
         };
         start(self.client().await, &request, None).await
     }

@@ -1,0 +1,383 @@
+//! Secrets that hosts are shown and clients are not.
+
+use std::io;
+use std::sync::Arc;
+
+use base64::Engine;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use ringfence_egress::{Authority, Credential, Credentials, Mode, Upstream};
+
+use crate::stage::{Dns, Host, LOOPBACK, Running, Stage, explanation, head, in_time, refused};
+
+const SECRET: &str = "s3cret-that-stays-outside";
+
+/// What hosts outside are vouched for by.
+struct World {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    /// What the sandbox trusts besides.
+    authority: Arc<Authority>,
+}
+
+impl World {
+    fn new() -> World {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        World { issuer, authority: Arc::new(Authority::new().unwrap()) }
+    }
+
+    fn pem(&self) -> String {
+        let text = base64::prelude::BASE64_STANDARD.encode(self.issuer.der());
+        format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n")
+    }
+
+    /// The secret, for `hosts`.
+    fn credentials(&self, hosts: &[String]) -> Option<Credentials> {
+        let template = "Authorization: Bearer {secret}".parse().unwrap();
+        let credential = |host: &String| Credential::new(host.parse().unwrap(), &template, SECRET.as_bytes()).unwrap();
+        let list = hosts.iter().map(credential).collect();
+        Some(Credentials::new(list, Arc::clone(&self.authority), self.pem().as_bytes()).unwrap())
+    }
+
+    /// A client that trusts what a sandbox trusts.
+    fn client(&self) -> ClientConfig {
+        let mut roots = RootCertStore::empty();
+        for pem in [self.pem(), self.authority.certificate()] {
+            roots.add(CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()).unwrap();
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let client = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        client.with_root_certificates(roots).with_no_client_auth()
+    }
+
+    /// A host that is called `name` by its certificate, which `change` may spoil.
+    async fn host(&self, name: &str, change: impl FnOnce(&mut CertificateParams)) -> Host {
+        let mut params = CertificateParams::new([name.to_owned()]).unwrap();
+        change(&mut params);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        serve(certificate.der().clone(), &key).await
+    }
+}
+
+async fn serve(certificate: CertificateDer<'static>, key: &KeyPair) -> Host {
+    let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let server = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let server = server.with_no_client_auth().with_single_cert(vec![certificate], key).unwrap();
+    let acceptor = TlsAcceptor::from(Arc::new(server));
+    Host::new(move |stream, heard| {
+        let acceptor = acceptor.clone();
+        async move {
+            let Ok(mut stream) = acceptor.accept(stream).await else { return };
+            let mut request = Vec::new();
+            while let Ok(byte) = stream.read_u8().await {
+                request.push(byte);
+                if !request.ends_with(b"\r\n\r\n") {
+                    continue;
+                }
+                let text = String::from_utf8(std::mem::take(&mut request)).unwrap();
+                heard.lock().unwrap().extend_from_slice(text.as_bytes());
+                if answer(&mut stream, &text).await.is_err() {
+                    return;
+                }
+            }
+        }
+    })
+    .await
+}
+
+/// Answers by path: `/moved` to another host, `/echo` with the body, `/socket` with another protocol.
+async fn answer(stream: &mut tokio_rustls::server::TlsStream<TcpStream>, request: &str) -> io::Result<()> {
+    let path = request.split(' ').nth(1).unwrap();
+    let length = request.lines().find_map(|line| line.strip_prefix("content-length: "));
+    match path {
+        "/moved" => {
+            let answer = "HTTP/1.1 302 Found\r\nLocation: https://other.test/next\r\nContent-Length: 0\r\n\r\n";
+            stream.write_all(answer.as_bytes()).await?;
+        }
+        "/echo" => {
+            let length: usize = length.unwrap().parse().unwrap();
+            stream.write_all(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n").as_bytes()).await?;
+            let mut body = vec![0; length];
+            stream.read_exact(&mut body).await?;
+            stream.write_all(&body).await?;
+        }
+        "/socket" => {
+            let answer = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: words\r\n\r\nfirst";
+            stream.write_all(answer.as_bytes()).await?;
+            stream.flush().await?;
+            let mut word = [0; 4];
+            stream.read_exact(&mut word).await?;
+            stream.write_all(&word).await?;
+        }
+        _ => stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello").await?,
+    }
+    stream.flush().await
+}
+
+async fn connect(proxy: &Running, world: &World, name: &str, port: u16) -> io::Result<TlsStream<TcpStream>> {
+    let tunnel = proxy.tunnel(&format!("{name}:{port}")).await;
+    let name = ServerName::try_from(name.to_owned()).unwrap();
+    TlsConnector::from(Arc::new(world.client())).connect(name, tunnel).await
+}
+
+/// What a request in TLS brings, whose headers end with `rest`.
+async fn ask(proxy: &Running, world: &World, name: &str, port: u16, line: &str, rest: &str) -> String {
+    let mut stream = connect(proxy, world, name, port).await.unwrap();
+    let request = format!("{line} HTTP/1.1\r\nHost: {name}:{port}\r\nConnection: close, authorization\r\n{rest}\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer).await; // a host may leave without a word
+    String::from_utf8(answer).unwrap()
+}
+
+async fn get(proxy: &Running, world: &World, name: &str, port: u16, path: &str) -> String {
+    ask(proxy, world, name, port, &format!("GET {path}"), "").await
+}
+
+/// A host, and a proxy that has the secret for it.
+async fn staged(world: &World) -> (Dns, Host, Running) {
+    let (dns, host) = (Dns::loopback().await, world.host("api.test", |_| {}).await);
+    let credentials = world.credentials(&host.rules("api.test")[..1]);
+    let proxy = Stage { credentials, ..Stage::allowing(host.rules("api.test")) }.start(&dns).await;
+    (dns, host, proxy)
+}
+
+#[tokio::test]
+async fn the_host_is_shown_the_secret_in_place_of_what_the_client_sent() {
+    in_time(async {
+        let world = World::new();
+        let (_dns, host, proxy) = staged(&world).await;
+        for rest in ["", "Authorization: Bearer placeholder\r\nauthorization: placeholder\r\n"] {
+            let answer = ask(&proxy, &world, "api.test", host.port(), "GET /", rest).await;
+            assert!(answer.ends_with("hello") && !answer.contains(SECRET), "{answer}");
+        }
+        let heard = host.heard().to_ascii_lowercase();
+        assert_eq!(heard.matches(&format!("authorization: bearer {SECRET}\r\n")).count(), 2, "{heard}");
+        assert_eq!(heard.matches("authorization").count(), 2, "{heard}");
+        assert!(!heard.contains("placeholder"), "{heard}");
+        assert!(heard.contains(&format!("host: api.test:{}\r\n", host.port())), "{heard}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn another_host_is_shown_nothing_also_where_a_redirect_leads_to_it() {
+    in_time(async {
+        let world = World::new();
+        let (dns, api, other) =
+            (Dns::loopback().await, world.host("api.test", |_| {}).await, world.host("other.test", |_| {}).await);
+        let rules = [api.rules("api.test"), other.rules("other.test")].concat();
+        let credentials = world.credentials(&api.rules("api.test")[..1]);
+        let proxy = Stage { credentials, ..Stage::allowing(rules) }.start(&dns).await;
+        let moved = get(&proxy, &world, "api.test", api.port(), "/moved").await;
+        assert!(moved.to_ascii_lowercase().contains("\r\nlocation: https://other.test/next\r\n"), "{moved}");
+        assert!(get(&proxy, &world, "other.test", other.port(), "/next").await.ends_with("hello"));
+        assert!(api.heard().contains(SECRET));
+        assert!(other.heard().starts_with("GET /next ") && !other.heard().contains(SECRET), "{}", other.heard());
+        // Nor does the host itself on another port, or an address, or a name that a request within asks for.
+        let line = "GET https://other.test/";
+        let answer = ask(&proxy, &world, "api.test", api.port(), line, "").await;
+        refused(&answer, 403, "other_name");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn nothing_is_said_to_the_host_in_the_clear() {
+    in_time(async {
+        let world = World::new();
+        let (dns, host) = (Dns::loopback().await, Host::web().await);
+        let (rules, authority) = (host.rules("api.test"), format!("api.test:{}", host.port()));
+        let without = Stage::allowing(&rules).start(&dns).await;
+        crate::stage::answered(&without.get(&authority).await);
+        let before = host.heard();
+        let credentials = world.credentials(&rules[..1]);
+        let proxy = Stage { credentials, ..Stage::allowing(&rules) }.start(&dns).await;
+        refused(&proxy.get(&authority).await, 403, "unencrypted");
+        let mut tunnel = proxy.tunnel(&authority).await;
+        let request = format!("GET / HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n");
+        tunnel.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        tunnel.read_to_string(&mut answer).await.unwrap();
+        refused(&answer, 403, "unencrypted");
+        assert_eq!(host.heard(), before);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_host_that_does_not_prove_its_name_is_shown_nothing() {
+    in_time(async {
+        let world = World::new();
+        let key = KeyPair::generate().unwrap();
+        let own = CertificateParams::new(["api.test".to_owned()]).unwrap().self_signed(&key).unwrap();
+        let past = |params: &mut CertificateParams| params.not_after = date_time_ymd(2020, 1, 1);
+        let cases = [
+            ("its own word", serve(own.der().clone(), &key).await),
+            ("another name", world.host("other.test", |_| {}).await),
+            ("a date that has passed", world.host("api.test", past).await),
+            ("no TLS at all", Host::web().await),
+        ];
+        for (what, host) in cases {
+            let dns = Dns::loopback().await;
+            let credentials = world.credentials(&host.rules("api.test")[..1]);
+            let proxy = Stage { credentials, ..Stage::allowing(host.rules("api.test")) }.start(&dns).await;
+            let answer = get(&proxy, &world, "api.test", host.port(), "/").await;
+            assert!(answer.starts_with("HTTP/1.1 502 "), "{what}: {answer}");
+            assert_eq!(explanation(&answer)["reason"], "unverified", "{what}: {answer}");
+            assert!(!host.heard().contains(SECRET), "{what}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn bodies_and_other_protocols_pass_as_they_are() {
+    in_time(async {
+        let world = World::new();
+        let (_dns, host, proxy) = staged(&world).await;
+        let mut stream = connect(&proxy, &world, "api.test", host.port()).await.unwrap();
+        let body: Vec<u8> = (0..300_000u32).map(|number| (number * 7 % 251) as u8).collect();
+        // Twice on one connection.
+        for _ in 0..2 {
+            let (name, length) = (format!("api.test:{}", host.port()), body.len());
+            let request = format!("POST /echo HTTP/1.1\r\nHost: {name}\r\nContent-Length: {length}\r\n\r\n");
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let (mut reader, mut writer) = tokio::io::split(&mut stream);
+            let read = async {
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    head.push(reader.read_u8().await.unwrap());
+                }
+                let mut echo = vec![0; length];
+                reader.read_exact(&mut echo).await.unwrap();
+                echo
+            };
+            let write = async {
+                writer.write_all(&body).await.unwrap();
+                writer.flush().await.unwrap();
+            };
+            let (echo, ()) = tokio::join!(read, write);
+            assert!(echo == body);
+        }
+        assert_eq!(host.connections(), 1);
+
+        let mut stream = connect(&proxy, &world, "api.test", host.port()).await.unwrap();
+        let name = format!("api.test:{}", host.port());
+        let request = format!("GET /socket HTTP/1.1\r\nHost: {name}\r\nConnection: Upgrade\r\nUpgrade: words\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.unwrap());
+        }
+        assert!(head.starts_with(b"HTTP/1.1 101 "), "{}", head.escape_ascii());
+        let mut word = [0; 5];
+        stream.read_exact(&mut word).await.unwrap();
+        assert_eq!(&word, b"first");
+        stream.write_all(b"last").await.unwrap();
+        let mut word = [0; 4];
+        stream.read_exact(&mut word).await.unwrap();
+        assert_eq!(&word, b"last");
+        assert_eq!(host.heard().matches(SECRET).count(), 3);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_request_that_would_bring_the_secret_back_is_refused() {
+    in_time(async {
+        let world = World::new();
+        let (_dns, host, proxy) = staged(&world).await;
+        let answer = ask(&proxy, &world, "api.test", host.port(), "TRACE /", "").await;
+        refused(&answer, 400, "malformed");
+        assert!(!host.heard().contains(SECRET));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_host_that_only_an_observer_lets_through_is_shown_nothing() {
+    in_time(async {
+        let world = World::new();
+        let (dns, host) = (Dns::loopback().await, world.host("api.test", |_| {}).await);
+        let [by_name, by_address] = host.rules("api.test");
+        let observing = |allow: Vec<String>| Stage {
+            credentials: world.credentials(std::slice::from_ref(&by_name)),
+            mode: Mode::Observe,
+            ..Stage::allowing(allow)
+        };
+        let proxy = observing(vec![by_address.clone()]).start(&dns).await;
+        assert!(get(&proxy, &world, "api.test", host.port(), "/").await.ends_with("hello"));
+        assert!(host.heard().contains("GET / ") && !host.heard().contains(SECRET), "{}", host.heard());
+        let proxy = observing(vec![by_address, by_name.clone()]).start(&dns).await;
+        assert!(get(&proxy, &world, "api.test", host.port(), "/").await.ends_with("hello"));
+        assert!(host.heard().contains(SECRET));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_upstream_proxy_carries_it_in_tls_and_sees_nothing() {
+    in_time(async {
+        let world = World::new();
+        let (dns, host) = (Dns::loopback().await, world.host("api.test", |_| {}).await);
+        let port = host.port();
+        let upstream = Host::new(move |mut stream: TcpStream, heard| async move {
+            let request = head(&mut stream).await;
+            heard.lock().unwrap().extend_from_slice(request.as_bytes());
+            stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+            let mut server = TcpStream::connect((LOOPBACK, port)).await.unwrap();
+            let mut first = vec![0; 4096];
+            let read = stream.read(&mut first).await.unwrap();
+            heard.lock().unwrap().extend_from_slice(&first[..read]);
+            server.write_all(&first[..read]).await.unwrap();
+            let _ = tokio::io::copy_bidirectional(&mut stream, &mut server).await; // whoever ends it
+        })
+        .await;
+        let at = format!("http://127.0.0.1:{}", upstream.port());
+        let variables = |name: &str| (name == "HTTPS_PROXY").then(|| at.clone());
+        let stage = Stage {
+            credentials: world.credentials(&host.rules("api.test")[..1]),
+            upstream: Upstream::from_variables(variables).unwrap(),
+            ..Stage::allowing(host.rules("api.test"))
+        };
+        let proxy = stage.start(&dns).await;
+        assert!(get(&proxy, &world, "api.test", port, "/").await.ends_with("hello"));
+        assert!(host.heard().contains(SECRET));
+        assert!(upstream.heard().starts_with(&format!("CONNECT api.test:{port} ")), "{}", upstream.heard());
+        assert!(!upstream.heard().contains(SECRET));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn nothing_tells_the_secret() {
+    in_time(async {
+        let world = World::new();
+        let credentials = world.credentials(&["api.test".to_owned()]).unwrap();
+        assert!(!format!("{credentials:?}").contains(SECRET));
+        let template = "X-Key: {secret}".parse().unwrap();
+        let error = Credential::new("api.test".parse().unwrap(), &template, b"s3cret\r\nX: y").unwrap_err();
+        assert!(!format!("{error} {error:?}").contains("s3cret"), "{error:?}");
+
+        let (_dns, host, proxy) = staged(&world).await;
+        for line in ["GET /", "TRACE /", "GET https://other.test/"] {
+            let answer = ask(&proxy, &world, "api.test", host.port(), line, "").await;
+            assert!(!answer.contains(SECRET), "{answer}");
+        }
+        assert!(host.heard().contains(SECRET));
+        let told = format!("{:?} {:?}", proxy.denials(), proxy.passages());
+        assert!(told.contains("api.test") && !told.contains(SECRET), "{told}");
+    })
+    .await;
+}

@@ -1,0 +1,135 @@
+//! The credentials of one sandbox, from before it starts until its gate is held.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ringfence_core::Plan;
+use ringfence_core::policy::Network;
+use ringfence_core::settings::Credential;
+use ringfence_egress::{Authority, Credentials};
+
+use super::secret::Secret;
+use crate::engine::Core;
+use crate::{Host, RunError};
+
+/// Where the certificates are that are trusted inside: those of the host, and the sandbox's own.
+pub(crate) const BUNDLE: &str = "/run/ringfence/ca-bundle.pem";
+/// Where the sandbox's own is alone.
+const OWN: &str = "/run/ringfence/ca.pem";
+/// What a variable is inside that clients expect a secret in.
+const PLACEHOLDER: &str = "placeholder-for-a-secret-that-stays-outside";
+/// Where hosts keep the certificates that they trust, as one file.
+const BUNDLES: [&str; 6] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+/// The variables that lead programs to the certificates that they are to trust in place of their own.
+const IN_PLACE: [&str; 9] = [
+    "AWS_CA_BUNDLE",
+    "CARGO_HTTP_CAINFO",
+    "CURL_CA_BUNDLE",
+    "DENO_CERT",
+    "GIT_SSL_CAINFO",
+    "NIX_SSL_CERT_FILE",
+    "PIP_CERT",
+    "REQUESTS_CA_BUNDLE",
+    "SSL_CERT_FILE",
+];
+/// The variable for certificates that a program trusts besides its own.
+const BESIDES: &str = "NODE_EXTRA_CA_CERTS";
+
+/// Credentials whose secrets were read, and are shut away until there is nothing left to fork.
+pub(crate) struct Sealed {
+    credentials: Vec<(Credential, Secret)>,
+    authority: Arc<Authority>,
+    /// What the host trusts, in PEM.
+    trusted: Vec<u8>,
+}
+
+impl fmt::Debug for Sealed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sealed").field("credentials", &self.credentials).finish_non_exhaustive()
+    }
+}
+
+impl Core {
+    /// Reads the secrets of the credentials that are for a host that the plan allows; none is read otherwise, and no
+    /// host is allowed for a credential's sake.
+    pub(crate) fn seal(&self, plan: &Plan) -> Result<Option<Sealed>, RunError> {
+        let allow = plan.policy.network.as_ref().and_then(Network::egress).map_or(&[][..], |egress| &egress.allow);
+        let (used, unused): (Vec<&Credential>, Vec<&Credential>) =
+            self.settings.credentials.iter().partition(|own| allow.iter().any(|rule| rule.overlaps(&own.host)));
+        for credential in unused {
+            tracing::debug!(host = %credential.host, "a credential is not used: the policy does not name its host");
+        }
+        if used.is_empty() {
+            return Ok(None);
+        }
+        let host = &self.settings.host;
+        let failed = |step: &str| {
+            let step = step.to_owned();
+            move |source| RunError::Setup { step, source }
+        };
+        let read = |credential: &Credential| Ok((credential.clone(), Secret::of(credential, host)?));
+        let credentials = used.into_iter().map(read).collect::<Result<_, RunError>>()?;
+        let trusted = trusted(host).map_err(failed("find the certificates that this host trusts"))?;
+        let authority = Authority::new().map_err(io::Error::other);
+        let authority = authority.map_err(failed("make the sandbox's own certificate authority"))?;
+        let sealed = Sealed { credentials, authority: Arc::new(authority), trusted };
+        // What is wrong with them is said before the sandbox starts; what is made here is overwritten again.
+        sealed.open().map_err(failed("make ready what hosts outside are shown"))?;
+        Ok(Some(sealed))
+    }
+}
+
+impl Sealed {
+    /// The credentials, for the proxy.
+    pub(crate) fn open(&self) -> io::Result<Credentials> {
+        let open = |(credential, secret): &(Credential, Secret)| {
+            let secret = secret.reveal()?;
+            ringfence_egress::Credential::new(credential.host.clone(), &credential.header, &secret)
+                .map_err(io::Error::other)
+        };
+        let list = self.credentials.iter().map(open).collect::<io::Result<_>>()?;
+        Credentials::new(list, Arc::clone(&self.authority), &self.trusted).map_err(io::Error::other)
+    }
+
+    /// The certificates that are trusted inside.
+    pub(crate) fn bundle(&self) -> Vec<u8> {
+        let mut bundle = self.trusted.clone();
+        if !bundle.ends_with(b"\n") {
+            bundle.push(b'\n');
+        }
+        bundle.extend_from_slice(self.authority.certificate().as_bytes());
+        bundle
+    }
+
+    /// Files that are shown inside, and where.
+    pub(crate) fn files(&self) -> [(&'static str, Vec<u8>); 2] {
+        [(BUNDLE, self.bundle()), (OWN, self.authority.certificate().into_bytes())]
+    }
+
+    /// The variables that have programs trust the authority, and those that stand for secrets.
+    pub(crate) fn variables(&self) -> Vec<(String, String)> {
+        let placeholders = self.credentials.iter().filter_map(|(credential, _)| credential.placeholder.as_deref());
+        let in_place = IN_PLACE.map(|name| (name, BUNDLE));
+        let all = in_place.into_iter().chain([(BESIDES, OWN)]).chain(placeholders.map(|name| (name, PLACEHOLDER)));
+        all.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    }
+}
+
+/// The certificates that a host trusts: those that the caller names, or the system's.
+fn trusted(host: &Host) -> io::Result<Vec<u8>> {
+    if let Some(path) = host.text("SSL_CERT_FILE") {
+        return fs_err::read(path);
+    }
+    let found = BUNDLES.map(PathBuf::from).into_iter().find(|path| path.exists());
+    let none = || io::Error::new(io::ErrorKind::NotFound, "there is no bundle of them: install `ca-certificates`");
+    fs_err::read(found.ok_or_else(none)?)
+}

@@ -1,0 +1,300 @@
+//! Secrets of the host's: read before a sandbox starts, and kept where it has no copy of them.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::{Child, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use ringfence_core::policy::HostRule;
+use ringfence_core::settings::{Credential, SecretOrigin};
+use ringfence_linux::launcher::in_memory;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use zeroize::Zeroizing;
+
+use crate::Host;
+use crate::untrusted::printable;
+
+/// How long a secret may be, in bytes; servers take no longer header.
+const LONGEST: usize = 16 * 1024;
+/// How much of what a program says about its failure is told.
+const MOST_SAID: usize = 1024;
+/// How long a program may take: somebody may have to be asked for a passphrase.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A secret. It is in a file in memory, and in the memory of this process only while it is used: the first process of a
+/// sandbox is a copy of that memory, and closes every file that is not its own.
+pub(crate) struct Secret(OwnedFd);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// A secret that a sandbox needs cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot get the secret for `{host}` from {origin}")]
+pub struct SecretError {
+    /// For whom it is.
+    pub host: HostRule,
+    /// Where it was to come from.
+    pub origin: SecretOrigin,
+    /// Why it did not.
+    pub source: SecretFault,
+}
+
+/// What is wrong with the origin of a secret.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SecretFault {
+    /// The file cannot be read.
+    #[error(transparent)]
+    Read(io::Error),
+    /// The program cannot be run.
+    #[error("cannot run it")]
+    Run(#[source] io::Error),
+    /// The program says that it failed.
+    #[error("it ended with {status}: {said}")]
+    Failed {
+        /// How.
+        status: ExitStatus,
+        /// The end of what it wrote to its standard error.
+        said: String,
+    },
+    /// The program takes too long.
+    #[error("it did not end within {PATIENCE:?}")]
+    Slow,
+    /// The variable is not set.
+    #[error("it is not set")]
+    Unset,
+    /// There is nothing.
+    #[error("it is empty")]
+    Empty,
+    /// It does not fit into a header.
+    #[error("it has a control character in it, which no header can have")]
+    Control,
+    /// There is too much.
+    #[error("it is longer than {LONGEST} bytes")]
+    Long,
+}
+
+impl SecretError {
+    /// The next thing to do.
+    pub fn hint(&self) -> String {
+        match &self.origin {
+            SecretOrigin::File(path) => format!("write the secret to `{}`, for you alone to read", path.display()),
+            SecretOrigin::Command(words) => {
+                format!("try `{}` yourself: it prints the secret, and asks for nothing", words.join(" "))
+            }
+            SecretOrigin::Variable(name) => format!("export {name}, or name another origin under [[credentials]]"),
+        }
+    }
+}
+
+impl Secret {
+    /// Reads the secret of a credential.
+    pub(crate) fn of(credential: &Credential, host: &Host) -> Result<Secret, SecretError> {
+        let read = match &credential.origin {
+            SecretOrigin::File(path) => file(path),
+            SecretOrigin::Command(words) => command(words, host),
+            SecretOrigin::Variable(name) => variable(name, host),
+        };
+        let sealed = read.and_then(|secret| match without_line_end(&secret) {
+            [] => Err(SecretFault::Empty),
+            secret if secret.iter().any(u8::is_ascii_control) => Err(SecretFault::Control),
+            secret => in_memory(secret).map(Secret).map_err(SecretFault::Read),
+        });
+        let (name, origin) = (&credential.host, &credential.origin);
+        sealed.map_err(|source| SecretError { host: name.clone(), origin: origin.clone(), source })
+    }
+
+    /// The secret itself, for as long as it is needed.
+    pub(crate) fn reveal(&self) -> io::Result<Zeroizing<Vec<u8>>> {
+        let mut secret = Zeroizing::new(vec![0; LONGEST]);
+        let mut length = 0;
+        loop {
+            match rustix::io::pread(&self.0, &mut secret[length..], length as u64)? {
+                0 => break,
+                read => length += read,
+            }
+        }
+        secret.truncate(length);
+        Ok(secret)
+    }
+}
+
+fn without_line_end(secret: &[u8]) -> &[u8] {
+    let line = secret.strip_suffix(b"\n").unwrap_or(secret);
+    line.strip_suffix(b"\r").unwrap_or(line)
+}
+
+/// Room for a secret, and for a byte more: it never has to move, which would leave a copy behind.
+fn room() -> Zeroizing<Vec<u8>> {
+    Zeroizing::new(Vec::with_capacity(LONGEST + 1))
+}
+
+fn file(path: &Path) -> Result<Zeroizing<Vec<u8>>, SecretFault> {
+    let file = fs_err::File::open(path).map_err(SecretFault::Read)?;
+    if file.metadata().is_ok_and(|metadata| metadata.mode() & 0o077 != 0) {
+        tracing::warn!(path = %path.display(), "others than its owner may read the file of a secret");
+    }
+    let mut secret = room();
+    file.take(LONGEST as u64 + 1).read_to_end(&mut secret).map_err(SecretFault::Read)?;
+    if secret.len() > LONGEST { Err(SecretFault::Long) } else { Ok(secret) }
+}
+
+fn variable(name: &str, host: &Host) -> Result<Zeroizing<Vec<u8>>, SecretFault> {
+    let value = host.variables.get(OsStr::new(name)).map(OsString::as_os_str).ok_or(SecretFault::Unset)?;
+    let mut secret = room();
+    if value.len() > LONGEST {
+        return Err(SecretFault::Long);
+    }
+    secret.extend_from_slice(value.as_bytes());
+    Ok(secret)
+}
+
+/// What a program prints. It starts at the root: the working directory may be a project's, and hold programs.
+fn command(words: &[String], host: &Host) -> Result<Zeroizing<Vec<u8>>, SecretFault> {
+    let (program, arguments) = words.split_first().ok_or(SecretFault::Empty)?;
+    let mut command = std::process::Command::new(program);
+    command.args(arguments).env_clear().envs(&host.variables).current_dir("/");
+    let started = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = started.map_err(SecretFault::Run)?;
+    let heard = listen(&mut child);
+    if !matches!(heard, Ok(Some(_))) {
+        let _ = child.kill(); // it has ended meanwhile
+    }
+    let status = child.wait().map_err(SecretFault::Run)?;
+    let (secret, said) = heard.map_err(SecretFault::Run)?.ok_or(SecretFault::Slow)?;
+    match status.success() {
+        true if secret.len() > LONGEST => Err(SecretFault::Long),
+        true => Ok(secret),
+        false => {
+            let said = String::from_utf8_lossy(&said[said.len().saturating_sub(MOST_SAID)..]).into_owned();
+            Err(SecretFault::Failed { status, said: printable(said.trim()) })
+        }
+    }
+}
+
+/// What a program prints and says until it ends; nothing if it does not in time. Threads are not for a process that is
+/// forked afterwards.
+fn listen(child: &mut Child) -> io::Result<Option<(Zeroizing<Vec<u8>>, Vec<u8>)>> {
+    let (Some(output), Some(errors)) = (child.stdout.take(), child.stderr.take()) else {
+        return Err(io::Error::other("its output is not a pipe"));
+    };
+    let ended = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
+    for stream in [output.as_fd(), errors.as_fd()] {
+        rustix::io::ioctl_fionbio(stream, true)?;
+    }
+    let (mut secret, mut said) = (room(), Vec::new());
+    let (mut is_printing, mut is_talking) = (true, true);
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let mut waited = vec![PollFd::new(&ended, PollFlags::IN)];
+        // A stream that has ended is always ready.
+        waited.extend(is_printing.then(|| PollFd::new(&output, PollFlags::IN)));
+        waited.extend(is_talking.then(|| PollFd::new(&errors, PollFlags::IN)));
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        match poll(&mut waited, Some(&timeout)) {
+            Ok(0) => return Ok(None),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let has_ended = !waited[0].revents().is_empty();
+        is_printing = is_printing && drain(&output, &mut secret, LONGEST + 1)?;
+        is_talking = is_talking && drain(&errors, &mut said, 16 * MOST_SAID)?;
+        if has_ended {
+            return Ok(Some((secret, said)));
+        }
+    }
+}
+
+/// Reads what there is, keeps the first `most` bytes, and says whether there may be more.
+fn drain(stream: impl AsFd, into: &mut Vec<u8>, most: usize) -> io::Result<bool> {
+    let mut chunk = Zeroizing::new([0; 4096]);
+    loop {
+        match rustix::io::read(&stream, &mut chunk[..]) {
+            Ok(0) => return Ok(false),
+            Ok(read) => into.extend_from_slice(&chunk[..read.min(most - into.len())]),
+            Err(Errno::AGAIN) => return Ok(true),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    const SECRET: &str = "s3cret";
+
+    fn of(origin: SecretOrigin) -> Result<String, SecretError> {
+        let variables = [("API_KEY", SECRET), ("EMPTY", ""), ("PATH", "/usr/bin:/bin")];
+        let variables = variables.map(|(name, value)| (name.into(), value.into())).into();
+        let host = Host::new(variables, "/".into());
+        let host_rule = "api.example.org".parse().unwrap();
+        let credential = Credential { host: host_rule, origin, header: Default::default(), placeholder: None };
+        let secret = Secret::of(&credential, &host)?;
+        assert_eq!(format!("{secret:?}"), "***");
+        Ok(String::from_utf8(secret.reveal().unwrap().to_vec()).unwrap())
+    }
+
+    fn shell(line: &str) -> SecretOrigin {
+        SecretOrigin::Command(["sh", "-c", line].map(str::to_owned).to_vec())
+    }
+
+    #[track_caller]
+    fn refuse(origin: SecretOrigin, expected: &str) {
+        let error = of(origin).unwrap_err();
+        assert!(!error.hint().is_empty());
+        assert_eq!(crate::chain(&error), format!("cannot get the secret for `api.example.org` from {expected}"));
+    }
+
+    #[test]
+    fn a_secret_is_what_its_origin_has_without_the_last_line_end() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("secret");
+        for (contents, expected) in [("s3cret", SECRET), ("s3cret\n", SECRET), ("s3cret\r\n", SECRET)] {
+            fs_err::write(&path, contents).unwrap();
+            fs_err::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+            assert_eq!(of(SecretOrigin::File(path.clone())).unwrap(), expected);
+        }
+        assert_eq!(of(SecretOrigin::Variable("API_KEY".to_owned())).unwrap(), SECRET);
+        assert_eq!(of(shell("echo s3cret; echo told >&2; pwd >&2")).unwrap(), SECRET);
+        // What it leaves behind, and what that holds open, is not waited for.
+        assert_eq!(of(shell("echo s3cret; sleep 100 & exec 2>&-")).unwrap(), SECRET);
+    }
+
+    #[test]
+    fn an_origin_that_has_none_is_an_error_that_names_it_and_tells_no_secret() {
+        let missing = "/nothing/here";
+        refuse(
+            SecretOrigin::File(missing.into()),
+            &format!("file {missing}: failed to open file `{missing}`: No such file or directory (os error 2)"),
+        );
+        refuse(SecretOrigin::Variable("UNSET".to_owned()), "variable UNSET: it is not set");
+        refuse(SecretOrigin::Variable("EMPTY".to_owned()), "variable EMPTY: it is empty");
+        refuse(shell("echo a; echo b"), "command sh: it has a control character in it, which no header can have");
+        refuse(shell("true"), "command sh: it is empty");
+        refuse(
+            shell("echo s3cret; echo 'no such entry' >&2; exit 3"),
+            "command sh: it ended with exit status: 3: no such entry",
+        );
+        refuse(shell("head -c 20000 /dev/zero"), "command sh: it is longer than 16384 bytes");
+        refuse(
+            SecretOrigin::Command(vec!["no-such-program".to_owned()]),
+            "command no-such-program: cannot run it: No such file or directory (os error 2)",
+        );
+    }
+}
