@@ -92,7 +92,7 @@ impl AsyncWrite for Conversation {
         match socket.send_slice(bytes) {
             Ok(0) if !bytes.is_empty() => {
                 socket.register_send_waker(cx.waker());
-                return Poll::Pending;
+                Poll::Pending
             }
             Ok(written) => {
                 drop(stack);

@@ -44,6 +44,7 @@ impl Sandbox {
             upstream: None,
             limits,
             resolver: Resolver::at(nobody).unwrap(),
+            credentials: None,
         };
         let events: Arc<Mutex<Vec<Event>>> = Arc::default();
         let told = Arc::clone(&events);
