@@ -64,6 +64,7 @@ async fn main() -> Result<(), Failure> {
         upstream: Upstream::from_variables(|name| std::env::var(name).ok())?,
         limits: Limits::default(),
         resolver: options.resolver.map_or_else(|| Ok(Resolver::system()), Resolver::at)?,
+        credentials: None,
     };
     let print = move |event: Event| {
         if options.events {

@@ -18,6 +18,7 @@ use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::unix::pipe;
 
 use crate::backends::Processes;
+use crate::egress::RemoteProxy;
 use crate::engine::Core;
 use crate::ready::{Context, Ready};
 use crate::room::{ContainerRecord, Room};
@@ -47,6 +48,11 @@ pub(crate) trait Instance: Send + Sync + fmt::Debug {
 
     /// The gate of its network, once, where whoever made the sandbox has it.
     fn take_gate(&mut self) -> Option<Gate> {
+        None
+    }
+
+    /// The proxy in its network, once, where it has one that waits for orders.
+    fn take_proxy(&mut self) -> Option<RemoteProxy> {
         None
     }
 

@@ -9,7 +9,7 @@ use ringfence_core::{Clause, Policy, Support};
 use sha2::{Digest, Sha256};
 
 use crate::backends::Means;
-use crate::egress::{self, Awaited, GateHolder, Sealed};
+use crate::egress::{self, Awaited, GateHolder, RemoteProxy, Sealed};
 use crate::engine::Core;
 use crate::instance::Instance;
 use crate::ready::Context;
@@ -35,7 +35,7 @@ pub(crate) fn hash(core: &Core, spec: &Spec) -> String {
 pub(crate) struct Started {
     pub(crate) instance: Box<dyn Instance>,
     pub(crate) record: Record,
-    /// Holds the gate of a container's network; that of a process tree is held with the tree.
+    /// Holds the gate of a container's network, or hears its proxy; the gate of a process tree is held with the tree.
     pub(crate) egress: Option<GateHolder>,
     /// What the guest is still to be given for its commands.
     pub(crate) variables: BTreeMap<String, String>,
@@ -53,11 +53,15 @@ pub(crate) async fn start(core: &Arc<Core>, spec: &Spec, room: &Room, asked: Str
     let instance = match Core::means(&context.plan)? {
         Means::Processes(backend) => core.start_guest(backend, context, room, spec.lease).await?,
         Means::Containers(backend) => {
-            variables = named_variables(core, &context);
             backend.sweep(&core.settings.host, &Rooms::of(&core.settings.host)?.directory()).await;
             let mut instance = backend.start(&core.site(&context, &spec.container, &[]), room).await?;
-            let gate = instance.take_gate();
-            egress = gate.map(|gate| core.hold_gate(&context, Awaited::Received(gate))).transpose()?;
+            let proxy = instance.take_proxy();
+            variables = named_variables(core, &context, proxy.as_ref());
+            egress = match (proxy, instance.take_gate()) {
+                (Some(proxy), _) => Some(core.order_proxy(&context, proxy).await?),
+                (None, Some(gate)) => Some(core.hold_gate(&context, Awaited::Received(gate))?),
+                (None, None) => None,
+            };
             instance
         }
     };
@@ -74,12 +78,15 @@ pub(crate) async fn start(core: &Arc<Core>, spec: &Spec, room: &Room, asked: Str
     Ok(Started { instance, record, egress, variables })
 }
 
-/// The variables that a policy names, with their values.
-fn named_variables(core: &Core, context: &Context) -> BTreeMap<String, String> {
+/// The variables that a policy names, with their values, and those that name the proxy.
+fn named_variables(core: &Core, context: &Context, proxy: Option<&RemoteProxy>) -> BTreeMap<String, String> {
     let environment = &context.plan.policy.env;
     let passed = environment.pass.iter().flatten();
     let passed = passed.filter_map(|name| Some((name.clone(), core.settings.host.text(name)?.to_owned())));
-    let of_proxy = egress::gate(&context.plan.policy).map(|_| egress::variables()).unwrap_or_default();
+    let of_proxy = match proxy {
+        Some(proxy) => egress::remote_variables(proxy),
+        None => egress::gate(&context.plan.policy).map(|_| egress::variables()).unwrap_or_default(),
+    };
     let of_proxy = of_proxy.into_iter().map(|(name, value)| (name.to_owned(), value));
     // A variable that stands for a secret is not the one of the caller, even where that one is passed.
     let of_secrets = context.sealed.iter().flat_map(Sealed::variables);

@@ -1,6 +1,7 @@
 //! `ringfence egress`.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::SystemTime;
 
@@ -37,14 +38,24 @@ enum EgressCommand {
     Log,
     /// Prints the least policy that would have allowed all of it.
     Suggest,
+    /// Is the proxy of a sandbox, in a container of its own.
+    #[command(hide = true)]
+    Serve {
+        /// The socket at which the process that owns the sandbox gives its orders.
+        #[arg(value_name = "OWNER")]
+        owner: PathBuf,
+    },
 }
 
 impl EgressArguments {
     pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
-        let entries = self.entries(&host)?;
         match &self.command {
-            EgressCommand::Log => self.log(&entries)?,
-            EgressCommand::Suggest => self.suggest(&entries)?,
+            EgressCommand::Log => self.log(&self.entries(&host)?)?,
+            EgressCommand::Suggest => self.suggest(&self.entries(&host)?)?,
+            EgressCommand::Serve { owner } => egress::serve(owner).map_err(|error| {
+                let summary = format!("cannot serve as the proxy of a sandbox: {}", ringfence::chain(&error));
+                Failure::failed(summary, "ringfence up --container --proxy, which starts it")
+            })?,
         }
         Ok(ExitCode::SUCCESS)
     }

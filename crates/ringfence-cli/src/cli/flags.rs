@@ -109,6 +109,15 @@ pub(crate) struct ContainerFlags {
 /// The engines, in the order in which they are tried.
 pub(super) const ENGINES: [Backend; 2] = [Backend::Podman, Backend::Docker];
 
+/// Whether a container engine is what makes sandboxes.
+pub(super) fn is_engine(selection: Selection) -> bool {
+    match selection {
+        Selection::Only(backend) => ENGINES.contains(&backend),
+        Selection::DockerElseAuto => true,
+        _ => false,
+    }
+}
+
 impl ContainerFlags {
     /// The settings that apply here, with these flags and those of the policy on top.
     pub(crate) fn settings(&self, policy: &PolicyFlags, mut host: Host) -> Result<Settings, Failure> {
@@ -151,12 +160,7 @@ impl ContainerFlags {
             ("--pull", self.pull.is_some()),
             ("--cap", !self.cap.is_empty()),
         ];
-        let is_engine = match settings.selection {
-            Selection::Only(backend) => ENGINES.contains(&backend),
-            Selection::DockerElseAuto => true,
-            _ => false,
-        };
-        if let (false, Some((flag, _))) = (is_engine, flag.into_iter().find(|(_, given)| *given)) {
+        if let (false, Some((flag, _))) = (is_engine(settings.selection), flag.into_iter().find(|(_, given)| *given)) {
             let chosen = settings.selection.choice();
             return Err(Failure::usage(
                 format!("{flag} is for containers, and the backend is {chosen}"),

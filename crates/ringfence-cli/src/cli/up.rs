@@ -14,7 +14,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::net::unix::pipe;
 
 use super::attach::{block_on, plain};
-use super::flags::{ContainerFlags, PolicyFlags};
+use super::flags::{ContainerFlags, PolicyFlags, is_engine};
 use super::monitor::{self, Answer, Ends};
 use crate::answer::{print, print_json};
 use crate::report::Failure;
@@ -23,7 +23,8 @@ const EXAMPLES: &str = "\
 Examples:
   ringfence up
   ringfence up demo --backend podman --image debian:stable --lease 8h
-  ringfence up --container";
+  ringfence up --container
+  ringfence up --container --proxy --allow github.com";
 
 /// The longest answer of a monitor.
 const LONGEST_ANSWER: u64 = 4 << 20;
@@ -51,6 +52,9 @@ pub(crate) struct Up {
     /// Keeps the sandbox; its caller waits for the answer on standard output.
     #[arg(long, hide = true)]
     monitor: bool,
+    /// Puts the proxy of the allowed hosts in a container of its own, in a network that other containers can join.
+    #[arg(long, help_heading = "Containers")]
+    proxy: bool,
     #[command(flatten)]
     container: ContainerFlags,
     // Last: its heading goes on to whatever follows.
@@ -78,7 +82,10 @@ impl Up {
 
     /// What is asked for.
     fn asked(self, host: Host) -> Result<(Settings, Spec), Failure> {
-        let settings = self.container.settings(&self.policy, host)?;
+        let mut settings = self.container.settings(&self.policy, host)?;
+        if self.proxy {
+            settings.container.proxy = Some(proxy_program(&settings)?);
+        }
         let name = self.name.unwrap_or_else(|| default_name(&settings).to_string());
         let spec = Spec {
             name: Some(name),
@@ -89,6 +96,18 @@ impl Up {
         };
         Ok((settings, spec))
     }
+}
+
+/// This program, for a proxy beside a container.
+fn proxy_program(settings: &Settings) -> Result<String, Failure> {
+    if !is_engine(settings.selection) {
+        return Err(Failure::usage(
+            format!("--proxy is for containers, and the backend is {}", settings.selection.choice()),
+            "add --container; without one, --allow HOST alone has a proxy, too",
+        ));
+    }
+    let program = std::env::current_exe().ok().and_then(|program| program.into_os_string().into_string().ok());
+    program.ok_or_else(|| Failure::failed("cannot tell where this program is", "install it at a path that is text"))
 }
 
 /// The name of the workspace's directory.
@@ -169,6 +188,10 @@ fn welcome(record: &Record, is_new: bool) -> String {
             let closed = if record.container.is_some() { "; --net closed closes it" } else { "" };
             format!("  network    the host's own: all that this machine reaches, and itself, can be reached{closed}")
         }
+        network if network.starts_with("allow (") => format!(
+            "  network    {}: only the hosts that the policy allows can be reached, and containers in that network",
+            plain(network.trim_start_matches("allow (").trim_end_matches(')'))
+        ),
         "allow" => "  network    only the hosts that the policy allows can be reached".to_owned(),
         "open" => "  network    open: all that this machine reaches can be reached".to_owned(),
         network => format!("  network    {}", plain(network)),

@@ -4,6 +4,7 @@
 //! keeps them, are `ringfence-egress`.
 
 mod log;
+mod remote;
 mod sealed;
 mod secret;
 mod suggest;
@@ -18,23 +19,26 @@ use ringfence_core::Clause;
 use ringfence_core::policy::{Egress, Network, Policy};
 use ringfence_core::result::Denial;
 use ringfence_egress::{Limits, Mode, Proxy, Resolver, Rules, Settings, Tunnel, Upstream};
-use ringfence_linux::control;
 use ringfence_linux::gate::{Gate, Kind, RESOLVER, TUNNEL_PACKET};
+use ringfence_linux::{Launcher, control};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::Interest;
 use tokio::sync::oneshot;
 
 use crate::backends::PrepareError;
 use crate::engine::Core;
 use crate::ready::Context;
-use crate::{Host, RunError, readiness};
+use crate::{RunError, readiness};
 
 pub use log::{Entry, recorded};
 pub(crate) use log::{Log, denials_since, length, log_of};
+pub(crate) use remote::RemoteProxy;
+pub use remote::serve;
 pub use ringfence_egress::{Event, Passage, Reason, Via};
 pub(crate) use sealed::Sealed;
 pub use secret::{SecretError, SecretFault};
 pub use suggest::suggest;
-pub(crate) use variables::variables;
+pub(crate) use variables::{remote_variables, variables};
 
 /// How many denials a result tells of; all are in the log.
 const MOST_DENIALS: usize = 100;
@@ -73,23 +77,50 @@ impl Core {
     /// Holds the gate of a sandbox, which `awaited` brings, and keeps it to what the plan of `context` lets out.
     pub(crate) fn hold_gate(&self, context: &Context, awaited: Awaited) -> Result<GateHolder, RunError> {
         let failed = |source| RunError::Setup { step: "hold the gate of the sandbox's network".to_owned(), source };
-        let egress = context.plan.policy.network.as_ref().and_then(Network::egress);
-        let egress = egress.expect("only a policy that lets something out has a gate");
+        let (_, egress) = let_out(context);
         let host = &self.settings.host;
         let credentials = context.sealed.as_ref().map(Sealed::open).transpose().map_err(failed)?;
-        let settings = Settings { credentials, ..proxy_settings(egress, host).map_err(failed)? };
-        let log = Log::of(host, context.sandbox.clone(), &context.workspace.source, egress.observe);
-        GateHolder::start(settings, awaited, log).map_err(failed)
+        let settings = proxy_settings(egress, |name| host.text(name).map(str::to_owned)).map_err(failed)?;
+        let settings = Settings { credentials, ..settings };
+        if matches!(self.launcher, Launcher::Here) {
+            raise_descriptor_limit();
+        }
+        let held = GateHolder::start(self.log(context), async |tell| hold(awaited, &Proxy::new(settings, tell)).await);
+        held.map_err(failed)
+    }
+
+    /// Has a proxy that came for its orders keep to what the plan of `context` lets out, and hears what it tells.
+    pub(crate) async fn order_proxy(&self, context: &Context, proxy: RemoteProxy) -> Result<GateHolder, RunError> {
+        let failed = |source| RunError::Setup { step: "tell the sandbox's proxy what to let out".to_owned(), source };
+        let (network, _) = let_out(context);
+        let connection = proxy.order(network, &self.settings.host).await.map_err(failed)?;
+        GateHolder::start(self.log(context), async |tell| remote::follow(connection, tell).await).map_err(failed)
+    }
+
+    fn log(&self, context: &Context) -> Log {
+        let (_, egress) = let_out(context);
+        Log::of(&self.settings.host, context.sandbox.clone(), &context.workspace.source, egress.observe)
     }
 }
 
+/// What a plan lets out.
+fn let_out(context: &Context) -> (&Network, &Egress) {
+    let network = context.plan.policy.network.as_ref();
+    let both = network.and_then(|network| Some((network, network.egress()?)));
+    both.expect("only a policy that lets something out has a gate or a proxy")
+}
+
+/// Where events are told.
+type Tell = Box<dyn Fn(Event) + Send + Sync>;
+
 impl GateHolder {
-    fn start(settings: Settings, awaited: Awaited, log: Log) -> io::Result<GateHolder> {
+    /// Does `work` on a thread of its own, and keeps what it tells.
+    fn start(log: Log, work: impl AsyncFnOnce(Tell) -> io::Result<()> + Send + 'static) -> io::Result<GateHolder> {
         let denials: Arc<Mutex<Vec<Denial>>> = Arc::default();
         let (stop, stopped) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let kept = Arc::clone(&denials);
-        let proxy = Proxy::new(settings, move |event| {
+        let tell = Box::new(move |event| {
             log.write(&event);
             if let Event::Denied(denial) = event {
                 let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -102,7 +133,7 @@ impl GateHolder {
             runtime.block_on(async {
                 tokio::select! {
                     _ = stopped => {}
-                    held = hold(awaited, &proxy) => if let Err(error) = held {
+                    held = work(tell) => if let Err(error) = held {
                         tracing::error!(error = crate::chain(&error), "the gate of a sandbox's network was lost");
                     }
                 }
@@ -131,9 +162,16 @@ impl Drop for GateHolder {
     }
 }
 
+/// Has this process, which is all ours, hold as many connections as it may: each takes two descriptors, and more while it
+/// is busy. The sandbox has its limit by now.
+fn raise_descriptor_limit() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }); // fewer connections, then
+}
+
 /// What the proxy of a sandbox goes by.
-fn proxy_settings(egress: &Egress, host: &Host) -> io::Result<Settings> {
-    let upstream = Upstream::from_variables(|name| host.text(name).map(str::to_owned)).map_err(io::Error::other)?;
+fn proxy_settings(egress: &Egress, variable: impl Fn(&str) -> Option<String>) -> io::Result<Settings> {
+    let upstream = Upstream::from_variables(variable).map_err(io::Error::other)?;
     Ok(Settings {
         rules: Rules::new(&egress.allow, &egress.deny),
         mode: if egress.observe { Mode::Observe } else { Mode::Enforce },

@@ -17,6 +17,7 @@ use super::error::Failure;
 use super::identity::Identity;
 use super::image::Image;
 use super::mounts::{Bind, OwnFiles};
+use super::proxy_network::ProxyNetwork;
 use super::{DEV_CAPABILITIES, Flavour, GUEST_INSIDE, HANDOVER_INSIDE, LABEL, LEASH_INSIDE, Place};
 use crate::{ContainerSpec, Host, Preset, Root};
 
@@ -34,6 +35,8 @@ pub(super) enum Reach {
     Closed,
     /// None but its own loopback, and what the holder of its gate lets through.
     Gated,
+    /// One of its own, which a proxy is in that lets some through.
+    Proxied,
     /// The engine's usual one.
     Open,
     /// The host's own.
@@ -42,21 +45,27 @@ pub(super) enum Reach {
 
 impl Reach {
     /// What a policy comes to: only people's own environments share the host's network.
-    pub(super) fn of(network: Option<&Network>, preset: Preset) -> Reach {
-        match (network, preset) {
+    pub(super) fn of(network: Option<&Network>, spec: &ContainerSpec) -> Result<Reach, Failure> {
+        Ok(match (network, spec.preset) {
+            (Some(Network::Allow(_)), _) if spec.proxy.is_some() => Reach::Proxied,
+            _ if spec.proxy.is_some() => {
+                return Err(Failure::ProxyWithout { mode: network.map_or("closed", Network::mode) });
+            }
             (Some(Network::Open), Preset::Dev) => Reach::Host,
             (Some(Network::Open), Preset::Agent) => Reach::Open,
             (Some(Network::Allow(_)), _) => Reach::Gated,
             (Some(Network::Closed) | None, _) => Reach::Closed,
-        }
+        })
     }
 
-    fn mode(self) -> &'static str {
+    /// As engines call it, for a sandbox of that name.
+    fn mode(self, sandbox: &str) -> String {
         match self {
-            Reach::Closed | Reach::Gated => "none",
+            Reach::Closed | Reach::Gated => "none".to_owned(),
+            Reach::Proxied => ProxyNetwork::of(sandbox).network,
             // A rootless engine has no bridge by default, and means another thing by it.
-            Reach::Open => "default",
-            Reach::Host => "host",
+            Reach::Open => "default".to_owned(),
+            Reach::Host => "host".to_owned(),
         }
     }
 
@@ -64,7 +73,7 @@ impl Reach {
     pub(super) fn name(self) -> &'static str {
         match self {
             Reach::Closed => "closed",
-            Reach::Gated => "allow",
+            Reach::Gated | Reach::Proxied => "allow",
             Reach::Open => "open",
             Reach::Host => "host",
         }
@@ -95,13 +104,13 @@ pub(super) struct Parts<'a> {
 
 impl Parts<'_> {
     /// Describes the container.
-    pub(super) fn body(&self) -> Result<ContainerCreateBody, Failure> {
+    pub(super) fn body(&self, reach: Reach) -> Result<ContainerCreateBody, Failure> {
         let directory = text(self.workspace)?;
         if let Some(volume) = self.image.volumes.iter().find(|volume| Path::new(volume).starts_with(self.workspace)) {
             return Err(Failure::Volume { image: self.image.reference.clone(), volume: volume.clone() });
         }
         let mut command = vec!["--handover", HANDOVER_INSIDE, "--directory", directory, "--leash", LEASH_INSIDE];
-        if self.reach() == Reach::Gated {
+        if reach == Reach::Gated {
             command.push("--gate");
         }
         let mut body = ContainerCreateBody {
@@ -119,7 +128,7 @@ impl Parts<'_> {
             // An image's own would have the engine run commands inside that nobody asked for.
             healthcheck: Some(HealthConfig { test: Some(vec!["NONE".to_owned()]), ..HealthConfig::default() }),
             labels: Some(self.labels()),
-            host_config: Some(self.host_config()?),
+            host_config: Some(self.host_config(reach)?),
             ..ContainerCreateBody::default()
         };
         let hash = spec_hash(&body);
@@ -127,11 +136,7 @@ impl Parts<'_> {
         Ok(body)
     }
 
-    fn reach(&self) -> Reach {
-        Reach::of(self.plan.policy.network.as_ref(), self.spec.preset)
-    }
-
-    fn host_config(&self) -> Result<HostConfig, Failure> {
+    fn host_config(&self, reach: Reach) -> Result<HostConfig, Failure> {
         let limits = &self.plan.policy.limits;
         let is_held = |clause| self.plan.held.get(&clause).is_some_and(Support::is_enforced);
         let memory = limits.memory.filter(|_| is_held(Clause::Memory)).map(|size| size.bytes() as i64);
@@ -145,7 +150,7 @@ impl Parts<'_> {
             cap_add: Some(capabilities(self.spec, self.client)?),
             security_opt: Some(vec!["no-new-privileges".to_owned(), self.filter_option()?]),
             privileged: Some(false),
-            network_mode: Some(self.reach().mode().to_owned()),
+            network_mode: Some(reach.mode(&self.place.name)),
             ipc_mode: Some("private".to_owned()),
             cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
             userns_mode: self.identity.namespace.clone(),
@@ -163,14 +168,14 @@ impl Parts<'_> {
     }
 
     /// Docker takes the filter's text, Podman a file that holds it.
-    fn filter_option(&self) -> Result<String, Failure> {
+    pub(super) fn filter_option(&self) -> Result<String, Failure> {
         Ok(match self.client.flavour {
             Flavour::Docker => format!("seccomp={}", self.filter),
             Flavour::Podman => format!("seccomp={}", text(&self.files.filter)?),
         })
     }
 
-    fn log_config(&self) -> HostConfigLogConfig {
+    pub(super) fn log_config(&self) -> HostConfigLogConfig {
         let (kind, options): (_, &[(&str, &str)]) = match self.client.flavour {
             Flavour::Docker => ("json-file", &[("max-size", LOG_SIZE), ("max-file", "1")]),
             Flavour::Podman => ("k8s-file", &[("max-size", LOG_SIZE)]),
@@ -231,7 +236,7 @@ impl Parts<'_> {
         variables.into_iter().map(|(name, value)| format!("{name}={value}")).collect()
     }
 
-    fn labels(&self) -> HashMap<String, String> {
+    pub(super) fn labels(&self) -> HashMap<String, String> {
         let label = |name: &str, value: String| (format!("{LABEL}{name}"), value);
         HashMap::from([
             label("name", self.place.name.clone()),
@@ -275,7 +280,7 @@ pub(super) fn spec_hash(body: &ContainerCreateBody) -> String {
     digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn mount(bind: &Bind) -> Result<Mount, Failure> {
+pub(super) fn mount(bind: &Bind) -> Result<Mount, Failure> {
     Ok(Mount {
         typ: Some(MountType::BIND),
         source: Some(text(&bind.source)?.to_owned()),
@@ -295,13 +300,26 @@ mod tests {
 
     #[test]
     fn only_a_persons_own_environment_shares_the_hosts_network_and_only_when_it_is_open() {
-        let reach = |network: Option<Network>, preset| Reach::of(network.as_ref(), preset).mode();
+        let reach = |network: Option<Network>, preset| {
+            Reach::of(network.as_ref(), &ContainerSpec { preset, ..ContainerSpec::default() }).unwrap().mode("demo")
+        };
         assert_eq!(reach(Some(Network::Open), Preset::Dev), "host");
         assert_eq!(reach(Some(Network::Open), Preset::Agent), "default");
         for preset in [Preset::Dev, Preset::Agent] {
             assert_eq!(reach(Some(Network::Closed), preset), "none");
             assert_eq!(reach(Some(Network::only([])), preset), "none");
             assert_eq!(reach(None, preset), "none");
+        }
+    }
+
+    #[test]
+    fn a_proxy_beside_a_container_is_for_policies_that_allow_some_hosts() {
+        let spec = ContainerSpec { proxy: Some("/usr/bin/ringfence".to_owned()), ..ContainerSpec::default() };
+        let reach = |network: Network| Reach::of(Some(&network), &spec);
+        assert_eq!(reach(Network::only([])).unwrap().mode("demo"), "sandbox-net-demo");
+        for (network, expected) in [(Network::Open, "open"), (Network::Closed, "closed")] {
+            let refused = reach(network);
+            assert!(matches!(&refused, Err(Failure::ProxyWithout { mode }) if *mode == expected), "{refused:?}");
         }
     }
 

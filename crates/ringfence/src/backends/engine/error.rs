@@ -44,6 +44,14 @@ pub(super) enum Failure {
     Build { image: String, why: String },
     #[error("there is a container `{container}` already, and it is not of this user's ringfence")]
     NameTaken { container: String, flavour: Flavour },
+    #[error("there is a network `{network}` already, and it is not of this user's ringfence")]
+    NetworkTaken { network: String, flavour: Flavour },
+    #[error("a proxy beside the container is for `network.mode = \"allow\"`, and the policy has `{mode}`")]
+    ProxyWithout { mode: &'static str },
+    #[error("the proxy in the container `{container}` {}{}", if *ended { "ended at once" } else { "did not come up in time" }, said(log))]
+    Proxy { container: String, ended: bool, log: String },
+    #[error("the container engine gave the container `{container}` no address in the sandbox's network")]
+    NoAddress { container: String },
     #[error("the disk of the container engine is full: {message}")]
     DiskFull { message: String, flavour: Flavour },
     #[error("the container engine refuses the workspace `{}`: {message}", workspace.display())]
@@ -100,10 +108,15 @@ impl Failure {
             | Failure::Volume { .. }
             | Failure::NotText { .. }
             | Failure::View(_)
+            | Failure::ProxyWithout { .. }
+            | Failure::NetworkTaken { .. }
             | Failure::NameTaken { .. } => Fault::User,
-            Failure::Engine { .. } | Failure::Guest { .. } | Failure::Build { .. } | Failure::Replaced { .. } => {
-                Fault::Backend
-            }
+            Failure::Proxy { .. }
+            | Failure::NoAddress { .. }
+            | Failure::Engine { .. }
+            | Failure::Guest { .. }
+            | Failure::Build { .. }
+            | Failure::Replaced { .. } => Fault::Backend,
             _ => Fault::Host,
         }
     }
@@ -143,6 +156,11 @@ impl Failure {
                 "give it another name: ringfence up NAME".to_owned(),
                 format!("or remove that one: {} rm -f {container}", flavour.to_string().to_lowercase()),
             ],
+            Failure::NetworkTaken { network, flavour } => vec![
+                "give the sandbox another name: ringfence up NAME".to_owned(),
+                format!("or remove that one: {} network rm {network}", flavour.to_string().to_lowercase()),
+            ],
+            Failure::ProxyWithout { .. } => one("name hosts that can be reached: --allow HOST; or leave `--proxy` out"),
             Failure::DiskFull { flavour, .. } => {
                 vec![format!("free some space: {} system prune", flavour.to_string().to_lowercase())]
             }
@@ -157,9 +175,12 @@ impl Failure {
                 "use an engine that runs as root, or a host with cgroup v2".to_owned(),
                 format!("or accept it by name: --allow-weaker {clause}"),
             ],
-            Failure::Engine { .. } | Failure::Files { .. } | Failure::Trial { .. } | Failure::Guest { .. } => {
-                one("`ringfence doctor` shows what works here, tried afresh")
-            }
+            Failure::Engine { .. }
+            | Failure::Files { .. }
+            | Failure::Trial { .. }
+            | Failure::Guest { .. }
+            | Failure::Proxy { .. }
+            | Failure::NoAddress { .. } => one("`ringfence doctor` shows what works here, tried afresh"),
         }
     }
 }

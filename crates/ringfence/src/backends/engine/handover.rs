@@ -29,13 +29,7 @@ impl Handover {
     /// Listens in the channel of a room for the guest, and at `door` for it to come. A room is its owner's alone, and
     /// whoever the guest is inside may come through the mount of that one file.
     pub(super) fn at(door: &Path, channel: &Path) -> Result<Handover, Failure> {
-        let make = || {
-            let (directory, name) = (door.parent().unwrap_or(Path::new("/")), door.file_name().unwrap_or_default());
-            let listener = std::os::unix::net::UnixListener::from(listen(directory, name.as_ref())?);
-            fs_err::set_permissions(door, PermissionsExt::from_mode(0o666))?;
-            listener.set_nonblocking(true)?;
-            Ok(Handover { door: UnixListener::from_std(listener)?, socket: listen(channel, SOCKET.as_ref())? })
-        };
+        let make = || Ok(Handover { door: self::door(door)?, socket: listen(channel, SOCKET.as_ref())? });
         make().map_err(|source| Failure::Files { what: "listen for the guest", source })
     }
 
@@ -55,6 +49,15 @@ impl Handover {
         };
         hand().await.map_err(|source| Failure::Files { what: "hand the guest its socket", source })
     }
+}
+
+/// Listens at a path for a process of ours in a container, whoever that is inside.
+pub(super) fn door(path: &Path) -> io::Result<UnixListener> {
+    let (directory, name) = (path.parent().unwrap_or(Path::new("/")), path.file_name().unwrap_or_default());
+    let listener = std::os::unix::net::UnixListener::from(listen(directory, name.as_ref())?);
+    fs_err::set_permissions(path, PermissionsExt::from_mode(0o666))?;
+    listener.set_nonblocking(true)?;
+    UnixListener::from_std(listener)
 }
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
 //! A container: made, kept and removed.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bollard::models::ContainerInspectResponse;
 use bollard::query_parameters::{
-    CreateContainerOptionsBuilder, InspectContainerOptions, LogsOptionsBuilder, RemoveContainerOptionsBuilder,
-    StartContainerOptions, WaitContainerOptionsBuilder,
+    CreateContainerOptionsBuilder, InspectContainerOptions, LogsOptionsBuilder, StartContainerOptions,
+    WaitContainerOptionsBuilder,
 };
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
@@ -15,7 +15,7 @@ use ringfence_core::{Clause, Plan, Support};
 use ringfence_linux::Gate;
 use ringfence_linux::cgroup::oom_counter_of;
 use rustix::process::Pid;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use super::client::Client;
 use super::container::{Parts, Reach};
@@ -26,21 +26,17 @@ use super::identity::{Circumstances, Identity, Owner};
 use super::image::{self, is_missing};
 use super::mapped::Mapped;
 use super::mounts::{self, OwnFiles};
-use super::{LABEL, Place, block_on};
-use crate::egress::Sealed;
+use super::proxy_network::{ProxyNetwork, confine};
+use super::removal::{Registration, make_way, remove_all};
+use super::{Place, block_on};
+use crate::egress::{RemoteProxy, Sealed};
 use crate::instance::{Instance, LOG_SIZE, StopError};
 use crate::room::ContainerRecord;
 use crate::view::Guarded;
 use crate::{ContainerSpec, Host, Preset, ResolvedWorkspace};
 
-/// How long a guest may take to listen.
-const GUEST_PATIENCE: Duration = Duration::from_secs(20);
-/// How long an engine may take to remove a container.
-const REMOVAL_PATIENCE: Duration = Duration::from_secs(30);
-/// How often something is looked at that cannot be waited for.
-const MOMENT: Duration = Duration::from_millis(3);
-/// The file of a room that says what to remove after a crash; written before there is anything.
-pub(super) const REGISTRATION: &str = "container.json";
+/// How long a process of ours in a container may take to come.
+pub(super) const GUEST_PATIENCE: Duration = Duration::from_secs(20);
 /// Shells of people, by preference.
 const SHELLS: [&str; 2] = ["/bin/zsh", "/bin/bash"];
 
@@ -55,18 +51,15 @@ pub(super) struct Request<'a> {
     pub(super) sealed: Option<&'a Sealed>,
 }
 
-/// Where a container is that must be removed.
-#[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(super) struct Registration {
-    pub(super) socket: std::path::PathBuf,
-    pub(super) container: String,
-}
-
 /// A container that runs. It is removed when this is dropped.
 #[derive(Debug)]
 pub(super) struct ContainerInstance {
     client: Option<Client>,
     container: String,
+    /// The network and the proxy that were made for it alone.
+    beside: Option<ProxyNetwork>,
+    /// The proxy, until somebody gives it orders.
+    proxy: Option<RemoteProxy>,
     record: ContainerRecord,
     evidence: Evidence,
     /// The guest, as the kernel numbers it here. What the engine says may be numbers of another pid namespace.
@@ -93,7 +86,8 @@ pub(super) async fn start(
 
     let image = image::provide(&client, spec, &mut |_| {}).await?;
     let identity = Identity::decide(&Circumstances::of(&client, host, Owner::of(&workspace.source)?), spec.preset)?;
-    let reach = Reach::of(plan.policy.network.as_ref(), spec.preset);
+    let reach = Reach::of(plan.policy.network.as_ref(), spec)?;
+    let beside = (reach == Reach::Proxied).then(|| ProxyNetwork::of(&place.name));
     let filter = reach.filter();
     let files = OwnFiles::write(place, &identity, "/bin/sh", &filter)?;
     let view = mounts::view(&plan.policy, host, workspace, request.guarded)?;
@@ -122,11 +116,15 @@ pub(super) async fn start(
         binds: &binds,
         workspace: destination,
     };
-    let body = parts.body()?;
+    let mut body = parts.body(reach)?;
 
     let container = place.container();
     make_way(&client, &place.state, &container).await?;
-    register(&client, place, &container)?;
+    if let Some(beside) = &beside {
+        beside.make_way(&client, &place.state).await?;
+    }
+    Registration { socket: client.socket.clone(), container: container.clone(), beside: beside.clone() }
+        .write(place)?;
     let failed = |what, flavour| {
         let source = workspace.source.clone();
         move |error| Failure::of(what, flavour, &source, error)
@@ -139,10 +137,15 @@ pub(super) async fn start(
             spec: spec.clone(),
             user: identity.name.to_owned(),
             workspace: destination.clone(),
-            network: reach.name().to_owned(),
+            network: match &beside {
+                Some(ProxyNetwork { network, .. }) => format!("{} ({network})", reach.name()),
+                None => reach.name().to_owned(),
+            },
         },
-        client: Some(client),
+        client: Some(client.clone()),
         container,
+        beside,
+        proxy: None,
         evidence: Evidence { memory: false, cpus: false, processes: false },
         guest: None,
         gate: None,
@@ -150,6 +153,11 @@ pub(super) async fn start(
         log: None,
         _leash: files.hold_leash()?,
     };
+    if let (Some(beside), Some(program)) = (&instance.beside, &spec.proxy) {
+        let proxy = beside.start(&parts, program).await?;
+        confine(body.host_config.get_or_insert_default(), flavour, &proxy);
+        instance.proxy = Some(proxy);
+    }
     let options = CreateContainerOptionsBuilder::default().name(&instance.container).build();
     let created = instance.client().api.create_container(Some(options), body).await;
     let created = created.map_err(failed("create the container", flavour))?;
@@ -195,46 +203,6 @@ fn held(plan: &Plan) -> std::collections::BTreeMap<Clause, Support> {
 fn destination(plan: &Plan) -> std::path::PathBuf {
     let workspace = plan.policy.filesystem.workspace.as_ref();
     workspace.and_then(|workspace| workspace.destination.clone()).expect("the defaults name one")
-}
-
-/// Removes a container of that name that a crash left. One that is not ours stays, and its name is taken.
-pub(super) async fn make_way(client: &Client, rooms: &Path, container: &str) -> Result<(), Failure> {
-    let inspected = match client.api.inspect_container(container, None::<InspectContainerOptions>).await {
-        Ok(inspected) => inspected,
-        Err(error) if is_missing(&error) => return Ok(()),
-        Err(source) => return Err(Failure::Engine { what: "look for a container of that name", source }),
-    };
-    let labels = inspected.config.and_then(|config| config.labels).unwrap_or_default();
-    // We hold the room of that name: whoever made it is dead.
-    if labels.get(&format!("{LABEL}state")).map(Path::new) != Some(rooms) {
-        return Err(Failure::NameTaken { container: container.to_owned(), flavour: client.flavour });
-    }
-    remove(client, container)
-        .await
-        .map_err(|source| Failure::Engine { what: "remove the container that was left", source })
-}
-
-/// Writes down what there will be to remove.
-fn register(client: &Client, place: &Place, container: &str) -> Result<(), Failure> {
-    let registration = Registration { socket: client.socket.clone(), container: container.to_owned() };
-    let text = serde_json::to_vec(&registration).expect("it has only string keys");
-    fs_err::write(place.directory.join(REGISTRATION), text)
-        .map_err(|source| Failure::Files { what: "write down what is to be removed", source })
-}
-
-/// Removes a container with everything in it; one that is gone already is fine.
-pub(super) async fn remove(client: &Client, container: &str) -> Result<(), bollard::errors::Error> {
-    let deadline = Instant::now() + REMOVAL_PATIENCE;
-    loop {
-        let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
-        match client.api.remove_container(container, Some(options)).await {
-            Ok(()) => return Ok(()),
-            Err(error) if is_missing(&error) => return Ok(()),
-            // Somebody else removes it, or the engine is starting it.
-            Err(_) if Instant::now() < deadline => sleep(MOMENT * 10).await,
-            Err(error) => return Err(error),
-        }
-    }
 }
 
 /// Appends what the guest says to the sandbox's log, until it ends.
@@ -304,23 +272,24 @@ impl ContainerInstance {
             },
             () = wait_for_end(self.client().clone(), self.container.clone()) => true,
         };
-        let log = self.last_words().await;
+        let log = last_words(self.client(), &self.container).await;
         Err(Failure::Guest { container: self.container.clone(), ended: has_ended, log })
-    }
-
-    async fn last_words(&self) -> String {
-        let options = LogsOptionsBuilder::default().stdout(true).stderr(true).tail("5").build();
-        let lines = self.client().api.logs(&self.container, Some(options)).take(5);
-        let lines: Vec<String> = lines
-            .filter_map(|line| async move { Some(printable(&String::from_utf8_lossy(&line.ok()?.into_bytes()))) })
-            .collect()
-            .await;
-        lines.join("; ")
     }
 }
 
+/// The end of what a container said.
+pub(super) async fn last_words(client: &Client, container: &str) -> String {
+    let options = LogsOptionsBuilder::default().stdout(true).stderr(true).tail("5").build();
+    let lines = client.api.logs(container, Some(options)).take(5);
+    let lines: Vec<String> = lines
+        .filter_map(|line| async move { Some(printable(&String::from_utf8_lossy(&line.ok()?.into_bytes()))) })
+        .collect()
+        .await;
+    lines.join("; ")
+}
+
 /// Waits until a container does not run, whatever becomes of the connection.
-async fn wait_for_end(client: Client, container: String) {
+pub(super) async fn wait_for_end(client: Client, container: String) {
     loop {
         let options = WaitContainerOptionsBuilder::default().condition("not-running").build();
         let waited = client.api.wait_container(&container, Some(options)).next().await;
@@ -344,6 +313,10 @@ impl Instance for ContainerInstance {
         self.gate.take()
     }
 
+    fn take_proxy(&mut self) -> Option<RemoteProxy> {
+        self.proxy.take()
+    }
+
     fn oom_counters(&self) -> Vec<PathBuf> {
         self.oom_counter.iter().cloned().collect()
     }
@@ -358,7 +331,7 @@ impl Instance for ContainerInstance {
     fn stop(mut self: Box<Self>) -> BoxFuture<'static, Result<(), StopError>> {
         Box::pin(async move {
             let Some(client) = self.client.take() else { return Ok(()) };
-            let removed = remove(&client, &self.container).await;
+            let removed = remove_all(&client, &self.container, self.beside.as_ref()).await;
             if let Some(mut log) = self.log.take()
                 && timeout(Duration::from_secs(1), &mut log).await.is_err()
             {
@@ -380,10 +353,10 @@ impl Instance for ContainerInstance {
 impl Drop for ContainerInstance {
     fn drop(&mut self) {
         if let Some(client) = self.client.take() {
-            let container = std::mem::take(&mut self.container);
+            let (container, beside) = (std::mem::take(&mut self.container), self.beside.take());
             // Our caller is not to wait, and may be in no runtime that lasts.
             std::thread::spawn(move || {
-                let _ = block_on(remove(&client, &container)); // the next start sweeps what is left
+                let _ = block_on(remove_all(&client, &container, beside.as_ref())); // the next start sweeps what is left
             });
         }
     }

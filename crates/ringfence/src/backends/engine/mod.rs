@@ -2,7 +2,8 @@
 //!
 //! Both speak one API; where they differ, [`Flavour`] says. No program of theirs is ever run. Reading order: `client`
 //! finds the engine, `probe` tries it, `identity`, `mounts` and `container` say what a container is, `instance` makes
-//! it and keeps it, `sweep` removes what a crash left.
+//! it and keeps it, `proxy_network` makes what can be beside it, `removal` removes all of that, and `sweep` does when a
+//! crash left it.
 
 mod client;
 mod container;
@@ -12,9 +13,12 @@ mod handover;
 mod identity;
 mod image;
 mod instance;
+mod libpod;
 mod mapped;
 mod mounts;
 mod probe;
+mod proxy_network;
+mod removal;
 mod runtime;
 mod sweep;
 mod version;
@@ -157,6 +161,9 @@ pub(crate) fn with_defaults(policy: &Policy, spec: &ContainerSpec) -> Policy {
     full.limits.memory.get_or_insert(MEMORY);
     full.limits.cpus.get_or_insert(CPUS);
     full.limits.processes.get_or_insert(PROCESSES);
+    if spec.proxy.is_some() {
+        full.network.get_or_insert_with(|| Network::only([]));
+    }
     if spec.preset == Preset::Dev && full.network.is_none() {
         full.network = Some(Network::Open);
         // Whoever asks for the preset asks for the host's network, and its abstract sockets come with it.
@@ -174,7 +181,7 @@ pub(crate) fn with_defaults(policy: &Policy, spec: &ContainerSpec) -> Policy {
 
 /// Removes the container of a room that nobody keeps, if it has one.
 pub(crate) fn clear_away(room: &Path) {
-    if room.join(instance::REGISTRATION).exists() {
+    if room.join(removal::REGISTRATION).exists() {
         block_on(sweep::sweep_room(room));
     }
 }

@@ -78,9 +78,12 @@ fn support(
         true => Support::weaker("memory is limited, and what is swapped out is not: the kernel does not count swap"),
         false => limit(limits.memory),
     };
-    let ipc = match Reach::of(question.policy.network.as_ref(), question.container.preset) {
-        Reach::Host => Support::weaker("with the host's network, abstract Unix sockets of the host can be reached"),
-        Reach::Open | Reach::Closed | Reach::Gated => Support::enforced("ipc+network namespace+seccomp"),
+    let ipc = match Reach::of(question.policy.network.as_ref(), question.container) {
+        Ok(Reach::Host) => Support::weaker("with the host's network, abstract Unix sockets of the host can be reached"),
+        // What cannot be is refused when it is made.
+        Ok(Reach::Open | Reach::Closed | Reach::Gated | Reach::Proxied) | Err(_) => {
+            Support::enforced("ipc+network namespace+seccomp")
+        }
     };
     let user = if identity.namespace.is_some() { "user namespace+" } else { "" };
     let left = left_to(question.container, client).unwrap_or_default();

@@ -3,10 +3,11 @@
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
-use bollard::query_parameters::ListContainersOptionsBuilder;
+use bollard::query_parameters::{ListContainersOptionsBuilder, ListNetworksOptionsBuilder};
 
 use super::client::{self, Client, Flavour};
-use super::instance::{REGISTRATION, Registration, make_way, remove};
+use super::proxy_network::ProxyNetwork;
+use super::removal::{Registration, make_way, remove};
 use super::{LABEL, container_name, mapped};
 use crate::Host;
 use crate::room::{Name, Rooms};
@@ -33,20 +34,19 @@ pub(super) async fn sweep(flavour: Flavour, host: &Host, rooms: &Path) {
     }
 }
 
-/// Removes the container that a room nobody keeps was registered for, wherever its engine listens.
+/// Removes what a room nobody keeps was registered for, wherever its engine listens.
 pub(super) async fn sweep_room(room: &Path) {
-    let Some(Registration { socket, container }) = registration(room) else { return };
+    let Some(Registration { socket, container, beside }) = Registration::read(room) else { return };
     for flavour in [Flavour::Podman, Flavour::Docker] {
         if let Ok(client) = client::connect_to(flavour, &socket).await {
             tracing::info!(container, "removing a container that a crash left");
             let rooms = room.parent().unwrap_or(room);
             let _ = make_way(&client, rooms, &container).await; // a later sweep tries again; another's is left alone
+            if let Some(beside) = &beside {
+                let _ = beside.make_way(&client, rooms).await; // the same
+            }
         }
     }
-}
-
-fn registration(room: &Path) -> Option<Registration> {
-    serde_json::from_str(&fs_err::read_to_string(room.join(REGISTRATION)).ok()?).ok()
 }
 
 /// The engines that rooms nobody keeps have containers at.
@@ -54,29 +54,39 @@ fn registered(rooms: &Path, kept: &Rooms) -> Vec<PathBuf> {
     let entries = fs_err::read_dir(rooms).into_iter().flatten().flatten().map(|entry| entry.path());
     let name = |room: &PathBuf| Name::new(room.file_name()?.to_str()?).ok();
     let left = entries.filter(|room| name(room).is_some_and(|name| !kept.is_kept(&name)));
-    left.filter_map(|room| Some(registration(&room)?.socket)).collect()
+    left.filter_map(|room| Some(Registration::read(&room)?.socket)).collect()
 }
 
 async fn sweep_engine(client: &Client, rooms: &Path, kept: &Rooms) {
     let label = format!("{LABEL}state={}", rooms.display());
     let filters = HashMap::from([("label", vec![label.as_str()])]);
     let options = ListContainersOptionsBuilder::default().all(true).filters(&filters).build();
-    let Ok(containers) = client.api.list_containers(Some(options)).await else { return };
+    let containers = client.api.list_containers(Some(options)).await.unwrap_or_default();
     for container in containers {
-        let labels = container.labels.unwrap_or_default();
-        // Filters are the engine's business; whose a container is, is ours.
-        let is_ours = labels.get(&format!("{LABEL}state")).map(Path::new) == Some(rooms);
-        let Some(name) = labels.get(&format!("{LABEL}name")).filter(|_| is_ours) else { continue };
-        let Ok(name) = Name::new(name) else { continue };
+        let Some(name) = left(&container.labels.unwrap_or_default(), rooms, kept) else { continue };
         // An image can have these labels, too, and a container of the caller's own be made from it.
-        let own_name = container_name(name.as_str());
-        let has_our_name = container.names.iter().flatten().any(|given| given.trim_start_matches('/') == own_name);
-        if !has_our_name || kept.is_kept(&name) {
-            continue;
-        }
-        if let Some(id) = container.id {
+        let own_names = [container_name(name.as_str()), ProxyNetwork::of(name.as_str()).proxy];
+        let is_own = |given: &String| own_names.iter().any(|own| given.trim_start_matches('/') == own);
+        if let Some(id) = container.id.filter(|_| container.names.iter().flatten().any(is_own)) {
             tracing::info!(container = id, sandbox = %name, "removing a container that a crash left");
             let _ = remove(client, &id).await; // the next sweep tries again
         }
     }
+    let options = ListNetworksOptionsBuilder::default().filters(&filters).build();
+    for network in client.api.list_networks(Some(options)).await.unwrap_or_default() {
+        let Some(name) = left(&network.labels.unwrap_or_default(), rooms, kept) else { continue };
+        let beside = ProxyNetwork::of(name.as_str());
+        if network.name.as_ref() == Some(&beside.network) {
+            tracing::info!(network = beside.network, sandbox = %name, "removing a network that a crash left");
+            let _ = beside.remove(client).await; // the next sweep tries again
+        }
+    }
+}
+
+/// The sandbox that something with these labels was made for, if it is one of `rooms` that nobody keeps. Filters are the
+/// engine's business; whose a thing is, is ours.
+fn left(labels: &HashMap<String, String>, rooms: &Path, kept: &Rooms) -> Option<Name> {
+    let is_ours = labels.get(&format!("{LABEL}state")).map(Path::new) == Some(rooms);
+    let name = Name::new(labels.get(&format!("{LABEL}name")).filter(|_| is_ours)?).ok()?;
+    (!kept.is_kept(&name)).then_some(name)
 }

@@ -19,7 +19,7 @@ fn a_container_of_that_name_that_is_not_ours_is_left_alone_and_one_that_a_crash_
         client.api.create_container(Some(options.clone()), stranger(None)).await.unwrap();
         let error = scene.start(Policy::default(), agent(TINY)).await.unwrap_err();
         assert!(matches!(error, Failure::NameTaken { .. }), "{error}");
-        instance::remove(&client, &scene.place().container()).await.unwrap();
+        removal::remove(&client, &scene.place().container()).await.unwrap();
         let ours = Some([(format!("{LABEL}state"), scene.rooms().display().to_string())].into());
         client.api.create_container(Some(options), stranger(ours)).await.unwrap();
         let instance = scene.start(Policy::default(), agent(TINY)).await.unwrap();
@@ -68,7 +68,7 @@ fn a_sweep_removes_what_nobody_keeps_and_nothing_else() {
             drop(lock);
             sweep::sweep(scene.flavour, &scene.host, &rooms).await;
             assert_eq!([exists(&kept).await, exists(&others).await], [false, true]);
-            instance::remove(&client, &others).await.unwrap();
+            removal::remove(&client, &others).await.unwrap();
         });
     }
 }

@@ -1,0 +1,300 @@
+//! A network that leads nowhere, and a proxy that is in it and in the engine's usual one: the way out of a sandbox that
+//! other containers can share.
+//!
+//! What engines call internal still leads somewhere. Docker's gateway is an address of the host, and its resolver asks
+//! the host's own for a container when that one listens on loopback; Podman's resolver asks on behalf of anybody, and
+//! its bridge and the containers have addresses of IPv6 for each other. All of that is closed here.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use bollard::models::{
+    ContainerCreateBody, EndpointSettings, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, NetworkConnectRequest,
+    NetworkCreateRequest, NetworkDisconnectRequest,
+};
+use bollard::query_parameters::{
+    CreateContainerOptionsBuilder, InspectContainerOptions, InspectNetworkOptions, StartContainerOptions,
+};
+use ringfence_core::{Clause, Support};
+use ringfence_linux::Access;
+use ringfence_linux::gate::PROXY;
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+use super::client::{Client, Flavour};
+use super::container::{Parts, mount};
+use super::error::Failure;
+use super::handover::door;
+use super::image::is_missing;
+use super::instance::{GUEST_PATIENCE, last_words, wait_for_end};
+use super::libpod;
+use super::mounts::Bind;
+use super::removal::{make_way, remove};
+use super::{LABEL, OWN_INSIDE};
+use crate::egress::RemoteProxy;
+
+/// What the proxy is called by containers in the network, where the engine has names for them.
+const ALIAS: &str = "proxy";
+/// Where the proxy's program is inside.
+const PROGRAM_INSIDE: &str = "/run/ringfence/proxy";
+/// Where the proxy meets the process that owns the sandbox.
+const OWNER_INSIDE: &str = "/run/ringfence/owner";
+/// A user that owns nothing.
+const NOBODY: &str = "65534:65534";
+/// Memory that a proxy may use, in bytes: some thousand connections.
+const MEMORY: i64 = 256 << 20;
+/// Processes and threads that a proxy may have.
+const PROCESSES: i64 = 32;
+
+/// What is beside the container of a sandbox, by its names at the engine. No sandbox's container is called so.
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+pub(super) struct ProxyNetwork {
+    pub(super) network: String,
+    pub(super) proxy: String,
+}
+
+impl ProxyNetwork {
+    /// The names for a sandbox.
+    pub(super) fn of(sandbox: &str) -> ProxyNetwork {
+        ProxyNetwork { network: format!("sandbox-net-{sandbox}"), proxy: format!("sandbox-proxy-{sandbox}") }
+    }
+
+    /// Makes both, and waits until the proxy comes for its orders. `program` is what it runs.
+    pub(super) async fn start(&self, parts: &Parts<'_>, program: &str) -> Result<RemoteProxy, Failure> {
+        let engine = |what| move |source| Failure::Engine { what, source };
+        let client = parts.client;
+        self.make_network(parts).await?;
+        let owner = parts.place.directory.join("container").join("owner");
+        let door = door(&owner).map_err(|source| Failure::Files { what: "listen for the proxy", source })?;
+        let options = CreateContainerOptionsBuilder::default().name(&self.proxy).build();
+        let created = client.api.create_container(Some(options), body(parts, program, owner)?).await;
+        created.map_err(engine("create the proxy's container"))?;
+        let aliases = Some(vec![ALIAS.to_owned()]);
+        let endpoint_config = Some(EndpointSettings { aliases, ..EndpointSettings::default() });
+        let connected = NetworkConnectRequest { container: self.proxy.clone(), endpoint_config };
+        let connected = client.api.connect_network(&self.network, connected).await;
+        connected.map_err(engine("put the proxy's container in the sandbox's network"))?;
+        let started = client.api.start_container(&self.proxy, None::<StartContainerOptions>).await;
+        started.map_err(engine("start the proxy's container"))?;
+        let connection = self.come(client, &door).await?;
+        Ok(RemoteProxy { connection, address: self.address(client).await?, subnet: self.subnet(client).await })
+    }
+
+    async fn make_network(&self, parts: &Parts<'_>) -> Result<(), Failure> {
+        let what = "make the sandbox's network";
+        let labels = parts.labels();
+        if parts.client.flavour == Flavour::Podman {
+            // The API that both speak has no word for a network without a resolver.
+            let made = libpod::create_network(parts.client, &self.network, &labels).await;
+            return made.map_err(|source| Failure::Files { what, source });
+        }
+        let request = NetworkCreateRequest {
+            name: self.network.clone(),
+            driver: Some("bridge".to_owned()),
+            internal: Some(true),
+            enable_ipv6: Some(false),
+            options: Some(HashMap::from([("com.docker.network.bridge.inhibit_ipv4".to_owned(), "true".to_owned())])),
+            labels: Some(labels),
+            ..NetworkCreateRequest::default()
+        };
+        let made = parts.client.api.create_network(request).await;
+        made.map(drop).map_err(|source| Failure::Engine { what, source })
+    }
+
+    /// Waits for the proxy to come.
+    async fn come(&self, client: &Client, door: &tokio::net::UnixListener) -> Result<UnixStream, Failure> {
+        let has_ended = tokio::select! {
+            came = timeout(GUEST_PATIENCE, door.accept()) => match came {
+                Ok(Ok((connection, _))) => return Ok(connection),
+                Ok(Err(source)) => return Err(Failure::Files { what: "listen for the proxy", source }),
+                Err(_) => false,
+            },
+            () = wait_for_end(client.clone(), self.proxy.clone()) => true,
+        };
+        let log = last_words(client, &self.proxy).await;
+        Err(Failure::Proxy { container: self.proxy.clone(), ended: has_ended, log })
+    }
+
+    /// Where the proxy is to listen: at its address in the sandbox's network.
+    async fn address(&self, client: &Client) -> Result<SocketAddr, Failure> {
+        let inspected = client.api.inspect_container(&self.proxy, None::<InspectContainerOptions>).await;
+        let inspected =
+            inspected.map_err(|source| Failure::Engine { what: "look at the proxy's container", source })?;
+        let networks = inspected.network_settings.and_then(|settings| settings.networks).unwrap_or_default();
+        let address = networks.get(&self.network).and_then(|endpoint| endpoint.ip_address.as_deref()?.parse().ok());
+        let address: IpAddr = address.ok_or_else(|| Failure::NoAddress { container: self.proxy.clone() })?;
+        Ok(SocketAddr::new(address, PROXY.port()))
+    }
+
+    /// The addresses of the network; a convenience, without which its other containers are asked for at the proxy.
+    async fn subnet(&self, client: &Client) -> Option<String> {
+        let inspected = client.api.inspect_network(&self.network, None::<InspectNetworkOptions>).await.ok()?;
+        inspected.ipam?.config?.into_iter().find_map(|range| range.subnet)
+    }
+
+    /// Removes what a crash left under these names. What is not ours stays, and its name is taken.
+    pub(super) async fn make_way(&self, client: &Client, rooms: &Path) -> Result<(), Failure> {
+        make_way(client, rooms, &self.proxy).await?;
+        let inspected = match client.api.inspect_network(&self.network, None::<InspectNetworkOptions>).await {
+            Ok(inspected) => inspected,
+            Err(error) if is_missing(&error) => return Ok(()),
+            Err(source) => return Err(Failure::Engine { what: "look for a network of that name", source }),
+        };
+        let labels = inspected.labels.unwrap_or_default();
+        if labels.get(&format!("{LABEL}state")).map(Path::new) != Some(rooms) {
+            return Err(Failure::NetworkTaken { network: self.network.clone(), flavour: client.flavour });
+        }
+        let removed = self.remove_network(client).await;
+        removed.map_err(|source| Failure::Engine { what: "remove the network that was left", source })
+    }
+
+    /// Removes both; what is gone already is fine.
+    pub(super) async fn remove(&self, client: &Client) -> Result<(), bollard::errors::Error> {
+        remove(client, &self.proxy).await?;
+        self.remove_network(client).await
+    }
+
+    /// Removes the network. Containers of the caller's in it stay, and have left it.
+    async fn remove_network(&self, client: &Client) -> Result<(), bollard::errors::Error> {
+        let inspected = match client.api.inspect_network(&self.network, None::<InspectNetworkOptions>).await {
+            Ok(inspected) => inspected,
+            Err(error) if is_missing(&error) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        for container in inspected.containers.unwrap_or_default().into_keys() {
+            let leaves = NetworkDisconnectRequest { container, force: Some(true) };
+            let _ = client.api.disconnect_network(&self.network, leaves).await; // it may have ended meanwhile
+        }
+        match client.api.remove_network(&self.network).await {
+            Err(error) if !is_missing(&error) => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Describes the proxy's container.
+fn body(parts: &Parts<'_>, program: &str, owner: PathBuf) -> Result<ContainerCreateBody, Failure> {
+    let program =
+        Program::of(Path::new(program)).map_err(|source| Failure::Files { what: "find this program", source })?;
+    let own =
+        |source: PathBuf, target: &str| Bind { source, target: target.into(), access: Access::Read, is_callers: false };
+    let binds = [own(owner, OWNER_INSIDE)].into_iter().chain(program.binds);
+    let is_held = |clause| parts.plan.held.get(&clause).is_some_and(Support::is_enforced);
+    let memory = is_held(Clause::Memory).then_some(MEMORY);
+    let mut words = program.words;
+    words.extend(["egress", "serve", OWNER_INSIDE].map(str::to_owned));
+    Ok(ContainerCreateBody {
+        image: Some(parts.image.id.clone()),
+        hostname: Some(ALIAS.to_owned()),
+        user: Some(NOBODY.to_owned()),
+        env: Some(Vec::new()),
+        entrypoint: Some(words),
+        cmd: Some(Vec::new()),
+        working_dir: Some("/".to_owned()),
+        stop_signal: Some("SIGKILL".to_owned()),
+        healthcheck: Some(HealthConfig { test: Some(vec!["NONE".to_owned()]), ..HealthConfig::default() }),
+        labels: Some(parts.labels()),
+        host_config: Some(HostConfig {
+            mounts: Some(binds.map(|bind| mount(&bind)).collect::<Result<_, _>>()?),
+            readonly_rootfs: Some(true),
+            cap_drop: Some(vec!["ALL".to_owned()]),
+            security_opt: Some(vec!["no-new-privileges".to_owned(), parts.filter_option()?]),
+            privileged: Some(false),
+            // A rootless engine has another usual one, which cannot be had together with a network.
+            network_mode: Some("bridge".to_owned()),
+            ipc_mode: Some("private".to_owned()),
+            cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
+            // A host that forwards has namespaces that do, too.
+            sysctls: Some(HashMap::from([("net.ipv4.ip_forward".to_owned(), "0".to_owned())])),
+            memory,
+            memory_swap: memory,
+            pids_limit: is_held(Clause::ProcessCount).then_some(PROCESSES),
+            log_config: Some(parts.log_config()),
+            init: Some(false),
+            ..HostConfig::default()
+        }),
+        ..ContainerCreateBody::default()
+    })
+}
+
+/// A program of the host's, in a container whose image is another system's.
+struct Program {
+    binds: Vec<Bind>,
+    /// How it is called inside.
+    words: Vec<String>,
+}
+
+impl Program {
+    /// Finds what the program needs. When it is this very one, that is what the kernel mapped for it: nothing but itself
+    /// when it is linked statically, and the loader and libraries that it was started with when it is not.
+    fn of(path: &Path) -> std::io::Result<Program> {
+        let path = fs_err::canonicalize(path)?;
+        let libraries = match path == fs_err::canonicalize("/proc/self/exe")? {
+            true => libraries(&fs_err::read_to_string("/proc/self/maps")?),
+            false => Vec::new(),
+        };
+        let bind = |source: &Path, target: String| Bind {
+            source: source.into(),
+            target: target.into(),
+            access: Access::Read,
+            is_callers: false,
+        };
+        let mut program = Program { binds: vec![bind(&path, PROGRAM_INSIDE.to_owned())], words: Vec::new() };
+        for library in &libraries {
+            let name = library.file_name().unwrap_or_default().to_string_lossy();
+            let inside = format!("{OWN_INSIDE}/libraries/{name}");
+            if name.starts_with("ld-") {
+                let directory = format!("{OWN_INSIDE}/libraries");
+                program.words = vec![inside.clone(), "--library-path".to_owned(), directory];
+            }
+            program.binds.push(bind(library, inside));
+        }
+        program.words.push(PROGRAM_INSIDE.to_owned());
+        Ok(program)
+    }
+}
+
+/// The shared objects among a process's mappings, proc(5).
+fn libraries(maps: &str) -> Vec<PathBuf> {
+    let executable = maps.lines().filter(|line| line.split(' ').nth(1).is_some_and(|rights| rights.contains('x')));
+    let paths = executable.filter_map(|line| line.find('/').map(|start| PathBuf::from(&line[start..])));
+    let is_library = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().contains(".so"));
+    let mut libraries: Vec<PathBuf> = paths.filter(is_library).collect();
+    libraries.sort();
+    libraries.dedup();
+    libraries
+}
+
+/// What the sandbox's own container is told so that its network leads to the proxy and nowhere else.
+pub(super) fn confine(host_config: &mut HostConfig, flavour: Flavour, proxy: &RemoteProxy) {
+    let address = proxy.address.ip().to_string();
+    host_config.extra_hosts = Some(vec![format!("{ALIAS}:{address}")]);
+    if flavour == Flavour::Docker {
+        // Its resolver knows the containers of the network, and asks this one for all others: nobody answers there.
+        host_config.dns = Some(vec![address]);
+    }
+    let disabled = ["all", "default"].map(|which| (format!("net.ipv6.conf.{which}.disable_ipv6"), "1".to_owned()));
+    host_config.sysctls = Some(disabled.into());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_programs_libraries_are_the_shared_objects_that_the_kernel_mapped_for_it() {
+        let maps = "\
+55e0-55e1 r--p 00000000 fe:00 1 /usr/bin/ringfence
+55e1-55e2 r-xp 00000000 fe:00 1 /usr/bin/ringfence
+7f00-7f01 r--p 00000000 fe:00 2 /usr/lib/x86_64-linux-gnu/libc.so.6
+7f01-7f02 r-xp 00028000 fe:00 2 /usr/lib/x86_64-linux-gnu/libc.so.6
+7f02-7f03 r-xp 00000000 fe:00 3                  /usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2
+7f04-7f05 r-xp 00000000 00:00 0 [vdso]
+";
+        let expected =
+            ["ld-linux-x86-64.so.2", "libc.so.6"].map(|name| Path::new("/usr/lib/x86_64-linux-gnu").join(name));
+        assert_eq!(libraries(maps), expected);
+        assert_eq!(libraries("55e1-55e2 r-xp 00000000 fe:00 1 /usr/bin/ringfence\n"), [] as [PathBuf; 0]);
+    }
+}

@@ -1,0 +1,176 @@
+//! A proxy in a container of its own: what it is told, and what it tells.
+//!
+//! All that is between it and the process that owns the sandbox is one connection. Orders come over it and events go
+//! back, and when it ends, the proxy does: no file tells the rules, and nothing is left when the owner is killed.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use ringfence_core::policy::Network;
+use ringfence_egress::{Event, Proxy};
+use rustix::event::{PollFd, PollFlags, poll};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::proxy_settings;
+use crate::Host;
+
+/// The variables of the host that name proxies, in upper case.
+const OF_UPSTREAM: [&str; 4] = ["ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
+/// The longest orders, in bytes: lists of hosts can be long.
+const LONGEST_ORDERS: u64 = 64 << 20;
+/// The longest event, in bytes.
+const LONGEST_EVENT: u64 = 64 << 10;
+/// How long either side waits for the other's next word.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// What either side says when it has done as it was told.
+const DONE: u8 = b'!';
+
+/// What a proxy goes by.
+#[derive(Debug, Serialize, Deserialize)]
+struct Orders {
+    /// Where it listens: in the sandbox's network, and in no other that it has.
+    listen: SocketAddr,
+    /// What it lets out.
+    network: Network,
+    /// The variables that name proxies of the host.
+    variables: BTreeMap<String, String>,
+}
+
+/// A proxy that has come for its orders.
+#[derive(Debug)]
+pub(crate) struct RemoteProxy {
+    pub(crate) connection: tokio::net::UnixStream,
+    /// Where it is to listen.
+    pub(crate) address: SocketAddr,
+    /// The addresses of the sandbox's network, as routes are written.
+    pub(crate) subnet: Option<String>,
+}
+
+impl RemoteProxy {
+    /// Tells it what it is to let out, and waits until it listens.
+    pub(super) async fn order(mut self, network: &Network, host: &Host) -> io::Result<UnixStream> {
+        let spellings = OF_UPSTREAM.into_iter().flat_map(|name| [name.to_owned(), name.to_ascii_lowercase()]);
+        let variables = spellings.filter_map(|name| Some((name.clone(), host.text(&name)?.to_owned()))).collect();
+        let orders = Orders { listen: self.address, network: network.clone(), variables };
+        let obeyed = async {
+            self.connection.write_all(&line(&orders)).await?;
+            self.connection.read_u8().await
+        };
+        match timeout(PATIENCE, obeyed).await {
+            Ok(Ok(DONE)) => self.connection.into_std(),
+            Ok(Ok(_)) => Err(io::ErrorKind::InvalidData.into()),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+}
+
+/// Hears what a proxy tells, until it ends.
+pub(super) async fn follow(connection: UnixStream, hear: impl Fn(Event)) -> io::Result<()> {
+    let (reader, mut writer) = tokio::net::UnixStream::from_std(connection)?.into_split();
+    let mut reader = tokio::io::BufReader::new(reader);
+    loop {
+        let mut event = String::new();
+        if (&mut reader).take(LONGEST_EVENT).read_line(&mut event).await? == 0 {
+            tracing::info!("the proxy of a sandbox's network has ended");
+            return Ok(());
+        }
+        hear(serde_json::from_str(&event)?);
+        writer.write_u8(DONE).await?;
+    }
+}
+
+/// Is the proxy of a sandbox, as whoever listens at `owner` orders, until that one is gone.
+pub fn serve(owner: &Path) -> io::Result<()> {
+    let connection = UnixStream::connect(owner)?;
+    connection.set_read_timeout(Some(PATIENCE))?;
+    let mut orders = String::new();
+    BufReader::new(&connection).take(LONGEST_ORDERS).read_line(&mut orders)?;
+    let Orders { listen, network, variables } = serde_json::from_str(&orders)?;
+    let egress = network.egress().ok_or(io::ErrorKind::InvalidData)?;
+    let settings = proxy_settings(egress, |name| variables.get(name).cloned())?;
+
+    let (teller, observes) = (Mutex::new(connection.try_clone()?), egress.observe);
+    let proxy = Proxy::new(settings, move |event| {
+        if observes || matches!(event, Event::Denied(_)) {
+            let teller = teller.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = tell(&teller, &event); // nobody hears it any more: then this process ends, too
+        }
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::bind(listen).await?;
+        (&connection).write_all(&[DONE])?;
+        tokio::select! {
+            served = proxy.serve(listener) => served,
+            _ = ended(connection) => Ok(()),
+        }
+    })
+}
+
+/// Tells the owner of an event, and waits until it is written down: a client hears of a denial only then, so that
+/// whoever waits for the client finds it.
+fn tell(mut owner: &UnixStream, event: &Event) -> io::Result<()> {
+    owner.write_all(&line(event))?;
+    owner.read_exact(&mut [0])
+}
+
+fn line(of: &impl Serialize) -> Vec<u8> {
+    let mut line = serde_json::to_vec(of).expect("it has only string keys");
+    line.push(b'\n');
+    line
+}
+
+/// Waits until the other end of a connection is closed, without reading from it.
+fn ended(connection: UnixStream) -> oneshot::Receiver<()> {
+    let (told, ended) = oneshot::channel();
+    std::thread::spawn(move || {
+        // That the other end is gone is told without being asked for, poll(2).
+        while poll(&mut [PollFd::new(&connection, PollFlags::empty())], None) == Err(rustix::io::Errno::INTR) {}
+        told.send(())
+    });
+    ended
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_proxy_obeys_tells_of_each_denial_before_its_client_hears_and_ends_with_its_owner() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("owner");
+        let owner = tokio::net::UnixListener::bind(&path).unwrap();
+        let serving = std::thread::spawn(move || serve(&path));
+        let (connection, _) = owner.accept().await.unwrap();
+        // Nobody else gets a port that is held, and the proxy may share none: it is free again when it is told.
+        let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let remote = RemoteProxy { connection, address, subnet: None };
+        let host = Host::new(BTreeMap::new(), "/".into());
+        let connection = remote.order(&Network::only([]), &host).await.unwrap();
+
+        let heard: Arc<Mutex<Vec<Event>>> = Arc::default();
+        let kept = Arc::clone(&heard);
+        let following = tokio::spawn(follow(connection, move |event| kept.lock().unwrap().push(event)));
+        let mut client = tokio::net::TcpStream::connect(address).await.unwrap();
+        client.write_all(b"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com:443\r\n\r\n").await.unwrap();
+        let mut answer = [0; 12];
+        client.read_exact(&mut answer).await.unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 403");
+        assert!(matches!(&heard.lock().unwrap()[..], [Event::Denied(denial)] if denial.target == "example.com:443"));
+
+        following.abort();
+        let _ = following.await; // cancelled: the owner's end is closed
+        tokio::task::spawn_blocking(move || serving.join().unwrap().unwrap()).await.unwrap();
+    }
+}
