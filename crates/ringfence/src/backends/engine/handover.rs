@@ -9,6 +9,7 @@ use std::path::Path;
 
 use ringfence_linux::{Gate, passing};
 use rustix::process::Pid;
+use tokio::io::Interest;
 use tokio::net::UnixListener;
 
 use super::container::Reach;
@@ -43,8 +44,9 @@ impl Handover {
             if reach != Reach::Gated {
                 return Ok((process, None));
             }
-            guest.readable().await?;
-            let gate = Gate::receive(&guest)?.ok_or(io::ErrorKind::UnexpectedEof)?;
+            // That it can be read is what tokio believes, until it is tried.
+            let gate = guest.async_io(Interest::READABLE, || Gate::receive(&guest)).await?;
+            let gate = gate.ok_or(io::ErrorKind::UnexpectedEof)?;
             Ok((process, Some(gate)))
         };
         hand().await.map_err(|source| Failure::Files { what: "hand the guest its socket", source })
@@ -88,5 +90,22 @@ mod tests {
         let mut heard = String::new();
         called.read_to_string(&mut heard).unwrap();
         assert_eq!(heard, "hello");
+    }
+
+    #[tokio::test]
+    async fn a_gate_that_is_still_being_made_is_waited_for() {
+        let place = tempfile::tempdir().unwrap();
+        let (door, channel) = (place.path().join("handover"), place.path().join("channel"));
+        fs_err::create_dir(&channel).unwrap();
+        let handover = Handover::at(&door, &channel).unwrap();
+        let guest = net::UnixStream::connect(&door).unwrap();
+        let making = std::thread::spawn(move || {
+            passing::receive(&guest, &mut [0]).unwrap();
+            let gate = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            passing::send(&guest, &[0], &[gate.as_fd()]).unwrap();
+        });
+        let (_, gate) = handover.done(Reach::Gated).await.unwrap();
+        assert!(gate.is_some());
+        making.join().unwrap();
     }
 }
