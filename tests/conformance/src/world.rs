@@ -5,6 +5,7 @@
 //! a name server tells whatever a name asks it to tell; and all of them write down what they are sent. The host has a
 //! resolver and a list of names of its own, servers that only it may reach, and a proxy that lets everything through.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -18,7 +19,7 @@ use serde_json::Value;
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/world");
 /// The proxy of the host that lets everything through.
 const CARELESS_PROXY: &str = "http://127.0.0.1:3128";
-/// How long nothing may arrive before all has.
+/// How long nothing arrives once all has.
 const QUIET: Duration = Duration::from_millis(150);
 /// How long the world may take to come to rest.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -98,47 +99,42 @@ impl World {
         self.directory.join("files")
     }
 
-    /// All that has arrived, once nothing is on its way any more.
+    /// All that has arrived with a mark in it, once nothing more of it is on its way.
     ///
     /// # Panics
     ///
-    /// Panics when the world does not come to rest.
-    pub fn arrivals(&self) -> Vec<Arrival> {
-        let journal = self.directory.join("arrivals");
-        let length = || fs_err::metadata(&journal).map_or(0, |metadata| metadata.len());
+    /// Panics when it does not end.
+    pub fn arrivals(&self, mark: &str) -> Vec<Arrival> {
         let begun = Instant::now();
-        let (mut known, mut since) = (length(), begun);
+        let (mut found, mut since) = (self.so_far(mark), begun);
         while since.elapsed() < QUIET {
             assert!(begun.elapsed() < PATIENCE, "the world does not come to rest");
-            std::thread::sleep(Duration::from_millis(10));
-            if length() != known {
-                (known, since) = (length(), Instant::now());
+            std::thread::sleep(Duration::from_millis(20));
+            let now = self.so_far(mark);
+            if now.len() != found.len() {
+                (found, since) = (now, Instant::now());
             }
         }
-        self.so_far()
+        found
     }
 
-    /// All that has arrived so far.
+    /// All that has arrived with a mark in it so far.
     ///
     /// # Panics
     ///
-    /// Panics when the journal cannot be read.
-    pub fn so_far(&self) -> Vec<Arrival> {
+    /// Panics when the world's journal is not what it should be.
+    pub fn so_far(&self, mark: &str) -> Vec<Arrival> {
         // Without one, nothing has.
-        let text = fs_err::read_to_string(self.directory.join("arrivals")).unwrap_or_default();
-        text.lines().map(|line| Arrival::read(line).expect("the world keeps it in JSON")).collect()
+        let text = fs_err::read_to_string(self.directory.join("arrivals")).unwrap_or_default().to_lowercase();
+        // The last line may still be being written.
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        let marked = whole.lines().filter(|line| line.contains(mark));
+        marked.map(|line| Arrival::read(line).expect("the world keeps its journal in JSON")).collect()
     }
 
-    /// Where a token has arrived.
-    pub fn places_of(arrivals: &[Arrival], token: &str) -> Vec<String> {
-        let mut services: Vec<String> = arrivals
-            .iter()
-            .filter(|arrival| arrival.data.contains(token))
-            .map(|arrival| arrival.service.clone())
-            .collect();
-        services.sort();
-        services.dedup();
-        services
+    /// Who has seen a token, once nothing more of it is on its way.
+    pub fn places_of(&self, token: &str) -> BTreeSet<String> {
+        self.arrivals(token).into_iter().map(|arrival| arrival.service).collect()
     }
 }
 
@@ -146,6 +142,6 @@ impl Arrival {
     fn read(line: &str) -> Option<Arrival> {
         let value: Value = serde_json::from_str(line).ok()?;
         let (service, data) = (value["service"].as_str()?, value["data"].as_str()?);
-        Some(Arrival { service: service.to_owned(), data: data.to_lowercase() })
+        Some(Arrival { service: service.to_owned(), data: data.to_owned() })
     }
 }

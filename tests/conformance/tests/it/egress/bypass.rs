@@ -112,10 +112,10 @@ impl Outcome {
     }
 
     /// The places of those it must not arrive at, at which it did.
-    fn arrived(&self, arrivals: &[Arrival]) -> Vec<String> {
-        let mut places = World::places_of(arrivals, &self.token);
-        places.retain(|place| self.nowhere.contains(place));
-        places
+    fn arrived(&self, arrivals: &[Arrival]) -> BTreeSet<String> {
+        let marked = arrivals.iter().filter(|arrival| arrival.data.contains(&self.token));
+        let services = marked.map(|arrival| arrival.service.clone());
+        services.filter(|service| self.nowhere.contains(service)).collect()
     }
 
     /// What is wrong, unless it got through.
@@ -145,12 +145,19 @@ enum Reasons {
 
 /// A run of attempts.
 struct Run {
+    /// What all their tokens begin with.
+    mark: String,
     /// What ringfence says makes it hold.
     claim: String,
     outcomes: Vec<Outcome>,
 }
 
 impl Run {
+    /// What the world has seen of them.
+    fn arrivals(&self) -> Vec<Arrival> {
+        World::shared().arrivals(&self.mark)
+    }
+
     /// The attempts that this machine has what it takes for.
     fn made(&self) -> impl Iterator<Item = &Outcome> {
         self.outcomes.iter().filter(|outcome| outcome.was_made())
@@ -161,18 +168,18 @@ impl Run {
 fn make(command: &mut Command, words: &[&str]) -> Run {
     static RUNS: AtomicU32 = AtomicU32::new(0);
     // A label of a name, of the same length whatever the number, so that no token is in another.
-    let prefix = format!("r{:05x}n{:03}t", std::process::id(), RUNS.fetch_add(1, Ordering::Relaxed));
+    let mark = format!("r{:05x}n{:03}t", std::process::id(), RUNS.fetch_add(1, Ordering::Relaxed));
     for (name, value) in World::shared().variables() {
         command.arg("--env").arg(format!("{name}={value}"));
     }
-    let output = command.args(["--json", "--", "python3", "-B", "run.py", &prefix]).args(words).output();
+    let output = command.args(["--json", "--", "python3", "-B", "run.py", &mark]).args(words).output();
     let output = output.expect("ringfence can be started");
     let result: Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
     assert_eq!(result["exit_code"], 0, "{}", result["stderr"]);
     let lines = result["stdout"].as_str().unwrap_or_default().lines();
     let claim = result["meta"]["held"]["egress"].as_str().unwrap_or_default().to_owned();
-    Run { claim, outcomes: lines.map(Outcome::read).collect() }
+    Run { mark, claim, outcomes: lines.map(Outcome::read).collect() }
 }
 
 /// A workspace with the programs of the attempts.
@@ -196,7 +203,7 @@ fn control() -> &'static BTreeSet<String> {
             command.arg("--env").arg(format!("{name}={value}"));
         }
         let run = make(&mut command, &[]);
-        let arrivals = World::shared().arrivals();
+        let arrivals = run.arrivals();
         let held_up: Vec<String> = run.made().filter_map(|outcome| outcome.held_up(&arrivals)).collect();
         assert!(held_up.is_empty(), "these prove nothing:\n{}", held_up.join("\n"));
         run.made().map(|outcome| outcome.name.clone()).collect()
@@ -222,14 +229,15 @@ fn denied(stage: Stage, flags: &'static [&'static str]) -> Arc<Run> {
 fn holds(stage: Stage, flags: &'static [&'static str], reasons: Reasons) {
     let denied = denied(stage, flags);
     let allowed = sandboxed(stage, &place(stage.caller), &[LENIENT, flags], &["ruled"]);
-    let arrivals = World::shared().arrivals();
 
     let made = denied.made().count();
     let proved = denied.made().filter(|outcome| control().contains(&outcome.name)).count();
     assert!(proved >= AT_LEAST && proved == made, "only {proved} of {made} prove something");
+    let arrivals = denied.arrivals();
     let let_through: Vec<String> =
         denied.made().filter_map(|outcome| outcome.let_through(&arrivals, reasons)).collect();
     assert!(let_through.is_empty(), "on {stage:?}\n{}", let_through.join("\n"));
+    let arrivals = allowed.arrivals();
     let held_up: Vec<String> = allowed.made().filter_map(|outcome| outcome.held_up(&arrivals)).collect();
     assert!(allowed.made().count() > 0 && held_up.is_empty(), "on {stage:?}, with a rule\n{}", held_up.join("\n"));
 }
@@ -241,7 +249,7 @@ pub(crate) fn documented(rings: &[Ring]) -> Bypasses {
     for ring in rings.iter().filter(|ring| **ring != Ring::NativeInPlace) {
         let stage = Stage { ring: *ring, caller: Caller::Ordinary };
         let run = denied(stage, &[]);
-        let arrivals = World::shared().arrivals();
+        let arrivals = run.arrivals();
         bypasses.claims.insert(*ring, run.claim.clone());
         for outcome in &run.outcomes {
             let is_taken = corpus().iter().any(|attempt| attempt.name == outcome.name);
@@ -276,6 +284,18 @@ fn native_lets_out_what_its_rules_name_and_nothing_else_for_an_ordinary_user() {
 fn bubblewrap_lets_out_what_its_rules_name_and_nothing_else() {
     require!(root, binary, python3, own_network, ordinary_user, ordinary_user_namespaces, bwrap);
     holds(Stage { ring: Ring::Bwrap, caller: Caller::Ordinary }, &[], Reasons::Named);
+}
+
+#[test]
+fn a_tunnel_lets_out_no_more_on_native() {
+    require!(root, binary, python3, own_network, user_namespaces);
+    holds(Stage { ring: Ring::Native, caller: Caller::Root }, &["--transparent"], Reasons::Any);
+}
+
+#[test]
+fn a_tunnel_lets_out_no_more_on_bubblewrap() {
+    require!(root, binary, python3, own_network, ordinary_user, ordinary_user_namespaces, bwrap);
+    holds(Stage { ring: Ring::Bwrap, caller: Caller::Ordinary }, &["--transparent"], Reasons::Any);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What a run tells of what it let out and what it did not, and what it needs no rule for.
 
+use std::collections::BTreeSet;
 use std::process::Output;
 
 use conformance::{Caller, Place, Ring, Stage, World};
@@ -48,11 +49,11 @@ fn a_denial_in_the_result_names_the_rule_that_allows_it() {
     let line = denial["allow"].as_str().unwrap_or_else(|| panic!("nothing would allow it: {result}"));
     let rule = line.split('"').nth(1).expect("a rule is quoted");
     assert_eq!(line, format!("allow = [\"{rule}\"]"));
-    assert_eq!(World::places_of(&World::shared().arrivals(), &host), [""; 0]);
+    assert_eq!(World::shared().places_of(&host), BTreeSet::new());
 
     let output = run(NATIVE, &["--allow", rule], &[], &fetch);
     assert_eq!(said(&output), "200\n");
-    assert!(!World::places_of(&World::shared().arrivals(), &host).is_empty());
+    assert!(World::shared().places_of(&host).contains("evil"));
 }
 
 #[test]
@@ -81,6 +82,33 @@ fn a_server_inside_is_reached_without_the_proxy() {
     assert_eq!(said(&output), "200\n200\n");
 }
 
+/// Connects to servers as a program does that has never heard of a proxy, and prints the first line of each answer.
+const UNAWARE: &str = "
+import socket, sys
+for host in sys.argv[1:]:
+    try:
+        with socket.create_connection((host, 80), timeout=5) as stream:
+            stream.sendall(f'GET / HTTP/1.1\\r\\nHost: {host}\\r\\n\\r\\n'.encode())
+            print(stream.recv(100).split(b'\\r')[0].decode() or 'closed')
+    except OSError:
+        print('no way')
+";
+
+#[test]
+fn a_program_that_knows_no_proxy_reaches_what_a_rule_allows_through_a_tunnel() {
+    require!(root, binary, python3, own_network, user_namespaces);
+    let denied = host("unaware");
+    let words = ["python3", "-c", UNAWARE, "good.test", &denied, "11.22.33.66"];
+    let output = run(NATIVE, &["--allow", "good.test"], &[], &words);
+    assert_eq!(said(&output), "no way\nno way\nno way\n", "without a tunnel there is none");
+    let output = run(NATIVE, &["--allow", "good.test", "--transparent"], &[], &words);
+    let said = said(&output);
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines[0], "HTTP/1.1 200 OK", "{said}");
+    assert!(lines[1..].iter().all(|line| !line.contains("200")), "{said}");
+    assert_eq!(World::shared().places_of(&denied), BTreeSet::new());
+}
+
 /// All that a command sees of variables, its own and those of every process that it sees.
 const VARIABLES: &str = "env; cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n'";
 
@@ -96,9 +124,8 @@ fn the_hosts_own_proxy_is_used_and_its_credentials_stay_outside() {
     assert!(said.ends_with("200\nHTTP Error 403: Forbidden\n"), "{said}");
     assert!(said.contains("HTTP_PROXY=http://127.0.0.1:"), "{said}");
     assert!(!said.contains("as-good-as-a-key") && !said.contains("3128"), "{said}");
-    let arrivals = World::shared().arrivals();
-    assert!(World::places_of(&arrivals, &allowed).contains(&"evil".to_owned()));
-    assert_eq!(World::places_of(&arrivals, &denied), [""; 0]);
+    assert!(World::shared().places_of(&allowed).contains("evil"));
+    assert_eq!(World::shared().places_of(&denied), BTreeSet::new());
 }
 
 #[test]
