@@ -101,6 +101,14 @@ fn nothing_leaves_a_bubblewrap_sandbox_whose_owner_is_killed() {
     nothing_leaves_after_a_kill(BWRAP, "killedbwrap");
 }
 
+#[test]
+fn nothing_leaves_a_container_whose_owner_is_killed() {
+    require!(root, binary, python3, own_network, ordinary_user, docker, podman, test_image_dev);
+    for (ring, name) in [(Ring::Docker, "killeddocker"), (Ring::Podman, "killedpodman")] {
+        nothing_leaves_after_a_kill(Stage { ring, caller: Caller::Ordinary }, name);
+    }
+}
+
 /// A sandbox that stays, on the host of the world, with a home of its own.
 struct Kept {
     place: Place,
