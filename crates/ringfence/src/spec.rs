@@ -61,8 +61,8 @@ pub struct ContainerSpec {
     pub capabilities: Vec<String>,
     /// Whether the image's own files can be changed; what the preset says when absent.
     pub root: Option<Root>,
-    /// Where the program `ringfence` is, which is then the proxy of the policy's allowed hosts in a container beside this one, both in
-    /// a network of their own that other containers can join. When absent, the process that keeps the sandbox is the proxy.
+    /// Where the program `ringfence` is that a container beside this one runs as the proxy of the allowed hosts, in a
+    /// network that other containers can join. When absent, the process that keeps the sandbox is the proxy.
     #[serde(default)]
     pub proxy: Option<String>,
 }

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 
 use clap::Args;
-use ringfence::policy::Span;
+use ringfence::policy::{Network, Span};
 use ringfence::{Clause, Existing, Host, Name, Record, Settings, Spec};
 use rustix::process::{Pid, Signal};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
@@ -17,7 +17,7 @@ use super::attach::{block_on, plain};
 use super::flags::{ContainerFlags, PolicyFlags, is_engine};
 use super::monitor::{self, Answer, Ends};
 use crate::answer::{print, print_json};
-use crate::report::Failure;
+use crate::report::{Failure, warn};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -85,6 +85,9 @@ impl Up {
         let mut settings = self.container.settings(&self.policy, host)?;
         if self.proxy {
             settings.container.proxy = Some(proxy_program(&settings)?);
+            if settings.policy.network.as_ref().is_none_or(lets_nothing_out) {
+                warn("no host is allowed, so the proxy lets nothing out: --allow HOST names one");
+            }
         }
         let name = self.name.unwrap_or_else(|| default_name(&settings).to_string());
         let spec = Spec {
@@ -108,6 +111,11 @@ fn proxy_program(settings: &Settings) -> Result<String, Failure> {
     }
     let program = std::env::current_exe().ok().and_then(|program| program.into_os_string().into_string().ok());
     program.ok_or_else(|| Failure::failed("cannot tell where this program is", "install it at a path that is text"))
+}
+
+/// Whether a network is one of allowed hosts, and there are none.
+fn lets_nothing_out(network: &Network) -> bool {
+    network.egress().is_some_and(|egress| egress.allow.is_empty() && !egress.observe)
 }
 
 /// The name of the workspace's directory.
