@@ -19,21 +19,21 @@ const STAGES: [Stage; 5] = [
     Stage { ring: Ring::RootlessPodman, caller: Caller::Ordinary },
 ];
 /// Each engine once.
-const ENGINES: [Stage; 3] = [STAGES[0], STAGES[2], STAGES[4]];
+pub(crate) const ENGINES: [Stage; 3] = [STAGES[0], STAGES[2], STAGES[4]];
 /// Those of root's.
 const ROOTFUL: [Stage; 2] = [STAGES[0], STAGES[2]];
 
 /// A sandbox that stays, with a home of its own for its state: another home is another user's ringfence.
-struct Kept<'a> {
-    stage: Stage,
-    place: &'a Place,
-    home: PathBuf,
-    name: String,
+pub(crate) struct Kept<'a> {
+    pub(crate) stage: Stage,
+    pub(crate) place: &'a Place,
+    pub(crate) home: PathBuf,
+    pub(crate) name: String,
 }
 
 impl<'a> Kept<'a> {
     /// One that is not up yet.
-    fn new(stage: Stage, place: &'a Place) -> Kept<'a> {
+    pub(crate) fn new(stage: Stage, place: &'a Place) -> Kept<'a> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let home = place.path().join(format!("home-{number}"));
@@ -43,7 +43,7 @@ impl<'a> Kept<'a> {
         Kept { stage, place, home, name: format!("trap-{}-{number}", std::process::id()) }
     }
 
-    fn up(&self, flags: &[&str]) -> Output {
+    pub(crate) fn up(&self, flags: &[&str]) -> Output {
         let workspace = self.place.path().join("workspace");
         let mut command = self.stage.ringfence("up", self.place);
         command.arg(&self.name).args(flags).env("HOME", &self.home);
@@ -53,7 +53,7 @@ impl<'a> Kept<'a> {
         command.output().expect("ringfence can be started")
     }
 
-    fn ringfence(&self, words: &[&str]) -> Output {
+    pub(crate) fn ringfence(&self, words: &[&str]) -> Output {
         let mut command = self.stage.command(binary(), self.place);
         command.args(words).env("HOME", &self.home).output().expect("ringfence can be started")
     }
@@ -76,7 +76,7 @@ impl Drop for Kept<'_> {
 }
 
 /// A place whose workspace is a directory in it, so that there is room beside it.
-fn place(stage: Stage) -> Place {
+pub(crate) fn place(stage: Stage) -> Place {
     let place = Place::of(stage.caller);
     let workspace = place.path().join("workspace");
     fs_err::create_dir(&workspace).expect("the place is ours");
@@ -92,7 +92,7 @@ fn run(stage: Stage, place: &Place, flags: &[&str], words: &[&str]) -> Output {
     command.output().expect("ringfence can be started")
 }
 
-fn said(output: &Output) -> String {
+pub(crate) fn said(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 

@@ -14,6 +14,7 @@ mod leftovers;
 mod planted;
 mod ports;
 mod promises;
+mod proxied;
 mod remains;
 mod scene;
 mod soak;

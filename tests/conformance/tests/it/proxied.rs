@@ -1,0 +1,128 @@
+//! A sandbox in a network with a proxy: the proxy is the only way out, and nothing of it stays.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, TcpListener, UdpSocket};
+
+use conformance::Stage;
+use ringfence_test_ledger::require;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::engines::{ENGINES, Kept, place, said};
+
+/// A server on every address of the host, with one page.
+struct Server {
+    address: IpAddr,
+    port: u16,
+}
+
+impl Server {
+    fn start() -> Server {
+        let listener = TcpListener::bind("0.0.0.0:0").expect("a port can be had");
+        let port = listener.local_addr().expect("it is bound").port();
+        std::thread::spawn(move || {
+            for mut client in listener.incoming().flatten() {
+                let _ = client.read(&mut [0; 4096]); // whatever it asks for
+                let _ = client.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok");
+            }
+        });
+        // What the host would call from: nothing is sent.
+        let probe = UdpSocket::bind("0.0.0.0:0").expect("a port can be had");
+        probe.connect("203.0.113.1:9").expect("the tests' place has a way out that leads nowhere");
+        Server { address: probe.local_addr().expect("it is bound").ip(), port }
+    }
+}
+
+/// What was made at the engine for a sandbox.
+fn made(kept: &Kept<'_>) -> Vec<String> {
+    let engine = kept.stage.ring.engine().expect("the test requires it");
+    engine.labelled(&format!("dev.ringfence.name={}", kept.name)).expect("the engine answers")
+}
+
+/// Starts a sandbox in a network of its own that lets `rule` out.
+#[track_caller]
+fn up(kept: &Kept<'_>, rule: &str) {
+    let output = kept.up(&["--proxy", "--allow", rule]);
+    assert!(output.status.success(), "{:?}: {}", kept.stage, said(&output));
+    assert_eq!(made(kept).len(), 3, "{:?}: a sandbox, a proxy and a network", kept.stage);
+}
+
+#[test]
+fn the_proxy_is_the_only_way_out_of_its_network_and_goes_with_the_sandbox() {
+    require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
+    let (server, other) = (Server::start(), Server::start());
+    let (host, allowed, denied) = (server.address.to_string(), server.port.to_string(), other.port.to_string());
+    for stage in ENGINES {
+        let place = place(stage);
+        let kept = Kept::new(stage, &place);
+        up(&kept, &format!("{host}:{allowed}"));
+        let script = include_str!("proxied.py");
+        let words = ["exec", "--json", &kept.name, "--", "python3", "-c", script, &host, &allowed, &denied];
+        let output = kept.ringfence(&words);
+        let result: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", said(&output)));
+        let seen: Value = serde_json::from_str(result["stdout"].as_str().expect("it is text"))
+            .unwrap_or_else(|error| panic!("{stage:?}: {error}: {result}"));
+        let expected = json!({
+            "allowed": 200, "denied": 403, "own": 200, "connected": [], "resolved": [], "addresses of IPv6": [],
+        });
+        assert_eq!(seen, expected, "{stage:?}");
+        let denials = result["meta"]["denials"].as_array().expect("it is a list");
+        let [denial] = &denials[..] else { panic!("{stage:?}: {denials:?}") };
+        assert!(denial["what"].as_str().is_some_and(|what| what.contains(&format!("{host}:{denied}"))), "{denial}");
+        assert!(said(&kept.ringfence(&["ps"])).contains(&format!("allow (sandbox-net-{})", kept.name)));
+
+        let stopped = kept.ringfence(&["stop", &kept.name]);
+        assert!(stopped.status.success(), "{stage:?}: {}", said(&stopped));
+        assert_eq!(made(&kept), [] as [String; 0], "{stage:?}");
+    }
+}
+
+#[test]
+fn a_proxy_and_its_network_are_swept_when_their_owner_was_killed() {
+    require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
+    for stage in ENGINES {
+        let place = place(stage);
+        let kept = Kept::new(stage, &place);
+        up(&kept, "example.com");
+        kill_owner(stage, &kept);
+        assert!(!made(&kept).is_empty(), "{stage:?}: nobody was left to remove it");
+        let next = Kept { name: format!("{}-next", kept.name), home: kept.home.clone(), stage, place: &place };
+        let output = next.up(&[]);
+        assert!(output.status.success(), "{stage:?}: {}", said(&output));
+        assert_eq!(made(&kept), [] as [String; 0], "{stage:?}");
+    }
+}
+
+/// Kills the process that keeps a sandbox, and waits for its end.
+#[track_caller]
+fn kill_owner(stage: Stage, kept: &Kept<'_>) {
+    let record = kept.ringfence(&["inspect", &kept.name, "--json"]);
+    let record: Value = serde_json::from_slice(&record.stdout).unwrap_or_else(|_| panic!("{}", said(&record)));
+    let owner = record["owner"]["pid"].as_i64().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+    let owner = owner.unwrap_or_else(|| panic!("{stage:?}: {record}"));
+    let process = rustix::process::pidfd_open(owner, rustix::process::PidfdFlags::empty()).expect("it runs");
+    kill_process(owner, Signal::KILL).expect("root may");
+    let mut ended = [rustix::event::PollFd::new(&process, rustix::event::PollFlags::IN)];
+    let patience = rustix::event::Timespec { tv_sec: 20, tv_nsec: 0 };
+    assert_eq!(rustix::event::poll(&mut ended, Some(&patience)), Ok(1), "it was killed");
+}
+
+#[test]
+fn a_proxy_beside_a_container_is_refused_where_it_has_no_use() {
+    require!(root, binary, docker, test_image_dev);
+    let stage = ENGINES[0];
+    let place = place(stage);
+    let kept = Kept::new(stage, &place);
+    for (flags, words) in [
+        (&["--proxy", "--net", "open"][..], &["a proxy beside the container is for", "`open`", "--allow HOST"][..]),
+        (&["--proxy", "--allow", "example.com", "--transparent"], &["transparent"]),
+    ] {
+        let output = kept.up(flags);
+        assert!(!output.status.success());
+        words.iter().for_each(|word| assert!(said(&output).contains(word), "`{word}`: {}", said(&output)));
+        assert_eq!(made(&kept), [] as [String; 0]);
+    }
+    let output = kept.ringfence(&["up", &kept.name, "--backend", "native", "--proxy", "--allow", "example.com"]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("--proxy is for containers, and the backend is native"), "{}", said(&output));
+}
