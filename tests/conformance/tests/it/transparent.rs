@@ -123,3 +123,24 @@ fn nothing_inside_can_make_a_tunnel_of_its_own() {
         assert_eq!(said(stage, &["open.example.org"], &["tunnel"]), "tunnel: FileNotFoundError\n", "{stage:?}");
     }
 }
+
+#[test]
+fn a_tunnel_is_refused_before_the_run_where_there_is_no_device_for_it() {
+    require!(binary, root, ordinary_user, ordinary_user_namespaces, bwrap, tunnels);
+    for stage in [Ring::Native, Ring::Bwrap].into_iter().flat_map(Stage::all_on) {
+        let run = |hidden: &str| {
+            let place = Place::of(stage.caller);
+            let inner = stage.ringfence("run", &place);
+            let mut command = stage.command("unshare", &place);
+            command.args(["--user", "--map-root-user", "--mount", "sh", "-c", &format!("{hidden}\"$@\""), "sh"]);
+            command.arg(inner.get_program()).args(inner.get_args());
+            command.args(["--transparent", "--allow", "example.org", "--", "touch", "ran"]);
+            let Output { status, stderr, .. } = command.output().unwrap();
+            (status.code(), place.path().join("ran").exists(), String::from_utf8_lossy(&stderr).into_owned())
+        };
+        let (code, ran, said) = run("");
+        assert!(code == Some(0) && ran, "{stage:?}, the control: {code:?}\n{said}");
+        let (code, ran, said) = run("mount -t tmpfs none /dev/net && ");
+        assert!(code == Some(125) && !ran && said.contains("modprobe tun"), "{stage:?}: {code:?}\n{said}");
+    }
+}
