@@ -172,7 +172,7 @@ fn command(words: &[String], host: &Host) -> Result<Zeroizing<Vec<u8>>, SecretFa
         let _ = child.kill(); // it has ended meanwhile
     }
     let status = child.wait().map_err(SecretFault::Run)?;
-    let (secret, said) = heard.map_err(SecretFault::Run)?.ok_or(SecretFault::Slow)?;
+    let Heard { secret, said } = heard.map_err(SecretFault::Run)?.ok_or(SecretFault::Slow)?;
     match status.success() {
         true if secret.len() > LONGEST => Err(SecretFault::Long),
         true => Ok(secret),
@@ -183,9 +183,15 @@ fn command(words: &[String], host: &Host) -> Result<Zeroizing<Vec<u8>>, SecretFa
     }
 }
 
+/// What a program that is asked for a secret prints, and what else it says.
+struct Heard {
+    secret: Zeroizing<Vec<u8>>,
+    said: Vec<u8>,
+}
+
 /// What a program prints and says until it ends; nothing if it does not in time. Threads are not for a process that is
 /// forked afterwards.
-fn listen(child: &mut Child) -> io::Result<Option<(Zeroizing<Vec<u8>>, Vec<u8>)>> {
+fn listen(child: &mut Child) -> io::Result<Option<Heard>> {
     let (Some(output), Some(errors)) = (child.stdout.take(), child.stderr.take()) else {
         return Err(io::Error::other("its output is not a pipe"));
     };
@@ -212,7 +218,7 @@ fn listen(child: &mut Child) -> io::Result<Option<(Zeroizing<Vec<u8>>, Vec<u8>)>
         is_printing = is_printing && drain(&output, &mut secret, LONGEST + 1)?;
         is_talking = is_talking && drain(&errors, &mut said, 16 * MOST_SAID)?;
         if has_ended {
-            return Ok(Some((secret, said)));
+            return Ok(Some(Heard { secret, said }));
         }
     }
 }
