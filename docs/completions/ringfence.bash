@@ -103,6 +103,9 @@ _ringfence() {
             ringfence__subcmd__egress,log)
                 cmd="ringfence__subcmd__egress__subcmd__log"
                 ;;
+            ringfence__subcmd__egress,serve)
+                cmd="ringfence__subcmd__egress__subcmd__serve"
+                ;;
             ringfence__subcmd__egress,suggest)
                 cmd="ringfence__subcmd__egress__subcmd__suggest"
                 ;;
@@ -502,7 +505,7 @@ _ringfence() {
             return 0
             ;;
         ringfence__subcmd__egress)
-            opts="-v -h -V --all --sandbox --since --json --verbose --help --version log suggest"
+            opts="-v -h -V --all --sandbox --since --json --verbose --help --version log suggest serve"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -524,6 +527,28 @@ _ringfence() {
             return 0
             ;;
         ringfence__subcmd__egress__subcmd__log)
+            opts="-v -h -V --all --sandbox --since --json --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --sandbox)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --since)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        ringfence__subcmd__egress__subcmd__serve)
             opts="-v -h -V --all --sandbox --since --json --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -914,7 +939,7 @@ _ringfence() {
             return 0
             ;;
         ringfence__subcmd__up)
-            opts="-C -v -h -V --lease --replace --json --monitor --container --image --pull --cap --backend --workspace --read --write --hide --protect --net --allow --deny --transparent --observe --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --directory --verbose --help --version"
+            opts="-C -v -h -V --lease --replace --json --monitor --proxy --container --image --pull --cap --backend --workspace --read --write --hide --protect --net --allow --deny --transparent --observe --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --directory --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

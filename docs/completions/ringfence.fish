@@ -111,6 +111,7 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand up" -s C -l director
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l replace -d 'Stops the sandbox of that name first, if there is one'
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l json -d 'Prints what is written down of it as JSON'
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l monitor -d 'Keeps the sandbox; its caller waits for the answer on standard output'
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l proxy -d 'Puts the proxy of the allowed hosts in a container of its own, in a network that other containers can join'
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l container -d 'A container to develop in, on podman or else docker: it has the host\'s network unless --net says otherwise'
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l transparent -d 'Lets programs that know of no proxy reach the allowed hosts too'
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l observe -d 'Lets every public host be reached, and records which'
@@ -292,15 +293,16 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand audit; and __fish_se
 complete -c ringfence -n "__fish_ringfence_using_subcommand audit; and __fish_seen_subcommand_from verify" -s v -l verbose -d 'Says more: once for what happens, twice for why'
 complete -c ringfence -n "__fish_ringfence_using_subcommand audit; and __fish_seen_subcommand_from verify" -s h -l help -d 'Print help'
 complete -c ringfence -n "__fish_ringfence_using_subcommand audit; and __fish_seen_subcommand_from verify" -s V -l version -d 'Print version'
-complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and not __fish_seen_subcommand_from log suggest" -l sandbox -d 'Of one sandbox that stays' -r
-complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and not __fish_seen_subcommand_from log suggest" -l since -d 'No older than this: 10m, 2h' -r
-complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and not __fish_seen_subcommand_from log suggest" -l all -d 'Of every workspace, not only of this directory\'s'
-complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and not __fish_seen_subcommand_from log suggest" -l json -d 'Prints JSON'
-complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and not __fish_seen_subcommand_from log suggest" -s v -l verbose -d 'Says more: once for what happens, twice for why'
-complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and not __fish_seen_subcommand_from log suggest" -s h -l help -d 'Print help'
-complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and not __fish_seen_subcommand_from log suggest" -s V -l version -d 'Print version'
-complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and not __fish_seen_subcommand_from log suggest" -f -a "log" -d 'Lists what was denied, and what was let out under --observe, oldest first'
-complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and not __fish_seen_subcommand_from log suggest" -f -a "suggest" -d 'Prints the least policy that would have allowed all of it'
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and not __fish_seen_subcommand_from log suggest serve" -l sandbox -d 'Of one sandbox that stays' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and not __fish_seen_subcommand_from log suggest serve" -l since -d 'No older than this: 10m, 2h' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and not __fish_seen_subcommand_from log suggest serve" -l all -d 'Of every workspace, not only of this directory\'s'
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and not __fish_seen_subcommand_from log suggest serve" -l json -d 'Prints JSON'
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and not __fish_seen_subcommand_from log suggest serve" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and not __fish_seen_subcommand_from log suggest serve" -s h -l help -d 'Print help'
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and not __fish_seen_subcommand_from log suggest serve" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and not __fish_seen_subcommand_from log suggest serve" -f -a "log" -d 'Lists what was denied, and what was let out under --observe, oldest first'
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and not __fish_seen_subcommand_from log suggest serve" -f -a "suggest" -d 'Prints the least policy that would have allowed all of it'
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and not __fish_seen_subcommand_from log suggest serve" -f -a "serve" -d 'Is the proxy of a sandbox, in a container of its own'
 complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and __fish_seen_subcommand_from log" -l sandbox -d 'Of one sandbox that stays' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and __fish_seen_subcommand_from log" -l since -d 'No older than this: 10m, 2h' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and __fish_seen_subcommand_from log" -l all -d 'Of every workspace, not only of this directory\'s'
@@ -315,6 +317,13 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and __fish_s
 complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and __fish_seen_subcommand_from suggest" -s v -l verbose -d 'Says more: once for what happens, twice for why'
 complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and __fish_seen_subcommand_from suggest" -s h -l help -d 'Print help'
 complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and __fish_seen_subcommand_from suggest" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and __fish_seen_subcommand_from serve" -l sandbox -d 'Of one sandbox that stays' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and __fish_seen_subcommand_from serve" -l since -d 'No older than this: 10m, 2h' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and __fish_seen_subcommand_from serve" -l all -d 'Of every workspace, not only of this directory\'s'
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and __fish_seen_subcommand_from serve" -l json -d 'Prints JSON'
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and __fish_seen_subcommand_from serve" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and __fish_seen_subcommand_from serve" -s h -l help -d 'Print help'
+complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and __fish_seen_subcommand_from serve" -s V -l version -d 'Print version'
 complete -c ringfence -n "__fish_ringfence_using_subcommand completions" -s v -l verbose -d 'Says more: once for what happens, twice for why'
 complete -c ringfence -n "__fish_ringfence_using_subcommand completions" -s h -l help -d 'Print help'
 complete -c ringfence -n "__fish_ringfence_using_subcommand completions" -s V -l version -d 'Print version'
