@@ -31,8 +31,8 @@ const WORLD: &str = r#"user=$(id -u) group=$(id -g) exec unshare --user --map-ro
 #[track_caller]
 fn said(stage: Stage, allow: &[&str], attempts: &[&str]) -> String {
     let place = Place::of(stage.caller);
-    fs_err::write(place.path().join("transparent.py"), PROGRAM).unwrap();
-    fs_err::write(place.path().join("hosts"), HOSTS).unwrap();
+    fs_err::write(place.path().join("transparent.py"), PROGRAM).expect("the place is the test's own");
+    fs_err::write(place.path().join("hosts"), HOSTS).expect("the place is the test's own");
     let inner = stage.ringfence("run", &place);
     let mut command = stage.command("sh", &place);
     command.args(["-c", WORLD, "sh"]).arg(inner.get_program()).args(inner.get_args());
@@ -42,7 +42,7 @@ fn said(stage: Stage, allow: &[&str], attempts: &[&str]) -> String {
             command.args(["--allow", rule]);
         }
     }
-    let output = command.args(["--", "python3", "transparent.py"]).args(attempts).output().unwrap();
+    let output = command.args(["--", "python3", "transparent.py"]).args(attempts).output().expect("ringfence runs");
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{stage:?}: {}\n{stdout}\n{stderr}", output.status);
     stdout.into_owned()

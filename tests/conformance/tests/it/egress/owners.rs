@@ -228,7 +228,7 @@ fn a_sandbox_does_not_reach_the_proxy_of_another() {
     let said = said(&output.expect("ringfence can be started"));
     let expected = format!("{}HTTP Error 403: Forbidden\n", "No such file or directory\n".repeat(sockets.len()));
     assert_eq!(said, expected);
-    let outside = NATIVE.command(&words[0], &place).args(&words[1..]).env("NEIGHBOUR", &proxy).output();
+    let outside = NATIVE.command(words[0], &place).args(&words[1..]).env("NEIGHBOUR", &proxy).output();
     let outside = self::said(&outside.expect("python3 can be started"));
     assert!(outside.starts_with(&"connected\n".repeat(sockets.len())), "they are there: {outside}");
 
