@@ -103,28 +103,37 @@ impl Credentials {
         outside.alpn_protocols = vec![PROTOCOL.to_vec()];
         Ok(Credentials { list, authority, outside: Arc::new(outside) })
     }
+}
 
-    fn of<'a>(&'a self, target: &'a Target) -> impl Iterator<Item = &'a Credential> {
-        let TargetHost::Name(name) = &target.host else { return None.into_iter().flatten() };
-        Some(self.list.iter().filter(|credential| credential.host.names(name, target.port))).into_iter().flatten()
+/// Credentials that are for one target.
+#[derive(Clone, Copy)]
+pub(crate) struct Applied<'a> {
+    credentials: &'a Credentials,
+    name: &'a HostName,
+    target: &'a Target,
+}
+
+impl Applied<'_> {
+    fn list(&self) -> impl Iterator<Item = &Credential> {
+        self.credentials.list.iter().filter(|credential| credential.host.names(self.name, self.target.port))
     }
 
-    /// Puts the headers for `target` in place of what the client sent under their names.
-    pub(crate) fn present(&self, target: &Target, headers: &mut HeaderMap) {
-        for credential in self.of(target) {
+    /// Puts the headers in place of what the client sent under their names.
+    pub(crate) fn present(&self, headers: &mut HeaderMap) {
+        for credential in self.list() {
             headers.insert(credential.name.clone(), credential.value.clone());
         }
     }
 
-    /// Plays the server of that name to a client.
-    pub(crate) async fn accept<S: Stream>(&self, name: &HostName, client: S) -> io::Result<TlsStream<S>> {
-        let server = self.authority.server(name).map_err(io::Error::other)?;
+    /// Plays the server to a client.
+    pub(crate) async fn accept<S: Stream>(&self, client: S) -> io::Result<TlsStream<S>> {
+        let server = self.credentials.authority.server(self.name).map_err(io::Error::other)?;
         TlsAcceptor::from(server).accept(client).await
     }
 
-    async fn secure(&self, name: &HostName, stream: TcpStream) -> io::Result<Way> {
-        let name = ServerName::try_from(name.to_string()).map_err(io::Error::other)?;
-        let stream = TlsConnector::from(Arc::clone(&self.outside)).connect(name, stream).await?;
+    async fn secure(&self, stream: TcpStream) -> io::Result<Way> {
+        let name = ServerName::try_from(self.name.to_string()).map_err(io::Error::other)?;
+        let stream = TlsConnector::from(Arc::clone(&self.credentials.outside)).connect(name, stream).await?;
         Ok(Way::Tls(Box::new(stream)))
     }
 }
@@ -132,24 +141,19 @@ impl Credentials {
 impl Proxy {
     /// The credentials that requests to `target` get, if some are for it. They are for no host that only an observer
     /// lets through.
-    pub(crate) fn credentials_for(&self, target: &Target) -> Option<&Credentials> {
+    pub(crate) fn credentials_for<'a>(&'a self, target: &'a Target) -> Option<Applied<'a>> {
         let credentials = self.settings().credentials.as_ref()?;
-        let is_for = credentials.of(target).next().is_some();
-        (is_for && self.settings().rules.judge(target) == Verdict::Allowed).then_some(credentials)
+        let TargetHost::Name(name) = &target.host else { return None };
+        let applied = Applied { credentials, name, target };
+        let is_for = applied.list().next().is_some();
+        (is_for && self.settings().rules.judge(target) == Verdict::Allowed).then_some(applied)
     }
 
-    /// Speaks TLS on a connection to `target`, which must prove to be the host of that name.
-    pub(crate) async fn secure(
-        &self,
-        credentials: &Credentials,
-        target: &Target,
-        stream: TcpStream,
-    ) -> Result<Origin, Refusal> {
-        let unverified = |source| Refusal::Unverified { target: target.clone(), source };
-        let TargetHost::Name(name) = &target.host else {
-            return Err(unverified(io::Error::other("an address has no credentials")));
-        };
-        let stream = self.in_time(target, credentials.secure(name, stream)).await?.map_err(unverified)?;
+    /// Speaks TLS on a connection to the host of credentials, which must prove to have its name.
+    pub(crate) async fn secure(&self, credentials: Applied<'_>, stream: TcpStream) -> Result<Origin, Refusal> {
+        let target = credentials.target;
+        let stream = self.in_time(target, credentials.secure(stream)).await?;
+        let stream = stream.map_err(|source| Refusal::Unverified { target: target.clone(), source })?;
         Ok(Origin { stream, hop: None })
     }
 }

@@ -22,10 +22,11 @@ use tokio::time::timeout;
 
 use crate::connect::{Connection, Origin};
 use crate::copy::{self, Direction};
+use crate::credential::Applied;
 use crate::proxy::Proxy;
 use crate::stream::{Rewound, Stream, linger};
 use crate::way::Way;
-use crate::{Credentials, Denial, Reason, Refusal, Target, TargetHost, UpstreamError, Via, tunnel};
+use crate::{Denial, Reason, Refusal, Target, UpstreamError, Via, tunnel};
 
 mod exchange;
 mod heads;
@@ -64,15 +65,14 @@ pub(crate) async fn serve_secured<S: Stream>(
     client: Rewound<S>,
     server: TcpStream,
     target: &Target,
-    credentials: &Credentials,
+    credentials: Applied<'_>,
 ) {
-    let TargetHost::Name(name) = &target.host else { return };
-    let accepted = timeout(proxy.settings().limits.greeting, credentials.accept(name, client)).await;
+    let accepted = timeout(proxy.settings().limits.greeting, credentials.accept(client)).await;
     // A client that does not trust the certificate has said so to whoever reads its errors.
     let Ok(Ok(client)) = accepted else { return };
     let session = Session::new(proxy, Scope::Within(target.clone(), Scheme::Https));
     // If it fails, the first request tries again, and is told.
-    if let Ok(origin) = proxy.secure(credentials, target, server).await
+    if let Ok(origin) = proxy.secure(credentials, server).await
         && let Ok(exchange) = Exchange::begin(target, origin).await
     {
         session.keep(exchange);
@@ -222,7 +222,7 @@ impl Session {
         }
         let upgrade = hops::prepare_request(&mut request, &target, self.scheme());
         if let Some(credentials) = credentials {
-            credentials.present(&target, request.headers_mut());
+            credentials.present(request.headers_mut());
         }
         let kept = self.exchange.lock().unwrap_or_else(PoisonError::into_inner).take();
         let mut response = match kept.filter(|exchange| exchange.leads_to(&target)) {
@@ -269,7 +269,7 @@ impl Session {
         match self.proxy.credentials_for(target).filter(|_| self.scheme() == Scheme::Https) {
             Some(credentials) => {
                 let connection = self.proxy.connect(target, Via::Tls).await?;
-                self.proxy.secure(credentials, target, connection.stream).await
+                self.proxy.secure(credentials, connection.stream).await
             }
             None => self.proxy.open(target).await,
         }

@@ -224,3 +224,33 @@ fn hosts() -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bundle_takes_the_place_of_the_one_in_a_directory_that_is_shown_whole() {
+        let root = tempfile::tempdir().unwrap();
+        let (certificates, bundle) = (root.path().join("certs"), "ca-certificates.crt");
+        fs_err::create_dir_all(certificates.join("java")).unwrap();
+        fs_err::write(certificates.join(bundle), "those of the host").unwrap();
+        std::os::unix::fs::symlink(bundle, certificates.join("a1b2c3d4.0")).unwrap();
+        let shown = |source: &Path, destination: &str| Entry::Bind {
+            source: source.into(),
+            destination: destination.into(),
+            access: Access::Read,
+        };
+        let mut entries = vec![shown(&certificates, "/etc/ssl/certs"), shown(root.path(), "/etc/fonts")];
+        trust(&mut entries, b"and ours");
+        let at = |path: &str| entries.iter().find(|entry| entry.path() == Path::new(path));
+        let contents = b"and ours".to_vec();
+        let path = "/etc/ssl/certs/ca-certificates.crt";
+        assert_eq!(at(path), Some(&Entry::File { path: path.into(), contents }));
+        let link = "/etc/ssl/certs/a1b2c3d4.0";
+        assert_eq!(at(link), Some(&Entry::Symlink { path: link.into(), target: bundle.into() }));
+        assert_eq!(at("/etc/ssl/certs/java"), Some(&shown(&certificates.join("java"), "/etc/ssl/certs/java")));
+        assert_eq!(at("/etc/ssl/certs"), None);
+        assert_eq!(at("/etc/fonts"), Some(&shown(root.path(), "/etc/fonts")));
+    }
+}

@@ -4,5 +4,6 @@ mod bypass;
 mod clients;
 mod owners;
 mod results;
+mod secrets;
 
 pub(crate) use bypass::documented;
