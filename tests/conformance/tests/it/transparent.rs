@@ -48,11 +48,16 @@ fn said(stage: Stage, allow: &[&str], attempts: &[&str]) -> String {
     stdout.into_owned()
 }
 
+/// Where there are tunnels: bubblewrap has them for root alone.
+fn stages() -> impl Iterator<Item = Stage> {
+    Stage::all_on(Ring::Native).chain([Stage { ring: Ring::Bwrap, caller: Caller::Root }])
+}
+
 /// The same attempts without a sandbox, which all succeed, and on both backends, by both callers.
 #[track_caller]
 fn check(allow: &[&str], attempts: &[&str], outside: &str, inside: &str) {
     assert_eq!(said(Stage { ring: Ring::Local, caller: Caller::Ordinary }, &[], attempts), outside, "the control");
-    for stage in [Ring::Native, Ring::Bwrap].into_iter().flat_map(Stage::all_on) {
+    for stage in stages() {
         assert_eq!(said(stage, allow, attempts), inside, "{stage:?}");
     }
 }
@@ -90,7 +95,7 @@ fn names_that_no_rule_allows_do_not_exist_inside() {
 fn datagrams_and_ipv6_do_not_leave_a_tunnel() {
     require!(binary, root, ordinary_user, ordinary_user_namespaces, bwrap, python3, tunnels);
     check(&["9.9.9.9:PORT"], &["udp,9.9.9.9,PORT"], "udp: hello\n", "udp: OSError\n");
-    for stage in [Ring::Native, Ring::Bwrap].into_iter().flat_map(Stage::all_on) {
+    for stage in stages() {
         let said = said(stage, &["open.example.org"], &["six,2606:4700:4700::1111"]);
         assert_eq!(said, "six: Network is unreachable, at once\n", "{stage:?}");
     }
@@ -119,7 +124,7 @@ fn nothing_inside_can_make_a_tunnel_of_its_own() {
     control.args(["--user", "--map-root-user", "--net", "python3", "transparent.py", "tunnel"]);
     let Output { stdout, .. } = control.output().unwrap();
     assert_eq!(String::from_utf8_lossy(&stdout), "tunnel: made\n", "the control");
-    for stage in [Ring::Native, Ring::Bwrap].into_iter().flat_map(Stage::all_on) {
+    for stage in stages() {
         assert_eq!(said(stage, &["open.example.org"], &["tunnel"]), "tunnel: FileNotFoundError\n", "{stage:?}");
     }
 }
@@ -127,7 +132,7 @@ fn nothing_inside_can_make_a_tunnel_of_its_own() {
 #[test]
 fn a_tunnel_is_refused_before_the_run_where_there_is_no_device_for_it() {
     require!(binary, root, ordinary_user, ordinary_user_namespaces, bwrap, tunnels);
-    for stage in [Ring::Native, Ring::Bwrap].into_iter().flat_map(Stage::all_on) {
+    for stage in stages() {
         let run = |hidden: &str| {
             let place = Place::of(stage.caller);
             let inner = stage.ringfence("run", &place);
@@ -143,4 +148,19 @@ fn a_tunnel_is_refused_before_the_run_where_there_is_no_device_for_it() {
         let (code, ran, said) = run("mount -t tmpfs none /dev/net && ");
         assert!(code == Some(125) && !ran && said.contains("modprobe tun"), "{stage:?}: {code:?}\n{said}");
     }
+}
+
+#[test]
+fn bubblewrap_refuses_an_ordinary_user_a_tunnel_and_nothing_else() {
+    require!(binary, root, ordinary_user, ordinary_user_namespaces, bwrap, tunnels);
+    let stage = Stage { ring: Ring::Bwrap, caller: Caller::Ordinary };
+    let run = |flags: &[&str]| {
+        let place = Place::of(stage.caller);
+        let output = stage.ringfence("run", &place).args(flags).args(["--", "true"]).output().expect("ringfence runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    assert_eq!(run(&["--allow", "example.org"]).0, Some(0));
+    let (code, said) = run(&["--allow", "example.org", "--transparent"]);
+    assert_eq!(code, Some(125));
+    assert!(said.contains("bubblewrap lets nobody but root"), "{said}");
 }
