@@ -128,7 +128,7 @@ pub struct Record {
     pub workspace_inside: PathBuf,
     /// What holds, and by what.
     pub held: std::collections::BTreeMap<Clause, String>,
-    /// The network that it has: `closed`, `open`, `host`.
+    /// The network that it has: `closed`, `open`, `host`, `allow`, or `allow (NAME)` where it is one of its own.
     pub network: String,
     /// The hash of everything that was asked for.
     pub spec: String,
@@ -155,7 +155,7 @@ pub struct ContainerRecord {
     pub user: String,
     /// Where the workspace is inside.
     pub workspace: PathBuf,
-    /// The network that it has: `closed`, `open`, `host`.
+    /// The network that it has: `closed`, `open`, `host`, `allow`, or `allow (NAME)` where it is one of its own.
     pub network: String,
 }
 

@@ -19,7 +19,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::proxy_settings;
+use super::{proxy_settings, raise_descriptor_limit};
 use crate::Host;
 
 /// The variables of the host that name proxies, in upper case.
@@ -105,6 +105,7 @@ pub fn serve(owner: &Path) -> io::Result<()> {
             let _ = tell(&teller, &event); // nobody hears it any more: then this process ends, too
         }
     });
+    raise_descriptor_limit();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind(listen).await?;

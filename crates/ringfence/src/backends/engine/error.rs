@@ -48,6 +48,8 @@ pub(super) enum Failure {
     NetworkTaken { network: String, flavour: Flavour },
     #[error("a proxy beside the container is for `network.mode = \"allow\"`, and the policy has `{mode}`")]
     ProxyWithout { mode: &'static str },
+    #[error("a proxy beside the container is not given credentials, and the policy allows hosts that have some")]
+    ProxyWithCredentials,
     #[error("the proxy in the container `{container}` {}{}", if *ended { "ended at once" } else { "did not come up in time" }, said(log))]
     Proxy { container: String, ended: bool, log: String },
     #[error("the container engine gave the container `{container}` no address in the sandbox's network")]
@@ -109,6 +111,7 @@ impl Failure {
             | Failure::NotText { .. }
             | Failure::View(_)
             | Failure::ProxyWithout { .. }
+            | Failure::ProxyWithCredentials
             | Failure::NetworkTaken { .. }
             | Failure::NameTaken { .. } => Fault::User,
             Failure::Proxy { .. }
@@ -160,6 +163,7 @@ impl Failure {
                 "give the sandbox another name: ringfence up NAME".to_owned(),
                 format!("or remove that one: {} network rm {network}", flavour.to_string().to_lowercase()),
             ],
+            Failure::ProxyWithCredentials => one("leave `--proxy` out: the process that keeps the sandbox shows them"),
             Failure::ProxyWithout { .. } => one("name hosts that can be reached: --allow HOST; or leave `--proxy` out"),
             Failure::DiskFull { flavour, .. } => {
                 vec![format!("free some space: {} system prune", flavour.to_string().to_lowercase())]

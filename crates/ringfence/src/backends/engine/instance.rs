@@ -88,6 +88,9 @@ pub(super) async fn start(
     let identity = Identity::decide(&Circumstances::of(&client, host, Owner::of(&workspace.source)?), spec.preset)?;
     let reach = Reach::of(plan.policy.network.as_ref(), spec)?;
     let beside = (reach == Reach::Proxied).then(|| ProxyNetwork::of(&place.name));
+    if beside.is_some() && request.sealed.is_some() {
+        return Err(Failure::ProxyWithCredentials);
+    }
     let filter = reach.filter();
     let files = OwnFiles::write(place, &identity, "/bin/sh", &filter)?;
     let view = mounts::view(&plan.policy, host, workspace, request.guarded)?;
