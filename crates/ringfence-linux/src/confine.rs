@@ -20,10 +20,19 @@ use crate::view::View;
 /// Maps a user and a group to themselves in the new user namespace, user_namespaces(7). Files made inside
 /// belong to the caller on the host.
 pub(crate) fn map_identity(user: u32, group: u32) -> io::Result<()> {
+    map([user, group], [user, group])
+}
+
+/// Maps the root of the user namespace around the new one, and its group, to a user and a group.
+pub(crate) fn map_root_to(user: u32, group: u32) -> io::Result<()> {
+    map([user, group], [0, 0])
+}
+
+fn map([user, group]: [u32; 2], [outer_user, outer_group]: [u32; 2]) -> io::Result<()> {
     // Only a process that can no longer drop groups may map a group without privilege outside.
     fs_err::write("/proc/self/setgroups", "deny")?;
-    fs_err::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
-    fs_err::write("/proc/self/gid_map", format!("{group} {group} 1"))
+    fs_err::write("/proc/self/uid_map", format!("{user} {outer_user} 1"))?;
+    fs_err::write("/proc/self/gid_map", format!("{group} {outer_group} 1"))
 }
 
 /// Overwrites the command line and the environment that this process was forked with: both are the launcher's,
@@ -122,6 +131,6 @@ pub(crate) fn drop_capabilities() -> Result<(), SetupError> {
     set_capabilities(None, none).step("drop the capabilities")
 }
 
-fn install_filter(sockets: Sockets) -> Result<(), SetupError> {
+pub(crate) fn install_filter(sockets: Sockets) -> Result<(), SetupError> {
     Filter::build(Profile { sockets }).install().step("install the seccomp filter")
 }

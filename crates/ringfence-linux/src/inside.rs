@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::init::{SetupError, Step};
 use crate::landlock::{self, Rules};
 use crate::launch::Exec;
+use crate::seccomp::Sockets;
 use crate::sys::process;
 use crate::sys::signal::restore_default;
 use crate::{confine, exec, gate, launcher};
@@ -45,8 +46,20 @@ pub struct Inside {
 pub struct Way {
     /// Whom it is sent to.
     pub holder: i32,
-    /// What a tunnel is made with, where there is to be one: it has no name inside.
-    pub device: Option<i32>,
+    /// The tunnel, where there is to be one.
+    pub tunnel: Option<Device>,
+}
+
+/// What a tunnel is made with by the root of the user namespace that the network belongs to. That one has no filter yet,
+/// so as to become the user that the command runs as, in a user namespace of its own.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Device {
+    /// The device's descriptor: it has no name inside.
+    pub number: i32,
+    /// The user.
+    pub user: u32,
+    /// The user's group.
+    pub group: u32,
 }
 
 /// What must be found inside.
@@ -116,12 +129,22 @@ impl Inside {
 
     fn enter(self) -> Result<(), InsideError> {
         self.expected.iter().try_for_each(Expectation::check)?;
-        if let Some(Way { holder, device }) = self.gate {
+        if let Some(Way { holder, tunnel }) = self.gate {
             let holder = process::duplicate(holder).step("find who is to hold the gate")?;
-            let kind = device.map_or(gate::Kind::Proxy, |_| gate::Kind::Transparent);
-            let device = device.map(|number| PathBuf::from(format!("/proc/self/fd/{number}"))).unwrap_or_default();
-            gate::open_with(kind, holder, &device).step("open the gate of the sandbox's network")?;
+            let opened = match tunnel {
+                Some(Device { number, .. }) => {
+                    let device = PathBuf::from(format!("/proc/self/fd/{number}"));
+                    gate::open_with(gate::Kind::Transparent, holder, &device)
+                }
+                None => gate::open(gate::Kind::Proxy, holder),
+            };
+            opened.step("open the gate of the sandbox's network")?;
+        }
+        if let Some(Device { user, group, .. }) = self.gate.and_then(|way| way.tunnel) {
+            process::enter_new_user_namespace().step("enter a user namespace of the command's own")?;
+            confine::map_root_to(user, group).step("map the user and group ids")?;
             confine::drop_capabilities()?;
+            confine::install_filter(Sockets::Private)?;
         }
         if self.rules.abi > 0 {
             let kept = kept(self.highest_descriptor).step("duplicate the command's descriptors")?;

@@ -131,6 +131,15 @@ pub fn join_new_session_keyring() -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Enters a new user namespace, user_namespaces(7); the process must have one thread.
+pub fn enter_new_user_namespace() -> io::Result<()> {
+    // SAFETY: unshare reads no memory; CLONE_NEWUSER changes neither memory nor the descriptor table.
+    match unsafe { libc::unshare(libc::CLONE_NEWUSER) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Makes the cgroup that this process is in the root of what it sees of cgroups, cgroup_namespaces(7).
 pub fn enter_new_cgroup_namespace() -> io::Result<()> {
     // SAFETY: unshare reads no memory; CLONE_NEWCGROUP changes neither memory nor the descriptor table.

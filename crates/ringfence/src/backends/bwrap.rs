@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use ringfence_core::policy::Network;
 use ringfence_core::{Backend as Name, Capabilities, Clause, Defaults, Plan, Policy, Support};
 use ringfence_linux::gate::{self, Kind};
-use ringfence_linux::inside::{self, Inside, Way};
+use ringfence_linux::inside::{self, Device, Inside, Way};
 use ringfence_linux::landlock::{Rules, abi};
 use ringfence_linux::launcher::in_memory;
 use ringfence_linux::seccomp::{Filter, Profile, Sockets};
@@ -86,16 +86,18 @@ impl Processes for Bwrap {
         let network = site.plan.policy.network.clone().unwrap_or(Network::Closed);
         let mut arguments = Arguments::new(&network, &directory);
         let (gate, holder) = egress::await_gate(&site.plan.policy)?.unzip();
-        let device = match egress::gate(&site.plan.policy) {
-            Some(Kind::Transparent) => Some(arguments.tunnel().map_err(failed(gate::DEVICE))?),
-            Some(Kind::Proxy) | None => None,
-        };
-        let way = holder.map(|holder| Way { holder: arguments.pass(holder), device });
         for entry in &view.entries {
             arguments.entry(entry, &view).map_err(failed("bubblewrap's arguments"))?;
         }
         arguments.close().map_err(failed("bubblewrap's arguments"))?;
+        let has_tunnel = egress::gate(&site.plan.policy) == Some(Kind::Transparent);
+        if !has_tunnel {
+            arguments.filter().map_err(failed("bubblewrap's arguments"))?;
+        }
         let described = arguments.described(&program, &sight.variables, command);
+        let tunnel =
+            has_tunnel.then(|| arguments.tunnel(site.host)).transpose().map_err(failed("the tunnel's device"))?;
+        let way = holder.map(|holder| Way { holder: arguments.pass(holder), tunnel });
         let inside = Inside {
             expected,
             gate: way,
@@ -176,12 +178,16 @@ impl Arguments {
         number
     }
 
-    /// Has our own program make a tunnel: with a device that has no name inside, and with a capability that it gives up
-    /// before the command. Returns the number of the device's descriptor.
-    fn tunnel(&mut self) -> io::Result<i32> {
-        self.push(["--cap-add", "CAP_NET_ADMIN"]);
+    /// Has our own program make a tunnel: as the root of the network's user namespace, with capabilities that it gives up
+    /// before the command, and with a device that has no name inside.
+    fn tunnel(&mut self, host: &Host) -> io::Result<Device> {
+        // For any other user bubblewrap makes a second user namespace, from which the network cannot be changed.
+        self.push(["--uid", "0", "--gid", "0", "--cap-add", "CAP_NET_ADMIN"]);
+        // Only with this one may a namespace's root be somebody within another (user_namespaces(7), since Linux 5.12).
+        self.push(["--cap-add", "CAP_SETFCAP"]);
         // Not opened before it is inside: what is made with it is made in the network that it was opened in.
-        Ok(self.pass(rustix::fs::open(gate::DEVICE, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?))
+        let device = rustix::fs::open(gate::DEVICE, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Device { number: self.pass(device), user: host.user_id, group: host.group_id })
     }
 
     /// A command line of bubblewrap's that gives `inner` the same view, for people to read.
@@ -260,13 +266,18 @@ impl Arguments {
         Ok(())
     }
 
-    /// Adds what comes last: a proc, the filter, and a root that can no longer be written.
+    /// Adds what comes last: a proc, and a root that can no longer be written.
     fn close(&mut self) -> io::Result<()> {
         self.push(["--proc", "/proc"]);
         for entry in View::of_proc().iter().filter(|entry| entry.path().exists()) {
             self.entry(entry, &View::default())?;
         }
         self.push(["--remount-ro", "/"]);
+        Ok(())
+    }
+
+    /// Adds the filter.
+    fn filter(&mut self) -> io::Result<()> {
         let filter = self.data(&Filter::build(Profile { sockets: Sockets::Private }).to_bytes())?;
         self.push([OsString::from("--seccomp"), filter]);
         Ok(())
@@ -344,6 +355,7 @@ fn preflight(program: &Path, question: &Question<'_>) -> Result<(), Unavailable>
     let mut arguments = Arguments::new(&Network::Closed, Path::new("/"));
     arguments.push(["--ro-bind", "/", "/", "--perms", "1777", "--size", "1048576", "--tmpfs", "/tmp", "--dev", "/dev"]);
     arguments.close().map_err(failed)?;
+    arguments.filter().map_err(failed)?;
     let inner = Command::new("/bin/sh").arguments(["-c".to_owned(), format!("exit {WORKED}")]);
     let inside = Inside {
         expected: Vec::new(),
