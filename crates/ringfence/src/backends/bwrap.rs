@@ -51,7 +51,7 @@ impl Backend for Bwrap {
             (Clause::Hide, Support::enforced("bubblewrap: mount namespace")),
             (Clause::Protect, Support::enforced("bubblewrap: mount namespace")),
             (Clause::Network, Support::enforced("bubblewrap: network namespace")),
-            (Clause::Egress, egress_here(question)),
+            (Clause::Egress, egress_support(question.policy)),
             (Clause::Processes, Support::enforced("bubblewrap: pid namespace")),
             (Clause::Ipc, ipc(landlock, question.policy)),
             (Clause::Privilege, Support::enforced("bubblewrap: user namespace+no_new_privs+no capabilities")),
@@ -124,18 +124,6 @@ impl Processes for Bwrap {
 
     fn shares_paths(&self, _plan: &Plan) -> bool {
         false
-    }
-}
-
-/// What keeps a sandbox to the hosts that are allowed. Bubblewrap puts an ordinary user's sandbox into a second user
-/// namespace, to be that user again, and its network belongs to the first: nothing can be made in it from there.
-fn egress_here(question: &Question<'_>) -> Support {
-    match egress::gate(question.policy) {
-        Some(Kind::Transparent) if question.host.user_id != 0 => Support::absent(
-            "`transparent` needs a tunnel, which bubblewrap lets nobody but root make in a sandbox",
-            "use `--backend native`, or leave `transparent` out",
-        ),
-        _ => egress_support(question.policy),
     }
 }
 

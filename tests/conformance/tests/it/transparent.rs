@@ -48,9 +48,9 @@ fn said(stage: Stage, allow: &[&str], attempts: &[&str]) -> String {
     stdout.into_owned()
 }
 
-/// Where there are tunnels: bubblewrap has them for root alone.
+/// Where there are tunnels.
 fn stages() -> impl Iterator<Item = Stage> {
-    Stage::all_on(Ring::Native).chain([Stage { ring: Ring::Bwrap, caller: Caller::Root }])
+    [Ring::Native, Ring::Bwrap].into_iter().flat_map(Stage::all_on)
 }
 
 /// The same attempts without a sandbox, which all succeed, and on both backends, by both callers.
@@ -148,19 +148,4 @@ fn a_tunnel_is_refused_before_the_run_where_there_is_no_device_for_it() {
         let (code, ran, said) = run("mount -t tmpfs none /dev/net && ");
         assert!(code == Some(125) && !ran && said.contains("modprobe tun"), "{stage:?}: {code:?}\n{said}");
     }
-}
-
-#[test]
-fn bubblewrap_refuses_an_ordinary_user_a_tunnel_and_nothing_else() {
-    require!(binary, root, ordinary_user, ordinary_user_namespaces, bwrap, tunnels);
-    let stage = Stage { ring: Ring::Bwrap, caller: Caller::Ordinary };
-    let run = |flags: &[&str]| {
-        let place = Place::of(stage.caller);
-        let output = stage.ringfence("run", &place).args(flags).args(["--", "true"]).output().expect("ringfence runs");
-        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
-    };
-    assert_eq!(run(&["--allow", "example.org"]).0, Some(0));
-    let (code, said) = run(&["--allow", "example.org", "--transparent"]);
-    assert_eq!(code, Some(125));
-    assert!(said.contains("bubblewrap lets nobody but root"), "{said}");
 }
