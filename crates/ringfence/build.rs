@@ -26,7 +26,10 @@ fn build() -> PathBuf {
         println!("cargo::rerun-if-changed={}", crates.join(package).join("Cargo.toml").display());
     }
     let target = variable("TARGET");
-    let output = Path::new(&variable("OUT_DIR")).join("guest");
+    // `OUT_DIR` is `TARGET/PROFILE/build/PACKAGE/out`. One directory for all profiles: lints, documents and tests carry the
+    // same guest, which is built once.
+    let own = PathBuf::from(variable("OUT_DIR"));
+    let output = own.ancestors().nth(4).unwrap_or(&own).join("guest");
     let mut cargo = Command::new(variable("CARGO"));
     // With an explicit target the flags reach the guest alone: procedural macros cannot be linked statically.
     cargo.args(["build", "--package", "ringfence-guest", "--profile", "guest", "--target", &target]);

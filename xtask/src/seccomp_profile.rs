@@ -27,7 +27,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
 }
 
 fn test(workspace: &Workspace) -> Command {
-    workspace.cargo(["test", "--quiet", "-p", "ringfence-linux", "--lib", "--", "--exact", TEST])
+    workspace.cargo(["test", "--quiet", "--workspace", "--lib", "--", "--exact", TEST])
 }
 
 fn pass(command: &mut Command) -> Result<()> {

@@ -33,6 +33,12 @@ impl Workspace {
     pub(crate) fn cargo<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
         cargo(&self.root, arguments)
     }
+
+    /// Builds every target of every package. One build for all: what is built for one package alone has fewer features of
+    /// its dependencies, and these are then built again for the others.
+    pub(crate) fn build_everything(&self) -> Result<()> {
+        run(&mut self.cargo(["build", "--workspace", "--all-targets"]))
+    }
 }
 
 fn cargo<S: AsRef<OsStr>>(directory: &Path, arguments: impl IntoIterator<Item = S>) -> Command {

@@ -25,7 +25,7 @@ use self::tally::Tally;
 use self::user::TestUser;
 use crate::arguments::Arguments;
 use crate::table::{Align, table};
-use crate::workspace::{Workspace, run as run_command, spell};
+use crate::workspace::{Workspace, spell};
 
 pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()> {
     let install = !arguments.flag("--no-install");
@@ -84,8 +84,7 @@ fn prepare(workspace: &Workspace, install: bool, ground: Option<&Ground>, user: 
     std::thread::scope(|scope| {
         let engines = scope.spawn(|| ground.map(|ground| ground.start_engines(user.as_ref(), &images)).transpose());
         let python = scope.spawn(|| python::provide(&workspace.target, install));
-        let built = run_command(&mut workspace.cargo(["build", "-p", "ringfence-cli"]))
-            .and_then(|()| run_command(&mut workspace.cargo(["test", "--workspace", "--no-run"])));
+        let built = workspace.build_everything();
         let engines = engines.join().expect("starting an engine does not panic");
         let python = python.join().expect("installing a package does not panic");
         built?;
