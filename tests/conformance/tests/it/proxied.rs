@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, UdpSocket};
+use std::time::{Duration, Instant};
 
 use conformance::Stage;
 use ringfence_test_ledger::require;
@@ -89,6 +90,11 @@ fn a_proxy_and_its_network_are_swept_when_their_owner_was_killed() {
         let next = Kept { name: format!("{}-next", kept.name), home: kept.home.clone(), stage, place: &place };
         let output = next.up(&[]);
         assert!(output.status.success(), "{stage:?}: {}", said(&output));
+        // Podman lists a container for a moment after it said that it is gone.
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !made(&kept).is_empty() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(100));
+        }
         assert_eq!(made(&kept), [] as [String; 0], "{stage:?}");
     }
 }
