@@ -30,6 +30,9 @@ impl Handover {
     /// Listens in the channel of a room for the guest, and at `door` for it to come. A room is its owner's alone, and
     /// whoever the guest is inside may come through the mount of that one file.
     pub(super) fn at(door: &Path, channel: &Path) -> Result<Handover, Failure> {
+        for left in [door.to_path_buf(), channel.join(SOCKET)] {
+            let _ = fs_err::remove_file(left); // of an attempt that failed, if there was one
+        }
         let make = || Ok(Handover { door: self::door(door)?, socket: listen(channel, SOCKET.as_ref())? });
         make().map_err(|source| Failure::Files { what: "listen for the guest", source })
     }

@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bollard::query_parameters::{ListContainersOptionsBuilder, ListNetworksOptionsBuilder};
+use tokio::time::sleep;
 
 use super::client::{self, Client, Flavour};
 use super::proxy_network::ProxyNetwork;
@@ -11,6 +13,11 @@ use super::removal::{Registration, make_way, remove};
 use super::{LABEL, container_name, mapped};
 use crate::Host;
 use crate::room::{Name, Rooms};
+
+/// How often an engine is asked for what is left.
+const MOST_PASSES: usize = 10;
+/// How long it has between two times.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Removes the containers of the rooms in `rooms` that nobody keeps, and no others.
 pub(super) async fn sweep(flavour: Flavour, host: &Host, rooms: &Path) {
@@ -60,17 +67,12 @@ fn registered(rooms: &Path, kept: &Rooms) -> Vec<PathBuf> {
 async fn sweep_engine(client: &Client, rooms: &Path, kept: &Rooms) {
     let label = format!("{LABEL}state={}", rooms.display());
     let filters = HashMap::from([("label", vec![label.as_str()])]);
-    let options = ListContainersOptionsBuilder::default().all(true).filters(&filters).build();
-    let containers = client.api.list_containers(Some(options)).await.unwrap_or_default();
-    for container in containers {
-        let Some(name) = left(&container.labels.unwrap_or_default(), rooms, kept) else { continue };
-        // An image can have these labels, too, and a container of the caller's own be made from it.
-        let own_names = [container_name(name.as_str()), ProxyNetwork::of(name.as_str()).proxy];
-        let is_own = |given: &String| own_names.iter().any(|own| given.trim_start_matches('/') == own);
-        if let Some(id) = container.id.filter(|_| container.names.iter().flatten().any(is_own)) {
-            tracing::info!(container = id, sandbox = %name, "removing a container that a crash left");
-            let _ = remove(client, &id).await; // the next sweep tries again
+    // An engine may say that a container is gone which is just ending, and fail to list any meanwhile: it is asked again.
+    for _ in 0..MOST_PASSES {
+        if sweep_containers(client, &filters, rooms, kept).await {
+            break;
         }
+        sleep(PAUSE).await;
     }
     let options = ListNetworksOptionsBuilder::default().filters(&filters).build();
     for network in client.api.list_networks(Some(options)).await.unwrap_or_default() {
@@ -81,6 +83,25 @@ async fn sweep_engine(client: &Client, rooms: &Path, kept: &Rooms) {
             let _ = beside.remove(client).await; // the next sweep tries again
         }
     }
+}
+
+/// Removes containers that nobody keeps; whether there was none.
+async fn sweep_containers(client: &Client, filters: &HashMap<&str, Vec<&str>>, rooms: &Path, kept: &Rooms) -> bool {
+    let options = ListContainersOptionsBuilder::default().all(true).filters(filters).build();
+    let Ok(containers) = client.api.list_containers(Some(options)).await else { return false };
+    let mut is_clean = true;
+    for container in containers {
+        let Some(name) = left(&container.labels.unwrap_or_default(), rooms, kept) else { continue };
+        // An image can have these labels, too, and a container of the caller's own be made from it.
+        let own_names = [container_name(name.as_str()), ProxyNetwork::of(name.as_str()).proxy];
+        let is_own = |given: &String| own_names.iter().any(|own| given.trim_start_matches('/') == own);
+        if let Some(id) = container.id.filter(|_| container.names.iter().flatten().any(is_own)) {
+            tracing::info!(container = id, sandbox = %name, "removing a container that a crash left");
+            let _ = remove(client, &id).await; // the next sweep tries again
+            is_clean = false;
+        }
+    }
+    is_clean
 }
 
 /// The sandbox that something with these labels was made for, if it is one of `rooms` that nobody keeps. Filters are the
