@@ -70,6 +70,9 @@ pub enum UpstreamError {
 }
 
 impl Upstream {
+    /// The variables that are read, each also in lower case.
+    pub const VARIABLES: [&str; 4] = ["ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
+
     /// Reads `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY` in either case, as curl does; nothing is said by
     /// most hosts.
     pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Upstream>, UpstreamError> {
@@ -77,14 +80,14 @@ impl Upstream {
             let text = variable(&name.to_ascii_lowercase()).or_else(|| variable(name)).unwrap_or_default();
             text.trim().to_owned()
         };
-        let (all, http, https) = (said("ALL_PROXY"), said("HTTP_PROXY"), said("HTTPS_PROXY"));
+        let [all, http, https, no] = Upstream::VARIABLES.map(said);
         if all.is_empty() && http.is_empty() && https.is_empty() {
             return Ok(None);
         }
         for (variable, text) in [("ALL_PROXY", &all), ("HTTP_PROXY", &http), ("HTTPS_PROXY", &https)] {
             check(variable, text)?;
         }
-        let matcher = Matcher::builder().all(all).http(http).https(https).no(said("NO_PROXY")).build();
+        let matcher = Matcher::builder().all(all).http(http).https(https).no(no).build();
         Ok(Some(Upstream { matcher }))
     }
 

@@ -16,7 +16,7 @@ use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use ringfence_linux::launcher::LauncherError;
 use ringfence_linux::{Launcher, gate, passing};
-use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+use rustix::process::Signal;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -89,7 +89,8 @@ pub(crate) fn run(options: &Options) -> Result<(), ServeError> {
     };
     // Before there is a thread, and before limits are raised that commands would inherit.
     let launcher = Launcher::spawn(Path::new("/proc/self/exe"))?;
-    raise_descriptor_limit();
+    // A command has up to six descriptors here.
+    let _ = ringfence_linux::sys::process::raise_descriptor_limit(); // then fewer commands fit
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
     let runtime = runtime.map_err(|source| ServeError::Runtime { source })?;
     LocalSet::new().block_on(&runtime, async {
@@ -180,12 +181,6 @@ fn is_socket(found: &std::fs::Metadata) -> bool {
 /// The user's home, where there is one.
 fn home() -> PathBuf {
     Some(user::current().home).filter(|home| home.is_dir()).unwrap_or_else(|| "/".into())
-}
-
-/// A command has up to six descriptors here, and the usual limit is for programs that still use select(2).
-fn raise_descriptor_limit() {
-    let maximum = getrlimit(Resource::Nofile).maximum;
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }); // then fewer commands fit
 }
 
 async fn accept(listener: Listener, server: Rc<Server>) -> Result<(), ServeError> {

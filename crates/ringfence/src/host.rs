@@ -67,6 +67,11 @@ impl Host {
         std::fs::canonicalize(path)
     }
 
+    /// The directory that what ringfence keeps of a user's sandboxes is in.
+    pub(crate) fn state_directory(&self) -> Option<PathBuf> {
+        self.own_directory("XDG_STATE_HOME", ".local/state")
+    }
+
     /// A directory of the user's own: `$name/ringfence`, or `~/fallback/ringfence`.
     pub fn own_directory(&self, variable: &str, fallback: &str) -> Option<PathBuf> {
         let base = self.text(variable).map(PathBuf::from).filter(|path| path.is_absolute());

@@ -236,7 +236,7 @@ pub(crate) struct Rooms {
 
 impl Rooms {
     pub(crate) fn of(host: &Host) -> Result<Rooms, RoomError> {
-        let state = host.own_directory("XDG_STATE_HOME", ".local/state").ok_or(RoomError::Nowhere)?;
+        let state = host.state_directory().ok_or(RoomError::Nowhere)?;
         // What is in there says which program is started inside, and which process is ended.
         if rustix::fs::stat(&state).is_ok_and(|stat| stat.st_uid != host.user_id || stat.st_mode & 0o002 != 0) {
             return Err(RoomError::NotOwn { path: state });

@@ -6,15 +6,24 @@ use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use rustix::fs::{FileType, Mode, OFlags, fstat};
+use rustix::fs::{FileType, Mode, OFlags, SeekFrom, fstat, seek};
 
 /// Reads the regular file at `path`, itself no link, which is no longer than `limit`.
 pub(crate) fn read(path: &Path, limit: u64) -> io::Result<String> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    text(rustix::fs::open(path, flags, Mode::empty())?, limit)
+    read_from(path, 0, limit)
 }
 
-/// The text of an open file that must be a regular one and no longer than `limit`.
+/// The same, without its first `start` bytes.
+pub(crate) fn read_from(path: &Path, start: u64, limit: u64) -> io::Result<String> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty())?;
+    if start > 0 {
+        seek(&file, SeekFrom::Start(start))?;
+    }
+    text(file, limit)
+}
+
+/// The text of an open file, from its position on, that must be a regular one and no longer than `limit`.
 pub(crate) fn text(file: OwnedFd, limit: u64) -> io::Result<String> {
     let stat = fstat(&file)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {

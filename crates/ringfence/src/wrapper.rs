@@ -173,7 +173,7 @@ fn rooted(settings: &Settings, repository: &Path) -> Result<Policy, WrapperError
 
 /// A directory that no other wrapper is in, so that it can be put in front of a `PATH`.
 fn own_directory(settings: &Settings) -> Result<PathBuf, WrapperError> {
-    let all = settings.host.own_directory("XDG_STATE_HOME", ".local/state").ok_or(WrapperError::Nowhere)?;
+    let all = settings.host.state_directory().ok_or(WrapperError::Nowhere)?;
     let all = all.join("wrappers");
     let failed = |source| WrapperError::File { action: "make a directory for", path: all.clone(), source };
     fs_err::create_dir_all(&all).map_err(failed)?;

@@ -4,6 +4,8 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
 /// Resets signal handlers in the child; too wide for the type that libc gives it.
 const CLONE_CLEAR_SIGHAND: u64 = 1 << 32;
 /// Starts the child in the cgroup v2 of a directory descriptor; too wide for the type that libc gives it.
@@ -255,4 +257,10 @@ pub fn duplicate(number: i32) -> io::Result<OwnedFd> {
         // SAFETY: the kernel returned a new descriptor that nobody else owns.
         copy => Ok(unsafe { OwnedFd::from_raw_fd(copy) }),
     }
+}
+
+/// Lets this process have as many descriptors open as it may: the usual limit is for programs that still use select(2).
+pub fn raise_descriptor_limit() -> io::Result<()> {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    Ok(setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?)
 }

@@ -45,7 +45,7 @@ impl Entry {
 /// Where one sandbox's events are written.
 #[derive(Debug)]
 pub(crate) struct Log {
-    directory: Option<PathBuf>,
+    path: Option<PathBuf>,
     sandbox: Option<String>,
     workspace: PathBuf,
     /// Whether what is let out is written down, too.
@@ -62,8 +62,7 @@ struct Written {
 impl Log {
     /// The log of a user, for one sandbox of theirs.
     pub(crate) fn of(host: &Host, sandbox: Option<String>, workspace: &Path, observes: bool) -> Log {
-        let directory = host.own_directory("XDG_STATE_HOME", ".local/state");
-        Log { directory, sandbox, workspace: workspace.into(), observes, written: Mutex::default() }
+        Log { path: log_of(host), sandbox, workspace: workspace.into(), observes, written: Mutex::default() }
     }
 
     /// Writes one event down. Where that fails the event was still acted on, and is in the result.
@@ -72,10 +71,10 @@ impl Log {
             return;
         }
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(directory) = self.directory.as_ref().filter(|_| written.lines < MOST_LINES) else { return };
+        let Some(path) = self.path.as_ref().filter(|_| written.lines < MOST_LINES) else { return };
         if written.file.is_none() {
             written.file =
-                open(directory).inspect_err(|error| tracing::warn!(%error, "cannot open the egress log")).ok();
+                open(path).inspect_err(|error| tracing::warn!(%error, "cannot open the egress log")).ok();
         }
         let entry = Entry {
             time: Timestamp::now().to_string(),
@@ -93,18 +92,17 @@ impl Log {
 }
 
 /// Opens the log for one more line, and begins a new one when it has grown long.
-fn open(directory: &Path) -> std::io::Result<fs_err::File> {
-    fs_err::create_dir_all(directory)?;
-    let path = directory.join(NAME);
-    if fs_err::metadata(&path).is_ok_and(|log| log.len() > LONGEST) {
-        fs_err::rename(&path, directory.join(OLD))?;
+fn open(path: &Path) -> std::io::Result<fs_err::File> {
+    fs_err::create_dir_all(path.parent().unwrap_or(path))?;
+    if length(path) > LONGEST {
+        fs_err::rename(path, path.with_file_name(OLD))?;
     }
     fs_err::OpenOptions::new().append(true).create(true).mode(0o600).open(path)
 }
 
 /// Where the log of a user is.
 pub(crate) fn log_of(host: &Host) -> Option<PathBuf> {
-    Some(host.own_directory("XDG_STATE_HOME", ".local/state")?.join(NAME))
+    Some(host.state_directory()?.join(NAME))
 }
 
 /// How long a log is, in bytes.
@@ -115,9 +113,8 @@ pub(crate) fn length(log: &Path) -> u64 {
 /// What a sandbox was denied, by what stands in a log beyond its first `start` bytes; one that has grown too long to
 /// read, or was begun anew, tells nothing.
 pub(crate) fn denials_since(log: &Path, start: u64, sandbox: &str) -> Vec<Denial> {
-    let text = untrusted::read(log, 2 * LONGEST).unwrap_or_default();
-    let rest = usize::try_from(start).ok().and_then(|start| text.get(start..)).unwrap_or_default();
-    let entries = rest.lines().filter_map(|line| serde_json::from_str::<Entry>(line).ok());
+    let text = untrusted::read_from(log, start, 2 * LONGEST).unwrap_or_default();
+    let entries = text.lines().filter_map(|line| serde_json::from_str::<Entry>(line).ok());
     let denials =
         entries.filter(|entry| entry.sandbox.as_deref() == Some(sandbox)).filter_map(|entry| match entry.event {
             Event::Denied(denial) => Some(told(denial)),
@@ -128,10 +125,10 @@ pub(crate) fn denials_since(log: &Path, start: u64, sandbox: &str) -> Vec<Denial
 
 /// What the log of a user tells, oldest first; a line that cannot be read is left out.
 pub fn recorded(host: &Host) -> std::io::Result<Vec<Entry>> {
-    let Some(directory) = host.own_directory("XDG_STATE_HOME", ".local/state") else { return Ok(Vec::new()) };
+    let Some(log) = log_of(host) else { return Ok(Vec::new()) };
     let mut entries = Vec::new();
-    for name in [OLD, NAME] {
-        let file = match fs_err::File::open(directory.join(name)) {
+    for path in [log.with_file_name(OLD), log] {
+        let file = match fs_err::File::open(path) {
             Ok(file) => file,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),

@@ -20,8 +20,8 @@ use ringfence_core::policy::{Egress, Network, Policy};
 use ringfence_core::result::Denial;
 use ringfence_egress::{Limits, Mode, Proxy, Resolver, Rules, Settings, Tunnel, Upstream};
 use ringfence_linux::gate::{Gate, Kind, RESOLVER, TUNNEL_PACKET};
+use ringfence_linux::sys::process::raise_descriptor_limit;
 use ringfence_linux::{Launcher, control};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::Interest;
 use tokio::sync::oneshot;
 
@@ -82,8 +82,9 @@ impl Core {
         let credentials = context.sealed.as_ref().map(Sealed::open).transpose().map_err(failed)?;
         let settings = proxy_settings(egress, |name| host.text(name).map(str::to_owned)).map_err(failed)?;
         let settings = Settings { credentials, ..settings };
+        // A process that forks for itself is all ours, and the sandbox has its limit by now. Each connection takes two.
         if matches!(self.launcher, Launcher::Here) {
-            raise_descriptor_limit();
+            let _ = raise_descriptor_limit(); // fewer connections, then
         }
         let held = GateHolder::start(self.log(context), async |tell| hold(awaited, &Proxy::new(settings, tell)).await);
         held.map_err(failed)
@@ -160,13 +161,6 @@ impl Drop for GateHolder {
     fn drop(&mut self) {
         self.end();
     }
-}
-
-/// Has this process, which is all ours, hold as many connections as it may: each takes two descriptors, and more while it
-/// is busy. The sandbox has its limit by now.
-fn raise_descriptor_limit() {
-    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }); // fewer connections, then
 }
 
 /// What the proxy of a sandbox goes by.

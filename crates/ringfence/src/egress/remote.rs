@@ -12,18 +12,17 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use ringfence_core::policy::Network;
-use ringfence_egress::{Event, Proxy};
+use ringfence_egress::{Event, Proxy, Upstream};
+use ringfence_linux::sys::process::raise_descriptor_limit;
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::{proxy_settings, raise_descriptor_limit};
+use super::proxy_settings;
 use crate::Host;
 
-/// The variables of the host that name proxies, in upper case.
-const OF_UPSTREAM: [&str; 4] = ["ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
 /// The longest orders, in bytes: lists of hosts can be long.
 const LONGEST_ORDERS: u64 = 64 << 20;
 /// The longest event, in bytes.
@@ -57,7 +56,7 @@ pub(crate) struct RemoteProxy {
 impl RemoteProxy {
     /// Tells it what it is to let out, and waits until it listens.
     pub(super) async fn order(mut self, network: &Network, host: &Host) -> io::Result<UnixStream> {
-        let spellings = OF_UPSTREAM.into_iter().flat_map(|name| [name.to_owned(), name.to_ascii_lowercase()]);
+        let spellings = Upstream::VARIABLES.into_iter().flat_map(|name| [name.to_owned(), name.to_ascii_lowercase()]);
         let variables = spellings.filter_map(|name| Some((name.clone(), host.text(&name)?.to_owned()))).collect();
         let orders = Orders { listen: self.address, network: network.clone(), variables };
         let obeyed = async {
@@ -105,7 +104,7 @@ pub fn serve(owner: &Path) -> io::Result<()> {
             let _ = tell(&teller, &event); // nobody hears it any more: then this process ends, too
         }
     });
-    raise_descriptor_limit();
+    let _ = raise_descriptor_limit(); // fewer connections, then
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind(listen).await?;

@@ -7,9 +7,6 @@ use ringfence_egress::{Denial, Event, Reason, Target, Via};
 
 use super::Entry;
 
-/// The ports that a rule without one allows.
-const USUAL: [u16; 2] = [80, 443];
-
 /// The network of the least policy that allows every target that `entries` tell of and that a rule can allow.
 pub fn suggest(entries: &[Entry]) -> Network {
     let mut rules: BTreeMap<String, (HostRule, BTreeSet<u16>)> = BTreeMap::new();
@@ -20,8 +17,8 @@ pub fn suggest(entries: &[Entry]) -> Network {
         ports.extend(rule.ports());
     }
     let allow = rules.into_values().flat_map(|(bare, ports)| {
-        let is_usual = USUAL.iter().all(|port| ports.contains(port));
-        let rest = ports.into_iter().filter(move |port| !is_usual || !USUAL.contains(port)).map(Some);
+        let is_usual = HostRule::WEB.iter().all(|port| ports.contains(port));
+        let rest = ports.into_iter().filter(move |port| !is_usual || !HostRule::WEB.contains(port)).map(Some);
         let ports: Vec<Option<u16>> = is_usual.then_some(None).into_iter().chain(rest).collect();
         ports.into_iter().map(move |port| HostRule { host: bare.host.clone(), port })
     });
