@@ -6,6 +6,7 @@ that port to the guest's socket, the first argument. The second is the sandbox's
 
 import array
 import asyncio
+import contextlib
 import fcntl
 import os
 import socket
@@ -44,9 +45,10 @@ def bring_loopback_up():
         fcntl.ioctl(control, set_flags, struct.pack("16sh14x", b"lo", flags | up))
 
 
-def carry_to(guest):
+@contextlib.contextmanager
+def carried_to(guest):
     """Carries what comes to the port to the guest's socket, on a thread of its own."""
-    listening = threading.Event()
+    listening, ended = threading.Event(), asyncio.Event()
 
     async def copy(reader, writer):
         try:
@@ -69,10 +71,16 @@ def carry_to(guest):
             except OSError:
                 assert host == "::1", "127.0.0.1 is always there"
         listening.set()
-        await asyncio.Event().wait()
+        await ended.wait()
 
-    threading.Thread(target=lambda: asyncio.run(serve()), daemon=True).start()
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), daemon=True)
+    thread.start()
     assert listening.wait(PATIENCE)
+    yield
+    # An interpreter that ends while a thread of it still runs can end with a crash.
+    loop.call_soon_threadsafe(ended.set)
+    thread.join(PATIENCE)
 
 
 def eventually(what, is_so):
@@ -295,14 +303,14 @@ async def at_once(workspace):
 def main():
     guest, workspace = sys.argv[1:]
     bring_loopback_up()
-    carry_to(guest)
-    sandbox = Sandbox.create()
-    for step in (commands, timeouts, background, standard_input, terminal, files, watched):
-        begun = time.monotonic()
-        step(sandbox, workspace)
-        print(f"{step.__name__}: {time.monotonic() - begun:.2f} s", flush=True)
-    asyncio.run(at_once(workspace))
-    print("at_once", flush=True)
+    with carried_to(guest):
+        sandbox = Sandbox.create()
+        for step in (commands, timeouts, background, standard_input, terminal, files, watched):
+            begun = time.monotonic()
+            step(sandbox, workspace)
+            print(f"{step.__name__}: {time.monotonic() - begun:.2f} s", flush=True)
+        asyncio.run(at_once(workspace))
+        print("at_once", flush=True)
 
 
 main()
