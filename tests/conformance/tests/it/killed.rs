@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use ringfence::Backend;
 use ringfence_test_ledger::require;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::keeper::{Keeper, PATIENCE};
 use crate::remains::Process;
@@ -64,11 +65,15 @@ fn usual_time(keeper: &Keeper, act: Act) -> Duration {
 fn kill_monitors(keeper: &Keeper) {
     let is_monitor = |process: &Process| process.words.contains(&"--monitor".to_owned());
     let monitors: Vec<Process> = keeper.processes().into_iter().filter(is_monitor).collect();
-    for monitor in &monitors {
+    for monitor in monitors {
         let id = i32::try_from(monitor.id).ok().and_then(Pid::from_raw).expect("it was found in /proc");
-        let _ = kill_process(id, Signal::KILL); // it may have ended
+        let Ok(process) = pidfd_open(id, PidfdFlags::empty()) else { continue }; // it has ended
+        let _ = pidfd_send_signal(&process, Signal::KILL); // it may have ended
+        // It is a zombie as soon as its first thread has ended; its locks are held until the last one has.
+        let mut ended = [PollFd::new(&process, PollFlags::IN)];
+        let patience = PATIENCE.try_into().expect("it is not that long");
+        assert_eq!(poll(&mut ended, Some(&patience)), Ok(1), "a killed process ends");
     }
-    wait_until("they have ended", || !monitors.iter().any(Process::is_alive));
 }
 
 #[track_caller]
