@@ -27,6 +27,13 @@ pub(super) struct Bind {
     pub(super) is_callers: bool,
 }
 
+impl Bind {
+    /// Something of ours, which can only be read inside.
+    pub(super) fn ours(source: impl Into<PathBuf>, target: impl Into<PathBuf>) -> Bind {
+        Bind { source: source.into(), target: target.into(), access: Access::Read, is_callers: false }
+    }
+}
+
 /// Files of ours that containers are shown.
 #[derive(Debug)]
 pub(super) struct OwnFiles {
@@ -136,19 +143,18 @@ fn is_reserved(path: &Path) -> bool {
 
 /// The mounts that make a view, and those that the guest needs.
 pub(super) fn binds(view: &View, place: &Place, files: &OwnFiles) -> Vec<Bind> {
-    let bind =
-        |source: PathBuf, target: &Path, access, is_callers| Bind { source, target: target.into(), access, is_callers };
+    let callers = |source, target: &Path, access| Bind { source, target: target.into(), access, is_callers: true };
     let mut binds = Vec::new();
     for entry in &view.entries {
         match entry {
             Entry::Bind { source, destination, access } => {
-                binds.push(bind(source.clone(), destination, *access, true));
+                binds.push(callers(source.clone(), destination, *access));
             }
-            Entry::Pin { path } => binds.push(bind(on_host(view, path), path, Access::Write, true)),
-            Entry::Protect { path } => binds.push(bind(on_host(view, path), path, Access::Read, true)),
+            Entry::Pin { path } => binds.push(callers(on_host(view, path), path, Access::Write)),
+            Entry::Protect { path } => binds.push(callers(on_host(view, path), path, Access::Read)),
             Entry::Hide { path } => {
                 let cover = if on_host(view, path).is_dir() { &files.cover_directory } else { &files.cover };
-                binds.push(bind(cover.clone(), path, Access::Read, false));
+                binds.push(Bind::ours(cover, path));
             }
             Entry::Directory { .. } | Entry::Symlink { .. } | Entry::File { .. } | Entry::Scratch { .. } => {}
         }
@@ -173,11 +179,11 @@ pub(super) fn binds(view: &View, place: &Place, files: &OwnFiles) -> Vec<Bind> {
         }
     }
     binds.extend([
-        bind(place.guest.clone(), Path::new(GUEST_INSIDE), Access::Read, false),
-        bind(files.handover.clone(), Path::new(HANDOVER_INSIDE), Access::Read, false),
-        bind(files.leash.clone(), Path::new(LEASH_INSIDE), Access::Read, false),
-        bind(files.passwd.clone(), Path::new("/etc/passwd"), Access::Read, false),
-        bind(files.groups.clone(), Path::new("/etc/group"), Access::Read, false),
+        Bind::ours(&place.guest, GUEST_INSIDE),
+        Bind::ours(&files.handover, HANDOVER_INSIDE),
+        Bind::ours(&files.leash, LEASH_INSIDE),
+        Bind::ours(&files.passwd, "/etc/passwd"),
+        Bind::ours(&files.groups, "/etc/group"),
     ]);
     binds.sort_by_key(|bind| bind.target.components().count());
     binds
@@ -191,7 +197,7 @@ pub(super) fn trust(place: &Place, sealed: &Sealed) -> Result<Vec<Bind>, Failure
         let source = directory.join(target.file_name().unwrap_or_default());
         fs_err::write(&source, contents)?;
         fs_err::set_permissions(&source, PermissionsExt::from_mode(0o644))?;
-        Ok(Bind { source, target, access: Access::Read, is_callers: false })
+        Ok(Bind::ours(source, target))
     };
     let written = sealed.files().into_iter().map(write).collect::<std::io::Result<_>>();
     written.map_err(|source| Failure::Files { what: "write what the container is to trust", source })

@@ -17,7 +17,6 @@ use bollard::query_parameters::{
     CreateContainerOptionsBuilder, InspectContainerOptions, InspectNetworkOptions, StartContainerOptions,
 };
 use ringfence_core::{Clause, Support};
-use ringfence_linux::Access;
 use ringfence_linux::gate::PROXY;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
@@ -177,9 +176,7 @@ impl ProxyNetwork {
 fn body(parts: &Parts<'_>, program: &str, owner: PathBuf) -> Result<ContainerCreateBody, Failure> {
     let program =
         Program::of(Path::new(program)).map_err(|source| Failure::Files { what: "find this program", source })?;
-    let own =
-        |source: PathBuf, target: &str| Bind { source, target: target.into(), access: Access::Read, is_callers: false };
-    let binds = [own(owner, OWNER_INSIDE)].into_iter().chain(program.binds);
+    let binds = [Bind::ours(owner, OWNER_INSIDE)].into_iter().chain(program.binds);
     let is_held = |clause| parts.plan.held.get(&clause).is_some_and(Support::is_enforced);
     let memory = is_held(Clause::Memory).then_some(MEMORY);
     let mut words = program.words;
@@ -234,13 +231,7 @@ impl Program {
             true => libraries(&fs_err::read_to_string("/proc/self/maps")?),
             false => Vec::new(),
         };
-        let bind = |source: &Path, target: String| Bind {
-            source: source.into(),
-            target: target.into(),
-            access: Access::Read,
-            is_callers: false,
-        };
-        let mut program = Program { binds: vec![bind(&path, PROGRAM_INSIDE.to_owned())], words: Vec::new() };
+        let mut program = Program { binds: vec![Bind::ours(path, PROGRAM_INSIDE)], words: Vec::new() };
         for library in &libraries {
             let name = library.file_name().unwrap_or_default().to_string_lossy();
             let inside = format!("{OWN_INSIDE}/libraries/{name}");
@@ -248,7 +239,7 @@ impl Program {
                 let directory = format!("{OWN_INSIDE}/libraries");
                 program.words = vec![inside.clone(), "--library-path".to_owned(), directory];
             }
-            program.binds.push(bind(library, inside));
+            program.binds.push(Bind::ours(library, inside));
         }
         program.words.push(PROGRAM_INSIDE.to_owned());
         Ok(program)
