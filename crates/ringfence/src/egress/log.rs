@@ -73,8 +73,7 @@ impl Log {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(path) = self.path.as_ref().filter(|_| written.lines < MOST_LINES) else { return };
         if written.file.is_none() {
-            written.file =
-                open(path).inspect_err(|error| tracing::warn!(%error, "cannot open the egress log")).ok();
+            written.file = open(path).inspect_err(|error| tracing::warn!(%error, "cannot open the egress log")).ok();
         }
         let entry = Entry {
             time: Timestamp::now().to_string(),
