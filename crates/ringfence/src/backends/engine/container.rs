@@ -114,22 +114,14 @@ impl Parts<'_> {
             command.push("--gate");
         }
         let mut body = ContainerCreateBody {
-            image: Some(self.image.id.clone()),
             hostname: Some(self.place.name.clone()),
             user: Some(self.identity.user()),
             env: Some(self.variables()),
             entrypoint: Some(vec![GUEST_INSIDE.to_owned()]),
             cmd: Some(command.into_iter().map(str::to_owned).collect()),
-            working_dir: Some("/".to_owned()),
-            attach_stdin: Some(false),
-            open_stdin: Some(false),
-            tty: Some(false),
             stop_signal: Some("SIGTERM".to_owned()),
-            // An image's own would have the engine run commands inside that nobody asked for.
-            healthcheck: Some(HealthConfig { test: Some(vec!["NONE".to_owned()]), ..HealthConfig::default() }),
-            labels: Some(self.labels()),
             host_config: Some(self.host_config(reach)?),
-            ..ContainerCreateBody::default()
+            ..self.base()
         };
         let hash = spec_hash(&body);
         body.labels.get_or_insert_default().insert(format!("{LABEL}spec"), hash);
@@ -143,16 +135,10 @@ impl Parts<'_> {
         let cpus = limits.cpus.filter(|_| is_held(Clause::Cpus)).map(|cpus| (cpus * 1e9) as i64);
         let processes = limits.processes.filter(|_| is_held(Clause::ProcessCount));
         Ok(HostConfig {
-            mounts: Some(self.binds.iter().map(mount).collect::<Result<_, _>>()?),
             tmpfs: Some(self.scratch()),
             readonly_rootfs: Some(self.root() == Root::ReadOnly),
-            cap_drop: Some(vec!["ALL".to_owned()]),
             cap_add: Some(capabilities(self.spec, self.client)?),
-            security_opt: Some(vec!["no-new-privileges".to_owned(), self.filter_option()?]),
-            privileged: Some(false),
             network_mode: Some(reach.mode(&self.place.name)),
-            ipc_mode: Some("private".to_owned()),
-            cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
             userns_mode: self.identity.namespace.clone(),
             memory,
             // As much swap as memory is none at all: the sum is what is limited.
@@ -160,6 +146,34 @@ impl Parts<'_> {
             nano_cpus: cpus,
             pids_limit: processes.map(|count| i64::from(count) + super::OWN_PROCESSES),
             shm_size: Some(SHARED_MEMORY),
+            ..self.hardening(self.binds)?
+        })
+    }
+
+    /// What each container of a sandbox is, whatever runs in it.
+    pub(super) fn base(&self) -> ContainerCreateBody {
+        ContainerCreateBody {
+            image: Some(self.image.id.clone()),
+            working_dir: Some("/".to_owned()),
+            attach_stdin: Some(false),
+            open_stdin: Some(false),
+            tty: Some(false),
+            // An image's own would have the engine run commands inside that nobody asked for.
+            healthcheck: Some(HealthConfig { test: Some(vec!["NONE".to_owned()]), ..HealthConfig::default() }),
+            labels: Some(self.labels()),
+            ..ContainerCreateBody::default()
+        }
+    }
+
+    /// What each container of a sandbox is kept to, whatever runs in it.
+    pub(super) fn hardening(&self, binds: &[Bind]) -> Result<HostConfig, Failure> {
+        Ok(HostConfig {
+            mounts: Some(binds.iter().map(mount).collect::<Result<_, _>>()?),
+            cap_drop: Some(vec!["ALL".to_owned()]),
+            security_opt: Some(vec!["no-new-privileges".to_owned(), self.filter_option()?]),
+            privileged: Some(false),
+            ipc_mode: Some("private".to_owned()),
+            cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
             log_config: Some(self.log_config()),
             init: Some(false),
             auto_remove: Some(false),
@@ -168,14 +182,14 @@ impl Parts<'_> {
     }
 
     /// Docker takes the filter's text, Podman a file that holds it.
-    pub(super) fn filter_option(&self) -> Result<String, Failure> {
+    fn filter_option(&self) -> Result<String, Failure> {
         Ok(match self.client.flavour {
             Flavour::Docker => format!("seccomp={}", self.filter),
             Flavour::Podman => format!("seccomp={}", text(&self.files.filter)?),
         })
     }
 
-    pub(super) fn log_config(&self) -> HostConfigLogConfig {
+    fn log_config(&self) -> HostConfigLogConfig {
         let (kind, options): (_, &[(&str, &str)]) = match self.client.flavour {
             Flavour::Docker => ("json-file", &[("max-size", LOG_SIZE), ("max-file", "1")]),
             Flavour::Podman => ("k8s-file", &[("max-size", LOG_SIZE)]),
@@ -280,7 +294,7 @@ pub(super) fn spec_hash(body: &ContainerCreateBody) -> String {
     digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
-pub(super) fn mount(bind: &Bind) -> Result<Mount, Failure> {
+fn mount(bind: &Bind) -> Result<Mount, Failure> {
     Ok(Mount {
         typ: Some(MountType::BIND),
         source: Some(text(&bind.source)?.to_owned()),

@@ -10,8 +10,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use bollard::models::{
-    ContainerCreateBody, EndpointSettings, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, NetworkConnectRequest,
-    NetworkCreateRequest, NetworkDisconnectRequest,
+    ContainerCreateBody, EndpointSettings, HostConfig, NetworkConnectRequest, NetworkCreateRequest,
+    NetworkDisconnectRequest,
 };
 use bollard::query_parameters::{
     CreateContainerOptionsBuilder, InspectContainerOptions, InspectNetworkOptions, StartContainerOptions,
@@ -22,7 +22,7 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use super::client::{Client, Flavour};
-use super::container::{Parts, mount};
+use super::container::Parts;
 use super::error::Failure;
 use super::handover::door;
 use super::image::is_missing;
@@ -174,44 +174,31 @@ impl ProxyNetwork {
 
 /// Describes the proxy's container.
 fn body(parts: &Parts<'_>, program: &str, owner: PathBuf) -> Result<ContainerCreateBody, Failure> {
-    let program =
+    let Program { mut binds, mut words } =
         Program::of(Path::new(program)).map_err(|source| Failure::Files { what: "find this program", source })?;
-    let binds = [Bind::ours(owner, OWNER_INSIDE)].into_iter().chain(program.binds);
+    binds.push(Bind::ours(owner, OWNER_INSIDE));
+    words.extend(["egress", "serve", OWNER_INSIDE].map(str::to_owned));
     let is_held = |clause| parts.plan.held.get(&clause).is_some_and(Support::is_enforced);
     let memory = is_held(Clause::Memory).then_some(MEMORY);
-    let mut words = program.words;
-    words.extend(["egress", "serve", OWNER_INSIDE].map(str::to_owned));
     Ok(ContainerCreateBody {
-        image: Some(parts.image.id.clone()),
         hostname: Some(ALIAS.to_owned()),
         user: Some(NOBODY.to_owned()),
         env: Some(Vec::new()),
         entrypoint: Some(words),
         cmd: Some(Vec::new()),
-        working_dir: Some("/".to_owned()),
         stop_signal: Some("SIGKILL".to_owned()),
-        healthcheck: Some(HealthConfig { test: Some(vec!["NONE".to_owned()]), ..HealthConfig::default() }),
-        labels: Some(parts.labels()),
         host_config: Some(HostConfig {
-            mounts: Some(binds.map(|bind| mount(&bind)).collect::<Result<_, _>>()?),
             readonly_rootfs: Some(true),
-            cap_drop: Some(vec!["ALL".to_owned()]),
-            security_opt: Some(vec!["no-new-privileges".to_owned(), parts.filter_option()?]),
-            privileged: Some(false),
             // A rootless engine has another usual one, which cannot be had together with a network.
             network_mode: Some("bridge".to_owned()),
-            ipc_mode: Some("private".to_owned()),
-            cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
             // A host that forwards has namespaces that do, too.
             sysctls: Some(HashMap::from([("net.ipv4.ip_forward".to_owned(), "0".to_owned())])),
             memory,
             memory_swap: memory,
             pids_limit: is_held(Clause::ProcessCount).then_some(PROCESSES),
-            log_config: Some(parts.log_config()),
-            init: Some(false),
-            ..HostConfig::default()
+            ..parts.hardening(&binds)?
         }),
-        ..ContainerCreateBody::default()
+        ..parts.base()
     })
 }
 
