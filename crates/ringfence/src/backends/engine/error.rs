@@ -50,8 +50,6 @@ pub(super) enum Failure {
     ProxyWithout { mode: &'static str },
     #[error("a proxy beside the container is not given credentials, and the policy allows hosts that have some")]
     ProxyWithCredentials,
-    #[error("the proxy in the container `{container}` {}{}", if *ended { "ended at once" } else { "did not come up in time" }, said(log))]
-    Proxy { container: String, ended: bool, log: String },
     #[error("the container engine gave the container `{container}` no address in the sandbox's network")]
     NoAddress { container: String },
     #[error("the disk of the container engine is full: {message}")]
@@ -66,8 +64,8 @@ pub(super) enum Failure {
     Replaced { path: PathBuf },
     #[error("cannot verify what the container engine made: the container's processes cannot be looked at from here")]
     Unseen,
-    #[error("the guest in the container `{container}` {}{}", if *ended { "ended at once" } else { "did not come up in time" }, said(log))]
-    Guest { container: String, ended: bool, log: String },
+    #[error("the {who} in the container `{container}` {}{}", if *ended { "ended at once" } else { "did not come up in time" }, said(log))]
+    NotUp { who: &'static str, container: String, ended: bool, log: String },
     #[error("the container engine failed its trial: {what}")]
     Trial { what: String },
     #[error("the container engine ignores the limit `{clause}` here")]
@@ -114,10 +112,9 @@ impl Failure {
             | Failure::ProxyWithCredentials
             | Failure::NetworkTaken { .. }
             | Failure::NameTaken { .. } => Fault::User,
-            Failure::Proxy { .. }
+            Failure::NotUp { .. }
             | Failure::NoAddress { .. }
             | Failure::Engine { .. }
-            | Failure::Guest { .. }
             | Failure::Build { .. }
             | Failure::Replaced { .. } => Fault::Backend,
             _ => Fault::Host,
@@ -182,8 +179,7 @@ impl Failure {
             Failure::Engine { .. }
             | Failure::Files { .. }
             | Failure::Trial { .. }
-            | Failure::Guest { .. }
-            | Failure::Proxy { .. }
+            | Failure::NotUp { .. }
             | Failure::NoAddress { .. } => one("`ringfence doctor` shows what works here, tried afresh"),
         }
     }

@@ -36,7 +36,7 @@ use crate::view::Guarded;
 use crate::{ContainerSpec, Host, Preset, ResolvedWorkspace};
 
 /// How long a process of ours in a container may take to come.
-pub(super) const GUEST_PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(20);
 /// Shells of people, by preference.
 const SHELLS: [&str; 2] = ["/bin/zsh", "/bin/bash"];
 
@@ -176,7 +176,8 @@ pub(super) async fn start(
     started.map_err(failed("start the container", flavour))?;
     drop(mapped);
     instance.log = log.map(|log| tokio::spawn(copy_log(instance.client().clone(), instance.container.clone(), log)));
-    (instance.guest, instance.gate) = instance.guest_is_up(handover, reach).await?;
+    let coming = come_up("guest", instance.client(), &instance.container, handover.done(reach));
+    (instance.guest, instance.gate) = coming.await?;
     // Nothing of the caller's runs yet: whoever came is our guest, and waits to be told what to do.
     let guest = instance.guest()?;
     Expected::check(&expected, guest)?;
@@ -265,23 +266,27 @@ impl ContainerInstance {
         }
         Ok(())
     }
+}
 
-    /// Waits until the guest has come for its socket, and tells which process it is and what gate it gave.
-    async fn guest_is_up(&self, handover: Handover, reach: Reach) -> Result<(Option<Pid>, Option<Gate>), Failure> {
-        let has_ended = tokio::select! {
-            handed = timeout(GUEST_PATIENCE, handover.done(reach)) => match handed {
-                Ok(handed) => return handed,
-                Err(_) => false,
-            },
-            () = wait_for_end(self.client().clone(), self.container.clone()) => true,
-        };
-        let log = last_words(self.client(), &self.container).await;
-        Err(Failure::Guest { container: self.container.clone(), ended: has_ended, log })
-    }
+/// Waits for `who` in a container to come up. One that ends, or takes too long, is told with its last words.
+pub(super) async fn come_up<T>(
+    who: &'static str,
+    client: &Client,
+    container: &str,
+    coming: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let ended = tokio::select! {
+        came = timeout(PATIENCE, coming) => match came {
+            Ok(came) => return came,
+            Err(_) => false,
+        },
+        () = wait_for_end(client.clone(), container.to_owned()) => true,
+    };
+    Err(Failure::NotUp { who, container: container.to_owned(), ended, log: last_words(client, container).await })
 }
 
 /// The end of what a container said.
-pub(super) async fn last_words(client: &Client, container: &str) -> String {
+async fn last_words(client: &Client, container: &str) -> String {
     let options = LogsOptionsBuilder::default().stdout(true).stderr(true).tail("5").build();
     let lines = client.api.logs(container, Some(options)).take(5);
     let lines: Vec<String> = lines
@@ -292,7 +297,7 @@ pub(super) async fn last_words(client: &Client, container: &str) -> String {
 }
 
 /// Waits until a container does not run, whatever becomes of the connection.
-pub(super) async fn wait_for_end(client: Client, container: String) {
+async fn wait_for_end(client: Client, container: String) {
     loop {
         let options = WaitContainerOptionsBuilder::default().condition("not-running").build();
         let waited = client.api.wait_container(&container, Some(options)).next().await;

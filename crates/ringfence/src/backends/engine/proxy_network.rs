@@ -18,15 +18,13 @@ use bollard::query_parameters::{
 };
 use ringfence_core::{Clause, Support};
 use ringfence_linux::gate::PROXY;
-use tokio::net::UnixStream;
-use tokio::time::timeout;
 
 use super::client::{Client, Flavour};
 use super::container::Parts;
 use super::error::Failure;
 use super::handover::door;
 use super::image::is_missing;
-use super::instance::{GUEST_PATIENCE, last_words, wait_for_end};
+use super::instance::come_up;
 use super::libpod;
 use super::mounts::Bind;
 use super::removal::{make_way, remove};
@@ -65,7 +63,8 @@ impl ProxyNetwork {
         let client = parts.client;
         self.make_network(parts).await?;
         let owner = parts.place.directory.join("container").join("owner");
-        let door = door(&owner).map_err(|source| Failure::Files { what: "listen for the proxy", source })?;
+        let deaf = |source| Failure::Files { what: "listen for the proxy", source };
+        let door = door(&owner).map_err(deaf)?;
         let options = CreateContainerOptionsBuilder::default().name(&self.proxy).build();
         let created = client.api.create_container(Some(options), body(parts, program, owner)?).await;
         created.map_err(engine("create the proxy's container"))?;
@@ -76,7 +75,8 @@ impl ProxyNetwork {
         connected.map_err(engine("put the proxy's container in the sandbox's network"))?;
         let started = client.api.start_container(&self.proxy, None::<StartContainerOptions>).await;
         started.map_err(engine("start the proxy's container"))?;
-        let connection = self.come(client, &door).await?;
+        let coming = async { door.accept().await.map_err(deaf) };
+        let (connection, _) = come_up("proxy", client, &self.proxy, coming).await?;
         Ok(RemoteProxy { connection, address: self.address(client).await?, subnet: self.subnet(client).await })
     }
 
@@ -99,20 +99,6 @@ impl ProxyNetwork {
         };
         let made = parts.client.api.create_network(request).await;
         made.map(drop).map_err(|source| Failure::Engine { what, source })
-    }
-
-    /// Waits for the proxy to come.
-    async fn come(&self, client: &Client, door: &tokio::net::UnixListener) -> Result<UnixStream, Failure> {
-        let has_ended = tokio::select! {
-            came = timeout(GUEST_PATIENCE, door.accept()) => match came {
-                Ok(Ok((connection, _))) => return Ok(connection),
-                Ok(Err(source)) => return Err(Failure::Files { what: "listen for the proxy", source }),
-                Err(_) => false,
-            },
-            () = wait_for_end(client.clone(), self.proxy.clone()) => true,
-        };
-        let log = last_words(client, &self.proxy).await;
-        Err(Failure::Proxy { container: self.proxy.clone(), ended: has_ended, log })
     }
 
     /// Where the proxy is to listen: at its address in the sandbox's network.
