@@ -19,6 +19,7 @@ use bollard::query_parameters::{
 use ringfence_core::{Clause, Support};
 use ringfence_linux::gate::PROXY;
 
+use super::OWN_INSIDE;
 use super::client::{Client, Flavour};
 use super::container::Parts;
 use super::error::Failure;
@@ -27,8 +28,7 @@ use super::image::is_missing;
 use super::instance::come_up;
 use super::libpod;
 use super::mounts::Bind;
-use super::removal::{make_way, remove};
-use super::{LABEL, OWN_INSIDE};
+use super::removal::{is_ours, make_way, remove};
 use crate::egress::RemoteProxy;
 
 /// What the proxy is called by containers in the network, where the engine has names for them.
@@ -126,8 +126,7 @@ impl ProxyNetwork {
             Err(error) if is_missing(&error) => return Ok(()),
             Err(source) => return Err(Failure::Engine { what: "look for a network of that name", source }),
         };
-        let labels = inspected.labels.unwrap_or_default();
-        if labels.get(&format!("{LABEL}state")).map(Path::new) != Some(rooms) {
+        if !is_ours(&inspected.labels.unwrap_or_default(), rooms) {
             return Err(Failure::NetworkTaken { network: self.network.clone(), flavour: client.flavour });
         }
         let removed = self.remove_network(client).await;

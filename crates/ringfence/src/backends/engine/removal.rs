@@ -1,5 +1,6 @@
 //! What there is to remove, written down before it is there, and removed.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -43,6 +44,11 @@ impl Registration {
     }
 }
 
+/// Whether something with these labels was made for one of `rooms`.
+pub(super) fn is_ours(labels: &HashMap<String, String>, rooms: &Path) -> bool {
+    labels.get(&format!("{LABEL}state")).map(Path::new) == Some(rooms)
+}
+
 /// Removes a container of that name that a crash left. One that is not ours stays, and its name is taken.
 pub(super) async fn make_way(client: &Client, rooms: &Path, container: &str) -> Result<(), Failure> {
     let inspected = match client.api.inspect_container(container, None::<InspectContainerOptions>).await {
@@ -52,7 +58,7 @@ pub(super) async fn make_way(client: &Client, rooms: &Path, container: &str) -> 
     };
     let labels = inspected.config.and_then(|config| config.labels).unwrap_or_default();
     // We hold the room of that name: whoever made it is dead.
-    if labels.get(&format!("{LABEL}state")).map(Path::new) != Some(rooms) {
+    if !is_ours(&labels, rooms) {
         return Err(Failure::NameTaken { container: container.to_owned(), flavour: client.flavour });
     }
     remove(client, container)

@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use super::client::{self, Client, Flavour};
 use super::proxy_network::ProxyNetwork;
-use super::removal::{Registration, make_way, remove};
+use super::removal::{Registration, is_ours, make_way, remove};
 use super::{LABEL, container_name, mapped};
 use crate::Host;
 use crate::room::{Name, Rooms};
@@ -107,7 +107,6 @@ async fn sweep_containers(client: &Client, filters: &HashMap<&str, Vec<&str>>, r
 /// The sandbox that something with these labels was made for, if it is one of `rooms` that nobody keeps. Filters are the
 /// engine's business; whose a thing is, is ours.
 fn left(labels: &HashMap<String, String>, rooms: &Path, kept: &Rooms) -> Option<Name> {
-    let is_ours = labels.get(&format!("{LABEL}state")).map(Path::new) == Some(rooms);
-    let name = Name::new(labels.get(&format!("{LABEL}name")).filter(|_| is_ours)?).ok()?;
-    (!kept.is_kept(&name)).then_some(name)
+    let name = Name::new(labels.get(&format!("{LABEL}name"))?).ok()?;
+    (is_ours(labels, rooms) && !kept.is_kept(&name)).then_some(name)
 }
