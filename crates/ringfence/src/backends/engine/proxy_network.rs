@@ -26,8 +26,8 @@ use super::error::Failure;
 use super::handover::door;
 use super::image::is_missing;
 use super::instance::come_up;
-use super::libpod;
 use super::mounts::Bind;
+use super::raw;
 use super::removal::{is_ours, make_way, remove};
 use crate::egress::RemoteProxy;
 
@@ -85,7 +85,7 @@ impl ProxyNetwork {
         let labels = parts.labels();
         if parts.client.flavour == Flavour::Podman {
             // The API that both speak has no word for a network without a resolver.
-            let made = libpod::create_network(parts.client, &self.network, &labels).await;
+            let made = raw::create_network(parts.client, &self.network, &labels).await;
             return made.map_err(|source| Failure::Files { what, source });
         }
         let request = NetworkCreateRequest {

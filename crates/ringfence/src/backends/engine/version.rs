@@ -7,14 +7,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bollard::models::SystemVersion;
-use bytes::Bytes;
-use http_body_util::Empty;
 use hyper::Request;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
-use tokio::net::UnixStream;
 use tokio::time::timeout;
 
+use super::raw;
 use crate::Host;
 use crate::backends::Freshness;
 use crate::memory::{Memory, Subject};
@@ -70,12 +66,7 @@ impl Asked<'_> {
 
 /// What an engine says of itself with every answer.
 async fn greeting(socket: &Path) -> Option<String> {
-    let stream = UnixStream::connect(socket).await.ok()?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.ok()?;
-    let request = Request::get("/_ping").header("host", "engine").header("connection", "close");
-    let answer = sender.send_request(request.body(Empty::<Bytes>::new()).ok()?);
-    let (answer, _) = tokio::join!(answer, connection); // what became of the connection, the answer tells
-    let answer = answer.ok()?;
+    let answer = raw::ask(socket, Request::get("/_ping"), "").await.ok()?;
     let told = TELLING.iter().filter_map(|name| answer.headers().get(*name)?.to_str().ok());
     Some(told.collect::<Vec<_>>().join(" ")).filter(|told| !told.is_empty())
 }

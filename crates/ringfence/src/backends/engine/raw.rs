@@ -1,0 +1,53 @@
+//! What the client of both engines' API has no words for.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::Path;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http1;
+use hyper::http::request::Builder;
+use hyper::{Request, Response, header};
+use hyper_util::rt::TokioIo;
+use serde_json::json;
+use tokio::net::UnixStream;
+
+use super::client::Client;
+use super::error::printable;
+
+/// The longest answer that is read, in bytes.
+const LONGEST_ANSWER: usize = 1 << 20;
+
+/// Asks an engine one thing, and reads all of its answer.
+pub(super) async fn ask(socket: &Path, request: Builder, body: impl Into<Bytes>) -> io::Result<Response<Bytes>> {
+    let request = request.header(header::HOST, "engine").header(header::CONNECTION, "close");
+    let request = request.body(Full::new(body.into())).map_err(io::Error::other)?;
+    let stream = UnixStream::connect(socket).await?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+    let answer = async move {
+        let (head, body) = sender.send_request(request).await.map_err(io::Error::other)?.into_parts();
+        let body = Limited::new(body, LONGEST_ANSWER).collect().await.map_err(io::Error::other)?;
+        Ok(Response::from_parts(head, body.to_bytes()))
+    };
+    let (answer, _) = tokio::join!(answer, connection); // what became of the connection, the answer tells
+    answer
+}
+
+/// Makes a network of Podman's that leads nowhere, and has no resolver.
+pub(super) async fn create_network(client: &Client, name: &str, labels: &HashMap<String, String>) -> io::Result<()> {
+    let network = json!({
+        "name": name,
+        "driver": "bridge",
+        "internal": true,
+        "dns_enabled": false,
+        "ipv6_enabled": false,
+        "labels": labels,
+    });
+    let request = Request::post("/v4.0.0/libpod/networks/create").header(header::CONTENT_TYPE, "application/json");
+    let answer = ask(&client.socket, request, network.to_string()).await?;
+    match answer.status().is_success() {
+        true => Ok(()),
+        false => Err(io::Error::other(printable(&String::from_utf8_lossy(answer.body())))),
+    }
+}
