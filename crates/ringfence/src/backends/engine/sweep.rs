@@ -14,8 +14,10 @@ use super::{LABEL, container_name, mapped};
 use crate::Host;
 use crate::room::{Name, Rooms};
 
-/// How often an engine is asked for what is left.
+/// How often an engine is asked for what is left, as long as there is something.
 const MOST_PASSES: usize = 10;
+/// How often it is asked again after it could not tell.
+const MOST_RETRIES: usize = 3;
 /// How long it has between two times.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -67,13 +69,7 @@ fn registered(rooms: &Path, kept: &Rooms) -> Vec<PathBuf> {
 async fn sweep_engine(client: &Client, rooms: &Path, kept: &Rooms) {
     let label = format!("{LABEL}state={}", rooms.display());
     let filters = HashMap::from([("label", vec![label.as_str()])]);
-    // An engine may say that a container is gone which is just ending, and fail to list any meanwhile: it is asked again.
-    for _ in 0..MOST_PASSES {
-        if sweep_containers(client, &filters, rooms, kept).await {
-            break;
-        }
-        sleep(PAUSE).await;
-    }
+    until_clean(|| sweep_containers(client, &filters, rooms, kept)).await;
     let options = ListNetworksOptionsBuilder::default().filters(&filters).build();
     for network in client.api.list_networks(Some(options)).await.unwrap_or_default() {
         let Some(name) = left(&network.labels.unwrap_or_default(), rooms, kept) else { continue };
@@ -85,12 +81,29 @@ async fn sweep_engine(client: &Client, rooms: &Path, kept: &Rooms) {
     }
 }
 
-/// Removes containers that nobody keeps; whether there was none.
-async fn sweep_containers(client: &Client, filters: &HashMap<&str, Vec<&str>>, rooms: &Path, kept: &Rooms) -> bool {
+/// Sweeps until there is nothing left. An engine may say that a container is gone which is just ending, and fail to list
+/// any meanwhile; one that is busy takes seconds for a list, so it is asked again for no other reason.
+async fn until_clean<E, Pass: Future<Output = Result<usize, E>>>(mut pass: impl FnMut() -> Pass) {
+    let mut retries = 0..MOST_RETRIES;
+    for _ in 0..MOST_PASSES {
+        match pass().await {
+            Ok(0) => return,
+            Err(_) if retries.next().is_none() => return,
+            _ => sleep(PAUSE).await,
+        }
+    }
+}
+
+/// Removes containers that nobody keeps; how many there were.
+async fn sweep_containers(
+    client: &Client,
+    filters: &HashMap<&str, Vec<&str>>,
+    rooms: &Path,
+    kept: &Rooms,
+) -> Result<usize, bollard::errors::Error> {
     let options = ListContainersOptionsBuilder::default().all(true).filters(filters).build();
-    let Ok(containers) = client.api.list_containers(Some(options)).await else { return false };
-    let mut is_clean = true;
-    for container in containers {
+    let mut found = 0;
+    for container in client.api.list_containers(Some(options)).await? {
         let Some(name) = left(&container.labels.unwrap_or_default(), rooms, kept) else { continue };
         // An image can have these labels, too, and a container of the caller's own be made from it.
         let own_names = [container_name(name.as_str()), ProxyNetwork::of(name.as_str()).proxy];
@@ -98,10 +111,10 @@ async fn sweep_containers(client: &Client, filters: &HashMap<&str, Vec<&str>>, r
         if let Some(id) = container.id.filter(|_| container.names.iter().flatten().any(is_own)) {
             tracing::info!(container = id, sandbox = %name, "removing a container that a crash left");
             let _ = remove(client, &id).await; // the next sweep tries again
-            is_clean = false;
+            found += 1;
         }
     }
-    is_clean
+    Ok(found)
 }
 
 /// The sandbox that something with these labels was made for, if it is one of `rooms` that nobody keeps. Filters are the
@@ -109,4 +122,33 @@ async fn sweep_containers(client: &Client, filters: &HashMap<&str, Vec<&str>>, r
 fn left(labels: &HashMap<String, String>, rooms: &Path, kept: &Rooms) -> Option<Name> {
     let name = Name::new(labels.get(&format!("{LABEL}name"))?).ok()?;
     (is_ours(labels, rooms) && !kept.is_kept(&name)).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::ready;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_engine_is_asked_again_only_after_something_was_left_or_it_could_not_tell() {
+        const CLEAN: Result<usize, ()> = Ok(0);
+        const LEFT: Result<usize, ()> = Ok(1);
+        const FAILED: Result<usize, ()> = Err(());
+        for (answers, expected) in [
+            (&[CLEAN] as &[_], 1),
+            (&[LEFT, LEFT, CLEAN], 3),
+            (&[FAILED, LEFT, FAILED, CLEAN], 4),
+            (&[FAILED; 99], 1 + MOST_RETRIES),
+            (&[LEFT; 99], MOST_PASSES),
+        ] {
+            let mut asked = 0;
+            until_clean(|| {
+                asked += 1;
+                ready(answers[asked - 1])
+            })
+            .await;
+            assert_eq!(asked, expected, "{answers:?}");
+        }
+    }
 }
