@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use ringfence_linux::cgroup::Group;
-use ringfence_linux::{Files, Gate, Order, Report, Terminal, control};
+use ringfence_linux::{Files, Order, Report, Terminal, control};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
@@ -18,7 +18,7 @@ use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::unix::pipe;
 
 use crate::backends::Processes;
-use crate::egress::RemoteProxy;
+use crate::egress::WayOut;
 use crate::engine::Core;
 use crate::ready::{Context, Ready};
 use crate::room::{ContainerRecord, Room};
@@ -46,13 +46,8 @@ pub(crate) trait Instance: Send + Sync + fmt::Debug {
     /// The files in which the kernel counts whom it killed in it for want of memory.
     fn oom_counters(&self) -> Vec<PathBuf>;
 
-    /// The gate of its network, once, where whoever made the sandbox has it.
-    fn take_gate(&mut self) -> Option<Gate> {
-        None
-    }
-
-    /// The proxy in its network, once, where it has one that waits for orders.
-    fn take_proxy(&mut self) -> Option<RemoteProxy> {
+    /// The way out of its network, once, where nobody holds it yet.
+    fn take_way_out(&mut self) -> Option<WayOut> {
         None
     }
 

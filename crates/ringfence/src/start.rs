@@ -9,7 +9,7 @@ use ringfence_core::{Clause, Policy, Support};
 use sha2::{Digest, Sha256};
 
 use crate::backends::Means;
-use crate::egress::{self, Awaited, GateHolder, RemoteProxy, Sealed};
+use crate::egress::{self, Awaited, GateHolder, Sealed, WayOut};
 use crate::engine::Core;
 use crate::instance::Instance;
 use crate::ready::Context;
@@ -55,12 +55,12 @@ pub(crate) async fn start(core: &Arc<Core>, spec: &Spec, room: &Room, asked: Str
         Means::Containers(backend) => {
             backend.sweep(&core.settings.host, &Rooms::of(&core.settings.host)?.directory()).await;
             let mut instance = backend.start(&core.site(&context, &spec.container, &[]), room).await?;
-            let proxy = instance.take_proxy();
-            variables = named_variables(core, &context, proxy.as_ref());
-            egress = match (proxy, instance.take_gate()) {
-                (Some(proxy), _) => Some(core.order_proxy(&context, proxy).await?),
-                (None, Some(gate)) => Some(core.hold_gate(&context, Awaited::Received(gate))?),
-                (None, None) => None,
+            let way_out = instance.take_way_out();
+            variables = named_variables(core, &context, way_out.as_ref());
+            egress = match way_out {
+                Some(WayOut::Gate(gate)) => Some(core.hold_gate(&context, Awaited::Received(gate))?),
+                Some(WayOut::Proxy(proxy)) => Some(core.order_proxy(&context, proxy).await?),
+                None => None,
             };
             instance
         }
@@ -79,13 +79,14 @@ pub(crate) async fn start(core: &Arc<Core>, spec: &Spec, room: &Room, asked: Str
 }
 
 /// The variables that a policy names, with their values, and those that name the proxy.
-fn named_variables(core: &Core, context: &Context, proxy: Option<&RemoteProxy>) -> BTreeMap<String, String> {
+fn named_variables(core: &Core, context: &Context, way_out: Option<&WayOut>) -> BTreeMap<String, String> {
     let environment = &context.plan.policy.env;
     let passed = environment.pass.iter().flatten();
     let passed = passed.filter_map(|name| Some((name.clone(), core.settings.host.text(name)?.to_owned())));
-    let of_proxy = match proxy {
-        Some(proxy) => egress::remote_variables(proxy),
-        None => egress::gate(&context.plan.policy).map(|_| egress::variables()).unwrap_or_default(),
+    let of_proxy = match way_out {
+        Some(WayOut::Gate(_)) => egress::variables(),
+        Some(WayOut::Proxy(proxy)) => egress::remote_variables(proxy),
+        None => Vec::new(),
     };
     let of_proxy = of_proxy.into_iter().map(|(name, value)| (name.to_owned(), value));
     // A variable that stands for a secret is not the one of the caller, even where that one is passed.

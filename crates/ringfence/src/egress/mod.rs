@@ -64,6 +64,13 @@ pub(crate) enum Awaited {
     Received(Gate),
 }
 
+/// The way out of a container's network, which leads nowhere until it is taken.
+#[derive(Debug)]
+pub(crate) enum WayOut {
+    Gate(Gate),
+    Proxy(RemoteProxy),
+}
+
 /// Holds the gate of one sandbox, as long as it lives.
 #[derive(Debug)]
 pub(crate) struct GateHolder {

@@ -12,7 +12,6 @@ use bollard::query_parameters::{
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use ringfence_core::{Clause, Plan, Support};
-use ringfence_linux::Gate;
 use ringfence_linux::cgroup::oom_counter_of;
 use rustix::process::Pid;
 use tokio::time::{sleep, timeout};
@@ -29,7 +28,7 @@ use super::mounts::{self, OwnFiles};
 use super::proxy_network::{ProxyNetwork, confine};
 use super::removal::{Registration, make_way, remove_all};
 use super::{Place, block_on};
-use crate::egress::{RemoteProxy, Sealed};
+use crate::egress::{Sealed, WayOut};
 use crate::instance::{Instance, LOG_SIZE, StopError};
 use crate::room::ContainerRecord;
 use crate::view::Guarded;
@@ -58,14 +57,12 @@ pub(super) struct ContainerInstance {
     container: String,
     /// The network and the proxy that were made for it alone.
     beside: Option<ProxyNetwork>,
-    /// The proxy, until somebody gives it orders.
-    proxy: Option<RemoteProxy>,
     record: ContainerRecord,
     evidence: Evidence,
     /// The guest, as the kernel numbers it here. What the engine says may be numbers of another pid namespace.
     guest: Option<Pid>,
-    /// The gate of its network, until somebody takes it.
-    gate: Option<Gate>,
+    /// The way out of its network, until somebody takes it.
+    way_out: Option<WayOut>,
     /// Where the kernel counts whom it killed in it for want of memory, where that is seen from here.
     oom_counter: Option<PathBuf>,
     log: Option<tokio::task::JoinHandle<()>>,
@@ -148,10 +145,9 @@ pub(super) async fn start(
         client: Some(client.clone()),
         container,
         beside,
-        proxy: None,
         evidence: Evidence { memory: false, cpus: false, processes: false },
         guest: None,
-        gate: None,
+        way_out: None,
         oom_counter: None,
         log: None,
         _leash: files.hold_leash()?,
@@ -159,7 +155,7 @@ pub(super) async fn start(
     if let (Some(beside), Some(program)) = (&instance.beside, &spec.proxy) {
         let proxy = beside.start(&parts, program).await?;
         confine(body.host_config.get_or_insert_default(), flavour, &proxy);
-        instance.proxy = Some(proxy);
+        instance.way_out = Some(WayOut::Proxy(proxy));
     }
     let options = CreateContainerOptionsBuilder::default().name(&instance.container).build();
     let created = instance.client().api.create_container(Some(options), body).await;
@@ -176,8 +172,10 @@ pub(super) async fn start(
     started.map_err(failed("start the container", flavour))?;
     drop(mapped);
     instance.log = log.map(|log| tokio::spawn(copy_log(instance.client().clone(), instance.container.clone(), log)));
-    let coming = come_up("guest", instance.client(), &instance.container, handover.done(reach));
-    (instance.guest, instance.gate) = coming.await?;
+    let handed = come_up("guest", instance.client(), &instance.container, handover.done(reach));
+    let (guest, gate) = handed.await?;
+    instance.guest = guest;
+    instance.way_out = instance.way_out.take().or(gate.map(WayOut::Gate));
     // Nothing of the caller's runs yet: whoever came is our guest, and waits to be told what to do.
     let guest = instance.guest()?;
     Expected::check(&expected, guest)?;
@@ -317,12 +315,8 @@ async fn wait_for_end(client: Client, container: String) {
 }
 
 impl Instance for ContainerInstance {
-    fn take_gate(&mut self) -> Option<Gate> {
-        self.gate.take()
-    }
-
-    fn take_proxy(&mut self) -> Option<RemoteProxy> {
-        self.proxy.take()
+    fn take_way_out(&mut self) -> Option<WayOut> {
+        self.way_out.take()
     }
 
     fn oom_counters(&self) -> Vec<PathBuf> {
