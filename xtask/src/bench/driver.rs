@@ -1,15 +1,16 @@
-//! A program of ours that keeps a sandbox and times what is done with it, when asked.
+//! Programs of ours that measure when asked, a line at a time.
 
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 
-/// A running `bench_session`. It ends, and its sandbox with it, when this is dropped.
-pub(super) struct Driver {
+/// A running program that answers each line with one of figures. It ends when this is dropped.
+pub(super) struct Conversation {
     process: RefCell<Process>,
 }
 
@@ -18,31 +19,32 @@ struct Process {
     answers: BufReader<ChildStdout>,
 }
 
-impl Driver {
-    /// Starts one on a backend, and waits until its sandbox has run something.
-    pub(super) fn start(program: &Path, backend: &[&str], variables: &[(&str, &str)]) -> Result<Self> {
-        let mut command = Command::new(program);
-        command.args(backend).envs(variables.iter().copied());
+impl Conversation {
+    pub(super) fn start(command: &mut Command) -> Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().with_context(|| format!("cannot run `{}`", program.display()))?;
+        let mut child = command.spawn().with_context(|| format!("cannot run {:?}", command.get_program()))?;
         let answers = BufReader::new(child.stdout.take().context("it has no output")?);
-        let driver = Self { process: RefCell::new(Process { child, answers }) };
-        driver.ask("exec 1 true")?;
-        Ok(driver)
+        Ok(Self { process: RefCell::new(Process { child, answers }) })
     }
 
-    /// Has it do what a line says, and returns the times that it names.
-    pub(super) fn ask(&self, line: &str) -> Result<Vec<Duration>> {
-        let Process { child, answers } = &mut *self.process.borrow_mut();
-        let mut answer = String::new();
-        let input = child.stdin.as_mut().context("it has no input")?;
-        // One that has ended says why on its standard error.
-        let asked = writeln!(input, "{line}").and_then(|()| answers.read_line(&mut answer));
-        if asked.is_err() || answer.is_empty() {
-            return Err(anyhow!(last_words(child)));
+    /// Has it do what a line says, and returns the figures that it names.
+    pub(super) fn ask<F: FromStr>(&self, line: &str) -> Result<Vec<F>> {
+        if let Some(input) = &mut self.process.borrow_mut().child.stdin {
+            let _ = writeln!(input, "{line}"); // one that has ended says why when it is heard
         }
-        let time = |figure: &str| Ok(Duration::from_nanos(figure.parse().context("not a figure")?));
-        answer.split_whitespace().map(time).collect()
+        let figure = |figure: &str| figure.parse().map_err(|_| anyhow!("`{figure}` is no figure"));
+        self.hear()?.split_whitespace().map(figure).collect()
+    }
+
+    /// The next line that it says.
+    pub(super) fn hear(&self) -> Result<String> {
+        let Process { child, answers } = &mut *self.process.borrow_mut();
+        let mut line = String::new();
+        match answers.read_line(&mut line) {
+            Ok(1..) => Ok(line),
+            // One that has ended says why on its standard error.
+            _ => Err(anyhow!(last_words(child))),
+        }
     }
 }
 
@@ -55,11 +57,29 @@ fn last_words(child: &mut Child) -> String {
     words.trim().to_owned()
 }
 
-impl Drop for Driver {
+impl Drop for Conversation {
     fn drop(&mut self) {
         let Process { child, .. } = self.process.get_mut();
         drop(child.stdin.take());
-        let _ = child.wait(); // it stops its sandbox at the end of its input
+        let _ = child.wait(); // it ends, and what it keeps with it, at the end of its input
+    }
+}
+
+/// A running `bench_session`, which keeps a sandbox and times what is done with it.
+pub(super) struct Driver(Conversation);
+
+impl Driver {
+    /// Starts one on a backend, and waits until its sandbox has run something.
+    pub(super) fn start(program: &Path, backend: &[&str], variables: &[(&str, &str)]) -> Result<Self> {
+        let mut command = Command::new(program);
+        let driver = Self(Conversation::start(command.args(backend).envs(variables.iter().copied()))?);
+        driver.ask("exec 1 true")?;
+        Ok(driver)
+    }
+
+    /// Has it do what a line says, and returns the times that it names.
+    pub(super) fn ask(&self, line: &str) -> Result<Vec<Duration>> {
+        Ok(self.0.ask(line)?.into_iter().map(Duration::from_nanos).collect())
     }
 }
 

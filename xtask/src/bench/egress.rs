@@ -1,16 +1,15 @@
 //! The proxy beside its peers: what passes in a time, how long one request takes, and what a connection costs.
 
-use std::cell::RefCell;
-use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 
-use super::rates::{Rates, in_turn};
+use super::driver::Conversation;
+use super::rates::{Rates, cells, in_turn};
 use super::report::{Goal, absences};
 use super::stays::Way;
 use crate::table::{Align, table};
@@ -90,11 +89,7 @@ pub(super) fn goals(rates: &Rates<5>) -> Vec<Goal> {
 pub(super) fn as_text(rates: &Rates<5>) -> String {
     let [a, b, c, d, e] = COLUMNS.map(|name| (name, Align::Right));
     let rows = rates.iter().map(|(name, rates)| {
-        let cells = match rates {
-            Ok(rates) => rates.map(|rate| if rate.is_nan() { "–".to_owned() } else { format!("{rate:.0}") }),
-            Err(_) => std::array::from_fn(|_| "–".to_owned()),
-        };
-        let [a, b, c, d, e] = cells;
+        let [a, b, c, d, e] = cells(rates);
         [(*name).to_owned(), a, b, c, d, e]
     });
     table([("egress", Align::Left), a, b, c, d, e], &rows.collect::<Vec<_>>()) + &absences(rates)
@@ -190,45 +185,25 @@ impl Contender {
 
 /// A running `bench_proxy`.
 struct Load {
-    process: RefCell<(Child, ChildStdin, BufReader<ChildStdout>)>,
+    conversation: Conversation,
     origin: SocketAddr,
 }
 
 impl Load {
     fn start(program: &Path) -> Result<Load> {
-        let mut child = Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let input = child.stdin.take().context("it has no input")?;
-        let mut answers = BufReader::new(child.stdout.take().context("it has no output")?);
-        let mut origin = String::new();
-        answers.read_line(&mut origin)?;
-        Ok(Load { origin: origin.trim().parse()?, process: RefCell::new((child, input, answers)) })
-    }
-
-    fn ask(&self, line: &str) -> Result<Vec<f64>> {
-        let (_, input, answers) = &mut *self.process.borrow_mut();
-        writeln!(input, "{line}")?;
-        let mut answer = String::new();
-        answers.read_line(&mut answer)?;
-        ensure!(!answer.is_empty(), "the load ended at `{line}`");
-        answer.split_whitespace().map(|figure| Ok(figure.parse()?)).collect()
+        let conversation = Conversation::start(&mut Command::new(program))?;
+        Ok(Load { origin: conversation.hear()?.trim().parse()?, conversation })
     }
 
     fn measure(&self, contender: &Contender) -> Result<[f64; 5]> {
         let name = contender.name();
-        let one = self.ask(&format!("stream {name} 1 {}", BYTES[0]))?[0];
-        let many = self.ask(&format!("stream {name} {STREAMS} {}", BYTES[1]))?[0];
-        let latency = self.ask(&format!("request {name} {REQUESTS}"))?;
+        let ask = |line: String| self.conversation.ask::<f64>(&line);
+        let one = ask(format!("stream {name} 1 {}", BYTES[0]))?[0];
+        let many = ask(format!("stream {name} {STREAMS} {}", BYTES[1]))?[0];
+        let latency = ask(format!("request {name} {REQUESTS}"))?;
         let before = contender.memory()?;
-        self.ask(&format!("hold {name} {HELD}"))?;
+        ask(format!("hold {name} {HELD}"))?;
         let held = (contender.memory()? - before).max(0.0) / HELD as f64;
         Ok([one, many, latency[0], latency[1], held])
-    }
-}
-
-impl Drop for Load {
-    fn drop(&mut self) {
-        let (child, _, _) = self.process.get_mut();
-        let _ = child.kill(); // it may have ended
-        let _ = child.wait();
     }
 }

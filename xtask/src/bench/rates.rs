@@ -150,11 +150,10 @@ pub(super) fn commands_as_text(commands: &Rates<3>) -> String {
     table(head, &rows.collect::<Vec<_>>()) + &absences(commands)
 }
 
-fn cells<const COLUMNS: usize>(rates: &Result<[f64; COLUMNS], String>) -> [String; COLUMNS] {
-    match rates {
-        Ok(rates) => rates.map(|rate| format!("{rate:.0}")),
-        Err(_) => std::array::from_fn(|_| "–".to_owned()),
-    }
+/// The cells of one contender's row; a rate that it cannot have is none.
+pub(super) fn cells<const COLUMNS: usize>(rates: &Result<[f64; COLUMNS], String>) -> [String; COLUMNS] {
+    let rates = rates.as_ref().unwrap_or(&[f64::NAN; COLUMNS]);
+    rates.map(|rate| if rate.is_nan() { "–".to_owned() } else { format!("{rate:.0}") })
 }
 
 /// The rates of everybody, each under its column's name.
