@@ -81,7 +81,7 @@ async fn answer(engine: &Engine, spec: &Spec) -> Result<(), Failure> {
 
 /// Where a file of the workspace is, inside.
 fn inside(sandbox: &Sandbox, name: &str) -> String {
-    sandbox.record().workspace_inside.join(name).display().to_string()
+    sandbox.manifest().workspace_inside.join(name).display().to_string()
 }
 
 fn exec(words: &[&str]) -> Result<Exec, &'static str> {

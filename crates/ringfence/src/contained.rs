@@ -100,14 +100,14 @@ fn refuse(passed: &[(i32, OwnedFd)]) -> Result<(), RunError> {
 pub(crate) fn exec(core: &Core, sandbox: &Sandbox, command: &Command) -> Result<Exec, RunError> {
     let mut words = command.text()?.into_iter();
     let program = words.next().expect("a command has a program");
-    let record = sandbox.record();
-    let start = command.starting_directory(&core.settings.host, &record.workspace);
-    let directory: PathBuf = match start.strip_prefix(&record.workspace) {
-        Ok(rest) => record.workspace_inside.join(rest),
-        Err(_) => record.workspace_inside.clone(),
+    let manifest = sandbox.manifest();
+    let start = command.starting_directory(&core.settings.host, &manifest.workspace);
+    let directory: PathBuf = match start.strip_prefix(&manifest.workspace) {
+        Ok(rest) => manifest.workspace_inside.join(rest),
+        Err(_) => manifest.workspace_inside.clone(),
     };
     let mut exec = Exec::new(program).arguments(words).directory(directory.to_string_lossy());
-    if let Some(time) = record.limits.time {
+    if let Some(time) = manifest.limits.time {
         exec = exec.time(time.duration());
     }
     Ok(exec)

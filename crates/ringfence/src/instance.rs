@@ -21,7 +21,7 @@ use crate::backends::Processes;
 use crate::egress::WayOut;
 use crate::engine::Core;
 use crate::ready::{Context, Ready};
-use crate::room::{ContainerRecord, Room};
+use crate::room::{ContainerManifest, Room};
 use crate::run::Underway;
 use crate::session::SOCKET;
 use crate::{Command, ContainerSpec, ResolvedWorkspace, RunError, readiness};
@@ -52,7 +52,7 @@ pub(crate) trait Instance: Send + Sync + fmt::Debug {
     }
 
     /// What is written down of it when it is a container.
-    fn container(&self) -> Option<ContainerRecord> {
+    fn container(&self) -> Option<ContainerManifest> {
         None
     }
 }

@@ -73,7 +73,7 @@ pub use ringfence_core::{
 pub use ringfence_proto::code::Code;
 pub use ringfence_proto::filesystem::{EntryInfo, EventType, FileType, FilesystemEvent};
 pub use ringfence_proto::process::{ListedProcess, ProcessConfig, PtySize};
-pub use room::{ContainerRecord, Name, NameError, Owner, Record, RoomError};
+pub use room::{ContainerManifest, Manifest, Name, NameError, Owner, RoomError};
 pub use run::Attached;
 pub use running::{Chunk, Running};
 pub use sandbox::{AttachError, DEFAULT_TIME, Sandbox, StartError};

@@ -26,8 +26,8 @@ const LONGEST_NAME: usize = 48;
 /// How often a lock is looked at before it counts as held, and how long it is waited in between.
 const LOOKS: u32 = 4;
 const MOMENT: Duration = Duration::from_millis(5);
-/// The longest record that is read.
-const LONGEST_RECORD: u64 = 1 << 20;
+/// The longest manifest that is read.
+const LONGEST_MANIFEST: u64 = 1 << 20;
 
 /// The room of a sandbox, held by its owner.
 #[derive(Debug)]
@@ -111,7 +111,7 @@ impl From<Name> for String {
 
 /// What is written down of a sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Record {
+pub struct Manifest {
     /// What it is called.
     pub name: Name,
     /// What makes its policy hold.
@@ -137,14 +137,14 @@ pub struct Record {
     /// The hash of its policy.
     pub policy_sha256: String,
     /// What a container engine was told.
-    pub container: Option<ContainerRecord>,
+    pub container: Option<ContainerManifest>,
     /// Who keeps it.
     pub owner: Owner,
 }
 
 /// What is written down of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ContainerRecord {
+pub struct ContainerManifest {
     /// Its name at the engine.
     pub name: String,
     /// What it was made from.
@@ -308,18 +308,18 @@ impl Rooms {
         }
     }
 
-    /// Reads the record of a sandbox that somebody keeps.
-    pub(crate) fn record(&self, name: &Name) -> Result<Record, RoomError> {
+    /// Reads the manifest of a sandbox that somebody keeps.
+    pub(crate) fn manifest(&self, name: &Name) -> Result<Manifest, RoomError> {
         if !self.is_kept(name) {
             return Err(RoomError::Absent { name: name.clone() });
         }
-        let failed = |source| RoomError::File { what: "read the record", name: name.clone(), source };
-        let file = fs_err::File::open(self.path(name).join(RECORD)).map_err(|error| match error.kind() {
+        let failed = |source| RoomError::File { what: "read the manifest", name: name.clone(), source };
+        let file = fs_err::File::open(self.path(name).join(MANIFEST)).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => RoomError::Absent { name: name.clone() }, // it is being made, or ended
             _ => failed(error),
         })?;
         let mut text = String::new();
-        file.take(LONGEST_RECORD).read_to_string(&mut text).map_err(failed)?;
+        file.take(LONGEST_MANIFEST).read_to_string(&mut text).map_err(failed)?;
         serde_json::from_str(&text).map_err(|error| failed(error.into()))
     }
 
@@ -357,7 +357,7 @@ impl Rooms {
 }
 
 const LOCK: &str = "lock";
-const RECORD: &str = "record.json";
+const MANIFEST: &str = "manifest.json";
 const WITNESS: &str = "witness.json";
 const LOG: &str = "log";
 const CHANNEL: &str = "channel";
@@ -374,16 +374,16 @@ impl Room {
     }
 
     /// Writes down what the sandbox is, whole or not at all, and before that where to look at it.
-    pub(crate) fn write(&self, record: &Record, witness: &Witness) -> io::Result<()> {
+    pub(crate) fn write(&self, manifest: &Manifest, witness: &Witness) -> io::Result<()> {
         fs_err::write(self.directory.join(WITNESS), serde_json::to_vec(witness)?)?;
-        let temporary = self.directory.join(".record");
-        fs_err::write(&temporary, serde_json::to_vec_pretty(record)?)?;
-        fs_err::rename(&temporary, self.directory.join(RECORD))
+        let temporary = self.directory.join(".manifest");
+        fs_err::write(&temporary, serde_json::to_vec_pretty(manifest)?)?;
+        fs_err::rename(&temporary, self.directory.join(MANIFEST))
     }
 
     /// Lets nobody in any more: its sandbox is about to end.
     pub(crate) fn close(&self) {
-        let _ = fs_err::remove_file(self.directory.join(RECORD)); // there may be none yet
+        let _ = fs_err::remove_file(self.directory.join(MANIFEST)); // there may be none yet
     }
 
     /// Removes the room with everything in it, and lets go of it.
@@ -508,10 +508,10 @@ mod tests {
         let name = Name::new("one").unwrap();
         let room = rooms.claim(name.clone()).unwrap();
         fs_err::write(room.channel().join("left"), "").unwrap();
-        fs_err::write(room.directory.join("record.json"), "{").unwrap();
+        fs_err::write(room.directory.join("manifest.json"), "{").unwrap();
         drop(room); // as a crash does: the lock is let go, and nothing is removed
         assert_eq!(rooms.names(), std::slice::from_ref(&name));
-        assert!(matches!(rooms.record(&name), Err(RoomError::Absent { .. })));
+        assert!(matches!(rooms.manifest(&name), Err(RoomError::Absent { .. })));
         let again = rooms.claim(name).unwrap();
         assert_eq!(fs_err::read_dir(again.channel()).unwrap().count(), 0);
         drop(again);

@@ -12,7 +12,7 @@ use tokio::io::Interest;
 
 use crate::egress::GateHolder;
 use crate::instance::{Instance, StopError};
-use crate::room::{Name, Record, Room, RoomError, Rooms};
+use crate::room::{Manifest, Name, Room, RoomError, Rooms};
 use crate::session::{Captured, ChannelDoor, Exec, Session, SessionError};
 use crate::start::Started;
 use crate::witness::{Observation, Witness};
@@ -38,7 +38,7 @@ const MONITOR_PATIENCE: Duration = Duration::from_secs(15);
 #[derive(Debug, Clone)]
 pub struct Sandbox {
     session: Session,
-    record: Arc<Record>,
+    manifest: Arc<Manifest>,
     witness: Arc<Witness>,
     rooms: Rooms,
     /// What keeps it going, in the process that started it.
@@ -210,7 +210,7 @@ impl Engine {
             Err(error) => return Err(error.into()),
         };
         let started = crate::start::start(&self.core, &spec, &room, asked).await;
-        let Started { instance, record, egress, variables } = match started {
+        let Started { instance, manifest, egress, variables } = match started {
             Ok(started) => started,
             Err(error) => {
                 room.leave();
@@ -221,10 +221,10 @@ impl Engine {
             held: Mutex::new(Some(Held { instance, room, _egress: egress })),
             ended: Default::default(),
         });
-        let sandbox = Sandbox::of(rooms, record, Some(Arc::clone(&kept))).map_err(AttachError::from)?;
+        let sandbox = Sandbox::of(rooms, manifest, Some(Arc::clone(&kept))).map_err(AttachError::from)?;
         if let Err(source) = sandbox.session.greet(GUEST_PATIENCE, variables).await {
-            let log = last_words(&sandbox.rooms, &sandbox.record.name);
-            let name = sandbox.record.name.clone();
+            let log = last_words(&sandbox.rooms, &sandbox.manifest.name);
+            let name = sandbox.manifest.name.clone();
             let _ = sandbox.stop().await; // the first error tells more
             return Err(StartError::Guest { name, log, source });
         }
@@ -298,40 +298,40 @@ impl Drop for Kept {
 }
 
 impl Sandbox {
-    fn of(rooms: Rooms, record: Record, kept: Option<Arc<Kept>>) -> Result<Sandbox, RoomError> {
-        let door = ChannelDoor::of(&rooms.channel(&record.name));
-        let failed = |source| RoomError::File { what: "open the channel", name: record.name.clone(), source };
-        let session = Session::new(Arc::new(door.map_err(failed)?)).sharing(&record.workspace);
-        let witness = Arc::new(rooms.witness(&record.name)?);
-        Ok(Sandbox { session, record: Arc::new(record), witness, rooms, kept })
+    fn of(rooms: Rooms, manifest: Manifest, kept: Option<Arc<Kept>>) -> Result<Sandbox, RoomError> {
+        let door = ChannelDoor::of(&rooms.channel(&manifest.name));
+        let failed = |source| RoomError::File { what: "open the channel", name: manifest.name.clone(), source };
+        let session = Session::new(Arc::new(door.map_err(failed)?)).sharing(&manifest.workspace);
+        let witness = Arc::new(rooms.witness(&manifest.name)?);
+        Ok(Sandbox { session, manifest: Arc::new(manifest), witness, rooms, kept })
     }
 
     /// Reaches a sandbox that this or another process keeps.
     pub async fn attach(host: &Host, name: &str) -> Result<Sandbox, AttachError> {
         let name = Name::new(name).map_err(RoomError::Name)?;
         let rooms = Rooms::of(host)?;
-        let record = rooms.record(&name)?;
-        Ok(Sandbox::of(rooms, record, None)?)
+        let manifest = rooms.manifest(&name)?;
+        Ok(Sandbox::of(rooms, manifest, None)?)
     }
 
     /// Finds the sandbox of that name, if it is what is asked for.
     async fn reuse(rooms: Rooms, name: &Name, asked: &str) -> Result<Sandbox, StartError> {
-        let record = made(&rooms, name).await?;
-        if record.spec != asked {
-            let difference = format!("it was started with other settings, on backend {}", record.backend);
+        let manifest = made(&rooms, name).await?;
+        if manifest.spec != asked {
+            let difference = format!("it was started with other settings, on backend {}", manifest.backend);
             return Err(StartError::Different { name: name.clone(), difference });
         }
-        let sandbox = Sandbox::of(rooms, record, None)?;
+        let sandbox = Sandbox::of(rooms, manifest, None)?;
         match sandbox.session.health().await {
             Ok(()) => Ok(sandbox),
             Err(source) => Err(AttachError::Guest { name: name.clone(), source }.into()),
         }
     }
 
-    /// The records of all sandboxes that somebody keeps.
-    pub fn list(host: &Host) -> Result<Vec<Record>, RoomError> {
+    /// The manifests of all sandboxes that somebody keeps.
+    pub fn list(host: &Host) -> Result<Vec<Manifest>, RoomError> {
         let rooms = Rooms::of(host)?;
-        Ok(rooms.names().iter().filter_map(|name| rooms.record(name).ok()).collect())
+        Ok(rooms.names().iter().filter_map(|name| rooms.manifest(name).ok()).collect())
     }
 
     /// Removes what sandboxes left whose process was killed.
@@ -341,8 +341,8 @@ impl Sandbox {
     }
 
     /// What is known of it.
-    pub fn record(&self) -> &Record {
-        &self.record
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
     }
 
     /// The host's end of the stream to its guest.
@@ -352,18 +352,18 @@ impl Sandbox {
 
     /// Where its room is.
     pub(crate) fn directory(&self) -> PathBuf {
-        self.rooms.path(&self.record.name)
+        self.rooms.path(&self.manifest.name)
     }
 
     /// Where its log is.
     pub fn log(&self) -> PathBuf {
-        self.rooms.log(&self.record.name)
+        self.rooms.log(&self.manifest.name)
     }
 
     /// Runs a line of shell and returns what became of it; 30 seconds are enough unless `timeout` or the policy says
     /// otherwise. It is not an error that it fails.
     pub async fn execute(&self, line: &str, timeout: Option<Duration>) -> Result<ExecutionResult, SessionError> {
-        let policy = self.record.limits.time.map(|time| time.duration());
+        let policy = self.manifest.limits.time.map(|time| time.duration());
         let exec = Exec::shell(line);
         self.capture(exec.time(timeout.or(policy).unwrap_or(DEFAULT_TIME))).await
     }
@@ -379,7 +379,7 @@ impl Sandbox {
         exec: Exec,
         on_output: impl FnMut(Stream, &[u8]),
     ) -> Result<ExecutionResult, SessionError> {
-        let limit = self.record.limits.output.map_or(DEFAULT_OUTPUT, |size| size.bytes());
+        let limit = self.manifest.limits.output.map_or(DEFAULT_OUTPUT, |size| size.bytes());
         let before = self.observe();
         let captured = self.session.exec(&exec).await?.capture_with(limit, on_output).await?;
         let Captured { ended, stdout, stderr, dropped } = captured;
@@ -388,7 +388,7 @@ impl Sandbox {
 
     /// Looks at the sandbox before a command whose output goes elsewhere, for the command's result.
     pub fn observe(&self) -> Observation<'_> {
-        self.witness.observe(&self.record)
+        self.witness.observe(&self.manifest)
     }
 
     /// Waits until it has ended: stopped, by itself, or at the end of its lease.
@@ -398,10 +398,10 @@ impl Sandbox {
                 let _ = kept.ended.subscribe().wait_for(|ended| *ended).await; // we hold the sender
             }
             None => {
-                let owner = rustix::process::Pid::from_raw(self.record.owner.pid);
+                let owner = rustix::process::Pid::from_raw(self.manifest.owner.pid);
                 let owner = owner.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
                 // After this look the descriptor is the owner's, and readable when that has ended, pidfd_open(2).
-                let owner = owner.filter(|_| self.rooms.is_kept(&self.record.name));
+                let owner = owner.filter(|_| self.rooms.is_kept(&self.manifest.name));
                 if let Some(owner) = owner {
                     ended(&owner).await;
                 }
@@ -413,20 +413,20 @@ impl Sandbox {
     pub async fn stop(self) -> Result<(), AttachError> {
         match &self.kept {
             Some(kept) => Ok(kept.end().await?),
-            None => stop_kept(&self.rooms, &self.record.name).await,
+            None => stop_kept(&self.rooms, &self.manifest.name).await,
         }
     }
 }
 
-/// The record of a sandbox that another process keeps, or is just making.
-async fn made(rooms: &Rooms, name: &Name) -> Result<Record, RoomError> {
+/// The manifest of a sandbox that another process keeps, or is just making.
+async fn made(rooms: &Rooms, name: &Name) -> Result<Manifest, RoomError> {
     let deadline = Instant::now() + START_PATIENCE;
     loop {
-        match rooms.record(name) {
+        match rooms.manifest(name) {
             Err(RoomError::Absent { .. }) if rooms.is_kept(name) && Instant::now() < deadline => {
                 tokio::time::sleep(MOMENT).await;
             }
-            record => return record,
+            manifest => return manifest,
         }
     }
 }
@@ -448,18 +448,18 @@ async fn ended(process: &OwnedFd) {
 
 /// Has the process that keeps a sandbox end it.
 async fn stop_kept(rooms: &Rooms, name: &Name) -> Result<(), AttachError> {
-    let record = rooms.record(name)?;
+    let manifest = rooms.manifest(name)?;
     let refuse = |why: String, hint: String| AttachError::Stop(StopError { name: name.to_string(), why, hint });
-    let pid = record.owner.pid;
-    if !record.owner.is_monitor {
+    let pid = manifest.owner.pid;
+    if !manifest.owner.is_monitor {
         let why = format!("it belongs to the program with process id {pid}, which uses it");
         return Err(refuse(why, format!("end that program: kill {pid}")));
     }
     let owner = rustix::process::Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     let Some(owner) = owner.filter(|_| rooms.is_kept(name)) else { return Ok(()) };
     for signal in [Signal::TERM, Signal::KILL] {
-        // Whose record it still is, its id is still its own: after this look, the descriptor is the owner's.
-        if rooms.record(name).is_ok_and(|now| now.owner == record.owner) {
+        // Whose manifest it still is, its id is still its own: after this look, the descriptor is the owner's.
+        if rooms.manifest(name).is_ok_and(|now| now.owner == manifest.owner) {
             let _ = pidfd_send_signal(&owner, signal); // it may have ended meanwhile
         }
         // Somebody else may keep another sandbox of that name by the time that this one has ended.

@@ -13,7 +13,7 @@ use crate::egress::{self, Awaited, GateHolder, Sealed, WayOut};
 use crate::engine::Core;
 use crate::instance::Instance;
 use crate::ready::Context;
-use crate::room::{Owner, Record, Room, Rooms};
+use crate::room::{Manifest, Owner, Room, Rooms};
 use crate::witness::Witness;
 use crate::{ContainerSpec, RunError, Spec, StartError};
 
@@ -34,7 +34,7 @@ pub(crate) fn hash(core: &Core, spec: &Spec) -> String {
 #[derive(Debug)]
 pub(crate) struct Started {
     pub(crate) instance: Box<dyn Instance>,
-    pub(crate) record: Record,
+    pub(crate) manifest: Manifest,
     /// Holds the gate of a container's network, or hears its proxy; the gate of a process tree is held with the tree.
     pub(crate) egress: Option<GateHolder>,
     /// What the guest is still to be given for its commands.
@@ -48,7 +48,7 @@ pub(crate) async fn start(core: &Arc<Core>, spec: &Spec, room: &Room, asked: Str
     context.workspace.require_text().map_err(RunError::from)?;
     let watched = context.guarded.watched().clone();
     let log = egress::gate(&context.plan.policy).and_then(|_| egress::log_of(&core.settings.host));
-    let mut record = describe(core, spec, &context, room, asked);
+    let mut manifest = describe(core, spec, &context, room, asked);
     let (mut variables, mut egress) = (BTreeMap::new(), None);
     let instance = match Core::means(&context.plan)? {
         Means::Processes(backend) => core.start_guest(backend, context, room, spec.lease).await?,
@@ -65,17 +65,17 @@ pub(crate) async fn start(core: &Arc<Core>, spec: &Spec, room: &Room, asked: Str
             instance
         }
     };
-    record.container = instance.container();
-    if let Some(container) = &record.container {
-        record.workspace_inside = container.workspace.clone();
-        record.network.clone_from(&container.network);
+    manifest.container = instance.container();
+    if let Some(container) = &manifest.container {
+        manifest.workspace_inside = container.workspace.clone();
+        manifest.network.clone_from(&container.network);
     }
-    let written = room.write(&record, &Witness::new(instance.oom_counters(), watched, log));
+    let written = room.write(&manifest, &Witness::new(instance.oom_counters(), watched, log));
     if let Err(source) = written {
         let _ = instance.stop().await; // the first error tells more
-        return Err(crate::RoomError::File { what: "write the record", name: room.name.clone(), source }.into());
+        return Err(crate::RoomError::File { what: "write the manifest", name: room.name.clone(), source }.into());
     }
-    Ok(Started { instance, record, egress, variables })
+    Ok(Started { instance, manifest, egress, variables })
 }
 
 /// The variables that a policy names, with their values, and those that name the proxy.
@@ -110,10 +110,10 @@ fn settle_with_secrets(core: &Core, policy: &Policy, container: &ContainerSpec) 
     Ok(context)
 }
 
-fn describe(core: &Core, spec: &Spec, context: &Context, room: &Room, asked: String) -> Record {
+fn describe(core: &Core, spec: &Spec, context: &Context, room: &Room, asked: String) -> Manifest {
     let now = Timestamp::now();
     let plan = &context.plan;
-    Record {
+    Manifest {
         name: room.name.clone(),
         backend: plan.backend,
         chosen_because: context.because.clone(),

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::session::Ended;
 use crate::view::Watched;
-use crate::{Record, egress};
+use crate::{Manifest, egress};
 
 /// Where to look. It is kept in the sandbox's room, as commands are run by other processes than the one that keeps it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,9 +36,9 @@ impl Witness {
     }
 
     /// Looks at the sandbox before a command.
-    pub(crate) fn observe<'a>(&'a self, record: &'a Record) -> Observation<'a> {
+    pub(crate) fn observe<'a>(&'a self, manifest: &'a Manifest) -> Observation<'a> {
         let logged = self.egress.as_deref().map_or(0, egress::length);
-        Observation { witness: self, record, oom_kills: self.oom_kills(), logged }
+        Observation { witness: self, manifest, oom_kills: self.oom_kills(), logged }
     }
 
     /// What the sandbox was denied since its log was so long.
@@ -56,7 +56,7 @@ impl Witness {
 #[derive(Debug)]
 pub struct Observation<'a> {
     witness: &'a Witness,
-    record: &'a Record,
+    manifest: &'a Manifest,
     /// How many of its processes had been killed for want of memory.
     oom_kills: u64,
     /// How long the log of what was denied had been.
@@ -66,7 +66,7 @@ pub struct Observation<'a> {
 impl Observation<'_> {
     /// What became of the command. Of several that run at once, each tells of what happened to the sandbox meanwhile.
     pub fn result(&self, ended: Ended) -> ExecutionResult {
-        let Observation { witness, record, oom_kills, logged } = *self;
+        let Observation { witness, manifest, oom_kills, logged } = *self;
         ExecutionResult {
             id: crate::run::identity(),
             exit_code: ended.exit_code,
@@ -79,14 +79,14 @@ impl Observation<'_> {
             dropped: Dropped::default(),
             duration: ended.duration.as_secs_f64(),
             meta: Meta {
-                backend: record.backend,
-                chosen_because: record.chosen_because.clone(),
-                held: record.held.clone(),
-                policy_sha256: record.policy_sha256.clone(),
-                limits: record.limits.clone(),
+                backend: manifest.backend,
+                chosen_because: manifest.chosen_because.clone(),
+                held: manifest.held.clone(),
+                policy_sha256: manifest.policy_sha256.clone(),
+                limits: manifest.limits.clone(),
                 usage: ended.usage,
-                denials: witness.denials(record.name.as_str(), logged),
-                planted: witness.planted(&record.workspace),
+                denials: witness.denials(manifest.name.as_str(), logged),
+                planted: witness.planted(&manifest.workspace),
                 blocked_imports: Vec::new(),
             },
         }

@@ -161,7 +161,7 @@ impl Copy {
         if path.starts_with('~') {
             return path.to_owned();
         }
-        self.sandbox.record().workspace_inside.join(path).to_string_lossy().into_owned()
+        self.sandbox.manifest().workspace_inside.join(path).to_string_lossy().into_owned()
     }
 
     /// What lies at a path inside; nothing when there is nothing.

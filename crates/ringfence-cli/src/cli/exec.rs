@@ -92,10 +92,10 @@ impl Exec {
             }
         }
         if let Some(directory) = &self.directory {
-            let inside = sandbox.record().workspace_inside.join(directory);
+            let inside = sandbox.manifest().workspace_inside.join(directory);
             exec = exec.directory(inside.to_string_lossy());
         }
-        let limit = sandbox.record().limits.time;
+        let limit = sandbox.manifest().limits.time;
         if let Some(time) = self.time.or(limit) {
             exec = exec.time(time.duration());
         }

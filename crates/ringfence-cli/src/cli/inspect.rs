@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use ringfence::{Host, ListedProcess, Record};
+use ringfence::{Host, ListedProcess, Manifest};
 use serde::Serialize;
 
 use super::attach::{Named, block_on, plain};
@@ -24,7 +24,7 @@ pub(crate) struct Inspect {
 #[derive(Debug, Serialize)]
 struct Inspected<'a> {
     #[serde(flatten)]
-    record: &'a Record,
+    manifest: &'a Manifest,
     processes: Vec<Process>,
 }
 
@@ -51,7 +51,7 @@ impl Inspect {
             let sandbox = self.sandbox.attach(&host).await?;
             let listed = sandbox.processes().await.map_err(|error| self.sandbox.failed(error))?;
             let processes = listed.into_iter().map(Process::from).collect();
-            let inspected = Inspected { record: sandbox.record(), processes };
+            let inspected = Inspected { manifest: sandbox.manifest(), processes };
             if self.json {
                 print_json(&inspected)?
             } else {
@@ -63,25 +63,25 @@ impl Inspect {
 }
 
 fn described(inspected: &Inspected<'_>) -> String {
-    let Inspected { record, processes } = inspected;
+    let Inspected { manifest, processes } = inspected;
     let mut text = String::new();
     let mut line = |key: &str, value: &str| text.push_str(&format!("{:<11} {}\n", format!("{key}:"), plain(value)));
-    line("name", record.name.as_str());
-    line("backend", record.backend.name());
-    line("because", &record.chosen_because);
-    line("started", &record.started);
-    line("ends", record.ends.as_deref().unwrap_or("when it is stopped"));
-    line("kept by", &format!("process {}", record.owner.pid));
-    line("network", &record.network);
-    line("workspace", &record.workspace.to_string_lossy());
-    line("inside", &record.workspace_inside.to_string_lossy());
-    if let Some(container) = &record.container {
+    line("name", manifest.name.as_str());
+    line("backend", manifest.backend.name());
+    line("because", &manifest.chosen_because);
+    line("started", &manifest.started);
+    line("ends", manifest.ends.as_deref().unwrap_or("when it is stopped"));
+    line("kept by", &format!("process {}", manifest.owner.pid));
+    line("network", &manifest.network);
+    line("workspace", &manifest.workspace.to_string_lossy());
+    line("inside", &manifest.workspace_inside.to_string_lossy());
+    if let Some(container) = &manifest.container {
         line("container", &container.name);
         line("image", &container.image);
         line("user", &container.user);
     }
     text.push_str("held:\n");
-    for (clause, by) in &record.held {
+    for (clause, by) in &manifest.held {
         text.push_str(&format!("  {:<14} {}\n", clause.name(), plain(by)));
     }
     text.push_str(if processes.is_empty() { "processes: none\n" } else { "processes:\n" });

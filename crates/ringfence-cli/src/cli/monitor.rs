@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ringfence::{Engine, Preset, Record, Sandbox, Settings, Spec, ssh};
+use ringfence::{Engine, Manifest, Preset, Sandbox, Settings, Spec, ssh};
 use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -25,7 +25,7 @@ pub(super) enum Answer {
     /// The sandbox is up.
     Ready {
         /// What is written down of it.
-        record: Box<Record>,
+        manifest: Box<Manifest>,
         /// Whether it was not before.
         is_new: bool,
     },
@@ -68,7 +68,7 @@ async fn keep(engine: &Engine, spec: Spec) -> Result<(), Failure> {
     let is_new = is_ours(&sandbox);
     let listener = if is_new && is_for_people(&sandbox) { ssh::listen(&sandbox).await.ok() } else { None };
     // A caller that was killed meanwhile has left a sandbox that is up, and is found by its name.
-    let _ = tell(&Answer::Ready { record: Box::new(sandbox.record().clone()), is_new });
+    let _ = tell(&Answer::Ready { manifest: Box::new(sandbox.manifest().clone()), is_new });
     if !is_new {
         return Ok(());
     }
@@ -85,7 +85,7 @@ async fn keep(engine: &Engine, spec: Spec) -> Result<(), Failure> {
         _ = ends.signalled() => false,
         () = carried => false,
     };
-    ssh::forget(host, &sandbox.record().name);
+    ssh::forget(host, &sandbox.manifest().name);
     if has_ended {
         return Ok(());
     }
@@ -97,7 +97,7 @@ async fn keep(engine: &Engine, spec: Spec) -> Result<(), Failure> {
 
 /// Whether a sandbox is one that people work in, so that a port of the host leads to its sshd.
 fn is_for_people(sandbox: &Sandbox) -> bool {
-    sandbox.record().container.as_ref().is_some_and(|container| container.spec.preset == Preset::Dev)
+    sandbox.manifest().container.as_ref().is_some_and(|container| container.spec.preset == Preset::Dev)
 }
 
 async fn start(engine: &Engine, mut spec: Spec) -> Result<Sandbox, Failure> {
@@ -107,7 +107,7 @@ async fn start(engine: &Engine, mut spec: Spec) -> Result<Sandbox, Failure> {
 
 /// Whether it is this process that keeps a sandbox.
 fn is_ours(sandbox: &Sandbox) -> bool {
-    u32::try_from(sandbox.record().owner.pid).is_ok_and(|pid| pid == std::process::id())
+    u32::try_from(sandbox.manifest().owner.pid).is_ok_and(|pid| pid == std::process::id())
 }
 
 /// Signals that ask a process to end.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use jiff::Timestamp;
-use ringfence::{Host, Record, Sandbox};
+use ringfence::{Host, Manifest, Sandbox};
 use serde::Serialize;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -32,7 +32,7 @@ pub(crate) struct Ps {
 #[derive(Debug, Serialize)]
 struct Listed {
     #[serde(flatten)]
-    record: Record,
+    manifest: Manifest,
     status: Status,
 }
 
@@ -49,13 +49,13 @@ enum Status {
 impl Ps {
     pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
         if self.names {
-            let names = Sandbox::list(&host)?.into_iter().map(|record| format!("{}\n", record.name));
+            let names = Sandbox::list(&host)?.into_iter().map(|manifest| format!("{}\n", manifest.name));
             print(&names.collect::<String>())?;
             return Ok(ExitCode::SUCCESS);
         }
         Sandbox::sweep(&host)?;
-        let records = Sandbox::list(&host)?;
-        let listed = block_on(async { Ok(look(&host, records).await) })?;
+        let manifests = Sandbox::list(&host)?;
+        let listed = block_on(async { Ok(look(&host, manifests).await) })?;
         if self.json {
             print_json(&listed)?
         } else {
@@ -66,41 +66,41 @@ impl Ps {
 }
 
 /// Asks all of them at once how they are.
-async fn look(host: &Host, records: Vec<Record>) -> Vec<Listed> {
+async fn look(host: &Host, manifests: Vec<Manifest>) -> Vec<Listed> {
     let mut looking = JoinSet::new();
-    for record in records {
+    for manifest in manifests {
         let host = host.clone();
         looking.spawn(async move {
             let answered = async {
-                match Sandbox::attach(&host, record.name.as_str()).await {
+                match Sandbox::attach(&host, manifest.name.as_str()).await {
                     Ok(sandbox) => sandbox.health().await.is_ok(),
                     Err(_) => false,
                 }
             };
             let is_up = timeout(PATIENCE, answered).await.unwrap_or(false);
-            Listed { record, status: if is_up { Status::Up } else { Status::Silent } }
+            Listed { manifest, status: if is_up { Status::Up } else { Status::Silent } }
         });
     }
     let mut listed = looking.join_all().await;
-    listed.sort_by(|one, other| one.record.name.cmp(&other.record.name));
+    listed.sort_by(|one, other| one.manifest.name.cmp(&other.manifest.name));
     listed
 }
 
 fn table(listed: &[Listed], now: Timestamp) -> String {
     let head = ["NAME", "BACKEND", "STATUS", "STARTED", "LEASE", "NETWORK", "WORKSPACE"].map(str::to_owned);
-    let rows = listed.iter().map(|Listed { record, status }| {
+    let rows = listed.iter().map(|Listed { manifest, status }| {
         let status = match status {
             Status::Up => "up",
             Status::Silent => "silent",
         };
         [
-            record.name.to_string(),
-            record.backend.to_string(),
+            manifest.name.to_string(),
+            manifest.backend.to_string(),
             status.to_owned(),
-            span(&record.started, now).map_or_else(|| "?".to_owned(), |span| format!("{span} ago")),
-            record.ends.as_ref().map_or_else(|| "-".to_owned(), |ends| left(ends, now)),
-            plain(&record.network),
-            plain(&record.workspace.to_string_lossy()),
+            span(&manifest.started, now).map_or_else(|| "?".to_owned(), |span| format!("{span} ago")),
+            manifest.ends.as_ref().map_or_else(|| "-".to_owned(), |ends| left(ends, now)),
+            plain(&manifest.network),
+            plain(&manifest.workspace.to_string_lossy()),
         ]
     });
     let rows: Vec<_> = std::iter::once(head).chain(rows).collect();

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use ringfence::{Host, Record, Sandbox};
+use ringfence::{Host, Manifest, Sandbox};
 use tokio::task::JoinSet;
 
 use super::attach::block_on;
@@ -35,12 +35,12 @@ impl Stop {
 
 /// The names of all sandboxes that `ringfence up` started.
 fn all(host: &Host) -> Result<Vec<String>, Failure> {
-    let (kept, used): (Vec<Record>, Vec<Record>) =
-        Sandbox::list(host)?.into_iter().partition(|record| record.owner.is_monitor);
-    for Record { name, owner, .. } in used {
+    let (kept, used): (Vec<Manifest>, Vec<Manifest>) =
+        Sandbox::list(host)?.into_iter().partition(|manifest| manifest.owner.is_monitor);
+    for Manifest { name, owner, .. } in used {
         warn(&format!("`{name}` belongs to the program with process id {}, and is left alone", owner.pid));
     }
-    Ok(kept.into_iter().map(|record| record.name.to_string()).collect())
+    Ok(kept.into_iter().map(|manifest| manifest.name.to_string()).collect())
 }
 
 /// Stops all of them at once, tells which have ended, and returns what is to be said of the others.

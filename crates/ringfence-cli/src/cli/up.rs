@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use clap::Args;
 use ringfence::policy::{Network, Span};
-use ringfence::{Clause, Existing, Host, Name, Record, Settings, Spec};
+use ringfence::{Clause, Existing, Host, Manifest, Name, Settings, Spec};
 use rustix::process::{Pid, Signal};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::net::unix::pipe;
@@ -69,12 +69,12 @@ impl Up {
         }
         match block_on(ask())? {
             Answer::Failed(told) => Err(told.into()),
-            Answer::Ready { record, .. } if self.json => {
-                print_json(&record)?;
+            Answer::Ready { manifest, .. } if self.json => {
+                print_json(&manifest)?;
                 Ok(ExitCode::SUCCESS)
             }
-            Answer::Ready { record, is_new } => {
-                print(&welcome(&record, is_new))?;
+            Answer::Ready { manifest, is_new } => {
+                print(&welcome(&manifest, is_new))?;
                 Ok(ExitCode::SUCCESS)
             }
         }
@@ -183,17 +183,17 @@ fn called() -> Result<Up, Failure> {
 }
 
 /// What whoever started it wants to know.
-fn welcome(record: &Record, is_new: bool) -> String {
-    let Record { name, backend, workspace, workspace_inside, network, .. } = record;
+fn welcome(manifest: &Manifest, is_new: bool) -> String {
+    let Manifest { name, backend, workspace, workspace_inside, network, .. } = manifest;
     let up = if is_new { "is up" } else { "was up already, as asked for" };
     let mut lines = vec![format!("sandbox `{name}` {up}, on {backend}")];
-    if let Some(why) = record.held.get(&Clause::Filesystem).and_then(|by| by.strip_prefix("absent: ")) {
+    if let Some(why) = manifest.held.get(&Clause::Filesystem).and_then(|by| by.strip_prefix("absent: ")) {
         lines.push(format!("  isolation  none: {}", plain(why)));
     }
     lines.push(match network.as_str() {
         "closed" => "  network    closed: nothing outside can be reached".to_owned(),
         "host" => {
-            let closed = if record.container.is_some() { "; --net closed closes it" } else { "" };
+            let closed = if manifest.container.is_some() { "; --net closed closes it" } else { "" };
             format!("  network    the host's own: all that this machine reaches, and itself, can be reached{closed}")
         }
         network if network.starts_with("allow (") => format!(
@@ -209,10 +209,10 @@ fn welcome(record: &Record, is_new: bool) -> String {
         true => format!("  workspace  {outside}"),
         false => format!("  workspace  {outside}, inside at {inside}"),
     });
-    if let Some(container) = &record.container {
+    if let Some(container) = &manifest.container {
         lines.push(format!("  image      {}, as user {}", plain(&container.image), plain(&container.user)));
     }
-    if let Some(ends) = &record.ends {
+    if let Some(ends) = &manifest.ends {
         let seconds = ends.split('.').next().unwrap_or(ends).trim_end_matches('Z');
         lines.push(format!("  lease      until {}Z", plain(seconds)));
     }

@@ -29,7 +29,7 @@ pub struct Access {
 
 impl Access {
     pub(super) fn of(sandbox: &Sandbox, host: &Host, place: Place, server: Pinned) -> Result<Access, SshError> {
-        let name = sandbox.record().name.clone();
+        let name = sandbox.manifest().name.clone();
         let access = Access {
             user: server.user,
             state: state(host).unwrap_or_default(),

@@ -9,7 +9,7 @@ use super::SshError;
 use super::keys::PublicKey;
 use super::place::{Pinned, Place};
 use crate::session::{Exec, Execution, SessionError};
-use crate::{Record, Sandbox};
+use crate::{Manifest, Sandbox};
 
 /// Where it listens in a network of the sandbox's own.
 const USUAL_PORT: u16 = 2222;
@@ -60,7 +60,7 @@ async fn lay_out(
     identity: &str,
     keys: &BTreeSet<PublicKey>,
 ) -> Result<Layout, SshError> {
-    let name = || sandbox.record().name.clone();
+    let name = || sandbox.manifest().name.clone();
     let lines: String = keys.iter().map(|key| format!("{key}\n")).collect();
     let exec = Exec::shell(include_str!("prepare.sh"))
         .variable("RINGFENCE_SSH_ROOM", room.to_string_lossy())
@@ -164,7 +164,7 @@ fn is_plain(user: &str) -> bool {
 async fn start(sandbox: &Sandbox, layout: &Layout) -> Result<u16, SshError> {
     let mut words = "no port was free".to_owned();
     for attempt in 0..ATTEMPTS {
-        let port = if attempt == 0 && has_own_network(sandbox.record()) { USUAL_PORT } else { some_port()? };
+        let port = if attempt == 0 && has_own_network(sandbox.manifest()) { USUAL_PORT } else { some_port()? };
         if listens(sandbox, port).await? {
             continue; // something else is there
         }
@@ -180,7 +180,7 @@ async fn start(sandbox: &Sandbox, layout: &Layout) -> Result<u16, SshError> {
         let log = Exec::new("tail").arguments(["-n", "3", &format!("{}/log", layout.directory)]).time(PATIENCE);
         words = last_words(&sandbox.exec(&log).await?.capture(LONGEST_ANSWER).await?.stdout);
     }
-    Err(SshError::Start { name: sandbox.record().name.clone(), words })
+    Err(SshError::Start { name: sandbox.manifest().name.clone(), words })
 }
 
 /// Waits until a server listens, and lets it run; false when it ended instead.
@@ -214,10 +214,10 @@ async fn listens(sandbox: &Sandbox, port: u16) -> Result<bool, SshError> {
 }
 
 /// Whether ports inside are not those of the host, so that a fixed one is nobody else's.
-fn has_own_network(record: &Record) -> bool {
-    match &record.container {
+fn has_own_network(manifest: &Manifest) -> bool {
+    match &manifest.container {
         Some(container) => container.network != "host",
-        None => record.network != "open" && record.network != "host",
+        None => manifest.network != "open" && manifest.network != "host",
     }
 }
 

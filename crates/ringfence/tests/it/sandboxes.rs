@@ -51,8 +51,8 @@ fn a_command_returns_its_output_its_exit_code_and_what_held() {
         let result = sandbox.execute("echo out; echo err >&2; exit 3", None).await.unwrap();
         assert_eq!((result.stdout.as_str(), result.stderr.as_str()), ("out\n", "err\n"));
         assert_eq!((result.exit_code, result.ok, result.timed_out), (Some(3), false, false));
-        assert_eq!(result.meta.backend, sandbox.record().backend);
-        assert_eq!(result.meta.held, sandbox.record().held);
+        assert_eq!(result.meta.backend, sandbox.manifest().backend);
+        assert_eq!(result.meta.held, sandbox.manifest().held);
         sandbox.stop().await.unwrap();
     });
 }
@@ -98,7 +98,7 @@ fn files_go_in_and_out() {
     require!(user_namespaces, bwrap, binary);
     on_each(async |_, sandbox| {
         let bytes: Vec<u8> = (0..1_000_000_u32).map(|number| number as u8).collect();
-        let path = sandbox.record().workspace_inside.join("data");
+        let path = sandbox.manifest().workspace_inside.join("data");
         let path = path.to_str().unwrap();
         sandbox.files().write(path, bytes.clone()).await.unwrap();
         assert_eq!(sandbox.execute("wc -c < data", None).await.unwrap().stdout.trim(), "1000000");
@@ -168,7 +168,7 @@ fn a_command_that_the_memory_limit_ended_says_so_and_others_do_not() {
             let after = sandbox.execute("true", None).await.unwrap();
             assert!(after.ok && !after.oom_killed, "{backend}: {after:?}");
             // From another process the same is seen by the same files.
-            let attached = Sandbox::attach(&engine.settings().host, sandbox.record().name.as_str()).await.unwrap();
+            let attached = Sandbox::attach(&engine.settings().host, sandbox.manifest().name.as_str()).await.unwrap();
             assert!(attached.execute(greedy, None).await.unwrap().oom_killed, "{backend}");
             sandbox.stop().await.unwrap();
 
@@ -249,7 +249,7 @@ fn in_a_container(backend: Backend, variable: &str, own: &str) {
             assert!(ended.oom_killed && !ended.ok, "{ended:?}");
             let made = sandbox.execute("mkdir -p .git/hooks", None).await.unwrap();
             assert!(made.ok && !made.oom_killed && made.meta.planted == [".git/hooks"], "{made:?}");
-            let inside = sandbox.record().workspace_inside.join("data");
+            let inside = sandbox.manifest().workspace_inside.join("data");
             sandbox.files().write(inside.to_str().unwrap(), vec![7; 300_000]).await.unwrap();
             assert_eq!(sandbox.execute("wc -c < data", None).await.unwrap().stdout.trim(), "300000");
         });

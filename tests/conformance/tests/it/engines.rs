@@ -314,8 +314,9 @@ fn a_container_is_reused_replaced_or_refused_by_what_it_is() {
         assert_eq!(id(&kept), second, "{stage:?}: another's container is not touched");
 
         // Whoever keeps it is killed: the container ends by itself, and its name is free.
-        let record: Value = serde_json::from_slice(&kept.ringfence(&["inspect", name, "--json"]).stdout).unwrap();
-        let monitor = record["owner"]["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok()).expect("it has an owner");
+        let manifest: Value = serde_json::from_slice(&kept.ringfence(&["inspect", name, "--json"]).stdout).unwrap();
+        let monitor =
+            manifest["owner"]["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok()).expect("it has an owner");
         let monitor = rustix::process::Pid::from_raw(monitor).expect("it is a process");
         rustix::process::kill_process(monitor, rustix::process::Signal::KILL).expect("it is ours");
         assert_ne!(up(&["--tmp", "1M"]), second, "{stage:?}: what a crash left is not reused");

@@ -102,10 +102,10 @@ fn a_proxy_and_its_network_are_swept_when_their_owner_was_killed() {
 /// Kills the process that keeps a sandbox, and waits for its end.
 #[track_caller]
 fn kill_owner(stage: Stage, kept: &Kept<'_>) {
-    let record = kept.ringfence(&["inspect", &kept.name, "--json"]);
-    let record: Value = serde_json::from_slice(&record.stdout).unwrap_or_else(|_| panic!("{}", said(&record)));
-    let owner = record["owner"]["pid"].as_i64().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
-    let owner = owner.unwrap_or_else(|| panic!("{stage:?}: {record}"));
+    let manifest = kept.ringfence(&["inspect", &kept.name, "--json"]);
+    let manifest: Value = serde_json::from_slice(&manifest.stdout).unwrap_or_else(|_| panic!("{}", said(&manifest)));
+    let owner = manifest["owner"]["pid"].as_i64().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+    let owner = owner.unwrap_or_else(|| panic!("{stage:?}: {manifest}"));
     let process = rustix::process::pidfd_open(owner, rustix::process::PidfdFlags::empty()).expect("it runs");
     kill_process(owner, Signal::KILL).expect("root may");
     let mut ended = [rustix::event::PollFd::new(&process, rustix::event::PollFlags::IN)];

@@ -30,7 +30,7 @@ use super::removal::{Registration, make_way, remove_all};
 use super::{Place, block_on};
 use crate::egress::{Sealed, WayOut};
 use crate::instance::{Instance, LOG_SIZE, StopError};
-use crate::room::ContainerRecord;
+use crate::room::ContainerManifest;
 use crate::view::Guarded;
 use crate::{ContainerSpec, Host, Preset, ResolvedWorkspace};
 
@@ -57,7 +57,7 @@ pub(super) struct ContainerInstance {
     container: String,
     /// The network and the proxy that were made for it alone.
     beside: Option<ProxyNetwork>,
-    record: ContainerRecord,
+    manifest: ContainerManifest,
     evidence: Evidence,
     /// The guest, as the kernel numbers it here. What the engine says may be numbers of another pid namespace.
     guest: Option<Pid>,
@@ -131,7 +131,7 @@ pub(super) async fn start(
     };
     let flavour = client.flavour;
     let mut instance = ContainerInstance {
-        record: ContainerRecord {
+        manifest: ContainerManifest {
             name: container.clone(),
             image: image.digest.clone().unwrap_or_else(|| format!("{} ({})", image.reference, image.id)),
             spec: spec.clone(),
@@ -347,8 +347,8 @@ impl Instance for ContainerInstance {
         })
     }
 
-    fn container(&self) -> Option<ContainerRecord> {
-        Some(self.record.clone())
+    fn container(&self) -> Option<ContainerManifest> {
+        Some(self.manifest.clone())
     }
 }
 

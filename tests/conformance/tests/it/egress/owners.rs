@@ -142,9 +142,9 @@ impl Kept {
 
     fn owner(&self) -> rustix::process::Pid {
         let output = self.ringfence(&["inspect", self.name, "--json"]);
-        let record: Value =
+        let manifest: Value =
             serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", said(&output)));
-        let owner = record["owner"]["pid"].as_i64().and_then(|id| i32::try_from(id).ok()).expect("it has an owner");
+        let owner = manifest["owner"]["pid"].as_i64().and_then(|id| i32::try_from(id).ok()).expect("it has an owner");
         rustix::process::Pid::from_raw(owner).expect("it is a process")
     }
 
