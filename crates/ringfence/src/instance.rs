@@ -4,7 +4,6 @@ use std::fmt;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -13,18 +12,18 @@ use ringfence_linux::{Files, Order, Report, Terminal, control};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
-use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::unix::pipe;
 
 use crate::backends::Processes;
 use crate::egress::WayOut;
 use crate::engine::Core;
+use crate::readiness::{self, ProcessEnd};
 use crate::ready::{Context, Ready};
 use crate::room::{ContainerManifest, Room};
 use crate::run::Underway;
 use crate::session::SOCKET;
-use crate::{Command, ContainerSpec, ResolvedWorkspace, RunError, readiness};
+use crate::{Command, ContainerSpec, ResolvedWorkspace, RunError};
 
 /// The number that the guest's listening socket has for it.
 const LISTENER: i32 = 3;
@@ -73,8 +72,8 @@ pub struct StopError {
 #[derive(Debug)]
 struct ProcessInstance {
     underway: Option<Underway>,
-    /// Readable when the first process has ended.
-    ended: Arc<AsyncFd<OwnedFd>>,
+    /// The end of its first process.
+    end: ProcessEnd,
 }
 
 impl Core {
@@ -141,8 +140,8 @@ async fn keep_log(mut said: pipe::Receiver, mut log: fs_err::File) {
 
 impl ProcessInstance {
     fn of(underway: Underway) -> io::Result<ProcessInstance> {
-        let ended = Arc::new(readiness::watch(underway.started.launched.pidfd.try_clone()?, Interest::READABLE)?);
-        Ok(ProcessInstance { underway: Some(underway), ended })
+        let end = ProcessEnd::of(underway.started.launched.pidfd.try_clone()?)?;
+        Ok(ProcessInstance { underway: Some(underway), end })
     }
 
     /// Waits until the guest's program was executed.
@@ -187,10 +186,7 @@ impl Instance for ProcessInstance {
     }
 
     fn ended(&self) -> BoxFuture<'static, ()> {
-        let ended = Arc::clone(&self.ended);
-        Box::pin(async move {
-            let _ = ended.readable().await; // a descriptor that cannot be watched has no process behind it
-        })
+        self.end.awaited()
     }
 
     fn stop(mut self: Box<Self>) -> BoxFuture<'static, Result<(), StopError>> {
@@ -198,7 +194,7 @@ impl Instance for ProcessInstance {
         Box::pin(async move {
             let Some(underway) = underway else { return Ok(()) };
             end(&underway);
-            let _ = tokio::time::timeout(PATIENCE, self.ended.readable()).await; // dropping it waits on, and tells nobody
+            let _ = tokio::time::timeout(PATIENCE, self.end.awaited()).await; // dropping it waits on, and tells nobody
             drop(underway);
             Ok(())
         })

@@ -7,13 +7,12 @@ use std::time::Duration;
 use bollard::models::ContainerInspectResponse;
 use bollard::query_parameters::{
     CreateContainerOptionsBuilder, InspectContainerOptions, LogsOptionsBuilder, StartContainerOptions,
-    WaitContainerOptionsBuilder,
 };
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use ringfence_core::{Clause, Plan, Support};
 use ringfence_linux::cgroup::oom_counter_of;
-use rustix::process::Pid;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::time::{sleep, timeout};
 
 use super::client::Client;
@@ -30,12 +29,15 @@ use super::removal::{Registration, make_way, remove_all};
 use super::{Place, block_on};
 use crate::egress::{Sealed, WayOut};
 use crate::instance::{Instance, LOG_SIZE, StopError};
+use crate::readiness::ProcessEnd;
 use crate::room::ContainerManifest;
 use crate::view::Guarded;
 use crate::{ContainerSpec, Host, Preset, ResolvedWorkspace};
 
 /// How long a process of ours in a container may take to come.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// How often it is looked whether its container still runs.
+const MOMENT: Duration = Duration::from_millis(200);
 /// Shells of people, by preference.
 const SHELLS: [&str; 2] = ["/bin/zsh", "/bin/bash"];
 
@@ -59,8 +61,7 @@ pub(super) struct ContainerInstance {
     beside: Option<ProxyNetwork>,
     manifest: ContainerManifest,
     evidence: Evidence,
-    /// The guest, as the kernel numbers it here. What the engine says may be numbers of another pid namespace.
-    guest: Option<Pid>,
+    guest: Option<Guest>,
     /// The way out of its network, until somebody takes it.
     way_out: Option<WayOut>,
     /// Where the kernel counts whom it killed in it for want of memory, where that is seen from here.
@@ -68,6 +69,23 @@ pub(super) struct ContainerInstance {
     log: Option<tokio::task::JoinHandle<()>>,
     /// What it lives by: it ends when this is closed.
     _leash: fs_err::File,
+}
+
+/// The first process of a container.
+#[derive(Debug)]
+struct Guest {
+    /// As the kernel numbers it here. What the engine says may be a number of another pid namespace.
+    pid: Pid,
+    /// The container ends with it.
+    end: ProcessEnd,
+}
+
+impl Guest {
+    fn of(pid: Option<Pid>) -> Result<Guest, Failure> {
+        let pid = pid.ok_or(Failure::Unseen)?;
+        let end = pidfd_open(pid, PidfdFlags::NONBLOCK).map_err(Into::into).and_then(ProcessEnd::of);
+        Ok(Guest { pid, end: end.map_err(|source| Failure::Files { what: "watch the guest", source })? })
+    }
 }
 
 /// Makes a container. Whatever was made of it is gone again when this fails, or is dropped.
@@ -174,7 +192,7 @@ pub(super) async fn start(
     instance.log = log.map(|log| tokio::spawn(copy_log(instance.client().clone(), instance.container.clone(), log)));
     let handed = come_up("guest", instance.client(), &instance.container, handover.done(reach));
     let (guest, gate) = handed.await?;
-    instance.guest = guest;
+    instance.guest = Some(Guest::of(guest)?);
     instance.way_out = instance.way_out.take().or(gate.map(WayOut::Gate));
     // Nothing of the caller's runs yet: whoever came is our guest, and waits to be told what to do.
     let guest = instance.guest()?;
@@ -233,7 +251,7 @@ impl ContainerInstance {
 
     /// The guest's process.
     pub(super) fn guest(&self) -> Result<Pid, Failure> {
-        self.guest.ok_or(Failure::Unseen)
+        self.guest.as_ref().map(|guest| guest.pid).ok_or(Failure::Unseen)
     }
 
     async fn inspect(&self) -> Result<ContainerInspectResponse, Failure> {
@@ -278,7 +296,7 @@ pub(super) async fn come_up<T>(
             Ok(came) => return came,
             Err(_) => false,
         },
-        () = wait_for_end(client.clone(), container.to_owned()) => true,
+        () = ended(client, container) => true,
     };
     Err(Failure::NotUp { who, container: container.to_owned(), ended, log: last_words(client, container).await })
 }
@@ -294,18 +312,11 @@ async fn last_words(client: &Client, container: &str) -> String {
     lines.join("; ")
 }
 
-/// Waits until a container does not run, whatever becomes of the connection.
-async fn wait_for_end(client: Client, container: String) {
+/// Waits until a container does not run. It is looked at: Podman, asked to tell when, looks without a pause (4.3).
+async fn ended(client: &Client, container: &str) {
     loop {
-        let options = WaitContainerOptionsBuilder::default().condition("not-running").build();
-        let waited = client.api.wait_container(&container, Some(options)).next().await;
-        match waited {
-            Some(Ok(_) | Err(bollard::errors::Error::DockerContainerWaitError { .. })) => return,
-            Some(Err(error)) if is_missing(&error) => return,
-            // The engine was restarted, or answers only at the end, which is later than we wait for an answer.
-            _ => sleep(Duration::from_millis(200)).await,
-        }
-        let inspected = client.api.inspect_container(&container, None::<InspectContainerOptions>).await;
+        sleep(MOMENT).await;
+        let inspected = client.api.inspect_container(container, None::<InspectContainerOptions>).await;
         match inspected {
             Ok(inspected) if inspected.state.as_ref().and_then(|state| state.running) != Some(true) => return,
             Err(error) if is_missing(&error) => return,
@@ -324,8 +335,8 @@ impl Instance for ContainerInstance {
     }
 
     fn ended(&self) -> BoxFuture<'static, ()> {
-        match &self.client {
-            Some(client) => Box::pin(wait_for_end(client.clone(), self.container.clone())),
+        match &self.guest {
+            Some(guest) => guest.end.awaited(),
             None => Box::pin(async {}),
         }
     }
