@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use conformance::{Caller, Place, Ring, Stage};
@@ -44,18 +44,27 @@ impl<'a> Kept<'a> {
     }
 
     pub(crate) fn up(&self, flags: &[&str]) -> Output {
+        self.prepare_up(flags).output().expect("ringfence can be started")
+    }
+
+    pub(crate) fn prepare_up(&self, flags: &[&str]) -> Command {
         let workspace = self.place.path().join("workspace");
         let mut command = self.stage.ringfence("up", self.place);
         command.arg(&self.name).args(flags).env("HOME", &self.home);
         if workspace.is_dir() {
             command.current_dir(workspace);
         }
-        command.output().expect("ringfence can be started")
+        command
     }
 
     pub(crate) fn ringfence(&self, words: &[&str]) -> Output {
+        self.command(words).output().expect("ringfence can be started")
+    }
+
+    pub(crate) fn command(&self, words: &[&str]) -> Command {
         let mut command = self.stage.command(binary(), self.place);
-        command.args(words).env("HOME", &self.home).output().expect("ringfence can be started")
+        command.args(words).env("HOME", &self.home);
+        command
     }
 
     fn exec(&self, script: &str) -> Output {
@@ -63,7 +72,7 @@ impl<'a> Kept<'a> {
     }
 
     /// What the engine tells everybody who may ask it.
-    fn inspect(&self) -> Value {
+    pub(crate) fn inspect(&self) -> Value {
         let engine = self.stage.ring.engine().expect("the test requires it");
         engine.inspect(&format!("ringfence-{}", self.name)).expect("there is such a container")
     }
@@ -77,7 +86,11 @@ impl Drop for Kept<'_> {
 
 /// A place whose workspace is a directory in it, so that there is room beside it.
 pub(crate) fn place(stage: Stage) -> Place {
-    let place = Place::of(stage.caller);
+    with_workspace(Place::of(stage.caller))
+}
+
+/// The place, with a directory in it to be a workspace.
+pub(crate) fn with_workspace(place: Place) -> Place {
     let workspace = place.path().join("workspace");
     fs_err::create_dir(&workspace).expect("the place is ours");
     let owner = fs_err::metadata(place.path()).expect("it is there");

@@ -2,6 +2,7 @@
 
 mod bypass;
 mod clients;
+mod kept_secrets;
 mod owners;
 mod results;
 mod secrets;

