@@ -42,11 +42,6 @@ impl Process {
             || (mount_namespace(&self.id.to_string()) != mount_namespace("self") && is_mounted())
     }
 
-    /// Whether it has not ended.
-    pub(crate) fn is_alive(&self) -> bool {
-        Process::read(self.id).is_some_and(|now| !now.is_zombie && now.words == self.words)
-    }
-
     /// How many descriptors it has open.
     pub(crate) fn descriptors(&self) -> usize {
         descriptors(&self.id.to_string())
