@@ -18,7 +18,7 @@ use crate::log;
 const ORDERS: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
 
 /// What it exits with when nobody wants the sandbox any more.
-const UNWANTED: i32 = 1;
+pub(crate) const UNWANTED: i32 = 1;
 
 /// Starts the server and waits for its end.
 pub(crate) fn live(leash: Option<&Path>) -> ExitCode {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 /// What can be asked for, in one line.
 pub(crate) const USAGE: &str = "ringfence-guest [--listener FD | --handover PATH | --socket PATH | --listen ADDRESS:PORT] [--directory DIR] [--token-file FILE] \
-     [--leash FILE] [--gate]";
+     [--leash FILE] [--owner FD] [--gate]";
 
 /// The options of which one says where to listen.
 const LISTEN: &str = "--listener, --handover, --socket, --listen";
@@ -22,6 +22,8 @@ pub(crate) struct Options {
     pub(crate) token_file: Option<PathBuf>,
     /// A file that is locked as long as somebody wants the sandbox.
     pub(crate) leash: Option<PathBuf>,
+    /// A pipe, by its number, that has another end as long as somebody wants the sandbox.
+    pub(crate) owner: Option<i32>,
     /// Whether a gate of the sandbox's network is made, and given for the socket that is handed over.
     pub(crate) gate: bool,
 }
@@ -57,20 +59,17 @@ pub(crate) enum OptionsError {
 impl Options {
     /// Reads the words after the program's name.
     pub(crate) fn parse(words: impl Iterator<Item = OsString>) -> Result<Options, OptionsError> {
-        let (mut listen, mut directory, mut token_file, mut leash, mut gate) = (None, None, None, None, false);
+        let (mut listen, mut directory, mut token_file) = (None, None, None);
+        let (mut leash, mut owner, mut gate) = (None, None, false);
         let mut words = words;
         while let Some(word) = words.next() {
             let mut value = |option| words.next().ok_or(OptionsError::NoValue(option));
             match word.to_str() {
                 Some("--listener") => {
-                    let option = "--listener";
-                    let number: i32 = parsed(option, &value(option)?, "the number of a descriptor above 2")?;
-                    if number < 3 {
-                        let value = number.to_string();
-                        return Err(OptionsError::Value { option, value, expected: "a number above 2" });
-                    }
+                    let number = descriptor("--listener", &value("--listener")?)?;
                     once(LISTEN, &mut listen, Listen::Inherited(number))?;
                 }
+                Some("--owner") => once("--owner", &mut owner, descriptor("--owner", &value("--owner")?)?)?,
                 Some("--handover") => once(LISTEN, &mut listen, Listen::Handed(value("--handover")?.into()))?,
                 Some("--socket") => once(LISTEN, &mut listen, Listen::Path(value("--socket")?.into()))?,
                 Some("--listen") => {
@@ -85,7 +84,7 @@ impl Options {
             }
         }
         let listen = listen.ok_or(OptionsError::NowhereToListen)?;
-        Ok(Options { listen, directory, token_file, leash, gate })
+        Ok(Options { listen, directory, token_file, leash, owner, gate })
     }
 }
 
@@ -93,6 +92,14 @@ fn once<T>(option: &'static str, place: &mut Option<T>, value: T) -> Result<(), 
     match place.replace(value) {
         None => Ok(()),
         Some(_) => Err(OptionsError::Twice { option }),
+    }
+}
+
+/// The number of a descriptor that is none of the standard streams.
+fn descriptor(option: &'static str, value: &OsString) -> Result<i32, OptionsError> {
+    match parsed(option, value, "the number of a descriptor above 2")? {
+        number @ 3.. => Ok(number),
+        number => Err(OptionsError::Value { option, value: number.to_string(), expected: "a number above 2" }),
     }
 }
 

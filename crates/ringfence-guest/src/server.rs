@@ -17,7 +17,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use ringfence_linux::launcher::LauncherError;
 use ringfence_linux::{Launcher, gate, passing};
 use rustix::process::Signal;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::net::unix::pipe;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::LocalSet;
@@ -25,7 +26,7 @@ use tokio::task::LocalSet;
 use crate::caller::Token;
 use crate::connect::{self, Reply, bare};
 use crate::options::{Listen, Options};
-use crate::{files, filesystem, metrics, ports, process, tree, user};
+use crate::{files, filesystem, first, log, metrics, ports, process, tree, user};
 
 /// How many connections are open at once; whoever comes then waits.
 const MOST_CONNECTIONS: usize = 2048;
@@ -78,11 +79,14 @@ pub(crate) fn run(options: &Options) -> Result<(), ServeError> {
         Listen::Inherited(number) => {
             // Whoever passed a socket on sees to our end, and where there is no pid namespace nobody does after it.
             let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL)); // cannot fail, prctl(2)
-            Some(inherit(*number)?)
+            let refuse = |source| ServeError::Inherited { number: *number, source };
+            Some(inherit(*number).and_then(listening).map_err(refuse)?)
         }
         Listen::Handed(path) => Some(take_over(path, options.gate)?),
         Listen::Path(_) | Listen::Address(_) => None,
     };
+    let owner = options.owner.map(|number| inherit(number).map_err(|source| ServeError::Inherited { number, source }));
+    let owner = owner.transpose()?;
     let token = match &options.token_file {
         Some(path) => Token::new(&fs_err::read_to_string(path).map_err(|source| ServeError::Token { source })?),
         None => Token::default(),
@@ -101,17 +105,28 @@ pub(crate) fn run(options: &Options) -> Result<(), ServeError> {
             processes: process::Service::new(launcher, directory),
             watchers: filesystem::Watchers::default(),
         });
+        if let Some(owner) = owner {
+            let owner = pipe::Receiver::from_owned_fd(owner).map_err(|source| ServeError::Runtime { source })?;
+            tokio::task::spawn_local(end_with(owner));
+        }
         accept(listener, server).await
     })
 }
 
+/// Ends the sandbox when nobody has the other end of a pipe any more. Who started us may have been killed together with
+/// whoever wanted it, before either could see to our end.
+async fn end_with(mut owner: pipe::Receiver) {
+    while let Ok(1..) = owner.read(&mut [0]).await {}
+    log::line(format_args!("the process that kept the sandbox has ended"));
+    std::process::exit(first::UNWANTED);
+}
+
 /// Takes an inherited descriptor over, so that nothing that the guest starts inherits it, too.
-fn inherit(number: i32) -> Result<OwnedFd, ServeError> {
-    let refuse = |source: io::Error| ServeError::Inherited { number, source };
-    let copy = ringfence_linux::sys::process::duplicate(number).map_err(refuse)?;
-    let position = u32::try_from(number).map_err(|error| refuse(io::Error::other(error)))?;
-    ringfence_linux::sys::process::close_range(position, position).map_err(refuse)?;
-    listening(copy).map_err(refuse)
+fn inherit(number: i32) -> io::Result<OwnedFd> {
+    let copy = ringfence_linux::sys::process::duplicate(number)?;
+    let position = u32::try_from(number).map_err(io::Error::other)?;
+    ringfence_linux::sys::process::close_range(position, position)?;
+    Ok(copy)
 }
 
 /// Has whoever listens at `path` hand over the socket that callers reach us by. That one is on the host: nothing of it

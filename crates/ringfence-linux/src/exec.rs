@@ -3,6 +3,8 @@
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+
 use crate::confine;
 use crate::control::{self, Report};
 use crate::init::{Held, SetupError, Step};
@@ -11,8 +13,8 @@ use crate::sys::process;
 use crate::sys::signal::{Mask, restore_default};
 
 /// Becomes the command, or reports why not and ends.
-pub(crate) fn run(launch: &Launch, held: &Held) -> ! {
-    let report = match prepare(launch, held) {
+pub(crate) fn run(launch: &Launch, held: &Held, first: Pid) -> ! {
+    let report = match prepare(launch, held, first) {
         Ok(()) => Report::ExecFailed { errno: exec(&launch.exec) },
         Err(error) => error.report(),
     };
@@ -20,7 +22,14 @@ pub(crate) fn run(launch: &Launch, held: &Held) -> ! {
     process::exit_now(127)
 }
 
-fn prepare(launch: &Launch, held: &Held) -> Result<(), SetupError> {
+fn prepare(launch: &Launch, held: &Held, first: Pid) -> Result<(), SetupError> {
+    if !matches!(launch.confinement, Confinement::Namespaces { .. }) {
+        // Where it is not process 1, somebody may kill the first process, and nobody would end the command.
+        set_parent_process_death_signal(Some(Signal::KILL)).step("tie the command to its first process")?;
+        if getppid() != Some(first) {
+            process::exit_now(125);
+        }
+    }
     match launch.terminal {
         Terminal::Detached => {
             rustix::process::setsid().step("make a session")?;

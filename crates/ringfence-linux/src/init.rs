@@ -146,7 +146,8 @@ fn set_up(launch: &Launch, inherited: &Inherited<'_>, held: &Held) -> Result<(Ow
         }
     }
     let signals = Mask::of(&[libc::SIGCHLD]).descriptor().step("listen for signals")?;
-    let command = process::vfork(&mut || exec::run(launch, held)).step("fork the command")?;
+    let first = rustix::process::getpid();
+    let command = process::vfork(&mut || exec::run(launch, held, first)).step("fork the command")?;
     // The streams are the command's: whoever reads them learns of its end by theirs, and not by ours.
     process::close_range(0, 2).step("close the standard streams")?;
     Ok((signals, command))

@@ -27,6 +27,8 @@ use crate::{Command, ContainerSpec, ResolvedWorkspace, RunError};
 
 /// The number that the guest's listening socket has for it.
 const LISTENER: i32 = 3;
+/// The number that its end of the leash has.
+const OWNER: i32 = 4;
 /// Our own processes in a sandbox that stays, besides its first: the guest, and the one that forks for it.
 const OWN_PROCESSES: u32 = 2;
 /// How much of what a guest says is kept in the sandbox's log, in bytes.
@@ -74,6 +76,8 @@ struct ProcessInstance {
     underway: Option<Underway>,
     /// The end of its first process.
     end: ProcessEnd,
+    /// What the guest lives by, whatever becomes of those between: it ends when this is closed.
+    _leash: OwnedFd,
 }
 
 impl Core {
@@ -94,13 +98,16 @@ impl Core {
         let ResolvedWorkspace { source, destination, .. } = &context.workspace;
         let start = if backend.shares_paths(&context.plan) { source } else { destination };
         let command = Command::new(&room.guest.path).arguments(["--listener".to_owned(), LISTENER.to_string()]);
+        let command = command.arguments(["--owner".to_owned(), OWNER.to_string()]);
         let command = command.argument("--directory").argument(start).directory(source);
         let mut preparation = backend.prepare(&site, &command)?;
         preparation.own_processes += OWN_PROCESSES;
-        let (files, said) = streams(listener).map_err(failed("make the guest's streams"))?;
+        let (owner, leash) =
+            rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|error| failed("make the leash")(error.into()))?;
+        let (files, said) = streams(listener, owner).map_err(failed("make the guest's streams"))?;
         let underway = self.launch(Ready { context, preparation }, files, Terminal::Detached, lease)?;
         tokio::spawn(keep_log(said, log));
-        let instance = ProcessInstance::of(underway).map_err(|source| RunError::Watch { source })?;
+        let instance = ProcessInstance::of(underway, leash).map_err(|source| RunError::Watch { source })?;
         instance.started().await?;
         Ok(Box::new(instance))
     }
@@ -116,14 +123,14 @@ pub(crate) fn listen(directory: &Path, name: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// No input, a pipe for what the guest says, and the listening socket. The log itself stays outside: whoever can look at
+/// No input, a pipe for what the guest says, the listening socket, and what it lives by. The log itself stays outside: whoever can look at
 /// the guest's descriptors could open it again through them, proc(5), and empty it or fill the disk.
-fn streams(listener: OwnedFd) -> io::Result<(Files, pipe::Receiver)> {
+fn streams(listener: OwnedFd, owner: OwnedFd) -> io::Result<(Files, pipe::Receiver)> {
     let null = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let (said, output) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     let copy = output.try_clone()?;
     let stdio = [Some(null), Some(output), Some(copy)];
-    let files = Files { stdio, terminal: None, gate: None, passed: vec![(LISTENER, listener)] };
+    let files = Files { stdio, terminal: None, gate: None, passed: vec![(LISTENER, listener), (OWNER, owner)] };
     Ok((files, pipe::Receiver::from_owned_fd(said)?))
 }
 
@@ -139,9 +146,9 @@ async fn keep_log(mut said: pipe::Receiver, mut log: fs_err::File) {
 }
 
 impl ProcessInstance {
-    fn of(underway: Underway) -> io::Result<ProcessInstance> {
+    fn of(underway: Underway, leash: OwnedFd) -> io::Result<ProcessInstance> {
         let end = ProcessEnd::of(underway.started.launched.pidfd.try_clone()?)?;
-        Ok(ProcessInstance { underway: Some(underway), end })
+        Ok(ProcessInstance { underway: Some(underway), end, _leash: leash })
     }
 
     /// Waits until the guest's program was executed.

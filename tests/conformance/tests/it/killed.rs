@@ -61,7 +61,8 @@ fn usual_time(keeper: &Keeper, act: Act) -> Duration {
     begun.elapsed() + Duration::from_millis(10)
 }
 
-/// Kills whoever keeps a sandbox, and waits for their end: until then they are no more dead than busy.
+/// Kills whoever keeps a sandbox, and waits for their end: until then they are no more dead than busy. Without a pid
+/// namespace of ours a sandbox's first process cannot be told from them, and dies with them.
 fn kill_monitors(keeper: &Keeper) {
     let is_monitor = |process: &Process| process.words.contains(&"--monitor".to_owned());
     let monitors: Vec<Process> = keeper.processes().into_iter().filter(is_monitor).collect();
@@ -145,7 +146,15 @@ fn check(backend: Backend) {
         recover(&keeper, next, &round);
     }
     keeper.expect(&mut keeper.ringfence(&["stop", "--all"]));
-    wait_until("every process has ended", || keeper.processes().is_empty());
+    let begun = Instant::now();
+    loop {
+        let left = keeper.processes();
+        if left.is_empty() {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "these never end: {left:#?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
     // What else kills left is swept by the next start; the kernel may take a moment to let go of a killed group.
     for _ in 0..STARTS {
         keeper.expect(&mut keeper.up("last"));
