@@ -45,8 +45,8 @@ const CHORES: &[Chore] = &[
     Chore { name: "dist", usage: "dist", about: "makes dist/ringfence, one fully static file", run: dist::run },
     Chore {
         name: "bench",
-        usage: "bench [--runs N] [--quick] [--egress]",
-        about: "measures ringfence beside its peers; writes docs/bench/latest.{json,svg}",
+        usage: "bench [--runs N] [--quick] [--egress] [--no-install] [--no-engines]",
+        about: "measures ringfence beside its peers, as root with engines; writes docs/bench/latest.{json,svg}",
         run: bench::run,
     },
     Chore {

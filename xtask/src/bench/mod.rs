@@ -12,6 +12,7 @@ mod samples;
 mod stays;
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result};
 
@@ -21,6 +22,8 @@ use self::samples::Samples;
 use self::stays::{COMMAND, DOCKER_EXEC, Stays};
 use crate::arguments::Arguments;
 use crate::dist;
+use crate::test::engines::Ground;
+use crate::test::packages::{self, Chore};
 use crate::workspace::{Workspace, run as run_command, spell_words};
 
 const RUNS: usize = 200;
@@ -36,9 +39,11 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
     let default = if arguments.flag("--quick") { QUICK_RUNS } else { RUNS };
     let runs = arguments.number("--runs")?.unwrap_or(default);
     let is_egress_alone = arguments.flag("--egress");
-    arguments.end(&["--runs", "--quick", "--egress"])?;
+    let (install, with_engines) = (!arguments.flag("--no-install"), !arguments.flag("--no-engines"));
+    arguments.end(&["--runs", "--quick", "--egress", "--no-install", "--no-engines"])?;
+    packages::provide(Chore::Bench, install, with_engines && !is_egress_alone)?;
     if is_egress_alone {
-        let rates = measure_egress(workspace)?;
+        let rates = egress::measure(&build_egress(workspace)?)?;
         print!("\n{}\n{}", egress::as_text(&rates), report::goals_as_text(egress::goals(&rates)));
         return Ok(());
     }
@@ -48,6 +53,10 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
         library: build_example(workspace, "ringfence", "bench_cold")?,
         session: build_example(workspace, "ringfence", "bench_session")?,
     };
+    let egress_programs = build_egress(workspace)?;
+    if with_engines && let Some(ground) = Ground::prepare()? {
+        return beside_engines(workspace, &ground);
+    }
     // Every contender's view has the same small, writable working directory.
     let directory = tempfile::tempdir_in("/var/tmp")?;
     std::env::set_current_dir(directory.path()).context("cannot enter the working directory of the runs")?;
@@ -66,7 +75,8 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
     println!("measuring commands at once");
     let commands = rates::commands(&stays);
     drop(stays);
-    let egress = measure_egress(workspace)?;
+    println!("measuring the proxy");
+    let egress = egress::measure(&egress_programs)?;
     let report = Report { runs, comparisons, output, copies, commands, egress };
     std::env::set_current_dir(&workspace.root).context("cannot leave the working directory of the runs")?;
 
@@ -86,14 +96,19 @@ fn build_example(workspace: &Workspace, package: &str, name: &str) -> Result<Pat
     Ok(workspace.target.join(host).join("release/examples").join(name))
 }
 
-/// Measures the proxy beside its peers, as many of them as are installed.
-fn measure_egress(workspace: &Workspace) -> Result<rates::Rates<5>> {
-    let programs = egress::Programs {
+fn build_egress(workspace: &Workspace) -> Result<egress::Programs> {
+    Ok(egress::Programs {
         load: build_example(workspace, "ringfence-egress", "bench_proxy")?,
         proxy: build_example(workspace, "ringfence-egress", "proxy")?,
-    };
-    println!("measuring the proxy");
-    egress::measure(&programs)
+    })
+}
+
+/// Starts engines, and measures where they are. Nothing can be fetched there: all is built by now.
+fn beside_engines(workspace: &Workspace, ground: &Ground) -> Result<()> {
+    let engines = ground.start_engines(None, &workspace.target.join("test-images"))?;
+    let mut again = Command::new(std::env::current_exe().context("cannot find this program")?);
+    again.args(std::env::args_os().skip(1)).args(["--no-install", "--no-engines"]).envs(engines.variables());
+    run_command(&mut ground.beside_the_engines(&again))
 }
 
 /// Compares the ways to run a command where nothing of its sandbox exists before.

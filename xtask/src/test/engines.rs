@@ -35,7 +35,7 @@ network_backend = "netavark"
 "#;
 
 /// Where engines can run. The order of the fields is that of the clean-up: processes before what they hold.
-pub(super) struct Ground {
+pub(crate) struct Ground {
     enclosure: Enclosure,
     cgroups: Cgroups,
     directory: tempfile::TempDir,
@@ -45,7 +45,7 @@ impl Ground {
     /// Prepares the ground, after removing what interrupted runs left behind.
     ///
     /// Where that is impossible it says so, and tests that need an engine skip.
-    pub(super) fn prepare() -> Result<Option<Self>> {
+    pub(crate) fn prepare() -> Result<Option<Self>> {
         if ENGINE_VARIABLES.iter().any(|variable| std::env::var_os(variable).is_some()) {
             println!("using the container engines that the environment names");
             return Ok(None);
@@ -67,16 +67,18 @@ impl Ground {
     }
 
     /// Moves a command to where the ports of containers are.
-    pub(super) fn beside_the_engines(&self, command: &Command) -> Command {
+    pub(crate) fn beside_the_engines(&self, command: &Command) -> Command {
         self.enclosure.beside_the_engines(command)
     }
 
-    /// Starts every engine that can work here, and gives each the images of the tests, which are made in `cache`.
-    pub(super) fn start_engines(&self, user: Option<&User>, cache: &Path) -> Result<Engines> {
+    /// Starts every engine that can work here, and gives each the images of the tests, which are made in `cache`. The
+    /// rootless one is the user's, if there is one.
+    pub(crate) fn start_engines(&self, user: Option<&User>, cache: &Path) -> Result<Engines> {
         fs_err::create_dir_all(cache)?;
         let mut engines = Engines(Vec::new());
         // All are launched before the first is waited for.
-        for (kind, launched) in Kind::ALL.map(|kind| (kind, self.launch(kind, user))) {
+        let kinds = Kind::ALL.into_iter().filter(|kind| *kind != Kind::RootlessPodman || user.is_some());
+        for (kind, launched) in kinds.map(|kind| (kind, self.launch(kind, user))).collect::<Vec<_>>() {
             match launched.and_then(Daemon::answering) {
                 Ok(daemon) => engines.0.push(daemon),
                 Err(error) => println!("without {}: {error:#}; tests that need it skip", kind.name()),
@@ -107,7 +109,7 @@ impl Ground {
             }
         };
         command.env("TMPDIR", &home).stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
-        println!("starting {} for the tests", kind.name());
+        println!("starting {}", kind.name());
         let process = command.spawn().with_context(|| format!("cannot start {program}"))?;
         Ok(Daemon { kind, engine: Engine::on(socket), process, log })
     }
@@ -224,11 +226,11 @@ impl Drop for Daemon {
 }
 
 /// The engines that answer.
-pub(super) struct Engines(Vec<Daemon>);
+pub(crate) struct Engines(Vec<Daemon>);
 
 impl Engines {
     /// Lists the variables by which tests find the engines.
-    pub(super) fn variables(&self) -> impl Iterator<Item = (&'static str, String)> {
+    pub(crate) fn variables(&self) -> impl Iterator<Item = (&'static str, String)> {
         self.0.iter().map(|daemon| (daemon.kind.variable(), daemon.engine.address()))
     }
 

@@ -2,9 +2,9 @@
 
 mod cgroups;
 mod enclosure;
-mod engines;
+pub(crate) mod engines;
 mod images;
-mod packages;
+pub(crate) mod packages;
 mod python;
 mod tally;
 mod user;
@@ -21,6 +21,7 @@ use anyhow::{Context, Result, bail, ensure};
 use ringfence_test_ledger::{BINARY_VARIABLE, E2B_PYTHON_VARIABLE, LEDGER_VARIABLE, Skip, USER_VARIABLE, User};
 
 use self::engines::{Engines, Ground};
+use self::packages::Chore;
 use self::tally::Tally;
 use self::user::TestUser;
 use crate::arguments::Arguments;
@@ -31,7 +32,7 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
     let install = !arguments.flag("--no-install");
     let with_engines = !arguments.flag("--no-engines");
     let filters = arguments.rest(&["--no-install", "--no-engines"])?;
-    packages::provide(install, with_engines)?;
+    packages::provide(Chore::Test, install, with_engines)?;
 
     // The terminal sends it to cargo and the tests, too: these end, and what was started for them is cleaned up.
     let interrupted = Arc::new(AtomicBool::new(false));

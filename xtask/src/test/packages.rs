@@ -1,4 +1,4 @@
-//! What the tests use and a fresh Debian or Ubuntu machine may lack.
+//! What tests and measurements use and a fresh Debian or Ubuntu machine may lack.
 
 use std::process::Command;
 
@@ -35,7 +35,8 @@ struct Package {
     purpose: &'static str,
 }
 
-const PACKAGES: &[Package] = &[
+/// For all tests.
+const FOR_TESTS: &[Package] = &[
     Package {
         name: "bubblewrap",
         shown_by: Program("bwrap"),
@@ -47,26 +48,7 @@ const PACKAGES: &[Package] = &[
         purpose: "finding out whether user namespaces are allowed",
     },
     Package { name: "passwd", shown_by: Program("useradd"), purpose: "making an ordinary user for the tests" },
-    Package { name: "docker.io", shown_by: Program("dockerd"), purpose: "the docker backend" },
-    Package { name: "podman", shown_by: Program("podman"), purpose: "the podman backend" },
-    Package { name: "runc", shown_by: Program("runc"), purpose: "podman's runtime where cgroups are of version 1" },
-    Package { name: "netavark", shown_by: Program("/usr/lib/podman/netavark"), purpose: "podman's networks" },
-    Package {
-        name: "aardvark-dns",
-        shown_by: Program("/usr/lib/podman/aardvark-dns"),
-        purpose: "names on podman's networks",
-    },
-    Package { name: "uidmap", shown_by: Program("newuidmap"), purpose: "podman for an ordinary user" },
-    Package {
-        name: "slirp4netns",
-        shown_by: Program("slirp4netns"),
-        purpose: "the network of podman for an ordinary user",
-    },
-    Package { name: "iptables", shown_by: Program("iptables"), purpose: "the networks of docker and podman" },
     Package { name: "iproute2", shown_by: Program("ip"), purpose: "networks of the tests' own" },
-    Package { name: "catatonit", shown_by: Program("catatonit"), purpose: "reaping what docker and podman leave" },
-    Package { name: "busybox-static", shown_by: Program("busybox"), purpose: "a tiny image" },
-    Package { name: "mmdebstrap", shown_by: Program("mmdebstrap"), purpose: "an image for development" },
     Package { name: "openssh-client", shown_by: Program("ssh"), purpose: "SSH into a sandbox" },
     Package { name: "rsync", shown_by: Program("rsync"), purpose: "rsync into a sandbox" },
     Package { name: "git", shown_by: Program("git"), purpose: "repositories and worktrees as workspaces" },
@@ -84,24 +66,51 @@ const PACKAGES: &[Package] = &[
     Package { name: "python3-venv", shown_by: PythonModule("ensurepip"), purpose: "the SDK that drives a guest" },
 ];
 
-/// Those that container engines and their images need alone.
-const FOR_ENGINES: &[&str] = &[
-    "docker.io",
-    "podman",
-    "runc",
-    "netavark",
-    "aardvark-dns",
-    "uidmap",
-    "slirp4netns",
-    "iptables",
-    "catatonit",
-    "busybox-static",
-    "mmdebstrap",
+/// For container engines, and the images that they are given.
+const FOR_ENGINES: &[Package] = &[
+    Package { name: "docker.io", shown_by: Program("dockerd"), purpose: "the docker backend" },
+    Package { name: "podman", shown_by: Program("podman"), purpose: "the podman backend" },
+    Package { name: "runc", shown_by: Program("runc"), purpose: "podman's runtime where cgroups are of version 1" },
+    Package { name: "netavark", shown_by: Program("/usr/lib/podman/netavark"), purpose: "podman's networks" },
+    Package {
+        name: "aardvark-dns",
+        shown_by: Program("/usr/lib/podman/aardvark-dns"),
+        purpose: "names on podman's networks",
+    },
+    Package { name: "uidmap", shown_by: Program("newuidmap"), purpose: "podman for an ordinary user" },
+    Package {
+        name: "slirp4netns",
+        shown_by: Program("slirp4netns"),
+        purpose: "the network of podman for an ordinary user",
+    },
+    Package { name: "iptables", shown_by: Program("iptables"), purpose: "the networks of docker and podman" },
+    Package { name: "catatonit", shown_by: Program("catatonit"), purpose: "reaping what docker and podman leave" },
+    Package { name: "busybox-static", shown_by: Program("busybox"), purpose: "a tiny image" },
+    Package { name: "mmdebstrap", shown_by: Program("mmdebstrap"), purpose: "an image for development" },
 ];
 
-/// Installs what is missing when that is asked for and possible; otherwise says which tests will skip.
-pub(super) fn provide(install: bool, with_engines: bool) -> Result<()> {
-    let wanted = PACKAGES.iter().filter(|package| with_engines || !FOR_ENGINES.contains(&package.name));
+/// For measurements: whom ringfence is compared with.
+const FOR_BENCH: &[Package] = &[
+    Package { name: "bubblewrap", shown_by: Program("bwrap"), purpose: "a peer of native" },
+    Package { name: "firejail", shown_by: Program("firejail"), purpose: "a peer of native" },
+    Package { name: "tinyproxy-bin", shown_by: Program("tinyproxy"), purpose: "a peer of the proxy" },
+    Package { name: "squid", shown_by: Program("squid"), purpose: "a peer of the proxy" },
+];
+
+/// What is about to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Chore {
+    Test,
+    Bench,
+}
+
+/// Installs what is missing when that is asked for and possible; otherwise says what will be left out.
+pub(crate) fn provide(chore: Chore, install: bool, with_engines: bool) -> Result<()> {
+    let own = match chore {
+        Chore::Test => FOR_TESTS,
+        Chore::Bench => FOR_BENCH,
+    };
+    let wanted = own.iter().chain(FOR_ENGINES.iter().filter(|_| with_engines));
     let missing: Vec<&Package> = wanted.filter(|package| !package.shown_by.is_there()).collect();
     if missing.is_empty() {
         return Ok(());
@@ -115,7 +124,7 @@ pub(super) fn provide(install: bool, with_engines: bool) -> Result<()> {
     for package in &missing {
         match obstacle {
             None => println!("installing {}: {}", package.name, package.purpose),
-            Some(why) => println!("without {} ({}): {why}; tests that need it skip", package.name, package.purpose),
+            Some(why) => println!("without {} ({}): {why}; what needs it is left out", package.name, package.purpose),
         }
     }
     if obstacle.is_some() {
@@ -124,9 +133,9 @@ pub(super) fn provide(install: bool, with_engines: bool) -> Result<()> {
     let names = missing.iter().map(|package| package.name);
     let installed = run_command(&mut apt_get(["update", "--quiet"]))
         .and_then(|()| run_command(apt_get(["install", "--yes", "--no-install-recommends"]).args(names)));
-    // Without a mirror in reach the tests are still worth running: each need is probed and each skip is named.
+    // Without a mirror in reach the rest is still worth running: each need is probed, and what is left out is named.
     if let Err(error) = installed {
-        eprintln!("warning: {error:#}; tests that need what is missing skip");
+        eprintln!("warning: {error:#}; what needs what is missing is left out");
     }
     Ok(())
 }
