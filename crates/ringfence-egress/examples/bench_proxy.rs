@@ -20,7 +20,7 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// What is written and read at once.
 const PIECE: usize = 256 * 1024;
 /// What one request is answered with.
-const ANSWER: &[u8] = b"hello";
+const ANSWER: &[u8] = b"xxxxx";
 
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
@@ -157,7 +157,7 @@ async fn request(proxy: Option<SocketAddr>, origin: SocketAddr, count: usize) ->
         let mut answer = [0; ANSWER.len()];
         stream.read_exact(&mut answer).await?;
         if status != "200" || answer != ANSWER {
-            return Err(format!("the proxy answered {status}").into());
+            return Err(format!("a request was answered {status}, {}", answer.escape_ascii()).into());
         }
         times.push(start.elapsed());
     }

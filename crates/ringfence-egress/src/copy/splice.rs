@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 /// How many pipes there may be; streams beyond that are copied. Each has two descriptors and holds kernel memory.
 const MOST_PIPES: usize = 64;
 /// How much a pipe holds. A process without privileges may have 64 MiB in all, pipe(7).
-const CAPACITY: usize = 256 * 1024;
+const CAPACITY: usize = 512 * 1024;
 
 static PIPES: AtomicUsize = AtomicUsize::new(0);
 
