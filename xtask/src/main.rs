@@ -46,7 +46,7 @@ const CHORES: &[Chore] = &[
     Chore {
         name: "bench",
         usage: "bench [--runs N] [--quick] [--egress] [--no-install] [--no-engines]",
-        about: "measures ringfence beside its peers, as root with engines; writes docs/bench/latest.{json,svg}",
+        about: "measures ringfence beside its peers, as root with engines; writes docs/bench",
         run: bench::run,
     },
     Chore {

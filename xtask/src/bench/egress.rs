@@ -6,11 +6,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::driver::Conversation;
-use super::rates::{Rates, cells, in_turn};
-use super::report::{Goal, absences};
+use super::rates::{self, Rates, cells, in_turn};
+use super::report::{Goal, absences, goals_as_json};
 use super::stays::Way;
 use crate::table::{Align, table};
 use crate::workspace::find_program;
@@ -19,7 +20,7 @@ const DIRECT: &str = "direct";
 const OURS: &str = "ringfence";
 const PEERS: [&str; 2] = ["tinyproxy", "squid"];
 /// What is measured, in this order.
-pub(super) const COLUMNS: [&str; 5] = ["1 stream, MB/s", "64 streams, MB/s", "p50 µs", "p99 µs", "KiB a connection"];
+const COLUMNS: [&str; 5] = ["1 stream, MB/s", "64 streams, MB/s", "p50 µs", "p99 µs", "KiB a connection"];
 /// What one stream carries, and what each of many does.
 const BYTES: [u64; 2] = [2 << 30, 32 << 20];
 const STREAMS: usize = 64;
@@ -93,6 +94,12 @@ pub(super) fn as_text(rates: &Rates<5>) -> String {
         [(*name).to_owned(), a, b, c, d, e]
     });
     table([("egress", Align::Left), a, b, c, d, e], &rows.collect::<Vec<_>>()) + &absences(rates)
+}
+
+/// What was measured, and what was to be reached.
+pub(super) fn as_json(rates: &Rates<5>) -> Value {
+    let contenders = rates::as_json(COLUMNS.map(str::to_owned), rates);
+    json!({ "contenders": contenders, "goals": goals_as_json(goals(rates)) })
 }
 
 impl Contender {

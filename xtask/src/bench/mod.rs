@@ -43,9 +43,7 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
     arguments.end(&["--runs", "--quick", "--egress", "--no-install", "--no-engines"])?;
     packages::provide(Chore::Bench, install, with_engines && !is_egress_alone)?;
     if is_egress_alone {
-        let rates = egress::measure(&build_egress(workspace)?)?;
-        print!("\n{}\n{}", egress::as_text(&rates), report::goals_as_text(egress::goals(&rates)));
-        return Ok(());
+        return measure_egress(workspace, &build_egress(workspace)?);
     }
 
     let programs = Programs {
@@ -75,9 +73,7 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
     println!("measuring commands at once");
     let commands = rates::commands(&stays);
     drop(stays);
-    println!("measuring the proxy");
-    let egress = egress::measure(&egress_programs)?;
-    let report = Report { runs, comparisons, output, copies, commands, egress };
+    let report = Report { runs, comparisons, output, copies, commands };
     std::env::set_current_dir(&workspace.root).context("cannot leave the working directory of the runs")?;
 
     print!("\n{}", report.as_text());
@@ -85,7 +81,17 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
     fs_err::create_dir_all(&documents)?;
     fs_err::write(documents.join("latest.json"), format!("{:#}\n", report.as_json()))?;
     fs_err::write(documents.join("latest.svg"), chart::draw(&report.comparisons))?;
-    println!("\nwritten: docs/bench/latest.json, docs/bench/latest.svg");
+    println!("\nwritten: docs/bench/latest.json, docs/bench/latest.svg\n");
+    measure_egress(workspace, &egress_programs)
+}
+
+/// Measures the proxy beside its peers, as many of them as are installed.
+fn measure_egress(workspace: &Workspace, programs: &egress::Programs) -> Result<()> {
+    println!("measuring the proxy");
+    let rates = egress::measure(programs)?;
+    print!("\n{}\n{}", egress::as_text(&rates), report::goals_as_text(egress::goals(&rates)));
+    fs_err::write(workspace.root.join("docs/bench/egress.json"), format!("{:#}\n", egress::as_json(&rates)))?;
+    println!("\nwritten: docs/bench/egress.json");
     Ok(())
 }
 

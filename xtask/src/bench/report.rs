@@ -5,7 +5,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 
 use super::contenders::{AS_USUAL, EQUAL_BWRAP, LIBRARY, NATIVE, PLAIN};
-use super::egress;
 use super::output::{BYTES, Drained};
 use super::rates::{self, AT_ONCE, Rates};
 use super::samples::Samples;
@@ -42,8 +41,6 @@ pub(super) struct Report {
     pub(super) copies: Rates<2>,
     /// Commands a second, so many at once.
     pub(super) commands: Rates<3>,
-    /// What passes the proxy and its peers.
-    pub(super) egress: Rates<5>,
 }
 
 /// What a command in a sandbox that is up may take more than two plain spawns.
@@ -97,7 +94,6 @@ impl Report {
         goals.push(Goal::at_least(2.0, "1 GiB of output, 10 MB kept: at least 2 GB/s".to_owned(), speed, " GB/s"));
         let memory = output.map(|drained| drained.peak_memory as f64 / 1e6);
         goals.push(Goal::below(40.0, "1 GiB of output, 10 MB kept: below 40 MB of memory".to_owned(), memory, " MB"));
-        goals.extend(egress::goals(&self.egress));
         goals
     }
 
@@ -129,7 +125,6 @@ impl Report {
             text.push('\n');
         }
         text += &format!("{}\n{}\n", rates::copies_as_text(&self.copies), rates::commands_as_text(&self.commands));
-        text += &format!("{}\n", egress::as_text(&self.egress));
         match &self.output {
             Ok(drained) => {
                 let ratio = drained.plain.as_secs_f64() / drained.time.as_secs_f64();
@@ -169,10 +164,6 @@ impl Report {
             }),
             Err(why) => json!({ "absent": why }),
         };
-        let goals = self
-            .goals()
-            .into_iter()
-            .map(|goal| json!({ "goal": goal.name, "measured": goal.measured, "reached": goal.reached }));
         json!({
             "measured_at_unix": SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs()),
             "kernel": rustix::system::uname().release().to_string_lossy(),
@@ -182,10 +173,14 @@ impl Report {
             "output": output,
             "megabytes_per_second": rates::as_json(["in", "out"].map(str::to_owned), &self.copies),
             "commands_per_second": rates::as_json(AT_ONCE.map(|at_once| at_once.to_string()), &self.commands),
-            "egress": rates::as_json(egress::COLUMNS.map(str::to_owned), &self.egress),
-            "goals": goals.collect::<Vec<_>>(),
+            "goals": goals_as_json(self.goals()),
         })
     }
+}
+
+pub(super) fn goals_as_json(goals: Vec<Goal>) -> Value {
+    let goal = |goal: Goal| json!({ "goal": goal.name, "measured": goal.measured, "reached": goal.reached });
+    goals.into_iter().map(goal).collect()
 }
 
 /// The goals, and which of them were reached.
@@ -249,7 +244,6 @@ mod tests {
             output,
             copies: vec![("plain cp", Ok([1000.0, 2000.0])), ("docker cp", Err("docker is not installed".to_owned()))],
             commands: vec![(PLAIN, Ok([900.0, 1700.4, 1800.0]))],
-            egress: vec![("direct", Ok([1000.0, 2000.0, 50.0, 90.0, f64::NAN]))],
         }
     }
 
@@ -277,10 +271,6 @@ commands a second  1 at once  8 at once  64 at once
 ─────────────────  ─────────  ─────────  ──────────
 plain spawn              900       1700        1800
 
-egress  1 stream, MB/s  64 streams, MB/s  p50 µs  p99 µs  KiB a connection
-──────  ──────────────  ────────────────  ──────  ──────  ────────────────
-direct            1000              2000      50      90                 –
-
 1 GiB of output is drained 1.00× as fast as by a plain pipe to nowhere
 
 goal                                                                                measured
@@ -289,17 +279,6 @@ ringfence, native, `/bin/true`: at least 2× faster than bwrap, equal view      
 ringfence, library cold, `/bin/true`: at least 2.5× faster than bwrap, equal view          –  not measured
 1 GiB of output, 10 MB kept: at least 2 GB/s                                       1.07 GB/s  MISSED
 1 GiB of output, 10 MB kept: below 40 MB of memory                                  20.00 MB  reached
-the proxy, one stream: at least 0.8 of the direct way                                      –  not measured
-the proxy, 1 stream, MB/s: ahead of tinyproxy                                              –  not measured
-the proxy, 64 streams, MB/s: ahead of tinyproxy                                            –  not measured
-the proxy, p50 µs: ahead of tinyproxy                                                      –  not measured
-the proxy, p99 µs: ahead of tinyproxy                                                      –  not measured
-the proxy, KiB a connection: ahead of tinyproxy                                            –  not measured
-the proxy, 1 stream, MB/s: ahead of squid                                                  –  not measured
-the proxy, 64 streams, MB/s: ahead of squid                                                –  not measured
-the proxy, p50 µs: ahead of squid                                                          –  not measured
-the proxy, p99 µs: ahead of squid                                                          –  not measured
-the proxy, KiB a connection: ahead of squid                                                –  not measured
 "
         );
     }
