@@ -19,8 +19,10 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// What is written and read at once.
 const PIECE: usize = 256 * 1024;
+/// What every answer consists of.
+const FILL: u8 = b'x';
 /// What one request is answered with.
-const ANSWER: &[u8] = b"xxxxx";
+const ANSWER: &[u8] = &[FILL; 5];
 
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
@@ -67,7 +69,7 @@ async fn serve(origin: TcpListener) {
             while let Ok(Some(path)) = head(&mut client).await {
                 let length = path.trim_start_matches('/').parse().unwrap_or(ANSWER.len() as u64);
                 let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n");
-                let piece = vec![b'x'; PIECE.min(length as usize)];
+                let piece = vec![FILL; PIECE.min(length as usize)];
                 let mut left = length;
                 let answer = async {
                     client.write_all(head.as_bytes()).await?;

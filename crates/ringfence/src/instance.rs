@@ -123,8 +123,8 @@ pub(crate) fn listen(directory: &Path, name: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// No input, a pipe for what the guest says, the listening socket, and what it lives by. The log itself stays outside: whoever can look at
-/// the guest's descriptors could open it again through them, proc(5), and empty it or fill the disk.
+/// No input, a pipe for what the guest says, the listening socket, and what it lives by. The log itself stays outside:
+/// whoever can look at the guest's descriptors could open it again through them, proc(5), and empty it or fill the disk.
 fn streams(listener: OwnedFd, owner: OwnedFd) -> io::Result<(Files, pipe::Receiver)> {
     let null = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let (said, output) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;

@@ -15,7 +15,7 @@ pub(crate) fn watch<T: AsFd + AsRawFd>(descriptor: T, interest: Interest) -> io:
 }
 
 /// The end of a process, for whoever waits for it.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct ProcessEnd {
     process: Arc<AsyncFd<OwnedFd>>,
 }

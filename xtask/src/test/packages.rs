@@ -35,13 +35,15 @@ struct Package {
     purpose: &'static str,
 }
 
+const BUBBLEWRAP: Package = Package {
+    name: "bubblewrap",
+    shown_by: Program("bwrap"),
+    purpose: "the bwrap backend, and the peer to compare with",
+};
+
 /// For all tests.
 const FOR_TESTS: &[Package] = &[
-    Package {
-        name: "bubblewrap",
-        shown_by: Program("bwrap"),
-        purpose: "the bwrap backend, and the peer to compare with",
-    },
+    BUBBLEWRAP,
     Package {
         name: "util-linux",
         shown_by: Program("unshare"),
@@ -91,7 +93,7 @@ const FOR_ENGINES: &[Package] = &[
 
 /// For measurements: whom ringfence is compared with.
 const FOR_BENCH: &[Package] = &[
-    Package { name: "bubblewrap", shown_by: Program("bwrap"), purpose: "a peer of native" },
+    BUBBLEWRAP,
     Package { name: "firejail", shown_by: Program("firejail"), purpose: "a peer of native" },
     Package { name: "tinyproxy-bin", shown_by: Program("tinyproxy"), purpose: "a peer of the proxy" },
     Package { name: "squid", shown_by: Program("squid"), purpose: "a peer of the proxy" },
