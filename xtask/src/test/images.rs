@@ -38,14 +38,14 @@ const TINY_DIRECTORIES: &[(&str, u64, u32)] = &[
 /// Packages of the development image: those of the default one, whose Containerfile needs a base image to build on.
 const DEV_PACKAGES: &str = "ca-certificates curl git less openssh-server procps python3 rsync zsh";
 /// What follows the packages there.
-const DEV_CUSTOMIZATION: &str = "
+const DEV_CUSTOMIZATION: &str = r#"
     set -e
-    rm -f \"$1\"/etc/ssh/ssh_host_*
-    chroot \"$1\" useradd --create-home --uid 1000 --shell /usr/bin/zsh --password '*' dev
-    chroot \"$1\" install --directory --owner=dev --group=dev /home/dev/workspace
-    chroot \"$1\" install --owner=dev --group=dev --mode=644 /dev/null /home/dev/.zshrc
-    chroot \"$1\" find / -xdev -type f -perm /6000 -exec chmod a-s {} +
-";
+    rm -f "$1"/etc/ssh/ssh_host_*
+    chroot "$1" useradd --create-home --uid 1000 --shell /usr/bin/zsh --password '*' dev
+    chroot "$1" install --directory --owner=dev --group=dev /home/dev/workspace
+    chroot "$1" runuser -u dev -- sh -c 'echo "[[ \$TERM != dumb ]] || unsetopt zle prompt_cr prompt_sp" >~/.zshrc'
+    chroot "$1" find / -xdev -type f -perm /6000 -exec chmod a-s {} +
+"#;
 const DEV_INSTRUCTIONS: &[&str] = &["ENV LANG=C.UTF-8", "USER dev", "WORKDIR /home/dev/workspace", "CMD [\"zsh\"]"];
 
 /// Makes the image that holds busybox alone.

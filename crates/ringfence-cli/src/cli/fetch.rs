@@ -21,12 +21,15 @@ pub(super) async fn fetch(settings: &Settings, spec: &mut Spec) -> Result<(), Fa
         return Ok(());
     }
     let mut layers = Layers::default();
-    let style = ProgressStyle::with_template("fetching the image  {bar:30} {bytes} of {total_bytes}, {bytes_per_sec}");
-    let bar = ProgressBar::no_length().with_style(style.expect("the template is fixed text"));
+    let bar = ProgressBar::no_length().with_style(style("{msg}"));
     let mut progress = |progress: PullProgress| {
-        let (done, total) = layers.heard(progress);
-        bar.set_length(total);
-        bar.set_position(done);
+        bar.set_message(progress.status.clone());
+        // Until an engine tells of the first part's size, a bar would be full at nothing.
+        if let Some((done, total)) = layers.heard(progress) {
+            bar.set_style(style("{bar:30} {bytes} of {total_bytes}, {bytes_per_sec}"));
+            bar.set_length(total);
+            bar.set_position(done);
+        }
     };
     let provided = images::provide(&settings.host, backend, &spec.container, &mut progress).await;
     bar.finish_and_clear();
@@ -36,6 +39,10 @@ pub(super) async fn fetch(settings: &Settings, spec: &mut Spec) -> Result<(), Fa
     Ok(())
 }
 
+fn style(progress: &str) -> ProgressStyle {
+    ProgressStyle::with_template(&format!("fetching the image  {progress}")).expect("the template is fixed text")
+}
+
 /// How far each part of an image is.
 #[derive(Debug, Default)]
 struct Layers {
@@ -43,14 +50,14 @@ struct Layers {
 }
 
 impl Layers {
-    /// How many bytes of all known parts are done, and how many they have.
-    fn heard(&mut self, progress: PullProgress) -> (u64, u64) {
+    /// How many bytes of all known parts are done, and how many they have, if any part is known.
+    fn heard(&mut self, progress: PullProgress) -> Option<(u64, u64)> {
         if let (Some(layer), Some(done), Some(total)) = (progress.layer, progress.done, progress.total) {
             let part = self.parts.entry(layer).or_default();
             // Each part is told of twice: as it comes, and as it is unpacked.
             *part = (part.0.max(done), part.1.max(total));
         }
-        self.parts.values().fold((0, 0), |(done, total), part| (done + part.0, total + part.1))
+        self.parts.values().copied().reduce(|all, part| (all.0 + part.0, all.1 + part.1))
     }
 }
 
@@ -64,10 +71,11 @@ mod tests {
         let mut heard = |layer: &str, done, total| {
             layers.heard(PullProgress { layer: Some(layer.into()), status: String::new(), done, total })
         };
-        assert_eq!(heard("a", Some(1), Some(10)), (1, 10));
-        assert_eq!(heard("b", Some(5), Some(5)), (6, 15));
-        assert_eq!(heard("a", Some(10), Some(10)), (15, 15));
-        assert_eq!(heard("a", Some(2), Some(10)), (15, 15));
-        assert_eq!(heard("a", None, None), (15, 15));
+        assert_eq!(heard("a", None, None), None);
+        assert_eq!(heard("a", Some(1), Some(10)), Some((1, 10)));
+        assert_eq!(heard("b", Some(5), Some(5)), Some((6, 15)));
+        assert_eq!(heard("a", Some(10), Some(10)), Some((15, 15)));
+        assert_eq!(heard("a", Some(2), Some(10)), Some((15, 15)));
+        assert_eq!(heard("a", None, None), Some((15, 15)));
     }
 }

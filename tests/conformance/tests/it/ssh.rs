@@ -1,5 +1,6 @@
 //! People and their tools in a sandbox that stays, by ssh.
 
+use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
 use ringfence_test_ledger::engine::TINY_IMAGE;
@@ -27,6 +28,16 @@ impl Scene {
         command
     }
 
+    /// What a shell says to an editor that types into it, as Emacs does, and that says so by the kind of its terminal.
+    fn type_into_a_shell(&self, line: &str) -> String {
+        let mut command = self.tool("ssh");
+        command.args(["-tt", &self.alias()]).env("TERM", "dumb").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut shell = command.spawn().expect("ssh can be started");
+        shell.stdin.take().expect("it was asked for").write_all(line.as_bytes()).expect("it listens");
+        let output = shell.wait_with_output().expect("it was started here");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
     fn alias(&self) -> String {
         format!("ringfence-{}", self.name)
     }
@@ -45,6 +56,9 @@ fn people_come_in(engine: Engine, name: &str, flags: &[&str]) {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "dev\n", "who runs sshd: {}", said(&output));
     let on_terminal = expect_success(scene.tool("ssh").args(["-tt", &scene.alias(), "tty"]));
     assert!(on_terminal.starts_with("/dev/pts/"), "{on_terminal}");
+    let typed = scene.type_into_a_shell("echo typed; exit\n");
+    assert!(typed.contains("typed\r\n"), "{typed:?}");
+    assert!(!typed.contains('\x1b'), "an editor does not know this prompt: {typed:?}");
 }
 
 #[test]
