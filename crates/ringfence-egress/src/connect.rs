@@ -43,7 +43,8 @@ impl Proxy {
     ///
     /// A name is looked up once. Of its addresses those that are allowed are tried, each of them as it was judged.
     pub async fn connect(&self, target: &Target, via: Via) -> Result<Connection, Refusal> {
-        self.reach(target, via, self.hop(target, Purpose::Tunnel)).await
+        // Boxed, for what is connected lasts longer than connecting it.
+        Box::pin(self.reach(target, via, self.hop(target, Purpose::Tunnel))).await
     }
 
     /// Connects to where plain requests for `target` are to be sent.

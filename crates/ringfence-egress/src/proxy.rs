@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use rustix::net::sockopt::set_tcp_congestion;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::Semaphore;
@@ -85,6 +86,11 @@ pub enum Listener {
 
 impl From<TcpListener> for Listener {
     fn from(listener: TcpListener) -> Listener {
+        if listener.local_addr().is_ok_and(|address| address.ip().is_loopback()) {
+            // Nothing is congested there: pacing what clients are sent, as BBR does, would only cost timers. Accepted
+            // connections inherit it.
+            let _ = set_tcp_congestion(&listener, "reno"); // only slower without
+        }
         Listener::Tcp(listener)
     }
 }

@@ -10,6 +10,8 @@
 //!   none pretend to (GREASE).
 //! - Plain HTTP to a name goes through the proxy's own HTTP code, which looks at every request.
 //! - Anything else passes, except on port 80, where it is HTTP or nothing.
+//!
+//! Most tunnels wait most of the time, by the thousand: what only some of them need is boxed.
 
 use std::future::poll_fn;
 use std::io;
@@ -53,6 +55,7 @@ pub(crate) async fn run<S: Stream>(proxy: &Proxy, mut client: Rewound<S>, connec
         opening.poll_kind(cx, &mut client)
     });
     let Ok(Ok(kind)) = timeout(proxy.settings().limits.greeting, looked).await else { return };
+    let opening = opening.bytes;
 
     match kind {
         Kind::Tls(hello) => {
@@ -66,18 +69,18 @@ pub(crate) async fn run<S: Stream>(proxy: &Proxy, mut client: Rewound<S>, connec
                 return;
             }
             if let Some(credentials) = proxy.credentials_for(target).filter(|_| is_for_target) {
-                client.put_back(opening.bytes.into());
-                return http::serve_secured(proxy, client, server, target, credentials).await;
+                client.put_back(opening.into());
+                return Box::pin(http::serve_secured(proxy, client, server, target, credentials)).await;
             }
         }
         kind if is_name && (kind == Kind::Http || target.port == 80) => {
-            client.put_back(opening.bytes.into());
-            return http::serve_within(proxy, client, server, target).await;
+            client.put_back(opening.into());
+            return Box::pin(http::serve_within(proxy, client, server, target)).await;
         }
         _ => {}
     }
     // Whoever broke it off, there is nothing left to carry.
-    let _ = copy::both(&mut client, &mut server, Direction::after(opening.bytes), back).await;
+    let _ = copy::both(&mut client, &mut server, Direction::after(opening), back).await;
 }
 
 /// Whether a TLS client wants exactly the host that its tunnel leads to.
@@ -123,7 +126,8 @@ enum Kind {
 #[derive(Default)]
 struct Opening {
     bytes: Vec<u8>,
-    hello: hello::Reader,
+    /// There as soon as it turns out to be TLS.
+    hello: Option<Box<hello::Reader>>,
 }
 
 impl Opening {
@@ -154,7 +158,7 @@ impl Opening {
             Some(&hello::RECORD) if self.bytes.len() > LONGEST_OPENING => {
                 Some(Kind::Tls(Hello::Unreadable("the client's first message is too long".to_owned())))
             }
-            Some(&hello::RECORD) => self.hello.read(&self.bytes).map(Kind::Tls),
+            Some(&hello::RECORD) => self.hello.get_or_insert_default().read(&self.bytes).map(Kind::Tls),
             Some(_) => is_request(&self.bytes).map(|is| if is { Kind::Http } else { Kind::Other }),
             None => Some(Kind::Other),
         }

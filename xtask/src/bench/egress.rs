@@ -26,7 +26,7 @@ const BYTES: [u64; 2] = [2 << 30, 32 << 20];
 const STREAMS: usize = 64;
 const REQUESTS: usize = 2000;
 /// How many tunnels are held to see what one costs.
-const HELD: usize = 200;
+const HELD: usize = 500;
 /// How long a proxy may take to listen.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -51,17 +51,26 @@ impl Drop for Contender {
     }
 }
 
+/// A way that can be begun again and again.
+type Begin<'a> = Box<dyn Fn() -> Result<Contender> + 'a>;
+
 /// Loads the direct way and every proxy in turn.
 pub(super) fn measure(programs: &Programs) -> Result<Rates<5>> {
     let load = Load::start(&programs.load)?;
-    let told = |contender: Result<Contender>| contender.map_err(|error| format!("{error:#}"));
-    let mut ways: Vec<Way<Contender>> = vec![
-        (DIRECT, Ok(Contender { proxy: None, _directory: tempfile::tempdir()? })),
-        (OURS, told(Contender::ours(&programs.proxy, load.origin))),
+    let origin = load.origin;
+    let peer = |name: &'static str, begin: fn(&Path, SocketAddr) -> Result<Contender>| -> Way<Begin<'_>> {
+        match find_program(name) {
+            Some(program) => (name, Ok(Box::new(move || begin(&program, origin)))),
+            None => (name, Err(format!("{name} is not installed"))),
+        }
+    };
+    let ways: Vec<Way<Begin<'_>>> = vec![
+        (DIRECT, Ok(Box::new(Contender::direct))),
+        (OURS, Ok(Box::new(|| Contender::ours(&programs.proxy, origin)))),
+        peer(PEERS[0], Contender::tinyproxy),
+        peer(PEERS[1], Contender::squid),
     ];
-    ways.push((PEERS[0], told(Contender::tinyproxy(load.origin))));
-    ways.push((PEERS[1], told(Contender::squid(load.origin))));
-    Ok(in_turn(ways, |contender| load.measure(contender)))
+    Ok(in_turn(ways, |begin| load.measure(&begin()?)))
 }
 
 /// What is to be reached.
@@ -103,6 +112,10 @@ pub(super) fn as_json(rates: &Rates<5>) -> Value {
 }
 
 impl Contender {
+    fn direct() -> Result<Contender> {
+        Ok(Contender { proxy: None, _directory: tempfile::tempdir()? })
+    }
+
     fn ours(program: &Path, origin: SocketAddr) -> Result<Contender> {
         Contender::start(|port, _| {
             let mut command = Command::new(program);
@@ -114,8 +127,7 @@ impl Contender {
         })
     }
 
-    fn tinyproxy(origin: SocketAddr) -> Result<Contender> {
-        let program = find_program("tinyproxy").context("tinyproxy is not installed")?;
+    fn tinyproxy(program: &Path, origin: SocketAddr) -> Result<Contender> {
         Contender::start(|port, directory| {
             let file = directory.join("tinyproxy.conf");
             let lines = format!(
@@ -123,14 +135,13 @@ impl Contender {
                 origin.port()
             );
             fs_err::write(&file, lines)?;
-            let mut command = Command::new(&program);
+            let mut command = Command::new(program);
             command.arg("-d").arg("-c").arg(file);
             Ok(command)
         })
     }
 
-    fn squid(origin: SocketAddr) -> Result<Contender> {
-        let program = find_program("squid").context("squid is not installed")?;
+    fn squid(program: &Path, origin: SocketAddr) -> Result<Contender> {
         Contender::start(|port, directory| {
             // It drops root's rights, and then writes here.
             fs_err::set_permissions(directory, std::os::unix::fs::PermissionsExt::from_mode(0o777))?;
@@ -142,7 +153,7 @@ impl Contender {
                  cache_store_log none\ncoredump_dir {at}\nshutdown_lifetime 0 seconds\n# origin {origin}\n"
             );
             fs_err::write(&file, lines)?;
-            let mut command = Command::new(&program);
+            let mut command = Command::new(program);
             command.arg("-N").arg("-f").arg(file);
             Ok(command)
         })
@@ -205,12 +216,13 @@ impl Load {
     fn measure(&self, contender: &Contender) -> Result<[f64; 5]> {
         let name = contender.name();
         let ask = |line: String| self.conversation.ask::<f64>(&line);
+        // First, for a proxy that was busy before keeps the memory that this would be seen by.
+        let before = contender.memory()?;
+        ask(format!("hold {name} {HELD}"))?;
+        let held = (contender.memory()? - before) / HELD as f64;
         let one = ask(format!("stream {name} 1 {}", BYTES[0]))?[0];
         let many = ask(format!("stream {name} {STREAMS} {}", BYTES[1]))?[0];
         let latency = ask(format!("request {name} {REQUESTS}"))?;
-        let before = contender.memory()?;
-        ask(format!("hold {name} {HELD}"))?;
-        let held = (contender.memory()? - before).max(0.0) / HELD as f64;
         Ok([one, many, latency[0], latency[1], held])
     }
 }

@@ -41,7 +41,8 @@ type Body = Either<Incoming, Full<Bytes>>;
 /// Serves a client that asks for other hosts, by `CONNECT` or in absolute form.
 pub(crate) async fn serve<S: Stream>(proxy: &Proxy, client: Rewound<S>) {
     let session = Session::new(proxy, Scope::Anywhere);
-    if let Some((client, Next::Tunnel(connection, target))) = converse(client, session).await {
+    // Boxed, for a tunnel outlives by far the conversation that asks for it.
+    if let Some((client, Next::Tunnel(connection, target))) = Box::pin(converse(client, session)).await {
         tunnel::run(proxy, client, connection, &target).await;
     }
 }

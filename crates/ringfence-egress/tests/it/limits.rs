@@ -142,3 +142,11 @@ async fn a_unix_socket_serves_like_a_port() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_connection_that_waits_takes_little_memory() {
+    let (proxy, _) = Stage::allowing(["origin.test"]).proxy(&Dns::loopback().await);
+    let (client, _other) = UnixStream::pair().unwrap();
+    let carried = proxy.carry(client);
+    assert!(size_of_val(&carried) < 2048, "{} bytes are held for each", size_of_val(&carried));
+}
