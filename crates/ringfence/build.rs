@@ -1,10 +1,13 @@
-//! Builds the guest, statically linked and small, for the library to carry.
+//! Builds the guest, statically linked and small, for the library to carry compressed.
 //!
 //! `BUILT_RINGFENCE_GUEST` names one that was built already.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use flate2::Compression;
+use flate2::write::DeflateEncoder;
 use sha2::{Digest, Sha256};
 
 fn main() {
@@ -13,13 +16,21 @@ fn main() {
     println!("cargo::rerun-if-changed={}", guest.display());
     let bytes = fs_err::read(&guest).unwrap_or_else(|error| panic!("cannot read the guest: {error}"));
     let hash: String = Sha256::digest(&bytes).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-    println!("cargo::rustc-env=RINGFENCE_GUEST={}", guest.display());
+    let compressed = PathBuf::from(variable("OUT_DIR")).join("ringfence-guest.deflate");
+    let mut encoder = DeflateEncoder::new(Vec::new(), Compression::best());
+    let written = encoder.write_all(&bytes).and_then(|()| fs_err::write(&compressed, encoder.finish()?));
+    written.unwrap_or_else(|error| panic!("cannot compress the guest: {error}"));
+    println!("cargo::rustc-env=RINGFENCE_GUEST={}", compressed.display());
+    println!("cargo::rustc-env=RINGFENCE_GUEST_LENGTH={}", bytes.len());
     println!("cargo::rustc-env=RINGFENCE_GUEST_VERSION={hash}");
+}
+
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"))
 }
 
 /// Builds it with a cargo of its own, as another profile and other flags than ours are needed.
 fn build() -> PathBuf {
-    let variable = |name: &str| std::env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"));
     let crates = Path::new(&variable("CARGO_MANIFEST_DIR")).join("..");
     for package in ["ringfence-guest", "ringfence-linux", "ringfence-proto", "ringfence-core"] {
         println!("cargo::rerun-if-changed={}", crates.join(package).join("src").display());

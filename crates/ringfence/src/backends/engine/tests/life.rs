@@ -103,7 +103,7 @@ fn a_guest_that_does_not_come_up_is_told_with_its_last_words_and_leaves_nothing(
         let guest = scene.place().guest;
         fs_err::write(&guest, "#!/bin/sh\nprintf 'cannot \\033[31mgo on\\n' >&2\nexit 3\n").unwrap();
         // As long as the real one, so that it is not put in its place again.
-        fs_err::OpenOptions::new().write(true).open(&guest).unwrap().set_len(crate::guest::length()).unwrap();
+        fs_err::OpenOptions::new().write(true).open(&guest).unwrap().set_len(crate::guest::LENGTH).unwrap();
         block_on(async {
             let error = scene.start(Policy::default(), agent(TINY)).await.map(drop).unwrap_err().to_string();
             assert!(error.contains("ended at once; its last words: cannot [31mgo on"), "{error}");
