@@ -41,7 +41,7 @@ impl Backend for Native {
         let mut support = limits::support(question);
         let summary = match tier(question)? {
             Tier::Namespaces { landlock } => {
-                support.extend(with_namespaces(landlock, question.policy));
+                support.extend(with_namespaces(landlock, question));
                 if landlock > 0 {
                     format!("namespaces, Landlock ABI {landlock}, seccomp")
                 } else {
@@ -136,7 +136,7 @@ fn tier(question: &Question<'_>) -> Result<Tier, Unavailable> {
     if question.freshness == Freshness::Remembered && memory.recalls() {
         return Ok(Tier::Namespaces { landlock });
     }
-    match try_namespaces(question.launcher, landlock) {
+    match try_namespaces(question.launcher, landlock, None) {
         Ok(()) => {
             memory.keep();
             Ok(Tier::Namespaces { landlock })
@@ -171,22 +171,28 @@ fn meaning(error: &io::Error) -> &'static str {
 }
 
 /// Builds a whole sandbox and has it execute a program that is not there: that it gets so far is the proof.
-fn try_namespaces(launcher: &Launcher, landlock_abi: u32) -> Result<(), TrialError> {
+fn try_namespaces(launcher: &Launcher, landlock_abi: u32, gate: Option<Kind>) -> Result<(), TrialError> {
+    let step = |step: &str| {
+        let step = step.to_owned();
+        |source| TrialError::Step { step, source }
+    };
     let view = View { entries: vec![Entry::Scratch { path: "/tmp".into(), size: 1 << 20, mode: 0o1777 }] };
     let program: CString = c"/nothing".into();
+    let network = gate.map_or(Reach::Private, Reach::Gated);
+    // What is sent as the gate is not looked at: that there is something to send is enough.
+    let (_holder, gate) = gate.map(|_| control::pair()).transpose().map_err(step("make a pair of sockets"))?.unzip();
     let trial = Launch {
         exec: Exec { argv: vec![program.clone()], program, env: Vec::new(), directory: "/".into() },
-        confinement: Confinement::Namespaces { view, network: Reach::Private, landlock_abi },
+        confinement: Confinement::Namespaces { view, network, landlock_abi },
         terminal: Terminal::Detached,
         time: None,
         survivors: Survivors::End,
         private: None,
     };
-    let started = launcher.start(&trial, Files::default(), None).map_err(|error| TrialError::Step {
-        step: "create user, mount, pid, network, ipc and uts namespaces".to_owned(),
-        source: match error {
-            ringfence_linux::LaunchError::Clone { source } | ringfence_linux::LaunchError::Ask { source } => source,
-        },
+    let started = launcher.start(&trial, Files { gate, ..Files::default() }, None).map_err(|error| match error {
+        ringfence_linux::LaunchError::Clone { source } | ringfence_linux::LaunchError::Ask { source } => {
+            step("create user, mount, pid, network, ipc and uts namespaces")(source)
+        }
     })?;
     match control::receive(&started.control, RecvFlags::empty()) {
         Ok(Some(Report::ExecFailed { errno }))
@@ -201,16 +207,16 @@ fn try_namespaces(launcher: &Launcher, landlock_abi: u32) -> Result<(), TrialErr
     }
 }
 
-fn with_namespaces(landlock: u32, policy: &Policy) -> Vec<(Clause, Support)> {
+fn with_namespaces(landlock: u32, question: &Question<'_>) -> Vec<(Clause, Support)> {
     let files = if landlock > 0 { "mount namespace+landlock" } else { "mount namespace" };
     vec![
         (Clause::Filesystem, Support::enforced(files)),
         (Clause::Hide, Support::enforced("mount namespace")),
         (Clause::Protect, Support::enforced("mount namespace")),
         (Clause::Network, Support::enforced("network namespace")),
-        (Clause::Egress, egress_support(policy)),
+        (Clause::Egress, tried_egress(landlock, question)),
         (Clause::Processes, Support::enforced("pid namespace")),
-        (Clause::Ipc, ipc(landlock, policy)),
+        (Clause::Ipc, ipc(landlock, question.policy)),
         (Clause::Privilege, Support::enforced("user namespace+no_new_privs+no capabilities")),
         (Clause::Kernel, Support::enforced("seccomp")),
         (Clause::Terminal, Support::enforced("seccomp")),
@@ -276,6 +282,18 @@ pub(super) fn ipc(landlock: u32, policy: &Policy) -> Support {
         (true, false) => Support::weaker(
             "with an open network, abstract Unix sockets of the host can be reached: the kernel's Landlock is too old",
         ),
+    }
+}
+
+/// The same as [`egress_support`], by making a tunnel if one is needed.
+fn tried_egress(landlock: u32, question: &Question<'_>) -> Support {
+    let support = egress_support(question.policy);
+    if egress::gate(question.policy) != Some(Kind::Transparent) || !support.is_enforced() {
+        return support;
+    }
+    match try_namespaces(question.launcher, landlock, Some(Kind::Transparent)) {
+        Ok(()) => support,
+        Err(failure) => Support::absent(format!("`transparent` needs a tunnel: {failure}"), "leave `transparent` out"),
     }
 }
 
