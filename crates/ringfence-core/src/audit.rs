@@ -206,6 +206,8 @@ mod tests {
                 denials: Vec::new(),
                 planted: Vec::new(),
                 blocked_imports: Vec::new(),
+                note: None,
+                not_run: None,
             },
         }
     }

@@ -1,6 +1,7 @@
 //! What became of a run.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -68,7 +69,73 @@ pub struct Meta {
     pub planted: Vec<String>,
     /// Imports that the lint found; it is lint, and isolates nothing.
     #[serde(default)]
-    pub blocked_imports: Vec<String>,
+    pub blocked_imports: Vec<BlockedImport>,
+    /// What to make of the imports that were found, or of there being none; absent where nobody looked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// Why nothing was run; absent when something was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_run: Option<NotRun>,
+}
+
+/// Why nothing was run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum NotRun {
+    /// The lint found an import that it is to block.
+    BlockedImports,
+}
+
+/// One import that the lint found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct BlockedImport {
+    /// What is imported, as it is written; empty where the code could not be examined.
+    pub module: String,
+    /// The line, from 1.
+    pub line: usize,
+    /// The column in characters, from 1.
+    pub column: usize,
+    /// By what means.
+    pub how: ImportedBy,
+}
+
+/// By what means something is imported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ImportedBy {
+    /// `import os`.
+    Import,
+    /// `from os import path`.
+    From,
+    /// `__import__("os")`.
+    #[serde(rename = "__import__")]
+    BuiltIn,
+    /// `importlib.import_module("os")`.
+    ImportModule,
+    /// `exec("import os")`, or `compile` of such text.
+    Exec,
+    /// `eval("__import__('os')")`.
+    Eval,
+    /// Nobody knows: the code is too long, or nested too deeply, to be examined.
+    Unexamined,
+}
+
+impl fmt::Display for BlockedImport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let BlockedImport { module, line, column, how } = self;
+        write!(f, "line {line}, column {column}: ")?;
+        match how {
+            ImportedBy::Import => write!(f, "import {module}"),
+            ImportedBy::From => write!(f, "from {module} import"),
+            ImportedBy::BuiltIn => write!(f, "__import__ of {module}"),
+            ImportedBy::ImportModule => write!(f, "import_module of {module}"),
+            ImportedBy::Exec => write!(f, "exec of text that imports {module}"),
+            ImportedBy::Eval => write!(f, "eval of text that imports {module}"),
+            ImportedBy::Unexamined => f.write_str("too long, or nested too deeply, to be examined"),
+        }
+    }
 }
 
 /// What a run used.

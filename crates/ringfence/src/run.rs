@@ -204,6 +204,8 @@ fn result(
             denials,
             planted: context.guarded.planted(&context.workspace),
             blocked_imports: Vec::new(),
+            note: None,
+            not_run: None,
         },
     })
 }

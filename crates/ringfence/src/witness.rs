@@ -88,6 +88,8 @@ impl Observation<'_> {
                 denials: witness.denials(manifest.name.as_str(), logged),
                 planted: witness.planted(&manifest.workspace),
                 blocked_imports: Vec::new(),
+                note: None,
+                not_run: None,
             },
         }
     }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::code::CodeConfig;
 use crate::audit::Store;
 use crate::policy::{Environment, Filesystem, Limits, NetworkTable};
 use crate::settings::{Credential, SecretOrigin};
@@ -46,6 +47,8 @@ pub struct Config {
     pub credentials: Vec<Credential>,
     /// What is kept of runs.
     pub audit: AuditConfig,
+    /// How code is run.
+    pub code: CodeConfig,
 }
 
 /// What a layer says of containers, which only a container engine is told.

@@ -57,9 +57,12 @@ impl Settings {
             ("credentials".to_owned(), list(&self.credentials)),
             ("audit.store".to_owned(), self.audit.store.to_string()),
             ("audit.dir".to_owned(), self.audit.dir.display().to_string()),
-            ("code.block_dangerous_imports".to_owned(), self.code.block_dangerous_imports.to_string()),
-            ("code.store".to_owned(), self.code.store.to_string()),
+            ("code.block_imports".to_owned(), self.code.block_imports.to_string()),
+            ("code.imports".to_owned(), list(&self.code.imports)),
+            ("code.store_code".to_owned(), self.code.store_code.to_string()),
         ]);
+        let languages = self.code.languages.iter();
+        values.extend(languages.map(|(name, language)| (format!("code.languages.{name}"), language.to_string())));
         let explained =
             values.into_iter().map(|(key, value)| Explained { sources: self.sources.of(&key).to_vec(), key, value });
         explained.collect()

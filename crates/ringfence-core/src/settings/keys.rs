@@ -32,7 +32,7 @@ pub struct Variable {
 pub(super) type Wrong = Box<dyn Error + Send + Sync>;
 
 /// Every key, in the order of the documentation.
-pub const KEYS: [Key; 28] = [
+pub const KEYS: [Key; 32] = [
     key("backend", "--backend", "RINGFENCE_BACKEND", "a backend, or auto", |config, text| {
         set(&mut config.backend, text)
     }),
@@ -135,6 +135,24 @@ pub const KEYS: [Key; 28] = [
         flag: None,
         variable: variable("RINGFENCE_AUDIT_DIR", "a directory", |config, text| set(&mut config.audit.dir, text)),
     },
+    key("code.block_imports", "--block-imports", "RINGFENCE_BLOCK_IMPORTS", "off, warn or block", |config, text| {
+        set(&mut config.code.block_imports, text)
+    }),
+    Key {
+        name: "code.imports",
+        flag: None,
+        variable: variable("RINGFENCE_IMPORTS", "modules with commas between", |config, text| {
+            set_list(&mut config.code.imports, text, ',')
+        }),
+    },
+    Key {
+        name: "code.store_code",
+        flag: None,
+        variable: variable("RINGFENCE_STORE_CODE", "on_error, always or never", |config, text| {
+            set(&mut config.code.store_code, text)
+        }),
+    },
+    Key { name: "code.languages", flag: None, variable: None },
 ];
 
 const fn key(

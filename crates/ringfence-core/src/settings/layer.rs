@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::dialect::Dialect;
 use super::keys::KEYS;
-use super::{Config, SecretOrigin, Selection, SettingsError, Source};
-use crate::audit::Store;
+use super::{BlockImports, Config, SecretOrigin, Selection, SettingsError, Source};
 use crate::policy::{Lines, nearest, parse_toml};
 
 /// Whose file it is.
@@ -63,8 +62,6 @@ pub(super) struct Layer {
     pub(super) rank: Rank,
     pub(super) config: Config,
     pub(super) selection: Option<Selection>,
-    pub(super) block_dangerous_imports: Option<bool>,
-    pub(super) store_code: Option<Store>,
     place: Place,
 }
 
@@ -82,7 +79,7 @@ enum Place {
 impl Layer {
     fn new(rank: Rank, config: Config, place: Place) -> Self {
         let selection = config.backend.map(Selection::from);
-        Layer { rank, config, selection, block_dangerous_imports: None, store_code: None, place }
+        Layer { rank, config, selection, place }
     }
 
     pub(super) fn file(file: &LayerText) -> Result<Layer, SettingsError> {
@@ -134,19 +131,16 @@ impl Layer {
     fn dialect(dialect: Dialect) -> Layer {
         let mut config = Config { backend: dialect.selection.map(Selection::choice), ..Config::default() };
         config.limits.time = dialect.time;
+        config.code.block_imports = dialect.block_dangerous_imports.map(BlockImports::from_switch);
+        config.code.store_code = dialect.store_code;
         let selected = dialect.selected_by.map(|name| ("backend", name));
         let rest = [
             ("limits.time", "SANDBOX_TIMEOUT_SEC"),
-            ("code.block_dangerous_imports", "SANDBOX_BLOCK_DANGEROUS_IMPORTS"),
-            ("code.store", "SANDBOX_STORE_CODE"),
+            ("code.block_imports", "SANDBOX_BLOCK_DANGEROUS_IMPORTS"),
+            ("code.store_code", "SANDBOX_STORE_CODE"),
         ];
         let said = selected.into_iter().chain(rest).collect();
-        Layer {
-            selection: dialect.selection,
-            block_dangerous_imports: dialect.block_dangerous_imports,
-            store_code: dialect.store_code,
-            ..Layer::new(Rank::Dialect, config, Place::Variables(said))
-        }
+        Layer { selection: dialect.selection, ..Layer::new(Rank::Dialect, config, Place::Variables(said)) }
     }
 
     /// Where this layer says `key`, which it does.

@@ -1,9 +1,10 @@
 //! Putting layers on top of each other.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::layer::{Layer, Rank};
-use super::{Audit, Code, Config, Selection, Settings, Sources};
+use super::{Audit, Code, Config, Language, Module, Selection, Settings, Sources};
 use crate::Policy;
 use crate::policy::{Mode, Network, PathGlob};
 
@@ -13,7 +14,8 @@ pub(super) struct Merged {
     pub(super) config: Config,
     pub(super) selection: Selection,
     pub(super) sources: Sources,
-    code: Code,
+    /// Languages that the project added.
+    project_languages: BTreeSet<String>,
     workspace_is_from_project: bool,
 }
 
@@ -85,13 +87,16 @@ impl Merged {
         onto.replace("audit.store", &mut own.audit.store, &from.audit.store);
         onto.replace("audit.dir", &mut own.audit.dir, &from.audit.dir);
 
-        if let Some(block) = layer.block_dangerous_imports {
-            self.code.block_dangerous_imports = block;
-            onto.mark("code.block_dangerous_imports");
-        }
-        if let Some(store) = layer.store_code {
-            self.code.store = store;
-            onto.mark("code.store");
+        onto.replace("code.block_imports", &mut own.code.block_imports, &from.code.block_imports);
+        onto.unite("code.imports", &mut own.code.imports, &from.code.imports);
+        onto.replace("code.store_code", &mut own.code.store_code, &from.code.store_code);
+        for (name, language) in &from.code.languages {
+            own.code.languages.insert(name.clone(), language.clone());
+            let key = format!("code.languages.{name}");
+            onto.sources.replace(&key, layer.source(&key));
+            if layer.rank == Rank::Project {
+                self.project_languages.insert(name.clone());
+            }
         }
     }
 
@@ -101,6 +106,18 @@ impl Merged {
         self.config.filesystem.protect.clone().unwrap_or_else(built_in)
     }
 
+    /// The modules that the lint looks for as they stand, the built-in ones when nobody spoke of them.
+    pub(super) fn imports(&self) -> Vec<Module> {
+        self.config.code.imports.clone().unwrap_or_else(Module::built_in)
+    }
+
+    /// The languages as they stand, with the built-in ones.
+    pub(super) fn languages(&self) -> BTreeMap<String, Language> {
+        let mut languages = Language::built_in();
+        languages.extend(self.config.code.languages.clone());
+        languages
+    }
+
     /// The network as it stands.
     pub(super) fn network(&self) -> Network {
         self.config.network.network().unwrap_or(Network::Closed)
@@ -108,7 +125,7 @@ impl Merged {
 
     /// The end of it.
     pub(super) fn settle(self, directory: &Path) -> Settings {
-        let Merged { config, selection, sources, code, workspace_is_from_project } = self;
+        let Merged { config, selection, sources, project_languages, workspace_is_from_project } = self;
         Settings {
             selection,
             workspace_root: config.workspace_root.clone(),
@@ -120,7 +137,7 @@ impl Merged {
                 store: config.audit.store.unwrap_or_default(),
                 dir: config.audit.dir.clone().unwrap_or_else(|| PathBuf::from(Settings::AUDIT_DIR)),
             },
-            code,
+            code: Code::settle(&config.code, &project_languages),
             sources,
             policy: config.policy(),
         }

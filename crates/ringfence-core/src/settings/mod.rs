@@ -6,6 +6,7 @@
 //! the layers below it say; an attempt to widen is an error that names both places.
 
 mod choose;
+mod code;
 mod config;
 mod container;
 mod credential;
@@ -23,6 +24,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 pub use choose::{ChooseError, Chosen, Level, Notice, Selection, resolve};
+pub use code::{BlockImports, Code, CodeConfig, Language, LanguageError, Module};
 pub use config::{AuditConfig, Config, ContainerConfig};
 pub use container::{Container, HostView, detect_container};
 pub use credential::{Credential, CredentialError, HeaderTemplate, SecretOrigin};
@@ -120,15 +122,6 @@ pub struct Audit {
     pub store: Store,
     /// Where they go.
     pub dir: PathBuf,
-}
-
-/// How code is run, beyond the policy.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Code {
-    /// Whether the lint of imports refuses what it finds; it is lint, and isolates nothing.
-    pub block_dangerous_imports: bool,
-    /// Whose code is kept in its record.
-    pub store: Store,
 }
 
 /// Everything that was said, put together.

@@ -56,6 +56,7 @@ pub(super) fn narrow(below: &mut Merged, mut project: Layer, directory: &Path) -
     check.environment()?;
     check.lists()?;
     check.user_only()?;
+    check.code()?;
     let moved = check.workspace()?;
 
     let files = &mut project.config.filesystem;
@@ -64,6 +65,9 @@ pub(super) fn narrow(below: &mut Merged, mut project: Layer, directory: &Path) -
     files.write = None;
     project.config.env.pass = None;
     project.config.allow_weaker.clear();
+    // What is the same below is not the project's.
+    let known = below.languages();
+    project.config.code.languages.retain(|name, _| !known.contains_key(name));
     if let Some(moved) = moved {
         let hidden = moved.patterns(below.config.filesystem.hide.as_deref().unwrap_or_default());
         if !hidden.is_empty() {
@@ -76,6 +80,9 @@ pub(super) fn narrow(below: &mut Merged, mut project: Layer, directory: &Path) -
     }
     if files.protect.is_some() && below.config.filesystem.protect.is_none() {
         below.config.filesystem.protect = Some(below.protected());
+    }
+    if project.config.code.imports.is_some() && below.config.code.imports.is_none() {
+        below.config.code.imports = Some(below.imports());
     }
     Ok(project)
 }
@@ -237,6 +244,37 @@ impl Check<'_> {
         }
         if own.audit.dir.is_some() {
             return self.widens("audit.dir", quoted(path(&own.audit.dir)), path(&below.audit.dir));
+        }
+        Ok(())
+    }
+
+    /// A project may have the lint look harder, and add languages.
+    ///
+    /// A language's command runs in the sandbox, behind the very policy that the code is run behind, and the code could
+    /// start that program itself: a new language widens nothing. To change what a known name or suffix means would: a
+    /// caller who has Python run with a key in its environment would hand that key to a program of the project's.
+    /// (Where a sandbox isolates nothing a project's languages are not run at all; see [`super::Language`].)
+    fn code(&self) -> Result<(), Box<Widening>> {
+        let (own, below) = (&self.project.config.code, &self.below.config.code);
+        let blocked = below.block_imports.unwrap_or_default();
+        if let Some(asked) = own.block_imports.filter(|asked| *asked < blocked) {
+            return self.widens("code.block_imports", quoted(asked), blocked);
+        }
+        if let Some(store) = own.store_code {
+            return self.widens("code.store_code", quoted(store), below.store_code.unwrap_or_default());
+        }
+        let languages = self.below.languages();
+        for (name, language) in &own.languages {
+            let key = format!("code.languages.{name}");
+            match languages.get(name) {
+                Some(known) if known == language => continue,
+                Some(known) => return self.widens(&key, quoted(language), known),
+                None => {}
+            }
+            let same = languages.iter().find(|(_, known)| known.suffix() == language.suffix());
+            if let Some((other, known)) = same {
+                return self.widens_another(&key, quoted(language), known, &format!("code.languages.{other}"));
+            }
         }
         Ok(())
     }

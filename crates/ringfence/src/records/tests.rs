@@ -27,6 +27,8 @@ fn result(stdout: &str) -> ExecutionResult {
             denials: Vec::new(),
             planted: Vec::new(),
             blocked_imports: Vec::new(),
+            note: None,
+            not_run: None,
         },
     }
 }

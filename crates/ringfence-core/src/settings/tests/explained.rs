@@ -38,8 +38,12 @@ fn every_value_is_explained_even_when_nobody_said_any() {
         "credentials = []",
         "audit.store = on_error",
         "audit.dir = artifacts/executions",
-        "code.block_dangerous_imports = false",
-        "code.store = on_error",
+        "code.block_imports = off",
+        "code.imports = [os, subprocess, shutil, socket, ctypes, multiprocessing, pty, signal]",
+        "code.store_code = on_error",
+        "code.languages.bash = bash FILE.sh",
+        "code.languages.javascript = node FILE.js",
+        "code.languages.python = python3 FILE.py",
     ];
     assert_eq!(rows(given()), expected.map(|row| format!("{row} (built-in default)")));
 }

@@ -123,7 +123,9 @@ fn every_variable_sets_its_key() {
             "network.allow" | "network.deny" => "a.org",
             "network.transparent" | "network.observe" => "true",
             "require" | "allow_weaker" => "memory,cpus",
-            "audit.store" => "always",
+            "audit.store" | "code.store_code" => "always",
+            "code.block_imports" => "warn",
+            "code.imports" => "pickle",
             name if name.starts_with("limits.") => "7G",
             "filesystem.hide" | "filesystem.protect" => "a,b",
             _ => "/srv/a",
@@ -230,8 +232,9 @@ fn a_dialect_without_a_selector_leaves_the_choice_alone() {
         .load()
         .unwrap();
     assert_eq!(settings.selection, Selection::Only(Backend::Native));
-    assert_eq!(settings.code, Code { block_dangerous_imports: true, store: Store::Never });
-    check_source(&settings, "code.store", "SANDBOX_STORE_CODE");
+    assert_eq!((settings.code.block_imports, settings.code.store_code), (BlockImports::Block, Store::Never));
+    check_source(&settings, "code.block_imports", "SANDBOX_BLOCK_DANGEROUS_IMPORTS");
+    check_source(&settings, "code.store_code", "SANDBOX_STORE_CODE");
     check_source(&settings, "limits.time", "built-in default");
     refuse(
         given().variable("SANDBOX_MODE", "bwrap").variable("SANDBOX_METHOD", "docker"),

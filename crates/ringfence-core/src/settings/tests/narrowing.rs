@@ -269,3 +269,45 @@ fn moving_the_workspace_uncovers_nothing() {
         refuse(given.project(&format!("filesystem.workspace = '{workspace}'")), &message);
     }
 }
+
+#[test]
+fn a_project_may_have_the_lint_look_harder_and_never_less() {
+    let settings = allowed(given().project("[code]\nblock_imports = 'block'\nimports = ['pickle']"));
+    assert_eq!(settings.code.block_imports, BlockImports::Block);
+    let imports: Vec<String> = settings.code.imports.iter().map(ToString::to_string).collect();
+    assert!(imports.contains(&"os".to_owned()) && imports.contains(&"pickle".to_owned()), "{imports:?}");
+    allowed(given().user("code.block_imports = 'warn'").project("code.block_imports = 'warn'"));
+    refuse(
+        given().user("code.block_imports = 'block'").project("code.block_imports = 'warn'"),
+        "ringfence.toml:1: code.block_imports = \"warn\" would widen `block`, \
+         set at /home/ada/.config/ringfence/config.toml:1",
+    );
+    refuse(
+        given().project("code.store_code = 'always'"),
+        "ringfence.toml:1: code.store_code = \"always\" would widen `on_error`, the built-in default",
+    );
+}
+
+#[test]
+fn a_project_may_add_a_language_and_change_none() {
+    let ruby = "[code.languages.ruby]\ncommand = ['ruby']\nsuffix = '.rb'";
+    let settings = allowed(given().project(ruby));
+    assert_eq!(settings.code.languages["ruby"].suffix(), ".rb");
+    assert!(settings.code.project_languages.contains("ruby"));
+    check_source(&settings, "code.languages.ruby", "ringfence.toml:1");
+    // The user's own is the user's, and the same again is no change.
+    let settings = allowed(given().user(ruby).project(ruby));
+    assert!(settings.code.project_languages.is_empty());
+    refuse(
+        given().project("[code.languages.python]\ncommand = ['./python']\nsuffix = '.py'"),
+        "ringfence.toml:1: code.languages.python = \"./python FILE.py\" would widen `python3 FILE.py`, \
+         the built-in default",
+    );
+    refuse(
+        given().user(ruby).project("[code.languages.fast]\ncommand = ['./ruby']\nsuffix = '.rb'"),
+        "ringfence.toml:1: code.languages.fast = \"./ruby FILE.rb\" would widen `ruby FILE.rb`, \
+         set at /home/ada/.config/ringfence/config.toml:1",
+    );
+    let own = allowed(given().user("[code.languages.python]\ncommand = ['pypy3']\nsuffix = '.py'"));
+    assert_eq!(own.code.languages["python"].command().0, "pypy3");
+}

@@ -1,0 +1,338 @@
+//! How code is run, beyond the policy: languages, and the lint of imports.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::audit::Store;
+
+/// What a layer says of code.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct CodeConfig {
+    /// What the lint of imports does with what it finds; it is lint, and isolates nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub block_imports: Option<BlockImports>,
+    /// The modules that the lint looks for; what is below one counts, too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub imports: Option<Vec<Module>>,
+    /// Whose code is kept in its record.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub store_code: Option<Store>,
+    /// Languages, by name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "languages")]
+    pub languages: BTreeMap<String, Language>,
+}
+
+/// How code is run, beyond the policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Code {
+    /// What the lint of imports does with what it finds; it is lint, and isolates nothing.
+    pub block_imports: BlockImports,
+    /// The modules that the lint looks for; what is below one counts, too.
+    pub imports: Vec<Module>,
+    /// Whose code is kept in its record.
+    pub store_code: Store,
+    /// The languages there are, by name.
+    pub languages: BTreeMap<String, Language>,
+    /// Those of them that a project added. They are run only where a sandbox isolates: elsewhere their commands, which
+    /// sandboxed code may have written, would run on the host.
+    pub project_languages: BTreeSet<String>,
+}
+
+impl Default for Code {
+    fn default() -> Code {
+        Code::settle(&CodeConfig::default(), &BTreeSet::new())
+    }
+}
+
+impl Code {
+    pub(super) fn settle(config: &CodeConfig, from_project: &BTreeSet<String>) -> Code {
+        let mut languages = Language::built_in();
+        languages.extend(config.languages.clone());
+        Code {
+            block_imports: config.block_imports.unwrap_or_default(),
+            imports: config.imports.clone().unwrap_or_else(Module::built_in),
+            store_code: config.store_code.unwrap_or_default(),
+            languages,
+            project_languages: from_project.clone(),
+        }
+    }
+
+    /// The names of the languages that a file is in, by how its own name ends.
+    pub fn languages_of(&self, path: &Path) -> Vec<&str> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let ends = |language: &Language| name.strip_suffix(&language.suffix).is_some_and(|rest| !rest.is_empty());
+        self.languages.iter().filter(|(_, language)| ends(language)).map(|(name, _)| name.as_str()).collect()
+    }
+}
+
+/// What the lint of imports does with what it finds, from the least to the most.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum BlockImports {
+    /// It is not asked.
+    #[default]
+    Off,
+    /// The code is run, and what was found is told.
+    Warn,
+    /// Code in which something was found is not run.
+    Block,
+}
+
+impl BlockImports {
+    const ALL: [BlockImports; 3] = [BlockImports::Off, BlockImports::Warn, BlockImports::Block];
+
+    /// What a switch that knows only on and off means.
+    pub(super) const fn from_switch(on: bool) -> BlockImports {
+        if on { BlockImports::Block } else { BlockImports::Off }
+    }
+}
+
+impl fmt::Display for BlockImports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            BlockImports::Off => "off",
+            BlockImports::Warn => "warn",
+            BlockImports::Block => "block",
+        })
+    }
+}
+
+/// A word that says nothing about what the lint does.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown choice `{0}`: it is one of off, warn, block")]
+pub struct UnknownBlockImports(String);
+
+impl FromStr for BlockImports {
+    type Err = UnknownBlockImports;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let known = BlockImports::ALL.into_iter().find(|known| known.to_string() == text);
+        known.ok_or_else(|| UnknownBlockImports(text.to_owned()))
+    }
+}
+
+/// The name of a Python module: `os`, or `os.path`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+pub struct Module(#[schemars(with = "String")] String);
+
+impl Module {
+    /// What is looked for when nobody says.
+    const BUILT_IN: [&'static str; 8] =
+        ["os", "subprocess", "shutil", "socket", "ctypes", "multiprocessing", "pty", "signal"];
+
+    pub(super) fn built_in() -> Vec<Module> {
+        Module::BUILT_IN.map(|name| Module(name.to_owned())).to_vec()
+    }
+
+    /// Whether a module of that name is this one, or lies below it.
+    pub fn holds(&self, name: &str) -> bool {
+        name.strip_prefix(&self.0).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    }
+}
+
+impl fmt::Display for Module {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A text that names no module.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{}` is no name of a module: it is one or more identifiers with dots between", .0.escape_default())]
+pub struct NoModule(String);
+
+impl FromStr for Module {
+    type Err = NoModule;
+
+    fn from_str(text: &str) -> Result<Module, NoModule> {
+        let is_identifier = |part: &str| {
+            let begins = part.chars().next().is_some_and(|first| first.is_alphabetic() || first == '_');
+            begins && part.chars().all(|character| character.is_alphanumeric() || character == '_')
+        };
+        if text.split('.').all(is_identifier) { Ok(Module(text.to_owned())) } else { Err(NoModule(text.to_owned())) }
+    }
+}
+
+impl TryFrom<String> for Module {
+    type Error = NoModule;
+
+    fn try_from(text: String) -> Result<Module, NoModule> {
+        text.parse()
+    }
+}
+
+impl From<Module> for String {
+    fn from(module: Module) -> String {
+        module.0
+    }
+}
+
+/// How code in a language is run: its text is put into a file, and a command is given the file's path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Language {
+    /// The program and its arguments, inside the sandbox; the file's path is added at the end.
+    #[serde(deserialize_with = "command")]
+    command: Vec<String>,
+    /// How the file's name ends; a file that is named so is taken to be in this language. What ends in `.py` is Python,
+    /// and the lint of imports reads it.
+    #[serde(deserialize_with = "suffix")]
+    suffix: String,
+}
+
+/// Why a language makes no sense.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LanguageError {
+    /// A name that cannot be one.
+    #[error("`{}` is no name of a language: it is made of a-z, 0-9, `-`, `_`, `+` and `#`", .0.escape_default())]
+    Name(String),
+    /// No program, or a word that cannot be passed to one.
+    #[error("a language's command is a program and its arguments, and no word of it holds NUL")]
+    Command,
+    /// A suffix that is none.
+    #[error("`{}` is no suffix: it is a dot and a few letters or digits, such as `.py`", .0.escape_default())]
+    Suffix(String),
+}
+
+impl Language {
+    /// The suffix of Python.
+    const PYTHON: &'static str = ".py";
+
+    /// A language that `command`, a program and its arguments, runs from a file whose name ends in `suffix`.
+    pub fn new(
+        command: impl IntoIterator<Item: Into<String>>,
+        suffix: impl Into<String>,
+    ) -> Result<Language, LanguageError> {
+        let command = check_command(command.into_iter().map(Into::into).collect())?;
+        Ok(Language { command, suffix: check_suffix(suffix.into())? })
+    }
+
+    /// The languages that are there when nobody says anything.
+    pub(super) fn built_in() -> BTreeMap<String, Language> {
+        let shipped = [("python", "python3", Language::PYTHON), ("bash", "bash", ".sh"), ("javascript", "node", ".js")];
+        let language = |(name, program, suffix): (&str, &str, &str)| {
+            (name.to_owned(), Language { command: vec![program.to_owned()], suffix: suffix.to_owned() })
+        };
+        shipped.map(language).into()
+    }
+
+    /// The program and its arguments; there is a program.
+    pub fn command(&self) -> (&str, &[String]) {
+        let (program, arguments) = self.command.split_first().expect("a command without a program is refused");
+        (program, arguments)
+    }
+
+    /// How the name of a file in it ends.
+    pub fn suffix(&self) -> &str {
+        &self.suffix
+    }
+
+    /// Whether the lint of imports can read it.
+    pub fn is_python(&self) -> bool {
+        self.suffix == Language::PYTHON
+    }
+
+    /// Makes sure that a name can be one.
+    fn check_name(name: &str) -> Result<(), LanguageError> {
+        let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_+#".contains(&byte);
+        let is_sound = !name.is_empty() && name.bytes().all(is_plain);
+        if is_sound { Ok(()) } else { Err(LanguageError::Name(name.to_owned())) }
+    }
+}
+
+fn check_command(command: Vec<String>) -> Result<Vec<String>, LanguageError> {
+    let has_program = command.first().is_some_and(|program| !program.is_empty());
+    let is_sound = has_program && !command.iter().any(|word| word.contains('\0'));
+    if is_sound { Ok(command) } else { Err(LanguageError::Command) }
+}
+
+fn check_suffix(suffix: String) -> Result<String, LanguageError> {
+    const LONGEST: usize = 16;
+    let is_sound = suffix.strip_prefix('.').is_some_and(|rest| {
+        !rest.is_empty() && rest.len() <= LONGEST && rest.bytes().all(|byte| byte.is_ascii_alphanumeric())
+    });
+    if is_sound { Ok(suffix) } else { Err(LanguageError::Suffix(suffix)) }
+}
+
+impl fmt::Display for Language {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} FILE{}", self.command.join(" "), self.suffix)
+    }
+}
+
+fn languages<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, Language>, D::Error> {
+    let languages = BTreeMap::<String, Language>::deserialize(deserializer)?;
+    languages.keys().try_for_each(|name| Language::check_name(name)).map_err(serde::de::Error::custom)?;
+    Ok(languages)
+}
+
+fn command<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    check_command(Vec::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+}
+
+fn suffix<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    check_suffix(String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn refuse(document: &str, message: &str) {
+        assert_eq!(toml::from_str::<CodeConfig>(document).unwrap_err().message(), message);
+    }
+
+    #[test]
+    fn languages_that_could_not_be_run_are_refused() {
+        let wrong = "a language's command is a program and its arguments, and no word of it holds NUL";
+        refuse("languages.r = { command = [], suffix = '.r' }", wrong);
+        refuse("languages.r = { command = [''], suffix = '.r' }", wrong);
+        refuse(r#"languages.r = { command = ["a\u0000"], suffix = '.r' }"#, wrong);
+        for suffix in ["", ".", "r", ".a/b", ".a.b", "..", ".12345678901234567"] {
+            let message = format!("`{suffix}` is no suffix: it is a dot and a few letters or digits, such as `.py`");
+            refuse(&format!("languages.r = {{ command = ['r'], suffix = '{suffix}' }}"), &message);
+        }
+        for name in ["", "R", "a b", "../x"] {
+            let message = format!("`{name}` is no name of a language: it is made of a-z, 0-9, `-`, `_`, `+` and `#`");
+            refuse(&format!("languages.'{name}' = {{ command = ['r'], suffix = '.r' }}"), &message);
+        }
+        let config: CodeConfig =
+            toml::from_str("languages.'c++' = { command = ['run', '-x'], suffix = '.cc' }").unwrap();
+        assert_eq!(config.languages["c++"].to_string(), "run -x FILE.cc");
+        assert_eq!(Language::new(["run", "-x"], ".cc").as_ref(), Ok(&config.languages["c++"]));
+        assert_eq!(Language::new([""; 0], ".cc"), Err(LanguageError::Command));
+        assert_eq!(Language::new(["run"], "/../x"), Err(LanguageError::Suffix("/../x".to_owned())));
+    }
+
+    #[test]
+    fn a_module_holds_itself_and_what_is_below() {
+        let module: Module = "os.path".parse().unwrap();
+        assert!(module.holds("os.path") && module.holds("os.path.join"));
+        assert!(!module.holds("os") && !module.holds("os.pathology") && !module.holds("os.pat"));
+        for wrong in ["", ".", "os.", ".os", "1os", "o s", "os/path"] {
+            assert!(wrong.parse::<Module>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_lint_has_three_degrees() {
+        assert!(BlockImports::Off < BlockImports::Warn && BlockImports::Warn < BlockImports::Block);
+        for degree in BlockImports::ALL {
+            assert_eq!(degree.to_string().parse(), Ok(degree));
+        }
+        refuse("block_imports = 'maybe'", "unknown variant `maybe`, expected one of `off`, `warn`, `block`");
+        assert_eq!(
+            "maybe".parse::<BlockImports>().unwrap_err().to_string(),
+            "unknown choice `maybe`: it is one of off, warn, block"
+        );
+    }
+}
