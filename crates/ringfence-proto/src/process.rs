@@ -61,6 +61,9 @@ pub struct StartRequest {
     /// Whether it gets an input; `/dev/null` when false. Clients from before this flag leave it out and mean true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin: Option<bool>,
+    /// Whether what it leaves running ends with it. It is ours: envd knows nothing of it, and leaves such processes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not", rename = "endSurvivors")]
+    pub end_survivors: bool,
 }
 
 /// Names a command.

@@ -49,7 +49,8 @@ pub(super) fn describe(service: &Service, request: &StartRequest) -> Result<(Lau
     };
     let (streams, stdio) = made.map_err(|error| system("make the command's streams", &error))?;
     let terminal = if request.pty.is_some() { Terminal::Own } else { Terminal::Detached };
-    let (confinement, survivors) = (Confinement::Bare, Survivors::Leave);
+    let confinement = Confinement::Bare;
+    let survivors = if request.end_survivors { Survivors::End } else { Survivors::Leave };
     // The deadline is the guest's: a stream must end because of it.
     let launch = Launch { exec, confinement, terminal, time: None, survivors, private: None };
     Ok((launch, streams, stdio))

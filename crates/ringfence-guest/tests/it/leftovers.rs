@@ -1,8 +1,9 @@
 //! What is left of commands: nothing.
 
+use ringfence_proto::process::StartRequest;
 use serde_json::json;
 
-use crate::guest::{Guest, eventually, lives};
+use crate::guest::{Guest, eventually, lives, shell};
 
 /// The living and the dead among the children of a process and of its children.
 fn below(root: u32) -> usize {
@@ -64,6 +65,20 @@ fn commands_at_once_are_bounded() {
     drop(running);
     eventually("all end", || below(guest.process.id()) == 1);
     assert_eq!(guest.run("echo free").stdout, "free\n");
+}
+
+#[test]
+fn what_a_command_leaves_ends_with_it_only_when_that_is_asked_for() {
+    let guest = Guest::start();
+    let script = "(setsid sh -c 'echo $$; exec sleep 1000 > /dev/null 2>&1' &) | { read pid; echo $pid; }";
+    for end_survivors in [false, true] {
+        let mut events = guest.start_request(&StartRequest { end_survivors, ..shell(script) });
+        events.pid();
+        let daemon: u64 = events.until("\n").trim().parse().unwrap();
+        events.finish();
+        // Its end is told after theirs.
+        assert_eq!(lives(daemon), !end_survivors);
+    }
 }
 
 #[test]

@@ -16,6 +16,17 @@ pub enum Input {
     Piped,
 }
 
+/// What becomes of processes that a command leaves running.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Leftovers {
+    /// They go on; a deadline or a kill ends them with the command.
+    #[default]
+    Stay,
+    /// They end with the command.
+    End,
+}
+
 /// A command to be run in a sandbox.
 ///
 /// ```
@@ -45,6 +56,8 @@ pub struct Exec {
     pub time: Option<Duration>,
     /// A name to find it by, besides its process id.
     pub tag: Option<String>,
+    /// What becomes of processes that it leaves running.
+    pub leftovers: Leftovers,
 }
 
 impl Exec {
@@ -121,6 +134,13 @@ impl Exec {
         self
     }
 
+    /// Ends what it leaves running with it.
+    #[must_use]
+    pub fn leaving_nothing(mut self) -> Exec {
+        self.leftovers = Leftovers::End;
+        self
+    }
+
     pub(super) fn request(&self) -> StartRequest {
         StartRequest {
             process: ProcessConfig {
@@ -133,6 +153,7 @@ impl Exec {
             tag: self.tag.clone(),
             // A terminal is an input already.
             stdin: Some(self.input == Input::Piped && self.terminal.is_none()),
+            end_survivors: self.leftovers == Leftovers::End,
         }
     }
 }

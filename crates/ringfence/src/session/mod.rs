@@ -34,7 +34,7 @@ use tokio::time::{Instant, timeout_at};
 pub use capture::Captured;
 pub(crate) use door::{ChannelDoor, Door, SOCKET};
 pub use error::SessionError;
-pub use exec::{Exec, Input};
+pub use exec::{Exec, Input, Leftovers};
 pub use execution::{Ended, Execution};
 pub use files::{Files, Reach, Watch};
 pub use input::ExecutionInput;
