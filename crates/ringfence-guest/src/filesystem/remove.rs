@@ -2,12 +2,12 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use ringfence_proto::code::{Code, Failure};
-use rustix::fs::{AtFlags, FileType, unlinkat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, chmod, openat, unlinkat};
 use rustix::io::Errno;
 
 use super::Descent;
@@ -35,6 +35,7 @@ pub(super) fn remove_entry(place: &Place) -> io::Result<()> {
         if unlink(&place.directory, &place.name)? {
             return Ok(());
         }
+        open_up(place.directory.as_fd(), &place.name);
         match Descent::into(place.directory.as_fd(), &place.name) {
             Ok(descent) => empty(descent)?,
             // Not a directory any more: the next round removes what it is.
@@ -52,6 +53,7 @@ fn empty(mut descent: Descent) -> io::Result<()> {
     loop {
         match unlink_until_full(&descent)? {
             Some(full) => {
+                open_up(descent.as_fd(), &full);
                 descent.enter(&full)?;
                 entered.push(full);
             }
@@ -67,6 +69,15 @@ fn empty(mut descent: Descent) -> io::Result<()> {
                 }
             }
         }
+    }
+}
+
+/// Gives its owner every right to a directory that is to be emptied. envd, which is root, needs none.
+fn open_up(parent: BorrowedFd<'_>, name: &OsStr) {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    if let Ok(directory) = openat(parent, name, flags, Mode::empty()) {
+        // What is open as a path alone can be changed only by a name of it. If it is not ours, emptying it tells.
+        let _ = chmod(format!("/proc/self/fd/{}", directory.as_raw_fd()), Mode::RWXU);
     }
 }
 
@@ -108,7 +119,7 @@ fn unlink_file(directory: impl AsFd, name: &OsStr) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
+    use rustix::fs::{CWD, mkdirat};
 
     #[test]
     fn a_tree_is_removed_and_what_its_links_lead_to_is_not() {
@@ -126,6 +137,19 @@ mod tests {
         assert!(root.path().join("kept/file").exists());
         remove(&tree).expect("is not there, which is no failure");
         remove(&tree.join("below/it")).expect("is not there, which is no failure");
+    }
+
+    #[test]
+    fn what_is_closed_to_its_owner_is_removed() {
+        let root = tempfile::tempdir().expect("makes a directory");
+        let tree = root.path().join("tree");
+        fs_err::create_dir_all(tree.join("a/b")).expect("makes directories");
+        fs_err::write(tree.join("a/b/file"), "x").expect("writes");
+        for (path, mode) in [("a/b", 0o500), ("a", 0), ("", 0o400)] {
+            chmod(tree.join(path), Mode::from_raw_mode(mode)).expect("closes");
+        }
+        remove(&tree).expect("removes");
+        assert!(!tree.exists());
     }
 
     #[test]
