@@ -3,6 +3,7 @@
 use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -106,12 +107,22 @@ pub fn vfork(child: &mut dyn FnMut() -> i32) -> io::Result<rustix::process::Pid>
 
 /// Fails unless the calling process has exactly one thread.
 fn single_threaded() -> io::Result<()> {
-    // A directory's link count is 2 plus its subdirectories, and each thread is one (proc(5)).
-    let threads = rustix::fs::stat("/proc/self/task").map(|stat| stat.st_nlink.saturating_sub(2));
-    match threads {
-        Ok(1) => Ok(()),
-        Ok(count) => Err(io::Error::other(format!("cannot fork a process that has {count} threads"))),
-        Err(error) => Err(error.into()),
+    // A thread that was joined is counted for a moment more: a join waits for it to say that it ends, and the kernel
+    // lets go of it after that.
+    const LOOKS: u32 = 100;
+    const MOMENT: Duration = Duration::from_micros(100);
+    let mut looks = 0;
+    loop {
+        // A directory's link count is 2 plus its subdirectories, and each thread is one (proc(5)).
+        let threads = rustix::fs::stat("/proc/self/task")?.st_nlink.saturating_sub(2);
+        match threads {
+            1 => return Ok(()),
+            count if looks == LOOKS => {
+                return Err(io::Error::other(format!("cannot fork a process that has {count} threads")));
+            }
+            _ => looks += 1,
+        }
+        std::thread::sleep(MOMENT);
     }
 }
 
