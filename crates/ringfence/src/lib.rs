@@ -20,6 +20,7 @@
 
 mod attached;
 mod backends;
+mod code;
 mod command;
 mod contained;
 mod engine;
@@ -60,12 +61,14 @@ pub mod launcher {
 
 pub use attached::{Streams, attached};
 pub use backends::{ContainerError, PrepareError, Unavailable};
+pub use code::CodeError;
 pub use command::Command;
 pub use engine::{Engine, EngineError, Planned};
 pub use error::{RunError, chain};
 pub use host::Host;
 pub use instance::StopError;
 pub use records::{RecordError, RecordFile, Records};
+pub use ringfence_core::settings::{BlockImports, Code as CodeSettings, Language};
 pub use ringfence_core::{
     Backend, Choice, Clause, ExecutionResult, ExitStatus, Fault, Plan, Policy, Refusal, Support, audit, plan, policy,
     result,
@@ -78,8 +81,8 @@ pub use run::Attached;
 pub use running::{Chunk, Running};
 pub use sandbox::{AttachError, DEFAULT_TIME, Sandbox, StartError};
 pub use session::{
-    Captured, Ended, Exec, Execution, ExecutionInput, Files, Input, LeftOut, PortStream, Ports, Reach, Session,
-    SessionError, Transferred, Watch,
+    Captured, Ended, Exec, Execution, ExecutionInput, Files, Input, LeftOut, Leftovers, PortStream, Ports, Reach,
+    Session, SessionError, Transferred, Watch,
 };
 pub use settings::{LoadError, Settings};
 pub use spec::{ContainerSpec, Existing, Preset, Pull, Root, Spec};

@@ -9,7 +9,8 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use ringfence_core::ExecutionResult;
-use ringfence_core::audit::{ChainFault, Record, redact, verify_chain};
+use ringfence_core::audit::{ChainFault, Record, Store, redact, verify_chain};
+use ringfence_core::settings::Language;
 use rustix::fs::{
     AtFlags, CWD, Dir, FlockOperation, Mode, OFlags, ResolveFlags, flock, mkdirat, openat2, renameat, unlinkat,
 };
@@ -87,16 +88,44 @@ impl Records {
         if !settings.audit.store.wants(result) {
             return Ok(None);
         }
-        let passed = settings.policy.env.pass.iter().flatten().filter_map(|name| settings.host.text(name));
-        let set = settings.policy.env.set.values().map(String::as_str);
-        let secrets: Vec<String> = passed.chain(set).map(str::to_owned).collect();
-        Records::of(settings).append(command, result.clone(), &secrets).map(Some)
+        Records::of(settings).append(command, result.clone(), &secrets(settings)).map(Some)
+    }
+
+    /// Keeps a record of an execution of code, if the settings want one, and says where. Its code is in it if
+    /// `code.store_code` wants that; for the code's sake a record is kept also where `audit.store` alone would keep none,
+    /// unless that is `never`. No value of a variable is in it.
+    pub fn keep_code(
+        settings: &Settings,
+        language: &str,
+        code: &str,
+        result: &ExecutionResult,
+    ) -> Result<Option<PathBuf>, RecordError> {
+        let code = settings.code.store_code.wants(result).then_some(code);
+        let is_wanted = settings.audit.store.wants(result) || code.is_some();
+        if !is_wanted || settings.audit.store == Store::Never {
+            return Ok(None);
+        }
+        // The file's own name is gone with it.
+        let known = settings.code.languages.get(language).map(Language::command);
+        let (program, arguments) = known.unwrap_or((language, &[]));
+        let command = Command::new(program).arguments(arguments);
+        Records::of(settings).add(&command, code, result.clone(), &secrets(settings)).map(Some)
     }
 
     /// Adds a record of a run. The values of `secrets` are replaced wherever they appear.
     pub fn append(
         &self,
         command: &Command,
+        result: ExecutionResult,
+        secrets: &[String],
+    ) -> Result<PathBuf, RecordError> {
+        self.add(command, None, result, secrets)
+    }
+
+    fn add(
+        &self,
+        command: &Command,
+        code: Option<&str>,
         mut result: ExecutionResult,
         secrets: &[String],
     ) -> Result<PathBuf, RecordError> {
@@ -109,7 +138,8 @@ impl Records {
         result.stderr = redact(&result.stderr, secrets);
         let words = command.words().iter().map(|word| redact(word, secrets)).collect();
         let now = jiff::Timestamp::now();
-        let record = Record::seal(previous, now.to_string(), words, None, result);
+        let code = code.map(|code| redact(code, secrets));
+        let record = Record::seal(previous, now.to_string(), words, code, result);
         let stamp = now.strftime("%Y%m%dT%H%M%S%.6fZ");
         let name = format!("{stamp}_{}.json", &record.hash[..12]);
         let json =
@@ -170,6 +200,13 @@ impl Records {
         let path = if name.is_empty() { self.directory.clone() } else { self.directory.join(name) };
         move |source| RecordError { action, path, source: source.into() }
     }
+}
+
+/// The values of the variables that code may have been given.
+fn secrets(settings: &Settings) -> Vec<String> {
+    let passed = settings.policy.env.pass.iter().flatten().filter_map(|name| settings.host.text(name));
+    let set = settings.policy.env.set.values().map(String::as_str);
+    passed.chain(set).map(str::to_owned).collect()
 }
 
 /// What is wrong with the end of a chain, given the hash that was noted for its newest record.

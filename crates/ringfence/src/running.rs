@@ -38,6 +38,16 @@ pub struct Running {
 
 impl Running {
     pub(crate) fn spawn(core: Arc<Core>, policy: Policy, command: Command) -> Running {
+        Running::spawn_keeping(core, policy, command, ())
+    }
+
+    /// The same, and keeps something until every process of the run has ended.
+    pub(crate) fn spawn_keeping(
+        core: Arc<Core>,
+        policy: Policy,
+        command: Command,
+        kept: impl Send + 'static,
+    ) -> Running {
         let (sender, chunks) = mpsc::channel(WAITING_CHUNKS);
         let (answer, result) = oneshot::channel();
         let (lifeline, cancel) = match pipe_with(PipeFlags::CLOEXEC) {
@@ -51,6 +61,7 @@ impl Running {
         std::thread::spawn(move || {
             let _entered = span.enter();
             let outcome = run(&core, &policy, &command, &cancel, &sender, &span);
+            drop(kept);
             let _ = answer.send(outcome); // nobody waits any more: then the run was ended
         });
         Running { chunks, result, lifeline }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use ringfence_core::settings::Code as CodeSettings;
 use ringfence_core::{ExecutionResult, Fault};
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::io::Interest;
@@ -43,6 +44,8 @@ pub struct Sandbox {
     rooms: Rooms,
     /// What keeps it going, in the process that started it.
     kept: Option<Arc<Kept>>,
+    /// How code is run in it.
+    code: Arc<CodeSettings>,
 }
 
 /// What the process that started a sandbox holds.
@@ -199,7 +202,7 @@ impl Engine {
                     {
                         rooms.claim(name)?
                     }
-                    outcome => return outcome,
+                    outcome => return outcome.map(|sandbox| sandbox.with_code(self.core.settings.code.clone())),
                 },
                 Existing::Replace => {
                     made(&rooms, &name).await?;
@@ -222,6 +225,7 @@ impl Engine {
             ended: Default::default(),
         });
         let sandbox = Sandbox::of(rooms, manifest, Some(Arc::clone(&kept))).map_err(AttachError::from)?;
+        let sandbox = sandbox.with_code(self.core.settings.code.clone());
         if let Err(source) = sandbox.session.greet(GUEST_PATIENCE, variables).await {
             let log = last_words(&sandbox.rooms, &sandbox.manifest.name);
             let name = sandbox.manifest.name.clone();
@@ -303,7 +307,19 @@ impl Sandbox {
         let failed = |source| RoomError::File { what: "open the channel", name: manifest.name.clone(), source };
         let session = Session::new(Arc::new(door.map_err(failed)?)).sharing(&manifest.workspace);
         let witness = Arc::new(rooms.witness(&manifest.name)?);
-        Ok(Sandbox { session, manifest: Arc::new(manifest), witness, rooms, kept })
+        Ok(Sandbox { session, manifest: Arc::new(manifest), witness, rooms, kept, code: Arc::default() })
+    }
+
+    /// Runs code as some settings say: languages and the lint. One that an engine started has the engine's; one that was
+    /// attached to has what is built in.
+    #[must_use]
+    pub fn with_code(self, code: CodeSettings) -> Sandbox {
+        Sandbox { code: Arc::new(code), ..self }
+    }
+
+    /// How code is run in it.
+    pub(crate) fn code(&self) -> &CodeSettings {
+        &self.code
     }
 
     /// Reaches a sandbox that this or another process keeps.

@@ -4,7 +4,9 @@ use std::io;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
-use ringfence_core::settings::{Config, Inputs, LayerText, Origin, Settings as Layered, SettingsError};
+use ringfence_core::settings::{
+    BlockImports, Code, Config, Inputs, LayerText, Origin, Settings as Layered, SettingsError,
+};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
@@ -114,6 +116,20 @@ impl Settings {
     #[must_use]
     pub fn selected_by_flag(mut self, flag: &'static str) -> Settings {
         self.layered = self.layered.selected_by_flag(flag);
+        self
+    }
+
+    /// Runs code as it is told here, whatever the layers say.
+    #[must_use]
+    pub fn with_code(mut self, code: Code) -> Settings {
+        self.layered.code = code;
+        self
+    }
+
+    /// Has the lint of imports do as it is told here, whatever the layers say.
+    #[must_use]
+    pub fn with_block_imports(mut self, degree: BlockImports) -> Settings {
+        self.layered.code.block_imports = degree;
         self
     }
 

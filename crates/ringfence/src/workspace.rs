@@ -7,6 +7,7 @@ use ringfence_core::policy::{Policy, Workspace};
 use ringfence_core::workspace::{Rules, WorkspaceRefusal, validate};
 
 use crate::Host;
+use crate::backends::PrivateDirectory;
 
 /// A workspace that exists and that the rules allow.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,7 +75,10 @@ pub(crate) fn resolve(policy: &Policy, host: &Host, rules: &Rules) -> Result<Res
     if !source.is_dir() {
         return Err(WorkspaceError::NotADirectory { path: given });
     }
-    validate(&given, &source, rules)?;
+    // The rules are about directories of the user's; one that was made for a run is nobody else's.
+    if !PrivateDirectory::is_ours(host.user_id, &source) {
+        validate(&given, &source, rules)?;
+    }
     let destination = named.destination.unwrap_or_else(|| source.clone());
     Ok(ResolvedWorkspace { given, source, destination })
 }

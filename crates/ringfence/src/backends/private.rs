@@ -1,6 +1,6 @@
 //! A directory on the host that belongs to one run and goes with it.
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -37,6 +37,12 @@ impl PrivateDirectory {
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether a resolved path is one that this process made for a run.
+    pub(crate) fn is_ours(user_id: u32, path: &Path) -> bool {
+        let name = path.file_name().and_then(OsStr::to_str);
+        path.parent() == Some(&base(user_id)) && name.is_some_and(|name| name.starts_with(&own_prefix()))
     }
 }
 

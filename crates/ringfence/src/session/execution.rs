@@ -36,6 +36,12 @@ pub struct Ended {
 }
 
 impl Ended {
+    /// The end of something that was never begun.
+    pub(crate) fn never_begun() -> Ended {
+        let (duration, usage) = (Duration::ZERO, Usage::default());
+        Ended { exit_code: None, signal: None, timed_out: false, duration, usage }
+    }
+
     /// Whether it exited with 0 in time.
     pub fn ok(&self) -> bool {
         self.exit_code == Some(0) && !self.timed_out

@@ -1,6 +1,8 @@
 //! The library as a program uses it: real sandboxes, an asynchronous caller, and a launcher that is not its own.
 
 #[cfg(test)]
+mod code;
+#[cfg(test)]
 mod sandboxes;
 
 use std::collections::BTreeMap;

@@ -292,6 +292,7 @@ fn the_futures_of_a_sandbox_can_go_to_another_thread() {
     fn every(engine: &Engine, sandbox: &Sandbox) {
         check(engine.start(spec(Backend::Local)));
         check(sandbox.execute("", None));
+        check(sandbox.execute_code("", "python", None));
         check(sandbox.ended());
         check(sandbox.clone().stop());
     }

@@ -1,0 +1,199 @@
+//! The lint of imports: which listed modules does Python code import, as far as that is written plainly?
+//!
+//! It is lint, and isolates nothing: whoever wants to hide an import from it can. What it must not do is to fail:
+//! the code is hostile, so its length, its nesting and the number of findings are bounded before anything is believed.
+//! What cannot be examined counts as a finding.
+
+mod nesting;
+mod words;
+
+use std::cell::Cell;
+
+use ringfence_core::result::{BlockedImport, ImportedBy};
+use ringfence_core::settings::Module;
+use ruff_python_ast::visitor::{Visitor, walk_expr, walk_stmt};
+use ruff_python_ast::{Expr, ExprCall, PySourceType, Stmt, StmtImport, StmtImportFrom};
+use ruff_python_parser::parse_unchecked_source;
+use ruff_source_file::LineIndex;
+use ruff_text_size::{Ranged, TextSize};
+
+use words::{Known, Words, literal};
+
+/// The longest code that is examined. Its syntax tree is some fifty times as long.
+const LONGEST: usize = 1 << 20;
+/// What the examining thread needs for code that is nested as deeply as it may be, in a build without optimisation.
+const STACK: usize = 256 << 20;
+/// How many findings are told.
+const MOST: usize = 100;
+/// How deep in literals that are executed is looked.
+const DEEPEST_LITERAL: usize = 8;
+
+/// What came of looking at code.
+#[derive(Debug)]
+pub(crate) struct Examined {
+    /// The imports, in the code's own order.
+    pub(crate) found: Vec<BlockedImport>,
+    /// The line and column of the first thing that the parser makes no sense of, both from 1. Around it something may
+    /// have been missed.
+    pub(crate) error: Option<(usize, usize)>,
+}
+
+/// Looks for imports of the listed modules, on a thread whose stack is known to be enough.
+pub(crate) fn find(code: &str, listed: &[Module]) -> Examined {
+    let examined = std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("imports".to_owned()).stack_size(STACK);
+        thread.spawn_scoped(scope, || examine(code, listed)).ok()?.join().ok()
+    });
+    // No thread could be had, or the parser panicked, where a panic is no abort: nobody has looked.
+    let unexamined = || BlockedImport { module: String::new(), line: 1, column: 1, how: ImportedBy::Unexamined };
+    examined.unwrap_or_else(|| Examined { found: vec![unexamined()], error: None })
+}
+
+/// A finding on its way: where in the text it is.
+struct Finding {
+    module: String,
+    at: TextSize,
+    how: ImportedBy,
+}
+
+/// What came of looking at one text, with places in it.
+struct Searched {
+    found: Vec<Finding>,
+    error: Option<TextSize>,
+}
+
+fn examine(code: &str, listed: &[Module]) -> Examined {
+    let budget = Cell::new(MOST);
+    let Searched { found, error } = search(code, &Search { listed, budget: &budget, depth: 0 }, None);
+    let index = LineIndex::from_source_text(code);
+    let place = |at: TextSize| {
+        let place = index.line_column(at, code);
+        (place.line.get(), place.column.get())
+    };
+    let told = |Finding { module, at, how }: Finding| {
+        let (line, column) = place(at);
+        BlockedImport { module, line, column, how }
+    };
+    let mut found: Vec<BlockedImport> = found.into_iter().map(told).collect();
+    found.sort_by_key(|found| (found.line, found.column));
+    Examined { found, error: error.map(place) }
+}
+
+/// What is the same for the code and for the literals that it executes.
+struct Search<'a> {
+    listed: &'a [Module],
+    /// How many findings may still be told.
+    budget: &'a Cell<usize>,
+    /// How many literals this text lies in.
+    depth: usize,
+}
+
+fn search(text: &str, search: &Search<'_>, outer: Option<&Words<'_>>) -> Searched {
+    if text.len() > LONGEST || nesting::is_too_deep(text) {
+        let unexamined = Finding { module: String::new(), at: TextSize::default(), how: ImportedBy::Unexamined };
+        return Searched { found: vec![unexamined], error: None };
+    }
+    // Errors are the interpreter's to tell. What could be parsed is looked at.
+    let parsed = parse_unchecked_source(text, PySourceType::Python);
+    let mut words = Words::new(outer);
+    words.visit_body(parsed.suite());
+    let mut calls = Calls { search, words: &words, found: Vec::new() };
+    calls.visit_body(parsed.suite());
+    let error = parsed.errors().iter().map(|error| error.location.start()).min();
+    Searched { found: calls.found, error }
+}
+
+/// Finds the imports, once it is known what words mean.
+struct Calls<'a> {
+    search: &'a Search<'a>,
+    words: &'a Words<'a>,
+    found: Vec<Finding>,
+}
+
+impl Calls<'_> {
+    /// Notes an import if any of the names that it stands for is listed.
+    fn note(&mut self, names: &[&str], at: TextSize, how: ImportedBy) {
+        let listed = |name: &&&str| self.search.listed.iter().any(|module| module.holds(name));
+        if let Some(name) = names.iter().find(listed) {
+            self.push(Finding { module: (*name).to_owned(), at, how });
+        }
+    }
+
+    fn push(&mut self, finding: Finding) {
+        if let Some(left) = self.search.budget.get().checked_sub(1) {
+            self.search.budget.set(left);
+            self.found.push(finding);
+        }
+    }
+
+    fn import(&mut self, import: &StmtImport) {
+        for alias in &import.names {
+            self.note(&[alias.name.as_str()], alias.start(), ImportedBy::Import);
+        }
+    }
+
+    fn import_from(&mut self, import: &StmtImportFrom) {
+        let Some(module) = import.module.as_ref().filter(|_| import.level == 0) else { return };
+        let module = module.as_str();
+        if self.search.listed.iter().any(|listed| listed.holds(module)) {
+            return self.note(&[module], import.start(), ImportedBy::From);
+        }
+        // `from a import b` may be the module `a.b`.
+        for alias in &import.names {
+            self.note(&[&format!("{module}.{}", alias.name)], alias.start(), ImportedBy::From);
+        }
+    }
+
+    fn call(&mut self, call: &ExprCall) {
+        let Some(known) = self.words.meaning(&call.func) else { return };
+        let (keyword, how) = match known {
+            Known::ImportModule => ("name", ImportedBy::ImportModule),
+            Known::BuiltInImport => ("name", ImportedBy::BuiltIn),
+            Known::Exec | Known::Compile => ("source", ImportedBy::Exec),
+            Known::Eval => ("source", ImportedBy::Eval),
+            Known::Importlib | Known::Builtins => return,
+        };
+        let named = || call.arguments.keywords.iter().find(|own| own.arg.as_deref() == Some(keyword));
+        let Some(argument) = call.arguments.args.first().or_else(|| named().map(|own| &own.value)) else { return };
+        let Some(text) = literal(argument) else { return };
+        match known {
+            Known::ImportModule | Known::BuiltInImport => self.note(&[text.as_str()], call.start(), how),
+            _ => self.executed(&text, argument.start(), how),
+        }
+    }
+
+    /// Looks into text that is executed. Its findings are told at the text's own place in the code.
+    fn executed(&mut self, text: &str, at: TextSize, how: ImportedBy) {
+        let Search { listed, budget, depth } = *self.search;
+        if depth >= DEEPEST_LITERAL {
+            return self.push(Finding { module: String::new(), at, how: ImportedBy::Unexamined });
+        }
+        // `eval` skips blanks at the beginning, which would be an indentation to the parser.
+        let text = text.trim_start_matches([' ', '\t']);
+        let inner = search(text, &Search { listed, budget, depth: depth + 1 }, Some(self.words));
+        for Finding { module, how: inner, .. } in inner.found {
+            let how = if inner == ImportedBy::Unexamined { inner } else { how };
+            self.found.push(Finding { module, at, how });
+        }
+    }
+}
+
+impl<'a> Visitor<'a> for Calls<'_> {
+    fn visit_stmt(&mut self, stmt: &'a Stmt) {
+        match stmt {
+            Stmt::Import(import) => self.import(import),
+            Stmt::ImportFrom(import) => self.import_from(import),
+            _ => walk_stmt(self, stmt),
+        }
+    }
+
+    fn visit_expr(&mut self, expr: &'a Expr) {
+        if let Expr::Call(call) = expr {
+            self.call(call);
+        }
+        walk_expr(self, expr);
+    }
+}
+
+#[cfg(test)]
+mod tests;

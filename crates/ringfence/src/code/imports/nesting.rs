@@ -1,0 +1,80 @@
+//! How deeply code may be nested, told from its tokens alone, before a parser recurses for it.
+
+use ruff_python_ast::token::TokenKind;
+use ruff_python_parser::Mode;
+use ruff_python_parser::lexer::lex;
+
+/// The deepest nesting that is examined. CPython itself gives up far earlier: after 200 brackets or 100 blocks.
+const DEEPEST: usize = 5000;
+
+/// One pair of brackets, or what is outside of all.
+#[derive(Default)]
+struct Level {
+    /// Tokens since the last comma, each of which may be a level of the syntax tree.
+    tokens: usize,
+    /// `lambda`s whose colon is still to come: their commas end nothing.
+    lambdas: usize,
+    /// Whether a comma no longer ends what was begun.
+    is_open: bool,
+}
+
+/// Whether code is nested too deeply to be examined. What is compared is an upper bound for its syntax tree's depth.
+///
+/// Not only brackets nest: `1+1+1`, `not not x`, `a.b.c` and `f()()()` are as deep as they are long. So everything
+/// counts but names, numbers and text, until a comma or a line ends it.
+pub(super) fn is_too_deep(code: &str) -> bool {
+    let mut lexer = lex(code, Mode::Module);
+    let mut levels = vec![Level::default()];
+    let (mut depth, mut blocks) = (0_usize, 0_usize);
+    loop {
+        let token = lexer.next_token();
+        let is_outside = levels.len() == 1;
+        let level = levels.last_mut().expect("the outermost level is never taken");
+        match token {
+            TokenKind::EndOfFile => return false,
+            TokenKind::Indent => blocks += 1,
+            TokenKind::Dedent => blocks = blocks.saturating_sub(1),
+            TokenKind::Newline => {
+                levels = vec![Level::default()];
+                depth = 0;
+            }
+            TokenKind::Comma if level.lambdas == 0 && !level.is_open => depth -= std::mem::take(&mut level.tokens),
+            TokenKind::Rpar | TokenKind::Rsqb | TokenKind::Rbrace if !is_outside => {
+                depth -= levels.pop().map_or(0, |level| level.tokens);
+            }
+            token if is_leaf(token) => {}
+            token => {
+                level.tokens += 1;
+                depth += 1;
+                match token {
+                    TokenKind::Lpar | TokenKind::Lsqb | TokenKind::Lbrace => levels.push(Level::default()),
+                    TokenKind::Lambda => level.lambdas += 1,
+                    // What follows may be a list, or, by the parser's leave, a whole statement.
+                    TokenKind::Yield => level.is_open = true,
+                    TokenKind::Colon if level.lambdas > 0 => level.lambdas -= 1,
+                    TokenKind::Colon if is_outside => level.is_open = true,
+                    _ => {}
+                }
+            }
+        }
+        if depth + blocks > DEEPEST {
+            return true;
+        }
+    }
+}
+
+/// Whether a token is at the end of a branch: any number of them side by side are no deeper than one.
+fn is_leaf(token: TokenKind) -> bool {
+    matches!(
+        token,
+        TokenKind::Name
+            | TokenKind::Int
+            | TokenKind::Float
+            | TokenKind::Complex
+            | TokenKind::String
+            | TokenKind::FStringMiddle
+            | TokenKind::TStringMiddle
+            | TokenKind::Comment
+            | TokenKind::NonLogicalNewline
+    )
+}

@@ -1,0 +1,203 @@
+//! What words of a program mean, as far as they lead to imports.
+
+use std::collections::BTreeMap;
+
+use ruff_python_ast::visitor::{Visitor, walk_expr, walk_stmt};
+use ruff_python_ast::{Expr, FStringPart, InterpolatedStringElement, Operator, Stmt, StmtImport, StmtImportFrom};
+
+/// How far an expression is followed.
+const FARTHEST: usize = 16;
+
+/// Something that leads to imports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Known {
+    /// The module `importlib`.
+    Importlib,
+    /// The module `builtins`.
+    Builtins,
+    ImportModule,
+    BuiltInImport,
+    Exec,
+    Eval,
+    Compile,
+}
+
+impl Known {
+    /// A module of that name.
+    fn module(name: &str) -> Option<Known> {
+        match name {
+            "importlib" => Some(Known::Importlib),
+            "builtins" => Some(Known::Builtins),
+            _ => None,
+        }
+    }
+
+    /// A built-in function of that name.
+    fn built_in(name: &str) -> Option<Known> {
+        match name {
+            "__import__" => Some(Known::BuiltInImport),
+            "exec" => Some(Known::Exec),
+            "eval" => Some(Known::Eval),
+            "compile" => Some(Known::Compile),
+            _ => None,
+        }
+    }
+
+    /// What is called `name` in it.
+    fn member(self, name: &str) -> Option<Known> {
+        match (self, name) {
+            (Known::Importlib, "import_module") => Some(Known::ImportModule),
+            (Known::Importlib, "__import__") => Some(Known::BuiltInImport),
+            (Known::Builtins, name) => Known::built_in(name),
+            _ => None,
+        }
+    }
+}
+
+/// The words of a program that mean something to us. Where in it a word is said does not matter.
+#[derive(Debug)]
+pub(super) struct Words<'a> {
+    own: BTreeMap<String, Known>,
+    /// Those of the program that executes this one.
+    outer: Option<&'a Words<'a>>,
+}
+
+impl<'a> Words<'a> {
+    pub(super) fn new(outer: Option<&'a Words<'a>>) -> Words<'a> {
+        Words { own: BTreeMap::new(), outer }
+    }
+
+    /// What an expression means.
+    pub(super) fn meaning(&self, expr: &Expr) -> Option<Known> {
+        self.followed(expr, FARTHEST)
+    }
+
+    fn followed(&self, expr: &Expr, left: usize) -> Option<Known> {
+        let left = left.checked_sub(1)?;
+        match expr {
+            Expr::Name(name) => self.word(name.id.as_str()),
+            Expr::Named(named) => self.followed(&named.value, left),
+            Expr::Attribute(attribute) => self.followed(&attribute.value, left)?.member(attribute.attr.as_str()),
+            Expr::Subscript(subscript) => self.followed(&subscript.value, left)?.member(&literal(&subscript.slice)?),
+            // `__import__("importlib")`
+            Expr::Call(call) => {
+                let imports = [Known::BuiltInImport, Known::ImportModule];
+                self.followed(&call.func, left).filter(|known| imports.contains(known))?;
+                Known::module(&literal(call.arguments.args.first()?)?)
+            }
+            _ => None,
+        }
+    }
+
+    fn word(&self, name: &str) -> Option<Known> {
+        if let Some(known) = self.own.get(name) {
+            return Some(*known);
+        }
+        match self.outer {
+            Some(outer) => outer.word(name),
+            None if name == "__builtins__" => Some(Known::Builtins),
+            None => Known::built_in(name),
+        }
+    }
+
+    fn bind(&mut self, name: &str, known: Option<Known>) {
+        if let Some(known) = known {
+            self.own.insert(name.to_owned(), known);
+        }
+    }
+
+    fn import(&mut self, import: &StmtImport) {
+        for alias in &import.names {
+            match &alias.asname {
+                Some(name) => self.bind(name.as_str(), Known::module(alias.name.as_str())),
+                // `import importlib.util` makes `importlib` known.
+                None => {
+                    let first = alias.name.as_str().split('.').next().unwrap_or_default();
+                    self.bind(first, Known::module(first));
+                }
+            }
+        }
+    }
+
+    fn import_from(&mut self, import: &StmtImportFrom) {
+        let module = import.module.as_ref().filter(|_| import.level == 0);
+        let Some(module) = module.and_then(|module| Known::module(module.as_str())) else { return };
+        for alias in &import.names {
+            match alias.name.as_str() {
+                "*" => self.bind("import_module", module.member("import_module")),
+                name => self.bind(alias.asname.as_ref().map_or(name, |own| own.as_str()), module.member(name)),
+            }
+        }
+    }
+}
+
+impl<'a> Visitor<'a> for Words<'_> {
+    fn visit_stmt(&mut self, stmt: &'a Stmt) {
+        match stmt {
+            Stmt::Import(import) => self.import(import),
+            Stmt::ImportFrom(import) => self.import_from(import),
+            Stmt::Assign(assign) => {
+                let known = self.meaning(&assign.value);
+                let names = assign.targets.iter().filter_map(|target| target.as_name_expr());
+                names.for_each(|name| self.bind(name.id.as_str(), known));
+            }
+            Stmt::AnnAssign(assign) => {
+                let known = assign.value.as_ref().and_then(|value| self.meaning(value));
+                if let Some(name) = assign.target.as_name_expr() {
+                    self.bind(name.id.as_str(), known);
+                }
+            }
+            _ => {}
+        }
+        walk_stmt(self, stmt);
+    }
+
+    fn visit_expr(&mut self, expr: &'a Expr) {
+        if let Expr::Named(named) = expr
+            && let Some(name) = named.target.as_name_expr()
+        {
+            let known = self.meaning(&named.value);
+            self.bind(name.id.as_str(), known);
+        }
+        walk_expr(self, expr);
+    }
+}
+
+/// The text that an expression is, if it is written out in it: in one piece, in several, or as an f-string without
+/// fields.
+pub(super) fn literal(expr: &Expr) -> Option<String> {
+    let mut text = String::new();
+    append(expr, &mut text, FARTHEST).then_some(text)
+}
+
+fn append(expr: &Expr, text: &mut String, left: usize) -> bool {
+    let Some(left) = left.checked_sub(1) else { return false };
+    match expr {
+        Expr::StringLiteral(string) => text.push_str(string.value.to_str()),
+        Expr::BytesLiteral(bytes) => {
+            let bytes: Vec<u8> = bytes.value.bytes().collect();
+            text.push_str(&String::from_utf8_lossy(&bytes));
+        }
+        Expr::FString(string) => {
+            return string.value.iter().all(|part| match part {
+                FStringPart::Literal(part) => {
+                    text.push_str(part);
+                    true
+                }
+                FStringPart::FString(part) => part.elements.iter().all(|element| match element {
+                    InterpolatedStringElement::Literal(part) => {
+                        text.push_str(part);
+                        true
+                    }
+                    InterpolatedStringElement::Interpolation(_) => false,
+                }),
+            });
+        }
+        Expr::BinOp(sum) if sum.op == Operator::Add => {
+            return append(&sum.left, text, left) && append(&sum.right, text, left);
+        }
+        Expr::Named(named) => return append(&named.value, text, left),
+        _ => return false,
+    }
+    true
+}

@@ -1,0 +1,139 @@
+//! Code in a sandbox that stays: a directory for each execution, gone after it.
+
+use std::time::Duration;
+
+use ringfence_core::ExecutionResult;
+use tokio::runtime::Handle;
+
+use super::script::Script;
+use super::stage::WORK;
+use super::{CodeError, error, time};
+use crate::session::{Ended, Exec, Session};
+use crate::{Sandbox, SessionError};
+
+/// Where programs put what they need only for a while, below the execution's own directory.
+const TEMPORARY: &str = "tmp";
+/// How often a directory is tried to be removed, and how long its last users are waited for in between.
+const TRIES: u32 = 5;
+const MOMENT: Duration = Duration::from_millis(100);
+
+impl Sandbox {
+    /// Runs code, and returns what became of it. Dropping the future ends it, with all that it started.
+    ///
+    /// `language` is one of the settings' ([`Sandbox::with_code`]). The code starts in an empty directory of its own, and
+    /// has another one for temporary files; neither they nor its processes are there after it. What it writes elsewhere
+    /// stays, as with every command. It gets 30 seconds unless `timeout` or the policy says otherwise. It is not an error
+    /// that it fails.
+    pub async fn execute_code(
+        &self,
+        code: &str,
+        language: &str,
+        timeout: Option<Duration>,
+    ) -> Result<ExecutionResult, CodeError> {
+        let script = Script::new(self.code(), code, language)?;
+        script.check(self.manifest().backend)?;
+        let looked_at = script.clone();
+        let lint = tokio::task::spawn_blocking(move || looked_at.lint()).await.expect("the lint answers in any case");
+        if lint.blocks {
+            return Ok(lint.refuse(self.observe().result(Ended::never_begun())));
+        }
+        let place = Place::make(self).await?;
+        let outcome = self.execute_in(&place, &script, timeout).await;
+        place.remove().await;
+        Ok(lint.tell(outcome.map_err(|error| error::of(error, &script))?))
+    }
+
+    async fn execute_in(
+        &self,
+        place: &Place,
+        script: &Script,
+        timeout: Option<Duration>,
+    ) -> Result<ExecutionResult, SessionError> {
+        let file = place.below(&script.file());
+        self.files().write(&file, script.text.as_bytes().to_vec()).await?;
+        let (program, arguments) = script.language.command();
+        let policy = self.manifest().limits.time.map(|time| time.duration());
+        let exec = Exec::new(program)
+            .arguments(arguments)
+            .argument(file)
+            .directory(place.below(WORK))
+            .variable("TMPDIR", place.below(TEMPORARY))
+            .time(time(timeout, policy))
+            .leaving_nothing();
+        self.capture(exec).await
+    }
+}
+
+/// The directory of one execution, inside the sandbox.
+#[derive(Debug)]
+struct Place {
+    session: Session,
+    path: String,
+    runtime: Handle,
+    is_there: bool,
+}
+
+impl Place {
+    /// Makes it where it is the sandbox's own.
+    async fn make(sandbox: &Sandbox) -> Result<Place, SessionError> {
+        let session = sandbox.session();
+        let name = format!("code-{}", crate::run::identity());
+        let mut candidates = Vec::new();
+        // A sandbox that sees our room has the host's files. There the room is private, and goes with the sandbox.
+        let room = sandbox.directory();
+        if let Some(room) = room.to_str()
+            && session.files().stat(room).await.is_ok()
+        {
+            candidates.push(format!("{room}/{name}"));
+        }
+        candidates.push(format!("/tmp/.{name}"));
+        // Where nothing but the home can be written: what is relative is below that.
+        candidates.push(format!(".{name}"));
+        let mut last = None;
+        for path in candidates {
+            match session.files().make_directory(&format!("{path}/{WORK}")).await {
+                Ok(work) => {
+                    // In the guest's own words: a home is only known to it.
+                    let path = work.path.strip_suffix(&format!("/{WORK}")).unwrap_or(&path).to_owned();
+                    let place = Place { session: session.clone(), path, runtime: Handle::current(), is_there: true };
+                    session.files().make_directory(&place.below(TEMPORARY)).await?;
+                    return Ok(place);
+                }
+                Err(error @ SessionError::Refused { .. }) => last = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(last.expect("there is a candidate"))
+    }
+
+    fn below(&self, name: &str) -> String {
+        format!("{}/{name}", self.path)
+    }
+
+    async fn remove(mut self) {
+        remove(&self.session, &self.path).await;
+        self.is_there = false;
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.is_there {
+            let (session, path) = (self.session.clone(), std::mem::take(&mut self.path));
+            // The execution was dropped, too: it is being ended.
+            self.runtime.spawn(async move { remove(&session, &path).await });
+        }
+    }
+}
+
+/// Removes a directory. Whoever is just being ended may still write to it.
+async fn remove(session: &Session, path: &str) {
+    for _ in 0..TRIES {
+        match session.files().remove(path).await {
+            Ok(()) => return,
+            Err(error) => tracing::debug!(error = crate::chain(&error), "an execution's directory is not removed yet"),
+        }
+        tokio::time::sleep(MOMENT).await;
+    }
+    tracing::warn!(path, "an execution's directory was not removed; it goes with the sandbox");
+}

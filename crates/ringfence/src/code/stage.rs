@@ -1,0 +1,126 @@
+//! The directory of code that gets a sandbox of its own.
+
+use std::path::PathBuf;
+
+use fs_err::os::unix::fs::OpenOptionsExt;
+use ringfence_core::policy::Workspace;
+use ringfence_core::result::{Dropped, Meta, Usage};
+use ringfence_core::{ExecutionResult, Policy};
+
+use super::script::{Lint, Script};
+use super::{CodeError, error};
+use crate::backends::PrivateDirectory;
+use crate::ready::Context;
+use crate::{Command, RunError, Settings};
+
+/// The empty directory that code starts in, below its own.
+pub(super) const WORK: &str = "work";
+
+/// What became of making code ready.
+#[derive(Debug)]
+pub(super) enum Staged {
+    Ready(Box<Stage>),
+    /// It is not to be run.
+    Blocked(Box<ExecutionResult>),
+}
+
+/// A private directory with the code's file, and what runs it there.
+#[derive(Debug)]
+pub(super) struct Stage {
+    /// The policy that was asked for, with the directory in it.
+    pub(super) policy: Policy,
+    pub(super) command: Command,
+    /// Removed with all that the code wrote.
+    pub(super) directory: PrivateDirectory,
+    pub(super) teller: Teller,
+}
+
+impl Stage {
+    pub(super) fn new(settings: &Settings, policy: &Policy, script: &Script, lint: Lint) -> Result<Stage, CodeError> {
+        let teller = Teller { script: script.clone(), lint, policy_sha256: policy.sha256() };
+        let failed = |source| CodeError::Stage { source };
+        let directory = PrivateDirectory::create(settings.host.user_id).map_err(failed)?;
+        // Where links lead is known: inside, the paths are the same.
+        let root = fs_err::canonicalize(directory.path()).map_err(failed)?;
+        let file = root.join(script.file());
+        let options = fs_err::OpenOptions::new().write(true).create_new(true).mode(0o600).to_owned();
+        let written =
+            options.open(&file).and_then(|mut file| std::io::Write::write_all(&mut file, script.text.as_bytes()));
+        written.map_err(failed)?;
+
+        let mut policy = policy.clone();
+        let start = if names_workspace(settings, &policy) {
+            policy = policy.read(&root);
+            None
+        } else {
+            let work = root.join(WORK);
+            fs_err::create_dir(&work).map_err(failed)?;
+            policy.filesystem.workspace = Some(Workspace { source: root.clone(), destination: Some(root) });
+            Some(work)
+        };
+        let command = command(script, file, start);
+        Ok(Stage { policy, command, directory, teller })
+    }
+}
+
+/// Whether somebody has said what code may work on. A project's word is not enough: code that is run on its own has no
+/// business in whatever directory its caller happens to be in.
+fn names_workspace(settings: &Settings, policy: &Policy) -> bool {
+    let named = &policy.filesystem.workspace;
+    let is_projects = settings.workspace_bound.is_some() && *named == settings.policy.filesystem.workspace;
+    named.is_some() && !is_projects
+}
+
+fn command(script: &Script, file: PathBuf, start: Option<PathBuf>) -> Command {
+    let (program, arguments) = script.language.command();
+    let command = Command::new(program).arguments(arguments).argument(file);
+    Command { directory: start, ..command }
+}
+
+/// Tells of a run in the words of code.
+#[derive(Debug)]
+pub(super) struct Teller {
+    script: Script,
+    pub(super) lint: Lint,
+    /// The directory of one execution is in the policy that it was run behind; the hash is to be the same for all.
+    policy_sha256: String,
+}
+
+impl Teller {
+    pub(super) fn tell(self, outcome: Result<ExecutionResult, RunError>) -> Result<ExecutionResult, CodeError> {
+        let mut result = outcome.map_err(|error| error::of(error, &self.script))?;
+        result.meta.policy_sha256 = self.policy_sha256;
+        Ok(self.lint.tell(result))
+    }
+
+    /// The result of code that is not run, and of a plan that would have held.
+    pub(super) fn refuse(self, context: Context) -> ExecutionResult {
+        let Context { plan, because, .. } = context;
+        let result = ExecutionResult {
+            id: crate::run::identity(),
+            exit_code: None,
+            signal: None,
+            ok: false,
+            timed_out: false,
+            oom_killed: false,
+            stdout: String::new(),
+            stderr: String::new(),
+            dropped: Dropped::default(),
+            duration: 0.0,
+            meta: Meta {
+                backend: plan.backend,
+                chosen_because: because,
+                held: plan.held.iter().map(|(clause, support)| (*clause, support.to_string())).collect(),
+                policy_sha256: self.policy_sha256,
+                limits: plan.policy.limits,
+                usage: Usage::default(),
+                denials: Vec::new(),
+                planted: Vec::new(),
+                blocked_imports: Vec::new(),
+                note: None,
+                not_run: None,
+            },
+        };
+        self.lint.refuse(result)
+    }
+}
