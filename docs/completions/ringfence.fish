@@ -28,6 +28,7 @@ complete -c ringfence -n "__fish_ringfence_needs_command" -s v -l verbose -d 'Sa
 complete -c ringfence -n "__fish_ringfence_needs_command" -s h -l help -d 'Print help'
 complete -c ringfence -n "__fish_ringfence_needs_command" -s V -l version -d 'Print version'
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "run" -d 'Runs one command behind a policy that is enforced or refused'
+complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "code" -d 'Runs code behind a policy that is enforced or refused'
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "up" -d 'Starts a sandbox that stays, and says how to enter it'
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "exec" -d 'Runs one command in a sandbox that is up'
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "enter" -d 'Opens a shell in a sandbox that is up: zsh, bash or sh'
@@ -83,6 +84,39 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l observe -d '
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -s v -l verbose -d 'Says more: once for what happens, twice for why'
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand code" -s l -l language -d 'What the code is written in; told by the file\'s name when absent' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l block-imports -d 'What becomes of Python code that imports what code.imports lists: off, warn or block. It is lint: it sees what is written plainly, and isolates nothing' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l image -d 'What the container is made from; ringfence\'s own image when nothing says' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l pull -d 'When the image is fetched: always, missing or never' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l cap -d 'Capabilities that are not dropped, with commas between; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l backend -d 'How it is made to hold: auto, native, bwrap, docker, podman, outer or local' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l workspace -d 'The directory that can be written, optionally at another path inside' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l read -d 'Lets PATH be read; repeatable' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l write -d 'Lets PATH be read and written; repeatable' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l hide -d 'Makes files of the workspace unreadable; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l protect -d 'Makes files of the workspace unchangeable, besides git\'s hooks and config; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l net -d 'What can be reached: nothing (closed, the default), some hosts (allow), or all that the host can reach (open)' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l allow -d 'Lets HOST be reached, and only such hosts; on ports 80 and 443 unless it names one; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l deny -d 'Keeps HOST from being reached, whatever is allowed; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l env -d 'Passes a variable on, or sets it; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l time -d 'Ends the run after this long: 30s, 2m, 1h30m' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l memory -d 'Memory of all processes together: 512M, 2G' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l cpus -d 'Processors\' worth of time: 1.5' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l processes -d 'Processes and threads at once' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l output -d 'Output kept of each stream, with --json' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l tmp -d 'What /tmp can hold' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l disk -d 'What the workspace may grow by' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l policy -d 'A policy in TOML or JSON, under the flags' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l require -d 'Demands that a promise be fully enforced; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l allow-weaker -d 'Accepts that a promise be weaker than written, or absent; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand code" -s C -l directory -d 'Starts in DIR, as if called there' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l json -d 'Captures the output and prints a result object'
+complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l container -d 'A container to develop in, on podman or else docker: it has the host\'s network unless --net says otherwise'
+complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l transparent -d 'Lets programs that know of no proxy reach the allowed hosts too'
+complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l observe -d 'Lets every public host be reached, and records which'
+complete -c ringfence -n "__fish_ringfence_using_subcommand code" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand code" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c ringfence -n "__fish_ringfence_using_subcommand code" -s V -l version -d 'Print version'
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l lease -d 'How long it may stay: 30m, 8h' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l image -d 'What the container is made from; ringfence\'s own image when nothing says' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l pull -d 'When the image is fetched: always, missing or never' -r

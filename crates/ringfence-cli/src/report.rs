@@ -6,8 +6,8 @@ use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use ringfence::{
-    AttachError, Code, ExitStatus, Fault, LoadError, RecordError, RoomError, RunError, SessionError, StartError,
-    WrapperError, chain,
+    AttachError, Code, CodeError, ExecutionResult, ExitStatus, Fault, LoadError, RecordError, RoomError, RunError,
+    SessionError, StartError, WrapperError, chain,
 };
 use ringfence_core::settings::SettingsError;
 use serde::{Deserialize, Serialize};
@@ -71,6 +71,13 @@ impl Failure {
         Failure { code: "unavailable".into(), ..Failure::new(message, hints, ExitStatus::SandboxFailed) }
     }
 
+    /// Code that the lint kept from being run.
+    pub(crate) fn blocked(result: &ExecutionResult) -> Failure {
+        let hint = "to run it all the same: --block-imports off; what it can do is the policy's to say".to_owned();
+        let failure = Failure::new(result.stderr.trim_end(), [hint], ExitStatus::NotExecutable);
+        Failure { code: "blocked-imports".into(), ..failure }
+    }
+
     /// Something that failed, and whose move it is.
     pub(crate) fn of(message: impl Into<String>, hints: impl IntoIterator<Item = String>, fault: Fault) -> Failure {
         Failure::new(message, hints, fault.into())
@@ -108,6 +115,21 @@ impl From<RunError> for Failure {
             RunError::Choose(_) | RunError::Unavailable { .. } => Failure { code: "unavailable".into(), ..failure },
             error if error.fault() == Fault::Bug => Failure { code: "bug".into(), ..failure },
             _ => failure,
+        }
+    }
+}
+
+impl From<CodeError> for Failure {
+    fn from(error: CodeError) -> Failure {
+        match error {
+            CodeError::Run(error) => error.into(),
+            error => {
+                let failure = Failure::new(chain(&error), error.hints(), error.exit_status());
+                match error {
+                    CodeError::UnknownLanguage { .. } => Failure { code: "unknown-language".into(), ..failure },
+                    _ => failure,
+                }
+            }
         }
     }
 }

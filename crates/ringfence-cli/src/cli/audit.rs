@@ -125,6 +125,7 @@ fn ended(record: &Record) -> String {
         (true, ..) => "deadline".to_owned(),
         (_, true, ..) => "out of memory".to_owned(),
         (_, _, Some(code), _) => format!("exit {code}"),
+        _ if result.meta.not_run.is_some() => "not run".to_owned(),
         (_, _, None, signal) => format!("signal {}", signal.unwrap_or_default()),
     }
 }

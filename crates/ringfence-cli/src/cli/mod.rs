@@ -3,6 +3,7 @@
 mod attach;
 mod attempt;
 mod audit;
+mod code;
 mod config;
 mod cp;
 mod doctor;
@@ -48,6 +49,7 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::Run),
+    Code(code::Code),
     Up(up::Up),
     Exec(exec::Exec),
     Enter(enter::Enter),
@@ -117,6 +119,7 @@ impl Arguments {
         listen(self.verbose, host.text("RINGFENCE_LOG"))?;
         match self.command {
             Command::Run(command) => command.run(host),
+            Command::Code(command) => command.run(host),
             Command::Up(command) => command.run(host),
             Command::Exec(command) => command.run(host),
             Command::Enter(command) => command.run(host),
@@ -147,6 +150,7 @@ impl Command {
     fn form(&self) -> Form {
         Form::asked(match self {
             Command::Run(command) => command.json,
+            Command::Code(command) => command.json,
             Command::Up(command) => command.json,
             Command::Exec(command) => command.json,
             Command::Ps(command) => command.json,

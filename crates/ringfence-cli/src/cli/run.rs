@@ -114,7 +114,7 @@ fn described(plan: &Plan, because: &str) -> String {
 }
 
 /// Tells what the command itself could not.
-fn tell(result: &ExecutionResult) {
+pub(super) fn tell(result: &ExecutionResult) {
     let limits = &result.meta.limits;
     if let (true, Some(time)) = (result.timed_out, limits.time) {
         warn(&format!("the deadline of {time} passed: every process of the run was ended"));

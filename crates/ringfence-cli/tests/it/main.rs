@@ -50,6 +50,7 @@ transcripts! {
     deployments needs user_namespaces;
     wrap needs user_namespaces;
     audit;
+    code needs user_namespaces, python3;
     doctor needs user_namespaces;
     egress needs user_namespaces, python3;
     sandboxes needs user_namespaces;

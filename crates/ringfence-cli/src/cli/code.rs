@@ -1,0 +1,139 @@
+//! `ringfence code`.
+
+use std::io::{Read, stdin};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use fs_err::File;
+use ringfence::{BlockImports, Engine, ExecutionResult, Host, Records, Settings};
+
+use super::flags::{ContainerFlags, PolicyFlags};
+use super::run::tell;
+use crate::answer::print_json;
+use crate::report::{Failure, warn};
+
+/// The longest code that is read; a little more than is run, so that the library tells of it.
+const LONGEST: u64 = (16 << 20) + 1;
+/// The name of standard input.
+const STDIN: &str = "-";
+
+const EXAMPLES: &str = "\
+Examples:
+  ringfence code script.py
+  echo 'print(6 * 7)' | ringfence code --language python -
+  ringfence code --json --time 5s --memory 512M job.js";
+
+/// Runs code behind a policy that is enforced or refused.
+///
+/// The code is put into a file inside, and its language's command is given that file. It starts in an empty directory
+/// of its own, which goes with it, and sees nothing else of the host but what programs need; with --workspace it starts
+/// there. It has 30 seconds unless --time or the settings say otherwise.
+///
+/// Without --json it is transparent, as `ringfence run` is, and exits as that does. Languages are entries of
+/// [code.languages] in the settings: python, bash and javascript are there.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Code {
+    /// What the code is written in; told by the file's name when absent.
+    #[arg(short, long, value_name = "LANGUAGE")]
+    language: Option<String>,
+    /// What becomes of Python code that imports what code.imports lists: off, warn or block. It is lint: it sees what is
+    /// written plainly, and isolates nothing.
+    #[arg(long, value_name = "WHAT")]
+    block_imports: Option<BlockImports>,
+    /// Captures the output and prints a result object.
+    #[arg(long)]
+    pub(super) json: bool,
+    /// The code; `-` is standard input.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    #[command(flatten)]
+    container: ContainerFlags,
+    // Last: its heading goes on to whatever follows.
+    #[command(flatten)]
+    policy: PolicyFlags,
+}
+
+impl Code {
+    pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
+        // Before --directory leads elsewhere.
+        let text = read(&self.file)?;
+        let mut settings = self.container.settings(&self.policy, host)?;
+        if let Some(degree) = self.block_imports {
+            settings = settings.with_block_imports(degree);
+        }
+        let language = self.language(&settings)?;
+        let engine = Engine::in_this_process(settings);
+        let settings = engine.settings();
+        if self.json {
+            let result = engine.execute_code_captured(&settings.policy, &text, &language, None)?;
+            keep(settings, &language, &text, &result);
+            print_json(&result)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let attached = engine.execute_code_attached(&settings.policy, &text, &language, None)?;
+        keep(settings, &language, &text, &attached.result);
+        if attached.result.meta.not_run.is_some() {
+            return Err(Failure::blocked(&attached.result));
+        }
+        tell(&attached.result);
+        for import in &attached.result.meta.blocked_imports {
+            warn(&format!("{import} (lint: it isolates nothing)"));
+        }
+        Ok(attached.status.code().into())
+    }
+
+    fn language(&self, settings: &Settings) -> Result<String, Failure> {
+        if let Some(language) = &self.language {
+            return Ok(language.clone());
+        }
+        let all = || settings.code.languages.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let file = self.file.display();
+        match settings.code.languages_of(&self.file)[..] {
+            [language] => Ok(language.to_owned()),
+            [] if self.file == Path::new(STDIN) => Err(Failure::usage(
+                "standard input does not tell what language it is in",
+                format!("--language NAME, one of {}", all()),
+            )),
+            [] => Err(Failure::usage(
+                format!("the name of `{file}` does not tell what language it is in"),
+                format!("--language NAME, one of {}", all()),
+            )),
+            ref several => Err(Failure::usage(
+                format!("the name of `{file}` stands for several languages"),
+                format!("--language NAME, one of {}", several.join(", ")),
+            )),
+        }
+    }
+}
+
+/// Reads code, and no more of it than tells that it cannot be run.
+fn read(path: &Path) -> Result<String, Failure> {
+    let mut bytes = Vec::new();
+    let (place, read) = if path == Path::new(STDIN) {
+        let read = stdin().lock().take(LONGEST).read_to_end(&mut bytes);
+        ("standard input".to_owned(), read.map_err(|error| format!("failed to read standard input: {error}")))
+    } else {
+        let read = File::open(path).and_then(|file| file.take(LONGEST).read_to_end(&mut bytes));
+        (format!("`{}`", path.display()), read.map_err(|error| error.to_string()))
+    };
+    let unreadable = |why: String| {
+        let hint = "name a file of UTF-8 text, or `-` for standard input";
+        Failure::usage(format!("cannot read the code: {why}"), hint)
+    };
+    let length = read.map_err(unreadable)? as u64;
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok(text),
+        // It may have been cut within a character, and is too long in any case.
+        Err(error) if length == LONGEST => Ok(String::from_utf8_lossy(error.as_bytes()).into_owned()),
+        Err(error) => Err(unreadable(format!("{place} is not UTF-8 text: {error}"))),
+    }
+}
+
+/// Keeps a record. Code that was run is not undone by a record that could not be written: it is said.
+fn keep(settings: &Settings, language: &str, code: &str, result: &ExecutionResult) {
+    if let Err(error) = Records::keep_code(settings, language, code, result) {
+        warn(&format!("no record was kept: {}; {}", ringfence::chain(&error), error.hint()));
+    }
+}
