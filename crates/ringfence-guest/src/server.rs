@@ -54,6 +54,8 @@ pub(crate) enum ServeError {
     Path { path: PathBuf, source: io::Error },
     #[error("cannot listen on {address}")]
     Address { address: SocketAddr, source: io::Error },
+    #[error("cannot watch descriptor {number} for its owner's end")]
+    Owner { number: i32, source: io::Error },
     #[error("cannot wait for events")]
     Runtime { source: io::Error },
 }
@@ -85,7 +87,10 @@ pub(crate) fn run(options: &Options) -> Result<(), ServeError> {
         Listen::Handed(path) => Some(take_over(path, options.gate)?),
         Listen::Path(_) | Listen::Address(_) => None,
     };
-    let owner = options.owner.map(|number| inherit(number).map_err(|source| ServeError::Inherited { number, source }));
+    let owner = options.owner.map(|number| match inherit(number) {
+        Ok(owner) => Ok((number, owner)),
+        Err(source) => Err(ServeError::Inherited { number, source }),
+    });
     let owner = owner.transpose()?;
     let token = match &options.token_file {
         Some(path) => Token::new(&fs_err::read_to_string(path).map_err(|source| ServeError::Token { source })?),
@@ -105,8 +110,8 @@ pub(crate) fn run(options: &Options) -> Result<(), ServeError> {
             processes: process::Service::new(launcher, directory),
             watchers: filesystem::Watchers::default(),
         });
-        if let Some(owner) = owner {
-            let owner = pipe::Receiver::from_owned_fd(owner).map_err(|source| ServeError::Runtime { source })?;
+        if let Some((number, owner)) = owner {
+            let owner = pipe::Receiver::from_owned_fd(owner).map_err(|source| ServeError::Owner { number, source })?;
             tokio::task::spawn_local(end_with(owner));
         }
         accept(listener, server).await
