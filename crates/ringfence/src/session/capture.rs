@@ -27,7 +27,7 @@ impl Execution {
     }
 
     /// The same, and tells of output as it comes.
-    pub(crate) async fn capture_with(
+    pub async fn capture_with(
         mut self,
         limit: u64,
         mut on_output: impl FnMut(Stream, &[u8]),
