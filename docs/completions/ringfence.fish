@@ -42,6 +42,7 @@ complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "ssh-proxy" -d '
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "stop" -d 'Ends sandboxes, and waits until nothing of them is left'
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "inspect" -d 'Shows what a sandbox is, what holds, and what runs in it'
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "image" -d 'Makes the images that containers are made from'
+complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "mcp" -d 'Serves tools that work in a sandbox, for agents that speak the Model Context Protocol'
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "doctor" -d 'Shows what each backend can enforce here, found by trying it, and what to do about the rest'
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "wrap" -d 'Makes an executable that runs PROGRAM sandboxed, and prints its path'
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "unwrap" -d 'Removes a wrapper that `ringfence wrap` made'
@@ -207,6 +208,47 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand image; and __fish_se
 complete -c ringfence -n "__fish_ringfence_using_subcommand image; and __fish_seen_subcommand_from build" -s v -l verbose -d 'Says more: once for what happens, twice for why'
 complete -c ringfence -n "__fish_ringfence_using_subcommand image; and __fish_seen_subcommand_from build" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c ringfence -n "__fish_ringfence_using_subcommand image; and __fish_seen_subcommand_from build" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l print-config -d 'Prints what to paste into the settings of claude, codex, cursor or vscode, with the other flags that are given' -r -f -a "claude\t''
+codex\t''
+cursor\t''
+vscode\t''"
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l sandbox -d 'Works in the sandbox of that name, which `ringfence up` started, and leaves it up' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l lease -d 'How long a client\'s sandbox may stay: 30m, 8h' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l listen -d 'Serves many clients, by HTTP at this address: `127.0.0.1:3001`; port 0 is any that is free' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l token-file -d 'A file with the token that clients show; without one, RINGFENCE_MCP_TOKEN holds it. Needed beyond loopback' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l host -d 'A name that clients call this server by, besides its address; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l idle -d 'Takes a client that says nothing for so long to be gone; 15m when absent' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l clients -d 'How many clients there can be at once' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l image -d 'What the container is made from; ringfence\'s own image when nothing says' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l pull -d 'When the image is fetched: always, missing or never' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l cap -d 'Capabilities that are not dropped, with commas between; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l backend -d 'How it is made to hold: auto, native, bwrap, docker, podman, outer or local' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l workspace -d 'The directory that can be written, optionally at another path inside' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l read -d 'Lets PATH be read; repeatable' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l write -d 'Lets PATH be read and written; repeatable' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l hide -d 'Makes files of the workspace unreadable; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l protect -d 'Makes files of the workspace unchangeable, besides git\'s hooks and config; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l net -d 'What can be reached: nothing (closed, the default), some hosts (allow), or all that the host can reach (open)' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l allow -d 'Lets HOST be reached, and only such hosts; on ports 80 and 443 unless it names one; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l deny -d 'Keeps HOST from being reached, whatever is allowed; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l env -d 'Passes a variable on, or sets it; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l time -d 'Ends the run after this long: 30s, 2m, 1h30m' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l memory -d 'Memory of all processes together: 512M, 2G' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l cpus -d 'Processors\' worth of time: 1.5' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l processes -d 'Processes and threads at once' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l output -d 'Output kept of each stream, with --json' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l tmp -d 'What /tmp can hold' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l disk -d 'What the workspace may grow by' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l policy -d 'A policy in TOML or JSON, under the flags' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l require -d 'Demands that a promise be fully enforced; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l allow-weaker -d 'Accepts that a promise be weaker than written, or absent; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -s C -l directory -d 'Starts in DIR, as if called there' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l container -d 'A container to develop in, on podman or else docker: it has the host\'s network unless --net says otherwise'
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l transparent -d 'Lets programs that know of no proxy reach the allowed hosts too'
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l observe -d 'Lets every public host be reached, and records which'
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -s V -l version -d 'Print version'
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l certificate -d 'Keeps what was proved, as JSON' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l backend -d 'How it is made to hold: auto, native, bwrap, docker, podman, outer or local' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l workspace -d 'The directory that can be written, optionally at another path inside' -r

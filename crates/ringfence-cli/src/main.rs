@@ -5,6 +5,7 @@
 
 mod answer;
 mod cli;
+mod mcp;
 mod report;
 
 use std::process::ExitCode;

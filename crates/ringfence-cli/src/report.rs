@@ -229,6 +229,11 @@ pub(crate) fn warn(message: &str) {
     eprintln!("ringfence: warning: {message}");
 }
 
+/// Says where an answer belongs.
+pub(crate) fn note(message: &str) {
+    eprintln!("ringfence: {message}");
+}
+
 /// Sends what the library tells to standard error: warnings, and with each `-v` a level more. The variable
 /// says more exactly what: `debug`, or `ringfence_linux=trace,warn`.
 pub(crate) fn listen(verbosity: u8, variable: Option<&str>) -> Result<(), Failure> {
@@ -238,6 +243,8 @@ pub(crate) fn listen(verbosity: u8, variable: Option<&str>) -> Result<(), Failur
         _ => LevelFilter::DEBUG,
     };
     let targets = match variable {
+        // Every error that a client of `ringfence mcp` is answered with would be a warning.
+        None if verbosity == 0 => Targets::new().with_default(level).with_target("rmcp::service", LevelFilter::ERROR),
         None => Targets::new().with_default(level),
         Some(text) => text.parse().map_err(|error| {
             Failure::usage(format!("RINGFENCE_LOG=`{text}` is not valid: {error}"), "RINGFENCE_LOG=debug")

@@ -204,7 +204,7 @@ fn variables() -> String {
     }
     text.push_str(
         "\n`RINGFENCE_LOG` says how much is told on standard error: `warn`, `info`, `debug`, or by module, as in \
-         `ringfence_linux=trace,warn`.\n",
+         `ringfence_linux=trace,warn`. `RINGFENCE_MCP_TOKEN` is the token that clients of `ringfence mcp --listen` show.\n",
     );
     text
 }

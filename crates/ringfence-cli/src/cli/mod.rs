@@ -16,6 +16,7 @@ mod generate;
 mod image;
 mod inspect;
 mod logs;
+mod mcp;
 mod monitor;
 mod port;
 mod prove;
@@ -64,6 +65,7 @@ enum Command {
     Stop(stop::Stop),
     Inspect(inspect::Inspect),
     Image(image::ImageArguments),
+    Mcp(mcp::Mcp),
     Doctor(doctor::Doctor),
     Wrap(wrap::Wrap),
     Unwrap(wrap::Unwrap),
@@ -133,6 +135,7 @@ impl Arguments {
             Command::Stop(command) => command.run(host),
             Command::Inspect(command) => command.run(host),
             Command::Image(command) => command.run(host),
+            Command::Mcp(command) => command.run(host),
             Command::Doctor(command) => command.run(host),
             Command::Wrap(command) => command.run(host),
             Command::Unwrap(command) => command.run(),

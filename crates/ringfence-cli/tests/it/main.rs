@@ -55,4 +55,5 @@ transcripts! {
     egress needs user_namespaces, python3;
     sandboxes needs user_namespaces;
     copying needs user_namespaces, python3;
+    mcp needs user_namespaces;
 }

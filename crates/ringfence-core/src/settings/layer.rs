@@ -194,10 +194,13 @@ impl Layer {
     }
 }
 
+/// Variables of the command line's own, which are no settings.
+const NO_SETTINGS: [&str; 2] = ["RINGFENCE_LOG", "RINGFENCE_MCP_TOKEN"];
+
 /// Whether a variable is one that we must understand or refuse.
 fn is_ours(name: &str) -> bool {
-    let is_setting = name.starts_with("RINGFENCE_") && name != "RINGFENCE_LOG" && !name.starts_with("RINGFENCE_TEST_");
-    is_setting || name.starts_with("SANDBOX_")
+    let is_other = NO_SETTINGS.contains(&name) || name.starts_with("RINGFENCE_TEST_");
+    (name.starts_with("RINGFENCE_") && !is_other) || name.starts_with("SANDBOX_")
 }
 
 fn unknown(name: &str) -> SettingsError {

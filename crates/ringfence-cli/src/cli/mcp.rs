@@ -1,0 +1,225 @@
+//! `ringfence mcp`.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use ringfence::policy::Span;
+use ringfence::{Engine, EngineError, Host, Sandbox, Settings, Spec, chain};
+use tokio::net::TcpListener;
+
+use super::attach::block_on;
+use super::fetch::fetch;
+use super::flags::{ContainerFlags, PolicyFlags};
+use super::monitor::Ends;
+use crate::answer::print;
+use crate::mcp::{Door, PATH, Program, Supply, Token, serve_http, serve_streams};
+use crate::report::{Failure, note};
+
+/// The variable that holds the token when no file does.
+const TOKEN_VARIABLE: &str = "RINGFENCE_MCP_TOKEN";
+/// How long a client at an address that says nothing is waited for when nobody says.
+const IDLE: Duration = Duration::from_secs(15 * 60);
+/// The longest token, with room for whatever is around it.
+const LONGEST_TOKEN: u64 = 4096;
+
+const EXAMPLES: &str = "\
+Examples:
+  ringfence mcp --print-config claude
+  ringfence mcp --allow example.org --memory 2G
+  ringfence mcp --listen 127.0.0.1:3001
+  ringfence mcp --sandbox demo";
+
+/// Serves tools that work in a sandbox, for agents that speak the Model Context Protocol.
+///
+/// Without --listen it serves the one client that started it, on its standard streams. Each client gets a sandbox of its
+/// own, behind the policy of the flags and settings, which goes with the client. The tools run commands and code, read,
+/// write and search files, keep processes, and forward ports.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Mcp {
+    /// Prints what to paste into the settings of claude, codex, cursor or vscode, with the other flags that are given.
+    #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["listen", "token_file", "host"])]
+    print_config: Option<Program>,
+    /// Works in the sandbox of that name, which `ringfence up` started, and leaves it up.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["PolicyFlags", "ContainerFlags", "lease"])]
+    sandbox: Option<String>,
+    /// How long a client's sandbox may stay: 30m, 8h.
+    #[arg(long, value_name = "TIME")]
+    lease: Option<Span>,
+    /// Serves many clients, by HTTP at this address: `127.0.0.1:3001`; port 0 is any that is free.
+    #[arg(long, value_name = "ADDRESS:PORT", help_heading = "HTTP")]
+    listen: Option<SocketAddr>,
+    /// A file with the token that clients show; without one, RINGFENCE_MCP_TOKEN holds it. Needed beyond loopback.
+    #[arg(long, value_name = "FILE", requires = "listen", help_heading = "HTTP")]
+    token_file: Option<PathBuf>,
+    /// A name that clients call this server by, besides its address; repeatable.
+    #[arg(long, value_name = "NAME", requires = "listen", help_heading = "HTTP")]
+    host: Vec<String>,
+    /// Takes a client that says nothing for so long to be gone; 15m when absent.
+    #[arg(long, value_name = "TIME", requires = "listen", help_heading = "HTTP")]
+    idle: Option<Span>,
+    /// How many clients there can be at once.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(requires = "listen", help_heading = "HTTP")]
+    clients: u16,
+    #[command(flatten)]
+    container: ContainerFlags,
+    // Last: its heading goes on to whatever follows.
+    #[command(flatten)]
+    policy: PolicyFlags,
+}
+
+impl Mcp {
+    pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
+        if let Some(program) = self.print_config {
+            return print_config(program, &host);
+        }
+        let token = self.token(&host)?;
+        if let Some(address) = self.listen {
+            self.check_door(address, token.is_some())?;
+        }
+        let settings = self.container.settings(&self.policy, host)?;
+        let supply = self.supply(settings)?;
+        block_on(self.serve(supply, token))?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Where sandboxes come from. Where none could be isolated as asked for, no client is let in.
+    fn supply(&self, settings: Settings) -> Result<Supply, Failure> {
+        if let Some(name) = self.sandbox.clone() {
+            return Ok(Supply::Shared { settings: settings.into(), name });
+        }
+        let spec = Spec {
+            lease: self.lease.map(|lease| lease.duration()),
+            container: settings.container.clone(),
+            ..Spec::new(settings.policy.clone())
+        };
+        let engine = Engine::new(settings).map_err(|error| match error {
+            EngineError::Preflight(error) => error.into(),
+            error => Failure::failed(chain(&error), "ringfence doctor"),
+        })?;
+        Ok(Supply::Own { engine: engine.into(), spec: spec.into() })
+    }
+
+    async fn serve(self, mut supply: Supply, token: Option<Token>) -> Result<(), Failure> {
+        match &mut supply {
+            Supply::Own { engine, spec } => fetch(engine.settings(), spec).await?,
+            Supply::Shared { settings, name } => drop(Sandbox::attach(&settings.host, name).await?),
+        }
+        let cannot = |error| Failure::failed(format!("cannot listen for signals: {error}"), "ringfence doctor");
+        let mut ends = Ends::listen().map_err(cannot)?;
+        let Some(address) = self.listen else {
+            let served = serve_streams(supply, ends.signalled()).await;
+            let hint = "it is started by a client: `ringfence mcp --print-config claude` prints how";
+            return served.map_err(|error| Failure::failed(format!("the client cannot be served: {error}"), hint));
+        };
+        let unheard = |error| {
+            let hint = "take a port that is free: --listen 127.0.0.1:0";
+            Failure::failed(format!("cannot listen on {address}: {error}"), hint)
+        };
+        let listener = TcpListener::bind(address).await.map_err(unheard)?;
+        print(&format!("http://{}{PATH}\n", listener.local_addr().map_err(unheard)?))?;
+        let idle = self.idle.map_or(IDLE, |idle| idle.duration());
+        let door = Door { listener, token, hosts: self.host, idle, most: self.clients.into() };
+        serve_http(supply, door, ends.signalled()).await.map_err(unheard)
+    }
+
+    /// The token, from the file or the variable.
+    fn token(&self, host: &Host) -> Result<Option<Token>, Failure> {
+        if self.listen.is_none() {
+            return Ok(None);
+        }
+        let (from, text) = match (&self.token_file, host.text(TOKEN_VARIABLE)) {
+            (Some(path), _) => (format!("`{}`", path.display()), read(path)?),
+            (None, Some(text)) => (TOKEN_VARIABLE.to_owned(), text.to_owned()),
+            (None, None) => return Ok(None),
+        };
+        let hint = "make one: head -c 32 /dev/urandom | base64 > FILE";
+        Token::new(&text)
+            .map(Some)
+            .map_err(|why| Failure::usage(format!("cannot use the token in {from}: {why}"), hint))
+    }
+
+    /// Refuses an address at which others than the user could be let in.
+    fn check_door(&self, address: SocketAddr, has_token: bool) -> Result<(), Failure> {
+        if address.ip().is_loopback() {
+            return Ok(());
+        }
+        if !has_token {
+            return Err(Failure::usage(
+                format!("cannot listen on {address} without a token: whoever reaches it could run commands"),
+                format!(
+                    "--token-file FILE, or {TOKEN_VARIABLE}; or stay on loopback: --listen 127.0.0.1:{}",
+                    address.port()
+                ),
+            ));
+        }
+        if address.ip().is_unspecified() && self.host.is_empty() {
+            return Err(Failure::usage(
+                format!("cannot listen on {address} without a name: pages that others own could call it by any"),
+                "--host NAME, as clients call this machine",
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn read(path: &Path) -> Result<String, Failure> {
+    use std::io::Read as _;
+    let mut text = String::new();
+    let read = fs_err::File::open(path).and_then(|file| file.take(LONGEST_TOKEN).read_to_string(&mut text));
+    read.map_err(|error| Failure::usage(format!("cannot read the token: {error}"), "--token-file FILE"))?;
+    Ok(text)
+}
+
+/// Prints what starts this very command, with the same flags, from another program.
+fn print_config(program: Program, host: &Host) -> Result<ExitCode, Failure> {
+    let words: Vec<String> = std::env::args().skip_while(|word| word != "mcp").skip(1).collect();
+    print(&program.snippet(&command(host)?, &flags(words)))?;
+    note(&format!("this belongs into {}", program.file()));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The flags without the one that asks for the snippet.
+fn flags(words: Vec<String>) -> Vec<String> {
+    let mut flags = Vec::new();
+    let mut words = words.into_iter();
+    while let Some(word) = words.next() {
+        match word.strip_prefix("--print-config") {
+            Some("") => drop(words.next()),
+            Some(rest) if rest.starts_with('=') => {}
+            _ => flags.push(word),
+        }
+    }
+    flags
+}
+
+/// What this program is started by: its name, where that finds it, or else its path.
+fn command(host: &Host) -> Result<String, Failure> {
+    let own = std::env::current_exe().ok();
+    let path = host.text("PATH").unwrap_or_default();
+    let found =
+        std::env::split_paths(path).find_map(|directory| fs_err::canonicalize(directory.join("ringfence")).ok());
+    if own.is_some() && found == own {
+        return Ok("ringfence".to_owned());
+    }
+    let own = own.and_then(|own| own.into_os_string().into_string().ok());
+    own.ok_or_else(|| Failure::failed("cannot tell where this program is", "install it at a path that is text"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snippet_has_all_flags_but_the_one_that_asks_for_it() {
+        let check = |line: &str, expected: &str| {
+            assert_eq!(flags(line.split(' ').map(str::to_owned).collect()).join(" "), expected);
+        };
+        check("--print-config claude --net open", "--net open");
+        check("--net open --print-config=codex -C /p", "--net open -C /p");
+    }
+}

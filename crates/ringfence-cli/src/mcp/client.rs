@@ -1,0 +1,277 @@
+//! One client: its sandbox, from the first tool that it calls until it is gone.
+
+use std::borrow::Cow;
+use std::path::PathBuf;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use ringfence::{Manifest, Sandbox, SessionError};
+use rmcp::handler::server::router::tool::ToolRouter;
+use rmcp::handler::server::tool::{IntoCallToolResult as _, ToolCallContext};
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, ErrorCode, Implementation, ProtocolVersion, ServerCapabilities,
+    ServerConfig,
+};
+use rmcp::service::RequestContext;
+use rmcp::{ErrorData, RoleServer, ServerHandler, tool_handler};
+use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::task::JoinSet;
+
+use super::processes::Processes;
+use super::progress::Progress;
+use super::sandbox::Forwards;
+use super::supply::Supply;
+use super::told::Refusal;
+
+/// How many tools one client can call at once, and how many calls can wait for that.
+const MOST_CALLS: usize = 16;
+const MOST_WAITING: usize = 64;
+/// The longest that a call may take.
+pub(super) const LONGEST_CALL: Duration = Duration::from_secs(600);
+/// How long the ends of all sandboxes may take when the server ends.
+const ENDING_PATIENCE: Duration = Duration::from_secs(30);
+
+static TOOLS: LazyLock<ToolRouter<Client>> = LazyLock::new(|| {
+    let running = Client::command_tools() + Client::code_tools() + Client::process_tools();
+    running + Client::file_tools() + Client::search_tools() + Client::sandbox_tools()
+});
+
+/// What all clients of a server share.
+#[derive(Debug, Clone)]
+pub(super) struct Terms {
+    /// Where sandboxes come from.
+    pub(super) supply: Arc<Supply>,
+    /// The longest that a call may take.
+    pub(super) longest: Duration,
+    /// What is spoken with clients.
+    pub(super) versions: &'static [ProtocolVersion],
+}
+
+/// One client.
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) terms: Terms,
+    tenancy: Mutex<Arc<OnceCell<Arc<Tenancy>>>>,
+    calls: Semaphore,
+    waiting: Semaphore,
+    leaving: Leaving,
+    /// Its place among the clients that there can be.
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+/// A client's sandbox, and what it started in it.
+#[derive(Debug)]
+pub(super) struct Tenancy {
+    pub(super) sandbox: Sandbox,
+    pub(super) processes: Processes,
+    pub(super) forwards: Forwards,
+    is_own: bool,
+}
+
+impl Client {
+    pub(super) fn new(terms: Terms, leaving: Leaving, place: Option<OwnedSemaphorePermit>) -> Client {
+        let (calls, waiting) = (Semaphore::new(MOST_CALLS), Semaphore::new(MOST_WAITING));
+        Client { terms, tenancy: Mutex::default(), calls, waiting, leaving, _place: place }
+    }
+
+    /// The client's sandbox; started, if this is the first that it wants of it.
+    pub(super) async fn tenancy(&self) -> Result<Arc<Tenancy>, Refusal> {
+        let cell = Arc::clone(&self.cell());
+        let tenancy = Arc::clone(cell.get_or_try_init(|| self.begin()).await?);
+        if tenancy.sandbox.ended().now_or_never().is_none() {
+            return Ok(tenancy);
+        }
+        let mut current = self.cell();
+        if Arc::ptr_eq(&current, &cell) {
+            *current = Arc::default();
+        }
+        Err(Refusal::new(
+            "the sandbox has ended: its lease was over, or somebody stopped it",
+            "call the tool again: a new one is started. The workspace is as it was, processes and other files are gone",
+        ))
+    }
+
+    /// Starts a sandbox. When the call that wanted it is cancelled, it is started all the same, and then ended.
+    async fn begin(&self) -> Result<Arc<Tenancy>, Refusal> {
+        let (supply, leaving) = (Arc::clone(&self.terms.supply), self.leaving.clone());
+        let (answer, begun) = oneshot::channel();
+        tokio::spawn(async move {
+            let tenancy = Tenancy::begin(&supply).await;
+            if let Err(Ok(unwanted)) = answer.send(tenancy) {
+                let _ = leaving.send(unwanted); // then the process is ending, and all of it with it
+            }
+        });
+        begun.await.expect("an answer is sent in any case")
+    }
+
+    fn cell(&self) -> std::sync::MutexGuard<'_, Arc<OnceCell<Arc<Tenancy>>>> {
+        self.tenancy.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if let Some(tenancy) = self.cell().get() {
+            let _ = self.leaving.send(Arc::clone(tenancy)); // then the process is ending, and all of it with it
+        }
+    }
+}
+
+impl Tenancy {
+    async fn begin(supply: &Supply) -> Result<Arc<Tenancy>, Refusal> {
+        let sandbox = supply.sandbox().await?;
+        let (processes, forwards) = (Processes::default(), Forwards::default());
+        Ok(Arc::new(Tenancy { sandbox, processes, forwards, is_own: supply.is_own() }))
+    }
+
+    pub(super) fn manifest(&self) -> &Manifest {
+        self.sandbox.manifest()
+    }
+
+    /// The path inside that a client means: what is relative starts in the workspace.
+    pub(super) fn inside(&self, path: &str) -> String {
+        if path == "~" || path.starts_with("~/") {
+            return path.to_owned();
+        }
+        let joined = self.manifest().workspace_inside.join(path);
+        joined.components().collect::<PathBuf>().to_string_lossy().into_owned()
+    }
+
+    /// Tells of a call to the guest that failed.
+    pub(super) fn refusal(&self, error: &SessionError) -> Refusal {
+        Refusal::of_session(error, self.manifest())
+    }
+
+    /// Ends what the client started, and the sandbox if it is its own.
+    async fn end(&self) {
+        self.forwards.end();
+        if !self.is_own {
+            return self.processes.end().await;
+        }
+        if let Err(error) = self.sandbox.clone().stop().await {
+            tracing::warn!(error = ringfence::chain(&error), "a sandbox was not stopped; the next start sweeps it");
+        }
+    }
+}
+
+/// The way of what a client leaves to whoever ends it.
+pub(super) type Leaving = mpsc::UnboundedSender<Arc<Tenancy>>;
+
+/// Ends what clients leave.
+#[derive(Debug)]
+pub(super) struct Endings {
+    leaving: Leaving,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Endings {
+    pub(super) fn new() -> Endings {
+        let (leaving, mut left) = mpsc::unbounded_channel::<Arc<Tenancy>>();
+        let task = tokio::spawn(async move {
+            let mut ending = JoinSet::new();
+            while let Some(tenancy) = left.recv().await {
+                while ending.try_join_next().is_some() {}
+                ending.spawn(async move { tenancy.end().await });
+            }
+            ending.join_all().await;
+        });
+        Endings { leaving, task }
+    }
+
+    /// The way of what a client leaves.
+    pub(super) fn leaving(&self) -> Leaving {
+        self.leaving.clone()
+    }
+
+    /// Waits until all clients are gone, and all that they left.
+    pub(super) async fn over(self) {
+        drop(self.leaving);
+        if tokio::time::timeout(ENDING_PATIENCE, self.task).await.is_err() {
+            tracing::warn!("not all sandboxes were stopped in time; they end with this process");
+        }
+    }
+}
+
+#[tool_handler(router = TOOLS)]
+impl ServerHandler for Client {
+    fn get_info(&self) -> ServerConfig {
+        ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
+            .with_server_info(Implementation::new("ringfence", env!("CARGO_PKG_VERSION")))
+            .with_instructions(self.terms.supply.instructions())
+    }
+
+    fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
+        Cow::Borrowed(self.terms.versions)
+    }
+
+    /// Calls a tool. One that the client cancels is dropped: that ends the command.
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        mut context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let Ok(_place) = self.waiting.try_acquire() else {
+            let message = format!("{MOST_WAITING} calls are not answered yet, which is the most");
+            return Refusal::new(message, "wait for their answers").into_call_tool_result();
+        };
+        let is_known = TOOLS.has_route(&request.name);
+        let progress = Progress::default();
+        context.extensions.insert(progress.clone());
+        let asked_by = context.clone();
+        let call = async {
+            let _turn = self.calls.acquire().await;
+            TOOLS.call(ToolCallContext::new(self, request, context)).await
+        };
+        let answer = tokio::select! {
+            answer = call => answer,
+            // Nobody hears of it: what answers a request that was cancelled is not sent.
+            () = asked_by.ct.cancelled() => Refusal::new("the call was cancelled", "call it again").into_call_tool_result(),
+            never = progress.tell(&asked_by) => match never {},
+        };
+        match answer {
+            // A model can put its parameters right; of an error of the protocol it would not hear.
+            Err(error) if is_known && error.code == ErrorCode::INVALID_PARAMS => {
+                let hint = "look at the tool's input schema, and call it again";
+                Refusal::new(error.message, hint).into_call_tool_result()
+            }
+            answer => answer,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_tool_says_what_it_takes_and_what_it_answers() {
+        let mut names: Vec<String> = Vec::new();
+        for tool in TOOLS.list_all() {
+            assert!(tool.description.as_ref().is_some_and(|words| words.len() > 20), "{}", tool.name);
+            let schema = tool.output_schema.as_ref().unwrap_or_else(|| panic!("{} answers anything", tool.name));
+            assert_eq!(schema.get("type").and_then(|kind| kind.as_str()), Some("object"), "{}", tool.name);
+            assert!(tool.annotations.is_some(), "{}", tool.name);
+            names.push(tool.name.into());
+        }
+        names.sort();
+        assert_eq!(
+            names,
+            [
+                "edit_file",
+                "forward_port",
+                "list_files",
+                "read_file",
+                "read_process_output",
+                "run_code",
+                "run_command",
+                "run_python_code",
+                "sandbox_info",
+                "search_files",
+                "start_process",
+                "stop_process",
+                "write_file",
+            ]
+        );
+    }
+}

@@ -1,0 +1,78 @@
+//! The tools that run code: a file of its own in an empty directory, run by its language's program.
+
+use ringfence::{CodeError, Records, chain};
+use rmcp::handler::server::tool::schema_for_output;
+use rmcp::handler::server::wrapper::Parameters;
+use rmcp::{tool, tool_router};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::client::{Client, Tenancy};
+use super::outcome::Outcome;
+use super::told::{Refusal, Told};
+
+/// What is asked of `run_code`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RunCode {
+    /// The code.
+    code: String,
+    /// What it is written in: python, bash, javascript, or another that sandbox_info lists.
+    language: String,
+    /// After how many seconds it is ended; 30 when absent, 600 at most.
+    timeout: Option<u32>,
+}
+
+/// What is asked of `run_python_code`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RunPythonCode {
+    /// The code. What it prints is answered with.
+    code: String,
+    /// After how many seconds it is ended; 30 when absent, 600 at most.
+    timeout: Option<u32>,
+}
+
+#[tool_router(router = code_tools, vis = "pub(super)")]
+impl Client {
+    /// Runs code in the sandbox and answers with what it prints. It starts in an empty directory of its own, with nothing
+    /// of what ran before; the workspace is reached by its absolute path.
+    #[tool(
+        output_schema = schema_for_output::<Outcome>(),
+        annotations(title = "Run code", destructive_hint = true, open_world_hint = true)
+    )]
+    async fn run_code(&self, Parameters(asked): Parameters<RunCode>) -> Result<Told<Outcome>, Refusal> {
+        self.execute(&asked.code, &asked.language, asked.timeout).await
+    }
+
+    /// Runs Python code in the sandbox and answers with what it prints. It starts in an empty directory of its own, with
+    /// nothing of what ran before; the workspace is reached by its absolute path.
+    #[tool(
+        output_schema = schema_for_output::<Outcome>(),
+        annotations(title = "Run Python code", destructive_hint = true, open_world_hint = true)
+    )]
+    async fn run_python_code(&self, Parameters(asked): Parameters<RunPythonCode>) -> Result<Told<Outcome>, Refusal> {
+        self.execute(&asked.code, "python", asked.timeout).await
+    }
+
+    async fn execute(&self, code: &str, language: &str, timeout: Option<u32>) -> Result<Told<Outcome>, Refusal> {
+        let tenancy = self.tenancy().await?;
+        let time = self.time(timeout, &tenancy);
+        let result = tenancy.sandbox.execute_code(code, language, Some(time)).await;
+        let result = result.map_err(|error| refusal(&error, &tenancy))?;
+        if let Err(error) = Records::keep_code(self.terms.supply.settings(), language, code, &result) {
+            tracing::warn!(error = chain(&error), "no record was kept");
+        }
+        Ok(Told(Outcome::of(result, tenancy.manifest(), time, self.terms.longest)))
+    }
+}
+
+fn refusal(error: &CodeError, tenancy: &Tenancy) -> Refusal {
+    let hint = match error {
+        CodeError::Session(error) => return tenancy.refusal(error),
+        CodeError::UnknownLanguage { .. } => "take one of these, or run its program with run_command".to_owned(),
+        CodeError::TooLong { .. } => "put data into files with write_file, and have the code read them".to_owned(),
+        error => format!("the user, not you, can change that: {}", error.hints().join("; ")),
+    };
+    Refusal::new(chain(error), hint)
+}

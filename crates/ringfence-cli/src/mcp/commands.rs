@@ -1,0 +1,79 @@
+//! The tools that run something and wait for its end.
+
+use std::time::Duration;
+
+use ringfence::{Command, Exec, ExecutionResult, Records, chain};
+use rmcp::handler::server::tool::{Extension, schema_for_output};
+use rmcp::handler::server::wrapper::Parameters;
+use rmcp::{tool, tool_router};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::client::{Client, Tenancy};
+use super::outcome::{LONGEST_OUTPUT, Outcome, policy_time};
+use super::progress::Progress;
+use super::told::{Refusal, Told};
+
+/// How much of each stream is kept: with the line that counts the rest it is shown as it is.
+const LONGEST_CAPTURE: u64 = LONGEST_OUTPUT as u64 - 64;
+
+/// What is asked of `run_command`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RunCommand {
+    /// A line for `sh -c`.
+    command: String,
+    /// Where it starts; the workspace when absent.
+    directory: Option<String>,
+    /// After how many seconds it is ended; 30 when absent, 600 at most.
+    timeout: Option<u32>,
+}
+
+#[tool_router(router = command_tools, vis = "pub(super)")]
+impl Client {
+    /// Runs a shell command in the sandbox and waits for its end. Its standard input is empty. What takes longer than
+    /// the timeout is ended with all that it started: start servers and long jobs with start_process.
+    #[tool(
+        output_schema = schema_for_output::<Outcome>(),
+        annotations(title = "Run a command", destructive_hint = true, open_world_hint = true)
+    )]
+    async fn run_command(
+        &self,
+        Parameters(asked): Parameters<RunCommand>,
+        Extension(progress): Extension<Progress>,
+    ) -> Result<Told<Outcome>, Refusal> {
+        let tenancy = self.tenancy().await?;
+        let time = self.time(asked.timeout, &tenancy);
+        let mut exec = Exec::shell(&asked.command).time(time);
+        if let Some(directory) = &asked.directory {
+            exec = exec.directory(tenancy.inside(directory));
+        }
+        let result = captured(&tenancy, &exec, &progress).await?;
+        let command = Command::new(&exec.program).arguments(&exec.arguments);
+        if let Err(error) = Records::keep(self.terms.supply.settings(), &command, &result) {
+            tracing::warn!(error = chain(&error), "no record was kept");
+        }
+        Ok(Told(Outcome::of(result, tenancy.manifest(), time, self.terms.longest)))
+    }
+}
+
+impl Client {
+    /// How long something may take: what was asked for or what is usual, and neither more than the policy says nor more
+    /// than a call can take.
+    pub(super) fn time(&self, asked: Option<u32>, tenancy: &Tenancy) -> Duration {
+        let asked = asked.map_or(ringfence::DEFAULT_TIME, |seconds| Duration::from_secs(seconds.max(1).into()));
+        asked.min(policy_time(tenancy.manifest())).min(self.terms.longest)
+    }
+}
+
+/// Runs a command, and keeps no more of its output than a model is shown.
+async fn captured(tenancy: &Tenancy, exec: &Exec, progress: &Progress) -> Result<ExecutionResult, Refusal> {
+    let Tenancy { sandbox, .. } = tenancy;
+    let limit = sandbox.manifest().limits.output.map_or(u64::MAX, |size| size.bytes()).min(LONGEST_CAPTURE);
+    let before = sandbox.observe();
+    let execution = sandbox.exec(exec).await.map_err(|error| tenancy.refusal(&error))?;
+    let captured = execution.capture_with(limit, |_, bytes| progress.heard(bytes)).await;
+    let captured = captured.map_err(|error| tenancy.refusal(&error))?;
+    let (stdout, stderr, dropped) = (captured.stdout, captured.stderr, captured.dropped);
+    Ok(ExecutionResult { stdout, stderr, dropped, ..before.result(captured.ended) })
+}

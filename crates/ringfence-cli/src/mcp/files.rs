@@ -1,0 +1,348 @@
+//! The tools for files: all of them go through the guest, which opens them as the sandbox would.
+
+use std::fmt::{self, Display};
+
+use ringfence::{Code, EntryInfo, FileType, SessionError};
+use rmcp::handler::server::tool::schema_for_output;
+use rmcp::handler::server::wrapper::Parameters;
+use rmcp::{tool, tool_router};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::client::{Client, Tenancy};
+use super::told::{Refusal, Told, write_notes};
+
+/// The longest file that is read, to show or to change it.
+pub(super) const LONGEST_FILE: u64 = 8 << 20;
+/// The longest text that is written.
+const LONGEST_WRITTEN: usize = 2 << 20;
+/// How much of a file is shown at once: bytes, and lines when nobody says.
+const LONGEST_SHOWN: usize = 64 << 10;
+const MOST_LINES: u32 = 2000;
+/// How many entries of a directory are shown, and how deep they can be.
+const MOST_ENTRIES: usize = 1000;
+const DEEPEST: u32 = 10;
+
+/// What is asked of `read_file`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ReadFile {
+    /// Which file.
+    path: String,
+    /// The first line to show, counted from 1; 1 when absent.
+    first_line: Option<u32>,
+    /// How many lines to show; 2000 when absent.
+    lines: Option<u32>,
+}
+
+/// What is asked of `write_file`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WriteFile {
+    /// Which file. Directories on the way to it are made.
+    path: String,
+    /// All that it is to contain.
+    content: String,
+}
+
+/// What is asked of `edit_file`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct EditFile {
+    /// Which file.
+    path: String,
+    /// The text to replace, exactly as it is in the file. It must be there once, unless replace_all is true.
+    old_text: String,
+    /// What to put in its place.
+    new_text: String,
+    /// Replaces it wherever it is.
+    #[serde(default)]
+    replace_all: bool,
+}
+
+/// What is asked of `list_files`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ListFiles {
+    /// Which directory; the workspace when absent.
+    path: Option<String>,
+    /// How many levels deep; 1 when absent, 10 at most.
+    depth: Option<u32>,
+}
+
+/// A file's text, or a part of it.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct FileText {
+    /// Where it is inside.
+    path: String,
+    /// The text; empty when the file is binary.
+    content: String,
+    /// The number of the first line that is shown.
+    first_line: usize,
+    /// How many lines are shown.
+    lines: usize,
+    /// How many lines the file has.
+    all_lines: usize,
+    /// How many bytes the file has.
+    bytes: usize,
+    /// Whether it is not text.
+    binary: bool,
+    /// What to know of it besides, and what to do next.
+    notes: Vec<String>,
+}
+
+/// A file that was written.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Written {
+    /// Where it is inside.
+    path: String,
+    /// How many bytes it has now.
+    bytes: usize,
+    /// Whether it was not there before.
+    created: bool,
+    /// How many places were changed.
+    replaced: usize,
+}
+
+/// What is in a directory.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Listing {
+    /// Where it is inside.
+    path: String,
+    /// What is in it.
+    entries: Vec<Entry>,
+    /// How many entries are not shown.
+    left_out: usize,
+}
+
+/// One file or directory.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Entry {
+    /// Its path from the directory that was listed.
+    path: String,
+    /// What it is.
+    kind: Kind,
+    /// How many bytes a file has.
+    size: i64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Kind {
+    File,
+    Directory,
+    Link,
+    Other,
+}
+
+#[tool_router(router = file_tools, vis = "pub(super)")]
+impl Client {
+    /// Reads a text file in the sandbox, or some lines of it.
+    #[tool(
+        output_schema = schema_for_output::<FileText>(),
+        annotations(title = "Read a file", read_only_hint = true, open_world_hint = false)
+    )]
+    async fn read_file(&self, Parameters(asked): Parameters<ReadFile>) -> Result<Told<FileText>, Refusal> {
+        let tenancy = self.tenancy().await?;
+        let path = tenancy.inside(&asked.path);
+        let bytes = tenancy.sandbox.files().read(&path, LONGEST_FILE).await;
+        let bytes = bytes.map_err(|error| tenancy.refusal(&error))?;
+        let first = asked.first_line.unwrap_or(1).max(1) as usize;
+        let most = asked.lines.unwrap_or(MOST_LINES).clamp(1, MOST_LINES) as usize;
+        Ok(Told(FileText::of(path, &bytes, first, most)))
+    }
+
+    /// Writes a text file in the sandbox. One that is there is overwritten.
+    #[tool(
+        output_schema = schema_for_output::<Written>(),
+        annotations(title = "Write a file", destructive_hint = true, idempotent_hint = true, open_world_hint = false)
+    )]
+    async fn write_file(&self, Parameters(asked): Parameters<WriteFile>) -> Result<Told<Written>, Refusal> {
+        let tenancy = self.tenancy().await?;
+        let path = tenancy.inside(&asked.path);
+        let created = match tenancy.sandbox.files().stat(&path).await {
+            Ok(_) => false,
+            Err(SessionError::Refused { code: Code::NotFound, .. }) => true,
+            Err(error) => return Err(tenancy.refusal(&error)),
+        };
+        let bytes = write(&tenancy, &path, asked.content).await?;
+        Ok(Told(Written { path, bytes, created, replaced: 0 }))
+    }
+
+    /// Replaces a piece of a text file in the sandbox by another. The old text must be in it exactly once.
+    #[tool(
+        output_schema = schema_for_output::<Written>(),
+        annotations(title = "Edit a file", destructive_hint = true, open_world_hint = false)
+    )]
+    async fn edit_file(&self, Parameters(asked): Parameters<EditFile>) -> Result<Told<Written>, Refusal> {
+        let tenancy = self.tenancy().await?;
+        let path = tenancy.inside(&asked.path);
+        let bytes = tenancy.sandbox.files().read(&path, LONGEST_FILE).await;
+        let bytes = bytes.map_err(|error| tenancy.refusal(&error))?;
+        let text = String::from_utf8(bytes).map_err(|_| {
+            Refusal::new(format!("`{path}` is not text in UTF-8"), "change it with a program, by run_command")
+        })?;
+        let (text, replaced) = edited(&text, &asked)?;
+        let bytes = write(&tenancy, &path, text).await?;
+        Ok(Told(Written { path, bytes, created: false, replaced }))
+    }
+
+    /// Lists a directory in the sandbox. Links are listed, not followed.
+    #[tool(
+        output_schema = schema_for_output::<Listing>(),
+        annotations(title = "List files", read_only_hint = true, open_world_hint = false)
+    )]
+    async fn list_files(&self, Parameters(asked): Parameters<ListFiles>) -> Result<Told<Listing>, Refusal> {
+        let tenancy = self.tenancy().await?;
+        let path = tenancy.inside(asked.path.as_deref().unwrap_or_default());
+        let depth = asked.depth.unwrap_or(1).clamp(1, DEEPEST);
+        let found = tenancy.sandbox.files().list(&path, depth).await.map_err(|error| tenancy.refusal(&error))?;
+        let left_out = found.len().saturating_sub(MOST_ENTRIES);
+        let entries = found.iter().take(MOST_ENTRIES).map(|found| Entry::of(found, &path)).collect();
+        Ok(Told(Listing { path, entries, left_out }))
+    }
+}
+
+async fn write(tenancy: &Tenancy, path: &str, text: String) -> Result<usize, Refusal> {
+    let length = text.len();
+    if length > LONGEST_WRITTEN {
+        let message = format!("{length} bytes are more than can be written at once, which is {LONGEST_WRITTEN}");
+        return Err(Refusal::new(message, "write it in parts, or have a program make it, by run_command"));
+    }
+    tenancy.sandbox.files().write(path, text.into_bytes()).await.map_err(|error| tenancy.refusal(&error))?;
+    Ok(length)
+}
+
+/// The text after an edit, and in how many places it was changed.
+fn edited(text: &str, asked: &EditFile) -> Result<(String, usize), Refusal> {
+    let EditFile { path, old_text, new_text, replace_all } = asked;
+    if old_text.is_empty() {
+        return Err(Refusal::new(
+            "the old text is empty",
+            "give the text to replace, or write the file with write_file",
+        ));
+    }
+    match text.matches(old_text.as_str()).count() {
+        0 => {
+            let hint = if text.contains("\r\n") && old_text.contains('\n') {
+                "the file's lines end with CR LF: give them so"
+            } else {
+                "read the file with read_file, and give the text exactly as it is there, with its spaces and tabs"
+            };
+            Err(Refusal::new(format!("the old text is not in `{path}`: it occurs 0 times"), hint))
+        }
+        count if count > 1 && !replace_all => Err(Refusal::new(
+            format!("the old text is not unique in `{path}`: it occurs {count} times"),
+            "give more of the text around it, or set replace_all to change every place",
+        )),
+        count => Ok((text.replace(old_text.as_str(), new_text), count)),
+    }
+}
+
+/// The text in bytes, unless they are something else.
+pub(super) fn text_of(bytes: &[u8]) -> Option<&str> {
+    if bytes.contains(&0) { None } else { std::str::from_utf8(bytes).ok() }
+}
+
+impl FileText {
+    fn of(path: String, bytes: &[u8], first: usize, most: usize) -> FileText {
+        let mut shown = FileText {
+            path,
+            content: String::new(),
+            first_line: first,
+            lines: 0,
+            all_lines: 0,
+            bytes: bytes.len(),
+            binary: false,
+            notes: Vec::new(),
+        };
+        let Some(text) = text_of(bytes) else {
+            shown.binary = true;
+            let looks = "look at it with run_command, such as `file FILE` or `xxd FILE | head`";
+            shown.notes.push(format!("it is binary, {} bytes long; {looks}", bytes.len()));
+            return shown;
+        };
+        shown.all_lines = text.lines().count();
+        for line in text.split_inclusive('\n').skip(first - 1).take(most) {
+            let room = LONGEST_SHOWN - shown.content.len();
+            if line.len() > room && shown.lines > 0 {
+                break;
+            }
+            // One that is longer than all that is shown is shown in part, or nothing of it ever would be.
+            let fitting = line.floor_char_boundary(room);
+            shown.content.push_str(&line[..fitting]);
+            shown.lines += 1;
+            if fitting < line.len() {
+                shown.notes.push(format!("line {first} is {} bytes long, and only its beginning is shown", line.len()));
+                break;
+            }
+        }
+        let last = first + shown.lines - 1;
+        if first > shown.all_lines && shown.all_lines > 0 {
+            shown.notes.push(format!("it has only {} lines", shown.all_lines));
+        } else if last < shown.all_lines {
+            let (all, next) = (shown.all_lines, last + 1);
+            shown.notes.push(format!("lines {first} to {last} of {all} are shown; go on with first_line {next}"));
+        }
+        shown
+    }
+}
+
+impl Display for FileText {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.bytes == 0 {
+            formatter.write_str("[the file is empty]")?;
+        }
+        formatter.write_str(&self.content)?;
+        write_notes(formatter, &self.notes)
+    }
+}
+
+impl Display for Written {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Written { path, bytes, created, replaced } = self;
+        match (created, replaced) {
+            (true, _) => write!(formatter, "made `{path}`, {bytes} bytes"),
+            (false, 0) => write!(formatter, "overwrote `{path}`, {bytes} bytes"),
+            (false, 1) => write!(formatter, "changed `{path}` in 1 place, {bytes} bytes"),
+            (false, count) => write!(formatter, "changed `{path}` in {count} places, {bytes} bytes"),
+        }
+    }
+}
+
+impl Entry {
+    fn of(found: &EntryInfo, listed: &str) -> Entry {
+        let kind = match found.kind {
+            _ if found.is_symlink => Kind::Link,
+            FileType::File => Kind::File,
+            FileType::Directory => Kind::Directory,
+            FileType::Symlink => Kind::Link,
+            FileType::Unspecified => Kind::Other,
+        };
+        let relative = found.path.strip_prefix(listed.trim_end_matches('/')).and_then(|rest| rest.strip_prefix('/'));
+        Entry { path: relative.unwrap_or(&found.path).to_owned(), kind, size: found.size }
+    }
+}
+
+impl Display for Listing {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Listing { path, entries, left_out } = self;
+        write!(formatter, "{path}:")?;
+        for Entry { path, kind, size } in entries {
+            match kind {
+                Kind::File => write!(formatter, "\n{path} ({size} bytes)")?,
+                Kind::Directory => write!(formatter, "\n{path}/")?,
+                Kind::Link => write!(formatter, "\n{path} (link)")?,
+                Kind::Other => write!(formatter, "\n{path} (neither file nor directory)")?,
+            }
+        }
+        match (entries.is_empty(), left_out) {
+            (true, _) => formatter.write_str("\n[it is empty]"),
+            (false, 0) => Ok(()),
+            (false, count) => write!(formatter, "\n[{count} more are not shown: list a directory in it, or less deep]"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

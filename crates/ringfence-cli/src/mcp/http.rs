@@ -1,0 +1,182 @@
+//! Many clients at an address: the protocol's streamable HTTP, at `/mcp`.
+//!
+//! A client is a session of the protocol: it begins with `initialize` and ends with DELETE, or when nothing was heard for
+//! a while. Versions of the protocol that know no sessions are not spoken here, as nothing would tell whose sandbox is
+//! whose.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rmcp::model::ProtocolVersion;
+use rmcp::transport::streamable_http_server::session::SessionManager as _;
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::client::{Client, Endings, LONGEST_CALL, Terms};
+use super::supply::Supply;
+use super::token::Token;
+
+/// Where the protocol is spoken.
+pub(crate) const PATH: &str = "/mcp";
+/// The header in which a client names its session.
+const SESSION: &str = "mcp-session-id";
+/// The longest request.
+const LONGEST_REQUEST: usize = 4 << 20;
+/// How long a client may take to say what it wants.
+const REQUEST_PATIENCE: Duration = Duration::from_secs(30);
+const HEAD_PATIENCE: Duration = Duration::from_secs(10);
+/// How many connections there can be; more wait.
+const MOST_CONNECTIONS: usize = 256;
+/// How long to wait when the process has no descriptor left for a connection.
+const PAUSE: Duration = Duration::from_millis(50);
+
+type Body = BoxBody<Bytes, Infallible>;
+
+/// Where clients come, and which of them are let in.
+#[derive(Debug)]
+pub(crate) struct Door {
+    /// Where they come.
+    pub(crate) listener: TcpListener,
+    /// What they show.
+    pub(crate) token: Option<Token>,
+    /// What else they may call us, besides our address.
+    pub(crate) hosts: Vec<String>,
+    /// How long a client that says nothing is waited for.
+    pub(crate) idle: Duration,
+    /// How many of them there can be.
+    pub(crate) most: usize,
+}
+
+impl Door {
+    /// What a client may call us in `Host`.
+    fn names(&self, address: SocketAddr) -> Vec<String> {
+        let mut names = self.hosts.clone();
+        if address.ip().is_loopback() {
+            names.extend(["localhost", "127.0.0.1", "::1"].map(str::to_owned));
+        } else if !address.ip().is_unspecified() {
+            names.push(address.ip().to_string());
+        }
+        names
+    }
+}
+
+/// Lets clients in.
+struct Doorman {
+    sessions: StreamableHttpService<Client, LocalSessionManager>,
+    token: Option<Token>,
+    /// The places of clients.
+    places: Arc<Semaphore>,
+}
+
+/// Serves clients until `ends`. Then their sandboxes go.
+pub(crate) async fn serve(supply: Supply, door: Door, ends: impl Future) -> io::Result<()> {
+    let address = door.listener.local_addr()?;
+    let names = door.names(address);
+    // A call that is answered keeps its session: none takes so long that its session would be taken for idle.
+    let longest = LONGEST_CALL.min(door.idle / 10 * 9);
+    let versions = ProtocolVersion::known_up_to(&ProtocolVersion::LATEST_WITH_INITIALIZE);
+    let terms = Terms { supply: Arc::new(supply), longest, versions };
+    let endings = Endings::new();
+    let mut manager = LocalSessionManager::default();
+    manager.session_config.keep_alive = Some(door.idle);
+    let manager = Arc::new(manager);
+    let places = Arc::new(Semaphore::new(door.most));
+    let origins = names.iter().map(|name| {
+        let name = if name.contains(':') { format!("[{name}]") } else { name.clone() };
+        format!("http://{name}:{}", address.port())
+    });
+    let config = StreamableHttpServerConfig::default()
+        .with_allowed_origins(origins)
+        .with_allowed_hosts(names.clone())
+        .enforce_origin_validation()
+        .with_max_request_body_bytes(LONGEST_REQUEST);
+    let over = config.cancellation_token.clone();
+    let (leaving, free) = (endings.leaving(), Arc::clone(&places));
+    let new = move || {
+        let place = Arc::clone(&free).try_acquire_owned().map_err(io::Error::other)?;
+        Ok(Client::new(terms.clone(), leaving.clone(), Some(place)))
+    };
+    let sessions = StreamableHttpService::new(new, Arc::clone(&manager), config);
+    tokio::select! {
+        never = accept(door.listener, Doorman { sessions, token: door.token, places }) => match never {},
+        _ = ends => {}
+    }
+    over.cancel();
+    let left: Vec<_> = manager.sessions.read().await.keys().cloned().collect();
+    for session in left {
+        let _ = manager.close_session(&session).await; // it may have ended meanwhile
+    }
+    endings.over().await;
+    Ok(())
+}
+
+async fn accept(listener: TcpListener, doorman: Doorman) -> Infallible {
+    let doorman = Arc::new(doorman);
+    let mut connections = JoinSet::new();
+    loop {
+        while connections.try_join_next().is_some() {}
+        if connections.len() >= MOST_CONNECTIONS {
+            connections.join_next().await;
+        }
+        match listener.accept().await {
+            Ok((stream, _)) => drop(connections.spawn(converse(stream, Arc::clone(&doorman)))),
+            Err(_) => tokio::time::sleep(PAUSE).await,
+        }
+    }
+}
+
+async fn converse(stream: TcpStream, doorman: Arc<Doorman>) {
+    let answers = service_fn(|request| {
+        let doorman = Arc::clone(&doorman);
+        async move { Ok::<_, Infallible>(doorman.answer(request).await) }
+    });
+    let mut connection = http1::Builder::new();
+    connection.timer(TokioTimer::new()).header_read_timeout(HEAD_PATIENCE);
+    if let Err(error) = connection.serve_connection(TokioIo::new(stream), answers).await {
+        tracing::debug!(error = ringfence::chain(&error), "a connection ended");
+    }
+}
+
+impl Doorman {
+    async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
+        if request.uri().path() != PATH {
+            return refuse(StatusCode::NOT_FOUND, "not found: the protocol is spoken at /mcp");
+        }
+        let shown = request.headers().get(AUTHORIZATION).map_or(&b""[..], |shown| shown.as_bytes());
+        if self.token.as_ref().is_some_and(|token| !token.is_shown_by(shown)) {
+            let mut refusal = refuse(StatusCode::UNAUTHORIZED, "unauthorized: show the token as a bearer");
+            refusal.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            return refusal;
+        }
+        if !request.headers().contains_key(SESSION) && self.places.available_permits() == 0 {
+            return refuse(StatusCode::SERVICE_UNAVAILABLE, "there are as many clients as there can be");
+        }
+        match timeout(REQUEST_PATIENCE, self.sessions.handle(request)).await {
+            Ok(response) => response,
+            Err(_) => refuse(StatusCode::REQUEST_TIMEOUT, "the request took too long to come"),
+        }
+    }
+}
+
+fn refuse(status: StatusCode, words: &'static str) -> Response<Body> {
+    let mut response = Response::new(Full::from(words).boxed());
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
+}

@@ -1,0 +1,363 @@
+//! The tools for what runs on: servers, watchers, long jobs.
+
+mod unread;
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Display};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ringfence::{Exec, Execution, ExecutionInput, Sandbox, SessionError, Stream};
+use rmcp::handler::server::tool::schema_for_output;
+use rmcp::handler::server::wrapper::Parameters;
+use rmcp::{tool, tool_router};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::client::{Client, Tenancy};
+use super::outcome::{ending, remarks, write_streams};
+use super::told::{Refusal, Told, write_notes};
+use unread::Unread;
+
+/// How many processes of one client there can be.
+const MOST_PROCESSES: usize = 32;
+/// How long one that is new is listened to.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+/// The longest that output can be waited for.
+const LONGEST_WAIT: u32 = 60;
+/// How long a process may take to end when it is asked to, and when it is made to.
+const ENDING_PATIENCE: Duration = Duration::from_secs(5);
+/// The number of SIGTERM, signal(7).
+const TERMINATE: i32 = 15;
+
+/// What is asked of `start_process`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct StartProcess {
+    /// A line for `sh -c`.
+    command: String,
+    /// Where it starts; the workspace when absent.
+    directory: Option<String>,
+}
+
+/// What is asked of `read_process_output`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ReadProcessOutput {
+    /// What start_process answered.
+    process_id: u32,
+    /// How many seconds to wait for output, or for the process's end; 0 when absent, 60 at most.
+    wait: Option<u32>,
+}
+
+/// What is asked of `stop_process`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct StopProcess {
+    /// What start_process answered.
+    process_id: u32,
+}
+
+/// What a process wrote since it was asked the last time, and whether it runs.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub(super) struct ProcessOutput {
+    /// Names it to the other tools.
+    process_id: u32,
+    /// Whether it runs.
+    running: bool,
+    /// What it exited with, when it did.
+    exit_code: Option<i32>,
+    /// The signal that ended it, when one did.
+    signal: Option<i32>,
+    /// What it wrote to its standard output since it was asked the last time.
+    stdout: String,
+    /// What it wrote to its standard error since then.
+    stderr: String,
+    /// How many bytes came since then that were too many to keep.
+    left_out: u64,
+    /// What to know of it besides, and what to do next.
+    notes: Vec<String>,
+}
+
+#[tool_router(router = process_tools, vis = "pub(super)")]
+impl Client {
+    /// Starts a shell command that runs on in the sandbox, such as a server, and answers with its id and what it wrote in
+    /// the first second. It is ended with stop_process, and when you leave.
+    #[tool(
+        output_schema = schema_for_output::<ProcessOutput>(),
+        annotations(title = "Start a process", destructive_hint = true, open_world_hint = true)
+    )]
+    async fn start_process(&self, Parameters(asked): Parameters<StartProcess>) -> Result<Told<ProcessOutput>, Refusal> {
+        let tenancy = self.tenancy().await?;
+        let mut exec = Exec::shell(&asked.command);
+        if let Some(directory) = &asked.directory {
+            exec = exec.directory(tenancy.inside(directory));
+        }
+        if let Some(time) = tenancy.manifest().limits.time {
+            exec = exec.time(time.duration());
+        }
+        let process = tenancy.processes.start(&tenancy, &exec).await?;
+        process.news(Instant::now() + FIRST_WAIT).await;
+        Ok(Told(process.told()))
+    }
+
+    /// Answers with what a process wrote since it was asked the last time, and whether it still runs.
+    #[tool(
+        output_schema = schema_for_output::<ProcessOutput>(),
+        annotations(title = "Read a process's output", read_only_hint = true, open_world_hint = false)
+    )]
+    async fn read_process_output(
+        &self,
+        Parameters(asked): Parameters<ReadProcessOutput>,
+    ) -> Result<Told<ProcessOutput>, Refusal> {
+        let process = self.tenancy().await?.processes.find(asked.process_id)?;
+        let wait = Duration::from_secs(asked.wait.unwrap_or(0).min(LONGEST_WAIT).into());
+        process.news(Instant::now() + wait.min(self.terms.longest)).await;
+        Ok(Told(process.told()))
+    }
+
+    /// Ends a process with all that it started, and answers with the last of its output.
+    #[tool(
+        output_schema = schema_for_output::<ProcessOutput>(),
+        annotations(title = "Stop a process", destructive_hint = true, idempotent_hint = true, open_world_hint = false)
+    )]
+    async fn stop_process(&self, Parameters(asked): Parameters<StopProcess>) -> Result<Told<ProcessOutput>, Refusal> {
+        let tenancy = self.tenancy().await?;
+        let process = tenancy.processes.find(asked.process_id)?;
+        process.end().await.map_err(|error| tenancy.refusal(&error))?;
+        tenancy.processes.forget(asked.process_id);
+        Ok(Told(process.told()))
+    }
+}
+
+/// The processes that a client started.
+#[derive(Debug, Default)]
+pub(super) struct Processes {
+    all: Mutex<BTreeMap<u32, Arc<Process>>>,
+}
+
+impl Processes {
+    async fn start(&self, tenancy: &Tenancy, exec: &Exec) -> Result<Arc<Process>, Refusal> {
+        let full = || {
+            let message = format!("{MOST_PROCESSES} processes were started and run, which is the most");
+            Refusal::new(message, "end one with stop_process; sandbox_info lists them")
+        };
+        if !self.has_room() {
+            return Err(full());
+        }
+        let execution = tenancy.sandbox.exec(exec).await.map_err(|error| tenancy.refusal(&error))?;
+        let process = Process::follow(execution, exec, tenancy.sandbox.clone());
+        // Calls can be made at once: what is one too many is dropped, and so ended.
+        if !self.has_room() {
+            return Err(full());
+        }
+        self.all().insert(process.id, Arc::clone(&process));
+        Ok(process)
+    }
+
+    /// Makes room for one more, if only by forgetting one that has ended.
+    fn has_room(&self) -> bool {
+        let mut all = self.all();
+        if all.len() >= MOST_PROCESSES
+            && let Some(id) = all.values().find(|process| process.heard().ended.is_some()).map(|process| process.id)
+        {
+            all.remove(&id);
+        }
+        all.len() < MOST_PROCESSES
+    }
+
+    fn find(&self, id: u32) -> Result<Arc<Process>, Refusal> {
+        let found = self.all().get(&id).cloned();
+        found.ok_or_else(|| {
+            let hint = "sandbox_info lists those that there are; start_process starts one";
+            Refusal::new(format!("there is no process {id} that you started"), hint)
+        })
+    }
+
+    fn forget(&self, id: u32) {
+        self.all().remove(&id);
+    }
+
+    /// The processes that run: the id of each, and its command.
+    pub(super) fn running(&self) -> Vec<(u32, String)> {
+        let all = self.all();
+        let running = all.values().filter(|process| process.heard().ended.is_none());
+        running.map(|process| (process.id, process.command.clone())).collect()
+    }
+
+    /// Ends all of them.
+    pub(super) async fn end(&self) {
+        let all: Vec<Arc<Process>> = std::mem::take(&mut *self.all()).into_values().collect();
+        for process in all {
+            let _ = timeout(ENDING_PATIENCE, process.input.kill()).await; // it may have ended by itself
+        }
+    }
+
+    fn all(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<Process>>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A process that runs on. It is ended when the last of it is dropped.
+#[derive(Debug)]
+struct Process {
+    id: u32,
+    command: String,
+    input: ExecutionInput,
+    heard: Arc<(Mutex<Heard>, Notify)>,
+    listening: AbortHandle,
+}
+
+/// What was heard of a process and is still to be told.
+#[derive(Debug, Default)]
+struct Heard {
+    stdout: Unread,
+    stderr: Unread,
+    ended: Option<End>,
+}
+
+/// How a process ended.
+#[derive(Debug, Clone)]
+struct End {
+    exit_code: Option<i32>,
+    signal: Option<i32>,
+    notes: Vec<String>,
+}
+
+impl Process {
+    /// Listens to a command that was just started.
+    fn follow(mut execution: Execution, exec: &Exec, sandbox: Sandbox) -> Arc<Process> {
+        let heard = Arc::new((Mutex::new(Heard::default()), Notify::new()));
+        let (id, input) = (execution.pid(), execution.input());
+        let command = exec.arguments.last().cloned().unwrap_or_default();
+        let hearing = Arc::clone(&heard);
+        let listening = tokio::spawn(async move {
+            let before = sandbox.observe();
+            let (heard, news) = &*hearing;
+            while let Some(Ok(chunk)) = execution.next().await {
+                let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
+                match chunk.stream {
+                    Stream::Stdout | Stream::Terminal => heard.stdout.push(&chunk.bytes),
+                    Stream::Stderr => heard.stderr.push(&chunk.bytes),
+                }
+                news.notify_waiters();
+            }
+            let end = match execution.wait().await {
+                Ok(ended) => {
+                    let mut result = before.result(ended);
+                    result.stderr = heard.lock().unwrap_or_else(PoisonError::into_inner).stderr.shown();
+                    let mut notes = remarks(&result, sandbox.manifest());
+                    if result.timed_out {
+                        notes.push("it was ended with all that it started: the policy's time was up".to_owned());
+                    }
+                    End { exit_code: result.exit_code, signal: result.signal, notes }
+                }
+                Err(error) => {
+                    let notes = vec![format!("how it ended is not known: {}", ringfence::chain(&error))];
+                    End { exit_code: None, signal: None, notes }
+                }
+            };
+            heard.lock().unwrap_or_else(PoisonError::into_inner).ended = Some(end);
+            news.notify_waiters();
+        });
+        Arc::new(Process { id, command, input, heard, listening: listening.abort_handle() })
+    }
+
+    fn heard(&self) -> MutexGuard<'_, Heard> {
+        self.heard.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until what was heard is as wanted; false when that is not so at the deadline.
+    async fn until(&self, deadline: Instant, is_so: impl Fn(&Heard) -> bool) -> bool {
+        let waiting = async {
+            loop {
+                // Before the look: what comes after it is not missed.
+                let news = self.heard.1.notified();
+                if is_so(&self.heard()) {
+                    return;
+                }
+                news.await;
+            }
+        };
+        timeout_at(deadline, waiting).await.is_ok()
+    }
+
+    /// Waits for output or the end, until a deadline.
+    async fn news(&self, deadline: Instant) {
+        self.until(deadline, Heard::is_news).await; // no news are told as such
+    }
+
+    /// Waits for the end a while.
+    async fn ends(&self) -> bool {
+        self.until(Instant::now() + ENDING_PATIENCE, |heard| heard.ended.is_some()).await
+    }
+
+    /// Asks it to end, and makes it.
+    async fn end(&self) -> Result<(), SessionError> {
+        if self.heard().ended.is_some() {
+            return Ok(());
+        }
+        let _ = self.input.signal(TERMINATE).await; // it may have ended meanwhile; if not, it is killed
+        if !self.ends().await {
+            self.input.kill().await?;
+            self.ends().await;
+        }
+        Ok(())
+    }
+
+    /// What is to be told, which is then no longer to be told.
+    fn told(&self) -> ProcessOutput {
+        let mut heard = self.heard();
+        let is_over = heard.ended.is_some();
+        let (stdout, lost_stdout) = heard.stdout.take(is_over);
+        let (stderr, lost_stderr) = heard.stderr.take(is_over);
+        let left_out = lost_stdout + lost_stderr;
+        let mut notes = heard.ended.as_ref().map(|end| end.notes.clone()).unwrap_or_default();
+        if left_out > 0 {
+            notes.push(format!(
+                "{left_out} bytes of older output were left out; ask more often, or have it write to a file"
+            ));
+        }
+        ProcessOutput {
+            process_id: self.id,
+            running: !is_over,
+            exit_code: heard.ended.as_ref().and_then(|end| end.exit_code),
+            signal: heard.ended.as_ref().and_then(|end| end.signal),
+            stdout,
+            stderr,
+            left_out,
+            notes,
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // What listens holds the execution: with it, the command is ended.
+        self.listening.abort();
+    }
+}
+
+impl Heard {
+    fn is_news(&self) -> bool {
+        self.ended.is_some() || !self.stdout.is_empty() || !self.stderr.is_empty()
+    }
+}
+
+impl Display for ProcessOutput {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_streams(formatter, &self.stdout, &self.stderr)?;
+        let id = self.process_id;
+        match self.running {
+            true if self.stdout.is_empty() && self.stderr.is_empty() => {
+                write!(formatter, "[process {id} runs, and has written nothing new]")?;
+            }
+            true => write!(formatter, "[process {id} runs]")?,
+            false => write!(formatter, "[process {id} is over: {}]", ending(self.exit_code, self.signal))?,
+        }
+        write_notes(formatter, &self.notes)
+    }
+}

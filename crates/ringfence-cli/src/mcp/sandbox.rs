@@ -1,0 +1,229 @@
+//! The tools for the sandbox itself: what it is, and its ports.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Display};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ringfence::Sandbox;
+use rmcp::handler::server::tool::schema_for_output;
+use rmcp::handler::server::wrapper::Parameters;
+use rmcp::{tool, tool_router};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio::net::TcpListener;
+use tokio::task::AbortHandle;
+
+use super::client::Client;
+use super::told::{Refusal, Told};
+
+/// How many ports of one client are forwarded.
+const MOST_FORWARDS: usize = 16;
+
+/// What is asked of `forward_port`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ForwardPort {
+    /// The port inside, on the sandbox's own loopback.
+    port: u16,
+}
+
+/// A port that is forwarded.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Forwarded {
+    /// The port inside.
+    port: u16,
+    /// Where it is reached from outside, on the machine of this server.
+    address: String,
+    /// The same for a browser.
+    url: String,
+    /// Whether something listens on the port inside by now.
+    listening: bool,
+}
+
+/// What a sandbox is.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct SandboxInfo {
+    /// What it is called.
+    name: String,
+    /// What makes the policy hold.
+    backend: String,
+    /// What holds, and by what.
+    held: BTreeMap<String, String>,
+    /// What can be reached: closed, allow, open or host.
+    network: String,
+    /// The directory that can be written, inside.
+    workspace: String,
+    /// The languages of run_code.
+    languages: Vec<String>,
+    /// The limits, as the policy writes them.
+    limits: BTreeMap<String, String>,
+    /// The longest timeout in seconds that can be asked for.
+    longest_timeout: u64,
+    /// When it ends by itself.
+    ends: Option<String>,
+    /// The processes that you started and that run.
+    processes: Vec<RunningProcess>,
+    /// The ports that you forwarded.
+    forwards: Vec<Forward>,
+}
+
+/// A process that runs.
+#[derive(Debug, Serialize, JsonSchema)]
+struct RunningProcess {
+    /// Names it to the other tools.
+    process_id: u32,
+    /// Its command.
+    command: String,
+}
+
+/// A forwarded port.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Forward {
+    /// The port inside.
+    port: u16,
+    /// Where it is reached from outside.
+    address: String,
+}
+
+#[tool_router(router = sandbox_tools, vis = "pub(super)")]
+impl Client {
+    /// Makes a port inside the sandbox reachable from the machine that this server runs on, such as that of a web server
+    /// that was started with start_process. Answers with the address, whose port is chosen outside.
+    #[tool(
+        output_schema = schema_for_output::<Forwarded>(),
+        annotations(title = "Forward a port", destructive_hint = false, idempotent_hint = true, open_world_hint = false)
+    )]
+    async fn forward_port(&self, Parameters(asked): Parameters<ForwardPort>) -> Result<Told<Forwarded>, Refusal> {
+        let tenancy = self.tenancy().await?;
+        if asked.port == 0 {
+            return Err(Refusal::new("there is no port 0", "give the port that the program inside listens on"));
+        }
+        let address = tenancy.forwards.forward(&tenancy.sandbox, asked.port).await?;
+        let listening = tenancy.sandbox.ports().connect(asked.port).await.is_ok();
+        let (address, url) = (address.to_string(), format!("http://{address}/"));
+        Ok(Told(Forwarded { port: asked.port, address, url, listening }))
+    }
+
+    /// Tells what the sandbox is: its workspace, what its policy allows, what holds, and what runs in it.
+    #[tool(
+        output_schema = schema_for_output::<SandboxInfo>(),
+        annotations(title = "Describe the sandbox", read_only_hint = true, open_world_hint = false)
+    )]
+    async fn sandbox_info(&self) -> Result<Told<SandboxInfo>, Refusal> {
+        let tenancy = self.tenancy().await?;
+        let manifest = tenancy.manifest();
+        let limits = serde_json::to_value(&manifest.limits).unwrap_or_default();
+        let limits = limits.as_object().into_iter().flatten().filter(|(_, limit)| !limit.is_null());
+        let processes = tenancy.processes.running().into_iter();
+        Ok(Told(SandboxInfo {
+            name: manifest.name.to_string(),
+            backend: manifest.backend.name().to_owned(),
+            held: manifest.held.iter().map(|(clause, by)| (clause.name().to_owned(), by.clone())).collect(),
+            network: manifest.network.clone(),
+            workspace: manifest.workspace_inside.display().to_string(),
+            languages: self.terms.supply.settings().code.languages.keys().cloned().collect(),
+            limits: limits.map(|(name, limit)| (name.clone(), plain(limit))).collect(),
+            longest_timeout: self.terms.longest.as_secs(),
+            ends: manifest.ends.clone(),
+            processes: processes.map(|(process_id, command)| RunningProcess { process_id, command }).collect(),
+            forwards: tenancy.forwards.listed(),
+        }))
+    }
+}
+
+fn plain(value: &serde_json::Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// The ports that a client forwarded.
+#[derive(Debug, Default)]
+pub(super) struct Forwards {
+    all: Mutex<BTreeMap<u16, (SocketAddr, AbortHandle)>>,
+}
+
+impl Forwards {
+    /// Forwards a port, unless it is already. Which port it gets on this side is not the client's to say: a program of
+    /// the host that expects another one's server there must not find the sandbox.
+    async fn forward(&self, sandbox: &Sandbox, port: u16) -> Result<SocketAddr, Refusal> {
+        if let Some((address, _)) = self.all().get(&port) {
+            return Ok(*address);
+        }
+        let failed = |error: std::io::Error| {
+            Refusal::new(format!("cannot listen on this machine's loopback: {error}"), "try again later")
+        };
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let mut all = self.all();
+        if all.len() >= MOST_FORWARDS {
+            let message = format!("{MOST_FORWARDS} ports are forwarded, which is the most");
+            return Err(Refusal::new(message, "use one of those; sandbox_info lists them"));
+        }
+        let session = sandbox.session().clone();
+        let carrying = tokio::spawn(async move {
+            if let Err(error) = session.ports().forward(listener, port).await {
+                tracing::warn!(port, error = ringfence::chain(&error), "a port is no longer forwarded");
+            }
+        });
+        all.insert(port, (address, carrying.abort_handle()));
+        Ok(address)
+    }
+
+    fn listed(&self) -> Vec<Forward> {
+        self.all().iter().map(|(&port, (address, _))| Forward { port, address: address.to_string() }).collect()
+    }
+
+    /// Forwards no more.
+    pub(super) fn end(&self) {
+        std::mem::take(&mut *self.all()).into_values().for_each(|(_, carrying)| carrying.abort());
+    }
+
+    fn all(&self) -> MutexGuard<'_, BTreeMap<u16, (SocketAddr, AbortHandle)>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Forwards {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Display for Forwarded {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "port {} inside is reached at {}", self.port, self.url)?;
+        if !self.listening {
+            formatter.write_str("\n[note: nothing listens there yet; start it with start_process]")?;
+        }
+        Ok(())
+    }
+}
+
+impl Display for SandboxInfo {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(formatter, "sandbox `{}` on {}", self.name, self.backend)?;
+        writeln!(formatter, "workspace: {}, which can be written and is kept", self.workspace)?;
+        let network = match self.network.as_str() {
+            "closed" => "closed: nothing outside can be reached; the user, not you, can allow hosts with --allow HOST",
+            "open" => "open: all that the host reaches can be reached",
+            "host" => "the host's own: all that the host reaches, and itself, can be reached",
+            _ => "only the hosts that the policy allows can be reached; the user can allow more with --allow HOST",
+        };
+        writeln!(formatter, "network: {network}")?;
+        writeln!(formatter, "languages: {}", self.languages.join(", "))?;
+        for (name, limit) in &self.limits {
+            writeln!(formatter, "limit: {name} {limit}")?;
+        }
+        write!(formatter, "longest timeout: {} s", self.longest_timeout)?;
+        if let Some(ends) = &self.ends {
+            write!(formatter, "\nends: {ends}")?;
+        }
+        for (clause, by) in &self.held {
+            write!(formatter, "\nheld: {clause}: {by}")?;
+        }
+        for RunningProcess { process_id, command } in &self.processes {
+            write!(formatter, "\nprocess {process_id}: {command}")?;
+        }
+        self.forwards.iter().try_for_each(|Forward { port, address }| write!(formatter, "\nport {port}: at {address}"))
+    }
+}

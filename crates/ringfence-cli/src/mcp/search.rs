@@ -1,0 +1,385 @@
+//! The tool that searches files: a walk through the guest's directories, bounded in every way.
+
+use std::collections::VecDeque;
+use std::fmt::{self, Display};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{StreamExt as _, stream};
+use globset::{GlobBuilder, GlobMatcher};
+use ignore::Match as Verdict;
+use ignore::gitignore::{Gitignore, GitignoreBuilder};
+use regex::bytes::{Regex, RegexBuilder};
+use ringfence::{EntryInfo, FileType, Session};
+use rmcp::handler::server::tool::{Extension, schema_for_output};
+use rmcp::handler::server::wrapper::Parameters;
+use rmcp::{tool, tool_router};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, timeout_at};
+
+use super::client::Client;
+use super::files::text_of;
+use super::progress::Progress;
+use super::told::{Refusal, Told, write_notes};
+
+/// How long a search may take.
+const TIME: Duration = Duration::from_secs(20);
+/// How many files it looks into.
+const MOST_FILES: usize = 20_000;
+/// How many lines it finds when nobody says, and at most.
+const USUAL_MATCHES: u32 = 100;
+const MOST_MATCHES: u32 = 1000;
+/// The longest file that is looked into.
+const LONGEST_FILE: u64 = 2 << 20;
+/// How much of a line is shown.
+const LONGEST_LINE: usize = 300;
+/// How large the automaton of a pattern can be.
+const LARGEST_PATTERN: usize = 1 << 20;
+/// How many files are on their way at once.
+const AT_ONCE: usize = 8;
+/// Directories in which files are made as they are read.
+const NOT_FILES: [&str; 3] = ["/proc", "/sys", "/dev"];
+
+/// What is asked of `search_files`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SearchFiles {
+    /// A regular expression, matched against each line.
+    pattern: String,
+    /// The directory or file to search; the workspace when absent.
+    path: Option<String>,
+    /// Which files: `*.rs` by name, or `src/**/*.rs` by path from the directory.
+    glob: Option<String>,
+    /// Takes the pattern for plain text.
+    #[serde(default)]
+    literal: bool,
+    /// Takes capital letters of ASCII for small ones.
+    #[serde(default)]
+    ignore_case: bool,
+    /// Also searches what .gitignore files leave out.
+    #[serde(default)]
+    include_ignored: bool,
+    /// How many lines to find; 100 when absent, 1000 at most.
+    most: Option<u32>,
+}
+
+/// The lines that were found.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+pub(super) struct Found {
+    /// What was searched, inside.
+    path: String,
+    /// The lines.
+    matches: Vec<Match>,
+    /// How many files were looked into.
+    files: usize,
+    /// Whether the search ended before it had seen all.
+    incomplete: bool,
+    /// What was left out, and what to do next.
+    notes: Vec<String>,
+}
+
+/// A line that was found.
+#[derive(Debug, PartialEq, Eq, Serialize, JsonSchema)]
+struct Match {
+    /// Its file, from the directory that was searched.
+    path: String,
+    /// Its number, from 1.
+    line: usize,
+    /// Its text.
+    text: String,
+}
+
+#[tool_router(router = search_tools, vis = "pub(super)")]
+impl Client {
+    /// Searches the text files of a directory in the sandbox for lines that match a regular expression. What .gitignore
+    /// files name, .git and links are left out. Character classes are those of ASCII.
+    #[tool(
+        output_schema = schema_for_output::<Found>(),
+        annotations(title = "Search files", read_only_hint = true, open_world_hint = false)
+    )]
+    async fn search_files(
+        &self,
+        Parameters(asked): Parameters<SearchFiles>,
+        Extension(progress): Extension<Progress>,
+    ) -> Result<Told<Found>, Refusal> {
+        let wanted = Wanted::of(&asked)?;
+        let tenancy = self.tenancy().await?;
+        let path = tenancy.inside(asked.path.as_deref().unwrap_or_default());
+        let root = tenancy.sandbox.files().stat(&path).await.map_err(|error| tenancy.refusal(&error))?;
+        let mut search = Search::new(tenancy.sandbox.session(), wanted, root.path.clone());
+        let deadline = Instant::now() + TIME.min(self.terms.longest);
+        let done = timeout_at(deadline, search.run(root, &progress)).await;
+        if done.is_err() {
+            search.stop(format!("it was ended after {} s", TIME.as_secs()));
+        }
+        Ok(Told(search.found(path)))
+    }
+}
+
+/// Which lines of which files are wanted.
+#[derive(Debug)]
+struct Wanted {
+    pattern: Regex,
+    glob: Option<(GlobMatcher, By)>,
+    include_ignored: bool,
+    most: usize,
+}
+
+/// What a glob is compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum By {
+    Name,
+    Path,
+}
+
+impl Wanted {
+    fn of(asked: &SearchFiles) -> Result<Wanted, Refusal> {
+        let text = if asked.literal { regex::escape(&asked.pattern) } else { asked.pattern.clone() };
+        // Without Unicode's tables, which are larger than all the rest of it.
+        let mut builder = RegexBuilder::new(&text);
+        builder.unicode(false).case_insensitive(asked.ignore_case).size_limit(LARGEST_PATTERN);
+        let pattern = builder.build().map_err(|error| {
+            Refusal::new(format!("the pattern is no regular expression: {error}"), "set literal to search plain text")
+        })?;
+        let glob = asked.glob.as_deref().map(|glob| {
+            let by = if glob.contains('/') { By::Path } else { By::Name };
+            let built = GlobBuilder::new(glob.trim_start_matches("./")).literal_separator(true).build();
+            let hint = "write it as `*.rs` or `src/**/*.rs`";
+            let built = built.map_err(|error| Refusal::new(format!("the glob is wrong: {error}"), hint))?;
+            Ok((built.compile_matcher(), by))
+        });
+        let most = asked.most.unwrap_or(USUAL_MATCHES).clamp(1, MOST_MATCHES) as usize;
+        Ok(Wanted { pattern, glob: glob.transpose()?, include_ignored: asked.include_ignored, most })
+    }
+
+    fn wants(&self, name: &str, relative: &str) -> bool {
+        match &self.glob {
+            None => true,
+            Some((glob, By::Name)) => glob.is_match(name),
+            Some((glob, By::Path)) => glob.is_match(relative),
+        }
+    }
+}
+
+/// A directory that is still to be searched, and what was said of ignoring on the way to it.
+#[derive(Debug)]
+struct Ahead {
+    path: String,
+    ignored: Option<Arc<Ignored>>,
+}
+
+/// What a directory's `.gitignore` says, below what those above it say.
+#[derive(Debug)]
+struct Ignored {
+    here: Gitignore,
+    above: Option<Arc<Ignored>>,
+}
+
+impl Ignored {
+    /// Whether an entry is left out: the nearest that speaks of it decides.
+    fn leaves_out(&self, path: &str, is_directory: bool) -> bool {
+        match self.here.matched(path, is_directory) {
+            Verdict::Ignore(_) => true,
+            Verdict::Whitelist(_) => false,
+            Verdict::None => self.above.as_ref().is_some_and(|above| above.leaves_out(path, is_directory)),
+        }
+    }
+}
+
+/// A search, and what it has found so far.
+#[derive(Debug)]
+struct Search<'a> {
+    session: &'a Session,
+    wanted: Wanted,
+    root: String,
+    found: Found,
+    too_long: usize,
+    unread: usize,
+}
+
+impl<'a> Search<'a> {
+    fn new(session: &'a Session, wanted: Wanted, root: String) -> Search<'a> {
+        Search { session, wanted, root, found: Found::default(), too_long: 0, unread: 0 }
+    }
+
+    async fn run(&mut self, root: EntryInfo, progress: &Progress) {
+        if root.kind != FileType::Directory {
+            self.look_into(vec![root]).await;
+            return;
+        }
+        let mut ahead = VecDeque::from([Ahead { path: root.path, ignored: None }]);
+        while let Some(Ahead { path, ignored }) = ahead.pop_front() {
+            progress.says(&format!("{} files searched, {} lines found", self.found.files, self.found.matches.len()));
+            let Ok(mut entries) = self.session.files().list(&path, 1).await else {
+                self.unread += 1;
+                continue;
+            };
+            let ignored = self.ignored(&path, &entries, ignored).await;
+            entries.retain(|entry| self.is_of_interest(entry, ignored.as_deref()));
+            let (directories, files): (Vec<_>, Vec<_>) =
+                entries.into_iter().partition(|entry| entry.kind == FileType::Directory);
+            self.look_into(files).await;
+            if self.found.incomplete {
+                return;
+            }
+            let next = directories.into_iter().map(|entry| Ahead { path: entry.path, ignored: ignored.clone() });
+            ahead.extend(next);
+        }
+    }
+
+    /// What is left out in a directory.
+    async fn ignored(&self, path: &str, entries: &[EntryInfo], above: Option<Arc<Ignored>>) -> Option<Arc<Ignored>> {
+        let is_there = entries.iter().any(|entry| entry.name == ".gitignore" && entry.kind == FileType::File);
+        if self.wanted.include_ignored || !is_there {
+            return above;
+        }
+        let Ok(bytes) = self.session.files().read(&format!("{path}/.gitignore"), LONGEST_FILE).await else {
+            return above;
+        };
+        let mut builder = GitignoreBuilder::new(path);
+        for line in String::from_utf8_lossy(&bytes).lines() {
+            let _ = builder.add_line(None, line); // git, too, goes on after a line that makes no sense
+        }
+        match builder.build() {
+            Ok(here) => Some(Arc::new(Ignored { here, above })),
+            Err(_) => above,
+        }
+    }
+
+    fn is_of_interest(&self, entry: &EntryInfo, ignored: Option<&Ignored>) -> bool {
+        let is_directory = entry.kind == FileType::Directory;
+        let is_left_out = ignored.is_some_and(|ignored| ignored.leaves_out(&entry.path, is_directory));
+        if entry.is_symlink || is_left_out {
+            return false;
+        }
+        match entry.kind {
+            FileType::Directory => entry.name != ".git" && !NOT_FILES.contains(&entry.path.as_str()),
+            FileType::File => self.wanted.wants(&entry.name, self.relative(&entry.path)),
+            _ => false,
+        }
+    }
+
+    fn relative<'p>(&self, path: &'p str) -> &'p str {
+        let below = path.strip_prefix(self.root.trim_end_matches('/')).and_then(|rest| rest.strip_prefix('/'));
+        below.unwrap_or(path)
+    }
+
+    /// Looks into files, in their order, several at once.
+    async fn look_into(&mut self, files: Vec<EntryInfo>) {
+        let session = self.session;
+        let (short, long): (Vec<_>, Vec<_>) =
+            files.into_iter().partition(|file| u64::try_from(file.size).unwrap_or(0) <= LONGEST_FILE);
+        self.too_long += long.len();
+        let contents = stream::iter(short).map(|file| async move {
+            let bytes = session.files().read(&file.path, LONGEST_FILE).await;
+            (file.path, bytes)
+        });
+        let mut contents = contents.buffered(AT_ONCE);
+        while let Some((path, bytes)) = contents.next().await {
+            match bytes {
+                Ok(bytes) => self.look_at(&path, &bytes),
+                Err(_) => self.unread += 1,
+            }
+            if self.found.incomplete {
+                return;
+            }
+        }
+    }
+
+    /// Looks at the lines of a file, unless it is binary.
+    fn look_at(&mut self, path: &str, bytes: &[u8]) {
+        self.found.files += 1;
+        if self.found.files >= MOST_FILES {
+            self.stop(format!("it was ended after {MOST_FILES} files"));
+        }
+        let Some(text) = text_of(bytes).filter(|_| self.wanted.pattern.is_match(bytes)) else { return };
+        for (number, line) in text.lines().enumerate() {
+            if !self.wanted.pattern.is_match(line.as_bytes()) {
+                continue;
+            }
+            if self.found.matches.len() == self.wanted.most {
+                return self.stop(format!("it was ended after {} lines, and there are more", self.wanted.most));
+            }
+            let (path, end) = (self.relative(path).to_owned(), line.floor_char_boundary(LONGEST_LINE));
+            let text = if end < line.len() { format!("{}…", &line[..end]) } else { line.to_owned() };
+            self.found.matches.push(Match { path, line: number + 1, text });
+        }
+    }
+
+    fn stop(&mut self, why: String) {
+        if !self.found.incomplete {
+            self.found.incomplete = true;
+            self.found.notes.push(format!("{why}; search a smaller directory, or give a glob or a narrower pattern"));
+        }
+    }
+
+    fn found(self, path: String) -> Found {
+        let mut found = Found { path, ..self.found };
+        if self.too_long > 0 {
+            let note = format!("{} files longer than {LONGEST_FILE} bytes were left out", self.too_long);
+            found.notes.push(format!("{note}; search them with run_command"));
+        }
+        if self.unread > 0 {
+            found.notes.push(format!("{} files or directories could not be read", self.unread));
+        }
+        found
+    }
+}
+
+impl Display for Found {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for Match { path, line, text } in &self.matches {
+            writeln!(formatter, "{path}:{line}: {text}")?;
+        }
+        let (lines, files) = (self.matches.len(), self.files);
+        write!(formatter, "[{lines} lines found, {files} files searched in {}]", self.path)?;
+        write_notes(formatter, &self.notes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(pattern: &str) -> SearchFiles {
+        serde_json::from_value(serde_json::json!({ "pattern": pattern })).unwrap()
+    }
+
+    #[test]
+    fn a_pattern_is_understood_or_refused() {
+        assert!(Wanted::of(&asked(r"fn\s+\w+")).unwrap().pattern.is_match(b"fn main"));
+        assert!(Wanted::of(&asked("grün")).unwrap().pattern.is_match("ein grünes".as_bytes()));
+        assert!(Wanted::of(&SearchFiles { literal: true, ..asked("a.b(") }).unwrap().pattern.is_match(b"a.b("));
+        let refusal = Wanted::of(&asked("(")).unwrap_err().to_string();
+        assert!(refusal.contains("no regular expression"), "{refusal}");
+        assert!(Wanted::of(&asked(r"(\w{500}){500}")).is_err());
+    }
+
+    #[test]
+    fn a_glob_is_of_names_or_of_paths() {
+        let wants = |glob: &str, relative: &str| {
+            let wanted = Wanted::of(&SearchFiles { glob: Some(glob.to_owned()), ..asked("x") }).unwrap();
+            wanted.wants(relative.rsplit('/').next().unwrap(), relative)
+        };
+        assert!(wants("*.rs", "src/a/b.rs"));
+        assert!(!wants("*.rs", "src/a/b.py"));
+        assert!(wants("src/**/*.rs", "src/a/b.rs"));
+        assert!(!wants("src/*.rs", "src/a/b.rs"));
+    }
+
+    #[test]
+    fn the_nearest_that_speaks_of_a_file_decides_whether_it_is_left_out() {
+        let gitignore = |path: &str, line: &str| {
+            let mut builder = GitignoreBuilder::new(path);
+            builder.add_line(None, line).unwrap();
+            builder.build().unwrap()
+        };
+        let above = Arc::new(Ignored { here: gitignore("/w", "*.log"), above: None });
+        let below = Ignored { here: gitignore("/w/keep", "!*.log"), above: Some(Arc::clone(&above)) };
+        assert!(above.leaves_out("/w/a.log", false));
+        assert!(above.leaves_out("/w/other/a.log", false));
+        assert!(!below.leaves_out("/w/keep/a.log", false));
+        assert!(!above.leaves_out("/w/a.txt", false));
+    }
+}

@@ -1,0 +1,27 @@
+//! One client on our standard streams. Nothing but the protocol is written to standard output.
+
+use std::sync::Arc;
+
+use rmcp::ServiceExt as _;
+use rmcp::model::ProtocolVersion;
+use rmcp::transport::io::stdio_pipes;
+
+use super::client::{Client, Endings, LONGEST_CALL, Terms};
+use super::supply::Supply;
+
+/// Serves the client at the other end of our standard streams until it is gone, or until `ends`. Then its sandbox goes.
+pub(crate) async fn serve(supply: Supply, ends: impl Future) -> Result<(), String> {
+    let terms = Terms { supply: Arc::new(supply), longest: LONGEST_CALL, versions: ProtocolVersion::KNOWN_VERSIONS };
+    let endings = Endings::new();
+    let client = Client::new(terms, endings.leaving(), None);
+    let served = async {
+        let service = client.serve(stdio_pipes()).await.map_err(|error| ringfence::chain(&error))?;
+        service.waiting().await.map_err(|error| ringfence::chain(&error))
+    };
+    let outcome = tokio::select! {
+        outcome = served => outcome.map(drop),
+        _ = ends => Ok(()),
+    };
+    endings.over().await;
+    outcome
+}

@@ -1,0 +1,79 @@
+//! What a client is told: an answer, as structure and in words, or why there is none and what to do next.
+
+use std::fmt::{self, Display};
+
+use ringfence::{Code, Manifest, SessionError, chain};
+use rmcp::ErrorData;
+use rmcp::handler::server::tool::IntoCallToolResult;
+use rmcp::model::{CallToolResponse, CallToolResult, ContentBlock};
+use serde::Serialize;
+
+/// An answer: programs read it as it is, models its words.
+#[derive(Debug)]
+pub(super) struct Told<T>(pub(super) T);
+
+impl<T: Serialize + Display> IntoCallToolResult for Told<T> {
+    fn into_call_tool_result(self) -> Result<CallToolResponse, ErrorData> {
+        let structure = serde_json::to_value(&self.0).map_err(|error| {
+            ErrorData::internal_error(format!("the answer cannot be written as JSON: {error}"), None)
+        })?;
+        let mut result = CallToolResult::success(vec![ContentBlock::text(self.0.to_string())]);
+        result.structured_content = Some(structure);
+        Ok(result.into())
+    }
+}
+
+/// Why there is no answer, and what to do next.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    message: String,
+    hint: String,
+}
+
+impl Refusal {
+    pub(super) fn new(message: impl Into<String>, hint: impl Into<String>) -> Refusal {
+        Refusal { message: message.into(), hint: hint.into() }
+    }
+
+    /// A call to the guest of a sandbox that failed.
+    pub(super) fn of_session(error: &SessionError, manifest: &Manifest) -> Refusal {
+        let workspace = manifest.workspace_inside.display();
+        let hint = match error {
+            SessionError::NotFound { .. } => "`command -v NAME` with run_command shows what is there".to_owned(),
+            SessionError::TooLong { .. } => {
+                "read a part of it with run_command, such as `sed -n 1,200p FILE` or `head -c 10000 FILE`".to_owned()
+            }
+            SessionError::Unreachable { .. } | SessionError::Lost { .. } | SessionError::Silent { .. } => {
+                "the sandbox may have ended; sandbox_info tells, and the user may have to look".to_owned()
+            }
+            SessionError::PortClosed { .. } => "start what listens there first, with start_process".to_owned(),
+            error => match error.code() {
+                Some(Code::NotFound) => "list_files shows what is there".to_owned(),
+                Some(Code::PermissionDenied | Code::FailedPrecondition | Code::Internal | Code::Unknown) => format!(
+                    "the policy may forbid it: the workspace `{workspace}` and /tmp can be written; the user, not you, \
+                     can open other paths, with --read PATH or --write PATH"
+                ),
+                Some(Code::ResourceExhausted) => "make room, or ask for less at once".to_owned(),
+                _ => "sandbox_info tells what this sandbox is".to_owned(),
+            },
+        };
+        Refusal::new(chain(error), hint)
+    }
+}
+
+impl Display for Refusal {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "error: {}\nhint: {}", self.message, self.hint)
+    }
+}
+
+impl IntoCallToolResult for Refusal {
+    fn into_call_tool_result(self) -> Result<CallToolResponse, ErrorData> {
+        Ok(CallToolResult::error(vec![ContentBlock::text(self.to_string())]).into())
+    }
+}
+
+/// Writes what a reader of words must know besides the answer itself, each on a line of its own.
+pub(super) fn write_notes(formatter: &mut fmt::Formatter<'_>, notes: &[String]) -> fmt::Result {
+    notes.iter().try_for_each(|note| write!(formatter, "\n[note: {note}]"))
+}
