@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use landlock::{ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr};
 
 use crate::engine::{DEV_IMAGE, DOCKER_VARIABLE, Engine, PODMAN_VARIABLE, ROOTLESS_PODMAN_VARIABLE, TINY_IMAGE};
-use crate::subject::{User, binary as binary_under_test, e2b_python as e2b_interpreter};
+use crate::subject::{User, binary as binary_under_test, e2b_python as e2b_interpreter, mcp_python as mcp_interpreter};
 
 /// Needs the tests to run as root.
 pub fn root() -> Result<(), String> {
@@ -190,6 +190,13 @@ pub fn rsync() -> Result<(), String> {
 pub fn e2b_python() -> Result<(), String> {
     let mut command = Command::new(e2b_interpreter()?);
     command.args(["-c", "import e2b"]);
+    succeeds(command)
+}
+
+/// Needs a Python interpreter with the `mcp` package.
+pub fn mcp_python() -> Result<(), String> {
+    let mut command = Command::new(mcp_interpreter()?);
+    command.args(["-c", "import mcp"]);
     succeeds(command)
 }
 

@@ -4,7 +4,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::{BINARY_VARIABLE, E2B_PYTHON_VARIABLE, USER_VARIABLE};
+use crate::{BINARY_VARIABLE, E2B_PYTHON_VARIABLE, MCP_PYTHON_VARIABLE, USER_VARIABLE};
 
 /// Names the `ringfence` binary under test: the one that `cargo xtask test` built, or else cargo's own.
 pub fn binary() -> PathBuf {
@@ -19,8 +19,17 @@ fn beside_this_test() -> PathBuf {
 
 /// Names the Python interpreter that `cargo xtask test` gave the `e2b` package.
 pub fn e2b_python() -> Result<PathBuf, String> {
-    let interpreter = std::env::var_os(E2B_PYTHON_VARIABLE).map(PathBuf::from);
-    interpreter.ok_or_else(|| format!("{E2B_PYTHON_VARIABLE} names no interpreter; use `cargo xtask test`"))
+    interpreter(E2B_PYTHON_VARIABLE)
+}
+
+/// Names the Python interpreter that `cargo xtask test` gave the `mcp` package.
+pub fn mcp_python() -> Result<PathBuf, String> {
+    interpreter(MCP_PYTHON_VARIABLE)
+}
+
+fn interpreter(variable: &str) -> Result<PathBuf, String> {
+    let interpreter = std::env::var_os(variable).map(PathBuf::from);
+    interpreter.ok_or_else(|| format!("{variable} names no interpreter; use `cargo xtask test`"))
 }
 
 /// A user without privileges.

@@ -18,10 +18,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail, ensure};
-use ringfence_test_ledger::{BINARY_VARIABLE, E2B_PYTHON_VARIABLE, LEDGER_VARIABLE, Skip, USER_VARIABLE, User};
+use ringfence_test_ledger::{BINARY_VARIABLE, LEDGER_VARIABLE, Skip, USER_VARIABLE, User};
 
 use self::engines::{Engines, Ground};
 use self::packages::Chore;
+use self::python::{PACKAGES, Package};
 use self::tally::Tally;
 use self::user::TestUser;
 use crate::arguments::Arguments;
@@ -42,7 +43,7 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
     let ground = if with_engines { Ground::prepare()? } else { None };
     let prepared = prepare(workspace, install, ground.as_ref(), user.as_ref());
     ensure!(!interrupted.load(Ordering::Relaxed), "interrupted");
-    let Prepared { engines, python } = prepared?;
+    let Prepared { engines, pythons } = prepared?;
     let binary = Binary::reachable(workspace.target.join("debug/ringfence"), user.as_ref())?;
     let ledger = workspace.target.join("skipped-tests.jsonl");
     match fs_err::remove_file(&ledger) {
@@ -58,9 +59,7 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
     if let Some(user) = &user {
         command.env(USER_VARIABLE, user.name());
     }
-    if let Some(python) = &python {
-        command.env(E2B_PYTHON_VARIABLE, python);
-    }
+    command.envs(pythons);
     command.envs(engines.iter().flat_map(Engines::variables));
     if let Some(ground) = &ground {
         command = ground.beside_the_engines(&command);
@@ -74,8 +73,8 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
 
 struct Prepared {
     engines: Option<Engines>,
-    /// The interpreter with the SDK that drives a guest.
-    python: Option<PathBuf>,
+    /// The interpreters with packages that drive ringfence, by the variable that tells of each.
+    pythons: Vec<(&'static str, PathBuf)>,
 }
 
 /// Builds the tests, and at the same time starts and installs what they use.
@@ -84,12 +83,18 @@ fn prepare(workspace: &Workspace, install: bool, ground: Option<&Ground>, user: 
     let images = workspace.target.join("test-images");
     std::thread::scope(|scope| {
         let engines = scope.spawn(|| ground.map(|ground| ground.start_engines(user.as_ref(), &images)).transpose());
-        let python = scope.spawn(|| python::provide(&workspace.target, install));
+        let pythons = scope.spawn(|| {
+            let provide = |package: Package| {
+                let python = python::provide(package, &workspace.target, install)?;
+                Some((package.variable, python))
+            };
+            PACKAGES.into_iter().filter_map(provide).collect()
+        });
         let built = workspace.build_everything();
         let engines = engines.join().expect("starting an engine does not panic");
-        let python = python.join().expect("installing a package does not panic");
+        let pythons = pythons.join().expect("installing a package does not panic");
         built?;
-        Ok(Prepared { engines: engines?, python })
+        Ok(Prepared { engines: engines?, pythons })
     })
 }
 

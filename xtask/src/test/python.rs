@@ -1,41 +1,56 @@
-//! A Python interpreter with the `e2b` package, kept beside what cargo builds.
+//! Python interpreters with one package each, kept beside what cargo builds.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Result;
+use ringfence_test_ledger::{E2B_PYTHON_VARIABLE, MCP_PYTHON_VARIABLE};
 
 use crate::workspace::output_of;
 
-/// The package, at the version whose protocol the guest speaks.
-const PACKAGE: &str = "e2b==2.63.0";
+/// A package that drives ringfence in tests.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Package {
+    /// Its name and version.
+    name: &'static str,
+    what: &'static str,
+    /// The variable that tells tests of its interpreter.
+    pub(super) variable: &'static str,
+}
 
-/// Names the interpreter, after installing the package if no earlier run did.
+pub(super) const PACKAGES: [Package; 2] = [
+    // At the version whose protocol the guest speaks.
+    Package { name: "e2b==2.63.0", what: "the SDK that drives a guest", variable: E2B_PYTHON_VARIABLE },
+    Package { name: "mcp==2.3.0", what: "the client that drives `ringfence mcp`", variable: MCP_PYTHON_VARIABLE },
+];
+
+/// Names the interpreter of a package, after installing that if no earlier run did.
 ///
 /// Where that is impossible it says so, and tests that need the package skip.
-pub(super) fn provide(target: &Path, install: bool) -> Option<PathBuf> {
-    let environment = target.join("test-python").join(PACKAGE);
+pub(super) fn provide(package: Package, target: &Path, install: bool) -> Option<PathBuf> {
+    let Package { name, what, .. } = package;
+    let environment = target.join("test-python").join(name);
     let interpreter = environment.join("bin/python");
     let finished = environment.join("finished");
     if finished.exists() {
         return Some(interpreter);
     }
     if !install {
-        println!("without {PACKAGE}: --no-install was given; tests that need it skip");
+        println!("without {name}: --no-install was given; tests that need it skip");
         return None;
     }
-    println!("installing {PACKAGE}: the SDK that drives a guest");
-    match make(&environment, &interpreter).and_then(|()| Ok(fs_err::write(finished, "")?)) {
+    println!("installing {name}: {what}");
+    match make(name, &environment, &interpreter).and_then(|()| Ok(fs_err::write(finished, "")?)) {
         Ok(()) => Some(interpreter),
         Err(error) => {
-            println!("without {PACKAGE}: {error:#}; tests that need it skip");
+            println!("without {name}: {error:#}; tests that need it skip");
             None
         }
     }
 }
 
-fn make(environment: &Path, interpreter: &Path) -> Result<()> {
+fn make(package: &str, environment: &Path, interpreter: &Path) -> Result<()> {
     output_of(Command::new("python3").args(["-m", "venv", "--clear"]).arg(environment))?;
-    output_of(Command::new(interpreter).args(["-m", "pip", "install", "--quiet", PACKAGE]))?;
+    output_of(Command::new(interpreter).args(["-m", "pip", "install", "--quiet", package]))?;
     Ok(())
 }

@@ -1,0 +1,113 @@
+//! The official Python package of the Model Context Protocol drives `ringfence mcp`.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use ringfence::Backend;
+use ringfence_test_ledger::{mcp_python, require};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::keeper::Keeper;
+
+/// Somebody who works with agents, natively.
+fn keeper() -> Keeper {
+    let keeper = Keeper::on(Backend::Native);
+    keeper.expect(&mut keeper.ringfence(&["doctor"])); // what is tried once and remembered is there before the clients
+    keeper
+}
+
+/// A client that does one of the things in `mcp_client.py`.
+fn client(keeper: &Keeper, what: &str, flags: &[&str]) -> Command {
+    let (mark, home) = keeper.mark();
+    let mut client = Command::new(mcp_python().expect("the test requires it"));
+    client.env_clear().envs(keeper.variables()).current_dir(keeper.workspace()).stdin(Stdio::null());
+    client.args(["-c", include_str!("mcp_client.py"), what]).arg(keeper.program()).args(flags);
+    client.args(["--memory", "256M", "--env", &format!("{mark}={home}")]);
+    client
+}
+
+#[track_caller]
+fn check(what: &str) {
+    let keeper = keeper();
+    keeper.expect(&mut client(&keeper, what, &["--backend", "native"]));
+    leave(&keeper);
+}
+
+/// The workspace is the clients' to fill, and the log of what was denied stays; all else must be gone.
+#[track_caller]
+fn leave(keeper: &Keeper) {
+    let _ = fs_err::remove_file(keeper.home().join(".local/state/ringfence/egress.jsonl")); // it may not be there
+    fs_err::remove_dir_all(keeper.workspace()).expect("it is ours");
+    keeper.expect_nothing_left();
+}
+
+#[test]
+fn a_client_on_our_streams_uses_every_tool() {
+    require!(binary, user_namespaces, python3, mcp_python, cgroup_limits);
+    check("on_streams");
+}
+
+#[test]
+fn a_host_that_no_rule_allows_is_denied_and_the_model_hears_which_rule_would() {
+    require!(binary, user_namespaces, python3, mcp_python, cgroup_limits);
+    check("denied");
+}
+
+#[test]
+fn clients_at_an_address_use_every_tool_each_in_a_sandbox_of_its_own() {
+    require!(binary, user_namespaces, python3, mcp_python, cgroup_limits);
+    check("at_an_address");
+}
+
+#[test]
+fn what_does_not_belong_at_the_address_is_refused() {
+    require!(binary, user_namespaces, python3, mcp_python, cgroup_limits);
+    check("hostile");
+}
+
+#[test]
+fn a_sandbox_that_is_up_is_used_and_left_as_it_was() {
+    require!(binary, user_namespaces, python3, mcp_python, cgroup_limits);
+    let keeper = keeper();
+    keeper.expect(&mut keeper.up("kept"));
+    keeper.expect(&mut client(&keeper, "attached", &[]));
+    keeper.expect(&mut keeper.ringfence(&["stop", "kept"]));
+    leave(&keeper);
+}
+
+/// Starts a client that starts all that it can, kills whom `victim` finds, and expects that nothing is left.
+#[track_caller]
+fn check_killed(victim: impl FnOnce(&Keeper, &Child) -> u32) {
+    let keeper = keeper();
+    let mut child = client(&keeper, "left_alone", &["--backend", "native"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("python can be started");
+    let mut line = String::new();
+    let said = BufReader::new(child.stdout.take().expect("it was asked for")).read_line(&mut line);
+    assert!(said.is_ok() && line == "ready\n", "{line}");
+    keeper.note_children_of(child.id());
+    let victim = i32::try_from(victim(&keeper, &child)).ok().and_then(Pid::from_raw).expect("it is a process");
+    kill_process(victim, Signal::KILL).expect("it is ours");
+    let _ = child.kill(); // it may have ended
+    let _ = child.wait(); // how it ends is not what is tested
+    keeper.expect(&mut keeper.ringfence(&["ps"])); // sweeps what a killed server cannot
+    leave(&keeper);
+}
+
+#[test]
+fn a_client_that_is_killed_leaves_nothing() {
+    require!(binary, user_namespaces, python3, mcp_python, cgroup_limits);
+    check_killed(|_, child| child.id());
+}
+
+#[test]
+fn a_server_that_is_killed_leaves_nothing() {
+    require!(binary, user_namespaces, python3, mcp_python, cgroup_limits);
+    check_killed(|keeper, _| {
+        let is_server = |words: &[String]| words.get(1).is_some_and(|word| word == "mcp");
+        let server = keeper.processes().into_iter().find(|process| is_server(&process.words));
+        server.expect("it runs").id
+    });
+}
