@@ -17,7 +17,6 @@ mod metrics;
 mod options;
 mod ports;
 mod process;
-mod query;
 mod server;
 mod slices;
 mod tree;

@@ -5,7 +5,8 @@
 //! bounded before they are believed, unknown fields are ignored, and nothing panics.
 //!
 //! Reading order: [`process`] and [`filesystem`] are the two services, [`frame`] is how a stream of messages is cut
-//! into pieces, [`code`] is how a call fails, [`signature`] is what lets a bare URL read or write one file.
+//! into pieces, [`code`] is how a call fails, [`query`] is what a URL says, [`signature`] what lets a bare one read or write
+//! one file.
 
 pub mod bytes;
 pub mod code;
@@ -13,6 +14,7 @@ pub mod filesystem;
 pub mod frame;
 pub mod number;
 pub mod process;
+pub mod query;
 pub mod signature;
 
 /// The version of envd whose behaviour the guest has; clients choose features by it.
@@ -34,6 +36,10 @@ pub mod header {
     pub const KEEPALIVE: &str = "keepalive-ping-interval";
     /// Proves that the caller may talk to the guest.
     pub const TOKEN: &str = "x-access-token";
+    /// Which sandbox a request to a server is for.
+    pub const SANDBOX: &str = "e2b-sandbox-id";
+    /// Which port of that sandbox it is for.
+    pub const PORT: &str = "e2b-sandbox-port";
     /// What a metadata header of an upload starts with.
     pub const METADATA: &str = "x-metadata-";
 }

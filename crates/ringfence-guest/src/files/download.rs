@@ -9,13 +9,13 @@ use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue,
 use hyper::{HeaderMap, Response};
 use ringfence_proto::code::{Code, Failure};
 use ringfence_proto::content;
+use ringfence_proto::query::Query;
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 
 use super::gzip::{self, Deflating};
 use crate::connect::{Reply, full};
 use crate::filesystem::blocking;
 use crate::filesystem::path::{failure, resolve};
-use crate::query::Query;
 use crate::slices::{SLICE, Source, sending};
 use crate::user::User;
 

@@ -11,11 +11,11 @@ use hyper::body::Incoming;
 use hyper::{HeaderMap, Method, Request, StatusCode};
 use ringfence_proto::code::{Code, Failure};
 use ringfence_proto::header;
-use ringfence_proto::signature::{Purpose, agree, sign};
+use ringfence_proto::query::Query;
+use ringfence_proto::signature::{self, Purpose};
 
 use crate::caller::{self, Token};
 use crate::connect::{Reply, refused};
-use crate::query::Query;
 use crate::slices::{discard, incoming};
 use crate::user::{self, User};
 
@@ -26,7 +26,7 @@ pub(crate) async fn serve(request: Request<Incoming>, token: &Token) -> Reply {
         Method::POST => Purpose::Write,
         _ => return refused(StatusCode::METHOD_NOT_ALLOWED, "files are read with GET and written with POST"),
     };
-    let checked = Query::of(request.uri()).and_then(|query| {
+    let checked = Query::of(request.uri().query().unwrap_or_default()).and_then(|query| {
         authorize(&query, request.headers(), token, purpose)?;
         let user = user(&query, request.headers())?;
         Ok((query, user))
@@ -63,36 +63,23 @@ pub(crate) fn user(query: &Query, headers: &HeaderMap) -> Result<User, Failure> 
 /// Checks that the caller knows the token, or was given a URL that is signed with it. The messages are envd's.
 fn authorize(query: &Query, headers: &HeaderMap, token: &Token, purpose: Purpose) -> Result<(), Failure> {
     let Some(secret) = token.text() else { return Ok(()) };
-    let denied = |message: &str| Err(Failure::new(Code::Unauthenticated, message));
     if headers.get(header::TOKEN).is_some_and(|value| !value.is_empty()) {
         let message = "access token present in header but does not match";
-        return if token.is_shown(headers) { Ok(()) } else { denied(message) };
-    }
-    let Some(signature) = query.get("signature") else { return denied("missing signature query parameter") };
-    let expiration = match query.get("signature_expiration").map(str::parse::<i64>) {
-        None => None,
-        Some(Ok(expiration)) => Some(expiration),
-        Some(Err(_)) => return Err(Failure::new(Code::InvalidArgument, "signature_expiration is not a number")),
-    };
-    let path = query.get("path").unwrap_or_default();
-    let expected = sign(path, purpose, query.get("username").unwrap_or_default(), secret, expiration);
-    if !agree(signature, &expected) {
-        return denied("invalid signature");
+        return token.is_shown(headers).then_some(()).ok_or_else(|| Failure::new(Code::Unauthenticated, message));
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-    if expiration.is_some_and(|expiration| u64::try_from(expiration).unwrap_or(0) < now) {
-        return denied("signature is already expired");
-    }
-    Ok(())
+    signature::check(query, purpose, secret, now)
 }
 
 #[cfg(test)]
 mod tests {
+    use ringfence_proto::signature::sign;
+
     use super::*;
 
     #[track_caller]
     fn check(query: &str, headers: &[(&'static str, &str)], expected: Result<(), &str>) {
-        let query = Query::of(&format!("/files?{query}").parse().expect("is a URL")).expect("is well-formed");
+        let query = Query::of(query).expect("is well-formed");
         let headers = headers.iter().map(|&(name, value)| {
             (name.parse::<hyper::header::HeaderName>().expect("is a name"), value.parse().expect("is a value"))
         });

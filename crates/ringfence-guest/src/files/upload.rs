@@ -18,6 +18,7 @@ use hyper::{Request, StatusCode};
 use ringfence_proto::code::{Code, Failure};
 use ringfence_proto::content;
 use ringfence_proto::filesystem::WrittenFile;
+use ringfence_proto::query::Query;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, fchown, fstat, ftruncate, openat, statat, unlinkat};
 use rustix::io::Errno;
 use rustix::process::Uid;
@@ -29,7 +30,6 @@ use crate::connect::{Reply, json};
 use crate::filesystem::blocking;
 use crate::filesystem::metadata::{self, Metadata};
 use crate::filesystem::path::{Place, failure, resolve};
-use crate::query::Query;
 use crate::slices::{Pouring, Sink, discard, incoming, pour};
 use crate::user::User;
 

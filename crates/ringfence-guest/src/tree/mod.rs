@@ -10,6 +10,7 @@ use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use ringfence_proto::code::{Code, Failure};
+use ringfence_proto::query::Query;
 use serde::Serialize;
 
 use self::pack::Packing;
@@ -18,7 +19,6 @@ use crate::connect::{Reply, json, refused};
 use crate::files;
 use crate::filesystem::blocking;
 use crate::filesystem::path::resolve;
-use crate::query::Query;
 use crate::slices::{discard, incoming, pour, sending};
 
 /// What was unpacked.
@@ -63,7 +63,7 @@ async fn receive(request: Request<Incoming>) -> Result<Reply, Failure> {
 }
 
 fn path(request: &Request<Incoming>) -> Result<std::path::PathBuf, Failure> {
-    let query = Query::of(request.uri())?;
+    let query = Query::of(request.uri().query().unwrap_or_default())?;
     let user = files::user(&query, request.headers())?;
     let path = query.get("path").filter(|path| !path.is_empty());
     let path = path.ok_or_else(|| Failure::new(Code::InvalidArgument, "the query parameter `path` is missing"))?;
