@@ -87,7 +87,6 @@ impl Core {
         backend: &'static dyn Processes,
         context: Context,
         room: &Room,
-        lease: Option<Duration>,
     ) -> Result<Box<dyn Instance>, RunError> {
         let failed = |what: &'static str| move |source: io::Error| RunError::Setup { step: what.to_owned(), source };
         let listener = listen(&room.channel(), SOCKET.as_ref()).map_err(failed("listen for the guest's callers"))?;
@@ -105,7 +104,8 @@ impl Core {
         let (owner, leash) =
             rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|error| failed("make the leash")(error.into()))?;
         let (files, said) = streams(listener, owner).map_err(failed("make the guest's streams"))?;
-        let underway = self.launch(Ready { context, preparation }, files, Terminal::Detached, lease)?;
+        // No time for the first process to keep: a lease can be renewed, and its keeper's end is the sandbox's.
+        let underway = self.launch(Ready { context, preparation }, files, Terminal::Detached, None)?;
         tokio::spawn(keep_log(said, log));
         let instance = ProcessInstance::of(underway, leash).map_err(|source| RunError::Watch { source })?;
         instance.started().await?;

@@ -28,6 +28,7 @@ mod error;
 mod guest;
 mod host;
 mod instance;
+mod lease;
 mod memory;
 mod output;
 mod readiness;

@@ -320,7 +320,11 @@ impl Rooms {
         })?;
         let mut text = String::new();
         file.take(LONGEST_MANIFEST).read_to_string(&mut text).map_err(failed)?;
-        serde_json::from_str(&text).map_err(|error| failed(error.into()))
+        let mut manifest: Manifest = serde_json::from_str(&text).map_err(|error| failed(error.into()))?;
+        if let (Some(ends), Some(renewed)) = (&mut manifest.ends, crate::lease::ends(&self.path(name))) {
+            *ends = renewed.to_string();
+        }
+        Ok(manifest)
     }
 
     /// Reads where to look at a sandbox besides asking its guest.

@@ -253,13 +253,19 @@ impl Kept {
     /// Notices when the sandbox ends by itself, and ends it when its lease does.
     fn watch(self: &Arc<Kept>, lease: Option<Duration>) {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(ended) = held.as_ref().map(|held| held.instance.ended()) else { return };
+        let Some((ended, room)) = held.as_ref().map(|held| (held.instance.ended(), held.room.directory.clone())) else {
+            return;
+        };
         let (kept, mut stopped) = (Arc::downgrade(self), self.ended.subscribe());
         tokio::spawn(async move {
             let expired = async {
-                match lease {
-                    Some(lease) => tokio::time::sleep(lease).await,
-                    None => std::future::pending().await,
+                let Some(mut left) = lease else { return std::future::pending().await };
+                loop {
+                    tokio::time::sleep(left).await;
+                    left = match crate::lease::left(&room) {
+                        Some(renewed) => renewed,
+                        None => return,
+                    };
                 }
             };
             tokio::select! {
@@ -405,6 +411,24 @@ impl Sandbox {
     /// Looks at the sandbox before a command whose output goes elsewhere, for the command's result.
     pub fn observe(&self) -> Observation<'_> {
         self.witness.observe(&self.manifest)
+    }
+
+    /// Has its lease end after `lease` from now. Whoever keeps it looks when the lease would have ended: one that is cut
+    /// short is for the caller to stop. A sandbox that has no lease stays until it is stopped, as before.
+    pub fn renew(&self, lease: Duration) -> Result<(), RoomError> {
+        let name = &self.manifest.name;
+        if !self.rooms.is_kept(name) {
+            return Err(RoomError::Absent { name: name.clone() });
+        }
+        let failed = |source| RoomError::File { what: "renew the lease", name: name.clone(), source };
+        crate::lease::renew(&self.directory(), lease).map_err(failed)
+    }
+
+    /// Whether somebody still keeps it, and lets others in.
+    pub fn is_up(&self) -> bool {
+        let manifest = self.rooms.manifest(&self.manifest.name);
+        manifest
+            .is_ok_and(|manifest| manifest.owner == self.manifest.owner && manifest.started == self.manifest.started)
     }
 
     /// Waits until it has ended: stopped, by itself, or at the end of its lease.

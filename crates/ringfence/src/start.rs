@@ -51,7 +51,7 @@ pub(crate) async fn start(core: &Arc<Core>, spec: &Spec, room: &Room, asked: Str
     let mut manifest = describe(core, spec, &context, room, asked);
     let (mut variables, mut egress) = (BTreeMap::new(), None);
     let instance = match Core::means(&context.plan)? {
-        Means::Processes(backend) => core.start_guest(backend, context, room, spec.lease).await?,
+        Means::Processes(backend) => core.start_guest(backend, context, room).await?,
         Means::Containers(backend) => {
             backend.sweep(&core.settings.host, &Rooms::of(&core.settings.host)?.directory()).await;
             let mut instance = backend.start(&core.site(&context, &spec.container, &[]), room).await?;

@@ -29,6 +29,7 @@ use std::time::Duration;
 
 use hyper::Method;
 use ringfence_proto::process::{Empty, InitRequest, ListResponse, ListedProcess};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, timeout_at};
 
 pub use capture::Captured;
@@ -96,6 +97,11 @@ impl Session {
     /// The ports of the sandbox.
     pub fn ports(&self) -> Ports<'_> {
         Ports { session: self }
+    }
+
+    /// Opens one more stream to the guest, for a caller that speaks envd itself.
+    pub async fn stream(&self) -> Result<impl AsyncRead + AsyncWrite + Send + Unpin + use<>, SessionError> {
+        self.transport.open().await
     }
 
     /// Waits until the guest answers for the first time, and gives it the variables of its commands.

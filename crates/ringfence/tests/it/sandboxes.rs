@@ -211,6 +211,28 @@ fn a_lease_ends_a_sandbox() {
 }
 
 #[test]
+fn a_renewed_lease_ends_when_it_says() {
+    require!(user_namespaces, binary);
+    let home = place();
+    let engine = engine(home.path());
+    runtime().block_on(async {
+        let begun = Instant::now();
+        let leased = Spec { lease: Some(Duration::from_millis(700)), ..spec(Backend::Native) };
+        let sandbox = engine.start(leased.name("renewed")).await.unwrap();
+        // As another process does that reaches it.
+        let reached = Sandbox::attach(&engine.settings().host, "renewed").await.unwrap();
+        reached.renew(Duration::from_secs(3)).unwrap();
+        let again = Sandbox::attach(&engine.settings().host, "renewed").await.unwrap();
+        assert!(again.manifest().ends > sandbox.manifest().ends, "{:?}", again.manifest().ends);
+        assert!(reached.is_up());
+        tokio::time::timeout(Duration::from_secs(20), sandbox.ended()).await.expect("its lease ends it");
+        assert!(begun.elapsed() > Duration::from_secs(3), "{:?}", begun.elapsed());
+        assert!(!reached.is_up());
+        assert!(reached.renew(Duration::from_secs(3)).is_err());
+    });
+}
+
+#[test]
 fn commands_of_a_sandbox_are_behind_its_policy() {
     require!(user_namespaces, binary);
     let home = place();
