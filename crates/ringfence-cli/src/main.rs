@@ -5,6 +5,7 @@
 
 mod answer;
 mod cli;
+mod keeper;
 mod mcp;
 mod report;
 

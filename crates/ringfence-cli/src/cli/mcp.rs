@@ -109,8 +109,7 @@ impl Mcp {
             Supply::Own { engine, spec } => fetch(engine.settings(), spec).await?,
             Supply::Shared { settings, name } => drop(Sandbox::attach(&settings.host, name).await?),
         }
-        let cannot = |error| Failure::failed(format!("cannot listen for signals: {error}"), "ringfence doctor");
-        let mut ends = Ends::listen().map_err(cannot)?;
+        let mut ends = Ends::listen()?;
         let Some(address) = self.listen else {
             let served = serve_streams(supply, ends.signalled()).await;
             let hint = "it is started by a client: `ringfence mcp --print-config claude` prints how";

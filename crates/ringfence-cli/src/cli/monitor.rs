@@ -1,37 +1,22 @@
 //! The process that keeps a sandbox: it starts it, answers its caller, and waits for the end.
 
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ringfence::{Engine, Manifest, Preset, Sandbox, Settings, Spec, ssh};
-use serde::{Deserialize, Serialize};
+use ringfence::{Engine, Preset, Sandbox, Settings, Spec, ssh};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::attach::block_on;
 use super::fetch::fetch;
-use crate::report::{Failure, Told};
+use crate::keeper::{Answer, tell};
+use crate::report::Failure;
 
 /// How long a start that nobody wants any more may take: only what was started can be stopped.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// What a monitor tells its caller.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Answer {
-    /// The sandbox is up.
-    Ready {
-        /// What is written down of it.
-        manifest: Box<Manifest>,
-        /// Whether it was not before.
-        is_new: bool,
-    },
-    /// It is not.
-    Failed(Told),
-}
 
 /// Starts what is asked for, and keeps it.
 pub(super) fn run(asked: impl FnOnce() -> Result<(Settings, Spec), Failure>) -> ExitCode {
@@ -53,8 +38,7 @@ pub(super) fn run(asked: impl FnOnce() -> Result<(Settings, Spec), Failure>) -> 
 }
 
 async fn keep(engine: &Engine, spec: Spec) -> Result<(), Failure> {
-    let cannot = |error: io::Error| Failure::failed(format!("cannot listen for signals: {error}"), "ringfence doctor");
-    let mut ends = Ends::listen().map_err(cannot)?;
+    let mut ends = Ends::listen()?;
     let mut starting = pin!(start(engine, spec));
     let sandbox = tokio::select! {
         started = &mut starting => started?,
@@ -114,10 +98,12 @@ fn is_ours(sandbox: &Sandbox) -> bool {
 pub(super) struct Ends([Signal; 3]);
 
 impl Ends {
-    pub(super) fn listen() -> io::Result<Ends> {
-        let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
-        let [terminate, interrupt, hang_up] = kinds.map(signal);
-        Ok(Ends([terminate?, interrupt?, hang_up?]))
+    pub(super) fn listen() -> Result<Ends, Failure> {
+        let cannot =
+            |error: io::Error| Failure::failed(format!("cannot listen for signals: {error}"), "ringfence doctor");
+        let listen = |kind| signal(kind).map_err(cannot);
+        let (terminate, interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
+        Ok(Ends([terminate, interrupt, listen(SignalKind::hangup())?]))
     }
 
     /// Waits for one, and says which.
@@ -129,13 +115,6 @@ impl Ends {
             _ = hang_up.recv() => SignalKind::hangup(),
         }
     }
-}
-
-fn tell(answer: &Answer) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    serde_json::to_writer(&mut out, answer)?;
-    out.write_all(b"\n")?;
-    out.flush()
 }
 
 /// Lets go of all that belongs to the caller: its directory and its streams. What is still to be said goes to the log.

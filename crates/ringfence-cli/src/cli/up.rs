@@ -1,22 +1,16 @@
 //! `ringfence up`.
 
-use std::ffi::{OsStr, OsString};
-use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 
 use clap::Args;
 use ringfence::policy::{Network, Span};
 use ringfence::{Clause, Existing, Host, Manifest, Name, Settings, Spec};
-use rustix::process::{Pid, Signal};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
-use tokio::net::unix::pipe;
 
 use super::attach::{block_on, plain};
 use super::flags::{ContainerFlags, PolicyFlags, is_engine};
-use super::monitor::{self, Answer, Ends};
+use super::monitor::{self, Ends};
 use crate::answer::{print, print_json};
+use crate::keeper::{self, Answer, Keeper};
 use crate::report::{Failure, warn};
 
 const EXAMPLES: &str = "\
@@ -25,9 +19,6 @@ Examples:
   ringfence up demo --backend podman --image debian:stable --lease 8h
   ringfence up --container
   ringfence up --container --proxy --allow github.com";
-
-/// The longest answer of a monitor.
-const LONGEST_ANSWER: u64 = 4 << 20;
 
 /// Starts a sandbox that stays, and says how to enter it.
 ///
@@ -129,54 +120,21 @@ fn default_name(settings: &Settings) -> Name {
 
 /// Starts this very command again as a monitor, and waits for its answer. Whoever interrupts that ends the monitor, too.
 async fn ask() -> Result<Answer, Failure> {
-    let failed = |what: &str, error: io::Error| {
-        Failure::failed(format!("cannot {what} the process that keeps the sandbox: {error}"), "ringfence doctor")
+    let mut ends = Ends::listen()?;
+    let mut keeper = Keeper::start(&std::env::args_os().collect::<Vec<_>>())?;
+    let signal = tokio::select! {
+        answer = keeper.answer() => return answer,
+        signal = ends.signalled() => signal,
     };
-    let words: Vec<OsString> = std::env::args_os().collect();
-    let mut ends = Ends::listen().map_err(|error| failed("start", error))?;
-    let mut command = Command::new("/proc/self/exe");
-    command.arg0("ringfence").args(["up", "--monitor"]).args(words.iter().filter(|word| is_verbose(word)));
-    command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut monitor = command.spawn().map_err(|error| failed("start", error))?;
-    // Not as its arguments: it lives long, and everybody on the host can read those.
-    let mut input = monitor.stdin.take().expect("it was asked for");
-    words::send(&words, &mut input).map_err(|error| failed("tell", error))?;
-    let answers = OwnedFd::from(monitor.stdout.take().expect("it was asked for"));
-    let answers = pipe::Receiver::from_owned_fd(answers).map_err(|error| failed("hear of", error))?;
-    let (mut line, mut answers) = (String::new(), BufReader::new(answers.take(LONGEST_ANSWER)));
-    tokio::select! {
-        heard = answers.read_line(&mut line) => drop(heard.map_err(|error| failed("hear of", error))?),
-        signal = ends.signalled() => {
-            let pid = Pid::from_child(&monitor);
-            let _ = rustix::process::kill_process(pid, Signal::TERM); // it may have ended by itself
-            let _ = monitor.wait(); // it undoes what it has begun, which is bounded
-            return Err(Failure::interrupted(signal.as_raw_value() as u8));
-        }
-    }
-    if let Ok(answer) = serde_json::from_str(&line) {
-        return Ok(answer);
-    }
-    let status = monitor.wait().map_err(|error| failed("wait for", error))?;
-    Err(Failure::failed(
-        format!("the process that keeps the sandbox ended before it was up: {status}"),
-        "`ringfence -vv up` tells more; `ringfence doctor` shows what works here",
-    ))
-}
-
-/// Whether a word asks to be told more, which is heard before any other.
-fn is_verbose(word: &OsStr) -> bool {
-    word == "--verbose"
-        || word
-            .to_str()
-            .and_then(|word| word.strip_prefix('-'))
-            .is_some_and(|flags| !flags.is_empty() && flags.bytes().all(|flag| flag == b'v'))
+    keeper.ask_to_end();
+    keeper.wait();
+    Err(Failure::interrupted(signal.as_raw_value() as u8))
 }
 
 /// What the caller of this monitor was called with.
 fn called() -> Result<Up, Failure> {
     let bug = || Failure::usage("a monitor is told by its caller what to keep, and was not", "ringfence up");
-    let words = words::receive(&mut std::io::stdin().lock()).map_err(|_| bug())?;
-    match super::parse(words)?.command {
+    match super::parse(keeper::called().map_err(|_| bug())?)?.command {
         super::Command::Up(up) => Ok(up),
         _ => Err(bug()),
     }
@@ -220,62 +178,4 @@ fn welcome(manifest: &Manifest, is_new: bool) -> String {
     lines.push(format!("run in it: ringfence exec {name} -- COMMAND"));
     lines.push(format!("end it:    ringfence stop {name}"));
     lines.join("\n") + "\n"
-}
-
-/// Words on their way through a pipe: their number, then each, all ended by NUL.
-mod words {
-    use std::ffi::OsString;
-    use std::io::{self, BufRead, Write};
-    use std::os::unix::ffi::{OsStrExt, OsStringExt};
-
-    pub(super) fn send(words: &[OsString], to: &mut impl Write) -> io::Result<()> {
-        let mut bytes = format!("{}\0", words.len()).into_bytes();
-        for word in words {
-            bytes.extend_from_slice(word.as_bytes());
-            bytes.push(0);
-        }
-        to.write_all(&bytes)
-    }
-
-    pub(super) fn receive(from: &mut impl BufRead) -> io::Result<Vec<OsString>> {
-        let count = String::from_utf8(one(from)?).ok().and_then(|count| count.parse::<usize>().ok());
-        let count = count.ok_or(io::ErrorKind::InvalidData)?;
-        (0..count).map(|_| one(from).map(OsString::from_vec)).collect()
-    }
-
-    fn one(from: &mut impl BufRead) -> io::Result<Vec<u8>> {
-        let mut word = Vec::new();
-        from.read_until(0, &mut word)?;
-        match word.pop() {
-            Some(0) => Ok(word),
-            _ => Err(io::ErrorKind::UnexpectedEof.into()),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::unix::ffi::OsStringExt;
-
-    use super::*;
-
-    #[test]
-    fn words_arrive_as_they_were_sent_or_not_at_all() {
-        let sent = [OsString::from("up"), OsString::new(), OsString::from_vec(vec![0xff, b'x'])];
-        let mut bytes = Vec::new();
-        words::send(&sent, &mut bytes).unwrap();
-        assert_eq!(words::receive(&mut bytes.as_slice()).unwrap(), sent);
-        bytes.pop();
-        assert!(words::receive(&mut bytes.as_slice()).is_err());
-        assert!(words::receive(&mut b"".as_slice()).is_err());
-    }
-
-    #[test]
-    fn a_monitor_says_as_much_as_its_caller() {
-        for (word, expected) in
-            [("-v", true), ("-vv", true), ("--verbose", true), ("-", false), ("-C", false), ("v", false)]
-        {
-            assert_eq!(is_verbose(OsStr::new(word)), expected, "{word}");
-        }
-    }
 }
