@@ -1,10 +1,11 @@
 //! The `ringfence` command.
 //!
 //! A thin translator: flags in, the library's answers out. It must never decide what a policy means. Each
-//! command is one file of [`cli`].
+//! command is one file of [`cli`]; [`http`] is the server that `ringfence serve` runs.
 
 mod answer;
 mod cli;
+mod http;
 mod keeper;
 mod mcp;
 mod report;

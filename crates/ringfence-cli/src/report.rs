@@ -83,6 +83,16 @@ impl Failure {
         Failure::new(message, hints, fault.into())
     }
 
+    /// What was tried, on what, and why it failed.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The same, of a server's template.
+    pub(crate) fn about_template(self, name: &str) -> Failure {
+        Failure { message: format!("the template `{name}` cannot be used: {}", self.message), ..self }
+    }
+
     fn new(message: impl Into<String>, hints: impl IntoIterator<Item = String>, status: ExitStatus) -> Failure {
         let code = match status {
             ExitStatus::Usage => "usage",

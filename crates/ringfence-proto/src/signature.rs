@@ -29,6 +29,9 @@ pub fn sign(path: &str, purpose: Purpose, username: &str, token: &str, expiratio
     format!("v1_{}", STANDARD_NO_PAD.encode(Sha256::digest(text.as_bytes())))
 }
 
+/// What is said of a signature that was right once.
+pub const EXPIRED: &str = "signature is already expired";
+
 /// Checks that the query of a URL is signed with `token`, and has not expired at `now`, in seconds since 1970. The
 /// messages are envd's.
 pub fn check(query: &Query, purpose: Purpose, token: &str, now: u64) -> Result<(), Failure> {
@@ -45,7 +48,7 @@ pub fn check(query: &Query, purpose: Purpose, token: &str, now: u64) -> Result<(
         return denied("invalid signature");
     }
     if expiration.is_some_and(|expiration| u64::try_from(expiration).unwrap_or(0) < now) {
-        return denied("signature is already expired");
+        return denied(EXPIRED);
     }
     Ok(())
 }

@@ -83,6 +83,9 @@ pub(crate) struct PolicyFlags {
     /// Accepts that a promise be weaker than written, or absent; repeatable.
     #[arg(long, value_name = "CLAUSE")]
     allow_weaker: Vec<Clause>,
+    /// Lets DIR hold workspaces although a rule forbids it; `serve` keeps those of its sandboxes in a state directory.
+    #[arg(long, value_name = "DIR", hide = true)]
+    allow_workspace: Vec<PathBuf>,
     /// Starts in DIR, as if called there.
     #[arg(short = 'C', long, value_name = "DIR")]
     directory: Option<PathBuf>,
@@ -286,6 +289,7 @@ impl PolicyFlags {
         limits.disk = self.disk.or(limits.disk);
         config.require.extend(&self.require);
         config.allow_weaker.extend(&self.allow_weaker);
+        config.allow_workspace.extend_from_slice(&self.allow_workspace);
         Ok(config)
     }
 

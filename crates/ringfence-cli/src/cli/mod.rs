@@ -15,6 +15,7 @@ mod flags;
 mod generate;
 mod image;
 mod inspect;
+mod keys;
 mod logs;
 mod mcp;
 mod monitor;
@@ -22,6 +23,7 @@ mod port;
 mod prove;
 mod ps;
 mod run;
+mod serve;
 mod ssh;
 mod stop;
 mod up;
@@ -72,6 +74,8 @@ enum Command {
     Config(config::ConfigArguments),
     Audit(audit::Audit),
     Egress(egress::EgressArguments),
+    Serve(serve::Serve),
+    Keys(keys::KeysArguments),
     Completions(generate::Completions),
     #[command(hide = true)]
     Attempt(attempt::Attempt),
@@ -118,7 +122,9 @@ fn help(words: &[OsString]) -> String {
 impl Arguments {
     fn carry_out(self) -> Result<ExitCode, Failure> {
         let host = flags::host()?;
-        listen(self.verbose, host.text("RINGFENCE_LOG"))?;
+        // A server tells what happens without being asked: that is its log.
+        let verbosity = self.verbose.max(matches!(self.command, Command::Serve(_)).into());
+        listen(verbosity, host.text("RINGFENCE_LOG"))?;
         match self.command {
             Command::Run(command) => command.run(host),
             Command::Code(command) => command.run(host),
@@ -142,6 +148,8 @@ impl Arguments {
             Command::Config(command) => command.run(host),
             Command::Audit(command) => command.run(host),
             Command::Egress(command) => command.run(host),
+            Command::Serve(command) => command.run(host),
+            Command::Keys(command) => command.run(host),
             Command::Completions(command) => command.run(),
             Command::Generate(command) => command.run(),
             Command::Attempt(command) => command.run(),
@@ -162,6 +170,7 @@ impl Command {
             Command::Config(command) => command.is_json(),
             Command::Audit(command) => command.json,
             Command::Egress(command) => command.json,
+            Command::Keys(command) => command.is_json(),
             _ => false,
         })
     }

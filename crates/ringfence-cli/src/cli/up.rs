@@ -1,5 +1,6 @@
 //! `ringfence up`.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -129,6 +130,14 @@ async fn ask() -> Result<Answer, Failure> {
     keeper.ask_to_end();
     keeper.wait();
     Err(Failure::interrupted(signal.as_raw_value() as u8))
+}
+
+/// The settings that come of a command line of `ringfence up`.
+pub(super) fn settings(line: Vec<OsString>, host: Host) -> Result<Settings, Failure> {
+    match super::parse(line)?.command {
+        super::Command::Up(up) => Ok(up.asked(host)?.0),
+        _ => Err(Failure::usage("it is no command line of `ringfence up`", "ringfence up --help")),
+    }
 }
 
 /// What the caller of this monitor was called with.

@@ -1,0 +1,94 @@
+//! `ringfence keys`.
+
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use ringfence::Host;
+
+use super::attach::plain;
+use crate::answer::{print, print_json};
+use crate::http::{Key, KeyFile};
+use crate::report::Failure;
+
+/// Makes and revokes the keys that clients of `ringfence serve` show.
+#[derive(Debug, Args)]
+pub(crate) struct KeysArguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Makes a key and prints it: it is told this once, and only its hash is kept.
+    Create {
+        /// Whose it is.
+        #[arg(value_name = "NAME", default_value = "unnamed")]
+        name: String,
+    },
+    /// Lists the keys by what may be told of them.
+    List {
+        /// Prints JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Makes keys invalid, at once. Their sandboxes stay until their time is over.
+    Revoke {
+        /// The id or the name of a key.
+        #[arg(value_name = "KEY")]
+        which: String,
+    },
+}
+
+impl KeysArguments {
+    pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
+        let file = KeyFile::in_directory(&place(&host)?);
+        match self.command {
+            Command::Create { name } => print(&format!("{}\n", file.create(&name).map_err(failed)?.1))?,
+            Command::List { json: true } => {
+                print_json(&file.read().map_err(failed)?.iter().map(told).collect::<Vec<_>>())?
+            }
+            Command::List { json: false } => print(&table(&file.read().map_err(failed)?))?,
+            Command::Revoke { which } => {
+                let revoked = file.revoke(&which).map_err(failed)?;
+                if revoked.is_empty() {
+                    return Err(Failure::usage(format!("there is no key `{which}`"), "ringfence keys list"));
+                }
+                let lines = revoked.iter().map(|key| format!("revoked {} {}\n", key.id, plain(&key.name)));
+                print(&lines.collect::<String>())?;
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    pub(super) fn is_json(&self) -> bool {
+        matches!(self.command, Command::List { json: true })
+    }
+}
+
+/// The directory that a server keeps everything in, which only its user can enter.
+pub(super) fn place(host: &Host) -> Result<PathBuf, Failure> {
+    // It is below the directory of all sandboxes, which is looked at first: nobody else may write there.
+    ringfence::Sandbox::list(host)?;
+    let state = host.own_directory("XDG_STATE_HOME", ".local/state").ok_or(ringfence::RoomError::Nowhere)?;
+    let place = state.join("server");
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&place).map_err(|error| {
+        Failure::failed(format!("cannot make `{}`: {error}", place.display()), "look at its permissions")
+    })?;
+    Ok(place)
+}
+
+pub(super) fn failed(error: std::io::Error) -> Failure {
+    Failure::failed(format!("cannot use the keys: {error}"), "look at the permissions of that file")
+}
+
+/// What may be told of a key.
+fn told(key: &Key) -> serde_json::Value {
+    serde_json::json!({ "id": key.id, "name": key.name, "created": key.created.to_string() })
+}
+
+fn table(keys: &[Key]) -> String {
+    let line = |key: &Key| format!("{:<12}  {:.0}  {}\n", key.id, key.created, plain(&key.name));
+    keys.iter().map(line).collect()
+}

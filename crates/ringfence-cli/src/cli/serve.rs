@@ -1,0 +1,100 @@
+//! `ringfence serve`.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use ringfence::{Engine, Host, Sandbox};
+use tokio::net::TcpListener;
+
+use super::attach::block_on;
+use super::keys;
+use super::monitor::Ends;
+use crate::answer::print;
+use crate::http::{Audience, KeyFile, Ready, ServerConfig, Template};
+use crate::report::Failure;
+
+const EXAMPLES: &str = "\
+Examples:
+  ringfence serve
+  ringfence serve --listen 127.0.0.1:0 --config server.toml
+  ringfence keys create ada && ringfence serve --listen 0.0.0.0:3000
+
+With the E2B SDK:
+  export E2B_API_URL=http://127.0.0.1:3000 E2B_SANDBOX_URL=http://127.0.0.1:3000 E2B_API_KEY=e2b_0";
+
+/// Where it listens when nobody says.
+const DEFAULT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 3000);
+
+/// Serves E2B's API, so that its SDKs run against sandboxes of this host.
+///
+/// The sandboxes outlive it, and are found again by the next one. Its settings are those of FILE, or of
+/// ~/.config/ringfence/server.toml. Without a key it listens to this machine alone, and accepts any key.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Serve {
+    /// Where it listens; port 0 is any that is free.
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+    /// The server's settings, in TOML.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl Serve {
+    pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
+        let config = self.settings(&host)?;
+        let address = self.listen.or(config.listen).unwrap_or(DEFAULT);
+        let audience = if address.ip().is_loopback() { Audience::Machine } else { Audience::Network };
+        let place = keys::place(&host)?;
+        let keys = KeyFile::in_directory(&place).read().map_err(keys::failed)?;
+        if audience == Audience::Network && keys.is_empty() {
+            return Err(Failure::usage(
+                format!("cannot listen on {address}: others could reach it, and there is no key to tell them by"),
+                "ringfence keys create NAME",
+            ));
+        }
+        // Before there is a second thread: what is tried out forks.
+        let templates = templates(&config, &host)?;
+        Sandbox::sweep(&host)?;
+        block_on(async {
+            let mut ends = Ends::listen()?;
+            let ready = Ready::open(host, &place, templates, audience).await?;
+            let listener = TcpListener::bind(address).await.and_then(|listener| Ok((listener.local_addr()?, listener)));
+            let (address, listener) = listener.map_err(|error| {
+                Failure::failed(format!("cannot listen on {address}: {error}"), "ringfence serve --listen 127.0.0.1:0")
+            })?;
+            print(&format!("http://{address}\n"))?;
+            let ended = async {
+                ends.signalled().await;
+            };
+            ready.serve(listener, ended).await;
+            Ok(ExitCode::SUCCESS)
+        })
+    }
+
+    fn settings(&self, host: &Host) -> Result<ServerConfig, Failure> {
+        let own = host.own_directory("XDG_CONFIG_HOME", ".config").map(|directory| directory.join("server.toml"));
+        match self.config.clone().or(own.filter(|path| path.exists())) {
+            Some(path) => ServerConfig::read(&path),
+            None => Ok(ServerConfig::default()),
+        }
+    }
+}
+
+/// The templates that sandboxes can be made from. One whose policy cannot be held here is an error, and not a surprise.
+fn templates(config: &ServerConfig, host: &Host) -> Result<BTreeMap<String, Template>, Failure> {
+    let mut templates = BTreeMap::new();
+    for (name, words) in config.templates() {
+        let line = [OsString::from("ringfence"), "up".into()].into_iter().chain(words.iter().cloned()).collect();
+        let settings = super::up::settings(line, host.clone()).map_err(|failure| failure.about_template(&name))?;
+        let engine = Engine::in_this_process(settings);
+        let plan = engine.preflight().map_err(|error| Failure::from(error).about_template(&name))?;
+        tracing::info!(template = name, backend = %plan.backend, summary = plan.summary, "a template is ready");
+        templates.insert(name, Template::new(words, engine.settings()));
+    }
+    Ok(templates)
+}

@@ -1,0 +1,213 @@
+//! Requests on their way to a sandbox: to its guest, which speaks envd itself, or to a port of it.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::header::{
+    CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE,
+    TRAILER, TRANSFER_ENCODING, UPGRADE,
+};
+use hyper::http::uri::PathAndQuery;
+use hyper::{Request, Response, StatusCode, Uri, Version};
+use hyper_util::rt::TokioIo;
+use ringfence::{Session, SessionError};
+use ringfence_proto::header;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::registry::Live;
+use super::reply::{Body, Reply, json};
+
+/// How long a way may rest before it is no longer used: a guest closes what rests for half a minute.
+const REST: Duration = Duration::from_secs(20);
+/// How many ways to one guest are kept.
+const KEPT: usize = 64;
+/// The longest head of an answer.
+const LONGEST_HEAD: usize = 64 << 10;
+
+/// Headers that are for this server alone: what proves who the caller is must not reach a sandbox.
+const OURS: [&str; 5] = ["x-api-key", "e2b-traffic-access-token", header::TOKEN, header::SANDBOX, header::PORT];
+
+/// Ways to one guest that were used before.
+#[derive(Debug, Default)]
+pub(super) struct Ways {
+    used: Mutex<Vec<(SendRequest<Body>, Instant)>>,
+}
+
+/// A request did not get through.
+#[derive(Debug)]
+pub(super) enum Lost {
+    /// There was no way.
+    Unreachable(SessionError),
+    /// It broke off before there was an answer.
+    Broken(hyper::Error),
+}
+
+impl Ways {
+    /// Sends a request to the guest, and waits for the head of its answer.
+    pub(super) async fn send(&self, session: &Session, mut request: Request<Body>) -> Result<Response<Incoming>, Lost> {
+        loop {
+            let used = self.take();
+            let is_new = used.is_none();
+            let mut way = match used {
+                Some(way) => way,
+                None => open(session.stream().await.map_err(Lost::Unreachable)?).await?,
+            };
+            match way.try_send_request(request).await {
+                Ok(response) => {
+                    self.keep(way);
+                    return Ok(response);
+                }
+                // The guest has closed a way that rested, before anything was sent on it.
+                Err(mut error) => match error.take_message() {
+                    Some(unsent) if !is_new => request = unsent,
+                    _ => return Err(Lost::Broken(error.into_error())),
+                },
+            }
+        }
+    }
+
+    /// One whose last answer is over.
+    fn take(&self) -> Option<SendRequest<Body>> {
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        used.retain(|(way, since)| !way.is_closed() && since.elapsed() < REST);
+        let position = used.iter().rposition(|(way, _)| way.is_ready())?;
+        Some(used.remove(position).0)
+    }
+
+    fn keep(&self, way: SendRequest<Body>) {
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        if used.len() < KEPT {
+            used.push((way, Instant::now()));
+        }
+    }
+}
+
+async fn open(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Result<SendRequest<Body>, Lost> {
+    let handshake = http1::Builder::new().max_header_size(LONGEST_HEAD).handshake(TokioIo::new(stream)).await;
+    let (way, connection) = handshake.map_err(Lost::Broken)?;
+    // It ends when its sender and its last answer are dropped, or the sandbox ends.
+    tokio::spawn(async move {
+        let _ = connection.with_upgrades().await; // whoever waits for an answer hears of it
+    });
+    Ok(way)
+}
+
+/// Carries a request to the guest of a sandbox, and its answer back.
+pub(super) async fn to_guest(live: &Live, request: Request<Incoming>) -> Reply {
+    let mut request = request.map(BodyExt::boxed_unsync);
+    prepare(&mut request);
+    request.headers_mut().insert(HOST, HeaderValue::from_static("guest"));
+    match live.ways.send(live.sandbox.session(), request).await {
+        Ok(response) => answer(response),
+        Err(lost) => gone(live, &lost),
+    }
+}
+
+/// Carries a request to a port of a sandbox, and its answer back; another protocol, too, that both agree on.
+pub(super) async fn to_port(live: &Live, port: u16, mut request: Request<Incoming>) -> Reply {
+    let here = hyper::upgrade::on(&mut request);
+    let protocol = request.headers().get(UPGRADE).cloned();
+    let mut request = request.map(BodyExt::boxed_unsync);
+    prepare(&mut request);
+    if let Some(protocol) = protocol {
+        request.headers_mut().insert(UPGRADE, protocol);
+        request.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    }
+    let sent = async {
+        let stream = live.sandbox.ports().connect(port).await.map_err(Lost::Unreachable)?;
+        open(stream).await?.send_request(request).await.map_err(Lost::Broken)
+    };
+    let mut response = match sent.await {
+        Ok(response) => response,
+        Err(Lost::Unreachable(SessionError::PortClosed { .. })) => return closed(live, port),
+        Err(lost) => return gone(live, &lost),
+    };
+    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        return answer(response);
+    }
+    let there = hyper::upgrade::on(&mut response);
+    tokio::spawn(async move {
+        if let (Ok(here), Ok(there)) = (here.await, there.await) {
+            // Either side may just hang up.
+            let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(here), &mut TokioIo::new(there)).await;
+        }
+    });
+    response.map(BodyExt::boxed_unsync)
+}
+
+/// Makes a client's request the one that a sandbox gets.
+fn prepare(request: &mut Request<Body>) {
+    let path = request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+    *request.uri_mut() = Uri::from(path);
+    *request.version_mut() = Version::HTTP_11;
+    remove_hop_headers(request.headers_mut());
+    for name in OURS {
+        request.headers_mut().remove(name);
+    }
+}
+
+/// Makes a sandbox's answer the one that the client gets.
+fn answer(mut response: Response<Incoming>) -> Reply {
+    // RFC 9112, 6.3: chunks were read, so the length said beside them is wrong.
+    if response.headers().contains_key(TRANSFER_ENCODING) {
+        response.headers_mut().remove(CONTENT_LENGTH);
+    }
+    remove_hop_headers(response.headers_mut());
+    *response.version_mut() = Version::HTTP_11;
+    response.map(BodyExt::boxed_unsync)
+}
+
+/// Removes what is for the next hop alone, RFC 9110, 7.6.
+fn remove_hop_headers(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    let fixed = [CONNECTION, UPGRADE, TE, TRAILER, TRANSFER_ENCODING, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION];
+    let more = ["keep-alive", "proxy-connection"].map(HeaderName::from_static);
+    for name in named.into_iter().chain(fixed).chain(more) {
+        headers.remove(name);
+    }
+}
+
+/// What clients know as a sandbox that is not there.
+#[derive(serde::Serialize)]
+struct Unreachable<'a> {
+    #[serde(rename = "sandboxId")]
+    sandbox_id: &'a str,
+    message: &'a str,
+    code: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    port: Option<u16>,
+}
+
+/// The answer for a sandbox that is not there. Clients decide by its words.
+pub(super) fn not_found(id: &str) -> Reply {
+    unreachable(id, "The sandbox was not found", None)
+}
+
+fn closed(live: &Live, port: u16) -> Reply {
+    unreachable(&live.record.id, "The sandbox is running but port is not open", Some(port))
+}
+
+fn gone(live: &Live, lost: &Lost) -> Reply {
+    let id = live.record.id.as_str();
+    if !live.sandbox.is_up() {
+        return not_found(id);
+    }
+    match lost {
+        Lost::Unreachable(error) => tracing::warn!(id, error = ringfence::chain(error), "a guest cannot be reached"),
+        Lost::Broken(error) => tracing::info!(id, error = ringfence::chain(error), "a guest broke off"),
+    }
+    unreachable(id, "The sandbox does not answer", None)
+}
+
+fn unreachable(sandbox_id: &str, message: &str, port: Option<u16>) -> Reply {
+    json(StatusCode::BAD_GATEWAY, &Unreachable { sandbox_id, message, code: 502, port })
+}

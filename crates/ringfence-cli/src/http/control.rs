@@ -1,0 +1,271 @@
+//! The control plane: sandboxes are made, found and ended here.
+
+use std::ffi::OsString;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::Incoming;
+use hyper::header::{HOST, HeaderName, HeaderValue};
+use hyper::{Method, Request, StatusCode};
+use jiff::{SignedDuration, Timestamp};
+use ringfence::policy::Environment;
+use ringfence_proto::query::Query;
+use serde::de::DeserializeOwned;
+use tokio::time::timeout;
+
+use super::messages::{Access, Detail, Lifecycle, Listed, LogEntry, LogLine, Logs, Metric, NewSandbox, Stay, Used};
+use super::network;
+use super::page::{Filter, Page};
+use super::registry::Live;
+use super::reply::{Refusal, Reply, bare, json};
+use super::secret::{hexadecimal, name};
+use super::server::Server;
+use super::store::Record;
+
+/// Where a sandbox's own directory is inside, as E2B's clients expect it.
+const HOME: &str = "/home/user";
+/// How long a sandbox stays when its client does not say, and at most.
+const DEFAULT_STAY: u64 = 300;
+const LONGEST_STAY: u64 = 24 * 60 * 60;
+/// The longest body of a request, and how long it may take to arrive.
+const LONGEST_BODY: usize = 1 << 20;
+const BODY_PATIENCE: Duration = Duration::from_secs(30);
+/// How long one may wait for its turn to be started.
+const TURN_PATIENCE: Duration = Duration::from_secs(20);
+/// How long a guest may take to say what its sandbox uses.
+const METRICS_PATIENCE: Duration = Duration::from_secs(10);
+/// How much of a sandbox's log is told.
+const MOST_LINES: usize = 1000;
+
+const NEXT_TOKEN: HeaderName = HeaderName::from_static("x-next-token");
+
+/// Whose sandboxes a request is about: those of a key, or where none was needed, those of nobody.
+pub(super) type Owner = Option<String>;
+
+/// Answers a request of `owner`.
+pub(super) async fn answer(server: &Arc<Server>, owner: Owner, request: Request<Incoming>) -> Result<Reply, Refusal> {
+    let path = request.uri().path().to_owned();
+    let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
+    // The two versions of the API say the same, where they say it at all.
+    let segments = segments.strip_prefix(&["v2"]).unwrap_or(&segments);
+    let calls = Calls { server, owner };
+    match (request.method(), segments) {
+        (&Method::POST, ["sandboxes"]) => calls.create(request).await,
+        (&Method::GET, ["sandboxes"]) => calls.list(&request),
+        (&Method::GET, ["sandboxes", id]) => calls.info(id),
+        (&Method::DELETE, ["sandboxes", id]) => calls.kill(id).await,
+        (&Method::POST, ["sandboxes", id, "timeout" | "refreshes"]) => calls.set_timeout(id, request).await,
+        (&Method::POST, ["sandboxes", id, "connect" | "resume"]) => calls.connect(id, request).await,
+        (&Method::GET, ["sandboxes", id, "metrics"]) => calls.metrics(id).await,
+        (&Method::GET, ["sandboxes", id, "logs"]) => calls.logs(id),
+        (&Method::POST, ["sandboxes", id, "pause"]) => calls.cannot(id, "paused"),
+        (&Method::POST, ["sandboxes", id, "snapshots"]) => calls.cannot(id, "saved"),
+        (&Method::POST, ["sandboxes", id, "fork"]) => calls.cannot(id, "forked"),
+        (&Method::PUT, ["sandboxes", id, "network"]) => {
+            calls.cannot(id, "given another network: it is fixed at the start")
+        }
+        (&Method::GET, ["snapshots"]) => Ok(json(StatusCode::OK, &[(); 0])),
+        _ => Err(Refusal::new(StatusCode::NOT_FOUND, format!("there is nothing at {} {path}", request.method()))),
+    }
+}
+
+/// The calls of one owner.
+struct Calls<'a> {
+    server: &'a Arc<Server>,
+    owner: Owner,
+}
+
+impl Calls<'_> {
+    /// The sandbox of that name, if it is this owner's and is up.
+    fn find(&self, id: &str) -> Result<Arc<Live>, Refusal> {
+        let live = self.server.registry.find(id).filter(|live| live.record.owner == self.owner);
+        live.filter(|live| live.sandbox.is_up()).ok_or_else(|| Refusal::no_sandbox(id))
+    }
+
+    async fn create(&self, request: Request<Incoming>) -> Result<Reply, Refusal> {
+        let asked: NewSandbox = body(request).await?;
+        let words = self.words(&asked)?;
+        let started = Timestamp::now();
+        let has_public_ports = asked.network.as_ref().and_then(|network| network.allow_public_traffic) != Some(false);
+        let record = Record {
+            id: name(),
+            template: asked.template_id,
+            owner: self.owner.clone(),
+            started,
+            ends: after(started, asked.timeout.unwrap_or(DEFAULT_STAY))?,
+            token: hexadecimal::<32>(),
+            traffic_token: (!has_public_ports).then(hexadecimal::<32>),
+            metadata: asked.metadata.unwrap_or_default(),
+            has_internet: asked.allow_internet_access != Some(false),
+        };
+        let registry = &self.server.registry;
+        let workspace = registry.workspace(&record.id);
+        let lease = asked.timeout.unwrap_or(DEFAULT_STAY).max(1);
+        let mut all: Vec<OsString> = vec!["ringfence".into(), "up".into(), record.id.clone().into()];
+        all.extend([OsString::from("--directory"), workspace.into(), "--lease".into(), format!("{lease}s").into()]);
+        all.extend([OsString::from("--allow-workspace"), registry.workspaces().into()]);
+        all.extend(words);
+        let turn = timeout(TURN_PATIENCE, self.server.starting.acquire()).await;
+        let _turn = turn.map_err(|_| Refusal::busy("too many sandboxes are being started", TURN_PATIENCE.as_secs()))?;
+        // A client that does not wait is not told, and finds the sandbox in its list.
+        let (registry, id) = (Arc::clone(registry), record.id.clone());
+        let starting = tokio::spawn(async move { registry.start(record, all).await });
+        let live = starting.await.expect("a start does not panic").map_err(|failure| {
+            tracing::error!(id, error = failure.message(), "a sandbox cannot be started");
+            Refusal::failed("the sandbox could not be started; the server's log tells why")
+        })?;
+        tracing::info!(id, template = live.record.template, backend = %live.sandbox.manifest().backend, "a sandbox is up");
+        Ok(json(StatusCode::CREATED, &Access::of(&live)))
+    }
+
+    /// The flags of `ringfence up` that keep what is asked for, but for those that every sandbox has.
+    fn words(&self, asked: &NewSandbox) -> Result<Vec<OsString>, Refusal> {
+        let id = &asked.template_id;
+        let template = self.server.templates.get(id).ok_or_else(|| {
+            let names: Vec<&str> = self.server.templates.keys().map(String::as_str).collect();
+            Refusal::new(StatusCode::NOT_FOUND, format!("there is no template `{id}`: there are {}", names.join(", ")))
+        })?;
+        let unsupported = [
+            ("autoPause", asked.auto_pause == Some(true)),
+            ("mcp", asked.mcp.as_ref().is_some_and(|mcp| !mcp.is_null())),
+            ("iam", asked.iam.as_ref().is_some_and(|iam| !iam.is_null())),
+            ("volumeMounts", asked.volume_mounts.as_ref().is_some_and(|mounts| !mounts.is_empty())),
+        ];
+        if let Some((field, _)) = unsupported.into_iter().find(|(_, is_given)| *is_given) {
+            return Err(Refusal::wrong(format!("`{field}` cannot be kept by this server: leave it out")));
+        }
+        let mut words = template.words.clone();
+        words.extend(["--workspace".into(), format!(".:{HOME}").into(), "--env".into(), format!("HOME={HOME}").into()]);
+        for (variable, value) in asked.env_vars.iter().flatten() {
+            Environment::check(variable, value).map_err(|error| Refusal::wrong(format!("`envVars`: {error}")))?;
+            words.extend(["--env".into(), format!("{variable}={value}").into()]);
+        }
+        words.extend(network::words(&template.network, asked.allow_internet_access, asked.network.as_ref())?);
+        Ok(words)
+    }
+
+    fn info(&self, id: &str) -> Result<Reply, Refusal> {
+        let live = self.find(id)?;
+        let detail = Detail {
+            listed: self.listed(&live),
+            envd_access_token: &live.record.token,
+            allow_internet_access: live.record.has_internet,
+            lifecycle: Lifecycle::ENDS,
+        };
+        Ok(json(StatusCode::OK, &detail))
+    }
+
+    fn listed<'a>(&self, live: &'a Live) -> Listed<'a> {
+        Listed::of(live, self.server.templates.get(&live.record.template))
+    }
+
+    fn list(&self, request: &Request<Incoming>) -> Result<Reply, Refusal> {
+        let query = Query::of(request.uri().query().unwrap_or_default());
+        let filter = Filter::of(&query.map_err(|failure| Refusal::wrong(failure.message))?)?;
+        let mut all = self.server.registry.all();
+        all.retain(|live| live.record.owner == self.owner);
+        let Page { shown, next } = filter.page(all, |live| &live.record);
+        let listed: Vec<Listed<'_>> = shown.iter().map(|live| self.listed(live)).collect();
+        let mut reply = json(StatusCode::OK, &listed);
+        if let Some(next) = next {
+            let next = HeaderValue::try_from(next).expect("a time and a name are plain");
+            reply.headers_mut().insert(NEXT_TOKEN, next);
+        }
+        Ok(reply)
+    }
+
+    async fn kill(&self, id: &str) -> Result<Reply, Refusal> {
+        let live = self.find(id)?;
+        self.server.registry.end(&live).await;
+        Ok(bare(StatusCode::NO_CONTENT))
+    }
+
+    async fn set_timeout(&self, id: &str, request: Request<Incoming>) -> Result<Reply, Refusal> {
+        let live = self.find(id)?;
+        let Stay { timeout } = body(request).await?;
+        self.renew(&live, timeout.unwrap_or(DEFAULT_STAY)).await?;
+        Ok(bare(StatusCode::NO_CONTENT))
+    }
+
+    /// Reaches a sandbox that is up. Its time is made longer where it would be over sooner, and never shorter.
+    async fn connect(&self, id: &str, request: Request<Incoming>) -> Result<Reply, Refusal> {
+        let live = self.find(id)?;
+        let Stay { timeout } = body(request).await?;
+        let seconds = timeout.unwrap_or(DEFAULT_STAY);
+        if after(Timestamp::now(), seconds)? > live.ends() {
+            self.renew(&live, seconds).await?;
+        }
+        Ok(json(StatusCode::OK, &Access::of(&live)))
+    }
+
+    async fn renew(&self, live: &Live, seconds: u64) -> Result<(), Refusal> {
+        let ends = after(Timestamp::now(), seconds)?;
+        self.server.registry.renew(live, ends).await.map_err(|failure| {
+            tracing::error!(id = live.record.id, error = failure.message(), "a sandbox's time is not changed");
+            Refusal::failed("the sandbox's time could not be changed; the server's log tells why")
+        })
+    }
+
+    async fn metrics(&self, id: &str) -> Result<Reply, Refusal> {
+        let live = self.find(id)?;
+        let silent = || Refusal::failed(format!("the guest of sandbox `{id}` does not say what is used"));
+        let empty = Empty::<Bytes>::new().map_err(|never| match never {}).boxed_unsync();
+        let request = Request::get("/metrics").header(HOST, "guest").body(empty).expect("it is fixed text");
+        let asked = async {
+            let response = live.ways.send(live.sandbox.session(), request).await.map_err(|_| silent())?;
+            let text = Limited::new(response.into_body(), LONGEST_BODY).collect().await.map_err(|_| silent())?;
+            serde_json::from_slice::<Used>(&text.to_bytes()).map_err(|_| silent())
+        };
+        let used = timeout(METRICS_PATIENCE, asked).await.map_err(|_| silent())??;
+        Ok(json(StatusCode::OK, &[Metric::from(used)]))
+    }
+
+    fn logs(&self, id: &str) -> Result<Reply, Refusal> {
+        let live = self.find(id)?;
+        let text = fs_err::read(live.sandbox.log()).unwrap_or_default(); // there may be none yet
+        let text = String::from_utf8_lossy(&text);
+        let mut lines: Vec<&str> = text.lines().rev().take(MOST_LINES).collect();
+        lines.reverse();
+        let timestamp = live.record.started;
+        let line = |line: &&str| LogLine { timestamp, line: (*line).to_owned() };
+        let entry = |line: &&str| LogEntry {
+            timestamp,
+            message: (*line).to_owned(),
+            level: "info",
+            fields: Default::default(),
+        };
+        let logs = Logs { logs: lines.iter().map(line).collect(), log_entries: lines.iter().map(entry).collect() };
+        Ok(json(StatusCode::OK, &logs))
+    }
+
+    /// What no backend can do, of a sandbox that is there.
+    fn cannot(&self, id: &str, what: &str) -> Result<Reply, Refusal> {
+        let live = self.find(id)?;
+        let backend = live.sandbox.manifest().backend;
+        Err(Refusal::unsupported(format!("a sandbox on {backend} cannot be {what}")))
+    }
+}
+
+/// The end of a stay that begins at `start`.
+fn after(start: Timestamp, seconds: u64) -> Result<Timestamp, Refusal> {
+    if seconds > LONGEST_STAY {
+        return Err(Refusal::wrong(format!("a sandbox can stay for {LONGEST_STAY} seconds at most, not {seconds}")));
+    }
+    let stay = SignedDuration::from_secs(seconds as i64);
+    start.checked_add(stay).map_err(|_| Refusal::failed("the clock is wrong"))
+}
+
+/// Reads what a request says. Nothing at all says nothing.
+async fn body<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T, Refusal> {
+    let collected = timeout(BODY_PATIENCE, Limited::new(request.into_body(), LONGEST_BODY).collect()).await;
+    let late = |_| Refusal::new(StatusCode::REQUEST_TIMEOUT, "the request's body takes too long");
+    let text = collected.map_err(late)?.map_err(|error| match error.is::<http_body_util::LengthLimitError>() {
+        true => Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, format!("a request has {LONGEST_BODY} bytes at most")),
+        false => Refusal::wrong("the request's body broke off"),
+    })?;
+    let text = text.to_bytes();
+    let text: &[u8] = if text.is_empty() { b"{}" } else { &text };
+    serde_json::from_slice(text).map_err(|error| Refusal::wrong(format!("the request cannot be read: {error}")))
+}

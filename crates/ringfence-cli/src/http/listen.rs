@@ -1,0 +1,89 @@
+//! Taking connections: how many, how long, and until when.
+
+use std::convert::Infallible;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+
+use super::server::Server;
+
+/// How many connections are open at once; whoever comes then waits.
+const MOST_CONNECTIONS: usize = 4096;
+/// How long a connection may rest, and a client take to send the head of a request. E2B's clients keep theirs for five
+/// minutes.
+const HEAD_PATIENCE: Duration = Duration::from_secs(330);
+/// The longest head of a request.
+const LONGEST_HEAD: usize = 64 << 10;
+/// How long requests that are underway may take when the server ends.
+const GRACE: Duration = Duration::from_secs(10);
+/// How long to wait when the system has no descriptor left for a connection.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Serves until `ended`, and lets what is underway then come to its end.
+pub(super) async fn serve(listener: TcpListener, server: Arc<Server>, ended: impl Future<Output = ()>) {
+    let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let (ending, _) = watch::channel(false);
+    let mut connections = JoinSet::new();
+    let mut ended = pin!(ended);
+    loop {
+        while connections.try_join_next().is_some() {}
+        let accepted = async {
+            let room = Arc::clone(&room).acquire_owned().await.expect("it is never closed");
+            (listener.accept().await, room)
+        };
+        let (accepted, room) = tokio::select! {
+            accepted = accepted => accepted,
+            () = &mut ended => break,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                let (server, ending) = (Arc::clone(&server), ending.subscribe());
+                connections.spawn(async move {
+                    converse(stream, server, ending).await;
+                    drop(room);
+                });
+            }
+            // The peer has gone already, or there is no descriptor left.
+            Err(_) => tokio::time::sleep(PAUSE).await,
+        }
+    }
+    drop(listener);
+    ending.send_replace(true);
+    while connections.join_next().await.is_some() {}
+}
+
+async fn converse(stream: TcpStream, server: Arc<Server>, mut ending: watch::Receiver<bool>) {
+    let _ = stream.set_nodelay(true); // slower without, and no worse
+    let service = service_fn(move |request| {
+        let server = Arc::clone(&server);
+        async move {
+            let begun = Instant::now();
+            let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+            let reply = server.answer(request).await;
+            // Not the query: it may be a signature.
+            tracing::info!(%method, path, status = reply.status().as_u16(), took = ?begun.elapsed(), "request");
+            Ok::<_, Infallible>(reply)
+        }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_PATIENCE)
+        .max_header_size(LONGEST_HEAD)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
+    let mut connection = pin!(connection);
+    // A peer that breaks off, or breaks the rules, is nobody's concern.
+    tokio::select! {
+        _ = connection.as_mut() => return,
+        _ = ending.wait_for(|ending| *ending) => {} // or the server is gone
+    }
+    connection.as_mut().graceful_shutdown();
+    let _ = tokio::time::timeout(GRACE, connection).await;
+}

@@ -1,0 +1,182 @@
+//! Lists of sandboxes, in pages.
+
+use std::str::FromStr;
+
+use jiff::Timestamp;
+use ringfence_proto::query::Query;
+
+use super::reply::Refusal;
+use super::store::Record;
+
+/// How many sandboxes a page has at most, and when its reader does not say.
+const LONGEST: usize = 100;
+
+/// What a reader wants to see.
+#[derive(Debug)]
+pub(super) struct Filter {
+    /// Pairs that a sandbox's metadata has.
+    metadata: Vec<(String, String)>,
+    wants_running: bool,
+    template: Option<String>,
+    started_after: Option<Timestamp>,
+    order: Order,
+    limit: usize,
+    /// The last sandbox of the page before.
+    after: Option<Place>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Order {
+    OldestFirst,
+    NewestFirst,
+}
+
+/// Where a sandbox stands among all: no two stand at the same.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    started: Timestamp,
+    id: String,
+}
+
+/// Some sandboxes, and what to ask for the next ones with.
+#[derive(Debug)]
+pub(super) struct Page<T> {
+    pub(super) shown: Vec<T>,
+    pub(super) next: Option<String>,
+}
+
+impl Filter {
+    /// What a query says.
+    pub(super) fn of(query: &Query) -> Result<Filter, Refusal> {
+        let wrong = |name: &str| Refusal::wrong(format!("`{name}` cannot be read"));
+        let metadata = match query.get("metadata") {
+            Some(text) => Query::of(text).map_err(|_| wrong("metadata"))?,
+            None => Query::default(),
+        };
+        let mut states = query.all("state").flat_map(|states| states.split(',')).peekable();
+        let limit = parsed(query, "limit")?.unwrap_or(LONGEST);
+        Ok(Filter {
+            metadata: metadata.pairs().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
+            wants_running: states.peek().is_none() || states.any(|state| state == "running"),
+            template: query.get("template").filter(|template| !template.is_empty()).map(str::to_owned),
+            started_after: parsed(query, "startedAfter")?,
+            order: match query.get("order") {
+                None | Some("" | "desc") => Order::NewestFirst,
+                Some("asc") => Order::OldestFirst,
+                Some(_) => return Err(wrong("order")),
+            },
+            limit: limit.clamp(1, LONGEST),
+            after: parsed(query, "nextToken")?,
+        })
+    }
+
+    /// The page of `all` that is wanted.
+    pub(super) fn page<T>(&self, all: Vec<T>, record: impl Fn(&T) -> &Record) -> Page<T> {
+        let mut shown: Vec<(Place, T)> = all
+            .into_iter()
+            .filter(|one| self.is_wanted(record(one)))
+            .map(|one| (Place::of(record(&one)), one))
+            .collect();
+        shown.sort_by(|(left, _), (right, _)| self.order.compare(left, right));
+        if let Some(after) = &self.after {
+            shown.retain(|(place, _)| self.order.compare(place, after).is_gt());
+        }
+        let is_last = shown.len() <= self.limit;
+        shown.truncate(self.limit);
+        let next = shown.last().filter(|_| !is_last).map(|(place, _)| place.to_string());
+        Page { shown: shown.into_iter().map(|(_, one)| one).collect(), next }
+    }
+
+    fn is_wanted(&self, record: &Record) -> bool {
+        self.wants_running
+            && self.metadata.iter().all(|(name, value)| record.metadata.get(name) == Some(value))
+            && self.template.as_ref().is_none_or(|template| *template == record.template)
+            && self.started_after.is_none_or(|after| record.started > after)
+    }
+}
+
+impl Order {
+    fn compare(self, left: &Place, right: &Place) -> std::cmp::Ordering {
+        match self {
+            Order::OldestFirst => left.cmp(right),
+            Order::NewestFirst => right.cmp(left),
+        }
+    }
+}
+
+impl Place {
+    fn of(record: &Record) -> Place {
+        Place { started: record.started, id: record.id.clone() }
+    }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{}_{}", self.started, self.id)
+    }
+}
+
+impl FromStr for Place {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Place, ()> {
+        let (started, id) = text.split_once('_').ok_or(())?;
+        Ok(Place { started: started.parse().map_err(drop)?, id: id.to_owned() })
+    }
+}
+
+/// What a parameter says, if it says something.
+fn parsed<T: FromStr>(query: &Query, name: &str) -> Result<Option<T>, Refusal> {
+    let given = query.get(name).filter(|text| !text.is_empty());
+    given.map(|text| text.parse().map_err(|_| Refusal::wrong(format!("`{name}` cannot be read")))).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(number: i64) -> Record {
+        Record {
+            id: format!("id{number}"),
+            template: "base".to_owned(),
+            owner: None,
+            started: Timestamp::from_second(1000 + number / 2).unwrap(),
+            ends: Timestamp::MAX,
+            token: String::new(),
+            traffic_token: None,
+            metadata: [("even".to_owned(), (number % 2 == 0).to_string()), ("a b".to_owned(), "&=".to_owned())].into(),
+            has_internet: true,
+        }
+    }
+
+    #[track_caller]
+    fn check(query: &str, expected: &[&str]) -> Option<String> {
+        let filter = Filter::of(&Query::of(query).unwrap()).unwrap();
+        let page = filter.page((0..5).map(record).collect(), |record| record);
+        assert_eq!(page.shown.iter().map(|record| record.id.as_str()).collect::<Vec<_>>(), expected);
+        page.next
+    }
+
+    #[test]
+    fn pages_follow_one_another_and_miss_nothing() {
+        assert_eq!(check("", &["id4", "id3", "id2", "id1", "id0"]), None);
+        let next = check("limit=2&order=asc", &["id0", "id1"]).unwrap();
+        let next = check(&format!("limit=2&order=asc&nextToken={next}"), &["id2", "id3"]).unwrap();
+        assert_eq!(check(&format!("limit=2&order=asc&nextToken={next}"), &["id4"]), None);
+        assert_eq!(check("limit=5", &["id4", "id3", "id2", "id1", "id0"]), None);
+    }
+
+    #[test]
+    fn what_a_reader_wants_is_what_is_shown() {
+        check("metadata=even%3Dtrue%26a%2520b%3D%2526%253D", &["id4", "id2", "id0"]);
+        check("metadata=even%3Dmaybe", &[]);
+        check("state=paused", &[]);
+        check("state=paused,running&limit=1", &["id4"]);
+        check("state=paused&state=running&limit=1", &["id4"]);
+        check("startedAfter=1970-01-01T00:16:41Z", &["id4"]);
+        check("template=other", &[]);
+        for wrong in ["limit=x", "order=x", "nextToken=x", "startedAfter=x", "metadata=%25"] {
+            assert!(Filter::of(&Query::of(wrong).unwrap()).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Answers, and refusals in the one form that E2B's clients read: `{"code": status, "message": words}`.
+
+use bytes::Bytes;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::{Response, StatusCode};
+use serde::Serialize;
+
+/// The body of an answer: bytes of ours, or what a sandbox sends as it comes.
+pub(super) type Body = UnsyncBoxBody<Bytes, hyper::Error>;
+/// An answer.
+pub(super) type Reply = Response<Body>;
+
+/// Why a request is not obeyed.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) status: StatusCode,
+    pub(super) message: String,
+    /// After how many seconds it may go better.
+    pub(super) retry_after: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Words<'a> {
+    code: u16,
+    message: &'a str,
+}
+
+impl Refusal {
+    pub(super) fn new(status: StatusCode, message: impl Into<String>) -> Refusal {
+        Refusal { status, message: message.into(), retry_after: None }
+    }
+
+    /// The request makes no sense, or asks for what cannot be kept.
+    pub(super) fn wrong(message: impl Into<String>) -> Refusal {
+        Refusal::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    /// Whoever asks has not proved who they are.
+    pub(super) fn unauthenticated(message: impl Into<String>) -> Refusal {
+        Refusal::new(StatusCode::UNAUTHORIZED, message)
+    }
+
+    /// There is no such sandbox, or it is somebody else's: the two are not told apart.
+    pub(super) fn no_sandbox(id: &str) -> Refusal {
+        Refusal::new(StatusCode::NOT_FOUND, format!("sandbox `{id}` was not found"))
+    }
+
+    /// Something that no backend of this server can do.
+    pub(super) fn unsupported(message: impl Into<String>) -> Refusal {
+        Refusal::new(StatusCode::NOT_IMPLEMENTED, message)
+    }
+
+    /// Too much at once.
+    pub(super) fn busy(message: impl Into<String>, retry_after: u64) -> Refusal {
+        Refusal { retry_after: Some(retry_after), ..Refusal::new(StatusCode::TOO_MANY_REQUESTS, message) }
+    }
+
+    /// Something went wrong on this side; the log tells what.
+    pub(super) fn failed(message: impl Into<String>) -> Refusal {
+        Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+    }
+}
+
+impl From<Refusal> for Reply {
+    fn from(refusal: Refusal) -> Reply {
+        let words = Words { code: refusal.status.as_u16(), message: &refusal.message };
+        let mut reply = json(refusal.status, &words);
+        if let Some(seconds) = refusal.retry_after {
+            reply.headers_mut().insert(RETRY_AFTER, seconds.into());
+        }
+        reply
+    }
+}
+
+/// An answer that is one value.
+pub(super) fn json(status: StatusCode, value: &impl Serialize) -> Reply {
+    let text = serde_json::to_vec(value).expect("our answers have text for keys and no failing parts");
+    let mut reply = bytes(status, text.into());
+    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    reply
+}
+
+/// An answer without a body.
+pub(super) fn bare(status: StatusCode) -> Reply {
+    bytes(status, Bytes::new())
+}
+
+fn bytes(status: StatusCode, bytes: Bytes) -> Reply {
+    let body = Full::new(bytes).map_err(|never| match never {}).boxed_unsync();
+    let mut reply = Response::new(body);
+    *reply.status_mut() = status;
+    reply
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_what_clients_can_read() {
+        let reply = Reply::from(Refusal::busy("enough", 7));
+        assert_eq!((reply.status().as_u16(), &reply.headers()[RETRY_AFTER]), (429, &HeaderValue::from(7)));
+        let body = block_on(reply.into_body().collect()).unwrap().to_bytes();
+        assert_eq!(body, r#"{"code":429,"message":"enough"}"#);
+    }
+
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+    }
+}

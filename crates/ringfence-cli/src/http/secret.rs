@@ -1,0 +1,43 @@
+//! Random text that nobody guesses.
+
+use rustix::rand::{GetRandomFlags, getrandom};
+
+/// Letters and digits that a host name may have, five bits each.
+const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+
+/// So many random bytes.
+fn random<const LENGTH: usize>() -> [u8; LENGTH] {
+    let mut bytes = [0; LENGTH];
+    let filled = getrandom(&mut bytes, GetRandomFlags::empty());
+    assert_eq!(filled, Ok(LENGTH), "getrandom(2) gives up to 256 bytes whole, and waits for them");
+    bytes
+}
+
+/// So many random bytes, in hexadecimal.
+pub(super) fn hexadecimal<const LENGTH: usize>() -> String {
+    hex(&random::<LENGTH>())
+}
+
+/// A name that no other sandbox has, and nobody guesses: part of a host name.
+pub(super) fn name() -> String {
+    random::<20>().iter().map(|byte| char::from(ALPHABET[usize::from(byte % 32)])).collect()
+}
+
+/// Bytes in hexadecimal.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_a_sandboxs_and_a_part_of_a_host_name() {
+        let (one, other) = (name(), name());
+        assert_ne!(one, other);
+        assert_eq!((one.len(), hexadecimal::<20>().len()), (20, 40));
+        ringfence::Name::new(&one).unwrap();
+        assert!(one.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit()));
+    }
+}

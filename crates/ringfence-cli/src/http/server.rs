@@ -1,0 +1,184 @@
+//! One server: whose a request is, what it is for, and where it goes.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Once};
+
+use hyper::body::Incoming;
+use hyper::header::HOST;
+use hyper::{Method, Request, StatusCode};
+use jiff::Timestamp;
+use ringfence_proto::code::Failure as Denied;
+use ringfence_proto::query::Query;
+use ringfence_proto::signature::{self, Purpose, agree};
+use ringfence_proto::{ENVD_PORT, header};
+use tokio::sync::Semaphore;
+
+use super::carry;
+use super::control::{self, Owner};
+use super::keys::{self, Keys};
+use super::place::{Place, is_guests, text};
+use super::registry::{Live, Registry};
+use super::reply::{Refusal, Reply, bare};
+use super::template::Template;
+
+/// Who can reach a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Audience {
+    /// Programs on this machine.
+    Machine,
+    /// Others, too.
+    Network,
+}
+
+/// Everything that requests need.
+#[derive(Debug)]
+pub(super) struct Server {
+    pub(super) keys: Keys,
+    pub(super) registry: Arc<Registry>,
+    pub(super) templates: BTreeMap<String, Template>,
+    pub(super) audience: Audience,
+    /// Room for sandboxes that are being started.
+    pub(super) starting: Semaphore,
+    /// Whether it was said that any key will do.
+    pub(super) said_open: Once,
+}
+
+impl Server {
+    /// Answers a request.
+    pub(super) async fn answer(self: &Arc<Server>, request: Request<Incoming>) -> Reply {
+        if request.method() == Method::CONNECT {
+            return Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "this is no proxy").into();
+        }
+        match Place::of(&request) {
+            Place::Port { id, port } => match self.registry.find(id) {
+                Some(live) => carry(&live, port, request).await,
+                None => carry::not_found(id),
+            },
+            Place::Guest => match self.guest(&request) {
+                Some(live) => carry(&live, ENVD_PORT, request).await,
+                None => Refusal::unauthenticated("no sandbox has this token or made this signature").into(),
+            },
+            Place::Control => self.control(request).await.unwrap_or_else(Reply::from),
+        }
+    }
+
+    async fn control(self: &Arc<Server>, request: Request<Incoming>) -> Result<Reply, Refusal> {
+        match request.uri().path() {
+            "/healthz" | "/readyz" | "/health" => return Ok(bare(StatusCode::NO_CONTENT)),
+            _ => {}
+        }
+        let owner = self.owner(&request)?;
+        control::answer(self, owner, request).await
+    }
+
+    /// Whose a request is.
+    fn owner(&self, request: &Request<Incoming>) -> Result<Owner, Refusal> {
+        let headers = request.headers();
+        // Needed even where any will do: no page that a browser shows can send it without asking first.
+        let Some(shown) = text(headers, "x-api-key") else {
+            return Err(Refusal::unauthenticated("the header `X-API-KEY` is missing"));
+        };
+        let keys = self.keys.all();
+        if let Some(key) = keys::shown(&keys, shown) {
+            return Ok(Some(key.id.clone()));
+        }
+        if !keys.is_empty() || self.audience != Audience::Machine {
+            return Err(Refusal::unauthenticated("the API key is not one of this server's"));
+        }
+        // A page whose own name was made to lead here is not asked for anything, either.
+        if !text(headers, HOST.as_str()).is_some_and(is_local) {
+            return Err(Refusal::unauthenticated("without keys, this server is called by a local name alone"));
+        }
+        self.said_open.call_once(|| {
+            tracing::warn!("no key was created yet, so any key is accepted; `ringfence keys create` makes the first");
+        });
+        Ok(None)
+    }
+
+    /// The sandbox that a request shows the token of, or is signed with it.
+    fn guest(&self, request: &Request<Incoming>) -> Option<Arc<Live>> {
+        if let Some(token) = text(request.headers(), header::TOKEN) {
+            return self.registry.first(|live| agree(token, &live.record.token));
+        }
+        let is_signed = |live: &Live| match signed(live, request) {
+            Ok(()) => true,
+            Err(denied) => denied.message == signature::EXPIRED,
+        };
+        self.registry.first(is_signed)
+    }
+}
+
+/// Carries a request to where it belongs in a sandbox, if its caller may go there.
+async fn carry(live: &Live, port: u16, request: Request<Incoming>) -> Reply {
+    if port != ENVD_PORT {
+        let token = live.record.traffic_token.as_deref();
+        let shown = text(request.headers(), "e2b-traffic-access-token").unwrap_or_default();
+        return match token.is_none_or(|token| agree(shown, token)) {
+            true => carry::to_port(live, port, request).await,
+            false => {
+                Refusal::new(StatusCode::FORBIDDEN, "the traffic access token is missing or not this sandbox's").into()
+            }
+        };
+    }
+    if !is_guests(request.uri().path()) {
+        let message = format!("there is nothing at `{}`", request.uri().path());
+        return Refusal::new(StatusCode::NOT_FOUND, message).into();
+    }
+    match may_talk(live, &request) {
+        Ok(()) => carry::to_guest(live, request).await,
+        Err(refusal) => refusal.into(),
+    }
+}
+
+/// Checks that a caller may talk to a guest.
+fn may_talk(live: &Live, request: &Request<Incoming>) -> Result<(), Refusal> {
+    let path = request.uri().path();
+    if path == "/health" {
+        return Ok(());
+    }
+    match text(request.headers(), header::TOKEN) {
+        Some(token) if agree(token, &live.record.token) => Ok(()),
+        None if path == "/files" => signed(live, request).map_err(|denied| {
+            let status = StatusCode::from_u16(denied.code.status()).unwrap_or(StatusCode::UNAUTHORIZED);
+            Refusal::new(status, denied.message)
+        }),
+        _ => {
+            let message = format!("the header `{}` is missing or not this sandbox's", header::TOKEN);
+            Err(Refusal::unauthenticated(message))
+        }
+    }
+}
+
+/// Checks that a request for a file is signed with a sandbox's token.
+fn signed(live: &Live, request: &Request<Incoming>) -> Result<(), Denied> {
+    let purpose = if request.method() == Method::GET { Purpose::Read } else { Purpose::Write };
+    let query = Query::of(request.uri().query().unwrap_or_default())?;
+    let now = u64::try_from(Timestamp::now().as_second()).unwrap_or_default();
+    signature::check(&query, purpose, &live.record.token, now)
+}
+
+/// Whether a host's name, with or without a port, can lead nowhere but to this machine: no other name is looked up.
+fn is_local(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => return rest.split(']').next().is_some_and(|address| address.parse::<Ipv6Addr>().is_ok()),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    name == "localhost" || name.ends_with(".localhost") || name.parse::<IpAddr>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_somebody_else_can_point_here_is_not_local() {
+        for local in ["localhost", "localhost:3000", "api.x.localhost", "127.0.0.1:3000", "[::1]:3000", "[::1]"] {
+            assert!(is_local(local), "{local}");
+        }
+        for foreign in ["example.org", "example.org:3000", "localhost.example.org", "127.0.0.1.example.org", "", "[x]"]
+        {
+            assert!(!is_local(foreign), "{foreign}");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! What a server keeps of its sandboxes, across its own end: a database in one file.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use fs_err::os::unix::fs::OpenOptionsExt;
+use jiff::Timestamp;
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use serde::{Deserialize, Serialize};
+
+const SANDBOXES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("sandboxes");
+
+/// What is kept of a sandbox.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Record {
+    /// What it is called: for clients, and as a sandbox of this host.
+    pub(super) id: String,
+    /// The template that it was made from.
+    pub(super) template: String,
+    /// The id of the key that it belongs to; nothing where no key was needed.
+    pub(super) owner: Option<String>,
+    /// When it was started.
+    pub(super) started: Timestamp,
+    /// When its time is over.
+    pub(super) ends: Timestamp,
+    /// What proves that a caller may talk to its guest.
+    pub(super) token: String,
+    /// What proves that a caller may use its ports; nothing where everybody may who knows its name.
+    pub(super) traffic_token: Option<String>,
+    /// What its client wants to find it by.
+    pub(super) metadata: BTreeMap<String, String>,
+    /// Whether its client let it reach what its template does.
+    pub(super) has_internet: bool,
+}
+
+/// The database.
+#[derive(Debug, Clone)]
+pub(super) struct Store {
+    database: Arc<Database>,
+}
+
+impl Store {
+    /// Opens the database at `path`, and makes it if it is missing. One process can have it open.
+    pub(super) fn open(path: &Path) -> Result<Store, redb::Error> {
+        // It holds the tokens of sandboxes.
+        let file =
+            fs_err::OpenOptions::new().create(true).truncate(false).read(true).write(true).mode(0o600).open(path)?;
+        let database = redb::Builder::new().create_file(file.into_file())?;
+        let transaction = database.begin_write()?;
+        transaction.open_table(SANDBOXES)?;
+        transaction.commit()?;
+        Ok(Store { database: Arc::new(database) })
+    }
+
+    /// All records. One that a later version wrote and this one cannot read is left out, and stays.
+    pub(super) fn all(&self) -> Result<Vec<Record>, redb::Error> {
+        let table = self.database.begin_read()?.open_table(SANDBOXES)?;
+        let mut records = Vec::new();
+        for row in table.iter()? {
+            let (id, text) = row?;
+            match serde_json::from_slice(text.value()) {
+                Ok(record) => records.push(record),
+                Err(error) => tracing::warn!(id = id.value(), %error, "a record cannot be read"),
+            }
+        }
+        Ok(records)
+    }
+
+    /// Keeps a record, whatever happens from then on.
+    pub(super) async fn put(&self, record: &Record) -> Result<(), redb::Error> {
+        let text = serde_json::to_vec(record).expect("a record has text for keys and no failing parts");
+        let id = record.id.clone();
+        self.change(move |table| table.insert(id.as_str(), text.as_slice()).map(drop)).await
+    }
+
+    /// Forgets a record.
+    pub(super) async fn remove(&self, id: &str) -> Result<(), redb::Error> {
+        let id = id.to_owned();
+        self.change(move |table| table.remove(id.as_str()).map(drop)).await
+    }
+
+    /// Changes the table, on another thread: it waits for the disk.
+    async fn change(
+        &self,
+        change: impl FnOnce(&mut redb::Table<'_, &'static str, &'static [u8]>) -> Result<(), redb::StorageError>
+        + Send
+        + 'static,
+    ) -> Result<(), redb::Error> {
+        let database = Arc::clone(&self.database);
+        let changed = tokio::task::spawn_blocking(move || {
+            let transaction = database.begin_write()?;
+            change(&mut transaction.open_table(SANDBOXES)?)?;
+            transaction.commit()?;
+            Ok(())
+        });
+        changed.await.expect("a change does not panic")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_there_after_the_server_until_it_is_removed() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("state.redb");
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let record = Record {
+            id: "one".to_owned(),
+            template: "base".to_owned(),
+            owner: None,
+            started: Timestamp::UNIX_EPOCH,
+            ends: Timestamp::MAX,
+            token: "secret".to_owned(),
+            traffic_token: None,
+            metadata: BTreeMap::from([("a".to_owned(), "b".to_owned())]),
+            has_internet: true,
+        };
+        let store = Store::open(&path).unwrap();
+        runtime.block_on(store.put(&record)).unwrap();
+        assert!(matches!(Store::open(&path), Err(redb::Error::DatabaseAlreadyOpen)));
+        drop(store);
+        let store = Store::open(&path).unwrap();
+        assert_eq!(store.all().unwrap(), [record]);
+        runtime.block_on(store.remove("one")).unwrap();
+        runtime.block_on(store.remove("one")).unwrap();
+        assert_eq!(store.all().unwrap(), []);
+    }
+}

@@ -1,0 +1,120 @@
+//! Templates: what a server's sandboxes are made from.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use ringfence::policy::Network;
+use ringfence::{Choice, Settings};
+use serde::Deserialize;
+
+use crate::report::Failure;
+
+/// The templates that clients ask for when nobody named another.
+const DEFAULT: [&str; 2] = ["base", "code-interpreter-v1"];
+
+/// What the file of a server says.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct ServerConfig {
+    /// Where it listens.
+    pub(crate) listen: Option<SocketAddr>,
+    templates: BTreeMap<String, TemplateConfig>,
+}
+
+/// What it says of a template.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct TemplateConfig {
+    /// How its policy is made to hold.
+    backend: Option<Choice>,
+    /// What a container is made from.
+    image: Option<String>,
+    /// The file of its policy, beside this one.
+    policy: Option<PathBuf>,
+}
+
+impl ServerConfig {
+    /// Reads the file at `path`.
+    pub(crate) fn read(path: &Path) -> Result<ServerConfig, Failure> {
+        let hint = "docs/guides/serving.md shows one";
+        let text = fs_err::read_to_string(path)
+            .map_err(|error| Failure::usage(format!("cannot read the server's settings: {error}"), hint))?;
+        let mut config: ServerConfig = toml::from_str(&text).map_err(|error| {
+            Failure::usage(format!("the server's settings in `{}` are wrong: {error}", path.display()), hint)
+        })?;
+        let directory = path.parent().unwrap_or(Path::new("."));
+        for policy in config.templates.values_mut().filter_map(|template| template.policy.as_mut()) {
+            *policy = std::path::absolute(directory.join(&policy)).unwrap_or_else(|_| directory.join(&policy));
+        }
+        Ok(config)
+    }
+
+    /// The names of all templates, and the flags of `ringfence up` that each stands for.
+    pub(crate) fn templates(&self) -> BTreeMap<String, Vec<OsString>> {
+        let mut templates: BTreeMap<_, _> = DEFAULT.map(|name| (name.to_owned(), Vec::new())).into();
+        templates.extend(self.templates.iter().map(|(name, template)| (name.clone(), template.words())));
+        templates
+    }
+}
+
+impl TemplateConfig {
+    fn words(&self) -> Vec<OsString> {
+        let backend = self.backend.map(|choice| ["--backend".into(), choice.to_string().into()]);
+        let image = self.image.as_ref().map(|image| ["--image".into(), image.into()]);
+        let policy = self.policy.as_ref().map(|policy| ["--policy".into(), policy.into()]);
+        [backend, image, policy].into_iter().flatten().flatten().collect()
+    }
+}
+
+/// A template that sandboxes can be made from here.
+#[derive(Debug)]
+pub(crate) struct Template {
+    /// The flags of `ringfence up` that it stands for.
+    pub(super) words: Vec<OsString>,
+    /// What its sandboxes can reach.
+    pub(super) network: Network,
+    /// How many processors a sandbox can use, as clients are told.
+    pub(super) processors: u64,
+    /// How much memory a sandbox can use, in bytes; the machine's where nothing limits it.
+    pub(super) memory: u64,
+    /// What a sandbox may write, in bytes; nothing where nothing limits it.
+    pub(super) disk: u64,
+}
+
+impl Template {
+    /// The template that `words` stand for, with the settings that come of them.
+    pub(crate) fn new(words: Vec<OsString>, settings: &Settings) -> Template {
+        let limits = &settings.policy.limits;
+        let machine = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+        Template {
+            words,
+            network: settings.policy.network.clone().unwrap_or(Network::Closed),
+            processors: limits.cpus.map_or(machine, |cpus| cpus.ceil() as u64),
+            memory: limits.memory.map_or_else(|| rustix::system::sysinfo().totalram as u64, |memory| memory.bytes()),
+            disk: limits.disk.map_or(0, |disk| disk.bytes()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_template_is_flags_of_up_and_the_two_that_clients_expect_are_there() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("server.toml");
+        let text =
+            "[templates.base]\nbackend = 'podman'\nimage = 'debian:stable'\n[templates.mine]\npolicy = 'mine.toml'";
+        fs_err::write(&path, text).unwrap();
+        let templates = ServerConfig::read(&path).unwrap().templates();
+        let words = |name: &str| templates[name].iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>();
+        assert_eq!(words("base"), ["--backend", "podman", "--image", "debian:stable"]);
+        assert_eq!(words("mine"), ["--policy", place.path().join("mine.toml").to_str().unwrap()]);
+        assert_eq!(words("code-interpreter-v1"), [""; 0]);
+        fs_err::write(&path, "[templates.base]\nbakend = 'podman'").unwrap();
+        assert!(ServerConfig::read(&path).is_err());
+    }
+}

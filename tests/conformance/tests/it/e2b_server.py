@@ -1,0 +1,285 @@
+"""The official `e2b` package against `ringfence serve`.
+
+The first argument is the server's URL; the second says what to do there. What a later call needs of an earlier one is
+printed, one word to a line, and given as further arguments.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import time
+import urllib.error
+import urllib.request
+
+URL, ACT, *REST = sys.argv[1:]
+os.environ["E2B_API_URL"] = os.environ["E2B_SANDBOX_URL"] = URL
+os.environ.setdefault("E2B_API_KEY", "e2b_" + "0" * 40)
+os.environ["NO_PROXY"] = "127.0.0.1"
+
+from e2b import (  # noqa: E402
+    AsyncSandbox,
+    AuthenticationException,
+    CommandExitException,
+    NotFoundException,
+    Sandbox,
+    SandboxException,
+    SandboxQuery,
+    SandboxState,
+    TimeoutException,
+)
+
+PATIENCE = 60.0
+
+
+def eventually(what, is_so):
+    deadline = time.monotonic() + PATIENCE
+    while not (found := is_so()):
+        assert time.monotonic() < deadline, f"waited in vain until {what}"
+        time.sleep(0.02)
+    return found
+
+
+def raises(kind, act):
+    try:
+        act()
+    except kind as error:
+        return error
+    raise AssertionError(f"{kind.__name__} was expected")
+
+
+def same(found, expected):
+    assert found == expected, f"{found!r} is not {expected!r}"
+
+
+def listed(**query):
+    paginator = Sandbox.list(query=SandboxQuery(**query) if query else None)
+    found = []
+    while paginator.has_next:
+        found += paginator.next_items()
+    return [info.sandbox_id for info in found]
+
+
+def status(url, method="GET", headers=None, body=None):
+    request = urllib.request.Request(url, method=method, headers=headers or {}, data=body)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=PATIENCE) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as answer:
+        return answer.code, answer.read()
+
+
+def life():
+    """A sandbox from its start to its end."""
+    sandbox = Sandbox.create(timeout=120, metadata={"of": "life", "a b": "c&d"}, envs={"GREETING": "hello"})
+    same(sandbox.commands.run('printf "$GREETING $HOME $PWD"').stdout, "hello /home/user /home/user")
+    error = raises(CommandExitException, lambda: sandbox.commands.run("echo why >&2; exit 3"))
+    same((error.stderr, error.exit_code), ("why\n", 3))
+    raises(TimeoutException, lambda: sandbox.commands.run("sleep 60", timeout=1))
+    assert len(sandbox.commands.run("head -c 3000000 /dev/zero | tr '\\0' x").stdout) == 3_000_000
+
+    sandbox.files.write("note", "ä\n" * 100_000)
+    same(sandbox.files.read("/home/user/note"), "ä\n" * 100_000)
+    same([entry.name for entry in sandbox.files.list("/home/user")], ["note"])
+    raises(NotFoundException, lambda: sandbox.files.read("missing"))
+    handle = sandbox.commands.run("cat", background=True, stdin=True)
+    sandbox.commands.send_stdin(handle.pid, "typed\n")
+    sandbox.commands.close_stdin(handle.pid)
+    same(handle.wait().stdout, "typed\n")
+
+    info = sandbox.get_info()
+    same((info.sandbox_id, info.template_id, info.state), (sandbox.sandbox_id, "base", SandboxState.RUNNING))
+    same(info.metadata, {"of": "life", "a b": "c&d"})
+    assert info.cpu_count > 0 and info.memory_mb > 0, info
+    (metric,) = sandbox.get_metrics()
+    assert metric.cpu_count > 0 and metric.mem_total > 0, metric
+
+    sandbox.set_timeout(600)
+    later = sandbox.get_info().end_at
+    assert (later - info.end_at).total_seconds() > 300, (later, info.end_at)
+    again = Sandbox.connect(sandbox.sandbox_id, timeout=30)
+    same(again.commands.run("cat note | wc -l").stdout, "100000\n")
+    assert again.get_info().end_at >= later, "connecting makes no life shorter"
+
+    for act in (sandbox.pause, sandbox.create_snapshot):
+        assert "cannot be" in str(raises(SandboxException, act))
+    assert sandbox.is_running()
+    assert sandbox.kill()
+    assert not sandbox.kill()
+    assert not sandbox.is_running()
+    raises(NotFoundException, lambda: Sandbox.connect(sandbox.sandbox_id))
+    raises(SandboxException, lambda: sandbox.commands.run("true"))
+    same(listed(metadata={"of": "life"}), [])
+
+
+def lists():
+    """Many sandboxes, in pages and by what they are."""
+    made = [Sandbox.create(metadata={"of": "lists", "even": str(number % 2 == 0)}) for number in range(5)]
+    ids = [sandbox.sandbox_id for sandbox in made]
+    same(listed(metadata={"of": "lists"}), ids[::-1])
+    same(listed(metadata={"of": "lists", "even": "True"}), ids[::-2])
+    same(listed(metadata={"of": "lists"}, state=[SandboxState.PAUSED]), [])
+    paginator = Sandbox.list(query=SandboxQuery(metadata={"of": "lists"}), limit=2)
+    pages = []
+    while paginator.has_next:
+        pages.append([info.sandbox_id for info in paginator.next_items()])
+    same(pages, [ids[4:2:-1], ids[2:0:-1], ids[:1]])
+    for sandbox in made:
+        sandbox.kill()
+
+
+def expiry():
+    """A sandbox whose time is over is gone, and one whose time is made shorter, too."""
+    short = Sandbox.create(timeout=2)
+    cut = Sandbox.create(timeout=600)
+    stays = Sandbox.create(timeout=2)
+    stays.set_timeout(600)
+    cut.set_timeout(1)
+    for sandbox in (short, cut):
+        eventually("its time is over", lambda: not sandbox.is_running())
+        eventually("nobody lists it", lambda: sandbox.sandbox_id not in listed())
+    assert stays.is_running()
+    same(stays.commands.run("echo here").stdout, "here\n")
+    stays.kill()
+
+
+def streams():
+    """A sandbox that is killed breaks off what runs in it."""
+    sandbox = Sandbox.create()
+    handle = sandbox.commands.run("echo started; sleep 600", background=True)
+    heard = next(iter(handle))
+    same(heard[0], "started\n")
+    assert sandbox.kill()
+    raises(SandboxException, handle.wait)
+
+
+def asynchronous():
+    """The package's other half, and many at once."""
+
+    async def act():
+        sandbox = await AsyncSandbox.create()
+        results = await asyncio.gather(*(sandbox.commands.run(f"echo {number}") for number in range(20)))
+        same([result.stdout for result in results], [f"{number}\n" for number in range(20)])
+        await sandbox.kill()
+
+    asyncio.run(act())
+
+
+def signatures():
+    """A file by a URL alone, which names no sandbox."""
+    sandbox, other = Sandbox.create(), Sandbox.create()
+    sandbox.files.write("/home/user/shared", "for you")
+    url = sandbox.download_url("/home/user/shared", use_signature_expiration=60)
+    same(status(url), (200, b"for you"))
+    code, body = status(url.replace("shared", "secret"))
+    same((code, json.loads(body)["code"]), (401, 401))
+    code, body = status(sandbox.download_url("/home/user/shared", use_signature_expiration=-60))
+    same((code, json.loads(body)["message"]), (401, "signature is already expired"))
+    code, _ = status(sandbox.upload_url("/home/user/up"), "POST", {"Content-Type": "application/octet-stream"}, b"sent")
+    same((code, sandbox.files.read("up")), (200, "sent"))
+    # Another sandbox's token opens nothing here.
+    route = {"E2b-Sandbox-Id": sandbox.sandbox_id, "X-Access-Token": other._envd_access_token}
+    same(status(f"{URL}/files?path=/home/user/shared", headers=route)[0], 401)
+    route["X-Access-Token"] = sandbox._envd_access_token
+    same(status(f"{URL}/files?path=/home/user/shared", headers=route), (200, b"for you"))
+    # What is between a guest and its host is not for clients.
+    for path in ("/init", "/tree?path=/"):
+        same(status(URL + path, "POST", route, b"{}")[0], 404)
+    sandbox.kill()
+    other.kill()
+
+
+def ports():
+    """What listens inside, by host name and by header."""
+    sandbox = Sandbox.create()
+    sandbox.files.write("page", "hello from inside")
+    sandbox.commands.run("python3 -m http.server 8000 --bind 127.0.0.1", background=True)
+    host = {"Host": f"8000-{sandbox.sandbox_id}.sbx.localhost"}
+    eventually("it listens", lambda: status(f"{URL}/page", headers=host) == (200, b"hello from inside"))
+    route = {"E2b-Sandbox-Id": sandbox.sandbox_id, "E2b-Sandbox-Port": "8000"}
+    same(status(f"{URL}/page", headers=route), (200, b"hello from inside"))
+    code, body = status(f"{URL}/page", headers={"Host": f"8001-{sandbox.sandbox_id}.sbx.localhost"})
+    same(code, 502)
+    assert "port is not open" in json.loads(body)["message"], body
+    private = Sandbox.create(network={"allow_public_traffic": False})
+    route = {"E2b-Sandbox-Id": private.sandbox_id, "E2b-Sandbox-Port": "8000"}
+    same(status(f"{URL}/page", headers=route)[0], 403)
+    route["E2b-Traffic-Access-Token"] = private.traffic_access_token
+    same(status(f"{URL}/page", headers=route)[0], 502)
+    sandbox.kill()
+    private.kill()
+
+
+def refusals():
+    """What is wrong is told in the form that clients read."""
+    assert "no template" in str(raises(SandboxException, lambda: Sandbox.create(template="no-such-template")))
+    raises(SandboxException, lambda: Sandbox.create(timeout=10**6))
+    raises(SandboxException, lambda: Sandbox.create(envs={"": "x"}))
+    raises(SandboxException, lambda: Sandbox.create(network={"dns_servers": ["192.0.2.1"]}))
+    raises(NotFoundException, lambda: Sandbox.connect("nosuchsandbox"))
+    key = {"X-API-KEY": "e2b_0"}
+    for method, path, body, expected in (
+        ("POST", "/sandboxes", b"{", 400),
+        ("POST", "/sandboxes", b"[]", 400),
+        ("POST", "/sandboxes", b"x" * (2 << 20), 413),
+        ("GET", "/sandboxes?limit=x", None, 400),
+        ("GET", "/no/such/thing", None, 404),
+        ("PATCH", "/sandboxes", b"", 404),
+        ("GET", "/sandboxes/../../etc/passwd", None, 404),
+    ):
+        code, answer = status(URL + path, method, key, body)
+        same((code, json.loads(answer)["code"]), (expected, expected))
+    same(status(f"{URL}/sandboxes")[0], 401)
+    same(status(f"{URL}/sandboxes", headers={**key, "Host": "example.org"})[0], 401)
+
+
+def begin():
+    """A sandbox for a server that comes after this one."""
+    sandbox = Sandbox.create(timeout=600, metadata={"of": "restart"})
+    sandbox.files.write("note", "kept")
+    gone = Sandbox.create(timeout=2)
+    print(sandbox.sandbox_id, gone.sandbox_id, sep="\n")
+
+
+def found_again(sandbox_id, gone):
+    """That sandbox, as the next server has it."""
+    same(listed(), [sandbox_id])
+    sandbox = Sandbox.connect(sandbox_id)
+    same(sandbox.get_info().metadata, {"of": "restart"})
+    same(sandbox.files.read("note"), "kept")
+    same(sandbox.commands.run("cat note").stdout, "kept")
+    raises(NotFoundException, lambda: Sandbox.connect(gone))
+    print(sandbox_id)
+
+
+def vanished(sandbox_id):
+    """A sandbox that was ended behind the server's back."""
+    same(listed(), [])
+    raises(NotFoundException, lambda: Sandbox.connect(sandbox_id))
+
+
+def tenants(one, other):
+    """Each key has its own sandboxes, and no key has none."""
+    raises(AuthenticationException, lambda: Sandbox.create(api_key="e2b_" + "0" * 40))
+    mine = Sandbox.create(api_key=one)
+    yours = Sandbox.create(api_key=other)
+    for key, own, foreign in ((one, mine, yours), (other, yours, mine)):
+        items = Sandbox.list(api_key=key).next_items()
+        same([info.sandbox_id for info in items], [own.sandbox_id])
+        raises(NotFoundException, lambda: Sandbox.connect(foreign.sandbox_id, api_key=key))
+        assert not Sandbox.kill(foreign.sandbox_id, api_key=key)
+        for act in ("timeout", "pause", "connect"):
+            code, _ = status(f"{URL}/sandboxes/{foreign.sandbox_id}/{act}", "POST", {"X-API-KEY": key}, b'{"timeout": 1}')
+            same(code, 404)
+    same(mine.commands.run("echo still here").stdout, "still here\n")
+    mine.kill()
+    yours.kill()
+
+
+def refused(key):
+    """A key that was revoked."""
+    raises(AuthenticationException, Sandbox.list(api_key=key).next_items)
+
+
+globals()[ACT](*REST)

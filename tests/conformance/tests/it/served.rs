@@ -1,0 +1,141 @@
+//! E2B's own packages against `ringfence serve`.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use ringfence::Backend;
+use ringfence_test_ledger::{e2b_python, require};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::keeper::{Keeper, PATIENCE};
+
+/// A server of a keeper's.
+struct Served<'a> {
+    keeper: &'a Keeper,
+    process: Child,
+    url: String,
+}
+
+impl<'a> Served<'a> {
+    /// Starts one, on a port that is free.
+    #[track_caller]
+    fn by(keeper: &'a Keeper) -> Served<'a> {
+        let mut command = keeper.ringfence(&["serve", "--listen", "127.0.0.1:0"]);
+        let log = fs_err::OpenOptions::new().create(true).append(true).open(keeper.home().join("server.log"));
+        let log = log.expect("the home is ours").into_file();
+        let mut process = command.stdout(Stdio::piped()).stderr(log).spawn().expect("ringfence can be started");
+        let mut url = String::new();
+        let output = process.stdout.take().expect("it was asked for");
+        BufReader::new(output).read_line(&mut url).expect("it is text");
+        assert!(url.starts_with("http://127.0.0.1:"), "{url}: {}", log_of(keeper));
+        Served { keeper, process, url: url.trim_end().to_owned() }
+    }
+
+    /// Has the package do something, and returns what it says.
+    #[track_caller]
+    fn package(&self, act: &str, more: &[&str]) -> Vec<String> {
+        let mut command = Command::new(e2b_python().expect("the test requires it"));
+        command.args(["-c", include_str!("e2b_server.py"), &self.url, act]).args(more);
+        let outcome = self.keeper.run(command.current_dir("/"));
+        self.keeper.note_children_of(self.process.id());
+        assert!(outcome.is_good(), "{act}: {}\n{}", outcome.said, log_of(self.keeper));
+        outcome.said.lines().map(str::to_owned).collect()
+    }
+
+    /// Asks it to end, and waits for that.
+    #[track_caller]
+    fn end(mut self) {
+        kill_process(Pid::from_child(&self.process), Signal::TERM).expect("it is ours");
+        let begun = Instant::now();
+        while self.process.try_wait().expect("it is ours").is_none() {
+            assert!(begun.elapsed() < PATIENCE, "it does not end: {}", log_of(self.keeper));
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Served<'_> {
+    fn drop(&mut self) {
+        let _ = self.process.kill(); // it may have ended
+        let _ = self.process.wait(); // see above
+    }
+}
+
+fn log_of(keeper: &Keeper) -> String {
+    fs_err::read_to_string(keeper.home().join("server.log")).unwrap_or_default()
+}
+
+/// Checks that nothing is left of a server's sandboxes, and removes what it keeps beyond them.
+#[track_caller]
+fn expect_nothing_left(keeper: &Keeper) {
+    let server = keeper.home().join(".local/state/ringfence/server");
+    let begun = Instant::now();
+    while fs_err::read_dir(server.join("workspaces")).expect("it is there").count() > 0 {
+        assert!(begun.elapsed() < PATIENCE, "a workspace is left");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    fs_err::remove_dir_all(server).expect("it is ours");
+    fs_err::remove_dir_all(keeper.workspace()).expect("it is ours");
+    fs_err::remove_file(keeper.home().join("server.log")).expect("it is ours");
+    keeper.expect_nothing_left();
+}
+
+#[test]
+fn the_e2b_package_runs_against_a_server() {
+    require!(root, binary, user_namespaces, python3, e2b_python);
+    let keeper = Keeper::on(Backend::Native);
+    let server = Served::by(&keeper);
+    for act in ["life", "lists", "expiry", "streams", "asynchronous", "signatures", "ports", "refusals"] {
+        server.package(act, &[]);
+    }
+    server.end();
+    expect_nothing_left(&keeper);
+}
+
+#[test]
+fn sandboxes_outlive_their_server_and_are_found_again() {
+    require!(root, binary, user_namespaces, python3, e2b_python);
+    let keeper = Keeper::on(Backend::Native);
+    let server = Served::by(&keeper);
+    let made = server.package("begin", &[]);
+    let [kept, short] = made.as_slice() else { panic!("{made:?}") };
+    // As a crash does. The lease of the other one ends while there is no server.
+    drop(server);
+    let begun = Instant::now();
+    while keeper.room(short).exists() {
+        assert!(begun.elapsed() < PATIENCE, "its lease does not end it");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let server = Served::by(&keeper);
+    server.package("found_again", &[kept, short]);
+    // Behind its back, while it is there and while it is not.
+    keeper.expect(&mut keeper.ringfence(&["stop", kept]));
+    server.package("vanished", &[kept]);
+    let made = server.package("begin", &[]);
+    server.end();
+    keeper.expect(&mut keeper.ringfence(&["stop", "--all"]));
+    let server = Served::by(&keeper);
+    server.package("vanished", &[&made[0]]);
+    server.end();
+    expect_nothing_left(&keeper);
+}
+
+#[test]
+fn a_key_has_its_own_sandboxes_until_it_is_revoked() {
+    require!(root, binary, user_namespaces, python3, e2b_python);
+    let keeper = Keeper::on(Backend::Native);
+    let mut beyond = keeper.ringfence(&["serve", "--listen", "0.0.0.0:0"]);
+    let refused = keeper.run(&mut beyond);
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(refused.said.contains("hint: ringfence keys create NAME"), "{refused:?}");
+    let server = Served::by(&keeper);
+    let create = |name| keeper.expect(&mut keeper.ringfence(&["keys", "create", name])).trim_end().to_owned();
+    // A server learns of keys while it runs.
+    let (one, other) = (create("one"), create("other"));
+    server.package("tenants", &[&one, &other]);
+    keeper.expect(&mut keeper.ringfence(&["keys", "revoke", "one"]));
+    server.package("refused", &[&one]);
+    server.end();
+    expect_nothing_left(&keeper);
+}
