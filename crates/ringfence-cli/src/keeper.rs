@@ -5,9 +5,10 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 
 use ringfence::Manifest;
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader, Take};
 use tokio::net::unix::pipe;
@@ -16,6 +17,17 @@ use crate::report::{Failure, Told};
 
 /// The longest answer of a monitor.
 const LONGEST_ANSWER: u64 = 4 << 20;
+
+/// How many descriptors this process could have open before it let itself have more.
+static DESCRIPTORS: OnceLock<Rlimit> = OnceLock::new();
+
+/// Lets this process have as many descriptors open as it may. The monitors that it starts, and so all sandboxes, keep
+/// the limit that it had: programs that use select(2) fail with more.
+pub(crate) fn raise_descriptor_limit() {
+    let before = DESCRIPTORS.get_or_init(|| getrlimit(Resource::Nofile));
+    let raised = Rlimit { current: before.maximum, maximum: before.maximum };
+    let _ = setrlimit(Resource::Nofile, raised); // then fewer sandboxes fit
+}
 
 /// What a monitor tells its caller.
 #[derive(Debug, Serialize, Deserialize)]
@@ -46,6 +58,9 @@ impl Keeper {
         command.arg0("ringfence").args(["up", "--monitor"]).args(words.iter().filter(|word| is_verbose(word)));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().map_err(|error| failed("start", error))?;
+        if let Some(limit) = DESCRIPTORS.get() {
+            let _ = prlimit(Some(Pid::from_child(&process)), Resource::Nofile, limit.clone()); // it may have failed already
+        }
         // Not as its arguments: it lives long, and everybody on the host can read those.
         let mut input = process.stdin.take().expect("it was asked for");
         words::send(words, &mut input).map_err(|error| failed("tell", error))?;

@@ -9,7 +9,7 @@ use ringfence::Host;
 
 use super::attach::plain;
 use crate::answer::{print, print_json};
-use crate::http::{Key, KeyFile};
+use crate::http::{Key, KeyFile, Quota};
 use crate::report::Failure;
 
 /// Makes and revokes the keys that clients of `ringfence serve` show.
@@ -26,6 +26,8 @@ enum Command {
         /// Whose it is.
         #[arg(value_name = "NAME", default_value = "unnamed")]
         name: String,
+        #[command(flatten)]
+        quota: Quota,
     },
     /// Lists the keys by what may be told of them.
     List {
@@ -45,7 +47,7 @@ impl KeysArguments {
     pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
         let file = KeyFile::in_directory(&place(&host)?);
         match self.command {
-            Command::Create { name } => print(&format!("{}\n", file.create(&name).map_err(failed)?.1))?,
+            Command::Create { name, quota } => print(&format!("{}\n", file.create(&name, quota).map_err(failed)?.1))?,
             Command::List { json: true } => {
                 print_json(&file.read().map_err(failed)?.iter().map(told).collect::<Vec<_>>())?
             }
@@ -85,7 +87,7 @@ pub(super) fn failed(error: std::io::Error) -> Failure {
 
 /// What may be told of a key.
 fn told(key: &Key) -> serde_json::Value {
-    serde_json::json!({ "id": key.id, "name": key.name, "created": key.created.to_string() })
+    serde_json::json!({ "id": key.id, "name": key.name, "created": key.created, "quota": key.quota })
 }
 
 fn table(keys: &[Key]) -> String {

@@ -15,6 +15,7 @@ use super::keys;
 use super::monitor::Ends;
 use crate::answer::print;
 use crate::http::{Audience, KeyFile, Ready, ServerConfig, Template};
+use crate::keeper;
 use crate::report::Failure;
 
 const EXAMPLES: &str = "\
@@ -60,6 +61,7 @@ impl Serve {
         // Before there is a second thread: what is tried out forks.
         let templates = templates(&config, &host)?;
         Sandbox::sweep(&host)?;
+        keeper::raise_descriptor_limit();
         block_on(async {
             let mut ends = Ends::listen()?;
             let ready = Ready::open(host, &place, templates, audience).await?;

@@ -9,7 +9,7 @@ use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Incoming;
 use hyper::header::{HOST, HeaderName, HeaderValue};
 use hyper::{Method, Request, StatusCode};
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use ringfence::policy::Environment;
 use ringfence_proto::query::Query;
 use serde::de::DeserializeOwned;
@@ -18,6 +18,7 @@ use tokio::time::timeout;
 use super::messages::{Access, Detail, Lifecycle, Listed, LogEntry, LogLine, Logs, Metric, NewSandbox, Stay, Used};
 use super::network;
 use super::page::{Filter, Page};
+use super::quota::{Quota, Reserved};
 use super::registry::Live;
 use super::reply::{Refusal, Reply, bare, json};
 use super::secret::{hexadecimal, name};
@@ -26,9 +27,8 @@ use super::store::Record;
 
 /// Where a sandbox's own directory is inside, as E2B's clients expect it.
 const HOME: &str = "/home/user";
-/// How long a sandbox stays when its client does not say, and at most.
+/// How long a sandbox stays when its client does not say, in seconds.
 const DEFAULT_STAY: u64 = 300;
-const LONGEST_STAY: u64 = 24 * 60 * 60;
 /// The longest body of a request, and how long it may take to arrive.
 const LONGEST_BODY: usize = 1 << 20;
 const BODY_PATIENCE: Duration = Duration::from_secs(30);
@@ -45,12 +45,17 @@ const NEXT_TOKEN: HeaderName = HeaderName::from_static("x-next-token");
 pub(super) type Owner = Option<String>;
 
 /// Answers a request of `owner`.
-pub(super) async fn answer(server: &Arc<Server>, owner: Owner, request: Request<Incoming>) -> Result<Reply, Refusal> {
+pub(super) async fn answer(
+    server: &Arc<Server>,
+    owner: Owner,
+    quota: Quota,
+    request: Request<Incoming>,
+) -> Result<Reply, Refusal> {
     let path = request.uri().path().to_owned();
     let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
     // The two versions of the API say the same, where they say it at all.
     let segments = segments.strip_prefix(&["v2"]).unwrap_or(&segments);
-    let calls = Calls { server, owner };
+    let calls = Calls { server, owner, quota };
     match (request.method(), segments) {
         (&Method::POST, ["sandboxes"]) => calls.create(request).await,
         (&Method::GET, ["sandboxes"]) => calls.list(&request),
@@ -75,6 +80,7 @@ pub(super) async fn answer(server: &Arc<Server>, owner: Owner, request: Request<
 struct Calls<'a> {
     server: &'a Arc<Server>,
     owner: Owner,
+    quota: Quota,
 }
 
 impl Calls<'_> {
@@ -88,13 +94,15 @@ impl Calls<'_> {
         let asked: NewSandbox = body(request).await?;
         let words = self.words(&asked)?;
         let started = Timestamp::now();
+        let ends = self.after(started, asked.timeout)?;
+        let reserved = self.reserve()?;
         let has_public_ports = asked.network.as_ref().and_then(|network| network.allow_public_traffic) != Some(false);
         let record = Record {
             id: name(),
             template: asked.template_id,
             owner: self.owner.clone(),
             started,
-            ends: after(started, asked.timeout.unwrap_or(DEFAULT_STAY))?,
+            ends,
             token: hexadecimal::<32>(),
             traffic_token: (!has_public_ports).then(hexadecimal::<32>),
             metadata: asked.metadata.unwrap_or_default(),
@@ -111,7 +119,11 @@ impl Calls<'_> {
         let _turn = turn.map_err(|_| Refusal::busy("too many sandboxes are being started", TURN_PATIENCE.as_secs()))?;
         // A client that does not wait is not told, and finds the sandbox in its list.
         let (registry, id) = (Arc::clone(registry), record.id.clone());
-        let starting = tokio::spawn(async move { registry.start(record, all).await });
+        let starting = tokio::spawn(async move {
+            let started = registry.start(record, all).await;
+            drop(reserved);
+            started
+        });
         let live = starting.await.expect("a start does not panic").map_err(|failure| {
             tracing::error!(id, error = failure.message(), "a sandbox cannot be started");
             Refusal::failed("the sandbox could not be started; the server's log tells why")
@@ -164,8 +176,7 @@ impl Calls<'_> {
     fn list(&self, request: &Request<Incoming>) -> Result<Reply, Refusal> {
         let query = Query::of(request.uri().query().unwrap_or_default());
         let filter = Filter::of(&query.map_err(|failure| Refusal::wrong(failure.message))?)?;
-        let mut all = self.server.registry.all();
-        all.retain(|live| live.record.owner == self.owner);
+        let all = self.server.registry.of(&self.owner);
         let Page { shown, next } = filter.page(all, |live| &live.record);
         let listed: Vec<Listed<'_>> = shown.iter().map(|live| self.listed(live)).collect();
         let mut reply = json(StatusCode::OK, &listed);
@@ -185,7 +196,7 @@ impl Calls<'_> {
     async fn set_timeout(&self, id: &str, request: Request<Incoming>) -> Result<Reply, Refusal> {
         let live = self.find(id)?;
         let Stay { timeout } = body(request).await?;
-        self.renew(&live, timeout.unwrap_or(DEFAULT_STAY)).await?;
+        self.renew(&live, self.after(live.record.started, timeout)?).await?;
         Ok(bare(StatusCode::NO_CONTENT))
     }
 
@@ -193,15 +204,14 @@ impl Calls<'_> {
     async fn connect(&self, id: &str, request: Request<Incoming>) -> Result<Reply, Refusal> {
         let live = self.find(id)?;
         let Stay { timeout } = body(request).await?;
-        let seconds = timeout.unwrap_or(DEFAULT_STAY);
-        if after(Timestamp::now(), seconds)? > live.ends() {
-            self.renew(&live, seconds).await?;
+        let ends = from_now(timeout).min(self.latest(live.record.started));
+        if ends > live.ends() {
+            self.renew(&live, ends).await?;
         }
         Ok(json(StatusCode::OK, &Access::of(&live)))
     }
 
-    async fn renew(&self, live: &Live, seconds: u64) -> Result<(), Refusal> {
-        let ends = after(Timestamp::now(), seconds)?;
+    async fn renew(&self, live: &Live, ends: Timestamp) -> Result<(), Refusal> {
         self.server.registry.renew(live, ends).await.map_err(|failure| {
             tracing::error!(id = live.record.id, error = failure.message(), "a sandbox's time is not changed");
             Refusal::failed("the sandbox's time could not be changed; the server's log tells why")
@@ -240,6 +250,29 @@ impl Calls<'_> {
         Ok(json(StatusCode::OK, &logs))
     }
 
+    /// Reserves a place for one more sandbox, if this owner may have one.
+    fn reserve(&self) -> Result<Reserved, Refusal> {
+        let live = self.server.registry.of(&self.owner);
+        let next = live.iter().map(|live| live.ends()).min().unwrap_or_default();
+        let soon = Duration::try_from(next.duration_since(Timestamp::now())).unwrap_or_default(); // it ends already
+        self.server.tallies.reserve(&self.owner, &self.quota, live.len(), soon)
+    }
+
+    /// The end of so many seconds from now, of a sandbox that began at `started`; none where it may not stay that long.
+    fn after(&self, started: Timestamp, seconds: Option<u64>) -> Result<Timestamp, Refusal> {
+        let ends = from_now(seconds);
+        if ends > self.latest(started) {
+            let most = self.quota.longest().as_secs();
+            return Err(Refusal::wrong(format!("a sandbox may stay for {most} seconds at most, from its start")));
+        }
+        Ok(ends)
+    }
+
+    /// When a sandbox that began at `started` ends at the latest.
+    fn latest(&self, started: Timestamp) -> Timestamp {
+        started.checked_add(self.quota.longest()).unwrap_or(Timestamp::MAX)
+    }
+
     /// What no backend can do, of a sandbox that is there.
     fn cannot(&self, id: &str, what: &str) -> Result<Reply, Refusal> {
         let live = self.find(id)?;
@@ -248,13 +281,10 @@ impl Calls<'_> {
     }
 }
 
-/// The end of a stay that begins at `start`.
-fn after(start: Timestamp, seconds: u64) -> Result<Timestamp, Refusal> {
-    if seconds > LONGEST_STAY {
-        return Err(Refusal::wrong(format!("a sandbox can stay for {LONGEST_STAY} seconds at most, not {seconds}")));
-    }
-    let stay = SignedDuration::from_secs(seconds as i64);
-    start.checked_add(stay).map_err(|_| Refusal::failed("the clock is wrong"))
+/// So many seconds from now.
+fn from_now(seconds: Option<u64>) -> Timestamp {
+    let stay = Duration::from_secs(seconds.unwrap_or(DEFAULT_STAY));
+    Timestamp::now().checked_add(stay).unwrap_or(Timestamp::MAX)
 }
 
 /// Reads what a request says. Nothing at all says nothing.

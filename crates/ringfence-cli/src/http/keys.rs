@@ -14,6 +14,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::quota::Quota;
 use super::secret::{hex, hexadecimal};
 
 const FILE: &str = "keys.json";
@@ -31,6 +32,9 @@ pub(crate) struct Key {
     pub(crate) name: String,
     /// When it was made.
     pub(crate) created: Timestamp,
+    /// What it may use.
+    #[serde(default)]
+    pub(crate) quota: Quota,
     /// The key's hash. Keys are random and long: nothing slower is needed.
     sha256: String,
 }
@@ -57,10 +61,11 @@ impl KeyFile {
     }
 
     /// Makes a key, and returns what is kept of it and the key itself, which nobody can tell again.
-    pub(crate) fn create(&self, name: &str) -> io::Result<(Key, String)> {
+    pub(crate) fn create(&self, name: &str, quota: Quota) -> io::Result<(Key, String)> {
         let text = format!("{PREFIX}{}", hexadecimal::<20>());
         let sha256 = digest(&text);
-        let key = Key { id: sha256[..12].to_owned(), name: name.to_owned(), created: Timestamp::now(), sha256 };
+        let (id, name) = (sha256[..12].to_owned(), name.to_owned());
+        let key = Key { id, name, created: Timestamp::now(), quota, sha256 };
         self.change(|keys| keys.push(key.clone()))?;
         Ok((key, text))
     }
@@ -148,8 +153,8 @@ mod tests {
         let file = KeyFile::in_directory(place.path());
         let keys = Keys::open(file.clone()).unwrap();
         assert!(keys.all().is_empty());
-        let (key, text) = file.create("ada").unwrap();
-        let (other, _) = file.create("bob").unwrap();
+        let (key, text) = file.create("ada", Quota::default()).unwrap();
+        let (other, _) = file.create("bob", Quota::default()).unwrap();
         assert!(text.starts_with("e2b_") && text.len() == 44, "{text}");
         assert_eq!(shown(&keys.all(), &text), Some(&key));
         assert_eq!(shown(&keys.all(), &text.to_uppercase()), None);

@@ -14,6 +14,7 @@ mod messages;
 mod network;
 mod page;
 mod place;
+mod quota;
 mod registry;
 mod reply;
 mod secret;
@@ -30,6 +31,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
 pub(crate) use keys::{Key, KeyFile};
+pub(crate) use quota::Quota;
 pub(crate) use server::Audience;
 pub(crate) use template::{ServerConfig, Template};
 
@@ -60,7 +62,8 @@ impl Ready {
         })?;
         let registry = Registry::open(host, place).await?;
         let starting = Semaphore::new(MOST_STARTING);
-        let server = Server { keys, registry, templates, audience, starting, said_open: Once::new() };
+        let server =
+            Server { keys, registry, templates, audience, starting, tallies: Arc::default(), said_open: Once::new() };
         Ok(Ready { server: Arc::new(server) })
     }
 

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::carry::Ways;
+use super::control::Owner;
 use super::store::{Record, Store};
 use crate::keeper::{Answer, Keeper};
 use crate::report::Failure;
@@ -175,9 +176,9 @@ impl Registry {
         self.locked().get(id).cloned()
     }
 
-    /// All sandboxes that are up at this moment.
-    pub(super) fn all(&self) -> Vec<Arc<Live>> {
-        let all: Vec<_> = self.locked().values().cloned().collect();
+    /// All sandboxes of an owner that are up at this moment.
+    pub(super) fn of(&self, owner: &Owner) -> Vec<Arc<Live>> {
+        let all: Vec<_> = self.locked().values().filter(|live| live.record.owner == *owner).cloned().collect();
         all.into_iter().filter(|live| live.sandbox.is_up()).collect()
     }
 

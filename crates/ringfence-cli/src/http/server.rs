@@ -18,6 +18,7 @@ use super::carry;
 use super::control::{self, Owner};
 use super::keys::{self, Keys};
 use super::place::{Place, is_guests, text};
+use super::quota::{Quota, Tallies};
 use super::registry::{Live, Registry};
 use super::reply::{Refusal, Reply, bare};
 use super::template::Template;
@@ -40,6 +41,8 @@ pub(super) struct Server {
     pub(super) audience: Audience,
     /// Room for sandboxes that are being started.
     pub(super) starting: Semaphore,
+    /// What keys have used.
+    pub(super) tallies: Arc<Tallies>,
     /// Whether it was said that any key will do.
     pub(super) said_open: Once,
 }
@@ -68,12 +71,12 @@ impl Server {
             "/healthz" | "/readyz" | "/health" => return Ok(bare(StatusCode::NO_CONTENT)),
             _ => {}
         }
-        let owner = self.owner(&request)?;
-        control::answer(self, owner, request).await
+        let (owner, quota) = self.owner(&request)?;
+        control::answer(self, owner, quota, request).await
     }
 
-    /// Whose a request is.
-    fn owner(&self, request: &Request<Incoming>) -> Result<Owner, Refusal> {
+    /// Whose a request is, and what they may use.
+    fn owner(&self, request: &Request<Incoming>) -> Result<(Owner, Quota), Refusal> {
         let headers = request.headers();
         // Needed even where any will do: no page that a browser shows can send it without asking first.
         let Some(shown) = text(headers, "x-api-key") else {
@@ -81,7 +84,7 @@ impl Server {
         };
         let keys = self.keys.all();
         if let Some(key) = keys::shown(&keys, shown) {
-            return Ok(Some(key.id.clone()));
+            return Ok((Some(key.id.clone()), key.quota));
         }
         if !keys.is_empty() || self.audience != Audience::Machine {
             return Err(Refusal::unauthenticated("the API key is not one of this server's"));
@@ -93,7 +96,7 @@ impl Server {
         self.said_open.call_once(|| {
             tracing::warn!("no key was created yet, so any key is accepted; `ringfence keys create` makes the first");
         });
-        Ok(None)
+        Ok((None, Quota::default()))
     }
 
     /// The sandbox that a request shows the token of, or is signed with it.

@@ -9,6 +9,8 @@ use jiff::Timestamp;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use serde::{Deserialize, Serialize};
 
+use super::control::Owner;
+
 const SANDBOXES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("sandboxes");
 
 /// What is kept of a sandbox.
@@ -19,7 +21,7 @@ pub(super) struct Record {
     /// The template that it was made from.
     pub(super) template: String,
     /// The id of the key that it belongs to; nothing where no key was needed.
-    pub(super) owner: Option<String>,
+    pub(super) owner: Owner,
     /// When it was started.
     pub(super) started: Timestamp,
     /// When its time is over.

@@ -22,6 +22,7 @@ from e2b import (  # noqa: E402
     AuthenticationException,
     CommandExitException,
     NotFoundException,
+    RateLimitException,
     Sandbox,
     SandboxException,
     SandboxQuery,
@@ -60,14 +61,14 @@ def listed(**query):
     return [info.sandbox_id for info in found]
 
 
-def status(url, method="GET", headers=None, body=None):
+def status(url, method="GET", headers=None, body=None, wants_headers=False):
     request = urllib.request.Request(url, method=method, headers=headers or {}, data=body)
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=PATIENCE) as answer:
-            return answer.status, answer.read()
+            return answer.status, answer.headers if wants_headers else answer.read()
     except urllib.error.HTTPError as answer:
-        return answer.code, answer.read()
+        return answer.code, answer.headers if wants_headers else answer.read()
 
 
 def life():
@@ -275,6 +276,25 @@ def tenants(one, other):
     same(mine.commands.run("echo still here").stdout, "still here\n")
     mine.kill()
     yours.kill()
+
+
+def quotas(at_once, per_minute):
+    """A key that may have two sandboxes at once, and one that may start one in a minute, each for ten minutes."""
+    made = [Sandbox.create(api_key=at_once, timeout=300) for _ in range(2)]
+    raises(RateLimitException, lambda: Sandbox.create(api_key=at_once, request_timeout=1))
+    raises(SandboxException, lambda: made[0].set_timeout(601))
+    assert made[0].kill()
+    made[0] = Sandbox.create(api_key=at_once, timeout=590)
+    # The life that is left is enough to connect, whatever the client wants of it.
+    Sandbox.connect(made[0].sandbox_id, api_key=at_once, timeout=3600)
+    alone = Sandbox.create(api_key=per_minute)
+    alone.kill()
+    body = b'{"templateID": "base"}'
+    code, headers = status(f"{URL}/sandboxes", "POST", {"X-API-KEY": per_minute}, body, wants_headers=True)
+    same(code, 429)
+    assert 0 < int(headers["Retry-After"]) <= 61, headers
+    for sandbox in made:
+        sandbox.kill()
 
 
 def refused(key):

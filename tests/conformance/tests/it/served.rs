@@ -130,10 +130,16 @@ fn a_key_has_its_own_sandboxes_until_it_is_revoked() {
     assert_eq!(refused.code, Some(2), "{refused:?}");
     assert!(refused.said.contains("hint: ringfence keys create NAME"), "{refused:?}");
     let server = Served::by(&keeper);
-    let create = |name| keeper.expect(&mut keeper.ringfence(&["keys", "create", name])).trim_end().to_owned();
+    let create = |words: &[&str]| {
+        let mut command = keeper.ringfence(&["keys", "create"]);
+        keeper.expect(command.args(words)).trim_end().to_owned()
+    };
     // A server learns of keys while it runs.
-    let (one, other) = (create("one"), create("other"));
+    let (one, other) = (create(&["one"]), create(&["other"]));
     server.package("tenants", &[&one, &other]);
+    let few = create(&["few", "--sandboxes", "2", "--longest", "10m"]);
+    let slow = create(&["slow", "--per-minute", "1"]);
+    server.package("quotas", &[&few, &slow]);
     keeper.expect(&mut keeper.ringfence(&["keys", "revoke", "one"]));
     server.package("refused", &[&one]);
     server.end();
