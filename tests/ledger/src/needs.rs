@@ -5,7 +5,10 @@ use std::process::{Command, Stdio};
 use landlock::{ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr};
 
 use crate::engine::{DEV_IMAGE, DOCKER_VARIABLE, Engine, PODMAN_VARIABLE, ROOTLESS_PODMAN_VARIABLE, TINY_IMAGE};
-use crate::subject::{User, binary as binary_under_test, e2b_python as e2b_interpreter, mcp_python as mcp_interpreter};
+use crate::subject::{
+    User, binary as binary_under_test, e2b_javascript as e2b_directory, e2b_python as e2b_interpreter,
+    mcp_python as mcp_interpreter,
+};
 
 /// Needs the tests to run as root.
 pub fn root() -> Result<(), String> {
@@ -197,6 +200,14 @@ pub fn e2b_python() -> Result<(), String> {
 pub fn mcp_python() -> Result<(), String> {
     let mut command = Command::new(mcp_interpreter()?);
     command.args(["-c", "import mcp"]);
+    succeeds(command)
+}
+
+/// Needs the `e2b` package for JavaScript.
+pub fn e2b_javascript() -> Result<(), String> {
+    let package = e2b_directory()?.join("package.json");
+    let mut command = command("node", &["-e", "require('module').createRequire(process.argv[1])('e2b')"]);
+    command.arg(package);
     succeeds(command)
 }
 

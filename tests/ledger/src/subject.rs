@@ -4,7 +4,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::{BINARY_VARIABLE, E2B_PYTHON_VARIABLE, MCP_PYTHON_VARIABLE, USER_VARIABLE};
+use crate::{BINARY_VARIABLE, E2B_JAVASCRIPT_VARIABLE, E2B_PYTHON_VARIABLE, MCP_PYTHON_VARIABLE, USER_VARIABLE};
 
 /// Names the `ringfence` binary under test: the one that `cargo xtask test` built, or else cargo's own.
 pub fn binary() -> PathBuf {
@@ -30,6 +30,12 @@ pub fn mcp_python() -> Result<PathBuf, String> {
 fn interpreter(variable: &str) -> Result<PathBuf, String> {
     let interpreter = std::env::var_os(variable).map(PathBuf::from);
     interpreter.ok_or_else(|| format!("{variable} names no interpreter; use `cargo xtask test`"))
+}
+
+/// Names the directory that `cargo xtask test` installed the `e2b` package for JavaScript in.
+pub fn e2b_javascript() -> Result<PathBuf, String> {
+    let directory = std::env::var_os(E2B_JAVASCRIPT_VARIABLE).map(PathBuf::from);
+    directory.ok_or_else(|| format!("{E2B_JAVASCRIPT_VARIABLE} names no directory; use `cargo xtask test`"))
 }
 
 /// A user without privileges.

@@ -4,6 +4,7 @@ mod cgroups;
 mod enclosure;
 pub(crate) mod engines;
 mod images;
+mod javascript;
 pub(crate) mod packages;
 mod python;
 mod tally;
@@ -18,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail, ensure};
-use ringfence_test_ledger::{BINARY_VARIABLE, LEDGER_VARIABLE, Skip, USER_VARIABLE, User};
+use ringfence_test_ledger::{BINARY_VARIABLE, E2B_JAVASCRIPT_VARIABLE, LEDGER_VARIABLE, Skip, USER_VARIABLE, User};
 
 use self::engines::{Engines, Ground};
 use self::packages::Chore;
@@ -43,7 +44,7 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
     let ground = if with_engines { Ground::prepare()? } else { None };
     let prepared = prepare(workspace, install, ground.as_ref(), user.as_ref());
     ensure!(!interrupted.load(Ordering::Relaxed), "interrupted");
-    let Prepared { engines, pythons } = prepared?;
+    let Prepared { engines, pythons, javascript } = prepared?;
     let binary = Binary::reachable(workspace.target.join("debug/ringfence"), user.as_ref())?;
     let ledger = workspace.target.join("skipped-tests.jsonl");
     match fs_err::remove_file(&ledger) {
@@ -60,6 +61,7 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
         command.env(USER_VARIABLE, user.name());
     }
     command.envs(pythons);
+    command.envs(javascript.map(|directory| (E2B_JAVASCRIPT_VARIABLE, directory)));
     command.envs(engines.iter().flat_map(Engines::variables));
     if let Some(ground) = &ground {
         command = ground.beside_the_engines(&command);
@@ -75,6 +77,8 @@ struct Prepared {
     engines: Option<Engines>,
     /// The interpreters with packages that drive ringfence, by the variable that tells of each.
     pythons: Vec<(&'static str, PathBuf)>,
+    /// Where the SDK for JavaScript is.
+    javascript: Option<PathBuf>,
 }
 
 /// Builds the tests, and at the same time starts and installs what they use.
@@ -90,11 +94,13 @@ fn prepare(workspace: &Workspace, install: bool, ground: Option<&Ground>, user: 
             };
             PACKAGES.into_iter().filter_map(provide).collect()
         });
+        let javascript = scope.spawn(|| javascript::provide(&workspace.target, install));
         let built = workspace.build_everything();
         let engines = engines.join().expect("starting an engine does not panic");
         let pythons = pythons.join().expect("installing a package does not panic");
+        let javascript = javascript.join().expect("installing a package does not panic");
         built?;
-        Ok(Prepared { engines: engines?, pythons })
+        Ok(Prepared { engines: engines?, pythons, javascript })
     })
 }
 

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
 
-const [url, place] = process.argv.slice(2);
+const [url, place] = process.argv.slice(-2);
 Object.assign(process.env, { E2B_API_URL: url, E2B_SANDBOX_URL: url, E2B_API_KEY: "e2b_" + "0".repeat(40) });
 const { Sandbox, CommandExitError, NotFoundError } = createRequire(`${place}/package.json`)("e2b");
 

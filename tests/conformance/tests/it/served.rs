@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use ringfence::Backend;
-use ringfence_test_ledger::{e2b_python, require};
+use ringfence_test_ledger::{e2b_javascript, e2b_python, require};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::keeper::{Keeper, PATIENCE};
@@ -41,6 +41,17 @@ impl<'a> Served<'a> {
         self.keeper.note_children_of(self.process.id());
         assert!(outcome.is_good(), "{act}: {}\n{}", outcome.said, log_of(self.keeper));
         outcome.said.lines().map(str::to_owned).collect()
+    }
+
+    /// Has the package for JavaScript do all that it is to do.
+    #[track_caller]
+    fn javascript_package(&self) {
+        let mut command = Command::new("node");
+        command.args(["--input-type=module", "-e", include_str!("e2b_server.mjs"), "--", &self.url]);
+        command.arg(e2b_javascript().expect("the test requires it"));
+        let outcome = self.keeper.run(command.current_dir("/"));
+        self.keeper.note_children_of(self.process.id());
+        assert!(outcome.is_good(), "{}\n{}", outcome.said, log_of(self.keeper));
     }
 
     /// Asks it to end, and waits for that.
@@ -89,6 +100,16 @@ fn the_e2b_package_runs_against_a_server() {
     for act in ["life", "lists", "expiry", "streams", "asynchronous", "signatures", "ports", "refusals"] {
         server.package(act, &[]);
     }
+    server.end();
+    expect_nothing_left(&keeper);
+}
+
+#[test]
+fn the_e2b_package_for_javascript_runs_against_a_server() {
+    require!(root, binary, user_namespaces, pseudo_terminals, e2b_javascript);
+    let keeper = Keeper::on(Backend::Native);
+    let server = Served::by(&keeper);
+    server.javascript_package();
     server.end();
     expect_nothing_left(&keeper);
 }
