@@ -4,8 +4,6 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     KeyPair, KeyUsagePurpose,
@@ -13,14 +11,13 @@ use rcgen::{
 use ringfence_core::policy::HostName;
 use rustls::ServerConfig;
 use rustls::crypto::ring::default_provider;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
 use crate::credential::PROTOCOL;
+use crate::pem::pem;
 
 /// How many names have a certificate at once; code inside may ask for as many as a wildcard has.
 const MOST_NAMES: usize = 256;
-/// How long a line of a certificate is, RFC 7468, 2.
-const LINE: usize = 64;
 
 /// An authority of one sandbox. It has no end but the sandbox's: then its key is gone.
 pub struct Authority {
@@ -53,7 +50,7 @@ impl Authority {
 
     /// Its certificate, in PEM: what is to be trusted inside.
     pub fn certificate(&self) -> String {
-        pem(self.issuer.der())
+        pem("CERTIFICATE", self.issuer.der())
     }
 
     /// How the server of this name is played.
@@ -99,15 +96,4 @@ fn named(name: &str) -> DistinguishedName {
     let mut distinguished = DistinguishedName::new();
     distinguished.push(DnType::CommonName, name);
     distinguished
-}
-
-fn pem(certificate: &CertificateDer<'_>) -> String {
-    let text = BASE64_STANDARD.encode(certificate);
-    let mut pem = "-----BEGIN CERTIFICATE-----\n".to_owned();
-    for line in text.as_bytes().chunks(LINE) {
-        pem.extend(line.iter().map(|byte| char::from(*byte)));
-        pem.push('\n');
-    }
-    pem.push_str("-----END CERTIFICATE-----\n");
-    pem
 }

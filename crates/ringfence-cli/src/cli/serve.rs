@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
@@ -14,7 +14,7 @@ use super::attach::block_on;
 use super::keys;
 use super::monitor::Ends;
 use crate::answer::print;
-use crate::http::{Audience, KeyFile, Ready, ServerConfig, Template};
+use crate::http::{Audience, DOMAIN, Identity, KeyFile, Ready, ServerConfig, Template};
 use crate::keeper;
 use crate::report::Failure;
 
@@ -43,6 +43,15 @@ pub(crate) struct Serve {
     /// The server's settings, in TOML.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Speaks TLS, with a certificate for *.sbx.localhost that is made on the first start.
+    #[arg(long)]
+    tls: bool,
+    /// Speaks TLS with this certificate, in PEM.
+    #[arg(long, value_name = "FILE", requires = "tls_key", conflicts_with = "tls")]
+    tls_cert: Option<PathBuf>,
+    /// The key of that certificate, in PEM.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
 }
 
 impl Serve {
@@ -58,6 +67,7 @@ impl Serve {
                 "ringfence keys create NAME",
             ));
         }
+        let tls = self.identity(&place)?.map(|identity| identity.acceptor()).transpose()?;
         // Before there is a second thread: what is tried out forks.
         let templates = templates(&config, &host)?;
         Sandbox::sweep(&host)?;
@@ -69,13 +79,27 @@ impl Serve {
             let (address, listener) = listener.map_err(|error| {
                 Failure::failed(format!("cannot listen on {address}: {error}"), "ringfence serve --listen 127.0.0.1:0")
             })?;
-            print(&format!("http://{address}\n"))?;
+            let scheme = if tls.is_some() { "https" } else { "http" };
+            print(&format!("{scheme}://{address}\n"))?;
             let ended = async {
                 ends.signalled().await;
             };
-            ready.serve(listener, ended).await;
+            ready.serve(listener, tls, ended).await;
             Ok(ExitCode::SUCCESS)
         })
+    }
+
+    /// What it proves with who it is, if it does.
+    fn identity(&self, place: &Path) -> Result<Option<Identity>, Failure> {
+        if let (Some(certificate), Some(key)) = (self.tls_cert.clone(), self.tls_key.clone()) {
+            return Ok(Some(Identity { certificate, key }));
+        }
+        if !self.tls {
+            return Ok(None);
+        }
+        let (identity, authority) = Identity::own(&place.join("tls"))?;
+        tracing::info!(domain = DOMAIN, trust = %authority.display(), "clients trust this server by that certificate");
+        Ok(Some(identity))
     }
 
     fn settings(&self, host: &Host) -> Result<ServerConfig, Failure> {

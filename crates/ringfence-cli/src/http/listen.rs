@@ -8,9 +8,12 @@ use std::time::{Duration, Instant};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
 
 use super::server::Server;
 
@@ -19,6 +22,8 @@ const MOST_CONNECTIONS: usize = 4096;
 /// How long a connection may rest, and a client take to send the head of a request. E2B's clients keep theirs for five
 /// minutes.
 const HEAD_PATIENCE: Duration = Duration::from_secs(330);
+/// How long a client may take to agree on TLS.
+const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
 /// The longest head of a request.
 const LONGEST_HEAD: usize = 64 << 10;
 /// How long requests that are underway may take when the server ends.
@@ -27,7 +32,12 @@ const GRACE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves until `ended`, and lets what is underway then come to its end.
-pub(super) async fn serve(listener: TcpListener, server: Arc<Server>, ended: impl Future<Output = ()>) {
+pub(super) async fn serve(
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    server: Arc<Server>,
+    ended: impl Future<Output = ()>,
+) {
     let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     let (ending, _) = watch::channel(false);
     let mut connections = JoinSet::new();
@@ -44,9 +54,17 @@ pub(super) async fn serve(listener: TcpListener, server: Arc<Server>, ended: imp
         };
         match accepted {
             Ok((stream, _)) => {
-                let (server, ending) = (Arc::clone(&server), ending.subscribe());
+                let (server, ending, tls) = (Arc::clone(&server), ending.subscribe(), tls.clone());
                 connections.spawn(async move {
-                    converse(stream, server, ending).await;
+                    let _ = stream.set_nodelay(true); // slower without, and no worse
+                    match tls {
+                        None => converse(stream, server, ending).await,
+                        Some(tls) => {
+                            if let Ok(Ok(stream)) = timeout(HANDSHAKE_PATIENCE, tls.accept(stream)).await {
+                                converse(stream, server, ending).await;
+                            }
+                        }
+                    }
                     drop(room);
                 });
             }
@@ -59,8 +77,10 @@ pub(super) async fn serve(listener: TcpListener, server: Arc<Server>, ended: imp
     while connections.join_next().await.is_some() {}
 }
 
-async fn converse(stream: TcpStream, server: Arc<Server>, mut ending: watch::Receiver<bool>) {
-    let _ = stream.set_nodelay(true); // slower without, and no worse
+async fn converse<Stream>(stream: Stream, server: Arc<Server>, mut ending: watch::Receiver<bool>)
+where
+    Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let service = service_fn(move |request| {
         let server = Arc::clone(&server);
         async move {
@@ -85,5 +105,5 @@ async fn converse(stream: TcpStream, server: Arc<Server>, mut ending: watch::Rec
         _ = ending.wait_for(|ending| *ending) => {} // or the server is gone
     }
     connection.as_mut().graceful_shutdown();
-    let _ = tokio::time::timeout(GRACE, connection).await;
+    let _ = timeout(GRACE, connection).await; // see above
 }

@@ -21,6 +21,7 @@ mod secret;
 mod server;
 mod store;
 mod template;
+mod tls;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -29,11 +30,13 @@ use std::sync::{Arc, Once};
 use ringfence::Host;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
 
 pub(crate) use keys::{Key, KeyFile};
 pub(crate) use quota::Quota;
 pub(crate) use server::Audience;
 pub(crate) use template::{ServerConfig, Template};
+pub(crate) use tls::{DOMAIN, Identity};
 
 use crate::report::Failure;
 use keys::Keys;
@@ -67,8 +70,8 @@ impl Ready {
         Ok(Ready { server: Arc::new(server) })
     }
 
-    /// Serves until `ended`. The sandboxes stay.
-    pub(crate) async fn serve(self, listener: TcpListener, ended: impl Future<Output = ()>) {
-        listen::serve(listener, self.server, ended).await;
+    /// Serves until `ended`, in TLS if there is something that speaks it. The sandboxes stay.
+    pub(crate) async fn serve(self, listener: TcpListener, tls: Option<TlsAcceptor>, ended: impl Future<Output = ()>) {
+        listen::serve(listener, tls, self.server, ended).await;
     }
 }

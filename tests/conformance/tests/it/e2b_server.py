@@ -1,6 +1,7 @@
 """The official `e2b` package against `ringfence serve`.
 
-The first argument is the server's URL; the second says what to do there. What a later call needs of an earlier one is
+The first argument is the server's URL, by which it is called in plain HTTP; in TLS it is called by host names. The
+second says what to do there. What a later call needs of an earlier one is
 printed, one word to a line, and given as further arguments.
 """
 
@@ -13,9 +14,12 @@ import urllib.error
 import urllib.request
 
 URL, ACT, *REST = sys.argv[1:]
-os.environ["E2B_API_URL"] = os.environ["E2B_SANDBOX_URL"] = URL
+if URL.startswith("https:"):
+    os.environ["E2B_DOMAIN"] = "sbx.localhost:" + URL.rpartition(":")[2]
+else:
+    os.environ["E2B_API_URL"] = os.environ["E2B_SANDBOX_URL"] = URL
 os.environ.setdefault("E2B_API_KEY", "e2b_" + "0" * 40)
-os.environ["NO_PROXY"] = "127.0.0.1"
+os.environ["NO_PROXY"] = "127.0.0.1,localhost"
 
 from e2b import (  # noqa: E402
     AsyncSandbox,

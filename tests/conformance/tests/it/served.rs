@@ -21,14 +21,21 @@ impl<'a> Served<'a> {
     /// Starts one, on a port that is free.
     #[track_caller]
     fn by(keeper: &'a Keeper) -> Served<'a> {
+        Served::with(keeper, &[])
+    }
+
+    /// The same, with more flags.
+    #[track_caller]
+    fn with(keeper: &'a Keeper, flags: &[&str]) -> Served<'a> {
         let mut command = keeper.ringfence(&["serve", "--listen", "127.0.0.1:0"]);
+        command.args(flags);
         let log = fs_err::OpenOptions::new().create(true).append(true).open(keeper.home().join("server.log"));
         let log = log.expect("the home is ours").into_file();
         let mut process = command.stdout(Stdio::piped()).stderr(log).spawn().expect("ringfence can be started");
         let mut url = String::new();
         let output = process.stdout.take().expect("it was asked for");
         BufReader::new(output).read_line(&mut url).expect("it is text");
-        assert!(url.starts_with("http://127.0.0.1:"), "{url}: {}", log_of(keeper));
+        assert!(url.contains("://127.0.0.1:"), "{url}: {}", log_of(keeper));
         Served { keeper, process, url: url.trim_end().to_owned() }
     }
 
@@ -37,6 +44,9 @@ impl<'a> Served<'a> {
     fn package(&self, act: &str, more: &[&str]) -> Vec<String> {
         let mut command = Command::new(e2b_python().expect("the test requires it"));
         command.args(["-c", include_str!("e2b_server.py"), &self.url, act]).args(more);
+        if self.url.starts_with("https:") {
+            command.env("SSL_CERT_FILE", self.keeper.home().join(".local/state/ringfence/server/tls/ca.pem"));
+        }
         let outcome = self.keeper.run(command.current_dir("/"));
         self.keeper.note_children_of(self.process.id());
         assert!(outcome.is_good(), "{act}: {}\n{}", outcome.said, log_of(self.keeper));
@@ -100,6 +110,16 @@ fn the_e2b_package_runs_against_a_server() {
     for act in ["life", "lists", "expiry", "streams", "asynchronous", "signatures", "ports", "refusals"] {
         server.package(act, &[]);
     }
+    server.end();
+    expect_nothing_left(&keeper);
+}
+
+#[test]
+fn the_e2b_package_runs_against_host_names_of_a_server_in_tls() {
+    require!(root, binary, user_namespaces, python3, e2b_python);
+    let keeper = Keeper::on(Backend::Native);
+    let server = Served::with(&keeper, &["--tls"]);
+    server.package("life", &[]);
     server.end();
     expect_nothing_left(&keeper);
 }
