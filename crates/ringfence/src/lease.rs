@@ -2,13 +2,15 @@
 
 use std::io;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
 const FILE: &str = "lease";
 /// Where it is written before it is there whole.
 const TEMPORARY: &str = ".lease";
+/// How often it is looked at, by whoever keeps the sandbox.
+const LOOK: Duration = Duration::from_secs(30);
 /// Longer than anybody waits for, and short enough to be added to any time of day.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
@@ -24,27 +26,37 @@ pub(crate) fn ends(directory: &Path) -> Option<Timestamp> {
     fs_err::read_to_string(directory.join(FILE)).ok()?.parse().ok()
 }
 
-/// How much of a renewed lease is left; nothing where it has ended or nobody renewed it.
-pub(crate) fn left(directory: &Path) -> Option<Duration> {
-    let left = ends(directory)?.duration_since(Timestamp::now());
-    Duration::try_from(left).ok().filter(|left| !left.is_zero())
+/// Waits until the lease of that sandbox is over: `lease` from now, or whenever it was renewed to end.
+pub(crate) async fn over(directory: &Path, lease: Duration) {
+    let begun = Instant::now();
+    loop {
+        let left = match ends(directory) {
+            // Below zero: it is over.
+            Some(ends) => Duration::try_from(ends.duration_since(Timestamp::now())).unwrap_or_default(),
+            None => lease.saturating_sub(begun.elapsed()),
+        };
+        if left.is_zero() {
+            return;
+        }
+        tokio::time::sleep(left.min(LOOK)).await;
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_lease_is_what_it_was_renewed_to_last() {
+    #[tokio::test]
+    async fn a_lease_is_what_it_was_renewed_to_last() {
         let room = tempfile::tempdir().unwrap();
-        assert_eq!((ends(room.path()), left(room.path())), (None, None));
-        renew(room.path(), Duration::from_secs(60)).unwrap();
-        let minute = left(room.path()).unwrap();
-        assert!(minute <= Duration::from_secs(60) && minute > Duration::from_secs(30), "{minute:?}");
-        renew(room.path(), Duration::ZERO).unwrap();
-        assert_eq!(left(room.path()), None);
-        assert!(ends(room.path()).is_some());
+        assert_eq!(ends(room.path()), None);
+        over(room.path(), Duration::from_millis(1)).await;
         renew(room.path(), Duration::MAX).unwrap();
-        assert!(left(room.path()).is_some());
+        let hour = Duration::from_secs(3600);
+        assert!(ends(room.path()).unwrap() > Timestamp::now() + hour);
+        let waited = tokio::time::timeout(Duration::from_millis(20), over(room.path(), Duration::ZERO)).await;
+        assert!(waited.is_err(), "it was renewed");
+        renew(room.path(), Duration::ZERO).unwrap();
+        over(room.path(), hour).await;
     }
 }

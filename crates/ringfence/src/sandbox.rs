@@ -259,13 +259,9 @@ impl Kept {
         let (kept, mut stopped) = (Arc::downgrade(self), self.ended.subscribe());
         tokio::spawn(async move {
             let expired = async {
-                let Some(mut left) = lease else { return std::future::pending().await };
-                loop {
-                    tokio::time::sleep(left).await;
-                    left = match crate::lease::left(&room) {
-                        Some(renewed) => renewed,
-                        None => return,
-                    };
+                match lease {
+                    Some(lease) => crate::lease::over(&room, lease).await,
+                    None => std::future::pending().await,
                 }
             };
             tokio::select! {
@@ -413,8 +409,8 @@ impl Sandbox {
         self.witness.observe(&self.manifest)
     }
 
-    /// Has its lease end after `lease` from now. Whoever keeps it looks when the lease would have ended: one that is cut
-    /// short is for the caller to stop. A sandbox that has no lease stays until it is stopped, as before.
+    /// Has its lease end after `lease` from now. Whoever keeps it looks every half a minute, so one that is cut short may
+    /// end that much later. A sandbox that has no lease stays until it is stopped, as before.
     pub fn renew(&self, lease: Duration) -> Result<(), RoomError> {
         let name = &self.manifest.name;
         if !self.rooms.is_kept(name) {

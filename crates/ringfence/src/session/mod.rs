@@ -112,9 +112,15 @@ impl Session {
     ) -> Result<(), SessionError> {
         self.up(patience).await?;
         if !variables.is_empty() {
-            let what = What { verb: "give the sandbox its variables", of: "" };
-            let _: Empty = self.transport.unary(what, "/init", &InitRequest { env_vars: variables }).await?;
+            self.add_variables(variables).await?;
         }
+        Ok(())
+    }
+
+    /// Gives every command that is started from now on more variables.
+    pub async fn add_variables(&self, variables: BTreeMap<String, String>) -> Result<(), SessionError> {
+        let what = What { verb: "give the sandbox its variables", of: "" };
+        let _: Empty = self.transport.unary(what, "/init", &InitRequest { env_vars: variables }).await?;
         Ok(())
     }
 
