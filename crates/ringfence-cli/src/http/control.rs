@@ -1,6 +1,5 @@
 //! The control plane: sandboxes are made, found and ended here.
 
-use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,30 +9,22 @@ use hyper::body::Incoming;
 use hyper::header::{HOST, HeaderName, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use jiff::Timestamp;
-use ringfence::policy::Environment;
 use ringfence_proto::query::Query;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use super::messages::{Access, Detail, Lifecycle, Listed, LogEntry, LogLine, Logs, Metric, NewSandbox, Stay, Used};
-use super::network;
+use super::messages::{Access, Detail, Lifecycle, Listed, LogEntry, LogLine, Logs, Metric, Stay, Used};
 use super::page::{Filter, Page};
-use super::quota::{Quota, Reserved};
+use super::quota::Quota;
 use super::registry::Live;
 use super::reply::{Refusal, Reply, bare, json};
-use super::secret::{hexadecimal, name};
 use super::server::Server;
-use super::store::Record;
 
-/// Where a sandbox's own directory is inside, as E2B's clients expect it.
-const HOME: &str = "/home/user";
 /// How long a sandbox stays when its client does not say, in seconds.
 const DEFAULT_STAY: u64 = 300;
 /// The longest body of a request, and how long it may take to arrive.
 const LONGEST_BODY: usize = 1 << 20;
 const BODY_PATIENCE: Duration = Duration::from_secs(30);
-/// How long one may wait for its turn to be started.
-const TURN_PATIENCE: Duration = Duration::from_secs(20);
 /// How long a guest may take to say what its sandbox uses.
 const METRICS_PATIENCE: Duration = Duration::from_secs(10);
 /// How much of a sandbox's log is told.
@@ -57,7 +48,10 @@ pub(super) async fn answer(
     let segments = segments.strip_prefix(&["v2"]).unwrap_or(&segments);
     let calls = Calls { server, owner, quota };
     match (request.method(), segments) {
-        (&Method::POST, ["sandboxes"]) => calls.create(request).await,
+        (&Method::POST, ["sandboxes"]) => {
+            let live = calls.create(body(request).await?).await?;
+            Ok(json(StatusCode::CREATED, &Access::of(&live)))
+        }
         (&Method::GET, ["sandboxes"]) => calls.list(&request),
         (&Method::GET, ["sandboxes", id]) => calls.info(id),
         (&Method::DELETE, ["sandboxes", id]) => calls.kill(id).await,
@@ -77,10 +71,10 @@ pub(super) async fn answer(
 }
 
 /// The calls of one owner.
-struct Calls<'a> {
-    server: &'a Arc<Server>,
-    owner: Owner,
-    quota: Quota,
+pub(super) struct Calls<'a> {
+    pub(super) server: &'a Arc<Server>,
+    pub(super) owner: Owner,
+    pub(super) quota: Quota,
 }
 
 impl Calls<'_> {
@@ -88,74 +82,6 @@ impl Calls<'_> {
     fn find(&self, id: &str) -> Result<Arc<Live>, Refusal> {
         let live = self.server.registry.find(id).filter(|live| live.record.owner == self.owner);
         live.filter(|live| live.sandbox.is_up()).ok_or_else(|| Refusal::no_sandbox(id))
-    }
-
-    async fn create(&self, request: Request<Incoming>) -> Result<Reply, Refusal> {
-        let asked: NewSandbox = body(request).await?;
-        let words = self.words(&asked)?;
-        let started = Timestamp::now();
-        let ends = self.after(started, asked.timeout)?;
-        let reserved = self.reserve()?;
-        let has_public_ports = asked.network.as_ref().and_then(|network| network.allow_public_traffic) != Some(false);
-        let record = Record {
-            id: name(),
-            template: asked.template_id,
-            owner: self.owner.clone(),
-            started,
-            ends,
-            token: hexadecimal::<32>(),
-            traffic_token: (!has_public_ports).then(hexadecimal::<32>),
-            metadata: asked.metadata.unwrap_or_default(),
-            has_internet: asked.allow_internet_access != Some(false),
-        };
-        let registry = &self.server.registry;
-        let workspace = registry.workspace(&record.id);
-        let lease = asked.timeout.unwrap_or(DEFAULT_STAY).max(1);
-        let mut all: Vec<OsString> = vec!["ringfence".into(), "up".into(), record.id.clone().into()];
-        all.extend([OsString::from("--directory"), workspace.into(), "--lease".into(), format!("{lease}s").into()]);
-        all.extend([OsString::from("--allow-workspace"), registry.workspaces().into()]);
-        all.extend(words);
-        let turn = timeout(TURN_PATIENCE, self.server.starting.acquire()).await;
-        let _turn = turn.map_err(|_| Refusal::busy("too many sandboxes are being started", TURN_PATIENCE.as_secs()))?;
-        // A client that does not wait is not told, and finds the sandbox in its list.
-        let (registry, id) = (Arc::clone(registry), record.id.clone());
-        let starting = tokio::spawn(async move {
-            let started = registry.start(record, all).await;
-            drop(reserved);
-            started
-        });
-        let live = starting.await.expect("a start does not panic").map_err(|failure| {
-            tracing::error!(id, error = failure.message(), "a sandbox cannot be started");
-            Refusal::failed("the sandbox could not be started; the server's log tells why")
-        })?;
-        tracing::info!(id, template = live.record.template, backend = %live.sandbox.manifest().backend, "a sandbox is up");
-        Ok(json(StatusCode::CREATED, &Access::of(&live)))
-    }
-
-    /// The flags of `ringfence up` that keep what is asked for, but for those that every sandbox has.
-    fn words(&self, asked: &NewSandbox) -> Result<Vec<OsString>, Refusal> {
-        let id = &asked.template_id;
-        let template = self.server.templates.get(id).ok_or_else(|| {
-            let names: Vec<&str> = self.server.templates.keys().map(String::as_str).collect();
-            Refusal::new(StatusCode::NOT_FOUND, format!("there is no template `{id}`: there are {}", names.join(", ")))
-        })?;
-        let unsupported = [
-            ("autoPause", asked.auto_pause == Some(true)),
-            ("mcp", asked.mcp.as_ref().is_some_and(|mcp| !mcp.is_null())),
-            ("iam", asked.iam.as_ref().is_some_and(|iam| !iam.is_null())),
-            ("volumeMounts", asked.volume_mounts.as_ref().is_some_and(|mounts| !mounts.is_empty())),
-        ];
-        if let Some((field, _)) = unsupported.into_iter().find(|(_, is_given)| *is_given) {
-            return Err(Refusal::wrong(format!("`{field}` cannot be kept by this server: leave it out")));
-        }
-        let mut words = template.words.clone();
-        words.extend(["--workspace".into(), format!(".:{HOME}").into(), "--env".into(), format!("HOME={HOME}").into()]);
-        for (variable, value) in asked.env_vars.iter().flatten() {
-            Environment::check(variable, value).map_err(|error| Refusal::wrong(format!("`envVars`: {error}")))?;
-            words.extend(["--env".into(), format!("{variable}={value}").into()]);
-        }
-        words.extend(network::words(&template.network, asked.allow_internet_access, asked.network.as_ref())?);
-        Ok(words)
     }
 
     fn info(&self, id: &str) -> Result<Reply, Refusal> {
@@ -250,16 +176,8 @@ impl Calls<'_> {
         Ok(json(StatusCode::OK, &logs))
     }
 
-    /// Reserves a place for one more sandbox, if this owner may have one.
-    fn reserve(&self) -> Result<Reserved, Refusal> {
-        let live = self.server.registry.of(&self.owner);
-        let next = live.iter().map(|live| live.ends()).min().unwrap_or_default();
-        let soon = Duration::try_from(next.duration_since(Timestamp::now())).unwrap_or_default(); // it ends already
-        self.server.tallies.reserve(&self.owner, &self.quota, live.len(), soon)
-    }
-
     /// The end of so many seconds from now, of a sandbox that began at `started`; none where it may not stay that long.
-    fn after(&self, started: Timestamp, seconds: Option<u64>) -> Result<Timestamp, Refusal> {
+    pub(super) fn after(&self, started: Timestamp, seconds: Option<u64>) -> Result<Timestamp, Refusal> {
         let ends = from_now(seconds);
         if ends > self.latest(started) {
             let most = self.quota.longest().as_secs();

@@ -87,6 +87,7 @@ where
             let begun = Instant::now();
             let (method, path) = (request.method().clone(), request.uri().path().to_owned());
             let reply = server.answer(request).await;
+            server.counters.answered(reply.status());
             // Not the query: it may be a signature.
             tracing::info!(%method, path, status = reply.status().as_u16(), took = ?begun.elapsed(), "request");
             Ok::<_, Infallible>(reply)

@@ -4,16 +4,19 @@
 //! envd are carried to the sandbox's guest, which speaks it itself. Nothing here isolates anything.
 //!
 //! Reading order: [`listen`] takes connections, [`server`] says whose a request is and where it goes ([`place`]),
-//! [`control`] makes and ends sandboxes ([`registry`], [`store`]), [`carry`] brings requests to them.
+//! [`control`] and [`create`] make and end sandboxes ([`registry`], [`store`], [`pool`]), [`carry`] brings requests to them.
 
 mod carry;
 mod control;
+mod counters;
+mod create;
 mod keys;
 mod listen;
 mod messages;
 mod network;
 mod page;
 mod place;
+mod pool;
 mod quota;
 mod registry;
 mod reply;
@@ -39,7 +42,9 @@ pub(crate) use template::{ServerConfig, Template};
 pub(crate) use tls::{DOMAIN, Identity};
 
 use crate::report::Failure;
+use counters::Counters;
 use keys::Keys;
+use pool::Pool;
 use registry::Registry;
 use server::Server;
 
@@ -65,13 +70,19 @@ impl Ready {
         })?;
         let registry = Registry::open(host, place).await?;
         let starting = Semaphore::new(MOST_STARTING);
-        let server =
-            Server { keys, registry, templates, audience, starting, tallies: Arc::default(), said_open: Once::new() };
+        let (pool, tallies, said_open, counters) = (Pool::default(), Arc::default(), Once::new(), Counters::default());
+        let server = Server { keys, registry, templates, audience, pool, starting, tallies, counters, said_open };
         Ok(Ready { server: Arc::new(server) })
     }
 
-    /// Serves until `ended`, in TLS if there is something that speaks it. The sandboxes stay.
+    /// Serves until `ended`, in TLS if there is something that speaks it. The sandboxes stay, but for those
+    /// that wait for a client.
     pub(crate) async fn serve(self, listener: TcpListener, tls: Option<TlsAcceptor>, ended: impl Future<Output = ()>) {
-        listen::serve(listener, tls, self.server, ended).await;
+        let server = &self.server;
+        let serving = async {
+            listen::serve(listener, tls, Arc::clone(server), ended).await;
+            server.pool.close();
+        };
+        tokio::join!(serving, server.pool.keep_full(&server.registry, &server.templates));
     }
 }

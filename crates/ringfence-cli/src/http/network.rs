@@ -16,7 +16,10 @@ pub(super) fn words(
     allows_internet: Option<bool>,
     asked: Option<&NetworkRequest>,
 ) -> Result<Vec<OsString>, Refusal> {
-    let closed = || Ok(vec!["--net".into(), "closed".into()]);
+    let closed = || match template {
+        Network::Closed => Ok(Vec::new()),
+        _ => Ok(vec!["--net".into(), "closed".into()]),
+    };
     if allows_internet == Some(false) {
         return closed();
     }
@@ -121,6 +124,7 @@ mod tests {
     fn no_internet_is_none_whatever_the_template_says() {
         assert_eq!(words(&Network::Open, Some(false), None).unwrap(), ["--net", "closed"]);
         assert_eq!(words(&Network::Open, None, None).unwrap(), [""; 0]);
+        assert_eq!(words(&Network::Closed, Some(false), None).unwrap(), [""; 0]);
     }
 
     #[test]

@@ -19,6 +19,8 @@ use super::store::{Record, Store};
 use crate::keeper::{Answer, Keeper};
 use crate::report::Failure;
 
+/// Where a sandbox's own directory is inside, as E2B's clients expect it.
+const HOME: &str = "/home/user";
 /// How long a sandbox may take to come up: an image may have to be fetched first.
 const START_PATIENCE: Duration = Duration::from_secs(300);
 
@@ -38,6 +40,13 @@ impl Live {
     pub(super) fn ends(&self) -> Timestamp {
         *self.ends.borrow()
     }
+}
+
+/// A sandbox that has been started, and the process that keeps it.
+#[derive(Debug)]
+pub(super) struct Launched {
+    pub(super) sandbox: Sandbox,
+    keeper: Keeper,
 }
 
 /// All sandboxes that are there.
@@ -93,13 +102,24 @@ impl Registry {
     }
 
     /// The directory of a sandbox's own, as it is on the host.
-    pub(super) fn workspace(&self, id: &str) -> PathBuf {
+    fn workspace(&self, id: &str) -> PathBuf {
         self.workspaces.join(id)
     }
 
-    /// Where all of them are.
-    pub(super) fn workspaces(&self) -> &Path {
-        &self.workspaces
+    /// The command line of `ringfence up` that every sandbox has, but for `more`.
+    pub(super) fn words(&self, id: &str, lease: Duration, more: Vec<OsString>) -> Vec<OsString> {
+        let lease = format!("{}s", lease.as_secs().max(1));
+        let mut words: Vec<OsString> = vec!["ringfence".into(), "up".into(), id.into(), "--lease".into(), lease.into()];
+        words.extend([
+            "--directory".into(),
+            self.workspace(id).into(),
+            "--workspace".into(),
+            format!(".:{HOME}").into(),
+        ]);
+        words.extend(["--allow-workspace".into(), self.workspaces.clone().into()]);
+        words.extend(["--env".into(), format!("HOME={HOME}").into()]);
+        words.extend(more);
+        words
     }
 
     /// Starts a sandbox with a command line of `ringfence up`, and keeps its record.
@@ -108,32 +128,72 @@ impl Registry {
         record: Record,
         words: Vec<OsString>,
     ) -> Result<Arc<Live>, Failure> {
-        let workspace = self.workspace(&record.id);
-        make_private(&workspace)
-            .map_err(|error| Failure::failed(format!("cannot make a workspace: {error}"), "look at the disk: df -h"))?;
-        // Starting a process waits for it to have begun, and telling it for it to listen.
-        let keeper = tokio::task::spawn_blocking(move || Keeper::start(&words)).await;
-        let mut keeper = keeper.expect("starting a process does not panic")?;
         // The two at once: what is stored too much is found out by the next server, and so is what is stored too late.
-        let (stored, answer) = tokio::join!(self.store.put(&record), timeout(START_PATIENCE, keeper.answer()));
-        let started = match answer {
-            Ok(Ok(Answer::Ready { .. })) => match stored {
-                Ok(()) => Sandbox::attach(&self.host, &record.id).await.map_err(Failure::from),
-                Err(error) => Err(of_store(error)),
-            },
-            Ok(Ok(Answer::Failed(told))) => Err(told.into()),
-            Ok(Err(failure)) => Err(failure),
-            Err(_) => Err(Failure::failed("a sandbox did not come up in time", "ringfence doctor")),
-        };
-        match started {
-            Ok(sandbox) => Ok(self.admit(record, sandbox, Some(keeper))),
+        let (stored, launched) = tokio::join!(self.store.put(&record), self.launch(&record.id, words));
+        match launched {
+            Ok(launched) => self.settle(record, launched, stored).await,
             Err(failure) => {
-                keeper.ask_to_end();
-                tokio::task::spawn_blocking(|| keeper.wait());
                 self.clear_away(&record.id).await;
                 Err(failure)
             }
         }
+    }
+
+    /// Gives a sandbox that was launched before to whom `record` says.
+    pub(super) async fn hand_over(
+        self: &Arc<Registry>,
+        record: Record,
+        launched: Launched,
+    ) -> Result<Arc<Live>, Failure> {
+        let stored = self.store.put(&record).await;
+        self.settle(record, launched, stored).await
+    }
+
+    /// Takes a sandbox in whose record was stored, or ends it.
+    async fn settle(
+        self: &Arc<Registry>,
+        record: Record,
+        launched: Launched,
+        stored: Result<(), redb::Error>,
+    ) -> Result<Arc<Live>, Failure> {
+        match stored {
+            Ok(()) => Ok(self.admit(record, launched.sandbox, Some(launched.keeper))),
+            Err(error) => {
+                self.discard(&record.id, launched).await;
+                Err(of_store(error))
+            }
+        }
+    }
+
+    /// Starts a sandbox with a command line of `ringfence up`.
+    pub(super) async fn launch(&self, id: &str, words: Vec<OsString>) -> Result<Launched, Failure> {
+        make_private(&self.workspace(id))
+            .map_err(|error| Failure::failed(format!("cannot make a workspace: {error}"), "look at the disk: df -h"))?;
+        // Starting a process waits for it to have begun, and telling it for it to listen.
+        let keeper = tokio::task::spawn_blocking(move || Keeper::start(&words)).await;
+        let mut keeper = keeper.expect("starting a process does not panic")?;
+        let launched = match timeout(START_PATIENCE, keeper.answer()).await {
+            Ok(Ok(Answer::Ready { .. })) => Sandbox::attach(&self.host, id).await.map_err(Failure::from),
+            Ok(Ok(Answer::Failed(told))) => Err(told.into()),
+            Ok(Err(failure)) => Err(failure),
+            Err(_) => Err(Failure::failed("a sandbox did not come up in time", "ringfence doctor")),
+        };
+        match launched {
+            Ok(sandbox) => Ok(Launched { sandbox, keeper }),
+            Err(failure) => {
+                keeper.ask_to_end();
+                tokio::task::spawn_blocking(|| keeper.wait());
+                Err(failure)
+            }
+        }
+    }
+
+    /// Ends a sandbox that nobody was given.
+    pub(super) async fn discard(&self, id: &str, launched: Launched) {
+        let Launched { sandbox, keeper } = launched;
+        stop(id, sandbox).await;
+        tokio::task::spawn_blocking(|| keeper.wait());
+        self.clear_away(id).await;
     }
 
     /// Takes a sandbox in that is there, and sees to its end.
@@ -162,7 +222,7 @@ impl Registry {
             () = live.sandbox.ended() => tracing::info!(id = live.record.id, "a sandbox has ended"),
             () = over => {
                 tracing::info!(id = live.record.id, "a sandbox's time is over");
-                stop(&live).await;
+                stop(&live.record.id, live.sandbox.clone()).await;
             }
         }
         self.forget(&live).await;
@@ -198,8 +258,13 @@ impl Registry {
 
     /// Ends a sandbox.
     pub(super) async fn end(&self, live: &Arc<Live>) {
-        stop(live).await;
+        stop(&live.record.id, live.sandbox.clone()).await;
         self.forget(live).await;
+    }
+
+    /// How many sandboxes there are.
+    pub(super) fn count(&self) -> usize {
+        self.locked().len()
     }
 
     async fn forget(&self, live: &Arc<Live>) {
@@ -209,7 +274,8 @@ impl Registry {
         }
     }
 
-    async fn clear_away(&self, id: &str) {
+    /// Removes what is kept of a sandbox that is gone.
+    pub(super) async fn clear_away(&self, id: &str) {
         if let Err(error) = self.store.remove(id).await {
             tracing::error!(id, %error, "a record is not removed");
         }
@@ -223,10 +289,10 @@ impl Registry {
     }
 }
 
-async fn stop(live: &Live) {
-    match live.sandbox.clone().stop().await {
+async fn stop(id: &str, sandbox: Sandbox) {
+    match sandbox.stop().await {
         Ok(()) | Err(ringfence::AttachError::Room(RoomError::Absent { .. })) => {}
-        Err(error) => tracing::error!(id = live.record.id, error = ringfence::chain(&error), "a sandbox does not end"),
+        Err(error) => tracing::error!(id, error = ringfence::chain(&error), "a sandbox does not end"),
     }
 }
 

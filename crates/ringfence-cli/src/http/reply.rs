@@ -82,6 +82,13 @@ pub(super) fn json(status: StatusCode, value: &impl Serialize) -> Reply {
     reply
 }
 
+/// An answer that is text.
+pub(super) fn plain(text: String) -> Reply {
+    let mut reply = bytes(StatusCode::OK, text.into());
+    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; version=0.0.4"));
+    reply
+}
+
 /// An answer without a body.
 pub(super) fn bare(status: StatusCode) -> Reply {
     bytes(status, Bytes::new())

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Once};
 
 use hyper::body::Incoming;
-use hyper::header::HOST;
-use hyper::{Method, Request, StatusCode};
+use hyper::header::{AUTHORIZATION, HOST};
+use hyper::{HeaderMap, Method, Request, StatusCode};
 use jiff::Timestamp;
 use ringfence_proto::code::Failure as Denied;
 use ringfence_proto::query::Query;
@@ -16,11 +16,13 @@ use tokio::sync::Semaphore;
 
 use super::carry;
 use super::control::{self, Owner};
+use super::counters::Counters;
 use super::keys::{self, Keys};
 use super::place::{Place, is_guests, text};
+use super::pool::Pool;
 use super::quota::{Quota, Tallies};
 use super::registry::{Live, Registry};
-use super::reply::{Refusal, Reply, bare};
+use super::reply::{Refusal, Reply, bare, plain};
 use super::template::Template;
 
 /// Who can reach a server.
@@ -39,10 +41,14 @@ pub(super) struct Server {
     pub(super) registry: Arc<Registry>,
     pub(super) templates: BTreeMap<String, Template>,
     pub(super) audience: Audience,
+    /// Sandboxes that wait for a client.
+    pub(super) pool: Pool,
     /// Room for sandboxes that are being started.
     pub(super) starting: Semaphore,
     /// What keys have used.
     pub(super) tallies: Arc<Tallies>,
+    /// What it has done.
+    pub(super) counters: Counters,
     /// Whether it was said that any key will do.
     pub(super) said_open: Once,
 }
@@ -71,17 +77,23 @@ impl Server {
             "/healthz" | "/readyz" | "/health" => return Ok(bare(StatusCode::NO_CONTENT)),
             _ => {}
         }
-        let (owner, quota) = self.owner(&request)?;
-        control::answer(self, owner, quota, request).await
-    }
-
-    /// Whose a request is, and what they may use.
-    fn owner(&self, request: &Request<Incoming>) -> Result<(Owner, Quota), Refusal> {
         let headers = request.headers();
+        if request.uri().path() == "/metrics" {
+            // What scrapes it shows its key as programs of its kind do.
+            let bearer = text(headers, AUTHORIZATION.as_str()).and_then(|value| value.strip_prefix("Bearer "));
+            self.owner(headers, text(headers, "x-api-key").or(bearer).unwrap_or_default())?;
+            return Ok(plain(self.counters.text(self.registry.count(), self.pool.count_all())));
+        }
         // Needed even where any will do: no page that a browser shows can send it without asking first.
         let Some(shown) = text(headers, "x-api-key") else {
             return Err(Refusal::unauthenticated("the header `X-API-KEY` is missing"));
         };
+        let (owner, quota) = self.owner(headers, shown)?;
+        control::answer(self, owner, quota, request).await
+    }
+
+    /// Whose a request is that shows a key, and what they may use.
+    fn owner(&self, headers: &HeaderMap, shown: &str) -> Result<(Owner, Quota), Refusal> {
         let keys = self.keys.all();
         if let Some(key) = keys::shown(&keys, shown) {
             return Ok((Some(key.id.clone()), key.quota));

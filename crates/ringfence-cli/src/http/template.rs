@@ -14,6 +14,9 @@ use crate::report::Failure;
 /// The templates that clients ask for when nobody named another.
 const DEFAULT: [&str; 2] = ["base", "code-interpreter-v1"];
 
+/// How many sandboxes wait for clients at most, of all templates together.
+const MOST_WARM: usize = 64;
+
 /// What the file of a server says.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -33,6 +36,8 @@ struct TemplateConfig {
     image: Option<String>,
     /// The file of its policy, beside this one.
     policy: Option<PathBuf>,
+    /// How many of its sandboxes wait for a client.
+    warm: usize,
 }
 
 impl ServerConfig {
@@ -44,6 +49,11 @@ impl ServerConfig {
         let mut config: ServerConfig = toml::from_str(&text).map_err(|error| {
             Failure::usage(format!("the server's settings in `{}` are wrong: {error}", path.display()), hint)
         })?;
+        let warm = config.templates.values().fold(0_usize, |sum, template| sum.saturating_add(template.warm));
+        if warm > MOST_WARM {
+            let message = format!("{warm} sandboxes are to wait for clients, and {MOST_WARM} can");
+            return Err(Failure::usage(message, "make the numbers of `warm` smaller"));
+        }
         let directory = path.parent().unwrap_or(Path::new("."));
         for policy in config.templates.values_mut().filter_map(|template| template.policy.as_mut()) {
             *policy = std::path::absolute(directory.join(&policy)).unwrap_or_else(|_| directory.join(&policy));
@@ -51,10 +61,11 @@ impl ServerConfig {
         Ok(config)
     }
 
-    /// The names of all templates, and the flags of `ringfence up` that each stands for.
-    pub(crate) fn templates(&self) -> BTreeMap<String, Vec<OsString>> {
-        let mut templates: BTreeMap<_, _> = DEFAULT.map(|name| (name.to_owned(), Vec::new())).into();
-        templates.extend(self.templates.iter().map(|(name, template)| (name.clone(), template.words())));
+    /// The names of all templates, the flags of `ringfence up` that each stands for, and how many sandboxes wait.
+    pub(crate) fn templates(&self) -> BTreeMap<String, (Vec<OsString>, usize)> {
+        let mut templates: BTreeMap<_, _> = DEFAULT.map(|name| (name.to_owned(), (Vec::new(), 0))).into();
+        let said = self.templates.iter();
+        templates.extend(said.map(|(name, template)| (name.clone(), (template.words(), template.warm))));
         templates
     }
 }
@@ -73,6 +84,8 @@ impl TemplateConfig {
 pub(crate) struct Template {
     /// The flags of `ringfence up` that it stands for.
     pub(super) words: Vec<OsString>,
+    /// How many of its sandboxes wait for a client.
+    pub(super) warm: usize,
     /// What its sandboxes can reach.
     pub(super) network: Network,
     /// How many processors a sandbox can use, as clients are told.
@@ -85,11 +98,12 @@ pub(crate) struct Template {
 
 impl Template {
     /// The template that `words` stand for, with the settings that come of them.
-    pub(crate) fn new(words: Vec<OsString>, settings: &Settings) -> Template {
+    pub(crate) fn new(words: Vec<OsString>, warm: usize, settings: &Settings) -> Template {
         let limits = &settings.policy.limits;
         let machine = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
         Template {
             words,
+            warm,
             network: settings.policy.network.clone().unwrap_or(Network::Closed),
             processors: limits.cpus.map_or(machine, |cpus| cpus.ceil() as u64),
             memory: limits.memory.map_or_else(|| rustix::system::sysinfo().totalram as u64, |memory| memory.bytes()),
@@ -110,7 +124,7 @@ mod tests {
             "[templates.base]\nbackend = 'podman'\nimage = 'debian:stable'\n[templates.mine]\npolicy = 'mine.toml'";
         fs_err::write(&path, text).unwrap();
         let templates = ServerConfig::read(&path).unwrap().templates();
-        let words = |name: &str| templates[name].iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>();
+        let words = |name: &str| templates[name].0.iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>();
         assert_eq!(words("base"), ["--backend", "podman", "--image", "debian:stable"]);
         assert_eq!(words("mine"), ["--policy", place.path().join("mine.toml").to_str().unwrap()]);
         assert_eq!(words("code-interpreter-v1"), [""; 0]);

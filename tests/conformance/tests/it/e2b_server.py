@@ -301,6 +301,31 @@ def quotas(at_once, per_minute):
         sandbox.kill()
 
 
+def counter(name):
+    code, text = status(f"{URL}/metrics")
+    same(code, 200)
+    return next(int(line.split()[1]) for line in text.decode().splitlines() if line.startswith(f"ringfence_{name} "))
+
+
+def warm():
+    """Sandboxes that waited for a client, of a server that has two wait."""
+    ids = set()
+    for number in range(4):
+        eventually("some wait", lambda: counter("sandboxes_waiting") > 0)
+        sandbox = Sandbox.create(timeout=60, envs={"NUMBER": str(number)}, metadata={"of": "warm"})
+        ids.add(sandbox.sandbox_id)
+        same(sandbox.commands.run('printf "$NUMBER $HOME $PWD"; ls -A').stdout, f"{number} /home/user /home/user")
+        assert 30 < (sandbox.get_info().end_at - sandbox.get_info().started_at).total_seconds() < 90
+        sandbox.files.write("mine", "x")
+    same(len(ids), 4)
+    same(set(listed(metadata={"of": "warm"})), ids)
+    same(counter("sandboxes"), 4)
+    short = Sandbox.create(timeout=2)
+    eventually("its time is over", lambda: not short.is_running())
+    for one in ids:
+        assert Sandbox.kill(one)
+
+
 def refused(key):
     """A key that was revoked."""
     raises(AuthenticationException, Sandbox.list(api_key=key).next_items)

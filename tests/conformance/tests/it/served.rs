@@ -135,6 +135,21 @@ fn the_e2b_package_for_javascript_runs_against_a_server() {
 }
 
 #[test]
+fn sandboxes_that_wait_are_given_away_once_and_end_with_their_server() {
+    require!(root, binary, user_namespaces, python3, e2b_python);
+    let keeper = Keeper::on(Backend::Native);
+    let config = keeper.home().join("server.toml");
+    fs_err::write(&config, "[templates.base]\nwarm = 2\n").expect("the home is ours");
+    let server = Served::with(&keeper, &["--config", config.to_str().expect("it is text")]);
+    server.package("warm", &[]);
+    server.end();
+    let left = keeper.run(&mut keeper.ringfence(&["ps", "--json"]));
+    assert_eq!(left.said.trim_end(), "[]");
+    fs_err::remove_file(config).expect("it is ours");
+    expect_nothing_left(&keeper);
+}
+
+#[test]
 fn sandboxes_outlive_their_server_and_are_found_again() {
     require!(root, binary, user_namespaces, python3, e2b_python);
     let keeper = Keeper::on(Backend::Native);

@@ -1,0 +1,158 @@
+//! Making a sandbox: what a client asks for becomes flags of `ringfence up`, or a sandbox that waits already.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hyper::StatusCode;
+use jiff::Timestamp;
+use ringfence::policy::Environment;
+use tokio::time::timeout;
+
+use super::control::Calls;
+use super::messages::NewSandbox;
+use super::network;
+use super::pool::Warm;
+use super::quota::Reserved;
+use super::registry::{Live, Registry};
+use super::reply::Refusal;
+use super::secret::{hexadecimal, name};
+use super::server::Server;
+use super::store::Record;
+use super::template::Template;
+use crate::report::Failure;
+
+/// How long a sandbox may wait for its turn to be started.
+const TURN_PATIENCE: Duration = Duration::from_secs(20);
+
+/// A sandbox that a client may have.
+#[derive(Debug)]
+struct Wish {
+    record: Record,
+    /// The flags of its template.
+    words: Vec<OsString>,
+    /// The flags that make it narrower than its template.
+    narrower: Vec<OsString>,
+    variables: BTreeMap<String, String>,
+}
+
+impl Calls<'_> {
+    /// Makes a sandbox.
+    pub(super) async fn create(&self, asked: NewSandbox) -> Result<Arc<Live>, Refusal> {
+        let begun = Instant::now();
+        let wish = self.wish(asked)?;
+        let reserved = self.reserve()?;
+        let turn = timeout(TURN_PATIENCE, self.server.starting.acquire()).await;
+        let _turn = turn.map_err(|_| Refusal::busy("too many sandboxes are being started", TURN_PATIENCE.as_secs()))?;
+        // A client that does not wait is not told, and finds the sandbox in its list.
+        let (server, template) = (Arc::clone(self.server), wish.record.template.clone());
+        let starting = tokio::spawn(async move {
+            let made = wish.fulfil(&server).await;
+            drop(reserved);
+            made
+        });
+        let live = starting.await.expect("a start does not panic").map_err(|failure| {
+            self.server.counters.not_started();
+            tracing::error!(template, error = failure.message(), "a sandbox cannot be started");
+            Refusal::failed("the sandbox could not be started; the server's log tells why")
+        })?;
+        self.server.counters.started(begun.elapsed());
+        tracing::info!(id = live.record.id, template, backend = %live.sandbox.manifest().backend, "a sandbox is up");
+        Ok(live)
+    }
+
+    /// What is asked for, if it can be kept.
+    fn wish(&self, asked: NewSandbox) -> Result<Wish, Refusal> {
+        let template = self.template(&asked.template_id)?;
+        let unsupported = [
+            ("autoPause", asked.auto_pause == Some(true)),
+            ("mcp", asked.mcp.as_ref().is_some_and(|mcp| !mcp.is_null())),
+            ("iam", asked.iam.as_ref().is_some_and(|iam| !iam.is_null())),
+            ("volumeMounts", asked.volume_mounts.as_ref().is_some_and(|mounts| !mounts.is_empty())),
+        ];
+        if let Some((field, _)) = unsupported.into_iter().find(|(_, is_given)| *is_given) {
+            return Err(Refusal::wrong(format!("`{field}` cannot be kept by this server: leave it out")));
+        }
+        let variables = asked.env_vars.unwrap_or_default();
+        for (variable, value) in &variables {
+            Environment::check(variable, value).map_err(|error| Refusal::wrong(format!("`envVars`: {error}")))?;
+        }
+        let narrower = network::words(&template.network, asked.allow_internet_access, asked.network.as_ref())?;
+        let started = Timestamp::now();
+        let has_public_ports = asked.network.as_ref().and_then(|network| network.allow_public_traffic) != Some(false);
+        let record = Record {
+            id: name(),
+            template: asked.template_id,
+            owner: self.owner.clone(),
+            started,
+            ends: self.after(started, asked.timeout)?,
+            token: hexadecimal::<32>(),
+            traffic_token: (!has_public_ports).then(hexadecimal::<32>),
+            metadata: asked.metadata.unwrap_or_default(),
+            has_internet: asked.allow_internet_access != Some(false),
+        };
+        Ok(Wish { record, words: template.words.clone(), narrower, variables })
+    }
+
+    fn template(&self, id: &str) -> Result<&Template, Refusal> {
+        let templates = &self.server.templates;
+        templates.get(id).ok_or_else(|| {
+            let names: Vec<&str> = templates.keys().map(String::as_str).collect();
+            Refusal::new(StatusCode::NOT_FOUND, format!("there is no template `{id}`: there are {}", names.join(", ")))
+        })
+    }
+
+    /// Reserves a place for one more sandbox, if this owner may have one.
+    fn reserve(&self) -> Result<Reserved, Refusal> {
+        let live = self.server.registry.of(&self.owner);
+        let next = live.iter().map(|live| live.ends()).min().unwrap_or_default();
+        let soon = Duration::try_from(next.duration_since(Timestamp::now())).unwrap_or_default(); // it ends already
+        self.server.tallies.reserve(&self.owner, &self.quota, live.len(), soon)
+    }
+}
+
+impl Wish {
+    /// The sandbox: one that waits, where it is exactly what is asked for, or a new one.
+    async fn fulfil(mut self, server: &Server) -> Result<Arc<Live>, Failure> {
+        let registry = &server.registry;
+        if self.narrower.is_empty()
+            && let Some(warm) = server.pool.take(&self.record.template)
+        {
+            match self.prepare(&warm).await {
+                Ok(()) => {
+                    self.record.id = warm.id;
+                    return registry.hand_over(self.record, warm.launched).await;
+                }
+                Err(failure) => {
+                    tracing::warn!(id = warm.id, error = failure.message(), "a sandbox that waited is of no use");
+                    registry.discard(&warm.id, warm.launched).await;
+                }
+            }
+        }
+        let words = self.all_words(registry);
+        registry.start(self.record, words).await
+    }
+
+    /// Makes a sandbox that waits the one that is asked for.
+    async fn prepare(&self, warm: &Warm) -> Result<(), Failure> {
+        let sandbox = &warm.launched.sandbox;
+        if !self.variables.is_empty() {
+            let added = sandbox.add_variables(self.variables.clone()).await;
+            added.map_err(|error| Failure::of_session(&error, &warm.id))?;
+        }
+        Ok(sandbox.renew(self.stay())?)
+    }
+
+    fn all_words(&self, registry: &Registry) -> Vec<OsString> {
+        let variables = self.variables.iter();
+        let variables = variables.flat_map(|(name, value)| ["--env".into(), format!("{name}={value}").into()]);
+        let more = self.words.iter().cloned().chain(variables).chain(self.narrower.iter().cloned());
+        registry.words(&self.record.id, self.stay(), more.collect())
+    }
+
+    /// How long it may stay.
+    fn stay(&self) -> Duration {
+        Duration::try_from(self.record.ends.duration_since(Timestamp::now())).unwrap_or_default() // it is over
+    }
+}

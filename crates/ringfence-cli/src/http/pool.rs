@@ -1,0 +1,129 @@
+//! Sandboxes that wait for a client: started before somebody asks, and each given away once.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+
+use super::registry::{Launched, Registry};
+use super::secret::name;
+use super::template::Template;
+
+/// The lease of a sandbox that waits: it ends then, whatever became of the server.
+const LEASE: Duration = Duration::from_secs(60 * 60);
+/// How long one waits before another takes its place: well before its lease ends.
+const REST: Duration = Duration::from_secs(30 * 60);
+/// How often those that wait are looked at, and one that could not be started is tried again.
+const LOOK: Duration = Duration::from_secs(60);
+
+/// Sandboxes that wait.
+#[derive(Debug, Default)]
+pub(super) struct Pool {
+    /// By template; the oldest first.
+    waiting: Mutex<HashMap<String, VecDeque<Warm>>>,
+    /// Somebody was given one, or it was closed.
+    changed: Notify,
+    is_closed: AtomicBool,
+}
+
+/// A sandbox that waits.
+#[derive(Debug)]
+pub(super) struct Warm {
+    pub(super) id: String,
+    pub(super) launched: Launched,
+    since: Instant,
+}
+
+impl Warm {
+    fn is_good(&self) -> bool {
+        self.since.elapsed() < REST && self.launched.sandbox.is_up()
+    }
+}
+
+impl Pool {
+    /// One of a template that is good, if one waits.
+    pub(super) fn take(&self, template: &str) -> Option<Warm> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let ready = waiting.get_mut(template)?;
+        let position = ready.iter().position(Warm::is_good)?;
+        let taken = ready.remove(position);
+        drop(waiting);
+        self.changed.notify_one();
+        taken
+    }
+
+    /// Starts as many as each template wants, and others in their place, until it is closed. Then it ends them all.
+    pub(super) async fn keep_full(&self, registry: &Registry, templates: &BTreeMap<String, Template>) {
+        while self.is_open() {
+            for stale in self.remove(|warm| !warm.is_good()) {
+                registry.discard(&stale.id, stale.launched).await;
+            }
+            for (name, template) in templates {
+                while self.is_open() && self.count(name) < template.warm {
+                    if !self.add(registry, name, template).await {
+                        break;
+                    }
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(LOOK) => {}
+                () = self.changed.notified() => {}
+            }
+        }
+        for warm in self.remove(|_| true) {
+            registry.discard(&warm.id, warm.launched).await;
+        }
+    }
+
+    /// Starts no more.
+    pub(super) fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+        self.changed.notify_one();
+    }
+
+    fn is_open(&self) -> bool {
+        !self.is_closed.load(Ordering::Relaxed)
+    }
+
+    /// Starts one, and says whether that worked.
+    async fn add(&self, registry: &Registry, template_name: &str, template: &Template) -> bool {
+        let id = name();
+        let words = registry.words(&id, LEASE, template.words.clone());
+        match registry.launch(&id, words).await {
+            Ok(launched) => {
+                let warm = Warm { id, launched, since: Instant::now() };
+                let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+                waiting.entry(template_name.to_owned()).or_default().push_back(warm);
+                true
+            }
+            Err(failure) => {
+                tracing::warn!(template = template_name, error = failure.message(), "no sandbox waits for a client");
+                registry.clear_away(&id).await;
+                false
+            }
+        }
+    }
+
+    /// How many wait.
+    pub(super) fn count_all(&self) -> usize {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).values().map(VecDeque::len).sum()
+    }
+
+    fn count(&self, template: &str) -> usize {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).get(template).map_or(0, VecDeque::len)
+    }
+
+    /// Takes those out that are as asked for.
+    fn remove(&self, is_one: impl Fn(&Warm) -> bool) -> Vec<Warm> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut removed = Vec::new();
+        for ready in waiting.values_mut() {
+            let (out, left) = std::mem::take(ready).into_iter().partition(&is_one);
+            *ready = left;
+            removed.extend(Vec::from(out));
+        }
+        removed
+    }
+}
