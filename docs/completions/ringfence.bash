@@ -55,6 +55,9 @@ _ringfence() {
             ringfence,inspect)
                 cmd="ringfence__subcmd__inspect"
                 ;;
+            ringfence,keys)
+                cmd="ringfence__subcmd__keys"
+                ;;
             ringfence,logs)
                 cmd="ringfence__subcmd__logs"
                 ;;
@@ -69,6 +72,9 @@ _ringfence() {
                 ;;
             ringfence,run)
                 cmd="ringfence__subcmd__run"
+                ;;
+            ringfence,serve)
+                cmd="ringfence__subcmd__serve"
                 ;;
             ringfence,ssh)
                 cmd="ringfence__subcmd__ssh"
@@ -118,6 +124,15 @@ _ringfence() {
             ringfence__subcmd__image,build)
                 cmd="ringfence__subcmd__image__subcmd__build"
                 ;;
+            ringfence__subcmd__keys,create)
+                cmd="ringfence__subcmd__keys__subcmd__create"
+                ;;
+            ringfence__subcmd__keys,list)
+                cmd="ringfence__subcmd__keys__subcmd__list"
+                ;;
+            ringfence__subcmd__keys,revoke)
+                cmd="ringfence__subcmd__keys__subcmd__revoke"
+                ;;
             *)
                 ;;
         esac
@@ -125,7 +140,7 @@ _ringfence() {
 
     case "${cmd}" in
         ringfence)
-            opts="-v -h -V --verbose --help --version run code up exec enter cp ps logs port ssh ssh-config ssh-proxy stop inspect image mcp doctor wrap unwrap config audit egress completions attempt generate"
+            opts="-v -h -V --verbose --help --version run code up exec enter cp ps logs port ssh ssh-config ssh-proxy stop inspect image mcp doctor wrap unwrap config audit egress serve keys completions attempt generate"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -233,7 +248,7 @@ _ringfence() {
             return 0
             ;;
         ringfence__subcmd__code)
-            opts="-l -C -v -h -V --language --block-imports --json --container --image --pull --cap --backend --workspace --read --write --hide --protect --net --allow --deny --transparent --observe --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --directory --verbose --help --version"
+            opts="-l -C -v -h -V --language --block-imports --json --container --image --pull --cap --backend --workspace --read --write --hide --protect --net --allow --deny --transparent --observe --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --allow-workspace --directory --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -343,6 +358,10 @@ _ringfence() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --allow-workspace)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --directory)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -387,7 +406,7 @@ _ringfence() {
             return 0
             ;;
         ringfence__subcmd__config__subcmd__explain)
-            opts="-C -v -h -V --json --backend --workspace --read --write --hide --protect --net --allow --deny --transparent --observe --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --directory --verbose --help --version"
+            opts="-C -v -h -V --json --backend --workspace --read --write --hide --protect --net --allow --deny --transparent --observe --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --allow-workspace --directory --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -473,6 +492,10 @@ _ringfence() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --allow-workspace)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --directory)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -519,7 +542,7 @@ _ringfence() {
             return 0
             ;;
         ringfence__subcmd__doctor)
-            opts="-C -v -h -V --prove --certificate --json --backend --workspace --read --write --hide --protect --net --allow --deny --transparent --observe --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --directory --container --image --pull --cap --verbose --help --version"
+            opts="-C -v -h -V --prove --certificate --json --backend --workspace --read --write --hide --protect --net --allow --deny --transparent --observe --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --allow-workspace --directory --container --image --pull --cap --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -606,6 +629,10 @@ _ringfence() {
                     return 0
                     ;;
                 --allow-weaker)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --allow-workspace)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -836,6 +863,74 @@ _ringfence() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        ringfence__subcmd__keys)
+            opts="-v -h -V --verbose --help --version create list revoke"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        ringfence__subcmd__keys__subcmd__create)
+            opts="-v -h -V --sandboxes --per-minute --longest --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --sandboxes)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --per-minute)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --longest)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        ringfence__subcmd__keys__subcmd__list)
+            opts="-v -h -V --json --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        ringfence__subcmd__keys__subcmd__revoke)
+            opts="-v -h -V --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         ringfence__subcmd__logs)
             opts="$(ringfence ps --names 2>/dev/null) -f -v -h -V --follow --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -851,7 +946,7 @@ _ringfence() {
             return 0
             ;;
         ringfence__subcmd__mcp)
-            opts="-C -v -h -V --print-config --sandbox --lease --listen --token-file --host --idle --clients --container --image --pull --cap --backend --workspace --read --write --hide --protect --net --allow --deny --transparent --observe --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --directory --verbose --help --version"
+            opts="-C -v -h -V --print-config --sandbox --lease --listen --token-file --host --idle --clients --container --image --pull --cap --backend --workspace --read --write --hide --protect --net --allow --deny --transparent --observe --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --allow-workspace --directory --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -981,6 +1076,10 @@ _ringfence() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --allow-workspace)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --directory)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -1029,7 +1128,7 @@ _ringfence() {
             return 0
             ;;
         ringfence__subcmd__run)
-            opts="-C -v -h -V --fd --dry-run --json --container --image --pull --cap --backend --workspace --read --write --hide --protect --net --allow --deny --transparent --observe --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --directory --verbose --help --version"
+            opts="-C -v -h -V --fd --dry-run --json --container --image --pull --cap --backend --workspace --read --write --hide --protect --net --allow --deny --transparent --observe --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --allow-workspace --directory --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1131,11 +1230,45 @@ _ringfence() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --allow-workspace)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --directory)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 -C)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        ringfence__subcmd__serve)
+            opts="-v -h -V --listen --config --tls --tls-cert --tls-key --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --listen)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --tls-cert)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --tls-key)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1217,7 +1350,7 @@ _ringfence() {
             return 0
             ;;
         ringfence__subcmd__up)
-            opts="-C -v -h -V --lease --replace --json --monitor --proxy --container --image --pull --cap --backend --workspace --read --write --hide --protect --net --allow --deny --transparent --observe --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --directory --verbose --help --version"
+            opts="-C -v -h -V --lease --replace --json --monitor --proxy --container --image --pull --cap --backend --workspace --read --write --hide --protect --net --allow --deny --transparent --observe --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --allow-workspace --directory --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1319,6 +1452,10 @@ _ringfence() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --allow-workspace)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --directory)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -1335,7 +1472,7 @@ _ringfence() {
             return 0
             ;;
         ringfence__subcmd__wrap)
-            opts="-C -v -h -V --backend --workspace --read --write --hide --protect --net --allow --deny --transparent --observe --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --directory --verbose --help --version"
+            opts="-C -v -h -V --backend --workspace --read --write --hide --protect --net --allow --deny --transparent --observe --env --time --memory --cpus --processes --output --tmp --disk --policy --require --allow-weaker --allow-workspace --directory --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1418,6 +1555,10 @@ _ringfence() {
                     return 0
                     ;;
                 --allow-weaker)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --allow-workspace)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

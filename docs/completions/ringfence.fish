@@ -49,6 +49,8 @@ complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "unwrap" -d 'Rem
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "config" -d 'Shows the settings, and what can be set'
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "audit" -d 'Shows the records of earlier runs, and whether they are whole'
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "egress" -d 'Shows what sandboxes reached or were denied, and the policy that this calls for'
+complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "serve" -d 'Serves E2B\'s API, so that its SDKs run against sandboxes of this host'
+complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "keys" -d 'Makes and revokes the keys that clients of `ringfence serve` show'
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "completions" -d 'Prints the completions of a shell'
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "attempt" -d 'Tries to break one promise and says how far it got; a proof runs it inside a sandbox'
 complete -c ringfence -n "__fish_ringfence_needs_command" -f -a "generate" -d 'Writes man pages, completions and references into a directory'
@@ -76,6 +78,7 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l disk -d 'Wha
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l policy -d 'A policy in TOML or JSON, under the flags' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l require -d 'Demands that a promise be fully enforced; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l allow-weaker -d 'Accepts that a promise be weaker than written, or absent; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l allow-workspace -d 'Lets DIR hold workspaces although a rule forbids it; `serve` keeps those of its sandboxes in a state directory' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -s C -l directory -d 'Starts in DIR, as if called there' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l dry-run -d 'Prints the plan instead of running'
 complete -c ringfence -n "__fish_ringfence_using_subcommand run" -l json -d 'Captures the output and prints a result object'
@@ -110,6 +113,7 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l disk -d 'Wh
 complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l policy -d 'A policy in TOML or JSON, under the flags' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l require -d 'Demands that a promise be fully enforced; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l allow-weaker -d 'Accepts that a promise be weaker than written, or absent; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l allow-workspace -d 'Lets DIR hold workspaces although a rule forbids it; `serve` keeps those of its sandboxes in a state directory' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand code" -s C -l directory -d 'Starts in DIR, as if called there' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l json -d 'Captures the output and prints a result object'
 complete -c ringfence -n "__fish_ringfence_using_subcommand code" -l container -d 'A container to develop in, on podman or else docker: it has the host\'s network unless --net says otherwise'
@@ -142,6 +146,7 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l disk -d 'What
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l policy -d 'A policy in TOML or JSON, under the flags' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l require -d 'Demands that a promise be fully enforced; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l allow-weaker -d 'Accepts that a promise be weaker than written, or absent; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l allow-workspace -d 'Lets DIR hold workspaces although a rule forbids it; `serve` keeps those of its sandboxes in a state directory' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -s C -l directory -d 'Starts in DIR, as if called there' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l replace -d 'Stops the sandbox of that name first, if there is one'
 complete -c ringfence -n "__fish_ringfence_using_subcommand up" -l json -d 'Prints what is written down of it as JSON'
@@ -242,6 +247,7 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l disk -d 'Wha
 complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l policy -d 'A policy in TOML or JSON, under the flags' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l require -d 'Demands that a promise be fully enforced; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l allow-weaker -d 'Accepts that a promise be weaker than written, or absent; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l allow-workspace -d 'Lets DIR hold workspaces although a rule forbids it; `serve` keeps those of its sandboxes in a state directory' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -s C -l directory -d 'Starts in DIR, as if called there' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l container -d 'A container to develop in, on podman or else docker: it has the host\'s network unless --net says otherwise'
 complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l transparent -d 'Lets programs that know of no proxy reach the allowed hosts too'
@@ -270,6 +276,7 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l disk -d '
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l policy -d 'A policy in TOML or JSON, under the flags' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l require -d 'Demands that a promise be fully enforced; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l allow-weaker -d 'Accepts that a promise be weaker than written, or absent; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l allow-workspace -d 'Lets DIR hold workspaces although a rule forbids it; `serve` keeps those of its sandboxes in a state directory' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -s C -l directory -d 'Starts in DIR, as if called there' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l image -d 'What the container is made from; ringfence\'s own image when nothing says' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand doctor" -l pull -d 'When the image is fetched: always, missing or never' -r
@@ -302,6 +309,7 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l disk -d 'Wh
 complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l policy -d 'A policy in TOML or JSON, under the flags' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l require -d 'Demands that a promise be fully enforced; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l allow-weaker -d 'Accepts that a promise be weaker than written, or absent; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l allow-workspace -d 'Lets DIR hold workspaces although a rule forbids it; `serve` keeps those of its sandboxes in a state directory' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -s C -l directory -d 'Starts in DIR, as if called there' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l transparent -d 'Lets programs that know of no proxy reach the allowed hosts too'
 complete -c ringfence -n "__fish_ringfence_using_subcommand wrap" -l observe -d 'Lets every public host be reached, and records which'
@@ -336,6 +344,7 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_s
 complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l policy -d 'A policy in TOML or JSON, under the flags' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l require -d 'Demands that a promise be fully enforced; repeatable' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l allow-weaker -d 'Accepts that a promise be weaker than written, or absent; repeatable' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l allow-workspace -d 'Lets DIR hold workspaces although a rule forbids it; `serve` keeps those of its sandboxes in a state directory' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -s C -l directory -d 'Starts in DIR, as if called there' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l json -d 'Prints a list of objects'
 complete -c ringfence -n "__fish_ringfence_using_subcommand config; and __fish_seen_subcommand_from explain" -l transparent -d 'Lets programs that know of no proxy reach the allowed hosts too'
@@ -400,6 +409,33 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and __fish_s
 complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and __fish_seen_subcommand_from serve" -s v -l verbose -d 'Says more: once for what happens, twice for why'
 complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and __fish_seen_subcommand_from serve" -s h -l help -d 'Print help'
 complete -c ringfence -n "__fish_ringfence_using_subcommand egress; and __fish_seen_subcommand_from serve" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand serve" -l listen -d 'Where it listens; port 0 is any that is free' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand serve" -l config -d 'The server\'s settings, in TOML' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand serve" -l tls-cert -d 'Speaks TLS with this certificate, in PEM' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand serve" -l tls-key -d 'The key of that certificate, in PEM' -r -F
+complete -c ringfence -n "__fish_ringfence_using_subcommand serve" -l tls -d 'Speaks TLS, with a certificate for *.sbx.localhost that is made on the first start'
+complete -c ringfence -n "__fish_ringfence_using_subcommand serve" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand serve" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c ringfence -n "__fish_ringfence_using_subcommand serve" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and not __fish_seen_subcommand_from create list revoke" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and not __fish_seen_subcommand_from create list revoke" -s h -l help -d 'Print help'
+complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and not __fish_seen_subcommand_from create list revoke" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and not __fish_seen_subcommand_from create list revoke" -f -a "create" -d 'Makes a key and prints it: it is told this once, and only its hash is kept'
+complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and not __fish_seen_subcommand_from create list revoke" -f -a "list" -d 'Lists the keys by what may be told of them'
+complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and not __fish_seen_subcommand_from create list revoke" -f -a "revoke" -d 'Makes keys invalid, at once. Their sandboxes stay until their time is over'
+complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and __fish_seen_subcommand_from create" -l sandboxes -d 'Sandboxes at once' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and __fish_seen_subcommand_from create" -l per-minute -d 'Sandboxes that it may start in a minute' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and __fish_seen_subcommand_from create" -l longest -d 'How long a sandbox may stay at most, from its start: 30m, 8h; a day when nothing is said' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and __fish_seen_subcommand_from create" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and __fish_seen_subcommand_from create" -s h -l help -d 'Print help'
+complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and __fish_seen_subcommand_from create" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and __fish_seen_subcommand_from list" -l json -d 'Prints JSON'
+complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and __fish_seen_subcommand_from list" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and __fish_seen_subcommand_from list" -s h -l help -d 'Print help'
+complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and __fish_seen_subcommand_from list" -s V -l version -d 'Print version'
+complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and __fish_seen_subcommand_from revoke" -s v -l verbose -d 'Says more: once for what happens, twice for why'
+complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and __fish_seen_subcommand_from revoke" -s h -l help -d 'Print help'
+complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and __fish_seen_subcommand_from revoke" -s V -l version -d 'Print version'
 complete -c ringfence -n "__fish_ringfence_using_subcommand completions" -s v -l verbose -d 'Says more: once for what happens, twice for why'
 complete -c ringfence -n "__fish_ringfence_using_subcommand completions" -s h -l help -d 'Print help'
 complete -c ringfence -n "__fish_ringfence_using_subcommand completions" -s V -l version -d 'Print version'

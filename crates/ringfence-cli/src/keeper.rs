@@ -59,7 +59,7 @@ impl Keeper {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().map_err(|error| failed("start", error))?;
         if let Some(limit) = DESCRIPTORS.get() {
-            let _ = prlimit(Some(Pid::from_child(&process)), Resource::Nofile, limit.clone()); // it may have failed already
+            let _ = prlimit(Some(Pid::from_child(&process)), Resource::Nofile, *limit); // it may have ended already
         }
         // Not as its arguments: it lives long, and everybody on the host can read those.
         let mut input = process.stdin.take().expect("it was asked for");

@@ -143,6 +143,7 @@ fn prepare(request: &mut Request<Body>) {
     let path = request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
     *request.uri_mut() = Uri::from(path);
     *request.version_mut() = Version::HTTP_11;
+    disentangle(request.headers_mut());
     remove_hop_headers(request.headers_mut());
     for name in OURS {
         request.headers_mut().remove(name);
@@ -151,13 +152,17 @@ fn prepare(request: &mut Request<Body>) {
 
 /// Makes a sandbox's answer the one that the client gets.
 fn answer(mut response: Response<Incoming>) -> Reply {
-    // RFC 9112, 6.3: chunks were read, so the length said beside them is wrong.
-    if response.headers().contains_key(TRANSFER_ENCODING) {
-        response.headers_mut().remove(CONTENT_LENGTH);
-    }
+    disentangle(response.headers_mut());
     remove_hop_headers(response.headers_mut());
     *response.version_mut() = Version::HTTP_11;
     response.map(BodyExt::boxed_unsync)
+}
+
+/// Leaves one thing that says how long a body is, RFC 9112, 6.3: where chunks were read, a length beside them is wrong.
+fn disentangle(headers: &mut HeaderMap) {
+    if headers.contains_key(TRANSFER_ENCODING) {
+        headers.remove(CONTENT_LENGTH);
+    }
 }
 
 /// Removes what is for the next hop alone, RFC 9110, 7.6.

@@ -56,4 +56,5 @@ transcripts! {
     sandboxes needs user_namespaces;
     copying needs user_namespaces, python3;
     mcp needs user_namespaces;
+    serving needs user_namespaces;
 }
