@@ -23,6 +23,12 @@ pub struct CodeConfig {
     /// Whose code is kept in its record.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store_code: Option<Store>,
+    /// How many interpreters of a language wait for code, where somebody keeps them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warm: Option<usize>,
+    /// The modules that interpreters import while they wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preload: Option<Vec<Module>>,
     /// Languages, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "languages")]
     pub languages: BTreeMap<String, Language>,
@@ -37,6 +43,11 @@ pub struct Code {
     pub imports: Vec<Module>,
     /// Whose code is kept in its record.
     pub store_code: Store,
+    /// How many interpreters of a language wait for code, where somebody keeps them.
+    pub warm: usize,
+    /// The modules that interpreters import while they wait; unless somebody says, `json` and `re`, and `numpy` and
+    /// `pandas` where they are installed.
+    pub preload: Option<Vec<Module>>,
     /// The languages there are, by name.
     pub languages: BTreeMap<String, Language>,
     /// Those of them that a project added. They are run only where a sandbox isolates: elsewhere their commands, which
@@ -51,6 +62,9 @@ impl Default for Code {
 }
 
 impl Code {
+    /// How many interpreters wait when nobody says: one may run while the other waits.
+    pub(super) const WARM: usize = 2;
+
     pub(super) fn settle(config: &CodeConfig, from_project: &BTreeSet<String>) -> Code {
         let mut languages = Language::built_in();
         languages.extend(config.languages.clone());
@@ -58,8 +72,18 @@ impl Code {
             block_imports: config.block_imports.unwrap_or_default(),
             imports: config.imports.clone().unwrap_or_else(Module::built_in),
             store_code: config.store_code.unwrap_or_default(),
+            warm: config.warm.unwrap_or(Code::WARM),
+            preload: config.preload.clone(),
             languages,
             project_languages: from_project.clone(),
+        }
+    }
+
+    /// The modules that interpreters import while they wait, with spaces between; those with a `?` need not be installed.
+    pub fn preload_line(&self) -> String {
+        match &self.preload {
+            None => "json re numpy? pandas?".to_owned(),
+            Some(modules) => modules.iter().map(Module::to_string).collect::<Vec<_>>().join(" "),
         }
     }
 

@@ -60,6 +60,8 @@ impl Settings {
             ("code.block_imports".to_owned(), self.code.block_imports.to_string()),
             ("code.imports".to_owned(), list(&self.code.imports)),
             ("code.store_code".to_owned(), self.code.store_code.to_string()),
+            ("code.warm".to_owned(), self.code.warm.to_string()),
+            ("code.preload".to_owned(), list(self.code.preload_line().split(' ').filter(|word| !word.is_empty()))),
         ]);
         let languages = self.code.languages.iter();
         values.extend(languages.map(|(name, language)| (format!("code.languages.{name}"), language.to_string())));

@@ -32,7 +32,7 @@ pub struct Variable {
 pub(super) type Wrong = Box<dyn Error + Send + Sync>;
 
 /// Every key, in the order of the documentation.
-pub const KEYS: [Key; 32] = [
+pub const KEYS: [Key; 34] = [
     key("backend", "--backend", "RINGFENCE_BACKEND", "a backend, or auto", |config, text| {
         set(&mut config.backend, text)
     }),
@@ -150,6 +150,20 @@ pub const KEYS: [Key; 32] = [
         flag: None,
         variable: variable("RINGFENCE_STORE_CODE", "on_error, always or never", |config, text| {
             set(&mut config.code.store_code, text)
+        }),
+    },
+    Key {
+        name: "code.warm",
+        flag: None,
+        variable: variable("RINGFENCE_WARM", "a number of interpreters", |config, text| {
+            set(&mut config.code.warm, text)
+        }),
+    },
+    Key {
+        name: "code.preload",
+        flag: None,
+        variable: variable("RINGFENCE_PRELOAD", "modules with commas between", |config, text| {
+            set_list(&mut config.code.preload, text, ',')
         }),
     },
     Key { name: "code.languages", flag: None, variable: None },

@@ -90,6 +90,8 @@ impl Merged {
         onto.replace("code.block_imports", &mut own.code.block_imports, &from.code.block_imports);
         onto.unite("code.imports", &mut own.code.imports, &from.code.imports);
         onto.replace("code.store_code", &mut own.code.store_code, &from.code.store_code);
+        onto.replace("code.warm", &mut own.code.warm, &from.code.warm);
+        onto.replace("code.preload", &mut own.code.preload, &from.code.preload);
         for (name, language) in &from.code.languages {
             own.code.languages.insert(name.clone(), language.clone());
             let key = format!("code.languages.{name}");

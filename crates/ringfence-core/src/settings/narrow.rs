@@ -3,6 +3,7 @@
 use std::fmt::{self, Display};
 use std::path::{Component, Path, PathBuf};
 
+use super::code::Code;
 use super::keys::KEYS;
 use super::layer::Layer;
 use super::merge::Merged;
@@ -262,6 +263,13 @@ impl Check<'_> {
         }
         if let Some(store) = own.store_code {
             return self.widens("code.store_code", quoted(store), below.store_code.unwrap_or_default());
+        }
+        // What waits takes the caller's memory, and what is imported runs without anybody's code.
+        if let Some(warm) = own.warm {
+            return self.widens("code.warm", warm, below.warm.unwrap_or(Code::WARM));
+        }
+        if let Some(preload) = &own.preload {
+            return self.widens("code.preload", listed(preload), listed(below.preload.iter().flatten()));
         }
         let languages = self.below.languages();
         for (name, language) in &own.languages {

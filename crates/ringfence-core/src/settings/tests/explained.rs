@@ -41,6 +41,8 @@ fn every_value_is_explained_even_when_nobody_said_any() {
         "code.block_imports = off",
         "code.imports = [os, subprocess, shutil, socket, ctypes, multiprocessing, pty, signal]",
         "code.store_code = on_error",
+        "code.warm = 2",
+        "code.preload = [json, re, numpy?, pandas?]",
         "code.languages.bash = bash FILE.sh",
         "code.languages.javascript = node FILE.js",
         "code.languages.python = python3 FILE.py",

@@ -286,6 +286,12 @@ fn a_project_may_have_the_lint_look_harder_and_never_less() {
         given().project("code.store_code = 'always'"),
         "ringfence.toml:1: code.store_code = \"always\" would widen `on_error`, the built-in default",
     );
+    refuse(given().project("code.warm = 9"), "ringfence.toml:1: code.warm = 9 would widen `2`, the built-in default");
+    refuse(
+        given().user("code.preload = ['json']").project("code.preload = ['antigravity']"),
+        "ringfence.toml:1: code.preload = [\"antigravity\"] would widen `[\"json\"]`, set at \
+         /home/ada/.config/ringfence/config.toml:1",
+    );
 }
 
 #[test]
