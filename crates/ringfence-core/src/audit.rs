@@ -208,6 +208,7 @@ mod tests {
                 blocked_imports: Vec::new(),
                 note: None,
                 not_run: None,
+                warm: false,
             },
         }
     }

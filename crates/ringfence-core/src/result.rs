@@ -76,6 +76,9 @@ pub struct Meta {
     /// Why nothing was run; absent when something was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_run: Option<NotRun>,
+    /// Whether it ran in an interpreter that had been waiting for it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub warm: bool,
 }
 
 /// Why nothing was run.

@@ -28,6 +28,7 @@ mod error;
 mod guest;
 mod host;
 mod instance;
+mod last_word;
 mod lease;
 mod memory;
 mod output;
@@ -62,7 +63,7 @@ pub mod launcher {
 
 pub use attached::{Streams, attached};
 pub use backends::{ContainerError, PrepareError, Unavailable};
-pub use code::CodeError;
+pub use code::{CodeError, Interpreters};
 pub use command::Command;
 pub use engine::{Engine, EngineError, Planned};
 pub use error::{RunError, chain};

@@ -30,15 +30,16 @@ pub struct Attached {
 /// A launch that was started, and what must live as long as it does.
 #[derive(Debug)]
 pub(crate) struct Underway {
+    /// The first to be dropped: what is below is removed once every process has ended.
+    pub(crate) started: Started,
     pub(crate) context: Context,
     pub(crate) group: Option<Group>,
     /// Whether only the group can end the whole tree.
     pub(crate) ends_by_group: bool,
-    pub(crate) started: Started,
     /// Holds the gate of its network.
     pub(crate) egress: Option<GateHolder>,
     /// A directory on the host that goes with the run.
-    pub(crate) private: Option<PrivateDirectory>,
+    _private: Option<PrivateDirectory>,
 }
 
 impl Core {
@@ -69,6 +70,18 @@ impl Core {
         cancel: Option<BorrowedFd<'_>>,
         on_output: Option<Listener<'_>>,
     ) -> Result<ExecutionResult, RunError> {
+        let time = ready.context.time();
+        let (running, capture) = self.launch_captured(ready, passed, time)?;
+        running.finish(command, Watch { capture: Some(capture), cancel, ..Watch::default() }, on_output)
+    }
+
+    /// Starts with no input and with pipes for its output, for `time` at most.
+    pub(crate) fn launch_captured(
+        &self,
+        ready: Ready,
+        passed: Vec<(i32, OwnedFd)>,
+        time: Option<Duration>,
+    ) -> Result<(Underway, Capture), RunError> {
         let failed = |source: io::Error| RunError::Setup { step: "make the pipes of the run".to_owned(), source };
         let null = rustix::fs::open(
             "/dev/null",
@@ -81,10 +94,8 @@ impl Core {
         let limit = ready.context.plan.policy.limits.output.map_or(u64::MAX, |size| size.bytes());
         let files =
             Files { stdio: [Some(null), Some(stdout_inside), Some(stderr_inside)], terminal: None, gate: None, passed };
-        let time = ready.context.time();
         let running = self.launch(ready, files, Terminal::Detached, time)?;
-        let watch = Watch { capture: Some(Capture { stdout, stderr, limit }), cancel, ..Watch::default() };
-        running.finish(command, watch, on_output)
+        Ok((running, Capture { stdout, stderr, limit }))
     }
 
     /// Starts what was made ready, for `time` at most.
@@ -106,24 +117,35 @@ impl Core {
         let started = self.launcher.start(&launch, files, group.as_ref())?;
         // Only now: a process that is forked must not have a second thread.
         let egress = gate.map(|gate| self.hold_gate(&context, Awaited::Sent(gate))).transpose()?;
-        Ok(Underway { context, group, ends_by_group: needs_group, started, egress, private })
+        Ok(Underway { started, context, group, ends_by_group: needs_group, egress, _private: private })
     }
 }
 
 impl Underway {
+    /// Watches over it to its end, and until nothing is left of it.
     fn finish(
-        self,
+        mut self,
         command: &Command,
         watch: Watch<'_>,
         on_output: Option<Listener<'_>>,
     ) -> Result<ExecutionResult, RunError> {
-        let Underway { context, group, ends_by_group, started, egress, private: _private } = self;
+        self.watch(command, watch, on_output)
+    }
+
+    /// Watches over it to its end. What is left of it goes when this is dropped.
+    pub(crate) fn watch(
+        &mut self,
+        command: &Command,
+        watch: Watch<'_>,
+        on_output: Option<Listener<'_>>,
+    ) -> Result<ExecutionResult, RunError> {
+        let Underway { started, context, group, ends_by_group, egress, .. } = self;
         let deadline = context.time().and_then(|time| Instant::now().checked_add(time));
-        let watch = Watch { deadline, group: group.as_ref(), ends_by_group, ..watch };
+        let watch = Watch { deadline, group: group.as_ref(), ends_by_group: *ends_by_group, ..watch };
         let outcome = supervise(started, watch, on_output).map_err(|source| RunError::Watch { source })?;
         let oom_killed = group.as_ref().is_some_and(Group::oom_killed);
-        let denials = egress.map(GateHolder::close).unwrap_or_default();
-        result(&context, outcome, oom_killed, denials, command)
+        let denials = egress.take().map(GateHolder::close).unwrap_or_default();
+        result(context, outcome, oom_killed, denials, command)
     }
 }
 
@@ -206,6 +228,7 @@ fn result(
             blocked_imports: Vec::new(),
             note: None,
             not_run: None,
+            warm: false,
         },
     })
 }

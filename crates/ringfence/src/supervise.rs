@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use rustix::process::{Pid, Signal};
 
+use crate::last_word::LastWord;
 use crate::output::Kept;
 
 /// Signals that are the command's business, not ours, when they are sent to us.
@@ -63,6 +64,8 @@ pub(crate) struct Watch<'a> {
     pub(crate) group: Option<&'a Group>,
     /// Whether the cgroup alone can end a tree that forks as it is killed.
     pub(crate) ends_by_group: bool,
+    /// Where the command itself says what it is about to exit with.
+    pub(crate) last_word: Option<LastWord<'a>>,
 }
 
 /// Output that is read.
@@ -176,21 +179,23 @@ impl Drop for Foreground {
 
 /// A run being watched.
 struct Supervision<'a> {
-    started: Started,
+    started: &'a Started,
     watch: Watch<'a>,
     /// What the first process said, when it has said its last.
     end: Option<End>,
     ending: bool,
     timed_out: bool,
+    /// Whether the command has said its last word, and so written all that it will write.
+    is_written: bool,
 }
 
 /// Sees every chunk of output, kept or not.
 pub(crate) type Listener<'a> = &'a mut dyn FnMut(Stream, &[u8]);
 
 /// Watches over a run to its end.
-pub(crate) fn supervise(
-    started: Started,
-    mut watch: Watch<'_>,
+pub(crate) fn supervise<'a>(
+    started: &'a Started,
+    mut watch: Watch<'a>,
     mut on_output: Option<Listener<'_>>,
 ) -> Result<Outcome, io::Error> {
     let begun = Instant::now();
@@ -200,7 +205,7 @@ pub(crate) fn supervise(
     let mut kept = [Kept::new(limit), Kept::new(limit)];
     let mut pipes = capture.map_or([None, None], |capture| [Some(capture.stdout), Some(capture.stderr)]);
     let mut scratch = vec![0; if pipes[0].is_some() { CHUNK } else { 0 }];
-    let mut run = Supervision { started, watch, end: None, ending: false, timed_out: false };
+    let mut run = Supervision { started, watch, end: None, ending: false, timed_out: false, is_written: false };
 
     while run.end.is_none() || pipes.iter().any(Option::is_some) {
         let ready = run.wait(&pipes)?;
@@ -216,8 +221,11 @@ pub(crate) fn supervise(
         if ready.control {
             run.hear()?;
         }
+        if ready.last_word {
+            run.hear_last_word();
+        }
         for (index, stream) in [Stream::Stdout, Stream::Stderr].into_iter().enumerate() {
-            let (true, Some(pipe)) = (ready.pipes[index], &pipes[index]) else { continue };
+            let (true, Some(pipe)) = (ready.pipes[index] || run.is_written, &pipes[index]) else { continue };
             // Somebody who listens sees every byte; else a flood need not pass through our memory.
             if !listens && kept[index].divert(pipe)? {
                 continue;
@@ -225,7 +233,11 @@ pub(crate) fn supervise(
             match kept[index].read(pipe, &mut scratch) {
                 Ok([]) => pipes[index] = None,
                 Ok(bytes) => on_output.iter_mut().for_each(|listener| listener(stream, bytes)),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if run.is_written {
+                        pipes[index] = None;
+                    }
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -242,20 +254,25 @@ struct Ready {
     signals: bool,
     cancelled: bool,
     control: bool,
+    last_word: bool,
     pipes: [bool; 2],
 }
 
 impl Supervision<'_> {
     fn wait(&self, pipes: &[Option<OwnedFd>; 2]) -> io::Result<Ready> {
-        let left = self.watch.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let left = match self.is_written {
+            true => Some(Duration::ZERO),
+            false => self.watch.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())),
+        };
         let timeout = left.map(|left| Timespec {
             tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
             tv_nsec: left.subsec_nanos().into(),
         });
-        let listened: [Option<BorrowedFd<'_>>; 5] = [
+        let listened: [Option<BorrowedFd<'_>>; 6] = [
             self.watch.foreground.as_ref().map(|foreground| foreground.signals.as_fd()),
             self.watch.cancel.filter(|_| !self.ending),
             self.end.is_none().then(|| self.started.control.as_fd()),
+            self.watch.last_word.as_ref().map(LastWord::channel),
             pipes[0].as_ref().map(AsFd::as_fd),
             pipes[1].as_ref().map(AsFd::as_fd),
         ];
@@ -270,11 +287,13 @@ impl Supervision<'_> {
         let mut is_ready = |slot: usize| listened[slot].is_some() && polled.next().unwrap_or(false);
         Ok(Ready {
             // By the clock: after a pause of our own there may be more to look at than the time.
-            timer: count == 0 || self.watch.deadline.is_some_and(|deadline| Instant::now() >= deadline),
+            timer: (count == 0 && !self.is_written)
+                || self.watch.deadline.is_some_and(|deadline| Instant::now() >= deadline),
             signals: is_ready(0),
             cancelled: is_ready(1),
             control: is_ready(2),
-            pipes: [is_ready(3), is_ready(4)],
+            last_word: is_ready(3),
+            pipes: [is_ready(4), is_ready(5)],
         })
     }
 
@@ -331,6 +350,22 @@ impl Supervision<'_> {
             control::send(&self.started.control, &Order::Continue { foreground })?;
         }
         Ok(())
+    }
+
+    /// Takes the command at its word, where nothing else is left of it; else it is told to go on, and its end is waited
+    /// for as that of any.
+    fn hear_last_word(&mut self) {
+        let Some(last_word) = self.watch.last_word.take() else { return };
+        if self.end.is_some() || self.ending {
+            return;
+        }
+        if let Some(ending) = last_word.hear(self.started.launched.pid) {
+            self.end = Some(End::Ended(ending));
+            self.ending = true;
+            self.is_written = true;
+            // Whoever claims to have ended may go on writing: that is read no longer than anybody's.
+            self.watch.deadline = Some(Instant::now() + GRACE);
+        }
     }
 
     fn hear(&mut self) -> io::Result<()> {

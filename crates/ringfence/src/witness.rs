@@ -90,6 +90,7 @@ impl Observation<'_> {
                 blocked_imports: Vec::new(),
                 note: None,
                 not_run: None,
+                warm: false,
             },
         }
     }

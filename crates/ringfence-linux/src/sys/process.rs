@@ -244,6 +244,22 @@ pub fn children_usage() -> Usage {
     Usage::from(&usage)
 }
 
+/// The processor time that all threads of another process have used so far, clock_getcpuclockid(3).
+pub fn cpu_time(pid: i32) -> io::Result<Duration> {
+    let mut clock: libc::clockid_t = 0;
+    // SAFETY: the pointer is to a live clockid_t, which is all that is written; a process that is gone is an error.
+    let errno = unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) };
+    if errno != 0 {
+        return Err(io::Error::from_raw_os_error(errno));
+    }
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to a live timespec, which is all that is written; a clock whose process is gone is an error.
+    match unsafe { libc::clock_gettime(clock, &raw mut time) } {
+        0 => Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Ends this process now, without running exit handlers that belong to the process it was forked from.
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: _exit never returns and reads no memory.

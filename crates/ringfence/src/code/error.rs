@@ -44,6 +44,18 @@ pub enum CodeError {
         /// The backend.
         backend: Backend,
     },
+    /// Its interpreters cannot wait.
+    #[error("cannot keep interpreters of {language}: only those of Python can wait for code")]
+    NotPython {
+        /// The language.
+        language: String,
+    },
+    /// An interpreter did not come to wait for code.
+    #[error("cannot have an interpreter wait for code: {why}")]
+    NotWaiting {
+        /// What became of it.
+        why: String,
+    },
     /// There is no place for it on the host.
     #[error("cannot make a directory for the code")]
     Stage {
@@ -63,8 +75,8 @@ impl CodeError {
     pub fn fault(&self) -> Fault {
         match self {
             CodeError::UnknownLanguage { .. } | CodeError::TooLong { .. } => Fault::User,
-            CodeError::NoProgram { .. } | CodeError::FromProject { .. } => Fault::User,
-            CodeError::Stage { .. } => Fault::Host,
+            CodeError::NoProgram { .. } | CodeError::FromProject { .. } | CodeError::NotPython { .. } => Fault::User,
+            CodeError::Stage { .. } | CodeError::NotWaiting { .. } => Fault::Host,
             CodeError::Run(error) => error.fault(),
             CodeError::Session(error) => error.fault(),
         }
@@ -97,6 +109,8 @@ impl CodeError {
                     "choose a backend that isolates, or move [code.languages.{language}] to your own config.toml"
                 )]
             }
+            CodeError::NotPython { .. } => vec!["run it with `Engine::execute_code`".to_owned()],
+            CodeError::NotWaiting { .. } => vec!["code is run without it, by an interpreter of its own".to_owned()],
             CodeError::Stage { .. } => vec!["look at /tmp: df -h /tmp; ls -ld /tmp/ringfence-*".to_owned()],
             CodeError::Run(error) => error.hints(),
             CodeError::Session(error) => error.hints(),

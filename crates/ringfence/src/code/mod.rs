@@ -2,13 +2,15 @@
 //!
 //! It is run behind a policy as any command is; what is added is a file, a working directory of its own that is empty,
 //! a deadline, and for Python the lint of [`imports`]. [`script`] is the code before it is run, [`stage`] the directory
-//! of a sandbox that is started for the code alone, [`inside`] that of a sandbox that stays.
+//! of a sandbox that is started for the code alone, [`inside`] that of a sandbox that stays. [`warm`] has interpreters
+//! that were started before there was code for them.
 
 mod error;
 mod imports;
 mod inside;
 mod script;
 mod stage;
+mod warm;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +23,7 @@ use crate::{Attached, DEFAULT_TIME, Engine, Running};
 pub use error::CodeError;
 use script::Script;
 use stage::{Stage, Staged};
+pub use warm::Interpreters;
 
 impl Engine {
     /// Runs code in a sandbox of its own, and returns what became of it. Dropping the future ends every process of it.
@@ -42,7 +45,7 @@ impl Engine {
             Staged::Ready(stage) => *stage,
             Staged::Blocked(result) => return Ok(*result),
         };
-        let Stage { policy, command, directory, teller } = stage;
+        let Stage { policy, command, directory, teller, .. } = stage;
         let running = Running::spawn_keeping(Arc::clone(&self.core), policy, command, directory);
         teller.tell(running.wait().await)
     }

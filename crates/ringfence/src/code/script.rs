@@ -51,9 +51,14 @@ impl Script {
         format!("main{}", self.language.suffix())
     }
 
+    /// Whether the lint looks at it.
+    pub(super) fn is_looked_at(&self) -> bool {
+        self.block_imports != BlockImports::Off && self.language.is_python()
+    }
+
     /// What the lint makes of it; nothing where it does not look.
     pub(super) fn lint(&self) -> Lint {
-        if self.block_imports == BlockImports::Off || !self.language.is_python() {
+        if !self.is_looked_at() {
             return Lint::default();
         }
         let Examined { found, error } = imports::find(&self.text, &self.listed);

@@ -30,6 +30,8 @@ pub(super) struct Stage {
     /// The policy that was asked for, with the directory in it.
     pub(super) policy: Policy,
     pub(super) command: Command,
+    /// Where the code is.
+    pub(super) file: PathBuf,
     /// Removed with all that the code wrote.
     pub(super) directory: PrivateDirectory,
     pub(super) teller: Teller,
@@ -37,7 +39,7 @@ pub(super) struct Stage {
 
 impl Stage {
     pub(super) fn new(settings: &Settings, policy: &Policy, script: &Script, lint: Lint) -> Result<Stage, CodeError> {
-        let teller = Teller { script: script.clone(), lint, policy_sha256: policy.sha256() };
+        let teller = Teller::new(script.clone(), lint, policy.sha256());
         let failed = |source| CodeError::Stage { source };
         let directory = PrivateDirectory::create(settings.host.user_id).map_err(failed)?;
         // Where links lead is known: inside, the paths are the same.
@@ -58,8 +60,8 @@ impl Stage {
             policy.filesystem.workspace = Some(Workspace { source: root.clone(), destination: Some(root) });
             Some(work)
         };
-        let command = command(script, file, start);
-        Ok(Stage { policy, command, directory, teller })
+        let command = command(script, file.clone(), start);
+        Ok(Stage { policy, command, file, directory, teller })
     }
 }
 
@@ -87,6 +89,10 @@ pub(super) struct Teller {
 }
 
 impl Teller {
+    pub(super) fn new(script: Script, lint: Lint, policy_sha256: String) -> Teller {
+        Teller { script, lint, policy_sha256 }
+    }
+
     pub(super) fn tell(self, outcome: Result<ExecutionResult, RunError>) -> Result<ExecutionResult, CodeError> {
         let mut result = outcome.map_err(|error| error::of(error, &self.script))?;
         result.meta.policy_sha256 = self.policy_sha256;
@@ -119,6 +125,7 @@ impl Teller {
                 blocked_imports: Vec::new(),
                 note: None,
                 not_run: None,
+                warm: false,
             },
         };
         self.lint.refuse(result)

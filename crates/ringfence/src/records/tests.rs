@@ -29,6 +29,7 @@ fn result(stdout: &str) -> ExecutionResult {
             blocked_imports: Vec::new(),
             note: None,
             not_run: None,
+            warm: false,
         },
     }
 }

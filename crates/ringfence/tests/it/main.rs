@@ -4,6 +4,8 @@
 mod code;
 #[cfg(test)]
 mod sandboxes;
+#[cfg(test)]
+mod warm;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -1,0 +1,140 @@
+# An interpreter that waits for code. It starts as the code would, as `python3 .../main.py`, imports what code often needs,
+# and waits. When it is told that the code is there, in the place of this file, it runs that as `python3` would.
+#
+# Descriptor 99 is a socket that keeps messages apart. In comes a list of modules; those with a `?` need not be there.
+# Out goes `ready` with a line for each that could not be imported. In comes anything: the code is there. Out goes the exit
+# status, when nothing is left to do but to exit: taking the memory of an interpreter down costs more than most code. In
+# comes anything, or the end: it exits.
+#
+# The code's own namespace is this one, with nothing in it that the code would not find in a cold run: what is used
+# after it has begun is in local variables.
+
+
+def __interpreter():
+    import atexit
+    import gc
+    import os
+    import sys
+
+    channel = 99
+    os.set_inheritable(channel, False)
+    namespace = globals()
+    del namespace["__interpreter"]
+
+    # What a module has to say when it is imported is not the code's output.
+    standard = [(os.dup(number), number) for number in (1, 2)]
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for _, number in standard:
+        os.dup2(nowhere, number)
+    failures = []
+    for word in os.read(channel, 1 << 16).decode().split():
+        name = word.rstrip("?")
+        try:
+            __import__(name)
+        except BaseException as error:
+            is_missing = isinstance(error, ModuleNotFoundError) and error.name == name
+            if not (is_missing and word.endswith("?")):
+                reason = " ".join(str(error).split())
+                failures.append("%s: %s: %s" % (name, type(error).__name__, reason[:200]))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for kept, number in standard:
+        os.dup2(kept, number)
+        os.close(kept)
+    os.close(nowhere)
+
+    # What is there by now is no garbage of the code's: it is looked at no more.
+    gc.collect()
+    gc.freeze()
+    process = os.getpid()
+    modules = set(sys.modules)
+    os.write(channel, "\n".join(["ready", *failures]).encode("utf-8", "replace")[: 1 << 14])
+    if not os.read(channel, 16):
+        os._exit(0)
+
+    path = namespace["__file__"]
+    status = 0
+    is_interrupted = False
+    code = None
+    try:
+        with open(path, "rb") as file:
+            source = file.read()
+        code = compile(source, path, "exec", dont_inherit=True)
+        del source, file
+        exec(code, namespace)
+    except SystemExit as request:
+        status = request.code
+    except BaseException as error:
+        # The code's own frames; of code that cannot be compiled there are none.
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code is not code:
+            trace = trace.tb_next
+        error.__traceback__ = trace
+        status = 1
+        is_interrupted = isinstance(error, KeyboardInterrupt)
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
+        try:
+            sys.excepthook(type(error), error, trace)
+        except SystemExit as request:
+            status = request.code
+        except BaseException as wrong:
+            wrong.__context__, wrong.__traceback__ = None, wrong.__traceback__.tb_next
+            print("Error in sys.excepthook:", file=sys.stderr)
+            sys.__excepthook__(type(wrong), wrong, wrong.__traceback__)
+            print("\nOriginal exception was:", file=sys.stderr)
+            sys.__excepthook__(type(error), error, trace)
+        del trace
+    if status is None:
+        status = 0
+    elif not isinstance(status, int):
+        print(status, file=sys.stderr)
+        status = 1
+
+    # From here on in the order of Py_FinalizeEx(): threads, handlers, streams, and what the code's modules hold.
+    def flush(*streams):
+        nonlocal status
+        for stream in streams:
+            try:
+                if stream is not None and not stream.closed:
+                    stream.flush()
+            except BaseException:
+                status = 120
+
+    threading = sys.modules.get("threading")
+    try:
+        if threading is not None:
+            threading._shutdown()
+    except BaseException:
+        pass
+    try:
+        atexit._run_exitfuncs()
+    except BaseException:
+        pass
+    flush(sys.stdout, sys.stderr)
+    # A thread that is left would find its modules empty; the interpreter itself stops it first.
+    if len(sys._current_frames()) > 1:
+        raise SystemExit(status)
+    for key in ("last_type", "last_value", "last_traceback"):
+        vars(sys).pop(key, None)
+    known = sys.modules.items()
+    imported = [vars(module) for name, module in known if name not in modules and isinstance(module, type(sys))]
+    for names in [namespace, *reversed(imported)]:
+        for name in list(names):
+            if name != "__builtins__":
+                names[name] = None
+    gc.collect()
+    flush(sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
+
+    if is_interrupted:
+        import signal
+
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    # A fork of the code's that came this far has its own end, and not the run's.
+    if os.getpid() == process:
+        os.write(channel, b"%d" % (status & 0xFF))
+        os.read(channel, 16)
+    os._exit(status & 0xFF)
+
+
+__interpreter()
