@@ -27,6 +27,8 @@ pub(super) struct Programs {
     pub(super) library: PathBuf,
     /// Keeps a sandbox, and answers each line with the nanoseconds of what it says.
     pub(super) session: PathBuf,
+    /// Keeps interpreters, and does the same.
+    pub(super) code: PathBuf,
 }
 
 /// One way to run the command, or the reason why there is none here.

@@ -77,6 +77,13 @@ impl Driver {
         Ok(driver)
     }
 
+    /// Starts a `bench_code` instead, and waits until code has run in one of the interpreters that it keeps.
+    pub(super) fn of_code(program: &Path, python: &Path) -> Result<Self> {
+        let driver = Self(Conversation::start(Command::new(program).arg(python))?);
+        driver.ask("warm 1 print(1)")?;
+        Ok(driver)
+    }
+
     /// Has it do what a line says, and returns the times that it names.
     pub(super) fn ask(&self, line: &str) -> Result<Vec<Duration>> {
         Ok(self.0.ask(line)?.into_iter().map(Duration::from_nanos).collect())

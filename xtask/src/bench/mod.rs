@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: ringfence beside its peers, interleaved in one run, as ratios.
 
 mod chart;
+mod code;
 mod contenders;
 mod driver;
 mod egress;
@@ -16,6 +17,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use self::code::{BWRAP, CODE, Interpreters};
 use self::contenders::{AS_USUAL, Contender, EQUAL_BWRAP, Programs};
 use self::report::{Comparison, Report};
 use self::samples::Samples;
@@ -24,6 +26,7 @@ use crate::arguments::Arguments;
 use crate::dist;
 use crate::test::engines::Ground;
 use crate::test::packages::{self, Chore};
+use crate::test::python::{self, PANDAS};
 use crate::workspace::{Workspace, run as run_command, spell_words};
 
 const RUNS: usize = 200;
@@ -50,8 +53,10 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
         ringfence: dist::build(workspace)?,
         library: build_example(workspace, "ringfence", "bench_cold")?,
         session: build_example(workspace, "ringfence", "bench_session")?,
+        code: build_example(workspace, "ringfence", "bench_code")?,
     };
     let egress_programs = build_egress(workspace)?;
+    let python = python::provide(PANDAS, &workspace.target, install).unwrap_or_else(|| "python3".into());
     if with_engines && let Some(ground) = Ground::prepare()? {
         return beside_engines(workspace, &ground);
     }
@@ -61,6 +66,12 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
 
     let cold = COMMANDS.iter().map(|command| compare_cold(&programs, directory.path(), command, runs));
     let mut comparisons = cold.collect::<Result<Vec<_>>>()?;
+    let interpreters = Interpreters::start(&programs.code, &python);
+    for (code, _) in CODE {
+        let contenders = interpreters.line_up(code);
+        comparisons.push(compare(format!("python3: {code}"), BWRAP, None, contenders, runs)?);
+    }
+    drop(interpreters);
     println!("measuring 1 GiB of output");
     let output = output::measure(&programs.ringfence).map_err(|error| format!("{error:#}"));
     println!("starting sandboxes that stay");

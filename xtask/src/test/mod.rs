@@ -6,7 +6,7 @@ pub(crate) mod engines;
 mod images;
 mod javascript;
 pub(crate) mod packages;
-mod python;
+pub(crate) mod python;
 mod tally;
 mod user;
 

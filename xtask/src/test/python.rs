@@ -8,15 +8,18 @@ use ringfence_test_ledger::{E2B_PYTHON_VARIABLE, MCP_PYTHON_VARIABLE};
 
 use crate::workspace::output_of;
 
-/// A package that drives ringfence in tests.
+/// A package that tests or measurements need.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Package {
+pub(crate) struct Package {
     /// Its name and version.
     name: &'static str,
     what: &'static str,
     /// The variable that tells tests of its interpreter.
     pub(super) variable: &'static str,
 }
+
+/// What takes long to import. No test needs it.
+pub(crate) const PANDAS: Package = Package { name: "pandas", what: "code that is timed", variable: "" };
 
 pub(super) const PACKAGES: [Package; 2] = [
     // At the version whose protocol the guest speaks.
@@ -26,8 +29,8 @@ pub(super) const PACKAGES: [Package; 2] = [
 
 /// Names the interpreter of a package, after installing that if no earlier run did.
 ///
-/// Where that is impossible it says so, and tests that need the package skip.
-pub(super) fn provide(package: Package, target: &Path, install: bool) -> Option<PathBuf> {
+/// Where that is impossible it says so, and what needs the package is left out.
+pub(crate) fn provide(package: Package, target: &Path, install: bool) -> Option<PathBuf> {
     let Package { name, what, .. } = package;
     let environment = target.join("test-python").join(name);
     let interpreter = environment.join("bin/python");
@@ -36,14 +39,14 @@ pub(super) fn provide(package: Package, target: &Path, install: bool) -> Option<
         return Some(interpreter);
     }
     if !install {
-        println!("without {name}: --no-install was given; tests that need it skip");
+        println!("without {name}: --no-install was given; what needs it is left out");
         return None;
     }
     println!("installing {name}: {what}");
     match make(name, &environment, &interpreter).and_then(|()| Ok(fs_err::write(finished, "")?)) {
         Ok(()) => Some(interpreter),
         Err(error) => {
-            println!("without {name}: {error:#}; tests that need it skip");
+            println!("without {name}: {error:#}; what needs it is left out");
             None
         }
     }

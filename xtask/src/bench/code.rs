@@ -1,0 +1,45 @@
+//! Code: in an interpreter that waits, in one that is started for it, and as most people run it.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::rc::Rc;
+
+use super::contenders::{Contender, PLAIN, Start, bwrap_as_usual};
+use super::driver::Driver;
+
+pub(super) const WARM: &str = "ringfence, warm interpreter";
+pub(super) const COLD: &str = "ringfence, library cold";
+pub(super) const BWRAP: &str = "bwrap + python3";
+
+/// What is run, and how much faster it is to be in an interpreter that waits than cold in bubblewrap.
+pub(super) const CODE: [(&str, Option<f64>); 3] =
+    [("print(1)", Some(40.0)), ("import numpy", None), ("import pandas", Some(80.0))];
+
+/// Interpreters that wait, and the program that they are of.
+pub(super) struct Interpreters {
+    python: OsString,
+    driver: Result<Rc<Driver>, String>,
+}
+
+impl Interpreters {
+    /// Has `program` keep interpreters of `python`.
+    pub(super) fn start(program: &Path, python: &Path) -> Self {
+        let driver = Driver::of_code(program, python).map(Rc::new).map_err(|error| format!("{error:#}"));
+        Self { python: python.into(), driver }
+    }
+
+    /// Lines up the ways to run code.
+    pub(super) fn line_up(&self, code: &str) -> Vec<Contender> {
+        let asked = |how: &str| {
+            let line = format!("{how} 1 {code}");
+            self.driver.clone().map(|driver| Start::Asked { driver, line, runs: 1 })
+        };
+        let words = [self.python.clone(), "-c".into(), code.into()];
+        vec![
+            Contender { name: PLAIN, start: Ok(Start::Spawn(words.to_vec())) },
+            Contender { name: WARM, start: asked("warm") },
+            Contender { name: COLD, start: asked("cold") },
+            Contender { name: BWRAP, start: bwrap_as_usual(&words) },
+        ]
+    }
+}
