@@ -50,6 +50,7 @@ mod witness;
 mod workspace;
 mod wrapper;
 
+pub mod contexts;
 pub mod doctor;
 pub mod egress;
 pub mod images;

@@ -11,6 +11,7 @@ use ringfence_core::{ExecutionResult, Fault};
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::io::Interest;
 
+use crate::contexts::Kept as KeptContexts;
 use crate::egress::GateHolder;
 use crate::instance::{Instance, StopError};
 use crate::room::{Manifest, Name, Room, RoomError, Rooms};
@@ -46,6 +47,7 @@ pub struct Sandbox {
     kept: Option<Arc<Kept>>,
     /// How code is run in it.
     code: Arc<CodeSettings>,
+    contexts: Arc<KeptContexts>,
 }
 
 /// What the process that started a sandbox holds.
@@ -309,7 +311,15 @@ impl Sandbox {
         let failed = |source| RoomError::File { what: "open the channel", name: manifest.name.clone(), source };
         let session = Session::new(Arc::new(door.map_err(failed)?)).sharing(&manifest.workspace);
         let witness = Arc::new(rooms.witness(&manifest.name)?);
-        Ok(Sandbox { session, manifest: Arc::new(manifest), witness, rooms, kept, code: Arc::default() })
+        Ok(Sandbox {
+            session,
+            manifest: Arc::new(manifest),
+            witness,
+            rooms,
+            kept,
+            code: Arc::default(),
+            contexts: Arc::default(),
+        })
     }
 
     /// Runs code as some settings say: languages and the lint. One that an engine started has the engine's; one that was
@@ -322,6 +332,11 @@ impl Sandbox {
     /// How code is run in it.
     pub(crate) fn code(&self) -> &CodeSettings {
         &self.code
+    }
+
+    /// The contexts that this process has in it.
+    pub(crate) fn kept_contexts(&self) -> &KeptContexts {
+        &self.contexts
     }
 
     /// Reaches a sandbox that this or another process keeps.
@@ -397,11 +412,16 @@ impl Sandbox {
         exec: Exec,
         on_output: impl FnMut(Stream, &[u8]),
     ) -> Result<ExecutionResult, SessionError> {
-        let limit = self.manifest.limits.output.map_or(DEFAULT_OUTPUT, |size| size.bytes());
+        let limit = self.most_output();
         let before = self.observe();
         let captured = self.session.exec(&exec).await?.capture_with(limit, on_output).await?;
         let Captured { ended, stdout, stderr, dropped } = captured;
         Ok(ExecutionResult { stdout, stderr, dropped, ..before.result(ended) })
+    }
+
+    /// How much of each stream is kept.
+    pub(crate) fn most_output(&self) -> u64 {
+        self.manifest.limits.output.map_or(DEFAULT_OUTPUT, |size| size.bytes())
     }
 
     /// Looks at the sandbox before a command whose output goes elsewhere, for the command's result.

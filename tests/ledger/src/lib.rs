@@ -27,7 +27,7 @@ use std::path::Path;
 use std::sync::Mutex;
 
 pub use entry::{Skip, read};
-pub use subject::{User, binary, e2b_javascript, e2b_python, mcp_python};
+pub use subject::{User, binary, e2b_javascript, e2b_python, mcp_python, plotting_python};
 
 /// Names the environment variable that holds the path of the ledger.
 pub const LEDGER_VARIABLE: &str = "RINGFENCE_TEST_LEDGER";
@@ -43,6 +43,8 @@ pub const E2B_PYTHON_VARIABLE: &str = "RINGFENCE_TEST_E2B_PYTHON";
 pub const E2B_JAVASCRIPT_VARIABLE: &str = "RINGFENCE_TEST_E2B_JAVASCRIPT";
 /// Names the environment variable that holds the path of a Python interpreter with the `mcp` package.
 pub const MCP_PYTHON_VARIABLE: &str = "RINGFENCE_TEST_MCP_PYTHON";
+/// Names the environment variable that holds the path of a Python interpreter with `pandas` and `matplotlib`.
+pub const PLOTTING_PYTHON_VARIABLE: &str = "RINGFENCE_TEST_PLOTTING_PYTHON";
 
 /// Returns from the calling test, on the record, unless the machine meets every named need.
 #[macro_export]

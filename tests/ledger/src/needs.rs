@@ -7,7 +7,7 @@ use landlock::{ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetA
 use crate::engine::{DEV_IMAGE, DOCKER_VARIABLE, Engine, PODMAN_VARIABLE, ROOTLESS_PODMAN_VARIABLE, TINY_IMAGE};
 use crate::subject::{
     User, binary as binary_under_test, e2b_javascript as e2b_directory, e2b_python as e2b_interpreter,
-    mcp_python as mcp_interpreter,
+    mcp_python as mcp_interpreter, plotting_python as plotting_interpreter,
 };
 
 /// Needs the tests to run as root.
@@ -192,7 +192,7 @@ pub fn rsync() -> Result<(), String> {
 /// Needs a Python interpreter with the `e2b` package.
 pub fn e2b_python() -> Result<(), String> {
     let mut command = Command::new(e2b_interpreter()?);
-    command.args(["-c", "import e2b"]);
+    command.args(["-c", "import e2b, e2b_code_interpreter"]);
     succeeds(command)
 }
 
@@ -200,6 +200,13 @@ pub fn e2b_python() -> Result<(), String> {
 pub fn mcp_python() -> Result<(), String> {
     let mut command = Command::new(mcp_interpreter()?);
     command.args(["-c", "import mcp"]);
+    succeeds(command)
+}
+
+/// Needs a Python interpreter with `pandas` and `matplotlib`.
+pub fn plotting_python() -> Result<(), String> {
+    let mut command = Command::new(plotting_interpreter()?);
+    command.args(["-c", "import pandas, matplotlib"]);
     succeeds(command)
 }
 

@@ -4,7 +4,10 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::{BINARY_VARIABLE, E2B_JAVASCRIPT_VARIABLE, E2B_PYTHON_VARIABLE, MCP_PYTHON_VARIABLE, USER_VARIABLE};
+use crate::{
+    BINARY_VARIABLE, E2B_JAVASCRIPT_VARIABLE, E2B_PYTHON_VARIABLE, MCP_PYTHON_VARIABLE, PLOTTING_PYTHON_VARIABLE,
+    USER_VARIABLE,
+};
 
 /// Names the `ringfence` binary under test: the one that `cargo xtask test` built, or else cargo's own.
 pub fn binary() -> PathBuf {
@@ -25,6 +28,11 @@ pub fn e2b_python() -> Result<PathBuf, String> {
 /// Names the Python interpreter that `cargo xtask test` gave the `mcp` package.
 pub fn mcp_python() -> Result<PathBuf, String> {
     interpreter(MCP_PYTHON_VARIABLE)
+}
+
+/// Names the Python interpreter that `cargo xtask test` gave `pandas` and `matplotlib`.
+pub fn plotting_python() -> Result<PathBuf, String> {
+    interpreter(PLOTTING_PYTHON_VARIABLE)
 }
 
 fn interpreter(variable: &str) -> Result<PathBuf, String> {

@@ -1,17 +1,17 @@
-//! Python interpreters with one package each, kept beside what cargo builds.
+//! Python interpreters with packages of their own, kept beside what cargo builds.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Result;
-use ringfence_test_ledger::{E2B_PYTHON_VARIABLE, MCP_PYTHON_VARIABLE};
+use ringfence_test_ledger::{E2B_PYTHON_VARIABLE, MCP_PYTHON_VARIABLE, PLOTTING_PYTHON_VARIABLE};
 
 use crate::workspace::output_of;
 
-/// A package that tests or measurements need.
+/// A package that tests or measurements need, or several.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Package {
-    /// Its name and version.
+    /// Its name and version; a space between several.
     name: &'static str,
     what: &'static str,
     /// The variable that tells tests of its interpreter.
@@ -21,10 +21,19 @@ pub(crate) struct Package {
 /// What takes long to import. No test needs it.
 pub(crate) const PANDAS: Package = Package { name: "pandas", what: "code that is timed", variable: "" };
 
-pub(super) const PACKAGES: [Package; 2] = [
+pub(super) const PACKAGES: [Package; 3] = [
     // At the version whose protocol the guest speaks.
-    Package { name: "e2b==2.63.0", what: "the SDK that drives a guest", variable: E2B_PYTHON_VARIABLE },
+    Package {
+        name: "e2b==2.63.0 e2b-code-interpreter==2.11.5",
+        what: "the SDK that drives a guest",
+        variable: E2B_PYTHON_VARIABLE,
+    },
     Package { name: "mcp==2.3.0", what: "the client that drives `ringfence mcp`", variable: MCP_PYTHON_VARIABLE },
+    Package {
+        name: "pandas==3.1.1 matplotlib==3.11.2",
+        what: "what is shown of code's results",
+        variable: PLOTTING_PYTHON_VARIABLE,
+    },
 ];
 
 /// Names the interpreter of a package, after installing that if no earlier run did.
@@ -52,8 +61,8 @@ pub(crate) fn provide(package: Package, target: &Path, install: bool) -> Option<
     }
 }
 
-fn make(package: &str, environment: &Path, interpreter: &Path) -> Result<()> {
+fn make(packages: &str, environment: &Path, interpreter: &Path) -> Result<()> {
     output_of(Command::new("python3").args(["-m", "venv", "--clear"]).arg(environment))?;
-    output_of(Command::new(interpreter).args(["-m", "pip", "install", "--quiet", package]))?;
+    output_of(Command::new(interpreter).args(["-m", "pip", "install", "--quiet"]).args(packages.split(' ')))?;
     Ok(())
 }

@@ -21,7 +21,7 @@ use crate::engine::Core;
 use crate::{Attached, DEFAULT_TIME, Engine, Running};
 
 pub use error::CodeError;
-use script::Script;
+pub(crate) use script::Script;
 use stage::{Stage, Staged};
 pub use warm::Interpreters;
 

@@ -16,19 +16,19 @@ const NOTE: &str = "blocked_imports is lint: it sees what is written plainly, an
 
 /// Code whose language is known.
 #[derive(Debug, Clone)]
-pub(super) struct Script {
+pub(crate) struct Script {
     /// What its language is called.
-    pub(super) name: String,
-    pub(super) language: Language,
-    pub(super) text: Arc<str>,
+    pub(crate) name: String,
+    pub(crate) language: Language,
+    pub(crate) text: Arc<str>,
     /// Whether a project's file alone says how it is run.
-    pub(super) is_projects: bool,
+    pub(crate) is_projects: bool,
     block_imports: BlockImports,
     listed: Vec<Module>,
 }
 
 impl Script {
-    pub(super) fn new(settings: &CodeSettings, text: &str, language: &str) -> Result<Script, CodeError> {
+    pub(crate) fn new(settings: &CodeSettings, text: &str, language: &str) -> Result<Script, CodeError> {
         let Some((name, language)) = settings.languages.get_key_value(language) else {
             let known = settings.languages.keys().cloned().collect();
             return Err(CodeError::UnknownLanguage { language: language.to_owned(), known });
@@ -47,7 +47,7 @@ impl Script {
     }
 
     /// What the file is called.
-    pub(super) fn file(&self) -> String {
+    pub(crate) fn file(&self) -> String {
         format!("main{}", self.language.suffix())
     }
 
@@ -57,7 +57,7 @@ impl Script {
     }
 
     /// What the lint makes of it; nothing where it does not look.
-    pub(super) fn lint(&self) -> Lint {
+    pub(crate) fn lint(&self) -> Lint {
         if !self.is_looked_at() {
             return Lint::default();
         }
@@ -73,7 +73,7 @@ impl Script {
     }
 
     /// Refuses to run a command of a project's where that would be on the host.
-    pub(super) fn check(&self, backend: Backend) -> Result<(), CodeError> {
+    pub(crate) fn check(&self, backend: Backend) -> Result<(), CodeError> {
         if self.is_projects && matches!(backend, Backend::Local | Backend::Outer) {
             return Err(CodeError::FromProject { language: self.name.clone(), backend });
         }
@@ -83,25 +83,30 @@ impl Script {
 
 /// What the lint found, and whether the code is not to be run for it.
 #[derive(Debug, Default)]
-pub(super) struct Lint {
+pub(crate) struct Lint {
     found: Vec<BlockedImport>,
-    pub(super) blocks: bool,
+    pub(crate) blocks: bool,
     /// What to make of it; none where it did not look.
     note: Option<String>,
 }
 
 impl Lint {
     /// Adds what was found to a result.
-    pub(super) fn tell(self, mut result: ExecutionResult) -> ExecutionResult {
+    pub(crate) fn tell(self, mut result: ExecutionResult) -> ExecutionResult {
         result.meta.note = self.note;
         result.meta.blocked_imports = self.found;
         result
     }
 
-    /// Makes a result tell that nothing was run.
-    pub(super) fn refuse(self, mut result: ExecutionResult) -> ExecutionResult {
+    /// Why nothing was run.
+    pub(crate) fn words(&self) -> String {
         let lines: String = self.found.iter().map(|found| format!("  {found}\n")).collect();
-        result.stderr = format!("the code was not run, for the lint of imports found:\n{lines}{NOTE}\n");
+        format!("the code was not run, for the lint of imports found:\n{lines}{NOTE}\n")
+    }
+
+    /// Makes a result tell that nothing was run.
+    pub(crate) fn refuse(self, mut result: ExecutionResult) -> ExecutionResult {
+        result.stderr = self.words();
         result.meta.not_run = Some(NotRun::BlockedImports);
         self.tell(ExecutionResult { ok: false, exit_code: None, signal: None, ..result })
     }

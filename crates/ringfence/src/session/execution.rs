@@ -182,7 +182,7 @@ impl Execution {
     }
 
     /// How it ended, after its output came to an end.
-    pub(super) fn ended(&self) -> Result<Ended, SessionError> {
+    pub(crate) fn ended(&self) -> Result<Ended, SessionError> {
         match self.state {
             State::Ended(ended) => Ok(ended),
             State::Runs | State::LostSight => Err(self.what().lost("its stream has failed before")),

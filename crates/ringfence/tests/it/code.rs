@@ -57,7 +57,7 @@ fn everywhere(check: impl AsyncFn(Where<'_>)) {
 }
 
 /// A host whose user's and project's files say this.
-fn settings(home: &Path, user: &str, project: &str) -> Settings {
+pub(crate) fn settings(home: &Path, user: &str, project: &str) -> Settings {
     fs_err::create_dir_all(home.join(".config/ringfence")).unwrap();
     fs_err::write(home.join(".config/ringfence/config.toml"), user).unwrap();
     fs_err::write(home.join("workspace/ringfence.toml"), project).unwrap();

@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod code;
 #[cfg(test)]
+mod contexts;
+#[cfg(test)]
 mod sandboxes;
 #[cfg(test)]
 mod warm;

@@ -1,0 +1,251 @@
+//! Contexts: interpreters in a sandbox that keep their state from one cell of code to the next.
+//!
+//! Each is a process of its own, started as any command of the sandbox, that runs a harness of ours for its language.
+//! The harness takes cells on its input, and says what comes of them in messages between what the cells write. What it
+//! says is as untrusted as what they write: code can take its place.
+//!
+//! Reading order: [`harness`] are the programs inside, [`separate`] tells messages from output, [`event`] is what there
+//! is to say, [`process`] is a harness that runs, [`cell`] is code that it runs, [`wire`] is E2B's form of it all.
+
+mod cell;
+mod error;
+mod event;
+mod harness;
+mod process;
+mod separate;
+pub mod wire;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use ringfence_proto::code::Code;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+pub use cell::{Cell, Outcome};
+pub use error::ContextError;
+pub use event::{Event, Left, Raised, Shown};
+
+use crate::code::Script;
+use crate::session::Session;
+use crate::{CodeSettings, Sandbox, SessionError};
+use cell::{Bounds, INTERRUPT, Life, Phase, State, Turn};
+use harness::Harness;
+use process::Recipe;
+
+/// The language of a context when nobody says.
+pub const DEFAULT_LANGUAGE: &str = "python";
+/// How many contexts a sandbox has at once.
+const MOST: usize = 64;
+/// How long an interrupt waits for a cell that is on its way.
+const BEGIN_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The contexts that one process has in a sandbox; they end with the last copy of its [`Sandbox`].
+#[derive(Debug)]
+pub(crate) struct Kept {
+    /// In the order of their start.
+    contexts: Mutex<Vec<Context>>,
+    /// Those that are used when none is named, by language.
+    defaults: tokio::sync::Mutex<BTreeMap<String, Context>>,
+    room: Arc<Semaphore>,
+}
+
+impl Default for Kept {
+    fn default() -> Kept {
+        Kept { contexts: Mutex::default(), defaults: Default::default(), room: Arc::new(Semaphore::new(MOST)) }
+    }
+}
+
+impl Kept {
+    fn all(&self) -> std::sync::MutexGuard<'_, Vec<Context>> {
+        self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Sandbox {
+    /// Its contexts: interpreters that keep their state.
+    pub fn contexts(&self) -> Contexts<'_> {
+        Contexts { sandbox: self }
+    }
+}
+
+/// The contexts of a sandbox: interpreters that keep their state.
+#[derive(Debug, Clone, Copy)]
+pub struct Contexts<'a> {
+    sandbox: &'a Sandbox,
+}
+
+impl Contexts<'_> {
+    /// Starts a context for a language of the settings', in a directory of the sandbox or where its commands start.
+    pub async fn create(&self, language: &str, directory: Option<&str>) -> Result<Context, ContextError> {
+        let sandbox = self.sandbox;
+        let script = Script::new(sandbox.code(), "", language)?;
+        script.check(sandbox.manifest().backend)?;
+        let Some(harness) = Harness::of(&script.language) else {
+            let languages = sandbox.code().languages.iter();
+            let known = languages.filter(|(_, language)| Harness::of(language).is_some());
+            let known = known.map(|(name, _)| name.clone()).collect();
+            return Err(ContextError::Stateless { language: language.to_owned(), known });
+        };
+        let room = Arc::clone(&sandbox.kept_contexts().room).try_acquire_owned();
+        let room = room.map_err(|_| ContextError::TooMany { limit: MOST })?;
+        let recipe = Recipe::new(language, &script.language, harness, directory);
+        let life = Life::new(recipe.start(sandbox.session()).await?);
+        let usual = || sandbox.manifest().workspace_inside.to_string_lossy().into_owned();
+        let context = Context(Arc::new(Slot {
+            id: crate::run::identity(),
+            directory: directory.map_or_else(usual, str::to_owned),
+            recipe,
+            session: sandbox.session().clone(),
+            code: sandbox.code().clone(),
+            bounds: Bounds {
+                output: sandbox.most_output(),
+                time: sandbox.manifest().limits.time.map(|time| time.duration()),
+            },
+            life: Mutex::new(Arc::new(life)),
+            _room: room,
+        }));
+        sandbox.kept_contexts().all().push(context.clone());
+        Ok(context)
+    }
+
+    /// The context for a language that is used when none is named; started when it is first asked for.
+    pub async fn usual(&self, language: &str) -> Result<Context, ContextError> {
+        let mut defaults = self.sandbox.kept_contexts().defaults.lock().await;
+        if let Some(context) = defaults.get(language).filter(|context| self.get(context.id()).is_ok()) {
+            return Ok(context.clone());
+        }
+        let context = self.create(language, None).await?;
+        defaults.insert(language.to_owned(), context.clone());
+        Ok(context)
+    }
+
+    /// All of them, in the order of their start.
+    pub fn list(&self) -> Vec<Context> {
+        self.sandbox.kept_contexts().all().clone()
+    }
+
+    /// The one of that id.
+    pub fn get(&self, id: &str) -> Result<Context, ContextError> {
+        let found = self.sandbox.kept_contexts().all().iter().find(|context| context.id() == id).cloned();
+        found.ok_or_else(|| ContextError::Absent { id: id.to_owned() })
+    }
+
+    /// Ends the one of that id, with all that its cells started.
+    pub async fn remove(&self, id: &str) -> Result<(), ContextError> {
+        let context = self.get(id)?;
+        self.sandbox.kept_contexts().all().retain(|kept| kept.id() != id);
+        context.life().kill("it was removed").await
+    }
+}
+
+/// An interpreter that keeps its state from one cell of code to the next. Clones are the same one.
+#[derive(Debug, Clone)]
+pub struct Context(Arc<Slot>);
+
+#[derive(Debug)]
+struct Slot {
+    id: String,
+    directory: String,
+    recipe: Recipe,
+    session: Session,
+    code: CodeSettings,
+    bounds: Bounds,
+    life: Mutex<Arc<Life>>,
+    _room: OwnedSemaphorePermit,
+}
+
+impl Context {
+    /// What it is found by.
+    pub fn id(&self) -> &str {
+        &self.0.id
+    }
+
+    /// What its language is called.
+    pub fn language(&self) -> &str {
+        &self.0.recipe.name
+    }
+
+    /// Where it starts.
+    pub fn directory(&self) -> &str {
+        &self.0.directory
+    }
+
+    /// Runs a cell of code, with some variables for it alone. It waits for the cell before it; dropped, it is
+    /// interrupted.
+    ///
+    /// It is no error that code fails: that is an event. Code that the lint of imports blocks is not run, which is one,
+    /// too.
+    pub async fn execute(&self, code: &str, env: &BTreeMap<String, String>) -> Result<Cell, ContextError> {
+        let slot = &*self.0;
+        let script = Script::new(&slot.code, code, self.language())?;
+        check(code, env)?;
+        let lint = tokio::task::spawn_blocking(move || script.lint()).await.expect("the lint answers in any case");
+        if lint.blocks {
+            let (name, value) = ("BlockedImports".to_owned(), "the code was not run".to_owned());
+            return Ok(Cell::refused(Raised { name, value, traceback: lint.words() }));
+        }
+        let request = |number| slot.recipe.harness.request(number, code, env);
+        Ok(Cell::new(Turn::take(&slot.id, self.life(), slot.bounds, request).await?))
+    }
+
+    /// Interrupts the cell that runs, as Ctrl-C does; nothing if none does.
+    pub async fn interrupt(&self) -> Result<(), ContextError> {
+        let life = self.life();
+        let mut phase = life.phase.subscribe();
+        let begun = phase.wait_for(|phase| *phase != Phase::Told);
+        let runs = matches!(tokio::time::timeout(BEGIN_PATIENCE, begun).await, Ok(Ok(phase)) if *phase == Phase::Runs);
+        if !runs {
+            return Ok(());
+        }
+        unless_gone(life.input.signal(INTERRUPT).await)
+    }
+
+    /// Ends its process, with all that its cells started, and starts another: what its variables held is lost.
+    pub async fn restart(&self) -> Result<(), ContextError> {
+        self.life().kill("it was restarted").await?;
+        let life = Life::new(self.0.recipe.start(&self.0.session).await?);
+        *self.0.life.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(life);
+        Ok(())
+    }
+
+    fn life(&self) -> Arc<Life> {
+        Arc::clone(&self.0.life.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Life {
+    async fn kill(&self, why: &str) -> Result<(), ContextError> {
+        unless_gone(self.input.kill().await)?;
+        // A cell that runs holds it, and is told how the process ended.
+        if let Ok(mut state) = self.state.try_lock() {
+            *state = State::Gone(why.to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// It is no failure that a process has ended already.
+fn unless_gone(outcome: Result<(), SessionError>) -> Result<(), ContextError> {
+    match outcome {
+        Ok(()) | Err(SessionError::Refused { code: Code::NotFound, .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Makes sure that a harness can be told of a cell.
+fn check(code: &str, env: &BTreeMap<String, String>) -> Result<(), ContextError> {
+    let is_name = |name: &str| {
+        let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+        name.bytes().all(is_part) && name.bytes().next().is_some_and(|first| !first.is_ascii_digit())
+    };
+    if code.contains('\0') || env.values().any(|value| value.contains('\0')) {
+        return Err(ContextError::Unsound { why: "its code or a variable holds a NUL" });
+    }
+    if !env.keys().all(|name| is_name(name)) {
+        return Err(ContextError::Unsound {
+            why: "a variable's name is made of A-Z, a-z, 0-9 and _, and no digit first",
+        });
+    }
+    Ok(())
+}

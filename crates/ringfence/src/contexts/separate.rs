@@ -1,0 +1,216 @@
+//! Tells a harness's messages from what code writes between them, and bytes of text from the halves of characters.
+//!
+//! Both come from a sandbox and may be anything: no more is kept than a message may be long.
+
+use bytes::{Buf, BytesMut};
+
+/// The longest message of a harness, which itself sends none that is longer than half of this.
+pub(super) const LONGEST_MESSAGE: usize = 32 << 20;
+/// The longest piece of one: what a pipe takes at once, PIPE_BUF in pipe(7).
+const LONGEST_PIECE: usize = 4096;
+/// Begins every piece, before the mark.
+const SEPARATOR: u8 = 0x1e;
+/// Whether more pieces follow, and the length of this one.
+const HEAD: usize = 5;
+
+/// What a stream of a harness holds next.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// What code wrote.
+    Text(Vec<u8>),
+    /// What the harness says.
+    Message(Vec<u8>),
+}
+
+/// One stream of a harness.
+#[derive(Debug)]
+pub(super) struct Separator {
+    /// What no output has in it by chance.
+    mark: Vec<u8>,
+    rest: BytesMut,
+    /// The pieces so far of a message.
+    message: Vec<u8>,
+}
+
+/// Where a mark is.
+enum Found {
+    At(usize),
+    /// From here on it may be the beginning of one.
+    Begins(usize),
+    Nowhere,
+}
+
+impl Separator {
+    pub(super) fn new(mark: &str) -> Separator {
+        let mark = [&[SEPARATOR], mark.as_bytes()].concat();
+        Separator { mark, rest: BytesMut::new(), message: Vec::new() }
+    }
+
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.rest.extend_from_slice(bytes);
+    }
+
+    /// The next part of what was pushed, if all of it is there; or what is wrong with it.
+    pub(super) fn next(&mut self) -> Result<Option<Part>, &'static str> {
+        loop {
+            let length = match self.find() {
+                Found::At(0) => match self.piece()? {
+                    None => return Ok(None),
+                    Some(false) => continue,
+                    Some(true) => return Ok(Some(Part::Message(std::mem::take(&mut self.message)))),
+                },
+                Found::At(start) | Found::Begins(start) => start,
+                Found::Nowhere => self.rest.len(),
+            };
+            return Ok((length > 0).then(|| Part::Text(self.rest.split_to(length).to_vec())));
+        }
+    }
+
+    fn find(&self) -> Found {
+        let bytes = &self.rest[..];
+        let mut from = 0;
+        while let Some(offset) = bytes[from..].iter().position(|byte| *byte == SEPARATOR) {
+            let start = from + offset;
+            if bytes[start..].starts_with(&self.mark) {
+                return Found::At(start);
+            }
+            if self.mark.starts_with(&bytes[start..]) {
+                return Found::Begins(start);
+            }
+            from = start + 1;
+        }
+        Found::Nowhere
+    }
+
+    /// Takes the piece that `rest` begins with; tells whether it was a message's last, if it is there.
+    fn piece(&mut self) -> Result<Option<bool>, &'static str> {
+        let Some(head) = self.rest.get(self.mark.len()..self.mark.len() + HEAD) else { return Ok(None) };
+        let is_last = match head[0] {
+            b'.' => true,
+            b'+' => false,
+            _ => return Err("a piece of a message is neither its last nor followed by one"),
+        };
+        let digits = std::str::from_utf8(&head[1..]).ok().and_then(|digits| usize::from_str_radix(digits, 16).ok());
+        let length =
+            digits.filter(|length| *length <= LONGEST_PIECE).ok_or("a piece of a message has no sound length")?;
+        let start = self.mark.len() + HEAD;
+        let Some(piece) = self.rest.get(start..start + length) else { return Ok(None) };
+        if self.message.len() + length > LONGEST_MESSAGE {
+            return Err("a message has no end");
+        }
+        self.message.extend_from_slice(piece);
+        self.rest.advance(start + length);
+        Ok(Some(is_last))
+    }
+}
+
+/// Bytes that become text as they come. What is no text is replaced, but no character is for being cut in two.
+#[derive(Debug, Default)]
+pub(super) struct Text {
+    half: Vec<u8>,
+}
+
+impl Text {
+    /// The text that is complete.
+    pub(super) fn push(&mut self, mut bytes: Vec<u8>) -> String {
+        if !self.half.is_empty() {
+            bytes.splice(..0, self.half.drain(..));
+        }
+        self.half = bytes.split_off(bytes.len() - unfinished(&bytes));
+        String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+    }
+
+    /// What is left when nothing follows.
+    pub(super) fn finish(&mut self) -> String {
+        String::from_utf8_lossy(&std::mem::take(&mut self.half)).into_owned()
+    }
+}
+
+/// How many bytes at the end are the beginning of a character.
+fn unfinished(bytes: &[u8]) -> usize {
+    for (index, byte) in bytes.iter().rev().take(3).enumerate() {
+        let length = match byte {
+            0x80..=0xbf => continue,
+            0xc2..=0xdf => 2,
+            0xe0..=0xef => 3,
+            0xf0..=0xf4 => 4,
+            _ => return 0,
+        };
+        return if length > index + 1 { index + 1 } else { 0 };
+    }
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MARK: &str = "0123456789abcdef";
+
+    fn piece(kind: char, text: &str) -> String {
+        format!("\x1e{MARK}{kind}{:04x}{text}", text.len())
+    }
+
+    /// All parts of a stream that comes in pieces of `size` bytes, with text that follows text put together.
+    fn parts(stream: &str, size: usize) -> Result<Vec<Part>, &'static str> {
+        let mut separator = Separator::new(MARK);
+        let mut parts: Vec<Part> = Vec::new();
+        for bytes in stream.as_bytes().chunks(size) {
+            separator.push(bytes);
+            while let Some(part) = separator.next()? {
+                match (parts.last_mut(), part) {
+                    (Some(Part::Text(text)), Part::Text(more)) => text.extend(more),
+                    (_, part) => parts.push(part),
+                }
+            }
+        }
+        Ok(parts)
+    }
+
+    #[test]
+    fn messages_are_told_from_output_however_both_are_cut() {
+        let stream = format!("a\x1e{}b\x1e0123{}{}c\n", piece('.', "{}"), piece('+', "{\"x\""), piece('.', ":1}"));
+        let text = |text: &str| Part::Text(text.into());
+        let message = |text: &str| Part::Message(text.into());
+        let expected = [text("a\x1e"), message("{}"), text("b\x1e0123"), message("{\"x\":1}"), text("c\n")];
+        for size in 1..=stream.len() {
+            assert_eq!(parts(&stream, size).unwrap(), expected, "in pieces of {size}");
+        }
+    }
+
+    #[test]
+    fn output_between_the_pieces_of_a_message_is_output() {
+        let stream = format!("{}from another{}", piece('+', "{"), piece('.', "}"));
+        assert_eq!(parts(&stream, 7).unwrap(), [Part::Text("from another".into()), Part::Message("{}".into())]);
+    }
+
+    #[test]
+    fn a_piece_that_is_none_is_an_error() {
+        for (stream, why) in [
+            (format!("\x1e{MARK}?0000"), "a piece of a message is neither its last nor followed by one"),
+            (format!("\x1e{MARK}.zzzz"), "a piece of a message has no sound length"),
+            (format!("\x1e{MARK}.ffff"), "a piece of a message has no sound length"),
+        ] {
+            assert_eq!(parts(&stream, 3), Err(why));
+        }
+        let endless = piece('+', &"x".repeat(LONGEST_PIECE));
+        let mut separator = Separator::new(MARK);
+        let ended = (0..=LONGEST_MESSAGE / LONGEST_PIECE).find_map(|_| {
+            separator.push(endless.as_bytes());
+            separator.next().err()
+        });
+        assert_eq!(ended, Some("a message has no end"));
+    }
+
+    #[test]
+    fn a_character_that_is_cut_in_two_is_put_together() {
+        let whole = "aé€😀z".as_bytes();
+        for cut in 0..=whole.len() {
+            let mut text = Text::default();
+            let shown = [text.push(whole[..cut].to_vec()), text.push(whole[cut..].to_vec()), text.finish()].concat();
+            assert_eq!(shown, "aé€😀z", "cut at {cut}");
+        }
+        let mut text = Text::default();
+        assert_eq!([text.push(b"a\xff\xe2\x82".to_vec()), text.finish()].concat(), "a\u{fffd}\u{fffd}");
+    }
+}

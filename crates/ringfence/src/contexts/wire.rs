@@ -1,0 +1,222 @@
+//! Contexts in the form of E2B's code interpreter: requests and answers in JSON, events as a line of it each.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{Context, ContextError, Event, Left, Raised, Shown};
+
+/// `POST /execute`: runs a cell.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct ExecuteRequest {
+    /// The code.
+    pub code: String,
+    /// The context that runs it; the usual one of its language when absent.
+    #[serde(default)]
+    pub context_id: Option<String>,
+    /// Its language; Python when absent.
+    #[serde(default)]
+    pub language: Option<String>,
+    /// Variables for it alone.
+    #[serde(default)]
+    pub env_vars: Option<BTreeMap<String, String>>,
+}
+
+/// `POST /contexts`: starts a context.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct CreateRequest {
+    /// Its language; Python when absent.
+    #[serde(default)]
+    pub language: Option<String>,
+    /// Where it starts.
+    #[serde(default)]
+    pub cwd: Option<String>,
+}
+
+/// A context as it is listed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Listed {
+    /// What it is found by.
+    pub id: String,
+    /// What its language is called.
+    pub language: String,
+    /// Where it starts.
+    pub cwd: String,
+}
+
+impl From<&Context> for Listed {
+    fn from(context: &Context) -> Listed {
+        Listed {
+            id: context.id().to_owned(),
+            language: context.language().to_owned(),
+            cwd: context.directory().to_owned(),
+        }
+    }
+}
+
+/// One line of the answer to `POST /execute`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Line {
+    /// The cell wrote to its standard output.
+    Stdout {
+        /// What.
+        text: String,
+        /// When.
+        timestamp: String,
+    },
+    /// The cell wrote to its standard error.
+    Stderr {
+        /// What.
+        text: String,
+        /// When.
+        timestamp: String,
+    },
+    /// A value is to be shown.
+    Result(Box<ResultLine>),
+    /// The cell failed.
+    Error {
+        /// What kind of error it was.
+        name: String,
+        /// What it says.
+        value: String,
+        /// Where it came from.
+        traceback: String,
+    },
+    /// The cell runs.
+    NumberOfExecutions {
+        /// How many cells its context has run, with this one.
+        execution_count: u64,
+    },
+    /// The cell is over.
+    EndOfExecution,
+}
+
+/// A value in the forms that E2B's clients know.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct ResultLine {
+    is_main_result: bool,
+    #[serde(flatten)]
+    forms: BTreeMap<&'static str, Value>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    extra: BTreeMap<String, Value>,
+}
+
+/// What E2B calls a media type.
+const FORMS: [(&str, &str); 12] = [
+    ("text/plain", "text"),
+    ("text/html", "html"),
+    ("text/markdown", "markdown"),
+    ("image/svg+xml", "svg"),
+    ("image/png", "png"),
+    ("image/jpeg", "jpeg"),
+    ("application/pdf", "pdf"),
+    ("text/latex", "latex"),
+    ("application/json", "json"),
+    ("application/javascript", "javascript"),
+    ("e2b/data", "data"),
+    ("e2b/chart", "chart"),
+];
+
+impl From<Shown> for ResultLine {
+    fn from(Shown { is_main_result, formats: mut extra }: Shown) -> ResultLine {
+        let mut forms = BTreeMap::new();
+        for (kind, name) in FORMS {
+            if let Some(value) = extra.remove(kind) {
+                forms.insert(name, if name == "text" { unquoted(value) } else { value });
+            }
+        }
+        ResultLine { is_main_result, forms, extra }
+    }
+}
+
+/// A text without the quotes of its representation, as E2B tells it.
+fn unquoted(value: Value) -> Value {
+    let inside = |quote: char| value.as_str()?.strip_prefix(quote)?.strip_suffix(quote).map(str::to_owned);
+    inside('\'').or_else(|| inside('"')).map_or_else(|| value.clone(), Value::from)
+}
+
+impl Line {
+    /// What is to be said of an event that happened at some time.
+    pub fn of(event: Event, at: Timestamp) -> Vec<Line> {
+        let timestamp = at.to_string();
+        vec![match event {
+            Event::Begun { count } => Line::NumberOfExecutions { execution_count: count },
+            Event::Stdout(text) => Line::Stdout { text, timestamp },
+            Event::Stderr(text) => Line::Stderr { text, timestamp },
+            Event::Result(shown) => Line::Result(Box::new(shown.into())),
+            Event::Error(Raised { name, value, traceback }) => Line::Error { name, value, traceback },
+            Event::Ended(left) if left.is_nothing() => Line::EndOfExecution,
+            Event::Ended(left) => return vec![Line::Stderr { text: missing(left), timestamp }, Line::EndOfExecution],
+        }]
+    }
+
+    /// What is to be said of a cell whose context has ended.
+    pub fn of_failure(error: &ContextError) -> [Line; 2] {
+        let (name, value) = ("ContextError".to_owned(), crate::chain(error));
+        [Line::Error { name, value, traceback: error.hints().join("\n") }, Line::EndOfExecution]
+    }
+
+    /// The line, with its end.
+    pub fn text(&self) -> String {
+        let mut text = serde_json::to_string(self).expect("its keys are text and no part of it fails");
+        text.push('\n');
+        text
+    }
+}
+
+fn missing(left: Left) -> String {
+    let Left { stdout, stderr, results } = left;
+    format!("\nringfence: {stdout} bytes of output, {stderr} bytes of errors and {results} results were left out\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(event: Event, expected: &str) {
+        let lines = Line::of(event, Timestamp::UNIX_EPOCH).iter().map(Line::text).collect::<String>();
+        assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn events_are_lines_that_clients_know() {
+        check(Event::Begun { count: 3 }, "{\"type\":\"number_of_executions\",\"execution_count\":3}\n");
+        check(
+            Event::Stdout("a\n".to_owned()),
+            "{\"type\":\"stdout\",\"text\":\"a\\n\",\"timestamp\":\"1970-01-01T00:00:00Z\"}\n",
+        );
+        let raised = Raised { name: "E".to_owned(), value: "v".to_owned(), traceback: "t".to_owned() };
+        check(Event::Error(raised), "{\"type\":\"error\",\"name\":\"E\",\"value\":\"v\",\"traceback\":\"t\"}\n");
+        check(Event::Ended(Left::default()), "{\"type\":\"end_of_execution\"}\n");
+        let formats = [
+            ("text/plain".to_owned(), json!("'quoted'")),
+            ("application/json".to_owned(), json!({"a": 1})),
+            ("text/x-own".to_owned(), json!("own")),
+        ];
+        check(
+            Event::Result(Shown { is_main_result: true, formats: formats.into() }),
+            "{\"type\":\"result\",\"is_main_result\":true,\"json\":{\"a\":1},\"text\":\"quoted\",\
+             \"extra\":{\"text/x-own\":\"own\"}}\n",
+        );
+    }
+
+    #[test]
+    fn what_was_left_out_is_said_before_the_end() {
+        let left = Left { stdout: 5, ..Left::default() };
+        let lines = Line::of(Event::Ended(left), Timestamp::UNIX_EPOCH);
+        assert!(matches!(&lines[..], [Line::Stderr { text, .. }, Line::EndOfExecution] if text.contains("5 bytes")));
+    }
+
+    #[test]
+    fn a_request_may_leave_out_all_but_the_code() {
+        let request: ExecuteRequest =
+            serde_json::from_str(r#"{"code":"1","context_id":null,"env_vars":null}"#).unwrap();
+        assert_eq!(request, ExecuteRequest { code: "1".to_owned(), ..Default::default() });
+    }
+}
