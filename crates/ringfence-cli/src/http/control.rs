@@ -206,7 +206,7 @@ fn from_now(seconds: Option<u64>) -> Timestamp {
 }
 
 /// Reads what a request says. Nothing at all says nothing.
-async fn body<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T, Refusal> {
+pub(super) async fn body<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T, Refusal> {
     let collected = timeout(BODY_PATIENCE, Limited::new(request.into_body(), LONGEST_BODY).collect()).await;
     let late = |_| Refusal::new(StatusCode::REQUEST_TIMEOUT, "the request's body takes too long");
     let text = collected.map_err(late)?.map_err(|error| match error.is::<http_body_util::LengthLimitError>() {

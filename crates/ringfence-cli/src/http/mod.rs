@@ -4,12 +4,14 @@
 //! envd are carried to the sandbox's guest, which speaks it itself. Nothing here isolates anything.
 //!
 //! Reading order: [`listen`] takes connections, [`server`] says whose a request is and where it goes ([`place`]),
-//! [`control`] and [`create`] make and end sandboxes ([`registry`], [`store`], [`pool`]), [`carry`] brings requests to them.
+//! [`control`] and [`create`] make and end sandboxes ([`registry`], [`store`], [`pool`]), [`carry`] brings requests to them,
+//! [`interpreter`] runs cells of code in them.
 
 mod carry;
 mod control;
 mod counters;
 mod create;
+mod interpreter;
 mod keys;
 mod listen;
 mod messages;

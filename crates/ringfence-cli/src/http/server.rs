@@ -17,6 +17,7 @@ use tokio::sync::Semaphore;
 use super::carry;
 use super::control::{self, Owner};
 use super::counters::Counters;
+use super::interpreter;
 use super::keys::{self, Keys};
 use super::place::{Place, is_guests, text};
 use super::pool::Pool;
@@ -130,6 +131,9 @@ async fn carry(live: &Live, port: u16, request: Request<Incoming>) -> Reply {
         let token = live.record.traffic_token.as_deref();
         let shown = text(request.headers(), "e2b-traffic-access-token").unwrap_or_default();
         return match token.is_none_or(|token| agree(shown, token)) {
+            true if port == interpreter::PORT && interpreter::is_its(request.uri().path()) => {
+                interpreter::answer(live, request).await
+            }
             true => carry::to_port(live, port, request).await,
             false => {
                 Refusal::new(StatusCode::FORBIDDEN, "the traffic access token is missing or not this sandbox's").into()

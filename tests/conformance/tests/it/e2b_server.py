@@ -326,6 +326,35 @@ def warm():
         assert Sandbox.kill(one)
 
 
+def interpreter():
+    """The code interpreter's package: cells and contexts."""
+    from e2b_code_interpreter import Sandbox as Interpreter
+
+    sandbox = Interpreter.create(timeout=120)
+    first = sandbox.run_code("x = 41; print('out'); x + 1")
+    same((first.text, first.logs.stdout, first.execution_count, first.error), ("42", ["out\n"], 1, None))
+    same(sandbox.run_code("x").text, "41")
+    failed = sandbox.run_code("1 / 0").error
+    same((failed.name, failed.value), ("ZeroDivisionError", "division by zero"))
+    rich = sandbox.run_code("class A:\n def _repr_html_(self): return '<b>'\nA()").results[0]
+    same((rich.html, rich.is_main_result), ("<b>", True))
+    same(sandbox.run_code("echo $A", language="bash", envs={"A": "b"}).logs.stdout, ["b\n"])
+    context = sandbox.create_code_context(cwd="/tmp")
+    same((context.language, context.cwd), ("python", "/tmp"))
+    same(sandbox.run_code("import os; y = os.getcwd(); y", context=context).text, "/tmp")
+    same([one.language for one in sandbox.list_code_contexts()], ["python", "bash", "python"])
+    sandbox.restart_code_context(context)
+    same(sandbox.run_code("y", context=context).error.name, "NameError")
+    # A client that goes away has its cell interrupted.
+    raises(TimeoutException, lambda: sandbox.run_code("import time; time.sleep(600)", context=context, timeout=1))
+    same(sandbox.run_code("1", context=context).text, "1")
+    ended = sandbox.run_code("import os; os._exit(3)", context=context).error
+    assert ended.value.endswith("has ended: its process exited with 3"), ended
+    sandbox.remove_code_context(context)
+    raises(NotFoundException, lambda: sandbox.run_code("1", context=context))
+    assert sandbox.kill()
+
+
 def refused(key):
     """A key that was revoked."""
     raises(AuthenticationException, Sandbox.list(api_key=key).next_items)

@@ -1,0 +1,122 @@
+//! E2B's code interpreter: cells and contexts, over the library's. Its refusals are plain text.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use futures_util::stream::{self, StreamExt};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Request, StatusCode};
+use jiff::Timestamp;
+use ringfence::Fault;
+use ringfence::contexts::wire::{CreateRequest, ExecuteRequest, Line, Listed};
+use ringfence::contexts::{Cell, Context, ContextError, Contexts, DEFAULT_LANGUAGE};
+use ringfence_proto::header;
+use ringfence_proto::signature::agree;
+
+use super::control::body;
+use super::place::text;
+use super::registry::Live;
+use super::reply::{Refusal, Reply, bare, json};
+
+/// The port that clients know it by.
+pub(super) const PORT: u16 = 49999;
+
+/// Whether a path is one of its own. What else listens on its port is a sandbox's affair.
+pub(super) fn is_its(path: &str) -> bool {
+    matches!(path, "/execute" | "/contexts") || path.starts_with("/contexts/")
+}
+
+/// Answers a request.
+pub(super) async fn answer(live: &Live, request: Request<Incoming>) -> Reply {
+    route(live, request).await.unwrap_or_else(|Refusal { status, message, .. }| {
+        let mut reply = bare(status);
+        reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+        *reply.body_mut() = http_body_util::Full::from(message).map_err(|never| match never {}).boxed_unsync();
+        reply
+    })
+}
+
+async fn route(live: &Live, request: Request<Incoming>) -> Result<Reply, Refusal> {
+    let shown = text(request.headers(), header::TOKEN);
+    let is_wrong = shown.is_some_and(|shown| !agree(shown, &live.record.token));
+    // Clients show the token for code alone.
+    if is_wrong || shown.is_none() && request.uri().path() == "/execute" {
+        let message = format!("the header `{}` is missing or not this sandbox's", header::TOKEN);
+        return Err(Refusal::unauthenticated(message));
+    }
+    let contexts = live.sandbox.contexts();
+    let path = request.uri().path().to_owned();
+    let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
+    match (request.method(), &segments[..]) {
+        (&Method::POST, ["execute"]) => Ok(lines(execute(contexts, body(request).await?).await?)),
+        (&Method::POST, ["contexts"]) => {
+            let CreateRequest { language, cwd } = body(request).await?;
+            let context = contexts.create(&named(language), cwd.as_deref()).await.map_err(refusal)?;
+            Ok(json(StatusCode::OK, &Listed::from(&context)))
+        }
+        (&Method::GET, ["contexts"]) => {
+            let listed: Vec<Listed> = contexts.list().iter().map(Listed::from).collect();
+            Ok(json(StatusCode::OK, &listed))
+        }
+        (&Method::DELETE, ["contexts", id]) => {
+            contexts.remove(id).await.map_err(refusal)?;
+            Ok(bare(StatusCode::NO_CONTENT))
+        }
+        (&Method::POST, ["contexts", id, "restart"]) => {
+            contexts.get(id).map_err(refusal)?.restart().await.map_err(refusal)?;
+            Ok(bare(StatusCode::NO_CONTENT))
+        }
+        (method, _) => Err(Refusal::new(StatusCode::NOT_FOUND, format!("there is nothing at {method} {path}"))),
+    }
+}
+
+async fn execute(contexts: Contexts<'_>, request: ExecuteRequest) -> Result<Cell, Refusal> {
+    let ExecuteRequest { code, context_id, language, env_vars } = request;
+    let context: Context = match (context_id, language) {
+        (Some(_), Some(_)) => return Err(Refusal::wrong("a cell has a context or a language, and not both")),
+        (Some(id), None) => contexts.get(&id).map_err(refusal)?,
+        (None, language) => contexts.usual(&named(language)).await.map_err(refusal)?,
+    };
+    let env: BTreeMap<String, String> = env_vars.unwrap_or_default();
+    context.execute(&code, &env).await.map_err(refusal)
+}
+
+/// The settings' name of what clients call a language.
+fn named(language: Option<String>) -> String {
+    match language.map(|language| language.to_lowercase()) {
+        None => DEFAULT_LANGUAGE.to_owned(),
+        Some(short) if short == "js" => "javascript".to_owned(),
+        Some(language) => language,
+    }
+}
+
+/// What a cell says, a line at a time. A client that goes away drops the cell, which interrupts it.
+fn lines(cell: Cell) -> Reply {
+    let pieces = stream::unfold(cell, |mut cell| async {
+        let lines = match cell.next().await? {
+            Ok(event) => Line::of(event, Timestamp::now()),
+            Err(error) => Line::of_failure(&error).into(),
+        };
+        let text: String = lines.iter().map(Line::text).collect();
+        Some((Bytes::from(text), cell))
+    });
+    let mut reply = bare(StatusCode::OK);
+    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
+    *reply.body_mut() = StreamBody::new(pieces.map(|piece| Ok(Frame::data(piece)))).boxed_unsync();
+    reply
+}
+
+fn refusal(error: ContextError) -> Refusal {
+    let message = ringfence::chain(&error);
+    match error {
+        ContextError::Absent { .. } => Refusal::new(StatusCode::NOT_FOUND, message),
+        ContextError::TooMany { .. } => Refusal::new(StatusCode::TOO_MANY_REQUESTS, message),
+        error if error.fault() == Fault::User => Refusal::wrong(message),
+        error => {
+            tracing::warn!(error = message, "a context failed");
+            Refusal::failed(error.to_string())
+        }
+    }
+}
