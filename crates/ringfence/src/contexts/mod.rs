@@ -4,8 +4,8 @@
 //! The harness takes cells on its input, and says what comes of them in messages between what the cells write. What it
 //! says is as untrusted as what they write: code can take its place.
 //!
-//! Reading order: [`harness`] are the programs inside, [`separate`] tells messages from output, [`event`] is what there
-//! is to say, [`process`] is a harness that runs, [`cell`] is code that it runs, [`wire`] is E2B's form of it all.
+//! Reading order: `harness` are the programs inside, `separate` tells messages from output, `event` is what there
+//! is to say, `process` is a harness that runs, `cell` is code that it runs, [`wire`] is E2B's form of it all.
 
 mod cell;
 mod error;

@@ -107,7 +107,8 @@ fn the_e2b_package_runs_against_a_server() {
     require!(root, binary, user_namespaces, python3, e2b_python);
     let keeper = Keeper::on(Backend::Native);
     let server = Served::by(&keeper);
-    for act in ["life", "lists", "expiry", "streams", "asynchronous", "signatures", "ports", "refusals", "interpreter"] {
+    for act in ["life", "lists", "expiry", "streams", "asynchronous", "signatures", "ports", "refusals", "interpreter"]
+    {
         server.package(act, &[]);
     }
     server.end();
