@@ -43,7 +43,7 @@ const DEV_CUSTOMIZATION: &str = r#"
     rm -f "$1"/etc/ssh/ssh_host_*
     chroot "$1" useradd --create-home --uid 1000 --shell /usr/bin/zsh --password '*' dev
     chroot "$1" install --directory --owner=dev --group=dev /home/dev/workspace
-    chroot "$1" runuser -u dev -- sh -c 'echo "[[ \$TERM != dumb ]] || unsetopt zle prompt_cr prompt_sp" >~/.zshrc'
+    chroot "$1" sh -c 'cd /home/dev; echo "[[ \$TERM != dumb ]] || unsetopt zle" >.zshrc; chown dev:dev .zshrc'
     chroot "$1" find / -xdev -type f -perm /6000 -exec chmod a-s {} +
 "#;
 const DEV_INSTRUCTIONS: &[&str] = &["ENV LANG=C.UTF-8", "USER dev", "WORKDIR /home/dev/workspace", "CMD [\"zsh\"]"];
