@@ -83,8 +83,12 @@ impl KeyFile {
         let mut options = fs_err::OpenOptions::new();
         let lock = options.create(true).truncate(false).write(true).mode(0o600).open(self.directory.join(LOCK))?;
         flock(lock.file(), FlockOperation::LockExclusive)?;
-        let mut keys = self.read()?;
+        let before = self.read()?;
+        let mut keys = before.clone();
         change(&mut keys);
+        if keys == before {
+            return Ok(());
+        }
         let mut options = fs_err::OpenOptions::new();
         let mut file =
             options.create(true).truncate(true).write(true).mode(0o600).open(self.directory.join(TEMPORARY))?;
@@ -124,6 +128,11 @@ impl Keys {
         }
         Arc::clone(&known.1)
     }
+
+    /// Whether one was ever made. That all are revoked opens nothing.
+    pub(super) fn were_made(&self) -> bool {
+        self.file.version().is_some()
+    }
 }
 
 impl KeyFile {
@@ -152,7 +161,8 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let file = KeyFile::in_directory(place.path());
         let keys = Keys::open(file.clone()).unwrap();
-        assert!(keys.all().is_empty());
+        file.revoke("nobody").unwrap();
+        assert!(keys.all().is_empty() && !keys.were_made());
         let (key, text) = file.create("ada", Quota::default()).unwrap();
         let (other, _) = file.create("bob", Quota::default()).unwrap();
         assert!(text.starts_with("e2b_") && text.len() == 44, "{text}");
@@ -164,5 +174,7 @@ mod tests {
         assert_eq!(file.revoke("ada").unwrap(), [key]);
         assert_eq!(shown(&keys.all(), &text), None);
         assert_eq!(*keys.all(), [other]);
+        file.revoke("bob").unwrap();
+        assert!(keys.all().is_empty() && keys.were_made());
     }
 }

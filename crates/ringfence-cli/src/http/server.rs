@@ -99,7 +99,7 @@ impl Server {
         if let Some(key) = keys::shown(&keys, shown) {
             return Ok((Some(key.id.clone()), key.quota));
         }
-        if !keys.is_empty() || self.audience != Audience::Machine {
+        if self.keys.were_made() || self.audience != Audience::Machine {
             return Err(Refusal::unauthenticated("the API key is not one of this server's"));
         }
         // A page whose own name was made to lead here is not asked for anything, either.

@@ -40,6 +40,10 @@ const MOST: usize = 64;
 /// How long an interrupt waits for a cell that is on its way.
 const BEGIN_PATIENCE: Duration = Duration::from_secs(5);
 
+/// How often a shell is told of an interrupt again, and after how long.
+const MOST_REMINDERS: u32 = 10;
+const REMINDER: Duration = Duration::from_millis(200);
+
 /// The contexts that one process has in a sandbox; they end with the last copy of its [`Sandbox`].
 #[derive(Debug)]
 pub(crate) struct Kept {
@@ -198,7 +202,19 @@ impl Context {
         if !runs {
             return Ok(());
         }
-        unless_gone(life.input.signal(INTERRUPT).await)
+        unless_gone(life.input.signal(INTERRUPT).await)?;
+        if self.0.recipe.harness == Harness::Bash {
+            // A shell that is just starting a program can miss it, as on a terminal: it is told again while the cell runs.
+            tokio::spawn(async move {
+                for _ in 0..MOST_REMINDERS {
+                    let is_over = tokio::time::timeout(REMINDER, phase.changed()).await.is_ok();
+                    if is_over || life.input.signal(INTERRUPT).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        Ok(())
     }
 
     /// Ends its process, with all that its cells started, and starts another: what its variables held is lost.
