@@ -6,7 +6,8 @@
 //! | `warm RUNS CODE` | code in an interpreter that waits, each of so many runs on its own        |
 //! | `cold RUNS CODE` | the same in one that is started for it                                    |
 //!
-//! Before each run as many interpreters wait as are kept: what is timed is not the making of the next.
+//! Before and after each run as many interpreters wait as are kept: the making of the next is not in what is timed, here or
+//! of anybody who is timed in turn with this.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the figures are its answer, or why there are none")]
 
 use std::error::Error;
@@ -74,6 +75,7 @@ async fn once(
         _ => engine.execute_code(policy, code, LANGUAGE, None).await?,
     };
     let time = start.elapsed();
+    interpreters.ready().await;
     if !result.ok || result.meta.warm != (how == "warm") {
         return Err(format!("the code did not run {how}: {result:?} {:?}", interpreters.trouble()).into());
     }

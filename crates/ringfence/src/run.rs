@@ -95,7 +95,7 @@ impl Core {
         let files =
             Files { stdio: [Some(null), Some(stdout_inside), Some(stderr_inside)], terminal: None, gate: None, passed };
         let running = self.launch(ready, files, Terminal::Detached, time)?;
-        Ok((running, Capture { stdout, stderr, limit }))
+        Ok((running, Capture::new([stdout, stderr], limit)))
     }
 
     /// Starts what was made ready, for `time` at most.

@@ -74,6 +74,15 @@ pub(crate) struct Capture {
     pub(crate) stdout: OwnedFd,
     pub(crate) stderr: OwnedFd,
     pub(crate) limit: u64,
+    /// What it is read into. Made beforehand, for it is more than the allocator has at hand.
+    scratch: Vec<u8>,
+}
+
+impl Capture {
+    /// Reads these, and keeps so many bytes of each.
+    pub(crate) fn new([stdout, stderr]: [OwnedFd; 2], limit: u64) -> Capture {
+        Capture { stdout, stderr, limit, scratch: vec![0; CHUNK] }
+    }
 }
 
 /// The caller's side of a terminal and of signals.
@@ -200,11 +209,11 @@ pub(crate) fn supervise<'a>(
 ) -> Result<Outcome, io::Error> {
     let begun = Instant::now();
     let listens = on_output.is_some();
-    let capture = watch.capture.take();
-    let limit = capture.as_ref().map_or(0, |capture| capture.limit);
+    let (mut pipes, limit, mut scratch) = match watch.capture.take() {
+        Some(Capture { stdout, stderr, limit, scratch }) => ([Some(stdout), Some(stderr)], limit, scratch),
+        None => ([None, None], 0, Vec::new()),
+    };
     let mut kept = [Kept::new(limit), Kept::new(limit)];
-    let mut pipes = capture.map_or([None, None], |capture| [Some(capture.stdout), Some(capture.stderr)]);
-    let mut scratch = vec![0; if pipes[0].is_some() { CHUNK } else { 0 }];
     let mut run = Supervision { started, watch, end: None, ending: false, timed_out: false, is_written: false };
 
     while run.end.is_none() || pipes.iter().any(Option::is_some) {
@@ -359,7 +368,7 @@ impl Supervision<'_> {
         if self.end.is_some() || self.ending {
             return;
         }
-        if let Some(ending) = last_word.hear(self.started.launched.pid) {
+        if let Some(ending) = last_word.hear() {
             self.end = Some(End::Ended(ending));
             self.ending = true;
             self.is_written = true;

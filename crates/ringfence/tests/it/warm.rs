@@ -97,6 +97,10 @@ fn code_behaves_in_a_waiting_interpreter_as_it_does_cold() {
         "# -*- coding: latin-1 -*-\nprint(len('é'))",
         "import os, tempfile\nprint(os.listdir(tempfile.gettempdir()) == [], os.environ.get('HOME') is not None)",
         "print('x' * 3_000_000)",
+        "print(open(__file__).read())",
+        "import concurrent.futures as futures\nprint(futures.ThreadPoolExecutor().submit(len, 'abc').result())",
+        "import sys\nsys.modules.clear()",
+        &format!("{}print(len(open(__file__).read()))", "# a line of a long program\n".repeat(4000)),
     ];
     let home = place();
     let engine = engine_of(home.path(), 2, &["json", "re"]);

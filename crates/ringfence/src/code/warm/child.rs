@@ -1,10 +1,10 @@
 //! One interpreter that waits for code, in a sandbox of its own, and runs it.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fs_err::File;
 use ringfence_core::policy::Span;
 use ringfence_core::{ExecutionResult, Policy};
 use ringfence_linux::control;
@@ -16,7 +16,7 @@ use crate::code::CodeError;
 use crate::code::script::{Lint, Script};
 use crate::code::stage::Stage;
 use crate::engine::Core;
-use crate::last_word::LastWord;
+use crate::last_word::{LastWord, Tree};
 use crate::ready::{Prepared, Purpose};
 use crate::run::Underway;
 use crate::supervise::{Capture, Watch};
@@ -51,11 +51,12 @@ pub(super) struct Child {
     capture: Option<Capture>,
     command: Command,
     channel: Arc<OwnedFd>,
-    /// Where the code goes.
-    pub(super) file: PathBuf,
+    /// Where the code goes; empty, once the interpreter has read its own text there.
+    file: Arc<File>,
+    tree: Option<Tree>,
     /// What could not be imported, and why.
     pub(super) not_imported: Vec<String>,
-    _stage: Stage,
+    stage: Stage,
 }
 
 /// What an interpreter waited for.
@@ -81,19 +82,28 @@ impl Child {
         let (channel, theirs) = control::pair().map_err(failed)?;
         // Its time begins when there is code for it.
         let (underway, capture) = core.launch_captured(*ready, vec![(CHANNEL, theirs)], None)?;
-        let file = stage.file.clone();
+        let file = File::options().write(true).open(&stage.file).map_err(|source| CodeError::Stage { source })?;
         let command = stage.command.clone();
         let mut child = Child {
             underway,
             capture: Some(capture),
             command,
             channel: Arc::new(channel),
-            file,
+            file: Arc::new(file),
+            tree: None,
             not_imported: Vec::new(),
-            _stage: stage,
+            stage,
         };
         child.greet(recipe, line)?;
+        // Now, and by an opening of its own: ext4 writes a file that was emptied to the disk when it is closed again.
+        fs_err::write(&child.stage.file, "").map_err(|source| CodeError::Stage { source })?;
+        child.tree = Tree::of(child.underway.started.launched.pid);
         Ok(child)
+    }
+
+    /// Where the code goes.
+    pub(super) fn file(&self) -> Arc<File> {
+        Arc::clone(&self.file)
     }
 
     /// The socket that it is told by that there is code.
@@ -150,8 +160,7 @@ impl Child {
                 Err(_) => return Some(Event::Dismissed),
             }
             if fds[0].revents().contains(PollFlags::IN) {
-                let mut byte = [0];
-                let _ = rustix::io::read(line, &mut byte); // it is there to be read
+                let _ = is_called(line); // it is there to be read
                 return Some(Event::Called);
             }
             return Some(if fds[0].revents().is_empty() { Event::Ended } else { Event::Dismissed });
@@ -161,10 +170,12 @@ impl Child {
     /// Sees the code through that it was told of, for `time` at most; none if it ended before it heard of it.
     pub(super) fn run(&mut self, time: Duration, line: &OwnedFd) -> Option<Result<ExecutionResult, RunError>> {
         self.underway.context.plan.policy.limits.time = Some(Span::from(time));
+        // What will be asked at the end is asked once while the code begins: the first time takes longest.
+        let _ = self.tree.as_ref().and_then(Tree::usage);
         let watch = Watch {
             capture: self.capture.take(),
             cancel: Some(line.as_fd()),
-            last_word: Some(LastWord::on(&self.channel)),
+            last_word: Some(LastWord::on(&self.channel, self.tree.as_ref())),
             ..Watch::default()
         };
         let result = self.underway.watch(&self.command, watch, None);
@@ -180,4 +191,9 @@ impl Child {
         let _ = poll(&mut fds, Timespec::try_from(PATIENCE).ok().as_ref()); // what does not end by then has heard
         rustix::net::recv(&*self.channel, &mut [0][..], RecvFlags::DONTWAIT) != Err(Errno::CONNRESET)
     }
+}
+
+/// Waits for an owner's call; false when the owner is gone.
+pub(super) fn is_called(line: &OwnedFd) -> bool {
+    rustix::io::retry_on_intr(|| rustix::io::read(line, &mut [0])) == Ok(1)
 }

@@ -2,9 +2,9 @@
 # and waits. When it is told that the code is there, in the place of this file, it runs that as `python3` would.
 #
 # Descriptor 99 is a socket that keeps messages apart. In comes a list of modules; those with a `?` need not be there.
-# Out goes `ready` with a line for each that could not be imported. In comes anything: the code is there. Out goes the exit
-# status, when nothing is left to do but to exit: taking the memory of an interpreter down costs more than most code. In
-# comes anything, or the end: it exits.
+# Out goes `ready` with a line for each that could not be imported. In comes `!`: the code is there; short code follows at
+# once, and need not be read. Out goes the exit status, when nothing is left to do but to exit: taking the memory of an
+# interpreter down costs more than most code. In comes anything, or the end: it exits.
 #
 # The code's own namespace is this one, with nothing in it that the code would not find in a cold run: what is used
 # after it has begun is in local variables.
@@ -20,6 +20,32 @@ def __interpreter():
     os.set_inheritable(channel, False)
     namespace = globals()
     del namespace["__interpreter"]
+    path = namespace["__file__"]
+
+    def read_code(word):
+        source = word[1:]
+        if not source:
+            file = os.open(path, os.O_RDONLY)
+            while piece := os.read(file, 1 << 16):
+                source += piece
+            os.close(file)
+        return compile(source, path, "exec", dont_inherit=True)
+
+    def flush(*streams):
+        is_flushed = True
+        for stream in streams:
+            try:
+                if stream is not None and not stream.closed:
+                    stream.flush()
+            except BaseException:
+                is_flushed = False
+        return is_flushed
+
+    def clear(*namespaces):
+        for names in namespaces:
+            for name in list(names):
+                if name != "__builtins__":
+                    names[name] = None
 
     # What a module has to say when it is imported is not the code's output.
     standard = [(os.dup(number), number) for number in (1, 2)]
@@ -36,8 +62,12 @@ def __interpreter():
             if not (is_missing and word.endswith("?")):
                 reason = " ".join(str(error).split())
                 failures.append("%s: %s: %s" % (name, type(error).__name__, reason[:200]))
-    sys.stdout.flush()
-    sys.stderr.flush()
+    # What is done for the first time takes longest: it is done once before there is code.
+    read_code(b"!")
+    rehearsed = {}
+    exec(read_code(b"!print(1)"), rehearsed)
+    clear(rehearsed)
+    flush(sys.stdout, sys.stderr)
     for kept, number in standard:
         os.dup2(kept, number)
         os.close(kept)
@@ -47,20 +77,20 @@ def __interpreter():
     gc.collect()
     gc.freeze()
     process = os.getpid()
-    modules = set(sys.modules)
+    modules = sys.modules
+    known = set(modules)
+    newest = (len(modules), next(reversed(modules)))
     os.write(channel, "\n".join(["ready", *failures]).encode("utf-8", "replace")[: 1 << 14])
-    if not os.read(channel, 16):
+    word = os.read(channel, 1 << 17)
+    if not word:
         os._exit(0)
 
-    path = namespace["__file__"]
     status = 0
     is_interrupted = False
     code = None
     try:
-        with open(path, "rb") as file:
-            source = file.read()
-        code = compile(source, path, "exec", dont_inherit=True)
-        del source, file
+        code = read_code(word)
+        del word
         exec(code, namespace)
     except SystemExit as request:
         status = request.code
@@ -91,39 +121,30 @@ def __interpreter():
         status = 1
 
     # From here on in the order of Py_FinalizeEx(): threads, handlers, streams, and what the code's modules hold.
-    def flush(*streams):
-        nonlocal status
-        for stream in streams:
-            try:
-                if stream is not None and not stream.closed:
-                    stream.flush()
-            except BaseException:
-                status = 120
-
-    threading = sys.modules.get("threading")
+    # Where there is no other thread, there is none to wait for.
     try:
-        if threading is not None:
-            threading._shutdown()
+        if len(sys._current_frames()) > 1:
+            modules["threading"]._shutdown()
     except BaseException:
         pass
     try:
         atexit._run_exitfuncs()
     except BaseException:
         pass
-    flush(sys.stdout, sys.stderr)
+    if not flush(sys.stdout, sys.stderr):
+        status = 120
     # A thread that is left would find its modules empty; the interpreter itself stops it first.
     if len(sys._current_frames()) > 1:
         raise SystemExit(status)
     for key in ("last_type", "last_value", "last_traceback"):
         vars(sys).pop(key, None)
-    known = sys.modules.items()
-    imported = [vars(module) for name, module in known if name not in modules and isinstance(module, type(sys))]
-    for names in [namespace, *reversed(imported)]:
-        for name in list(names):
-            if name != "__builtins__":
-                names[name] = None
+    clear(namespace)
+    if (len(modules), next(reversed(modules), None)) != newest:
+        imported = [module for name, module in modules.items() if name not in known]
+        clear(*(vars(module) for module in reversed(imported) if isinstance(module, type(sys))))
     gc.collect()
-    flush(sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
+    if not flush(sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        status = 120
 
     if is_interrupted:
         import signal

@@ -7,10 +7,11 @@
 mod child;
 
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 use std::time::{Duration, Instant};
 
+use fs_err::File;
+use fs_err::os::unix::fs::FileExt;
 use ringfence_core::{ExecutionResult, Policy};
 use rustix::net::SendFlags;
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -21,7 +22,10 @@ use super::stage::Teller;
 use super::{CodeError, time, with_time};
 use crate::engine::Core;
 use crate::{Engine, RunError, chain};
-use child::{Child, Event, INTERPRETER, Recipe};
+use child::{Child, Event, INTERPRETER, Recipe, is_called};
+
+/// The longest code that an interpreter is told rather than left to read.
+const SHORT: usize = 64 * 1024;
 
 /// Interpreters that wait for code, each in a sandbox of its own that it never leaves and nothing else ever enters. Each
 /// runs one piece of code, and is then replaced. Dropping the last handle ends them all.
@@ -158,7 +162,7 @@ struct Seat {
 struct Waiting {
     calls: mpsc::SyncSender<Call>,
     channel: Arc<OwnedFd>,
-    file: PathBuf,
+    file: Arc<File>,
 }
 
 /// What an interpreter is called for.
@@ -183,10 +187,11 @@ impl Taken {
         let (answer, result) = oneshot::channel();
         calls.try_send(Call { begun: Instant::now(), time, answer }).ok()?;
         // Done here and not on another thread, which would take longer to wake than this takes.
-        fs_err::write(file, code).ok()?;
-        // Its keeper first: one that has ended since it was told to run the code is not one that never had it.
+        file.write_all_at(code.as_bytes(), 0).ok()?;
+        let short = if code.len() <= SHORT { code } else { "" };
+        let word = ["!", short].concat();
+        rustix::net::send(&*channel, word.as_bytes(), SendFlags::NOSIGNAL).ok()?;
         rustix::io::write(&line, b"!").ok()?;
-        rustix::net::send(&*channel, b"code", SendFlags::NOSIGNAL).ok()?;
         let result = result.await.ok();
         drop(line); // until now: what drops this future ends the run
         result
@@ -230,7 +235,7 @@ impl Pool {
 
     /// One waits, if its seat is still there.
     fn seat(self: &Arc<Pool>, number: u64, child: &Child, calls: mpsc::SyncSender<Call>) {
-        let waiting = Waiting { calls, channel: child.channel(), file: child.file.clone() };
+        let waiting = Waiting { calls, channel: child.channel(), file: child.file() };
         let mut state = self.state();
         if let Some(seat) = state.seats.iter_mut().find(|seat| seat.number == number) {
             seat.waiting = Some(waiting);
@@ -279,7 +284,8 @@ fn keep(pool: &Weak<Pool>, core: &Core, recipe: &Recipe, number: u64, line: &Own
     let called = match child.wait(line) {
         Event::Called => calls.try_recv().ok(),
         Event::Dismissed => return,
-        Event::Ended => None,
+        // It may have heard of the code, and be done with it, before we do.
+        Event::Ended => calls.try_recv().ok().filter(|_| is_called(line)),
     };
     if let Some(Call { begun, time, answer }) = called {
         if let Some(result) = child.run(time, line) {
