@@ -27,6 +27,9 @@ const STREAMS: usize = 64;
 const REQUESTS: usize = 2000;
 /// How many tunnels are held to see what one costs.
 const HELD: usize = 500;
+/// How often each is measured. One stream on the direct way is twice as fast at one time as at another, depending on which
+/// processors its two ends are put on: a few rounds would tell of that alone.
+const ROUNDS: usize = 11;
 /// How long a proxy may take to listen.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -70,7 +73,7 @@ pub(super) fn measure(programs: &Programs) -> Result<Rates<5>> {
         peer(PEERS[0], Contender::tinyproxy),
         peer(PEERS[1], Contender::squid),
     ];
-    Ok(in_turn(ways, |begin| load.measure(&begin()?)))
+    Ok(in_turn(ROUNDS, ways, |begin| load.measure(&begin()?)))
 }
 
 /// What is to be reached.

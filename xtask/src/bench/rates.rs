@@ -35,7 +35,7 @@ pub(super) fn copies(stays: &Stays, directory: &Path) -> Result<Rates<2>> {
     for _ in 0..BYTES / piece.len() as u64 {
         std::io::Write::write_all(&mut file, &piece)?;
     }
-    let rates = in_turn(stays.copying(&places), |copying| {
+    let rates = in_turn(ROUNDS, stays.copying(&places), |copying| {
         let rate = |time: Duration| BYTES as f64 / 1e6 / time.as_secs_f64();
         let (inwards, outwards) = match copying {
             Copying::Asked(driver) => {
@@ -55,7 +55,7 @@ pub(super) fn copies(stays: &Stays, directory: &Path) -> Result<Rates<2>> {
 
 /// Runs many commands by all ways in turn; in commands a second.
 pub(super) fn commands(stays: &Stays) -> Rates<3> {
-    in_turn(stays.many(), |many| {
+    in_turn(ROUNDS, stays.many(), |many| {
         let mut rates = [0.0; AT_ONCE.len()];
         for (rate, at_once) in rates.iter_mut().zip(AT_ONCE) {
             let (all, time) = match many {
@@ -75,13 +75,14 @@ fn sum(times: &[Duration]) -> Duration {
 
 /// Measures every way once a round, so that a slow moment of the machine hits all, and keeps the medians.
 pub(super) fn in_turn<T, const COLUMNS: usize>(
+    rounds: usize,
     ways: Vec<Way<T>>,
     mut measure: impl FnMut(&T) -> Result<[f64; COLUMNS]>,
 ) -> Rates<COLUMNS> {
-    let mut rounds: Vec<Way<Vec<[f64; COLUMNS]>>> =
+    let mut measured: Vec<Way<Vec<[f64; COLUMNS]>>> =
         ways.iter().map(|(name, way)| (*name, way.as_ref().map(|_| Vec::new()).map_err(Clone::clone))).collect();
-    for _ in 0..ROUNDS {
-        for ((_, way), (_, measured)) in ways.iter().zip(&mut rounds) {
+    for _ in 0..rounds {
+        for ((_, way), (_, measured)) in ways.iter().zip(&mut measured) {
             let (Ok(way), Ok(rates)) = (way, &mut *measured) else { continue };
             match measure(way) {
                 Ok(rate) => rates.push(rate),
@@ -89,7 +90,7 @@ pub(super) fn in_turn<T, const COLUMNS: usize>(
             }
         }
     }
-    rounds.into_iter().map(|(name, measured)| (name, measured.map(|rates| medians(&rates)))).collect()
+    measured.into_iter().map(|(name, measured)| (name, measured.map(|rates| medians(&rates)))).collect()
 }
 
 fn medians<const COLUMNS: usize>(rounds: &[[f64; COLUMNS]]) -> [f64; COLUMNS] {
@@ -176,7 +177,7 @@ mod tests {
     fn each_way_has_its_medians_or_its_reason() {
         let ways = vec![("a", Ok(1.0)), ("b", Err("not there".to_owned())), ("c", Ok(-1.0))];
         let mut round = 0.0;
-        let rates = in_turn(ways, |way| {
+        let rates = in_turn(3, ways, |way| {
             ensure!(*way > 0.0, "it broke");
             round += 1.0;
             Ok([round, -round])
