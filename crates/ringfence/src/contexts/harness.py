@@ -18,8 +18,10 @@ import json
 import linecache
 import os
 import select
+import shlex
 import signal
 import struct
+import subprocess
 import sys
 import termios
 import threading
@@ -164,6 +166,7 @@ class Cells:
         self.names["__builtins__"] = builtins
         self.loop = None
         builtins.display = self.display
+        builtins.__command__ = command
 
     def interrupt(self, _, frame):
         # Not while a cell is being ended: its end must be told.
@@ -218,7 +221,7 @@ class Cells:
 
     def run(self, code, name):
         linecache.cache[name] = (len(code), None, code.splitlines(True), name)
-        tree = compile(code, name, "exec", ast.PyCF_ONLY_AST | FLAGS)
+        tree = parse(code, name)
         last = None
         if tree.body and isinstance(tree.body[-1], ast.Expr) and not code.rstrip().endswith(";"):
             last = ast.Expression(tree.body.pop().value)
@@ -286,6 +289,34 @@ class Cells:
 
         spec.loader.exec_module = exec_module
         return spec
+
+
+def parse(code, name):
+    """The tree of a cell. A line that is not Python and begins with `!` is a command, as notebooks have it."""
+    lines = code.splitlines(True)
+    while True:
+        try:
+            return compile("".join(lines), name, "exec", ast.PyCF_ONLY_AST | FLAGS)
+        except SyntaxError as error:
+            # Only the line that is wrong: the same text within a string is none.
+            number = (error.lineno or 0) - 1
+            line = lines[number] if 0 <= number < len(lines) else ""
+            text = line.strip()
+            if text.startswith("!"):
+                words = text[1:]
+            elif text.startswith("%pip "):
+                words = "%s -m %s" % (shlex.quote(sys.executable), text[1:])
+            else:
+                raise
+            indent = line[: len(line) - len(line.lstrip())]
+            lines[number] = "%s__command__(%r)\n" % (indent, words)
+
+
+def command(words):
+    """Runs a command of a shell, whose output is the cell's. That it fails is no error of the cell."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    subprocess.call(words, shell=True)
 
 
 def is_figure(value):

@@ -93,6 +93,24 @@ fn state_lives_on_from_cell_to_cell_on_every_backend() {
 }
 
 #[test]
+fn a_line_that_begins_with_an_exclamation_mark_is_a_command() {
+    require!(user_namespaces, binary, python3);
+    in_python(async |context| {
+        let code = "for number in (1, 2):\n    !echo said; exit 3\ntext = '''\n!echo unsaid\n'''\ntext";
+        let outcome = run(context, code).await;
+        assert_eq!((outcome.stdout.as_str(), &outcome.error), ("said\nsaid\n", &None), "{outcome:?}");
+        assert_eq!(outcome.results[0].text(), Some(r"'\n!echo unsaid\n'"), "{outcome:?}");
+        let pip = run(context, "%pip --no-such-option").await;
+        assert!(!pip.stderr.is_empty() && pip.error.is_none(), "{pip:?}");
+        for wrong in ["!echo said\n1 +", "x = !echo said", "%nothing"] {
+            let outcome = run(context, wrong).await;
+            assert_eq!(outcome.stdout, "", "{outcome:?}");
+            assert!(outcome.error.is_some_and(|error| error.name == "SyntaxError"), "{wrong}");
+        }
+    });
+}
+
+#[test]
 fn a_value_is_shown_in_every_form_that_it_has() {
     require!(user_namespaces, binary, python3);
     in_python(async |context| {
