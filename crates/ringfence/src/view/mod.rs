@@ -32,6 +32,8 @@ pub(crate) use watched::Watched;
 
 /// Where the home is when the caller has none that can be used.
 const FALLBACK_HOME: &str = "/home/sandbox";
+/// Where the workspace is in a container. One that is elsewhere than on the host is found by this name, too.
+const WORKSPACE: &str = "/workspace";
 /// System directories that are readable; the first-level links of a merged `/usr` are links inside, too.
 const SYSTEM: [&str; 9] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix"];
 /// Variables that pass without being named.
@@ -149,6 +151,11 @@ pub(crate) fn build(site: &Site<'_>) -> Result<Sight, ViewError> {
         binds.insert(directory.clone(), (directory.clone(), Access::Write));
     }
     binds.insert(workspace.destination.clone(), (workspace.source.clone(), Access::Write));
+
+    let mut taken = entries.iter().map(Entry::path).chain(binds.keys().map(PathBuf::as_path));
+    if workspace.destination != workspace.source && taken.all(|path| !path.starts_with(WORKSPACE)) {
+        binds.insert(WORKSPACE.into(), (workspace.source.clone(), Access::Write));
+    }
 
     // Shallow before deep: a path's mount point is made by, or lies in, the one above it.
     let bind = |(destination, (source, access)): (PathBuf, (PathBuf, Access))| {

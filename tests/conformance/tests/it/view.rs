@@ -71,6 +71,24 @@ fn a_toolchain_in_the_home_can_be_used_and_what_lies_beside_it_is_absent() {
 }
 
 #[test]
+fn a_workspace_that_is_elsewhere_inside_has_the_name_that_it_has_in_containers() {
+    require!(binary, user_namespaces, bwrap);
+    let workspace = directory();
+    for (backend, place, expected) in [
+        ("native", ".:/home/user", "written\n"),
+        ("bwrap", ".:/home/user", "written\n"),
+        ("native", ".:/workspace", "written\n"),
+        ("native", ".", "absent\n"),
+    ] {
+        let mut command = Command::new(binary());
+        command.args(["run", "--backend", backend, "--workspace", place]).current_dir(workspace.path());
+        let script = "{ echo written > /workspace/x; } 2>/dev/null && cat x || echo absent";
+        command.args(["--", "sh", "-c", script]);
+        assert_eq!(text(command), expected, "{backend} {place}");
+    }
+}
+
+#[test]
 fn the_resolver_and_the_certificates_work_where_they_are_links_into_run() {
     require!(binary, root, user_namespaces, bwrap);
     let workspace = directory();
