@@ -147,7 +147,7 @@ pub(crate) async fn pour<S: Sink>(
     pouring.finish().await
 }
 
-/// Reads and drops the rest of a stream whose sender was refused.
+/// Reads and drops the rest of a stream that nobody wants.
 pub(crate) async fn discard(mut stream: impl Stream<Item = io::Result<Bytes>> + Unpin) {
     let rest = async { while let Some(Ok(_)) = stream.next().await {} };
     let _ = tokio::time::timeout(PATIENCE, rest).await; // then the connection is closed on it

@@ -48,9 +48,8 @@ pub(super) async fn upload(query: &Query, user: User, request: Request<Incoming>
         }
     };
     let written = written.await;
-    if written.is_err() {
-        discard(body).await;
-    }
+    // A form ends before its request does: a client that is still to send the rest would find the connection closed.
+    discard(body).await;
     written.map(|written| json(StatusCode::OK, &written))
 }
 

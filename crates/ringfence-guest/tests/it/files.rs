@@ -174,6 +174,22 @@ fn a_form_carries_files_by_their_full_paths() {
 }
 
 #[test]
+fn a_form_that_ends_before_its_request_does_closes_no_connection() {
+    let guest = Guest::start();
+    let path = at(&guest, "file");
+    let disposition = format!("content-disposition: form-data; name=\"file\"; filename=\"{path}\"");
+    let form = format!("--XX\r\n{disposition}\r\n\r\nwhole\r\n--XX--\r\n");
+    let kind = "content-type: multipart/form-data; boundary=XX\r\ntransfer-encoding: chunked";
+    let mut stream = guest.connect();
+    write!(stream, "POST /files HTTP/1.1\r\nhost: guest\r\n{kind}\r\n\r\n{:x}\r\n{form}\r\n", form.len()).unwrap();
+    eventually("the file is whole", || fs_err::read(&path).is_ok_and(|bytes| bytes == b"whole"));
+    stream.write_all(b"0\r\n\r\nGET /health HTTP/1.1\r\nhost: guest\r\nconnection: close\r\n\r\n").unwrap();
+    let mut said = String::new();
+    stream.read_to_string(&mut said).unwrap();
+    assert!(said.starts_with("HTTP/1.1 200 ") && said.contains("HTTP/1.1 204 "), "{said}");
+}
+
+#[test]
 fn a_form_that_makes_no_sense_is_refused_and_costs_no_memory() {
     let guest = Guest::start();
     let kind = "\r\ncontent-type: multipart/form-data; boundary=XX";
