@@ -27,7 +27,9 @@ use std::path::Path;
 use std::sync::Mutex;
 
 pub use entry::{Skip, read};
-pub use subject::{User, binary, e2b_javascript, e2b_python, mcp_python, plotting_python};
+pub use subject::{
+    User, binary, e2b_javascript, e2b_python, frameworks_python, mcp_python, openai_agents_python, plotting_python,
+};
 
 /// Names the environment variable that holds the path of the ledger.
 pub const LEDGER_VARIABLE: &str = "RINGFENCE_TEST_LEDGER";
@@ -39,7 +41,11 @@ pub const USER_VARIABLE: &str = "RINGFENCE_TEST_USER";
 pub const BINARY_VARIABLE: &str = "RINGFENCE_TEST_BINARY";
 /// Names the environment variable that holds the path of a Python interpreter with the `e2b` package.
 pub const E2B_PYTHON_VARIABLE: &str = "RINGFENCE_TEST_E2B_PYTHON";
-/// Names the environment variable that holds the directory that the `e2b` package for JavaScript is installed in.
+/// Names the environment variable that holds the path of a Python interpreter with `langchain-e2b` and `smolagents`.
+pub const FRAMEWORKS_PYTHON_VARIABLE: &str = "RINGFENCE_TEST_FRAMEWORKS_PYTHON";
+/// Names the environment variable that holds the path of a Python interpreter with `openai-agents`.
+pub const OPENAI_AGENTS_PYTHON_VARIABLE: &str = "RINGFENCE_TEST_OPENAI_AGENTS_PYTHON";
+/// Names the environment variable that holds the directory that E2B's packages for JavaScript are installed in.
 pub const E2B_JAVASCRIPT_VARIABLE: &str = "RINGFENCE_TEST_E2B_JAVASCRIPT";
 /// Names the environment variable that holds the path of a Python interpreter with the `mcp` package.
 pub const MCP_PYTHON_VARIABLE: &str = "RINGFENCE_TEST_MCP_PYTHON";

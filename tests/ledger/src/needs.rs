@@ -7,7 +7,8 @@ use landlock::{ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetA
 use crate::engine::{DEV_IMAGE, DOCKER_VARIABLE, Engine, PODMAN_VARIABLE, ROOTLESS_PODMAN_VARIABLE, TINY_IMAGE};
 use crate::subject::{
     User, binary as binary_under_test, e2b_javascript as e2b_directory, e2b_python as e2b_interpreter,
-    mcp_python as mcp_interpreter, plotting_python as plotting_interpreter,
+    frameworks_python as frameworks_interpreter, mcp_python as mcp_interpreter,
+    openai_agents_python as openai_agents_interpreter, plotting_python as plotting_interpreter,
 };
 
 /// Needs the tests to run as root.
@@ -196,6 +197,21 @@ pub fn e2b_python() -> Result<(), String> {
     succeeds(command)
 }
 
+/// Needs a Python interpreter with `langchain-e2b` and `smolagents`.
+pub fn frameworks_python() -> Result<(), String> {
+    let mut command = Command::new(frameworks_interpreter()?);
+    // Importing the rest takes seconds.
+    command.args(["-c", "import e2b_code_interpreter, importlib.util as all; all.find_spec('langchain_e2b').name"]);
+    succeeds(command)
+}
+
+/// Needs a Python interpreter with `openai-agents` and its part for E2B.
+pub fn openai_agents_python() -> Result<(), String> {
+    let mut command = Command::new(openai_agents_interpreter()?);
+    command.args(["-c", "import e2b, importlib.util as all; all.find_spec('agents').name"]);
+    succeeds(command)
+}
+
 /// Needs a Python interpreter with the `mcp` package.
 pub fn mcp_python() -> Result<(), String> {
     let mut command = Command::new(mcp_interpreter()?);
@@ -210,10 +226,11 @@ pub fn plotting_python() -> Result<(), String> {
     succeeds(command)
 }
 
-/// Needs the `e2b` package for JavaScript.
+/// Needs E2B's packages for JavaScript.
 pub fn e2b_javascript() -> Result<(), String> {
     let package = e2b_directory()?.join("package.json");
-    let mut command = command("node", &["-e", "require('module').createRequire(process.argv[1])('e2b')"]);
+    let mut command =
+        command("node", &["-e", "require('module').createRequire(process.argv[1])('@e2b/code-interpreter')"]);
     command.arg(package);
     succeeds(command)
 }

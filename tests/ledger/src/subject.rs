@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::{
-    BINARY_VARIABLE, E2B_JAVASCRIPT_VARIABLE, E2B_PYTHON_VARIABLE, MCP_PYTHON_VARIABLE, PLOTTING_PYTHON_VARIABLE,
-    USER_VARIABLE,
+    BINARY_VARIABLE, E2B_JAVASCRIPT_VARIABLE, E2B_PYTHON_VARIABLE, FRAMEWORKS_PYTHON_VARIABLE, MCP_PYTHON_VARIABLE,
+    OPENAI_AGENTS_PYTHON_VARIABLE, PLOTTING_PYTHON_VARIABLE, USER_VARIABLE,
 };
 
 /// Names the `ringfence` binary under test: the one that `cargo xtask test` built, or else cargo's own.
@@ -25,6 +25,16 @@ pub fn e2b_python() -> Result<PathBuf, String> {
     interpreter(E2B_PYTHON_VARIABLE)
 }
 
+/// Names the Python interpreter that `cargo xtask test` gave `langchain-e2b` and `smolagents`.
+pub fn frameworks_python() -> Result<PathBuf, String> {
+    interpreter(FRAMEWORKS_PYTHON_VARIABLE)
+}
+
+/// Names the Python interpreter that `cargo xtask test` gave `openai-agents`.
+pub fn openai_agents_python() -> Result<PathBuf, String> {
+    interpreter(OPENAI_AGENTS_PYTHON_VARIABLE)
+}
+
 /// Names the Python interpreter that `cargo xtask test` gave the `mcp` package.
 pub fn mcp_python() -> Result<PathBuf, String> {
     interpreter(MCP_PYTHON_VARIABLE)
@@ -40,7 +50,7 @@ fn interpreter(variable: &str) -> Result<PathBuf, String> {
     interpreter.ok_or_else(|| format!("{variable} names no interpreter; use `cargo xtask test`"))
 }
 
-/// Names the directory that `cargo xtask test` installed the `e2b` package for JavaScript in.
+/// Names the directory that `cargo xtask test` installed E2B's packages for JavaScript in.
 pub fn e2b_javascript() -> Result<PathBuf, String> {
     let directory = std::env::var_os(E2B_JAVASCRIPT_VARIABLE).map(PathBuf::from);
     directory.ok_or_else(|| format!("{E2B_JAVASCRIPT_VARIABLE} names no directory; use `cargo xtask test`"))

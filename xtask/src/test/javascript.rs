@@ -1,4 +1,4 @@
-//! The `e2b` package for JavaScript, kept beside what cargo builds.
+//! E2B's packages for JavaScript, kept beside what cargo builds.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,27 +7,28 @@ use anyhow::Result;
 
 use crate::workspace::output_of;
 
-/// The package, at a version whose protocol the server speaks.
-const PACKAGE: &str = "e2b@2.51.0";
+/// The packages, at versions whose protocol the server speaks.
+const PACKAGES: [&str; 2] = ["e2b@2.51.0", "@e2b/code-interpreter@2.8.0"];
 
-/// Names the directory that it is installed in, after installing it if no earlier run did.
+/// Names the directory that they are installed in, after installing them if no earlier run did.
 ///
-/// Where that is impossible it says so, and tests that need the package skip.
+/// Where that is impossible it says so, and tests that need them skip.
 pub(super) fn provide(target: &Path, install: bool) -> Option<PathBuf> {
-    let directory = target.join("test-javascript").join(PACKAGE);
+    let names = PACKAGES.join(" ");
+    let directory = target.join("test-javascript").join(names.replace('/', "+"));
     let finished = directory.join("finished");
     if finished.exists() {
         return Some(directory);
     }
     if !install {
-        println!("without {PACKAGE}: --no-install was given; tests that need it skip");
+        println!("without {names}: --no-install was given; tests that need them skip");
         return None;
     }
-    println!("installing {PACKAGE}: the SDK that drives a server");
+    println!("installing {names}: the SDK that drives a server");
     match make(&directory).and_then(|()| Ok(fs_err::write(finished, "")?)) {
         Ok(()) => Some(directory),
         Err(error) => {
-            println!("without {PACKAGE}: {error:#}; tests that need it skip");
+            println!("without {names}: {error:#}; tests that need them skip");
             None
         }
     }
@@ -36,6 +37,6 @@ pub(super) fn provide(target: &Path, install: bool) -> Option<PathBuf> {
 fn make(directory: &Path) -> Result<()> {
     fs_err::create_dir_all(directory)?;
     let quietly = ["--silent", "--no-audit", "--no-fund", "--ignore-scripts"];
-    output_of(Command::new("npm").args(["install", PACKAGE]).args(quietly).arg("--prefix").arg(directory))?;
+    output_of(Command::new("npm").args(["install"]).args(PACKAGES).args(quietly).arg("--prefix").arg(directory))?;
     Ok(())
 }

@@ -4,7 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Result;
-use ringfence_test_ledger::{E2B_PYTHON_VARIABLE, MCP_PYTHON_VARIABLE, PLOTTING_PYTHON_VARIABLE};
+use ringfence_test_ledger::{
+    E2B_PYTHON_VARIABLE, FRAMEWORKS_PYTHON_VARIABLE, MCP_PYTHON_VARIABLE, OPENAI_AGENTS_PYTHON_VARIABLE,
+    PLOTTING_PYTHON_VARIABLE,
+};
 
 use crate::workspace::output_of;
 
@@ -21,12 +24,25 @@ pub(crate) struct Package {
 /// What takes long to import. No test needs it.
 pub(crate) const PANDAS: Package = Package { name: "pandas", what: "code that is timed", variable: "" };
 
-pub(super) const PACKAGES: [Package; 3] = [
-    // At the version whose protocol the guest speaks.
+/// E2B's own, at the version whose protocol the guest speaks.
+pub(crate) const E2B: Package = Package {
+    name: "e2b==2.63.0 e2b-code-interpreter==2.11.5",
+    what: "the SDK that drives a guest",
+    variable: E2B_PYTHON_VARIABLE,
+};
+
+pub(super) const PACKAGES: [Package; 5] = [
+    E2B,
     Package {
-        name: "e2b==2.63.0 e2b-code-interpreter==2.11.5",
-        what: "the SDK that drives a guest",
-        variable: E2B_PYTHON_VARIABLE,
+        name: "langchain-e2b==0.0.6 smolagents==1.26.0 e2b==2.63.0 e2b-code-interpreter==2.11.5",
+        what: "agents' frameworks that drive a server",
+        variable: FRAMEWORKS_PYTHON_VARIABLE,
+    },
+    // It wants older ones of E2B's packages.
+    Package {
+        name: "openai-agents[e2b]==0.24.0",
+        what: "another such framework",
+        variable: OPENAI_AGENTS_PYTHON_VARIABLE,
     },
     Package { name: "mcp==2.3.0", what: "the client that drives `ringfence mcp`", variable: MCP_PYTHON_VARIABLE },
     Package {
@@ -63,6 +79,8 @@ pub(crate) fn provide(package: Package, target: &Path, install: bool) -> Option<
 
 fn make(packages: &str, environment: &Path, interpreter: &Path) -> Result<()> {
     output_of(Command::new("python3").args(["-m", "venv", "--clear"]).arg(environment))?;
-    output_of(Command::new(interpreter).args(["-m", "pip", "install", "--quiet"]).args(packages.split(' ')))?;
+    // Most of it is never imported, and need not be compiled.
+    let install = ["-m", "pip", "install", "--quiet", "--no-compile"];
+    output_of(Command::new(interpreter).args(install).args(packages.split(' ')))?;
     Ok(())
 }

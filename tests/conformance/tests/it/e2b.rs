@@ -6,6 +6,7 @@ use ringfence::Backend;
 use ringfence_test_ledger::{e2b_python, require};
 
 use crate::keeper::Keeper;
+use crate::served::script;
 
 #[test]
 fn the_e2b_package_finds_what_it_expects() {
@@ -14,8 +15,9 @@ fn the_e2b_package_finds_what_it_expects() {
     keeper.expect(&mut keeper.up("sdk"));
     // The package knows one port alone, so it gets a network of its own.
     let mut package = Command::new("unshare");
-    package.args(["--user", "--map-root-user", "--net"]).arg(e2b_python().expect("the test requires it"));
-    package.args(["-c", include_str!("e2b_sdk.py")]).arg(keeper.room("sdk").join("channel/guest.sock"));
+    let script = script(e2b_python().expect("the test requires it"), "e2b_sdk.py");
+    package.args(["--user", "--map-root-user", "--net"]).arg(script.get_program()).args(script.get_args());
+    package.arg(keeper.room("sdk").join("channel/guest.sock"));
     let outcome = keeper.run(package.arg(keeper.workspace()).current_dir("/"));
     assert!(outcome.is_good(), "{}", outcome.said);
     keeper.expect(&mut keeper.ringfence(&["stop", "sdk"]));

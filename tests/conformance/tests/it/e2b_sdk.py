@@ -15,6 +15,8 @@ import sys
 import threading
 import time
 
+from checks import PATIENCE, eventually, raises, same
+
 os.environ["E2B_DEBUG"] = "true"
 os.environ.setdefault("E2B_API_KEY", "e2b_" + "0" * 40)
 
@@ -32,7 +34,6 @@ from e2b import (  # noqa: E402
 from e2b.sandbox.filesystem.watch_handle import FilesystemEventType  # noqa: E402
 
 PORT = 49983
-PATIENCE = 60.0
 
 
 def bring_loopback_up():
@@ -81,26 +82,6 @@ def carried_to(guest):
     # An interpreter that ends while a thread of it still runs can end with a crash.
     loop.call_soon_threadsafe(ended.set)
     thread.join(PATIENCE)
-
-
-def eventually(what, is_so):
-    deadline = time.monotonic() + PATIENCE
-    while not (found := is_so()):
-        assert time.monotonic() < deadline, f"waited in vain until {what}"
-        time.sleep(0.01)
-    return found
-
-
-def raises(kind, act):
-    try:
-        act()
-    except kind as error:
-        return error
-    raise AssertionError(f"{kind.__name__} was expected")
-
-
-def same(found, expected):
-    assert found == expected, f"{found!r} is not {expected!r}"
 
 
 def commands(sandbox, workspace):

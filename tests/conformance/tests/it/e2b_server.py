@@ -9,9 +9,10 @@ import asyncio
 import json
 import os
 import sys
-import time
 import urllib.error
 import urllib.request
+
+from checks import PATIENCE, eventually, raises, same
 
 URL, ACT, *REST = sys.argv[1:]
 if URL.startswith("https:"):
@@ -33,28 +34,6 @@ from e2b import (  # noqa: E402
     SandboxState,
     TimeoutException,
 )
-
-PATIENCE = 60.0
-
-
-def eventually(what, is_so):
-    deadline = time.monotonic() + PATIENCE
-    while not (found := is_so()):
-        assert time.monotonic() < deadline, f"waited in vain until {what}"
-        time.sleep(0.02)
-    return found
-
-
-def raises(kind, act):
-    try:
-        act()
-    except kind as error:
-        return error
-    raise AssertionError(f"{kind.__name__} was expected")
-
-
-def same(found, expected):
-    assert found == expected, f"{found!r} is not {expected!r}"
 
 
 def listed(**query):

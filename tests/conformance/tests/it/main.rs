@@ -18,6 +18,7 @@ mod promises;
 mod proxied;
 mod remains;
 mod scene;
+mod sdks;
 mod served;
 mod soak;
 mod ssh;

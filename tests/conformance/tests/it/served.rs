@@ -1,6 +1,7 @@
 //! E2B's own packages against `ringfence serve`.
 
 use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
@@ -11,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::keeper::{Keeper, PATIENCE};
 
 /// A server of a keeper's.
-struct Served<'a> {
+pub(crate) struct Served<'a> {
     keeper: &'a Keeper,
     process: Child,
     url: String,
@@ -20,13 +21,13 @@ struct Served<'a> {
 impl<'a> Served<'a> {
     /// Starts one, on a port that is free.
     #[track_caller]
-    fn by(keeper: &'a Keeper) -> Served<'a> {
+    pub(crate) fn by(keeper: &'a Keeper) -> Served<'a> {
         Served::with(keeper, &[])
     }
 
     /// The same, with more flags.
     #[track_caller]
-    fn with(keeper: &'a Keeper, flags: &[&str]) -> Served<'a> {
+    pub(crate) fn with(keeper: &'a Keeper, flags: &[&str]) -> Served<'a> {
         let mut command = keeper.ringfence(&["serve", "--listen", "127.0.0.1:0"]);
         command.args(flags);
         let log = fs_err::OpenOptions::new().create(true).append(true).open(keeper.home().join("server.log"));
@@ -42,8 +43,8 @@ impl<'a> Served<'a> {
     /// Has the package do something, and returns what it says.
     #[track_caller]
     fn package(&self, act: &str, more: &[&str]) -> Vec<String> {
-        let mut command = Command::new(e2b_python().expect("the test requires it"));
-        command.args(["-c", include_str!("e2b_server.py"), &self.url, act]).args(more);
+        let mut command = script(e2b_python().expect("the test requires it"), "e2b_server.py");
+        command.args([&self.url, act]).args(more);
         if self.url.starts_with("https:") {
             command.env("SSL_CERT_FILE", self.keeper.home().join(".local/state/ringfence/server/tls/ca.pem"));
         }
@@ -53,20 +54,19 @@ impl<'a> Served<'a> {
         outcome.said.lines().map(str::to_owned).collect()
     }
 
-    /// Has the package for JavaScript do all that it is to do.
+    /// Has a script that knows the server by the variables alone that everybody sets do all that it is to do.
     #[track_caller]
-    fn javascript_package(&self) {
-        let mut command = Command::new("node");
-        command.args(["--input-type=module", "-e", include_str!("e2b_server.mjs"), "--", &self.url]);
-        command.arg(e2b_javascript().expect("the test requires it"));
-        let outcome = self.keeper.run(command.current_dir("/"));
+    pub(crate) fn drive(&self, mut script: Command) {
+        script.env("E2B_API_URL", &self.url).env("E2B_SANDBOX_URL", &self.url).env("E2B_API_KEY", "e2b_0");
+        script.env("NO_PROXY", "127.0.0.1");
+        let outcome = self.keeper.run(script.current_dir("/"));
         self.keeper.note_children_of(self.process.id());
         assert!(outcome.is_good(), "{}\n{}", outcome.said, log_of(self.keeper));
     }
 
     /// Asks it to end, and waits for that.
     #[track_caller]
-    fn end(mut self) {
+    pub(crate) fn end(mut self) {
         kill_process(Pid::from_child(&self.process), Signal::TERM).expect("it is ours");
         let begun = Instant::now();
         while self.process.try_wait().expect("it is ours").is_none() {
@@ -83,13 +83,20 @@ impl Drop for Served<'_> {
     }
 }
 
+/// A script of this directory. Python's find `checks` beside them.
+pub(crate) fn script(interpreter: impl Into<PathBuf>, name: &str) -> Command {
+    let mut command = Command::new(interpreter.into());
+    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it").join(name));
+    command
+}
+
 fn log_of(keeper: &Keeper) -> String {
     fs_err::read_to_string(keeper.home().join("server.log")).unwrap_or_default()
 }
 
 /// Checks that nothing is left of a server's sandboxes, and removes what it keeps beyond them.
 #[track_caller]
-fn expect_nothing_left(keeper: &Keeper) {
+pub(crate) fn expect_nothing_left(keeper: &Keeper) {
     let server = keeper.home().join(".local/state/ringfence/server");
     let begun = Instant::now();
     while fs_err::read_dir(server.join("workspaces")).expect("it is there").count() > 0 {
@@ -130,7 +137,9 @@ fn the_e2b_package_for_javascript_runs_against_a_server() {
     require!(root, binary, user_namespaces, pseudo_terminals, e2b_javascript);
     let keeper = Keeper::on(Backend::Native);
     let server = Served::by(&keeper);
-    server.javascript_package();
+    let mut package = script("node", "e2b_server.mjs");
+    package.arg(e2b_javascript().expect("the test requires it"));
+    server.drive(package);
     server.end();
     expect_nothing_left(&keeper);
 }
