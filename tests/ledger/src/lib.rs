@@ -16,6 +16,7 @@
 //! test instead. Each need in [`needs`] is found by doing the thing, never by looking for a file.
 
 mod cgroup;
+pub mod client;
 pub mod engine;
 mod entry;
 pub mod needs;

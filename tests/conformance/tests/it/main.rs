@@ -11,6 +11,7 @@ mod images;
 mod keeper;
 mod killed;
 mod leftovers;
+mod load;
 mod mcp;
 mod planted;
 mod ports;

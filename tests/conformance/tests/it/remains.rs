@@ -94,10 +94,11 @@ pub(crate) fn mounts(directory: &Path) -> Vec<String> {
     table.lines().filter(|line| line.contains(&name)).map(|line| format!("mount {line}")).collect()
 }
 
-/// The children of a process that has one thread.
+/// The children of a process.
 pub(crate) fn children(process: u32) -> Vec<u32> {
-    let children = fs_err::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
-    children.split_whitespace().filter_map(|id| id.parse().ok()).collect()
+    let threads = fs_err::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let children = threads.filter_map(|thread| fs_err::read_to_string(thread.path().join("children")).ok());
+    children.flat_map(|ids| ids.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>()).collect()
 }
 
 /// The control groups that some processes made.

@@ -15,7 +15,7 @@ use crate::keeper::{Keeper, PATIENCE};
 pub(crate) struct Served<'a> {
     keeper: &'a Keeper,
     process: Child,
-    url: String,
+    pub(crate) url: String,
 }
 
 impl<'a> Served<'a> {
@@ -62,6 +62,11 @@ impl<'a> Served<'a> {
         let outcome = self.keeper.run(script.current_dir("/"));
         self.keeper.note_children_of(self.process.id());
         assert!(outcome.is_good(), "{}\n{}", outcome.said, log_of(self.keeper));
+    }
+
+    /// Its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
     }
 
     /// Asks it to end, and waits for that.

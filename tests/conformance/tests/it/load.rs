@@ -1,0 +1,318 @@
+//! Many clients of many sandboxes of one server, which is ended and killed meanwhile: nothing fails that could not be
+//! asked again, no sandbox is lost, and in the end everything is as it was before.
+//!
+//! `RINGFENCE_SOAK=full` does all of it; otherwise as much as a test run has time for.
+
+use std::io::Write;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use ringfence::Backend;
+use ringfence_test_ledger::client::{CallError, Client, Sandbox};
+use ringfence_test_ledger::require;
+
+use crate::keeper::{Keeper, PATIENCE};
+use crate::remains;
+use crate::served::{Served, expect_nothing_left};
+use crate::soak::Extent;
+
+/// How long a sandbox may stay, in seconds: longer than the test takes.
+const STAY: u64 = 3600;
+/// How much memory a server may keep after it all, in KiB: allocators keep some.
+const SLACK: u64 = 32 << 10;
+/// Every so many calls a client looks at the list, and makes a sandbox of its own.
+const LOOK: usize = 25;
+
+/// How much is done.
+#[derive(Debug, Clone, Copy)]
+struct Load {
+    sandboxes: usize,
+    clients: usize,
+    /// With nothing in the way.
+    calm: Duration,
+    /// Before and after each restart.
+    around: Duration,
+}
+
+impl Load {
+    fn chosen() -> Load {
+        let seconds = Duration::from_secs;
+        match Extent::chosen() {
+            Extent::Full => Load { sandboxes: 200, clients: 64, calm: seconds(300), around: seconds(20) },
+            Extent::Usual => Load { sandboxes: 24, clients: 8, calm: seconds(6), around: seconds(1) },
+        }
+    }
+}
+
+/// Where the server is.
+#[derive(Debug)]
+struct Address {
+    url: Mutex<String>,
+    changed: Condvar,
+}
+
+impl Address {
+    fn of(server: &Served<'_>) -> Address {
+        Address { url: Mutex::new(server.url.clone()), changed: Condvar::new() }
+    }
+
+    fn now(&self) -> String {
+        self.url.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn change_to(&self, server: &Served<'_>) {
+        self.url.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&server.url);
+        self.changed.notify_all();
+    }
+
+    /// Waits for a server that is not the one there.
+    fn other_than(&self, gone: &str) -> String {
+        let url = self.url.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.changed.wait_timeout_while(url, PATIENCE, |url| url == gone);
+        let (url, result) = waited.unwrap_or_else(PoisonError::into_inner);
+        assert!(!result.timed_out(), "no server took the place of {gone}");
+        url.clone()
+    }
+}
+
+/// What clients do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mood {
+    /// Everything works.
+    Calm,
+    /// A call may bring nothing, and is made again to the next server.
+    Restarts,
+}
+
+/// What clients met.
+#[derive(Debug, Default)]
+struct Met {
+    commands: Vec<Duration>,
+    starts: Vec<Duration>,
+    /// How many calls brought nothing.
+    broken: usize,
+}
+
+impl Met {
+    /// What all of them met.
+    fn of(all: impl IntoIterator<Item = Met>) -> Met {
+        all.into_iter().fold(Met::default(), |mut sum, one| {
+            sum.commands.extend(one.commands);
+            sum.starts.extend(one.starts);
+            sum.broken += one.broken;
+            sum
+        })
+    }
+}
+
+/// One of the clients, and what it met so far.
+struct Worker<'a> {
+    address: &'a Address,
+    url: String,
+    client: Client,
+    met: Met,
+}
+
+impl<'a> Worker<'a> {
+    fn at(address: &'a Address) -> Worker<'a> {
+        let url = address.now();
+        Worker { address, client: Client::of(&url), url, met: Met::default() }
+    }
+
+    /// Starts a sandbox that knows its own name.
+    fn start(&mut self) -> Result<Sandbox, CallError> {
+        let begun = Instant::now();
+        let sandbox = self.client.create("base", STAY)?;
+        self.met.starts.push(begun.elapsed());
+        self.client.write(&sandbox, "name", format!("{}\n", sandbox.id).as_bytes())?;
+        Ok(sandbox)
+    }
+
+    /// Runs a command that finds out whose sandbox it is in.
+    fn command(&mut self, sandbox: &Sandbox, number: usize) -> Result<(), CallError> {
+        let expected = (number % 200) as i64;
+        let script = format!("read -r name < name && test $name = {} && exit {expected}", sandbox.id);
+        let begun = Instant::now();
+        let code = self.client.run(sandbox, &["sh", "-c", &script])?;
+        self.met.commands.push(begun.elapsed());
+        assert_eq!(code, expected, "{sandbox:?}");
+        Ok(())
+    }
+
+    fn act(&mut self, all: &[Sandbox], sandbox: &Sandbox, round: usize, mood: Mood) -> Result<(), CallError> {
+        self.command(sandbox, round)?;
+        if round % LOOK == LOOK - 1 {
+            let listed = self.client.list()?;
+            assert!(all.iter().all(|one| listed.contains(&one.id)), "a sandbox is lost: {listed:?}");
+            assert_eq!(self.client.read(sandbox, "name")?, format!("{}\n", sandbox.id).as_bytes());
+            if mood == Mood::Calm {
+                let own = self.start()?;
+                self.command(&own, round)?;
+                self.client.kill(&own.id)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Works until then, on every sandbox in turn from a `first` one on.
+    fn work(mut self, all: &[Sandbox], first: usize, until: Instant, mood: Mood) -> Met {
+        let mut round = 0;
+        while Instant::now() < until {
+            match self.act(all, &all[(first + round * 7) % all.len()], round, mood) {
+                Ok(()) => round += 1,
+                Err(CallError::Broken(_)) if mood == Mood::Restarts => {
+                    self.met.broken += 1;
+                    self.url = self.address.other_than(&self.url);
+                    self.client = Client::of(&self.url);
+                }
+                Err(error) => panic!("{error:?}"),
+            }
+        }
+        self.met
+    }
+}
+
+/// Has as many clients as there are do something each, while the caller does something else.
+fn at_once<T: Send, R>(clients: usize, each: impl Fn(usize) -> T + Sync, meanwhile: impl FnOnce() -> R) -> (Vec<T>, R) {
+    std::thread::scope(|scope| {
+        let each = &each;
+        let workers: Vec<_> = (0..clients).map(|number| scope.spawn(move || each(number))).collect();
+        let done = meanwhile();
+        let met = workers.into_iter().map(|worker| worker.join().expect("what a client met is told above"));
+        (met.collect(), done)
+    })
+}
+
+/// Starts all sandboxes, and says how long each took.
+fn start_all(address: &Address, load: Load) -> (Vec<Sandbox>, Met) {
+    let (started, ()) = at_once(
+        load.clients,
+        |number| {
+            let mut worker = Worker::at(address);
+            let own = (number..load.sandboxes).step_by(load.clients);
+            let own: Vec<Sandbox> = own.map(|_| worker.start().expect("a sandbox can be started")).collect();
+            (own, worker.met)
+        },
+        || (),
+    );
+    let (all, met): (Vec<_>, Vec<_>) = started.into_iter().unzip();
+    (all.concat(), Met::of(met))
+}
+
+/// The server ends when it is asked to, and the next one without a word; each has another in its place.
+fn restart<'a>(
+    keeper: &Keeper,
+    serve: impl Fn() -> Served<'a>,
+    mut server: Served<'a>,
+    there: &Address,
+    load: Load,
+) -> Served<'a> {
+    for is_asked in [true, false] {
+        pass(keeper, &server, load.around);
+        if is_asked {
+            server.end();
+        } else {
+            drop(server);
+        }
+        server = serve();
+        there.change_to(&server);
+    }
+    server
+}
+
+/// Waits until so much time has passed, and notes meanwhile whom a server starts.
+fn pass(keeper: &Keeper, server: &Served<'_>, time: Duration) {
+    let begun = Instant::now();
+    while begun.elapsed() < time {
+        keeper.note_children_of(server.id());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The time that this percentage did not exceed.
+fn percentile(times: &mut [Duration], percentage: usize) -> Duration {
+    times.sort();
+    times[(times.len() * percentage / 100).min(times.len() - 1)]
+}
+
+/// How many descriptors a server has, and how much memory, in KiB.
+fn held_by(server: &Served<'_>) -> (usize, u64) {
+    let name = server.id().to_string();
+    (remains::descriptors(&name), remains::memory(&name))
+}
+
+#[test]
+fn a_server_bears_many_clients_and_its_own_restarts() {
+    require!(root, binary, user_namespaces, cgroup_limits);
+    let load = Load::chosen();
+    let keeper = Keeper::on(Backend::Native);
+    let config = keeper.home().join("server.toml");
+    fs_err::write(&config, "[templates.base]\npolicy = \"base.toml\"\n").expect("the home is ours");
+    fs_err::write(keeper.home().join("base.toml"), "[limits]\nmemory = \"256M\"\n").expect("the home is ours");
+    let serve = || Served::with(&keeper, &["--config", config.to_str().expect("it is text")]);
+
+    let server = serve();
+    let address = Address::of(&server);
+    // Everything has been used once: what is made then, and kept, is not what is counted.
+    let mut worker = Worker::at(&address);
+    let first = worker.start().expect("a sandbox can be started");
+    worker.command(&first, 1).expect("it is up");
+    keeper.note_children_of(server.id());
+    worker.client.kill(&first.id).expect("it is there");
+    drop(worker);
+    let before = held_by(&server);
+
+    let (all, mut started) = start_all(&address, load);
+    keeper.note_children_of(server.id());
+    let work = |number, time, mood| Worker::at(&address).work(&all, number, Instant::now() + time, mood);
+    let (restarts, server) = at_once(
+        load.clients,
+        |number| work(number, load.around * 4, Mood::Restarts),
+        || restart(&keeper, serve, server, &address, load),
+    );
+    let (calm, ()) =
+        at_once(load.clients, |number| work(number, load.calm, Mood::Calm), || pass(&keeper, &server, load.calm));
+    let (restarts, mut calm) = (Met::of(restarts), Met::of(calm));
+    let busy = held_by(&server);
+
+    at_once(
+        load.clients,
+        |number| {
+            let mut client = Client::of(&server.url);
+            let own = all.iter().skip(number).step_by(load.clients);
+            own.for_each(|sandbox| client.kill(&sandbox.id).expect("it is there"));
+        },
+        || (),
+    );
+    assert_eq!(Client::of(&server.url).list().expect("the server answers"), Vec::<String>::new());
+    let begun = Instant::now();
+    let after = loop {
+        let now = held_by(&server);
+        if now.0 <= before.0 && now.1 < before.1 + SLACK {
+            break now;
+        }
+        assert!(begun.elapsed() < PATIENCE, "descriptors and memory are {now:?}, and were {before:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    server.end();
+    fs_err::remove_file(config).expect("it is ours");
+    fs_err::remove_file(keeper.home().join("base.toml")).expect("it is ours");
+    expect_nothing_left(&keeper);
+
+    let Load { sandboxes, clients, .. } = load;
+    let figures = format!(
+        "load: {sandboxes} sandboxes, {clients} clients: {} commands, {:.0} a second, p50 {:.1?}, p99 {:.1?}; starts at \
+         first p50 {:.1?}, p99 {:.1?}, then {} with p50 {:.1?}; {} calls broken off by two restarts; descriptors and \
+         KiB of the server: {before:?}, then {busy:?}, then {after:?}\n",
+        calm.commands.len(),
+        calm.commands.len() as f64 / load.calm.as_secs_f64(),
+        percentile(&mut calm.commands, 50),
+        percentile(&mut calm.commands, 99),
+        percentile(&mut started.starts, 50),
+        percentile(&mut started.starts, 99),
+        calm.starts.len(),
+        percentile(&mut calm.starts, 50),
+        restarts.broken,
+    );
+    let _ = std::io::stderr().write_all(figures.as_bytes()); // they are for people
+}
