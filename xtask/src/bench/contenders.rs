@@ -50,6 +50,8 @@ pub(super) enum Start {
         line: String,
         runs: usize,
     },
+    /// Something that this process does by itself.
+    Done(Box<dyn Fn() -> Result<Duration>>),
 }
 
 impl Start {
@@ -59,6 +61,7 @@ impl Start {
             Self::Spawn(words) => command_of(words),
             Self::Library { program, command } => library_command(program, 1, command),
             Self::Asked { driver, line, .. } => return driver.ask(line).map(drop).map_err(|error| error.to_string()),
+            Self::Done(act) => return act().map(drop).map_err(|error| format!("{error:#}")),
         };
         output_of(&mut command).map(drop).map_err(|error| error.to_string())
     }
@@ -66,7 +69,7 @@ impl Start {
     /// Says how many runs one call of [`Self::time`] makes.
     pub(super) fn runs_at_once(&self) -> usize {
         match self {
-            Self::Spawn(_) => 1,
+            Self::Spawn(_) | Self::Done(_) => 1,
             Self::Library { .. } => BLOCK,
             Self::Asked { runs, .. } => *runs,
         }
@@ -90,6 +93,7 @@ impl Start {
                 figures.lines().map(time).collect()
             }
             Self::Asked { driver, line, .. } => driver.ask(line),
+            Self::Done(act) => Ok(vec![act()?]),
         }
     }
 }

@@ -10,6 +10,7 @@ mod output;
 mod rates;
 mod report;
 mod samples;
+mod served;
 mod stays;
 
 use std::path::{Path, PathBuf};
@@ -18,15 +19,16 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use self::code::{BWRAP, CODE, Interpreters};
-use self::contenders::{AS_USUAL, Contender, EQUAL_BWRAP, Programs};
+use self::contenders::{AS_USUAL, Contender, EQUAL_BWRAP, PLAIN, Programs};
 use self::report::{Comparison, Report};
 use self::samples::Samples;
-use self::stays::{COMMAND, DOCKER_EXEC, Stays};
+use self::served::Served;
+use self::stays::{COMMAND, DOCKER_EXEC, DOCKER_RUN, Stays};
 use crate::arguments::Arguments;
 use crate::dist;
 use crate::test::engines::Ground;
 use crate::test::packages::{self, Chore};
-use crate::test::python::{self, PANDAS};
+use crate::test::python::{self, E2B, PANDAS};
 use crate::workspace::{Workspace, run as run_command, spell_words};
 
 const RUNS: usize = 200;
@@ -57,6 +59,7 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
     };
     let egress_programs = build_egress(workspace)?;
     let python = python::provide(PANDAS, &workspace.target, install).unwrap_or_else(|| "python3".into());
+    let sdk = python::provide(E2B, &workspace.target, install);
     if with_engines && let Some(ground) = Ground::prepare()? {
         return beside_engines(workspace, &ground);
     }
@@ -79,6 +82,11 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
     comparisons.push(compare(format!("{COMMAND}, all is up"), DOCKER_EXEC, None, stays.warm(), runs)?);
     let starts = runs.div_ceil(RUNS_PER_START);
     comparisons.push(compare(format!("{COMMAND}, from nothing"), AS_USUAL, None, stays.up(), starts)?);
+    println!("starting a server");
+    let served = Served::start(&programs.ringfence, sdk.as_deref());
+    comparisons.push(compare(format!("{COMMAND}, through a server"), DOCKER_RUN, None, served.up(&stays), starts)?);
+    comparisons.push(compare(format!("{COMMAND}, a server's is up"), PLAIN, None, served.exec(), runs)?);
+    drop(served);
     println!("measuring 1 GiB in and out");
     let copies = rates::copies(&stays, directory.path())?;
     println!("measuring commands at once");

@@ -9,7 +9,8 @@ use super::contenders::{AS_USUAL, EQUAL_BWRAP, LIBRARY, NATIVE, PLAIN};
 use super::output::{BYTES, Drained};
 use super::rates::{self, AT_ONCE, Rates};
 use super::samples::Samples;
-use super::stays::{DOCKER_EXEC, UP_NATIVE, WARM_DOCKER, WARM_NATIVE, WARM_PODMAN};
+use super::served::{POOLED, UNPOOLED};
+use super::stays::{DOCKER_EXEC, DOCKER_RUN, UP_NATIVE, WARM_DOCKER, WARM_NATIVE, WARM_PODMAN};
 use crate::table::{Align, table};
 
 /// One command, through everybody.
@@ -74,6 +75,7 @@ impl Report {
                 EQUAL_BWRAP => vec![(NATIVE, 2.0), (LIBRARY, 2.5)],
                 BWRAP => warm_goal(title),
                 DOCKER_EXEC => vec![(WARM_NATIVE, 40.0), (WARM_DOCKER, 40.0), (WARM_PODMAN, 40.0)],
+                DOCKER_RUN => vec![(POOLED, 20.0)],
                 _ => Vec::new(),
             };
             for (contender, least) in faster {
@@ -85,6 +87,10 @@ impl Report {
                 let rest = comparison.median(WARM_NATIVE).map(|time| time.saturating_sub(ROUND_TRIP).as_secs_f64());
                 let ratio = rest.zip(comparison.median(PLAIN)).map(|(rest, plain)| rest / plain.as_secs_f64());
                 goals.push(Goal::below(2.0, name, ratio, "×"));
+            }
+            if *yardstick == DOCKER_RUN {
+                let name = format!("{UNPOOLED}, `{title}`: below 3× {AS_USUAL}");
+                goals.push(Goal::below(3.0, name, comparison.ratio(UNPOOLED, AS_USUAL), "×"));
             }
             if *yardstick == AS_USUAL {
                 let name = format!("{UP_NATIVE}, `{title}`: below 5× {AS_USUAL}");

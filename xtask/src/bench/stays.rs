@@ -138,6 +138,13 @@ impl Stays {
         contenders
     }
 
+    /// A command in a container of its own, as most people run it.
+    pub(super) fn docker_run(&self) -> Result<Start, String> {
+        let docker = self.containers.iter().find(|container| container.names.run == DOCKER_RUN);
+        let engine = docker.ok_or("docker is not measured")?.engine.as_ref().map_err(Clone::clone)?;
+        Ok(Start::Spawn(engine.run(&[COMMAND])))
+    }
+
     /// Lines up the ways to run many commands.
     pub(super) fn many(&self) -> Vec<Way<Many>> {
         let mut ways =

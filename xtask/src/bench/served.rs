@@ -1,0 +1,187 @@
+//! Sandboxes of a server: the way from a call to the end of a first command, and a command in one that is up.
+
+use std::cell::RefCell;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use ringfence_test_ledger::client::{CallError, Client, Sandbox};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use super::contenders::{AS_USUAL, Contender, PLAIN, Start, bwrap_as_usual};
+use super::driver::Driver;
+use super::stays::{COMMAND, DOCKER_RUN, Stays};
+
+pub(super) const POOLED: &str = "ringfence, API warm pool";
+pub(super) const UNPOOLED: &str = "ringfence, API no pool";
+const SDK_POOLED: &str = "ringfence, SDK warm pool";
+const SDK_UNPOOLED: &str = "ringfence, SDK no pool";
+const API_EXEC: &str = "ringfence, API exec";
+const SDK_EXEC: &str = "ringfence, SDK exec";
+
+/// The templates: one whose sandboxes are started when they are asked for, and one that has some wait.
+const TEMPLATES: &str = "[templates.base]\n[templates.pooled]\nwarm = 2\n";
+const WAITING: u64 = 2;
+/// Answers lines as `bench_session` does, with E2B's own package.
+const SDK: &str = include_str!("served.py");
+/// How long a sandbox may stay, in seconds: longer than all that is measured.
+const STAY: u64 = 3 * 3600;
+/// How long a server may take for one thing.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How many commands in a sandbox that is up are timed at a time.
+const BLOCK: usize = 10;
+
+/// A server, and who calls it.
+pub(super) struct Served {
+    caller: Result<Rc<RefCell<Caller>>, String>,
+    sdk: Result<Rc<Driver>, String>,
+    // Last: the others end first.
+    _server: Option<Server>,
+}
+
+/// What calls the server by itself: nothing is between it and HTTP.
+struct Caller {
+    client: Client,
+    /// One that is up.
+    sandbox: Sandbox,
+}
+
+struct Server {
+    process: Child,
+    _home: TempDir,
+}
+
+impl Served {
+    /// Starts a server of `program`; `python` has E2B's package, if it is there.
+    pub(super) fn start(program: &Path, python: Option<&Path>) -> Self {
+        match Server::start(program).and_then(|(server, url)| Ok((Caller::of(&url)?, server, url))) {
+            Ok((caller, server, url)) => {
+                let sdk = match python {
+                    Some(python) => {
+                        Driver::start(python, &["-c", SDK, &url], &[]).map_err(|error| format!("{error:#}"))
+                    }
+                    None => Err("its package is not installed".to_owned()),
+                };
+                Self { caller: Ok(Rc::new(RefCell::new(caller))), sdk: sdk.map(Rc::new), _server: Some(server) }
+            }
+            Err(error) => {
+                let why = format!("{error:#}");
+                Self { caller: Err(why.clone()), sdk: Err(why), _server: None }
+            }
+        }
+    }
+
+    /// Lines up the ways from a call to the end of a first command.
+    pub(super) fn up(&self, stays: &Stays) -> Vec<Contender> {
+        let called = |template: &'static str| {
+            let done = |caller: Rc<RefCell<Caller>>| -> Start {
+                Start::Done(Box::new(move || caller.borrow_mut().first_command(template)))
+            };
+            self.caller.clone().map(done)
+        };
+        let asked = |template: &str| self.asked(format!("start {template} {COMMAND}"), 1);
+        vec![
+            Contender { name: AS_USUAL, start: bwrap_as_usual(&[COMMAND.into()]) },
+            Contender { name: POOLED, start: called("pooled") },
+            Contender { name: UNPOOLED, start: called("base") },
+            Contender { name: SDK_POOLED, start: asked("pooled") },
+            Contender { name: SDK_UNPOOLED, start: asked("base") },
+            Contender { name: DOCKER_RUN, start: stays.docker_run() },
+        ]
+    }
+
+    /// Lines up the ways to run a command where everything is up.
+    pub(super) fn exec(&self) -> Vec<Contender> {
+        let done =
+            |caller: Rc<RefCell<Caller>>| -> Start { Start::Done(Box::new(move || caller.borrow_mut().command())) };
+        vec![
+            Contender { name: PLAIN, start: Ok(Start::Spawn(vec![COMMAND.into()])) },
+            Contender { name: API_EXEC, start: self.caller.clone().map(done) },
+            Contender { name: SDK_EXEC, start: self.asked(format!("exec {BLOCK} {COMMAND}"), BLOCK) },
+        ]
+    }
+
+    fn asked(&self, line: String, runs: usize) -> Result<Start, String> {
+        self.sdk.clone().map(|driver| Start::Asked { driver, line, runs })
+    }
+}
+
+impl Caller {
+    fn of(url: &str) -> Result<Self> {
+        let mut client = Client::of(url);
+        let sandbox = client.create("base", STAY).map_err(lost)?;
+        let mut caller = Self { client, sandbox };
+        caller.fill_up()?;
+        Ok(caller)
+    }
+
+    /// Times a sandbox from the call that makes it to the end of its first command.
+    fn first_command(&mut self, template: &str) -> Result<Duration> {
+        let start = Instant::now();
+        let sandbox = self.client.create(template, STAY).map_err(lost)?;
+        let code = self.client.run(&sandbox, &[COMMAND]).map_err(lost)?;
+        let time = start.elapsed();
+        ensure!(code == 0, "the command exited with {code}");
+        self.client.kill(&sandbox.id).map_err(lost)?;
+        self.fill_up()?;
+        Ok(time)
+    }
+
+    fn command(&mut self) -> Result<Duration> {
+        let start = Instant::now();
+        let code = self.client.run(&self.sandbox, &[COMMAND]).map_err(lost)?;
+        let time = start.elapsed();
+        ensure!(code == 0, "the command exited with {code}");
+        Ok(time)
+    }
+
+    /// Waits until as many sandboxes wait as are to: whoever runs next does not share the machine with their start.
+    fn fill_up(&mut self) -> Result<()> {
+        let begun = Instant::now();
+        while self.client.figure("ringfence_sandboxes_waiting").map_err(lost)? < WAITING {
+            ensure!(begun.elapsed() < PATIENCE, "no sandbox waits");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+}
+
+fn lost(error: CallError) -> anyhow::Error {
+    match error {
+        CallError::Broken(error) => anyhow!(error).context("the server broke off"),
+        CallError::Refused { status, words } => anyhow!("the server refused with {status}: {words}"),
+    }
+}
+
+impl Server {
+    /// Starts a server with a home of its own, and says where it listens.
+    fn start(program: &Path) -> Result<(Self, String)> {
+        let home = tempfile::tempdir_in("/var/tmp")?;
+        let config = home.path().join("server.toml");
+        fs_err::write(&config, TEMPLATES)?;
+        let mut command = Command::new(program);
+        command.args(["serve", "--listen", "127.0.0.1:0", "--config"]).arg(&config).env("HOME", home.path());
+        // A request is a line of its log, as where a service's log goes to a file.
+        let log = fs_err::File::create(home.path().join("log"))?;
+        let mut process = command.stdout(Stdio::piped()).stderr(log.into_file()).spawn().context("cannot serve")?;
+        let output = process.stdout.take().context("its output is not piped")?;
+        let server = Self { process, _home: home };
+        let mut url = String::new();
+        BufReader::new(output).read_line(&mut url)?;
+        let log = || fs_err::read_to_string(server._home.path().join("log")).unwrap_or_default();
+        ensure!(url.starts_with("http://"), "it does not say where it listens: {}", log().trim());
+        let url = url.trim_end().to_owned();
+        Ok((server, url))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = kill_process(Pid::from_child(&self.process), Signal::TERM); // it may have ended
+        let _ = self.process.wait(); // see above
+    }
+}
