@@ -76,7 +76,8 @@ impl Engine {
                 Ok(engine)
             }
             Err(error) => {
-                tracing::error!(error = crate::chain(&error), "preflight failed");
+                // Whoever called this is told, and tells: as an error it would be told twice.
+                tracing::info!(error = crate::chain(&error), "preflight failed");
                 Err(EngineError::Preflight(error))
             }
         }
