@@ -8,6 +8,16 @@ use std::path::{Path, PathBuf};
 use ringfence_core::settings::HostView;
 use ringfence_core::workspace::without_dots;
 
+/// Where hosts keep the certificates that they trust, as one file.
+const BUNDLES: [&str; 6] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
 /// The caller's surroundings: variables, working directory, user.
 #[derive(Debug, Clone)]
 pub struct Host {
@@ -70,6 +80,17 @@ impl Host {
     /// The directory that what ringfence keeps of a user's sandboxes is in.
     pub(crate) fn state_directory(&self) -> Option<PathBuf> {
         self.own_directory("XDG_STATE_HOME", ".local/state")
+    }
+
+    /// The certificates that the host trusts, in PEM: those that the caller names, or the system's.
+    pub fn trusted_certificates(&self) -> std::io::Result<Vec<u8>> {
+        use std::io::{Error, ErrorKind};
+        if let Some(path) = self.text("SSL_CERT_FILE") {
+            return fs_err::read(path);
+        }
+        let found = BUNDLES.into_iter().find(|path| Path::new(path).exists());
+        let none = || Error::new(ErrorKind::NotFound, "there is no bundle of them: install `ca-certificates`");
+        fs_err::read(found.ok_or_else(none)?)
     }
 
     /// A directory of the user's own: `$name/ringfence`, or `~/fallback/ringfence`.

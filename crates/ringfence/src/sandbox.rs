@@ -425,7 +425,7 @@ impl Sandbox {
     }
 
     /// Looks at the sandbox before a command whose output goes elsewhere, for the command's result.
-    pub fn observe(&self) -> Observation<'_> {
+    pub fn observe(&self) -> Observation {
         self.witness.observe(&self.manifest)
     }
 

@@ -1,6 +1,7 @@
 //! What results of commands in a sandbox tell besides what its guest says: the host's own look at it.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ringfence_core::ExecutionResult;
 use ringfence_core::result::{Denial, Dropped, Meta};
@@ -36,9 +37,10 @@ impl Witness {
     }
 
     /// Looks at the sandbox before a command.
-    pub(crate) fn observe<'a>(&'a self, manifest: &'a Manifest) -> Observation<'a> {
+    pub(crate) fn observe(self: &Arc<Witness>, manifest: &Arc<Manifest>) -> Observation {
         let logged = self.egress.as_deref().map_or(0, egress::length);
-        Observation { witness: self, manifest, oom_kills: self.oom_kills(), logged }
+        let (witness, manifest) = (Arc::clone(self), Arc::clone(manifest));
+        Observation { oom_kills: witness.oom_kills(), witness, manifest, logged }
     }
 
     /// What the sandbox was denied since its log was so long.
@@ -54,26 +56,26 @@ impl Witness {
 
 /// A look at a sandbox before a command.
 #[derive(Debug)]
-pub struct Observation<'a> {
-    witness: &'a Witness,
-    manifest: &'a Manifest,
+pub struct Observation {
+    witness: Arc<Witness>,
+    manifest: Arc<Manifest>,
     /// How many of its processes had been killed for want of memory.
     oom_kills: u64,
     /// How long the log of what was denied had been.
     logged: u64,
 }
 
-impl Observation<'_> {
+impl Observation {
     /// What became of the command. Of several that run at once, each tells of what happened to the sandbox meanwhile.
     pub fn result(&self, ended: Ended) -> ExecutionResult {
-        let Observation { witness, manifest, oom_kills, logged } = *self;
+        let Observation { witness, manifest, oom_kills, logged } = self;
         ExecutionResult {
             id: crate::run::identity(),
             exit_code: ended.exit_code,
             signal: ended.signal,
             ok: ended.ok(),
             timed_out: ended.timed_out,
-            oom_killed: witness.oom_kills() > oom_kills,
+            oom_killed: witness.oom_kills() > *oom_kills,
             stdout: String::new(),
             stderr: String::new(),
             dropped: Dropped::default(),
@@ -85,7 +87,7 @@ impl Observation<'_> {
                 policy_sha256: manifest.policy_sha256.clone(),
                 limits: manifest.limits.clone(),
                 usage: ended.usage,
-                denials: witness.denials(manifest.name.as_str(), logged),
+                denials: witness.denials(manifest.name.as_str(), *logged),
                 planted: witness.planted(&manifest.workspace),
                 blocked_imports: Vec::new(),
                 note: None,

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use ringfence_core::Plan;
@@ -11,8 +10,8 @@ use ringfence_core::settings::Credential;
 use ringfence_egress::{Authority, Credentials};
 
 use super::secret::Secret;
+use crate::RunError;
 use crate::engine::Core;
-use crate::{Host, RunError};
 
 /// Where the certificates are that are trusted inside: those of the host, and the sandbox's own.
 pub(crate) const BUNDLE: &str = "/run/ringfence/ca-bundle.pem";
@@ -20,15 +19,6 @@ pub(crate) const BUNDLE: &str = "/run/ringfence/ca-bundle.pem";
 const OWN: &str = "/run/ringfence/ca.pem";
 /// What a variable is inside that clients expect a secret in.
 const PLACEHOLDER: &str = "placeholder-for-a-secret-that-stays-outside";
-/// Where hosts keep the certificates that they trust, as one file.
-const BUNDLES: [&str; 6] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-];
 /// The variables that lead programs to the certificates that they are to trust in place of their own.
 const IN_PLACE: [&str; 9] = [
     "AWS_CA_BUNDLE",
@@ -78,7 +68,7 @@ impl Core {
         };
         let read = |credential: &Credential| Ok((credential.clone(), Secret::of(credential, host)?));
         let credentials = used.into_iter().map(read).collect::<Result<_, RunError>>()?;
-        let trusted = trusted(host).map_err(failed("find the certificates that this host trusts"))?;
+        let trusted = host.trusted_certificates().map_err(failed("find the certificates that this host trusts"))?;
         let authority = Authority::new().map_err(io::Error::other);
         let authority = authority.map_err(failed("make the sandbox's own certificate authority"))?;
         let sealed = Sealed { credentials, authority: Arc::new(authority), trusted };
@@ -122,14 +112,4 @@ impl Sealed {
         let all = in_place.into_iter().chain([(BESIDES, OWN)]).chain(placeholders.map(|name| (name, PLACEHOLDER)));
         all.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     }
-}
-
-/// The certificates that a host trusts: those that the caller names, or the system's.
-fn trusted(host: &Host) -> io::Result<Vec<u8>> {
-    if let Some(path) = host.text("SSL_CERT_FILE") {
-        return fs_err::read(path);
-    }
-    let found = BUNDLES.map(PathBuf::from).into_iter().find(|path| path.exists());
-    let none = || io::Error::new(io::ErrorKind::NotFound, "there is no bundle of them: install `ca-certificates`");
-    fs_err::read(found.ok_or_else(none)?)
 }

@@ -36,6 +36,22 @@ pub struct Ended {
 }
 
 impl Ended {
+    /// What a guest tells of the end of a command, which took so long.
+    pub fn of(end: &EndEvent, timed_out: bool, duration: Duration) -> Ended {
+        let signal = match end.status.strip_prefix("signal: ") {
+            Some(words) => signal::named(words),
+            None if timed_out => Some(signal::KILL),
+            None => None,
+        };
+        Ended {
+            exit_code: end.exited.then_some(end.exit_code),
+            signal: if end.exited { None } else { signal },
+            timed_out,
+            duration,
+            usage: end.usage.map(used).unwrap_or_default(),
+        }
+    }
+
     /// The end of something that was never begun.
     pub(crate) fn never_begun() -> Ended {
         let (duration, usage) = (Duration::ZERO, Usage::default());
@@ -197,7 +213,7 @@ impl Execution {
     async fn event(&mut self) -> Result<Option<Chunk>, SessionError> {
         let event = match self.message().await {
             Err(SessionError::Refused { code: Code::DeadlineExceeded, .. }) => {
-                self.end(EndEvent::default(), true);
+                self.end(&EndEvent::default(), true);
                 return Ok(None);
             }
             event => event?.ok_or_else(|| self.what().lost("the stream ended before the command"))?,
@@ -215,7 +231,7 @@ impl Execution {
                     matches!(rest, Err(SessionError::Refused { code: Code::DeadlineExceeded, .. }))
                 };
                 self.messages.finish();
-                self.end(end, timed_out);
+                self.end(&end, timed_out);
                 return Ok(None);
             }
         };
@@ -229,19 +245,8 @@ impl Execution {
         Ok(message.map(|message| message.event))
     }
 
-    fn end(&mut self, end: EndEvent, timed_out: bool) {
-        let signal = match end.status.strip_prefix("signal: ") {
-            Some(words) => signal::named(words),
-            None if timed_out => Some(signal::KILL),
-            None => None,
-        };
-        self.state = State::Ended(Ended {
-            exit_code: end.exited.then_some(end.exit_code),
-            signal: if end.exited { None } else { signal },
-            timed_out,
-            duration: self.begun.elapsed(),
-            usage: end.usage.map(used).unwrap_or_default(),
-        });
+    fn end(&mut self, end: &EndEvent, timed_out: bool) {
+        self.state = State::Ended(Ended::of(end, timed_out, self.begun.elapsed()));
     }
 }
 
