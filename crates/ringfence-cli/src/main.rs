@@ -9,6 +9,7 @@ mod http;
 mod keeper;
 mod mcp;
 mod report;
+mod telemetry;
 
 use std::process::ExitCode;
 

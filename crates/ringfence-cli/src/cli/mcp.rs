@@ -17,6 +17,7 @@ use super::monitor::Ends;
 use crate::answer::print;
 use crate::mcp::{Door, PATH, Program, Supply, Token, serve_http, serve_streams};
 use crate::report::{Failure, note};
+use crate::telemetry::Telemetry;
 
 /// The variable that holds the token when no file does.
 const TOKEN_VARIABLE: &str = "RINGFENCE_MCP_TOKEN";
@@ -83,7 +84,8 @@ impl Mcp {
         }
         let settings = self.container.settings(&self.policy, host)?;
         let supply = self.supply(settings)?;
-        block_on(self.serve(supply, token))?;
+        let telemetry = Telemetry::from_variables(&supply.settings().host);
+        block_on(self.serve(supply, token, telemetry))?;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -104,14 +106,25 @@ impl Mcp {
         Ok(Supply::Own { engine: engine.into(), spec: spec.into() })
     }
 
-    async fn serve(self, mut supply: Supply, token: Option<Token>) -> Result<(), Failure> {
+    async fn serve(self, mut supply: Supply, token: Option<Token>, telemetry: Telemetry) -> Result<(), Failure> {
         match &mut supply {
             Supply::Own { engine, spec } => fetch(engine.settings(), spec).await?,
             Supply::Shared { settings, name } => drop(Sandbox::attach(&settings.host, name).await?),
         }
+        let served = self.serve_until_ended(supply, token, telemetry.clone()).await;
+        telemetry.close().await;
+        served
+    }
+
+    async fn serve_until_ended(
+        self,
+        supply: Supply,
+        token: Option<Token>,
+        telemetry: Telemetry,
+    ) -> Result<(), Failure> {
         let mut ends = Ends::listen()?;
         let Some(address) = self.listen else {
-            let served = serve_streams(supply, ends.signalled()).await;
+            let served = serve_streams(supply, telemetry, ends.signalled()).await;
             let hint = "it is started by a client: `ringfence mcp --print-config claude` prints how";
             return served.map_err(|error| Failure::failed(format!("the client cannot be served: {error}"), hint));
         };
@@ -123,7 +136,7 @@ impl Mcp {
         print(&format!("http://{}{PATH}\n", listener.local_addr().map_err(unheard)?))?;
         let idle = self.idle.map_or(IDLE, |idle| idle.duration());
         let door = Door { listener, token, hosts: self.host, idle, most: self.clients.into() };
-        serve_http(supply, door, ends.signalled()).await.map_err(unheard)
+        serve_http(supply, telemetry, door, ends.signalled()).await.map_err(unheard)
     }
 
     /// The token, from the file or the variable.

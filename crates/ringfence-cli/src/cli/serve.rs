@@ -17,6 +17,7 @@ use crate::answer::print;
 use crate::http::{Audience, DOMAIN, Identity, KeyFile, Ready, ServerConfig, Template};
 use crate::keeper;
 use crate::report::Failure;
+use crate::telemetry::Telemetry;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -72,9 +73,10 @@ impl Serve {
         let templates = templates(&config, &host)?;
         Sandbox::sweep(&host)?;
         keeper::raise_descriptor_limit();
+        let telemetry = Telemetry::from_variables(&host);
         block_on(async {
             let mut ends = Ends::listen()?;
-            let ready = Ready::open(host, &place, templates, audience).await?;
+            let ready = Ready::open(host, &place, templates, audience, telemetry).await?;
             let listener = TcpListener::bind(address).await.and_then(|listener| Ok((listener.local_addr()?, listener)));
             let (address, listener) = listener.map_err(|error| {
                 Failure::failed(format!("cannot listen on {address}: {error}"), "ringfence serve --listen 127.0.0.1:0")

@@ -17,6 +17,7 @@ use ringfence::{Session, SessionError};
 use ringfence_proto::header;
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use super::executions::Execution;
 use super::registry::Live;
 use super::reply::{Body, Reply, json};
 
@@ -98,12 +99,17 @@ async fn open(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> R
 /// Carries a request to the guest of a sandbox, and its answer back.
 pub(super) async fn to_guest(live: &Live, request: Request<Incoming>) -> Reply {
     let mut request = request.map(BodyExt::boxed_unsync);
+    let execution = Execution::of(live, &mut request);
     prepare(&mut request);
     request.headers_mut().insert(HOST, HeaderValue::from_static("guest"));
-    match live.ways.send(live.sandbox.session(), request).await {
+    let mut reply = match live.ways.send(live.sandbox.session(), request).await {
         Ok(response) => answer(response),
         Err(lost) => gone(live, &lost),
+    };
+    if let Some(execution) = execution {
+        execution.follow(&mut reply);
     }
+    reply
 }
 
 /// Carries a request to a port of a sandbox, and its answer back; another protocol, too, that both agree on.

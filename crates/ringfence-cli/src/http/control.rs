@@ -13,6 +13,7 @@ use ringfence_proto::query::Query;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
+use super::executions::caller;
 use super::messages::{Access, Detail, Lifecycle, Listed, LogEntry, LogLine, Logs, Metric, Stay, Used};
 use super::page::{Filter, Page};
 use super::quota::Quota;
@@ -49,7 +50,8 @@ pub(super) async fn answer(
     let calls = Calls { server, owner, quota };
     match (request.method(), segments) {
         (&Method::POST, ["sandboxes"]) => {
-            let live = calls.create(body(request).await?).await?;
+            let caller = caller(&request);
+            let live = calls.create(body(request).await?, caller).await?;
             Ok(json(StatusCode::CREATED, &Access::of(&live)))
         }
         (&Method::GET, ["sandboxes"]) => calls.list(&request),

@@ -1,10 +1,12 @@
-//! What a server has done, for Prometheus.
+//! What a server has done: counted here, and told to Prometheus and to a collector.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hyper::StatusCode;
+
+use crate::telemetry::{Kind, Measure};
 
 /// The first digits that statuses have.
 const CLASSES: std::ops::Range<usize> = 1..6;
@@ -39,32 +41,58 @@ impl Counters {
         self.not_started.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// All of it in Prometheus's text format, with how many sandboxes there are and how many wait for a client.
-    pub(super) fn text(&self, sandboxes: usize, waiting: usize) -> String {
-        let mut text = String::new();
-        let mut family = |name: &str, kind: &str, help: &str, samples: &[(String, String)]| {
-            let _ = write!(text, "# HELP ringfence_{name} {help}\n# TYPE ringfence_{name} {kind}\n"); // text has room
-            for (labels, value) in samples {
-                let _ = writeln!(text, "ringfence_{name}{labels} {value}"); // see above
-            }
-        };
-        let load = |count: &AtomicU64| count.load(Ordering::Relaxed).to_string();
-        let plain = |value: String| [(String::new(), value)];
-        let answers = CLASSES.map(|class| (format!("{{status=\"{class}xx\"}}"), load(&self.answers[class])));
-        let seconds = self.starting.load(Ordering::Relaxed) as f64 / 1e6;
-        family("sandboxes", "gauge", "Sandboxes that are up.", &plain(sandboxes.to_string()));
-        family("sandboxes_waiting", "gauge", "Sandboxes that wait for a client.", &plain(waiting.to_string()));
-        family("requests_total", "counter", "Requests that were answered.", &answers.collect::<Vec<_>>());
-        family(
-            "starts_failed_total",
-            "counter",
-            "Sandboxes that could not be started.",
-            &plain(load(&self.not_started)),
-        );
-        let starts = [("_sum".to_owned(), seconds.to_string()), ("_count".to_owned(), load(&self.started))];
-        family("start_seconds", "summary", "How long clients waited for a sandbox.", &starts);
-        text
+    /// All of it, with how many sandboxes there are and how many wait for a client.
+    pub(super) fn measures(&self, sandboxes: usize, waiting: usize) -> Vec<Measure> {
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64;
+        let by_status = |class: usize| (Some(("status", format!("{class}xx"))), load(&self.answers[class]));
+        vec![
+            Measure::of("sandboxes", Kind::Gauge, "", "Sandboxes that are up.", sandboxes as f64),
+            Measure::of("sandboxes_waiting", Kind::Gauge, "", "Sandboxes that wait for a client.", waiting as f64),
+            Measure {
+                name: "requests",
+                kind: Kind::Counter,
+                unit: "",
+                help: "Requests that were answered.",
+                samples: CLASSES.map(by_status).collect(),
+            },
+            Measure::of("starts", Kind::Counter, "", "Sandboxes that were started.", load(&self.started)),
+            Measure::of(
+                "starts_failed",
+                Kind::Counter,
+                "",
+                "Sandboxes that could not be started.",
+                load(&self.not_started),
+            ),
+            Measure::of(
+                "start_time",
+                Kind::Counter,
+                "s",
+                "How long clients waited for their sandboxes, all together.",
+                load(&self.starting) / 1e6,
+            ),
+        ]
     }
+}
+
+/// Measures in Prometheus's text format.
+pub(super) fn text(measures: &[Measure]) -> String {
+    let mut text = String::new();
+    for Measure { name, kind, unit, help, samples } in measures {
+        let unit = if *unit == "s" { "_seconds" } else { "" };
+        let (kind, suffix) = match kind {
+            Kind::Gauge => ("gauge", ""),
+            Kind::Counter => ("counter", "_total"),
+        };
+        let name = format!("ringfence_{name}{unit}{suffix}");
+        let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n"); // text has room
+        for (label, value) in samples {
+            let _ = match label {
+                None => writeln!(text, "{name} {value}"), // see above
+                Some((label, said)) => writeln!(text, "{name}{{{label}=\"{said}\"}} {value}"),
+            };
+        }
+    }
+    text
 }
 
 #[cfg(test)]
@@ -79,7 +107,7 @@ mod tests {
         counters.answered(StatusCode::OK);
         counters.started(Duration::from_millis(1500));
         counters.not_started();
-        let text = counters.text(7, 2);
+        let text = text(&counters.measures(7, 2));
         for line in [
             "ringfence_sandboxes 7",
             "ringfence_sandboxes_waiting 2",
@@ -87,8 +115,8 @@ mod tests {
             "ringfence_requests_total{status=\"2xx\"} 2",
             "ringfence_requests_total{status=\"4xx\"} 1",
             "ringfence_starts_failed_total 1",
-            "ringfence_start_seconds_sum 1.5",
-            "ringfence_start_seconds_count 1",
+            "ringfence_starts_total 1",
+            "ringfence_start_time_seconds_total 1.5",
         ] {
             assert!(text.lines().any(|found| found == line), "{line}: {text}");
         }

@@ -22,6 +22,7 @@ use super::server::Server;
 use super::store::Record;
 use super::template::Template;
 use crate::report::Failure;
+use crate::telemetry::Caller;
 
 /// How long a sandbox may wait for its turn to be started.
 const TURN_PATIENCE: Duration = Duration::from_secs(20);
@@ -39,9 +40,10 @@ struct Wish {
 
 impl Calls<'_> {
     /// Makes a sandbox.
-    pub(super) async fn create(&self, asked: NewSandbox) -> Result<Arc<Live>, Refusal> {
+    pub(super) async fn create(&self, asked: NewSandbox, caller: Caller) -> Result<Arc<Live>, Refusal> {
         let begun = Instant::now();
-        let wish = self.wish(asked)?;
+        let wish = self.wish(asked, &caller)?;
+        let asked_at = wish.record.started;
         let reserved = self.reserve()?;
         let turn = timeout(TURN_PATIENCE, self.server.starting.acquire()).await;
         let _turn = turn.map_err(|_| Refusal::busy("too many sandboxes are being started", TURN_PATIENCE.as_secs()))?;
@@ -55,6 +57,8 @@ impl Calls<'_> {
         let live = starting.await.expect("a start does not panic").map_err(|failure| {
             self.server.counters.not_started();
             tracing::error!(template, error = failure.message(), "a sandbox cannot be started");
+            let telemetry = &self.server.registry.telemetry;
+            telemetry.no_sandbox(&template, &caller, asked_at.into(), failure.message());
             Refusal::failed("the sandbox could not be started; the server's log tells why")
         })?;
         self.server.counters.started(begun.elapsed());
@@ -63,7 +67,7 @@ impl Calls<'_> {
     }
 
     /// What is asked for, if it can be kept.
-    fn wish(&self, asked: NewSandbox) -> Result<Wish, Refusal> {
+    fn wish(&self, asked: NewSandbox, caller: &Caller) -> Result<Wish, Refusal> {
         let template = self.template(&asked.template_id)?;
         let unsupported = [
             ("autoPause", asked.auto_pause == Some(true)),
@@ -91,6 +95,7 @@ impl Calls<'_> {
             traffic_token: (!has_public_ports).then(hexadecimal::<32>),
             metadata: asked.metadata.unwrap_or_default(),
             has_internet: asked.allow_internet_access != Some(false),
+            trace_parent: caller.text(),
         };
         Ok(Wish { record, words: template.words.clone(), narrower, variables })
     }

@@ -11,14 +11,16 @@ use hyper::{Method, Request, StatusCode};
 use jiff::Timestamp;
 use ringfence::Fault;
 use ringfence::contexts::wire::{CreateRequest, ExecuteRequest, Line, Listed};
-use ringfence::contexts::{Cell, Context, ContextError, Contexts, DEFAULT_LANGUAGE};
+use ringfence::contexts::{Cell, Context, ContextError, Contexts, DEFAULT_LANGUAGE, Event};
 use ringfence_proto::header;
 use ringfence_proto::signature::agree;
 
 use super::control::body;
+use super::executions::caller;
 use super::place::text;
 use super::registry::Live;
 use super::reply::{Refusal, Reply, bare, json};
+use crate::telemetry::ExecSpan;
 
 /// The port that clients know it by.
 pub(super) const PORT: u16 = 49999;
@@ -50,7 +52,16 @@ async fn route(live: &Live, request: Request<Incoming>) -> Result<Reply, Refusal
     let path = request.uri().path().to_owned();
     let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
     match (request.method(), &segments[..]) {
-        (&Method::POST, ["execute"]) => Ok(lines(execute(contexts, body(request).await?).await?)),
+        (&Method::POST, ["execute"]) => {
+            let span = live.span.exec(&caller(&request));
+            match execute(contexts, body(request).await?, &span).await {
+                Ok(cell) => Ok(lines(cell, span)),
+                Err(refusal) => {
+                    span.fail("it was not begun");
+                    Err(refusal)
+                }
+            }
+        }
         (&Method::POST, ["contexts"]) => {
             let CreateRequest { language, cwd } = body(request).await?;
             let context = contexts.create(&named(language), cwd.as_deref()).await.map_err(refusal)?;
@@ -72,13 +83,14 @@ async fn route(live: &Live, request: Request<Incoming>) -> Result<Reply, Refusal
     }
 }
 
-async fn execute(contexts: Contexts<'_>, request: ExecuteRequest) -> Result<Cell, Refusal> {
+async fn execute(contexts: Contexts<'_>, request: ExecuteRequest, span: &ExecSpan) -> Result<Cell, Refusal> {
     let ExecuteRequest { code, context_id, language, env_vars } = request;
     let context: Context = match (context_id, language) {
         (Some(_), Some(_)) => return Err(Refusal::wrong("a cell has a context or a language, and not both")),
         (Some(id), None) => contexts.get(&id).map_err(refusal)?,
         (None, language) => contexts.usual(&named(language)).await.map_err(refusal)?,
     };
+    span.code(context.language());
     let env: BTreeMap<String, String> = env_vars.unwrap_or_default();
     context.execute(&code, &env).await.map_err(refusal)
 }
@@ -93,14 +105,21 @@ fn named(language: Option<String>) -> String {
 }
 
 /// What a cell says, a line at a time. A client that goes away drops the cell, which interrupts it.
-fn lines(cell: Cell) -> Reply {
-    let pieces = stream::unfold(cell, |mut cell| async {
-        let lines = match cell.next().await? {
+fn lines(cell: Cell, span: ExecSpan) -> Reply {
+    let pieces = stream::unfold((cell, span), |(mut cell, span)| async {
+        let next = cell.next().await?;
+        match &next {
+            Ok(Event::Error(_)) => span.fail("the code raised an error"),
+            Ok(Event::Ended(_)) => span.succeed(), // or it is told of already
+            Err(_) => span.fail("it was lost sight of"),
+            Ok(_) => {}
+        }
+        let lines = match next {
             Ok(event) => Line::of(event, Timestamp::now()),
             Err(error) => Line::of_failure(&error).into(),
         };
         let text: String = lines.iter().map(Line::text).collect();
-        Some((Bytes::from(text), cell))
+        Some((Bytes::from(text), (cell, span)))
     });
     let mut reply = bare(StatusCode::OK);
     reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));

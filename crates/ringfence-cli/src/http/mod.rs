@@ -5,12 +5,13 @@
 //!
 //! Reading order: [`listen`] takes connections, [`server`] says whose a request is and where it goes ([`place`]),
 //! [`control`] and [`create`] make and end sandboxes ([`registry`], [`store`], [`pool`]), [`carry`] brings requests to them,
-//! [`interpreter`] runs cells of code in them.
+//! [`interpreter`] runs cells of code in them, [`executions`] and [`counters`] tell of what they do.
 
 mod carry;
 mod control;
 mod counters;
 mod create;
+mod executions;
 mod interpreter;
 mod keys;
 mod listen;
@@ -44,6 +45,7 @@ pub(crate) use template::{ServerConfig, Template};
 pub(crate) use tls::{DOMAIN, Identity};
 
 use crate::report::Failure;
+use crate::telemetry::Telemetry;
 use counters::Counters;
 use keys::Keys;
 use pool::Pool;
@@ -66,15 +68,22 @@ impl Ready {
         place: &Path,
         templates: BTreeMap<String, Template>,
         audience: Audience,
+        telemetry: Telemetry,
     ) -> Result<Ready, Failure> {
         let keys = Keys::open(KeyFile::in_directory(place)).map_err(|error| {
             Failure::failed(format!("cannot read the keys: {error}"), "look at the permissions of that file")
         })?;
-        let registry = Registry::open(host, place).await?;
+        let registry = Registry::open(host, place, telemetry).await?;
         let starting = Semaphore::new(MOST_STARTING);
         let (pool, tallies, said_open, counters) = (Pool::default(), Arc::default(), Once::new(), Counters::default());
         let server = Server { keys, registry, templates, audience, pool, starting, tallies, counters, said_open };
-        Ok(Ready { server: Arc::new(server) })
+        let server = Arc::new(server);
+        let counted = Arc::downgrade(&server);
+        server
+            .registry
+            .telemetry
+            .measure(move || counted.upgrade().map(|server| server.measures()).unwrap_or_default());
+        Ok(Ready { server })
     }
 
     /// Serves until `ended`, in TLS if there is something that speaks it. The sandboxes stay, but for those
@@ -86,5 +95,6 @@ impl Ready {
             server.pool.close();
         };
         tokio::join!(serving, server.pool.keep_full(&server.registry, &server.templates));
+        server.registry.close().await;
     }
 }

@@ -146,6 +146,7 @@ mod tests {
             traffic_token: None,
             metadata: [("even".to_owned(), (number % 2 == 0).to_string()), ("a b".to_owned(), "&=".to_owned())].into(),
             has_internet: true,
+            trace_parent: None,
         }
     }
 

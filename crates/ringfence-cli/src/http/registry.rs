@@ -18,6 +18,7 @@ use super::control::Owner;
 use super::store::{Record, Store};
 use crate::keeper::{Answer, Keeper};
 use crate::report::Failure;
+use crate::telemetry::{Caller, SandboxSpan, Telemetry};
 
 /// Where a sandbox's own directory is inside, as E2B's clients expect it.
 const HOME: &str = "/home/user";
@@ -32,6 +33,8 @@ pub(super) struct Live {
     pub(super) sandbox: Sandbox,
     /// What leads to its guest.
     pub(super) ways: Ways,
+    /// What is told of it.
+    pub(super) span: SandboxSpan,
     ends: watch::Sender<Timestamp>,
 }
 
@@ -57,18 +60,20 @@ pub(super) struct Registry {
     /// Where the sandboxes' own directories are.
     workspaces: PathBuf,
     live: Mutex<HashMap<String, Arc<Live>>>,
+    /// Who is told of them.
+    pub(super) telemetry: Telemetry,
 }
 
 impl Registry {
     /// The sandboxes of the server whose directory is `place`. Those that a server before it left are found again, and
     /// what is left of those that have ended meanwhile is removed.
-    pub(super) async fn open(host: Host, place: &Path) -> Result<Arc<Registry>, Failure> {
+    pub(super) async fn open(host: Host, place: &Path, telemetry: Telemetry) -> Result<Arc<Registry>, Failure> {
         let workspaces = place.join("workspaces");
         make_private(&workspaces).map_err(|error| {
             Failure::failed(format!("cannot make the directory of workspaces: {error}"), "look at its permissions")
         })?;
         let store = Store::open(&place.join("state.redb")).map_err(of_store)?;
-        let registry = Arc::new(Registry { host, store, workspaces, live: Mutex::default() });
+        let registry = Arc::new(Registry { host, store, workspaces, live: Mutex::default(), telemetry });
         for record in registry.store.all().map_err(of_store)? {
             match Sandbox::attach(&registry.host, &record.id).await {
                 Ok(sandbox) => drop(registry.admit(record, sandbox, None)),
@@ -199,10 +204,21 @@ impl Registry {
     /// Takes a sandbox in that is there, and sees to its end.
     fn admit(self: &Arc<Registry>, record: Record, sandbox: Sandbox, keeper: Option<Keeper>) -> Arc<Live> {
         let (id, ends) = (record.id.clone(), watch::Sender::new(record.ends));
-        let live = Arc::new(Live { record, sandbox, ways: Ways::default(), ends });
+        let span = self.tell_of(&record, &sandbox);
+        let live = Arc::new(Live { record, sandbox, ways: Ways::default(), span, ends });
         self.locked().insert(id, Arc::clone(&live));
         tokio::spawn(Arc::clone(self).see_through(Arc::clone(&live), keeper));
         live
+    }
+
+    fn tell_of(&self, record: &Record, sandbox: &Sandbox) -> SandboxSpan {
+        let caller = Caller::named(record.trace_parent.as_deref());
+        let span = self.telemetry.sandbox(sandbox.manifest(), &caller, record.started.into());
+        span.says("sandbox.template", record.template.clone());
+        if let Some(key) = &record.owner {
+            span.says("sandbox.key", key.clone());
+        }
+        span
     }
 
     /// Waits until a sandbox ends or its time is over, and removes what is left of it.
@@ -267,8 +283,18 @@ impl Registry {
         self.locked().len()
     }
 
+    /// Tells the last that is told of the sandboxes: they go on without the server.
+    pub(super) async fn close(&self) {
+        for live in self.locked().values() {
+            live.span.says("sandbox.outlives_server", true);
+            live.span.end();
+        }
+        self.telemetry.clone().close().await;
+    }
+
     async fn forget(&self, live: &Arc<Live>) {
         let id = &live.record.id;
+        live.span.end();
         if self.locked().remove(id).is_some() {
             self.clear_away(id).await;
         }

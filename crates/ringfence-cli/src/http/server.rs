@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 
 use super::carry;
 use super::control::{self, Owner};
-use super::counters::Counters;
+use super::counters::{self, Counters};
 use super::interpreter;
 use super::keys::{self, Keys};
 use super::place::{Place, is_guests, text};
@@ -25,6 +25,7 @@ use super::quota::{Quota, Tallies};
 use super::registry::{Live, Registry};
 use super::reply::{Refusal, Reply, bare, plain};
 use super::template::Template;
+use crate::telemetry::Measure;
 
 /// Who can reach a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,7 +84,7 @@ impl Server {
             // What scrapes it shows its key as programs of its kind do.
             let bearer = text(headers, AUTHORIZATION.as_str()).and_then(|value| value.strip_prefix("Bearer "));
             self.owner(headers, text(headers, "x-api-key").or(bearer).unwrap_or_default())?;
-            return Ok(plain(self.counters.text(self.registry.count(), self.pool.count_all())));
+            return Ok(plain(counters::text(&self.measures())));
         }
         // Needed even where any will do: no page that a browser shows can send it without asking first.
         let Some(shown) = text(headers, "x-api-key") else {
@@ -91,6 +92,11 @@ impl Server {
         };
         let (owner, quota) = self.owner(headers, shown)?;
         control::answer(self, owner, quota, request).await
+    }
+
+    /// What it has done, and what there is.
+    pub(super) fn measures(&self) -> Vec<Measure> {
+        self.counters.measures(self.registry.count(), self.pool.count_all())
     }
 
     /// Whose a request is that shows a key, and what they may use.

@@ -34,6 +34,9 @@ pub(super) struct Record {
     pub(super) metadata: BTreeMap<String, String>,
     /// Whether its client let it reach what its template does.
     pub(super) has_internet: bool,
+    /// The span that its client asked for it from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) trace_parent: Option<String>,
 }
 
 /// The database.
@@ -119,6 +122,7 @@ mod tests {
             traffic_token: None,
             metadata: BTreeMap::from([("a".to_owned(), "b".to_owned())]),
             has_internet: true,
+            trace_parent: None,
         };
         let store = Store::open(&path).unwrap();
         runtime.block_on(store.put(&record)).unwrap();

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures_util::FutureExt as _;
 use ringfence::{Manifest, Sandbox, SessionError};
@@ -23,6 +23,7 @@ use super::progress::Progress;
 use super::sandbox::Forwards;
 use super::supply::Supply;
 use super::told::Refusal;
+use crate::telemetry::{Caller, SandboxSpan, TRACE_PARENT, Telemetry};
 
 /// How many tools one client can call at once, and how many calls can wait for that.
 const MOST_CALLS: usize = 16;
@@ -46,6 +47,8 @@ pub(super) struct Terms {
     pub(super) longest: Duration,
     /// What is spoken with clients.
     pub(super) versions: &'static [ProtocolVersion],
+    /// Who is told of what they do.
+    pub(super) telemetry: Telemetry,
 }
 
 /// One client.
@@ -66,6 +69,8 @@ pub(super) struct Tenancy {
     pub(super) sandbox: Sandbox,
     pub(super) processes: Processes,
     pub(super) forwards: Forwards,
+    /// What is told of the sandbox.
+    pub(super) span: SandboxSpan,
     is_own: bool,
 }
 
@@ -94,10 +99,10 @@ impl Client {
 
     /// Starts a sandbox. When the call that wanted it is cancelled, it is started all the same, and then ended.
     async fn begin(&self) -> Result<Arc<Tenancy>, Refusal> {
-        let (supply, leaving) = (Arc::clone(&self.terms.supply), self.leaving.clone());
+        let (terms, leaving) = (self.terms.clone(), self.leaving.clone());
         let (answer, begun) = oneshot::channel();
         tokio::spawn(async move {
-            let tenancy = Tenancy::begin(&supply).await;
+            let tenancy = Tenancy::begin(&terms).await;
             if let Err(Ok(unwanted)) = answer.send(tenancy) {
                 let _ = leaving.send(unwanted); // then the process is ending, and all of it with it
             }
@@ -119,10 +124,13 @@ impl Drop for Client {
 }
 
 impl Tenancy {
-    async fn begin(supply: &Supply) -> Result<Arc<Tenancy>, Refusal> {
+    async fn begin(Terms { supply, telemetry, .. }: &Terms) -> Result<Arc<Tenancy>, Refusal> {
+        let asked = SystemTime::now();
         let sandbox = supply.sandbox().await?;
+        // Not of the trace of the call that happens to be the first: it outlives that.
+        let span = telemetry.sandbox(sandbox.manifest(), &Caller::default(), asked);
         let (processes, forwards) = (Processes::default(), Forwards::default());
-        Ok(Arc::new(Tenancy { sandbox, processes, forwards, is_own: supply.is_own() }))
+        Ok(Arc::new(Tenancy { sandbox, processes, forwards, span, is_own: supply.is_own() }))
     }
 
     pub(super) fn manifest(&self) -> &Manifest {
@@ -147,11 +155,11 @@ impl Tenancy {
     async fn end(&self) {
         self.forwards.end();
         if !self.is_own {
-            return self.processes.end().await;
-        }
-        if let Err(error) = self.sandbox.clone().stop().await {
+            self.processes.end().await;
+        } else if let Err(error) = self.sandbox.clone().stop().await {
             tracing::warn!(error = ringfence::chain(&error), "a sandbox was not stopped; the next start sweeps it");
         }
+        self.span.end();
     }
 }
 
@@ -193,6 +201,14 @@ impl Endings {
     }
 }
 
+/// Who calls a tool, as far as their trace tells: in what the protocol has for that, or in a header.
+fn caller(context: &RequestContext<RoleServer>) -> Caller {
+    let said = context.meta.get(TRACE_PARENT).and_then(|value| value.as_str());
+    let head = context.extensions.get::<hyper::http::request::Parts>();
+    let header = head.and_then(|head| head.headers.get(TRACE_PARENT)?.to_str().ok());
+    Caller::named(said.or(header))
+}
+
 #[tool_handler(router = TOOLS)]
 impl ServerHandler for Client {
     fn get_info(&self) -> ServerConfig {
@@ -218,6 +234,7 @@ impl ServerHandler for Client {
         let is_known = TOOLS.has_route(&request.name);
         let progress = Progress::default();
         context.extensions.insert(progress.clone());
+        context.extensions.insert(caller(&context));
         let asked_by = context.clone();
         let call = async {
             let _turn = self.calls.acquire().await;

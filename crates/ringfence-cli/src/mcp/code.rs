@@ -1,7 +1,7 @@
 //! The tools that run code: a file of its own in an empty directory, run by its language's program.
 
 use ringfence::{CodeError, Records, chain};
-use rmcp::handler::server::tool::schema_for_output;
+use rmcp::handler::server::tool::{Extension, schema_for_output};
 use rmcp::handler::server::wrapper::Parameters;
 use rmcp::{tool, tool_router};
 use schemars::JsonSchema;
@@ -10,6 +10,7 @@ use serde::Deserialize;
 use super::client::{Client, Tenancy};
 use super::outcome::Outcome;
 use super::told::{Refusal, Told};
+use crate::telemetry::Caller;
 
 /// What is asked of `run_code`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -41,8 +42,12 @@ impl Client {
         output_schema = schema_for_output::<Outcome>(),
         annotations(title = "Run code", destructive_hint = true, open_world_hint = true)
     )]
-    async fn run_code(&self, Parameters(asked): Parameters<RunCode>) -> Result<Told<Outcome>, Refusal> {
-        self.execute(&asked.code, &asked.language, asked.timeout).await
+    async fn run_code(
+        &self,
+        Parameters(asked): Parameters<RunCode>,
+        Extension(caller): Extension<Caller>,
+    ) -> Result<Told<Outcome>, Refusal> {
+        self.execute(&asked.code, &asked.language, asked.timeout, &caller).await
     }
 
     /// Runs Python code in the sandbox and answers with what it prints. It starts in an empty directory of its own, with
@@ -51,15 +56,28 @@ impl Client {
         output_schema = schema_for_output::<Outcome>(),
         annotations(title = "Run Python code", destructive_hint = true, open_world_hint = true)
     )]
-    async fn run_python_code(&self, Parameters(asked): Parameters<RunPythonCode>) -> Result<Told<Outcome>, Refusal> {
-        self.execute(&asked.code, "python", asked.timeout).await
+    async fn run_python_code(
+        &self,
+        Parameters(asked): Parameters<RunPythonCode>,
+        Extension(caller): Extension<Caller>,
+    ) -> Result<Told<Outcome>, Refusal> {
+        self.execute(&asked.code, "python", asked.timeout, &caller).await
     }
 
-    async fn execute(&self, code: &str, language: &str, timeout: Option<u32>) -> Result<Told<Outcome>, Refusal> {
+    async fn execute(
+        &self,
+        code: &str,
+        language: &str,
+        timeout: Option<u32>,
+        caller: &Caller,
+    ) -> Result<Told<Outcome>, Refusal> {
         let tenancy = self.tenancy().await?;
+        let span = tenancy.span.exec(caller);
+        span.code(language);
         let time = self.time(timeout, &tenancy);
         let result = tenancy.sandbox.execute_code(code, language, Some(time)).await;
-        let result = result.map_err(|error| refusal(&error, &tenancy))?;
+        let result = result.inspect_err(|_| span.fail("it was not run")).map_err(|error| refusal(&error, &tenancy))?;
+        span.end(&result);
         if let Err(error) = Records::keep_code(self.terms.supply.settings(), language, code, &result) {
             tracing::warn!(error = chain(&error), "no record was kept");
         }

@@ -13,6 +13,7 @@ use super::client::{Client, Tenancy};
 use super::outcome::{LONGEST_OUTPUT, Outcome, policy_time};
 use super::progress::Progress;
 use super::told::{Refusal, Told};
+use crate::telemetry::Caller;
 
 /// How much of each stream is kept: with the line that counts the rest it is shown as it is.
 const LONGEST_CAPTURE: u64 = LONGEST_OUTPUT as u64 - 64;
@@ -41,14 +42,18 @@ impl Client {
         &self,
         Parameters(asked): Parameters<RunCommand>,
         Extension(progress): Extension<Progress>,
+        Extension(caller): Extension<Caller>,
     ) -> Result<Told<Outcome>, Refusal> {
         let tenancy = self.tenancy().await?;
+        let span = tenancy.span.exec(&caller);
         let time = self.time(asked.timeout, &tenancy);
         let mut exec = Exec::shell(&asked.command).time(time);
         if let Some(directory) = &asked.directory {
             exec = exec.directory(tenancy.inside(directory));
         }
-        let result = captured(&tenancy, &exec, &progress).await?;
+        span.program(&exec.program, exec.arguments.len());
+        let result = captured(&tenancy, &exec, &progress).await.inspect_err(|_| span.fail("it was not run"))?;
+        span.end(&result);
         let command = Command::new(&exec.program).arguments(&exec.arguments);
         if let Err(error) = Records::keep(self.terms.supply.settings(), &command, &result) {
             tracing::warn!(error = chain(&error), "no record was kept");

@@ -31,6 +31,7 @@ use tokio::time::timeout;
 use super::client::{Client, Endings, LONGEST_CALL, Terms};
 use super::supply::Supply;
 use super::token::Token;
+use crate::telemetry::Telemetry;
 
 /// Where the protocol is spoken.
 pub(crate) const PATH: &str = "/mcp";
@@ -85,13 +86,13 @@ struct Doorman {
 }
 
 /// Serves clients until `ends`. Then their sandboxes go.
-pub(crate) async fn serve(supply: Supply, door: Door, ends: impl Future) -> io::Result<()> {
+pub(crate) async fn serve(supply: Supply, telemetry: Telemetry, door: Door, ends: impl Future) -> io::Result<()> {
     let address = door.listener.local_addr()?;
     let names = door.names(address);
     // A call that is answered keeps its session: none takes so long that its session would be taken for idle.
     let longest = LONGEST_CALL.min(door.idle / 10 * 9);
     let versions = ProtocolVersion::known_up_to(&ProtocolVersion::LATEST_WITH_INITIALIZE);
-    let terms = Terms { supply: Arc::new(supply), longest, versions };
+    let terms = Terms { supply: Arc::new(supply), longest, versions, telemetry };
     let endings = Endings::new();
     let mut manager = LocalSessionManager::default();
     manager.session_config.keep_alive = Some(door.idle);

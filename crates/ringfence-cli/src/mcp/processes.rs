@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ringfence::{Exec, Execution, ExecutionInput, Sandbox, SessionError, Stream};
-use rmcp::handler::server::tool::schema_for_output;
+use rmcp::handler::server::tool::{Extension, schema_for_output};
 use rmcp::handler::server::wrapper::Parameters;
 use rmcp::{tool, tool_router};
 use schemars::JsonSchema;
@@ -20,6 +20,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::client::{Client, Tenancy};
 use super::outcome::{ending, remarks, write_streams};
 use super::told::{Refusal, Told, write_notes};
+use crate::telemetry::{Caller, ExecSpan};
 use unread::Unread;
 
 /// How many processes of one client there can be.
@@ -90,7 +91,11 @@ impl Client {
         output_schema = schema_for_output::<ProcessOutput>(),
         annotations(title = "Start a process", destructive_hint = true, open_world_hint = true)
     )]
-    async fn start_process(&self, Parameters(asked): Parameters<StartProcess>) -> Result<Told<ProcessOutput>, Refusal> {
+    async fn start_process(
+        &self,
+        Parameters(asked): Parameters<StartProcess>,
+        Extension(caller): Extension<Caller>,
+    ) -> Result<Told<ProcessOutput>, Refusal> {
         let tenancy = self.tenancy().await?;
         let mut exec = Exec::shell(&asked.command);
         if let Some(directory) = &asked.directory {
@@ -99,7 +104,7 @@ impl Client {
         if let Some(time) = tenancy.manifest().limits.time {
             exec = exec.time(time.duration());
         }
-        let process = tenancy.processes.start(&tenancy, &exec).await?;
+        let process = tenancy.processes.start(&tenancy, &exec, &caller).await?;
         process.news(Instant::now() + FIRST_WAIT).await;
         Ok(Told(process.told()))
     }
@@ -140,7 +145,7 @@ pub(super) struct Processes {
 }
 
 impl Processes {
-    async fn start(&self, tenancy: &Tenancy, exec: &Exec) -> Result<Arc<Process>, Refusal> {
+    async fn start(&self, tenancy: &Tenancy, exec: &Exec, caller: &Caller) -> Result<Arc<Process>, Refusal> {
         let full = || {
             let message = format!("{MOST_PROCESSES} processes were started and run, which is the most");
             Refusal::new(message, "end one with stop_process; sandbox_info lists them")
@@ -148,8 +153,11 @@ impl Processes {
         if !self.has_room() {
             return Err(full());
         }
-        let execution = tenancy.sandbox.exec(exec).await.map_err(|error| tenancy.refusal(&error))?;
-        let process = Process::follow(execution, exec, tenancy.sandbox.clone());
+        let span = tenancy.span.exec(caller);
+        span.program(&exec.program, exec.arguments.len());
+        let execution = tenancy.sandbox.exec(exec).await.inspect_err(|_| span.fail("it was not started"));
+        let execution = execution.map_err(|error| tenancy.refusal(&error))?;
+        let process = Process::follow(execution, exec, tenancy.sandbox.clone(), span);
         // Calls can be made at once: what is one too many is dropped, and so ended.
         if !self.has_room() {
             return Err(full());
@@ -229,7 +237,7 @@ struct End {
 
 impl Process {
     /// Listens to a command that was just started.
-    fn follow(mut execution: Execution, exec: &Exec, sandbox: Sandbox) -> Arc<Process> {
+    fn follow(mut execution: Execution, exec: &Exec, sandbox: Sandbox, span: ExecSpan) -> Arc<Process> {
         let heard = Arc::new((Mutex::new(Heard::default()), Notify::new()));
         let (id, input) = (execution.pid(), execution.input());
         let command = exec.arguments.last().cloned().unwrap_or_default();
@@ -248,6 +256,7 @@ impl Process {
             let end = match execution.wait().await {
                 Ok(ended) => {
                     let mut result = before.result(ended);
+                    span.end(&result);
                     result.stderr = heard.lock().unwrap_or_else(PoisonError::into_inner).stderr.shown();
                     let mut notes = remarks(&result, sandbox.manifest());
                     if result.timed_out {

@@ -8,10 +8,12 @@ use rmcp::transport::io::stdio_pipes;
 
 use super::client::{Client, Endings, LONGEST_CALL, Terms};
 use super::supply::Supply;
+use crate::telemetry::Telemetry;
 
 /// Serves the client at the other end of our standard streams until it is gone, or until `ends`. Then its sandbox goes.
-pub(crate) async fn serve(supply: Supply, ends: impl Future) -> Result<(), String> {
-    let terms = Terms { supply: Arc::new(supply), longest: LONGEST_CALL, versions: ProtocolVersion::KNOWN_VERSIONS };
+pub(crate) async fn serve(supply: Supply, telemetry: Telemetry, ends: impl Future) -> Result<(), String> {
+    let (supply, versions) = (Arc::new(supply), ProtocolVersion::KNOWN_VERSIONS);
+    let terms = Terms { supply, longest: LONGEST_CALL, versions, telemetry };
     let endings = Endings::new();
     let client = Client::new(terms, endings.leaving(), None);
     let served = async {

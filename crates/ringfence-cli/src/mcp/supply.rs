@@ -25,7 +25,8 @@ pub(crate) enum Supply {
 }
 
 impl Supply {
-    pub(super) fn settings(&self) -> &Settings {
+    /// What applies here.
+    pub(crate) fn settings(&self) -> &Settings {
         match self {
             Supply::Own { engine, .. } => engine.settings(),
             Supply::Shared { settings, .. } => settings,

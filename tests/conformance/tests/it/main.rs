@@ -1,6 +1,8 @@
 //! Every promise on every backend.
 
+mod asks;
 mod attempts;
+mod collector;
 mod control;
 mod devcontainer;
 mod e2b;
@@ -23,6 +25,7 @@ mod sdks;
 mod served;
 mod soak;
 mod ssh;
+mod telemetry;
 mod terminal;
 mod transparent;
 mod view;

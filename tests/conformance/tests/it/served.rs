@@ -28,8 +28,14 @@ impl<'a> Served<'a> {
     /// The same, with more flags.
     #[track_caller]
     pub(crate) fn with(keeper: &'a Keeper, flags: &[&str]) -> Served<'a> {
+        Served::told(keeper, flags, &[])
+    }
+
+    /// The same, with variables.
+    #[track_caller]
+    pub(crate) fn told(keeper: &'a Keeper, flags: &[&str], variables: &[(&str, &str)]) -> Served<'a> {
         let mut command = keeper.ringfence(&["serve", "--listen", "127.0.0.1:0"]);
-        command.args(flags);
+        command.args(flags).envs(variables.iter().copied());
         let log = fs_err::OpenOptions::new().create(true).append(true).open(keeper.home().join("server.log"));
         let log = log.expect("the home is ours").into_file();
         let mut process = command.stdout(Stdio::piped()).stderr(log).spawn().expect("ringfence can be started");
@@ -95,7 +101,7 @@ pub(crate) fn script(interpreter: impl Into<PathBuf>, name: &str) -> Command {
     command
 }
 
-fn log_of(keeper: &Keeper) -> String {
+pub(crate) fn log_of(keeper: &Keeper) -> String {
     fs_err::read_to_string(keeper.home().join("server.log")).unwrap_or_default()
 }
 

@@ -1,0 +1,205 @@
+//! What is told of a sandbox and of a command in it.
+
+use std::collections::HashMap;
+use std::time::SystemTime;
+
+use opentelemetry::propagation::TextMapPropagator as _;
+use opentelemetry::trace::{SpanBuilder, SpanContext, SpanKind, Status, TraceContextExt as _, Tracer as _};
+use opentelemetry::{Context, KeyValue};
+use opentelemetry_sdk::propagation::TraceContextPropagator;
+use opentelemetry_sdk::trace::SdkTracer;
+use ringfence::{ExecutionResult, Manifest};
+
+use super::Telemetry;
+
+/// The header in which a caller names the span that it asks from, as W3C's Trace Context has it.
+pub(crate) const TRACE_PARENT: &str = "traceparent";
+
+/// The span from which something is asked for, where the caller names it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Caller {
+    span: Option<SpanContext>,
+}
+
+impl Caller {
+    /// The one that a `traceparent` names; what is not well formed names nobody.
+    pub(crate) fn named(trace_parent: Option<&str>) -> Caller {
+        let carrier = trace_parent.map(|text| HashMap::from([(TRACE_PARENT.to_owned(), text.to_owned())]));
+        let context =
+            carrier.map(|carrier| TraceContextPropagator::new().extract_with_context(&Context::new(), &carrier));
+        let span = context.map(|context| context.span().span_context().clone());
+        Caller { span: span.filter(SpanContext::is_valid) }
+    }
+
+    /// Its `traceparent`.
+    pub(crate) fn text(&self) -> Option<String> {
+        let span = self.span.as_ref()?;
+        Some(format!("00-{}-{}-{:02x}", span.trace_id(), span.span_id(), span.trace_flags().to_u8()))
+    }
+
+    fn context(&self) -> Option<Context> {
+        self.span.clone().map(|span| Context::new().with_remote_span_context(span))
+    }
+}
+
+impl Telemetry {
+    /// Begins to tell of a sandbox, asked for by `caller`, that was started at a time that may be past.
+    pub(crate) fn sandbox(&self, manifest: &Manifest, caller: &Caller, started: SystemTime) -> SandboxSpan {
+        let begun = self.tracer().map(|tracer| {
+            let attributes = of_sandbox(manifest)
+                .into_iter()
+                .chain([KeyValue::new("sandbox.chosen_because", manifest.chosen_because.clone())]);
+            let span = SpanBuilder::from_name("sandbox")
+                .with_kind(SpanKind::Internal)
+                .with_start_time(started)
+                .with_attributes(attributes);
+            let context = caller.context().unwrap_or_default();
+            let span = tracer.build_with_context(span, &context);
+            Begun { tracer: tracer.clone(), context: context.with_span(span), facts: of_sandbox(manifest).into() }
+        });
+        SandboxSpan { begun }
+    }
+
+    /// Tells of a sandbox that could not be started.
+    pub(crate) fn no_sandbox(&self, template: &str, caller: &Caller, asked: SystemTime, why: &str) {
+        let Some(tracer) = self.tracer() else { return };
+        let span = SpanBuilder::from_name("sandbox")
+            .with_start_time(asked)
+            .with_attributes([KeyValue::new("sandbox.template", template.to_owned())]);
+        let context = caller.context().unwrap_or_default();
+        let context = context.with_span(tracer.build_with_context(span, &context));
+        context.span().set_status(Status::error(why.to_owned()));
+    }
+}
+
+/// What every span about a sandbox says of it.
+fn of_sandbox(manifest: &Manifest) -> [KeyValue; 2] {
+    [KeyValue::new("sandbox.id", manifest.name.to_string()), KeyValue::new("sandbox.select", manifest.backend.name())]
+}
+
+/// The life of a sandbox, as it is told: it ends with [`SandboxSpan::end`], or when the last of it is dropped.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SandboxSpan {
+    begun: Option<Begun>,
+}
+
+#[derive(Debug, Clone)]
+struct Begun {
+    tracer: SdkTracer,
+    context: Context,
+    facts: Vec<KeyValue>,
+}
+
+impl SandboxSpan {
+    /// Adds something that is known of the sandbox.
+    pub(crate) fn says(&self, name: &'static str, value: impl Into<opentelemetry::Value>) {
+        if let Some(begun) = &self.begun {
+            begun.context.span().set_attribute(KeyValue::new(name, value));
+        }
+    }
+
+    /// The sandbox is gone, or no more is known of it.
+    pub(crate) fn end(&self) {
+        if let Some(begun) = &self.begun {
+            begun.context.span().end();
+        }
+    }
+
+    /// Begins to tell of something that `caller` has the sandbox execute. It belongs to the caller's trace, and to the
+    /// sandbox's where the caller has none.
+    pub(crate) fn exec(&self, caller: &Caller) -> ExecSpan {
+        let context = self.begun.as_ref().map(|Begun { tracer, context, facts }| {
+            let span = SpanBuilder::from_name("exec").with_kind(SpanKind::Internal).with_attributes(facts.clone());
+            match caller.context() {
+                None => context.with_span(tracer.build_with_context(span, context)),
+                Some(asked_from) => {
+                    let span = tracer.build_with_context(span, &asked_from);
+                    let own = context.span().span_context().clone();
+                    let context = asked_from.with_span(span);
+                    context.span().add_link(own, Vec::new());
+                    context
+                }
+            }
+        });
+        ExecSpan { context }
+    }
+}
+
+/// An execution, as it is told: it ends with [`ExecSpan::end`], or when the last of it is dropped.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ExecSpan {
+    context: Option<Context>,
+}
+
+impl ExecSpan {
+    /// Whether anybody is told.
+    pub(crate) fn is_told(&self) -> bool {
+        self.context.as_ref().is_some_and(|context| context.span().is_recording())
+    }
+
+    /// A program is executed. Of its arguments only their number is told: they may hold anything.
+    pub(crate) fn program(&self, program: &str, arguments: usize) {
+        self.says("process.executable.name", program.to_owned());
+        self.says("process.args_count", i64::try_from(arguments.saturating_add(1)).unwrap_or(i64::MAX));
+    }
+
+    /// Code is executed.
+    pub(crate) fn code(&self, language: &str) {
+        self.says("exec.language", language.to_owned());
+    }
+
+    /// It has ended.
+    pub(crate) fn end(&self, result: &ExecutionResult) {
+        let Some(context) = &self.context else { return };
+        if let Some(code) = result.exit_code {
+            self.says("process.exit.code", i64::from(code));
+        }
+        if let Some(signal) = result.signal {
+            self.says("exec.signal", i64::from(signal));
+        }
+        self.says("exec.timed_out", result.timed_out);
+        self.says("exec.oom_killed", result.oom_killed);
+        self.says("exec.denials", i64::try_from(result.meta.denials.len()).unwrap_or(i64::MAX));
+        self.says("exec.warm", result.meta.warm);
+        if !result.ok {
+            context.span().set_status(Status::error(""));
+        }
+        context.span().end();
+    }
+
+    /// It is over, and no more than that it went well is known.
+    pub(crate) fn succeed(&self) {
+        if let Some(context) = &self.context {
+            context.span().end();
+        }
+    }
+
+    /// It could not be begun, or was lost sight of.
+    pub(crate) fn fail(&self, why: &str) {
+        if let Some(context) = &self.context {
+            context.span().set_status(Status::error(why.to_owned()));
+            context.span().end();
+        }
+    }
+
+    fn says(&self, name: &'static str, value: impl Into<opentelemetry::Value>) {
+        if let Some(context) = &self.context {
+            context.span().set_attribute(KeyValue::new(name, value));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_caller_is_whom_a_well_formed_header_names() {
+        let text = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        assert_eq!(Caller::named(Some(text)).text().as_deref(), Some(text));
+        for wrong in ["", "00-0-0-01", "00-00000000000000000000000000000000-b7ad6b7169203331-01", "\u{e4}"] {
+            assert_eq!(Caller::named(Some(wrong)).text(), None, "{wrong}");
+        }
+        assert_eq!(Caller::named(None).text(), None);
+    }
+}

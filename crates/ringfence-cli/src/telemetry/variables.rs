@@ -1,0 +1,105 @@
+//! The standard variables, as far as the libraries do not read them themselves.
+
+use std::time::Duration;
+
+use ringfence::Host;
+
+/// The protocol that is spoken.
+const SPOKEN: &str = "http/protobuf";
+/// How long a collector may take to answer when nobody says.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Something that can be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Signal {
+    Traces,
+    Metrics,
+}
+
+impl Signal {
+    /// Its part of the names of variables.
+    fn name(self) -> &'static str {
+        match self {
+            Signal::Traces => "TRACES",
+            Signal::Metrics => "METRICS",
+        }
+    }
+
+    /// What it is called.
+    pub(super) fn plural(self) -> &'static str {
+        match self {
+            Signal::Traces => "traces",
+            Signal::Metrics => "metrics",
+        }
+    }
+
+    /// A variable of the exporter's: the signal's own, or that of all.
+    pub(super) fn variable(self, host: &Host, what: &str) -> Option<String> {
+        let own = host.text(&format!("OTEL_EXPORTER_OTLP_{}_{what}", self.name()));
+        own.or_else(|| host.text(&format!("OTEL_EXPORTER_OTLP_{what}"))).map(str::to_owned)
+    }
+
+    /// Whether the variables name somebody to tell it to.
+    pub(super) fn is_asked_for(self, host: &Host) -> bool {
+        let is_disabled = host.text("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"));
+        let exporters = host.text(&format!("OTEL_{}_EXPORTER", self.name())).unwrap_or("otlp");
+        let is_asked = !is_disabled
+            && exporters.split(',').any(|name| name.trim() == "otlp")
+            && self.variable(host, "ENDPOINT").is_some();
+        if is_asked
+            && let Some(protocol) = self.variable(host, "PROTOCOL")
+            && protocol != SPOKEN
+        {
+            let signal = self.plural();
+            tracing::warn!(
+                signal,
+                protocol,
+                "OTEL_EXPORTER_OTLP_PROTOCOL asks for what is not spoken here: {SPOKEN} is, which collectors take on port 4318"
+            );
+        }
+        is_asked
+    }
+
+    /// How long a collector may take to answer.
+    pub(super) fn patience(self, host: &Host) -> Duration {
+        let said = self.variable(host, "TIMEOUT").and_then(|text| text.parse().ok());
+        said.map_or(PATIENCE, Duration::from_millis)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(variables: &[(&str, &str)]) -> Host {
+        Host::new(variables.iter().map(|(name, value)| (name.into(), value.into())).collect(), "/".into())
+    }
+
+    #[track_caller]
+    fn check(variables: &[(&str, &str)], traces: bool, metrics: bool) {
+        let host = host(variables);
+        assert_eq!((Signal::Traces.is_asked_for(&host), Signal::Metrics.is_asked_for(&host)), (traces, metrics));
+    }
+
+    #[test]
+    fn nothing_is_told_unless_a_collector_is_named_and_nothing_speaks_against_it() {
+        let all = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318");
+        check(&[], false, false);
+        check(&[("OTEL_SERVICE_NAME", "x")], false, false);
+        check(&[all], true, true);
+        check(&[("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://127.0.0.1:4318/v1/traces")], true, false);
+        check(&[("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://127.0.0.1:4318/v1/metrics")], false, true);
+        check(&[all, ("OTEL_SDK_DISABLED", "True")], false, false);
+        check(&[all, ("OTEL_SDK_DISABLED", "false")], true, true);
+        check(&[all, ("OTEL_METRICS_EXPORTER", "none")], true, false);
+        check(&[all, ("OTEL_TRACES_EXPORTER", "console, otlp")], true, true);
+    }
+
+    #[test]
+    fn a_signals_own_variable_wins() {
+        let host = host(&[("OTEL_EXPORTER_OTLP_TIMEOUT", "2000"), ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "500")]);
+        assert_eq!(Signal::Traces.patience(&host), Duration::from_millis(500));
+        assert_eq!(Signal::Metrics.patience(&host), Duration::from_secs(2));
+        assert_eq!(Signal::Metrics.patience(&self::host(&[("OTEL_EXPORTER_OTLP_TIMEOUT", "soon")])), PATIENCE);
+    }
+}

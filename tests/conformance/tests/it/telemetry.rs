@@ -1,0 +1,227 @@
+//! Traces and metrics of `ringfence serve` and `ringfence mcp`, where the standard variables ask for them.
+
+use std::time::{Duration, Instant};
+
+use opentelemetry_proto::tonic::trace::v1::Span;
+use ringfence::Backend;
+use ringfence_test_ledger::require;
+use serde_json::json;
+
+use crate::asks::{Client, Tools};
+use crate::collector::{Collector, Manner, Received, attribute};
+use crate::keeper::{Keeper, PATIENCE};
+use crate::served::{Served, expect_nothing_left, log_of};
+
+/// A caller's trace, and the span in it that it asks from.
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+const ASKS: &str = "b7ad6b7169203331";
+/// What is in a command, and must be nowhere else.
+const SECRET: &str = "hunter2-in-an-argument";
+
+fn trace_parent() -> String {
+    format!("00-{TRACE}-{ASKS}-01")
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The span of that name that `is_it` finds.
+#[track_caller]
+fn span<'a>(received: &'a Received, name: &str, is_it: impl Fn(&Span) -> bool) -> &'a Span {
+    let found = received.spans.iter().find(|span| span.name == name && is_it(span));
+    found.unwrap_or_else(|| panic!("there is no such span: {:#?}", received.spans))
+}
+
+#[track_caller]
+fn expect_attributes(span: &Span, expected: &[(&str, &str)]) {
+    for (name, value) in expected {
+        assert_eq!(attribute(&span.attributes, name).as_deref(), Some(*value), "{name} of {span:#?}");
+    }
+}
+
+#[test]
+fn what_a_server_does_is_told_to_the_collector_that_the_variables_name() {
+    require!(root, binary, user_namespaces);
+    let collector = Collector::new(Manner::Takes);
+    let keeper = Keeper::on(Backend::Native);
+    let server = Served::told(
+        &keeper,
+        &[],
+        &[
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.url),
+            ("OTEL_EXPORTER_OTLP_HEADERS", "x-tenant=of-the-test"),
+            ("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test"),
+            ("OTEL_SERVICE_NAME", "sandboxes"),
+        ],
+    );
+    let client = Client::of(&server.url);
+    let asked = [("traceparent", trace_parent())];
+    let asked: Vec<(&str, &str)> = asked.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let sandbox = client.create(&asked);
+    // Those of the host that tell whom to tell are not inside: it ends with 3 where there are none.
+    client.shell(&sandbox, &format!("env | grep -q OTEL_ && exit 9; : {SECRET}; exit 3"), &[]);
+    client.shell(&sandbox, "exit 0", &asked);
+    client.shell(&sandbox, "sleep 60", &[("connect-timeout-ms", "300")]);
+    client.shell(&sandbox, "kill -TERM $$", &[]);
+    client.kill(&sandbox);
+    server.end();
+
+    let received = collector.received();
+    let life = span(&received, "sandbox", |_| true);
+    assert_eq!((hexadecimal(&life.trace_id), hexadecimal(&life.parent_span_id)), (TRACE.into(), ASKS.into()));
+    expect_attributes(life, &[("sandbox.id", &sandbox.0), ("sandbox.select", "native"), ("sandbox.template", "base")]);
+    assert!(attribute(&life.attributes, "sandbox.chosen_because").is_some_and(|why| !why.is_empty()));
+
+    // Without a caller's trace, a command belongs to its sandbox's; with one, to the caller's, and names the sandbox's.
+    let exited = |code: &'static str| {
+        move |span: &Span| attribute(&span.attributes, "process.exit.code").as_deref() == Some(code)
+    };
+    let own = span(&received, "exec", exited("3"));
+    assert_eq!((&own.trace_id, &own.parent_span_id), (&life.trace_id, &life.span_id));
+    expect_attributes(
+        own,
+        &[
+            ("sandbox.id", &sandbox.0),
+            ("sandbox.select", "native"),
+            ("process.executable.name", "/bin/sh"),
+            ("process.args_count", "3"),
+            ("exec.timed_out", "false"),
+            ("exec.denials", "0"),
+        ],
+    );
+    assert!(own.start_time_unix_nano < own.end_time_unix_nano);
+    let asked_for = span(&received, "exec", exited("0"));
+    assert_eq!(hexadecimal(&asked_for.parent_span_id), ASKS);
+    assert_eq!(asked_for.links.iter().map(|link| &link.span_id).collect::<Vec<_>>(), [&life.span_id]);
+    let timed_out = |span: &Span| attribute(&span.attributes, "exec.timed_out").as_deref() == Some("true");
+    expect_attributes(span(&received, "exec", timed_out), &[("exec.signal", "9")]);
+    span(&received, "exec", |span| attribute(&span.attributes, "exec.signal").as_deref() == Some("15"));
+    assert_eq!(received.spans.len(), 5, "{:#?}", received.spans);
+
+    assert_eq!(received.metric("ringfence.starts"), Some(1.0));
+    assert_eq!(received.metric("ringfence.requests"), Some(6.0));
+    assert_eq!(received.metric("ringfence.sandboxes"), Some(0.0));
+    for resource in &received.resources {
+        let told = |name: &str| attribute(&resource.attributes, name);
+        assert_eq!(told("service.name").as_deref(), Some("sandboxes"));
+        assert_eq!(told("deployment.environment.name").as_deref(), Some("test"));
+    }
+    assert!(received.heads.to_lowercase().contains("x-tenant: of-the-test"), "{}", received.heads);
+    for secret in [SECRET, "e2b_0", &sandbox.1, "OTEL_"] {
+        assert!(!received.has(secret), "{secret} was told");
+    }
+    expect_nothing_left(&keeper);
+}
+
+#[test]
+fn nothing_is_told_where_nobody_asks_for_it() {
+    require!(root, binary, user_namespaces);
+    let collector = Collector::new(Manner::Takes);
+    let keeper = Keeper::on(Backend::Native);
+    let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url.as_str());
+    let use_a_server = |variables: &[(&str, &str)]| {
+        let server = Served::told(&keeper, &[], variables);
+        let client = Client::of(&server.url);
+        let sandbox = client.create(&[("traceparent", &trace_parent())]);
+        client.shell(&sandbox, "exit 0", &[]);
+        client.kill(&sandbox);
+        server.end();
+        collector.received().connections
+    };
+    assert_eq!(use_a_server(&[]), 0);
+    assert_eq!(use_a_server(&[endpoint, ("OTEL_SDK_DISABLED", "true")]), 0);
+    assert_ne!(use_a_server(&[endpoint]), 0);
+    expect_nothing_left(&keeper);
+}
+
+#[test]
+fn nobody_waits_for_a_collector_that_does_not_answer() {
+    require!(root, binary, user_namespaces);
+    let collector = Collector::new(Manner::Silent);
+    let keeper = Keeper::on(Backend::Native);
+    let server = Served::told(
+        &keeper,
+        &[],
+        &[
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", &format!("{}/v1/traces", collector.url)),
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+            ("OTEL_EXPORTER_OTLP_TIMEOUT", "600000"),
+            ("OTEL_BSP_SCHEDULE_DELAY", "10"),
+            ("OTEL_BSP_MAX_QUEUE_SIZE", "4"),
+        ],
+    );
+    let client = Client::of(&server.url);
+    let sandbox = client.create(&[]);
+    client.shell(&sandbox, "exit 0", &[]);
+    let begun = Instant::now();
+    while collector.received().connections == 0 {
+        assert!(begun.elapsed() < PATIENCE, "it is not even tried");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // While it waits for an answer, more than its queue holds goes by.
+    for _ in 0..20 {
+        client.shell(&sandbox, "exit 0", &[]);
+    }
+    client.kill(&sandbox);
+    let begun = Instant::now();
+    server.end();
+    assert!(begun.elapsed() < Duration::from_secs(30), "the collector's time was waited for");
+    let log = log_of(&keeper);
+    assert!(log.contains("http/protobuf is, which collectors take on port 4318"), "{log}");
+    expect_nothing_left(&keeper);
+}
+
+#[test]
+fn a_collector_that_is_away_is_said_to_be_once() {
+    require!(root, binary, user_namespaces);
+    let keeper = Keeper::on(Backend::Native);
+    let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    let nobody = format!("http://{}/v1/traces", free.expect("loopback has a port"));
+    let server = Served::told(
+        &keeper,
+        &[],
+        &[("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", &nobody), ("OTEL_BSP_SCHEDULE_DELAY", "10")],
+    );
+    let client = Client::of(&server.url);
+    let sandbox = client.create(&[]);
+    let said = || log_of(&keeper).matches("a collector does not take what it is told").count();
+    let begun = Instant::now();
+    while said() == 0 {
+        client.shell(&sandbox, "exit 0", &[]);
+        assert!(begun.elapsed() < PATIENCE, "it is not said");
+    }
+    for _ in 0..20 {
+        client.shell(&sandbox, "exit 0", &[]);
+    }
+    client.kill(&sandbox);
+    server.end();
+    assert_eq!(said(), 1, "{}", log_of(&keeper));
+    expect_nothing_left(&keeper);
+}
+
+#[test]
+fn what_a_client_of_mcp_has_run_is_told() {
+    require!(binary, user_namespaces, python3);
+    let collector = Collector::new(Manner::Takes);
+    let keeper = Keeper::on(Backend::Native);
+    let mut client = Tools::of(&keeper, &[("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.url)]);
+    let line = format!("env | grep -q OTEL_ && exit 9; : {SECRET}; exit 4");
+    client.call("run_command", json!({ "command": line }), json!({}));
+    let code = format!("print('{SECRET}')");
+    let meta = json!({ "traceparent": trace_parent() });
+    let answer = client.call("run_python_code", json!({ "code": code }), meta);
+    assert!(answer.contains(SECRET), "{answer}");
+    client.leave();
+
+    let received = collector.received();
+    let life = span(&received, "sandbox", |_| true);
+    expect_attributes(life, &[("sandbox.select", "native")]);
+    let own = span(&received, "exec", |span| span.parent_span_id == life.span_id);
+    expect_attributes(own, &[("process.exit.code", "4"), ("process.executable.name", "sh")]);
+    let asked_for = span(&received, "exec", |span| hexadecimal(&span.parent_span_id) == ASKS);
+    expect_attributes(asked_for, &[("exec.language", "python"), ("process.exit.code", "0")]);
+    assert!(!received.has(SECRET));
+    fs_err::remove_dir_all(keeper.workspace()).expect("it is ours");
+    keeper.expect_nothing_left();
+}
