@@ -49,24 +49,21 @@ impl Sandbox {
         script: &Script,
         timeout: Option<Duration>,
     ) -> Result<ExecutionResult, SessionError> {
-        let file = place.below(&script.file());
-        self.files().write(&file, script.text.as_bytes().to_vec()).await?;
-        let (program, arguments) = script.language.command();
-        let policy = self.manifest().limits.time.map(|time| time.duration());
-        let exec = Exec::new(program)
-            .arguments(arguments)
-            .argument(file)
-            .directory(place.below(WORK))
-            .variable("TMPDIR", place.below(TEMPORARY))
-            .time(time(timeout, policy))
-            .leaving_nothing();
-        self.capture(exec).await
+        self.files().write(&place.file(script), script.text.as_bytes().to_vec()).await?;
+        self.capture(place.exec(script).time(self.time_for_code(timeout))).await
+    }
+}
+
+impl Sandbox {
+    /// How long code may take.
+    pub(super) fn time_for_code(&self, timeout: Option<Duration>) -> Duration {
+        time(timeout, self.manifest().limits.time.map(|time| time.duration()))
     }
 }
 
 /// The directory of one execution, inside the sandbox.
 #[derive(Debug)]
-struct Place {
+pub(super) struct Place {
     session: Session,
     path: String,
     runtime: Handle,
@@ -75,7 +72,7 @@ struct Place {
 
 impl Place {
     /// Makes it where it is the sandbox's own.
-    async fn make(sandbox: &Sandbox) -> Result<Place, SessionError> {
+    pub(super) async fn make(sandbox: &Sandbox) -> Result<Place, SessionError> {
         let session = sandbox.session();
         let name = format!("code-{}", crate::run::identity());
         let mut candidates = Vec::new();
@@ -106,11 +103,27 @@ impl Place {
         Err(last.expect("there is a candidate"))
     }
 
+    /// Where the code is.
+    pub(super) fn file(&self, script: &Script) -> String {
+        self.below(&script.file())
+    }
+
+    /// What runs the code that is there.
+    pub(super) fn exec(&self, script: &Script) -> Exec {
+        let (program, arguments) = script.language.command();
+        Exec::new(program)
+            .arguments(arguments)
+            .argument(self.file(script))
+            .directory(self.below(WORK))
+            .variable("TMPDIR", self.below(TEMPORARY))
+            .leaving_nothing()
+    }
+
     fn below(&self, name: &str) -> String {
         format!("{}/{name}", self.path)
     }
 
-    async fn remove(mut self) {
+    pub(super) async fn remove(mut self) {
         remove(&self.session, &self.path).await;
         self.is_there = false;
     }

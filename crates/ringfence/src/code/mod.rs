@@ -3,12 +3,13 @@
 //! It is run behind a policy as any command is; what is added is a file, a working directory of its own that is empty,
 //! a deadline, and for Python the lint of [`imports`]. [`script`] is the code before it is run, [`stage`] the directory
 //! of a sandbox that is started for the code alone, [`inside`] that of a sandbox that stays. [`warm`] has interpreters
-//! that were started before there was code for them.
+//! that were started before there was code for them, and [`spare`] one in a sandbox that stays.
 
 mod error;
 mod imports;
 mod inside;
 mod script;
+mod spare;
 mod stage;
 mod warm;
 
@@ -22,6 +23,7 @@ use crate::{Attached, DEFAULT_TIME, Engine, Running};
 
 pub use error::CodeError;
 pub(crate) use script::Script;
+pub use spare::Spare;
 use stage::{Stage, Staged};
 pub use warm::Interpreters;
 

@@ -1,6 +1,10 @@
 //! Output of a command that is kept: head and tail, as much as fits into a limit.
 
+use std::pin::pin;
+use std::time::Duration;
+
 use ringfence_core::result::Dropped;
+use tokio::time::timeout;
 
 use super::{Ended, Execution, SessionError};
 use crate::Stream;
@@ -26,7 +30,25 @@ impl Execution {
         self.capture_with(limit, |_, _| ()).await
     }
 
-    /// The same, and tells of output as it comes.
+    /// The same, of a command that was started without a deadline: after `time` from now it is ended, with all that it
+    /// started.
+    pub(crate) async fn capture_within(self, limit: u64, time: Duration) -> Result<Captured, SessionError> {
+        let (input, grace) = (self.input(), self.grace());
+        let late = self.silent(time + grace);
+        let mut capturing = pin!(self.capture(limit));
+        if let Ok(captured) = timeout(time, &mut capturing).await {
+            return captured;
+        }
+        let ending = async {
+            let _ = input.kill().await; // it may have ended meanwhile
+            capturing.await
+        };
+        let mut captured = timeout(grace, ending).await.unwrap_or(Err(late))?;
+        captured.ended.timed_out = captured.ended.exit_code.is_none();
+        Ok(captured)
+    }
+
+    /// The same as [`Execution::capture`], and tells of output as it comes.
     pub async fn capture_with(
         mut self,
         limit: u64,

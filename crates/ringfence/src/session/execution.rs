@@ -197,6 +197,16 @@ impl Execution {
         self.ended()
     }
 
+    /// How long after its time a guest may take to tell of its end.
+    pub(super) fn grace(&self) -> Duration {
+        self.input.session.transport.grace
+    }
+
+    /// What is told when a guest does not tell of its end.
+    pub(super) fn silent(&self, time: Duration) -> SessionError {
+        self.what().silent(time)
+    }
+
     /// How it ended, after its output came to an end.
     pub(crate) fn ended(&self) -> Result<Ended, SessionError> {
         match self.state {

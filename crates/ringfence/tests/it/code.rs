@@ -21,6 +21,8 @@ enum Where<'a> {
     Alone(&'a Engine, &'a Policy),
     /// In one that stays.
     Staying(&'a Sandbox),
+    /// There, too, and in an interpreter that waits where its language has such.
+    Waiting(&'a Sandbox),
 }
 
 impl Where<'_> {
@@ -28,6 +30,22 @@ impl Where<'_> {
         match self {
             Where::Alone(engine, policy) => engine.execute_code(policy, code, language, time).await,
             Where::Staying(sandbox) => sandbox.execute_code(code, language, time).await,
+            Where::Waiting(sandbox) => match sandbox.spare_interpreter(language).await {
+                Ok(spare) => {
+                    let result = spare.execute_code(code, time).await?;
+                    assert!(result.meta.warm, "{result:?}");
+                    Ok(result)
+                }
+                Err(_) => sandbox.execute_code(code, language, time).await,
+            },
+        }
+    }
+
+    /// The sandbox that stays, where it is in one.
+    fn sandbox(&self) -> Option<&Sandbox> {
+        match self {
+            Where::Alone(..) => None,
+            Where::Staying(sandbox) | Where::Waiting(sandbox) => Some(sandbox),
         }
     }
 
@@ -51,6 +69,7 @@ fn everywhere(check: impl AsyncFn(Where<'_>)) {
             let started = engine.start(Spec::new(policy)).await;
             let sandbox = started.unwrap_or_else(|error| panic!("{backend}: {error:?}"));
             check(Where::Staying(&sandbox)).await;
+            check(Where::Waiting(&sandbox)).await;
             sandbox.stop().await.unwrap();
         });
     }
@@ -109,7 +128,7 @@ fn each_execution_starts_in_an_empty_directory_and_leaves_none() {
             assert_eq!((before, after), ("[]", "['a']"), "{result:?}");
             assert!(file.ends_with("/main.py") && !Path::new(file).exists(), "{file}");
             assert!(!Path::new(directory).exists(), "{directory}");
-            if let Where::Staying(sandbox) = &code {
+            if let Some(sandbox) = code.sandbox() {
                 assert!(sandbox.files().stat(directory).await.is_err(), "{directory} is still inside");
                 assert!(sandbox.files().stat(file).await.is_err(), "{file} is still inside");
             }
@@ -141,12 +160,16 @@ fn the_code_is_in_no_argument_list() {
 
 #[test]
 fn code_is_ended_by_its_deadline() {
-    require!(user_namespaces, bwrap, binary);
+    require!(user_namespaces, bwrap, binary, python3);
     everywhere(async |code| {
         let time = Some(Duration::from_millis(500));
         let result = code.try_run("echo begun; sleep 60", "bash", time).await.unwrap();
         assert!(result.timed_out && !result.ok, "{result:?}");
         assert_eq!(result.stdout, "begun\n");
+        let text = "import time\nprint('begun', flush=True)\ntime.sleep(60)";
+        let result = code.try_run(text, "python", time).await.unwrap();
+        assert!(result.timed_out && !result.ok && result.duration < 30.0, "{result:?}");
+        assert_eq!((result.stdout.as_str(), result.signal), ("begun\n", Some(9)));
     });
 }
 
@@ -313,7 +336,7 @@ fn dropping_the_future_ends_code_and_takes_its_directory_along() {
             }
         };
         tokio::time::timeout(Duration::from_secs(10), gone).await.expect("it is ended");
-        if let Where::Staying(sandbox) = &code {
+        if let Some(sandbox) = code.sandbox() {
             let (room, list) = (sandbox.log(), "ls -a /tmp . ~ 2> /dev/null | grep -c '^.code-'");
             let gone = async {
                 loop {

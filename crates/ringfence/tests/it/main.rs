@@ -7,6 +7,8 @@ mod contexts;
 #[cfg(test)]
 mod sandboxes;
 #[cfg(test)]
+mod spare;
+#[cfg(test)]
 mod warm;
 
 use std::collections::BTreeMap;

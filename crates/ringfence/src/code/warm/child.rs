@@ -23,7 +23,7 @@ use crate::supervise::{Capture, Watch};
 use crate::{Command, RunError, untrusted};
 
 /// What an interpreter that waits is made to run first.
-pub(super) const INTERPRETER: &str = include_str!("interpreter.py");
+pub(in crate::code) const INTERPRETER: &str = include_str!("interpreter.py");
 /// The descriptor that it is spoken to by: the highest there is, for code is to find the lower ones free.
 const CHANNEL: i32 = crate::HIGHEST_DESCRIPTOR;
 /// How long it may take to import what it is to import.

@@ -6,6 +6,9 @@
 # once, and need not be read. Out goes the exit status, when nothing is left to do but to exit: taking the memory of an
 # interpreter down costs more than most code. In comes anything, or the end: it exits.
 #
+# In a sandbox that stays there is no such socket. There what comes in comes on the standard input, which the code then
+# finds empty; `ready` goes out on the standard output, ended by NUL, before the code can write there; and it just exits.
+#
 # The code's own namespace is this one, with nothing in it that the code would not find in a cold run: what is used
 # after it has begun is in local variables.
 
@@ -17,7 +20,15 @@ def __interpreter():
     import sys
 
     channel = 99
-    os.set_inheritable(channel, False)
+    try:
+        os.set_inheritable(channel, False)
+        is_socket = True
+    except OSError:
+        is_socket = False
+        os.dup2(0, channel, False)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
     namespace = globals()
     del namespace["__interpreter"]
     path = namespace["__file__"]
@@ -80,10 +91,13 @@ def __interpreter():
     modules = sys.modules
     known = set(modules)
     newest = (len(modules), next(reversed(modules)))
-    os.write(channel, "\n".join(["ready", *failures]).encode("utf-8", "replace")[: 1 << 14])
+    words = "\n".join(["ready", *failures]).encode("utf-8", "replace")[: 1 << 14]
+    os.write(*((channel, words) if is_socket else (1, words + b"\0")))
     word = os.read(channel, 1 << 17)
     if not word:
         os._exit(0)
+    if not is_socket:
+        os.close(channel)
 
     status = 0
     is_interrupted = False
@@ -152,7 +166,7 @@ def __interpreter():
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     # A fork of the code's that came this far has its own end, and not the run's.
-    if os.getpid() == process:
+    if is_socket and os.getpid() == process:
         os.write(channel, b"%d" % (status & 0xFF))
         os.read(channel, 16)
     os._exit(status & 0xFF)

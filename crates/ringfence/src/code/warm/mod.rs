@@ -22,7 +22,8 @@ use super::stage::Teller;
 use super::{CodeError, time, with_time};
 use crate::engine::Core;
 use crate::{Engine, RunError, chain};
-use child::{Child, Event, INTERPRETER, Recipe, is_called};
+pub(super) use child::INTERPRETER;
+use child::{Child, Event, Recipe, is_called};
 
 /// The longest code that an interpreter is told rather than left to read.
 const SHORT: usize = 64 * 1024;

@@ -1,0 +1,128 @@
+//! An interpreter in a sandbox that stays, which waits for code.
+
+use std::time::{Duration, Instant};
+
+use ringfence_core::ExecutionResult;
+use tokio::time::timeout;
+
+use super::inside::Place;
+use super::script::Script;
+use super::warm::INTERPRETER;
+use super::{CodeError, error};
+use crate::session::{Captured, Execution, Input};
+use crate::{Sandbox, SessionError, Stream, untrusted};
+
+/// How long it may take to import what it is to import.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The longest that it says when it is ready.
+const LONGEST: usize = 16 * 1024;
+/// How much of what it wrote is told when it never came to wait.
+const TOLD: usize = 500;
+
+/// An interpreter in a sandbox that stays, started before there is code for it. It runs one piece of code; dropped before,
+/// it is ended.
+///
+/// It waits among the sandbox's other processes, and its memory counts as theirs does. It finds what there was to be
+/// found when it was started: whoever has had something installed since should drop it.
+#[derive(Debug)]
+pub struct Spare {
+    sandbox: Sandbox,
+    /// What runs until there is code: [`INTERPRETER`], in the code's language.
+    interpreter: Script,
+    execution: Execution,
+    not_imported: Vec<String>,
+    /// Dropped after the process is ended that uses it.
+    place: Place,
+}
+
+impl Sandbox {
+    /// Starts an interpreter of `language`, one of Python's, and waits until it waits for code. Until then it imports the
+    /// modules that the settings name ([`crate::CodeSettings::preload`]).
+    pub async fn spare_interpreter(&self, language: &str) -> Result<Spare, CodeError> {
+        let interpreter = Script::new(self.code(), INTERPRETER, language)?;
+        if !interpreter.language.is_python() {
+            return Err(CodeError::NotPython { language: language.to_owned() });
+        }
+        interpreter.check(self.manifest().backend)?;
+        let place = Place::make(self).await?;
+        self.files().write(&place.file(&interpreter), INTERPRETER.as_bytes().to_vec()).await?;
+        let exec = place.exec(&interpreter).input(Input::Piped);
+        let execution = self.exec(&exec).await.map_err(|error| error::of(error, &interpreter))?;
+        let mut spare = Spare { sandbox: self.clone(), interpreter, execution, not_imported: Vec::new(), place };
+        let late = || CodeError::NotWaiting { why: "it does not come to an end with its imports".to_owned() };
+        timeout(PATIENCE, spare.greet()).await.unwrap_or_else(|_| Err(late()))?;
+        Ok(spare)
+    }
+}
+
+impl Spare {
+    /// The modules that could not be imported beforehand, each with the reason. Code runs without them.
+    pub fn not_imported(&self) -> &[String] {
+        &self.not_imported
+    }
+
+    /// Runs code in it, and returns what became of it: as [`Sandbox::execute_code`] does, and with that if it has ended.
+    /// Dropping the future ends it, with all that it started.
+    pub async fn execute_code(self, code: &str, timeout: Option<Duration>) -> Result<ExecutionResult, CodeError> {
+        let Spare { sandbox, interpreter, execution, place, .. } = self;
+        let script = Script::new(sandbox.code(), code, &interpreter.name)?;
+        let looked_at = script.clone();
+        let lint = tokio::task::spawn_blocking(move || looked_at.lint()).await.expect("the lint answers in any case");
+        if lint.blocks {
+            return sandbox.execute_code(code, &interpreter.name, timeout).await;
+        }
+        let (begun, before, input) = (Instant::now(), sandbox.observe(), execution.input());
+        let given = async {
+            sandbox.files().write(&place.file(&script), code.as_bytes().to_vec()).await?;
+            input.write(b"!").await
+        };
+        if given.await.is_err() {
+            return sandbox.execute_code(code, &interpreter.name, timeout).await;
+        }
+        let captured = execution.capture_within(sandbox.most_output(), sandbox.time_for_code(timeout)).await;
+        place.remove().await;
+        let Captured { ended, stdout, stderr, dropped } = captured.map_err(|error| error::of(error, &script))?;
+        let duration = begun.elapsed().as_secs_f64();
+        let mut result = ExecutionResult { stdout, stderr, dropped, duration, ..before.result(ended) };
+        result.meta.warm = true;
+        Ok(lint.tell(result))
+    }
+
+    /// Says what it is to import, and hears that it is ready.
+    async fn greet(&mut self) -> Result<(), CodeError> {
+        let preload = format!("{}\n", self.sandbox.code().preload_line());
+        let told = self.execution.input().write(preload.as_bytes()).await;
+        let (mut words, mut errors) = (Vec::new(), Vec::new());
+        while words.last() != Some(&0) {
+            match self.execution.next().await.transpose()? {
+                Some(chunk) if chunk.stream == Stream::Stderr => errors.extend(chunk.bytes),
+                Some(chunk) => words.extend(chunk.bytes),
+                None => return Err(self.gone(told, &errors)),
+            }
+            if words.len() + errors.len() > LONGEST + 1 {
+                return Err(CodeError::NotWaiting { why: "it says too much".to_owned() });
+            }
+        }
+        let text = String::from_utf8_lossy(words.strip_suffix(b"\0").unwrap_or(&words)).into_owned();
+        match text.strip_prefix("ready") {
+            Some(failures) => {
+                self.not_imported = failures.lines().skip(1).map(untrusted::printable).collect();
+                Ok(())
+            }
+            None => Err(CodeError::NotWaiting { why: "it says what makes no sense".to_owned() }),
+        }
+    }
+
+    /// Why one has ended that never came to wait.
+    fn gone(&self, told: Result<(), SessionError>, errors: &[u8]) -> CodeError {
+        let how = match self.execution.ended() {
+            Ok(ended) => match (ended.exit_code, ended.signal) {
+                (Some(code), _) => format!("exited with {code}"),
+                (None, signal) => format!("ended by signal {}", signal.unwrap_or_default()),
+            },
+            Err(error) => return told.err().unwrap_or(error).into(),
+        };
+        let said: String = untrusted::printable(String::from_utf8_lossy(errors).trim()).chars().take(TOLD).collect();
+        CodeError::NotWaiting { why: format!("it {how}; {said}").trim_end_matches(['.', ';', ' ']).to_owned() }
+    }
+}
