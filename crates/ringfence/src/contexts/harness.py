@@ -1,6 +1,6 @@
 """Runs cells of code in one namespace, and tells the host what comes of them.
 
-Requests come on the first standard input: the mark, and then for each cell its number, its code, its variables as
+Requests come on the first standard input: the mark, modules to import with spaces between, and then for each cell its number, its code, its variables as
 NAME=value, and an empty word; every word ends with NUL. Messages go to the first standard output between what code
 writes there: a record separator, the mark, `.` for the last piece of a message or `+`, four hexadecimal digits for the
 piece's length, the piece. A piece fits into PIPE_BUF, so that whatever else writes to the pipe cannot tear it, pipe(7).
@@ -412,6 +412,11 @@ def main():
     host = Host()
     cells = Cells(host)
     host.mark = host.word().encode()
+    for module in host.word().split():
+        try:
+            __import__(module.rstrip("?"))
+        except BaseException:
+            pass  # code that needs it is told
     sys.stdin = open(0, closefd=False)
     sys.stdout, sys.stderr = text_stream(1), text_stream(2)
     sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr

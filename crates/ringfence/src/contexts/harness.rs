@@ -42,9 +42,11 @@ impl Harness {
     }
 
     /// What it is told first. The mark is told to it alone: code that lists arguments or variables must not write it.
-    pub(super) fn greeting(self, mark: &str) -> String {
+    /// A list of modules is imported by a harness that can.
+    pub(super) fn greeting(self, mark: &str, preload: &str) -> String {
         match self {
-            Harness::Python | Harness::Javascript => format!("{mark}\0"),
+            Harness::Python => format!("{mark}\0{preload}\0"),
+            Harness::Javascript => format!("{mark}\0"),
             Harness::Bash => format!("__ringfence_mark={mark}\n{}", include_str!("harness.sh")),
         }
     }

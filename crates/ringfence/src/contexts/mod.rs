@@ -82,6 +82,10 @@ pub struct Contexts<'a> {
 impl Contexts<'_> {
     /// Starts a context for a language of the settings', in a directory of the sandbox or where its commands start.
     pub async fn create(&self, language: &str, directory: Option<&str>) -> Result<Context, ContextError> {
+        self.begin(language, directory, "").await
+    }
+
+    async fn begin(&self, language: &str, directory: Option<&str>, preload: &str) -> Result<Context, ContextError> {
         let sandbox = self.sandbox;
         let script = Script::new(sandbox.code(), "", language)?;
         script.check(sandbox.manifest().backend)?;
@@ -94,7 +98,7 @@ impl Contexts<'_> {
         let room = Arc::clone(&sandbox.kept_contexts().room).try_acquire_owned();
         let room = room.map_err(|_| ContextError::TooMany { limit: MOST })?;
         let recipe = Recipe::new(language, &script.language, harness, directory);
-        let life = Life::new(recipe.start(sandbox.session()).await?);
+        let life = Life::new(recipe.start(sandbox.session(), preload).await?);
         let usual = || sandbox.manifest().workspace_inside.to_string_lossy().into_owned();
         let context = Context(Arc::new(Slot {
             id: crate::run::identity(),
@@ -115,11 +119,17 @@ impl Contexts<'_> {
 
     /// The context for a language that is used when none is named; started when it is first asked for.
     pub async fn usual(&self, language: &str) -> Result<Context, ContextError> {
+        self.prepare(language, "").await
+    }
+
+    /// The same, and if it is started now, some modules are imported before the first cell comes: their names, with spaces
+    /// between, as far as they are installed. Code finds them in `sys.modules`, and not among its names.
+    pub async fn prepare(&self, language: &str, preload: &str) -> Result<Context, ContextError> {
         let mut defaults = self.sandbox.kept_contexts().defaults.lock().await;
         if let Some(context) = defaults.get(language).filter(|context| self.get(context.id()).is_ok()) {
             return Ok(context.clone());
         }
-        let context = self.create(language, None).await?;
+        let context = self.begin(language, None, preload).await?;
         defaults.insert(language.to_owned(), context.clone());
         Ok(context)
     }
@@ -220,7 +230,7 @@ impl Context {
     /// Ends its process, with all that its cells started, and starts another: what its variables held is lost.
     pub async fn restart(&self) -> Result<(), ContextError> {
         self.life().kill("it was restarted").await?;
-        let life = Life::new(self.0.recipe.start(&self.0.session).await?);
+        let life = Life::new(self.0.recipe.start(&self.0.session, "").await?);
         *self.0.life.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(life);
         Ok(())
     }

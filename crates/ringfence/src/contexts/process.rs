@@ -32,8 +32,8 @@ impl Recipe {
         Recipe { name: name.to_owned(), harness, exec }
     }
 
-    /// Starts it, and waits until it takes cells.
-    pub(super) async fn start(&self, session: &Session) -> Result<Process, ContextError> {
+    /// Starts it with some modules imported, and waits until it takes cells.
+    pub(super) async fn start(&self, session: &Session, preload: &str) -> Result<Process, ContextError> {
         let execution = session.exec(&self.exec).await.map_err(|error| match error {
             SessionError::NotFound { program } => {
                 ContextError::Code(CodeError::NoProgram { language: self.name.clone(), program })
@@ -43,7 +43,7 @@ impl Recipe {
         let mark = crate::run::identity();
         let (stdout, stderr) = (Separator::new(&mark), Separator::new(&mark));
         let mut process = Process { harness: self.harness, execution, stdout, stderr, cells: 0 };
-        let ready = timeout(START_PATIENCE, process.greet(&mark)).await;
+        let ready = timeout(START_PATIENCE, process.greet(&mark, preload)).await;
         let refused = |why: String| ContextError::NotReady { language: self.name.clone(), why };
         match ready {
             Ok(Ok(())) => Ok(process),
@@ -83,8 +83,8 @@ pub(super) enum Said {
 }
 
 impl Process {
-    async fn greet(&mut self, mark: &str) -> Result<(), Failure> {
-        let told = self.execution.input().write(self.harness.greeting(mark).as_bytes()).await;
+    async fn greet(&mut self, mark: &str, preload: &str) -> Result<(), Failure> {
+        let told = self.execution.input().write(self.harness.greeting(mark, preload).as_bytes()).await;
         let (mut stdout, mut stderr, mut words) = (false, false, Vec::new());
         while !(stdout && stderr) {
             match self.next().await {
