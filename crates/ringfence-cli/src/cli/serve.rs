@@ -116,13 +116,13 @@ impl Serve {
 /// The templates that sandboxes can be made from. One whose policy cannot be held here is an error, and not a surprise.
 fn templates(config: &ServerConfig, host: &Host) -> Result<BTreeMap<String, Template>, Failure> {
     let mut templates = BTreeMap::new();
-    for (name, (words, warm)) in config.templates() {
-        let line = [OsString::from("ringfence"), "up".into()].into_iter().chain(words.iter().cloned()).collect();
+    for (name, said) in config.templates() {
+        let line = [OsString::from("ringfence"), "up".into()].into_iter().chain(said.words()).collect();
         let settings = super::up::settings(line, host.clone()).map_err(|failure| failure.about_template(&name))?;
         let engine = Engine::in_this_process(settings);
         let plan = engine.preflight().map_err(|error| Failure::from(error).about_template(&name))?;
         tracing::info!(template = name, backend = %plan.backend, summary = plan.summary, "a template is ready");
-        templates.insert(name, Template::new(words, warm, engine.settings()));
+        templates.insert(name, Template::new(&said, engine.settings()));
     }
     Ok(templates)
 }

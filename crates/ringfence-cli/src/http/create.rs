@@ -145,6 +145,11 @@ impl Wish {
         if !self.variables.is_empty() {
             let added = sandbox.add_variables(self.variables.clone()).await;
             added.map_err(|error| Failure::of_session(&error, &warm.id))?;
+            // Processes that run have the variables that they were started with.
+            for context in sandbox.contexts().list() {
+                let removed = sandbox.contexts().remove(context.id()).await;
+                removed.map_err(|error| Failure::failed(ringfence::chain(&error), "ringfence doctor"))?;
+            }
         }
         Ok(sandbox.renew(self.stay())?)
     }

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use ringfence::Sandbox;
+use ringfence::contexts::DEFAULT_LANGUAGE;
 use tokio::sync::Notify;
 
 use super::registry::{Launched, Registry};
@@ -93,6 +95,9 @@ impl Pool {
         let words = registry.words(&id, LEASE, template.words.clone());
         match registry.launch(&id, words).await {
             Ok(launched) => {
+                if let Some(preload) = &template.preload {
+                    begin_interpreter(&launched.sandbox, preload).await;
+                }
                 let warm = Warm { id, launched, since: Instant::now() };
                 let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
                 waiting.entry(template_name.to_owned()).or_default().push_back(warm);
@@ -125,5 +130,13 @@ impl Pool {
             removed.extend(Vec::from(out));
         }
         removed
+    }
+}
+
+/// Starts the Python that a sandbox's first cell of code runs in.
+async fn begin_interpreter(sandbox: &Sandbox, preload: &str) {
+    if let Err(error) = sandbox.contexts().prepare(DEFAULT_LANGUAGE, preload).await {
+        let error = ringfence::chain(&error);
+        tracing::warn!(error, "a sandbox waits without Python: it is started when there is code for it");
     }
 }

@@ -12,7 +12,9 @@ use serde::Deserialize;
 use crate::report::Failure;
 
 /// The templates that clients ask for when nobody named another.
-const DEFAULT: [&str; 2] = ["base", "code-interpreter-v1"];
+const DEFAULT: [&str; 2] = ["base", FOR_CODE];
+/// The one of them that clients run cells of code in.
+const FOR_CODE: &str = "code-interpreter-v1";
 
 /// How many sandboxes wait for clients at most, of all templates together.
 const MOST_WARM: usize = 64;
@@ -29,7 +31,7 @@ pub(crate) struct ServerConfig {
 /// What it says of a template.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct TemplateConfig {
+pub(crate) struct TemplateConfig {
     /// How its policy is made to hold.
     backend: Option<Choice>,
     /// What a container is made from.
@@ -38,6 +40,8 @@ struct TemplateConfig {
     policy: Option<PathBuf>,
     /// How many of its sandboxes wait for a client.
     warm: usize,
+    /// Whether those have Python started; so it is with the template for code when nobody says.
+    interpreter: Option<bool>,
 }
 
 impl ServerConfig {
@@ -61,17 +65,21 @@ impl ServerConfig {
         Ok(config)
     }
 
-    /// The names of all templates, the flags of `ringfence up` that each stands for, and how many sandboxes wait.
-    pub(crate) fn templates(&self) -> BTreeMap<String, (Vec<OsString>, usize)> {
-        let mut templates: BTreeMap<_, _> = DEFAULT.map(|name| (name.to_owned(), (Vec::new(), 0))).into();
-        let said = self.templates.iter();
-        templates.extend(said.map(|(name, template)| (name.clone(), (template.words(), template.warm))));
+    /// The names of all templates, and what is said of each.
+    pub(crate) fn templates(&self) -> BTreeMap<String, TemplateConfig> {
+        let mut templates: BTreeMap<_, _> =
+            DEFAULT.map(|name| (name.to_owned(), TemplateConfig::default())).into_iter().collect();
+        templates.extend(self.templates.clone());
+        for (name, template) in &mut templates {
+            template.interpreter.get_or_insert(name == FOR_CODE);
+        }
         templates
     }
 }
 
 impl TemplateConfig {
-    fn words(&self) -> Vec<OsString> {
+    /// The flags of `ringfence up` that it stands for.
+    pub(crate) fn words(&self) -> Vec<OsString> {
         let backend = self.backend.map(|choice| ["--backend".into(), choice.to_string().into()]);
         let image = self.image.as_ref().map(|image| ["--image".into(), image.into()]);
         let policy = self.policy.as_ref().map(|policy| ["--policy".into(), policy.into()]);
@@ -86,6 +94,8 @@ pub(crate) struct Template {
     pub(super) words: Vec<OsString>,
     /// How many of its sandboxes wait for a client.
     pub(super) warm: usize,
+    /// What those have imported into a Python that is started; none where none is.
+    pub(super) preload: Option<String>,
     /// What its sandboxes can reach.
     pub(super) network: Network,
     /// How many processors a sandbox can use, as clients are told.
@@ -97,13 +107,14 @@ pub(crate) struct Template {
 }
 
 impl Template {
-    /// The template that `words` stand for, with the settings that come of them.
-    pub(crate) fn new(words: Vec<OsString>, warm: usize, settings: &Settings) -> Template {
+    /// The template of which `config` is said, with the settings that come of that.
+    pub(crate) fn new(config: &TemplateConfig, settings: &Settings) -> Template {
         let limits = &settings.policy.limits;
         let machine = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
         Template {
-            words,
-            warm,
+            words: config.words(),
+            warm: config.warm,
+            preload: (config.interpreter == Some(true)).then(|| settings.code.preload_line()),
             network: settings.policy.network.clone().unwrap_or(Network::Closed),
             processors: limits.cpus.map_or(machine, |cpus| cpus.ceil() as u64),
             memory: limits.memory.map_or_else(|| rustix::system::sysinfo().totalram as u64, |memory| memory.bytes()),
@@ -124,7 +135,9 @@ mod tests {
             "[templates.base]\nbackend = 'podman'\nimage = 'debian:stable'\n[templates.mine]\npolicy = 'mine.toml'";
         fs_err::write(&path, text).unwrap();
         let templates = ServerConfig::read(&path).unwrap().templates();
-        let words = |name: &str| templates[name].0.iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>();
+        let words = |name: &str| {
+            templates[name].words().into_iter().map(|word| word.into_string().unwrap()).collect::<Vec<_>>()
+        };
         assert_eq!(words("base"), ["--backend", "podman", "--image", "debian:stable"]);
         assert_eq!(words("mine"), ["--policy", place.path().join("mine.toml").to_str().unwrap()]);
         assert_eq!(words("code-interpreter-v1"), [""; 0]);

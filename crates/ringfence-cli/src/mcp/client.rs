@@ -21,6 +21,7 @@ use tokio::task::JoinSet;
 use super::processes::Processes;
 use super::progress::Progress;
 use super::sandbox::Forwards;
+use super::spares::Spares;
 use super::supply::Supply;
 use super::told::Refusal;
 use crate::telemetry::{Caller, SandboxSpan, TRACE_PARENT, Telemetry};
@@ -69,6 +70,9 @@ pub(super) struct Tenancy {
     pub(super) sandbox: Sandbox,
     pub(super) processes: Processes,
     pub(super) forwards: Forwards,
+    pub(super) spares: Spares,
+    /// Whether an interpreter is to wait for code.
+    pub(super) keeps_spares: bool,
     /// What is told of the sandbox.
     pub(super) span: SandboxSpan,
     is_own: bool,
@@ -129,8 +133,11 @@ impl Tenancy {
         let sandbox = supply.sandbox().await?;
         // Not of the trace of the call that happens to be the first: it outlives that.
         let span = telemetry.sandbox(sandbox.manifest(), &Caller::default(), asked);
-        let (processes, forwards) = (Processes::default(), Forwards::default());
-        Ok(Arc::new(Tenancy { sandbox, processes, forwards, span, is_own: supply.is_own() }))
+        let (processes, forwards, spares) = Default::default();
+        let is_own = supply.is_own();
+        // What others run in a sandbox that is theirs, too, nobody here knows of.
+        let keeps_spares = is_own && supply.settings().code.warm > 0;
+        Ok(Arc::new(Tenancy { sandbox, processes, forwards, spares, keeps_spares, span, is_own }))
     }
 
     pub(super) fn manifest(&self) -> &Manifest {
@@ -154,6 +161,7 @@ impl Tenancy {
     /// Ends what the client started, and the sandbox if it is its own.
     async fn end(&self) {
         self.forwards.end();
+        self.spares.disturb();
         if !self.is_own {
             self.processes.end().await;
         } else if let Err(error) = self.sandbox.clone().stop().await {

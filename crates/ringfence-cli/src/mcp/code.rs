@@ -75,7 +75,13 @@ impl Client {
         let span = tenancy.span.exec(caller);
         span.code(language);
         let time = self.time(timeout, &tenancy);
-        let result = tenancy.sandbox.execute_code(code, language, Some(time)).await;
+        let result = match tenancy.spare(language) {
+            Some(spare) => spare.execute_code(code, Some(time)).await,
+            None => tenancy.sandbox.execute_code(code, language, Some(time)).await,
+        };
+        if result.is_ok() {
+            tenancy.keep_spare(language.to_owned());
+        }
         let result = result.inspect_err(|_| span.fail("it was not run")).map_err(|error| refusal(&error, &tenancy))?;
         span.end(&result);
         if let Err(error) = Records::keep_code(self.terms.supply.settings(), language, code, &result) {

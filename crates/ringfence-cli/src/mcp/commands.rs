@@ -45,6 +45,7 @@ impl Client {
         Extension(caller): Extension<Caller>,
     ) -> Result<Told<Outcome>, Refusal> {
         let tenancy = self.tenancy().await?;
+        tenancy.spares.disturb();
         let span = tenancy.span.exec(&caller);
         let time = self.time(asked.timeout, &tenancy);
         let mut exec = Exec::shell(&asked.command).time(time);

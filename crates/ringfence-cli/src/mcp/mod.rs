@@ -5,7 +5,7 @@
 //! sandbox, sizes and counts are bounded, and no parameter widens the policy.
 //!
 //! Reading order: [`client`] is one client and its sandbox, [`told`] what it is told; [`commands`], [`code`],
-//! [`processes`], [`files`], [`search`] and [`sandbox`] are the tools; [`streams`] and [`http`] are the ways that clients come;
+//! [`processes`], [`files`], [`search`] and [`sandbox`] are the tools, [`spares`] makes code quick; [`streams`] and [`http`] are the ways that clients come;
 //! [`snippet`] is what other programs' settings need.
 
 mod client;
@@ -19,6 +19,7 @@ mod progress;
 mod sandbox;
 mod search;
 mod snippet;
+mod spares;
 mod streams;
 mod supply;
 mod token;

@@ -153,6 +153,7 @@ impl Processes {
         if !self.has_room() {
             return Err(full());
         }
+        tenancy.spares.disturb();
         let span = tenancy.span.exec(caller);
         span.program(&exec.program, exec.arguments.len());
         let execution = tenancy.sandbox.exec(exec).await.inspect_err(|_| span.fail("it was not started"));

@@ -10,6 +10,7 @@ mod egress;
 mod engines;
 mod escapes;
 mod images;
+mod interpreters;
 mod keeper;
 mod killed;
 mod leftovers;

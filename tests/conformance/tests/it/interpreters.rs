@@ -1,0 +1,105 @@
+//! Interpreters that wait for code: in the sandbox of a client of `ringfence mcp`, and in those that wait for a client of
+//! `ringfence serve`.
+
+use std::time::{Duration, Instant};
+
+use ringfence::Backend;
+use ringfence_test_ledger::require;
+use serde_json::{Value, json};
+
+use crate::asks::{Client, Tools};
+use crate::keeper::{Keeper, PATIENCE};
+use crate::served::{Served, expect_nothing_left, log_of};
+
+/// Waits until something is so.
+#[track_caller]
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// How many interpreters of code run in the keeper's sandboxes: what they were started as is in their arguments.
+fn interpreters(keeper: &Keeper) -> usize {
+    let home = format!("HOME={}", keeper.home().display());
+    let processes = fs_err::read_dir("/proc").expect("it is mounted").flatten();
+    let is_one = |place: std::path::PathBuf| {
+        let read = |name: &str| fs_err::read(place.join(name)).unwrap_or_default();
+        read("cmdline").ends_with(b"/main.py\0")
+            && read("environ").split(|byte| *byte == 0).any(|variable| variable == home.as_bytes())
+    };
+    processes.filter(|entry| is_one(entry.path())).count()
+}
+
+#[test]
+fn code_of_an_mcp_client_finds_an_interpreter_waiting_unless_something_else_was_run() {
+    require!(binary, user_namespaces, python3);
+    let keeper = Keeper::on(Backend::Native);
+    let mut client = Tools::of(&keeper, &[("RINGFENCE_PRELOAD", "csv")]);
+    client.call("run_command", json!({ "command": "echo kept > /tmp/note" }), json!({}));
+    assert_eq!(interpreters(&keeper), 0, "one waits although no code was run");
+    // What was imported beforehand tells whether it ran in one that had waited.
+    let code = "import os, sys; print(open('/tmp/note').read(), os.listdir('.'), 'csv' in sys.modules); open('x', 'w')";
+    let has_waited = |client: &mut Tools| {
+        let answer = client.call("run_python_code", json!({ "code": code }), json!({}));
+        assert!(answer.contains("kept\\n [] "), "{answer}");
+        answer.contains("[] True\\n")
+    };
+    assert!(!has_waited(&mut client));
+    let begun = Instant::now();
+    while !has_waited(&mut client) {
+        assert!(begun.elapsed() < PATIENCE, "none waits");
+    }
+    client.call("run_command", json!({ "command": "true" }), json!({}));
+    until("one waits although something else was run", || interpreters(&keeper) == 0);
+    assert!(!has_waited(&mut client));
+    client.leave();
+    fs_err::remove_dir_all(keeper.workspace()).expect("it is ours");
+    keeper.expect_nothing_left();
+}
+
+#[test]
+fn a_sandbox_that_waits_for_code_has_python_started() {
+    require!(root, binary, user_namespaces, python3);
+    let keeper = Keeper::on(Backend::Native);
+    let config = keeper.home().join("server.toml");
+    let text = "[templates.base]\nwarm = 1\n[templates.code-interpreter-v1]\nwarm = 1\n";
+    fs_err::write(&config, text).expect("the home is ours");
+    let server =
+        Served::told(&keeper, &["--config", config.to_str().expect("it is text")], &[("RINGFENCE_PRELOAD", "csv")]);
+    let client = Client::of(&server.url);
+    let waiting = || {
+        let (_, text) = client.ask("GET /metrics", &[("x-api-key", "e2b_0")], b"");
+        String::from_utf8_lossy(&text).contains("ringfence_sandboxes_waiting 2\n")
+    };
+    // What its contexts are before it is asked for any, and what a cell says.
+    let begin = |asked: Value, cell: &str| {
+        until(&log_of(&keeper), waiting);
+        let (id, token) = client.create_from(&asked, &[]);
+        let headers = [
+            ("e2b-sandbox-id", id.as_str()),
+            ("e2b-sandbox-port", "49999"),
+            ("x-access-token", &token),
+            ("content-type", "application/json"),
+        ];
+        let (_, listed) = client.ask("GET /contexts", &headers, b"");
+        let listed: Vec<Value> = serde_json::from_slice(&listed).expect("it is JSON");
+        let (_, said) = client.ask("POST /execute", &headers, json!({ "code": cell }).to_string().as_bytes());
+        client.kill(&(id, token));
+        (listed.len(), String::from_utf8_lossy(&said).into_owned())
+    };
+    let cell = "import os, sys; ('csv' in sys.modules, 'csv' in globals(), os.environ.get('GIVEN'))";
+    let (contexts, said) = begin(json!({ "templateID": "code-interpreter-v1" }), cell);
+    assert!(contexts == 1 && said.contains("(True, False, None)"), "{contexts}: {said}");
+    // Its variables are there, as they would be without.
+    let with_variable = json!({ "templateID": "code-interpreter-v1", "envVars": { "GIVEN": "yes" } });
+    let (contexts, said) = begin(with_variable, cell);
+    assert!(contexts == 0 && said.contains("(False, False, 'yes')"), "{contexts}: {said}");
+    let (contexts, said) = begin(json!({ "templateID": "base" }), cell);
+    assert!(contexts == 0 && said.contains("(False, False, None)"), "{contexts}: {said}");
+    server.end();
+    fs_err::remove_file(config).expect("it is ours");
+    expect_nothing_left(&keeper);
+}
