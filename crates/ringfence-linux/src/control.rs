@@ -91,8 +91,17 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 
 /// Sends one message. A peer that is gone is not an error: there is nobody left to care.
 pub fn send<T: Serialize>(socket: impl AsFd, message: &T) -> io::Result<()> {
+    send_as(socket, message, SendFlags::NOSIGNAL)
+}
+
+/// Sends one message, unless the peer has too many that it did not read: nobody waits for one that reads none.
+pub fn mention<T: Serialize>(socket: impl AsFd, message: &T) -> io::Result<()> {
+    send_as(socket, message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+}
+
+fn send_as<T: Serialize>(socket: impl AsFd, message: &T, flags: SendFlags) -> io::Result<()> {
     let bytes = postcard::to_stdvec(message).map_err(io::Error::other)?;
-    match rustix::net::send(socket, &bytes, SendFlags::NOSIGNAL) {
+    match rustix::net::send(socket, &bytes, flags) {
         Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
         Err(error) => Err(error.into()),
     }

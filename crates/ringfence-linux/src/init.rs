@@ -279,7 +279,8 @@ impl First {
             if libc::WIFSTOPPED(waited.status) {
                 if is_command {
                     let signal = libc::WSTOPSIG(waited.status);
-                    let _ = control::send(&self.held.control, &Report::Stopped { signal }); // a gone peer is seen by poll
+                    // A gone peer is seen by poll, and whoever keeps a sandbox that stays reads none of these.
+                    let _ = control::mention(&self.held.control, &Report::Stopped { signal });
                 }
             } else if is_command {
                 return Some(waited);

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::processes::below;
 use crate::sys::process::{Waited, kill_everyone, wait_any};
 
 /// What became of a sweep.
@@ -82,36 +83,4 @@ fn end(command: Pid, kill: impl Fn()) -> Sweep {
             }
         }
     }
-}
-
-/// Every living descendant of `root`, as `/proc` shows them now, but for those in `except` and below.
-fn below(root: i32, except: &[i32]) -> Vec<Pid> {
-    let mut parents: Vec<(i32, i32)> = Vec::new();
-    let Ok(entries) = fs_err::read_dir("/proc") else { return Vec::new() };
-    for entry in entries.flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
-        if let Some(parent) = parent_of(pid) {
-            parents.push((pid, parent));
-        }
-    }
-    parents.retain(|(pid, _)| !except.contains(pid));
-    let mut found = vec![root];
-    let mut next = 0;
-    while next < found.len() {
-        let parent = found[next];
-        found.extend(parents.iter().filter(|(_, of)| *of == parent).map(|(pid, _)| *pid));
-        next += 1;
-    }
-    found.into_iter().skip(1).filter_map(Pid::from_raw).collect()
-}
-
-/// The parent of a process that is not a zombie, proc_pid_stat(5).
-fn parent_of(pid: i32) -> Option<i32> {
-    let stat = fs_err::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name is in parentheses and may hold any character, parentheses too: what follows the last one counts.
-    let (_, rest) = stat.rsplit_once(')')?;
-    let mut fields = rest.split_ascii_whitespace();
-    let state = fields.next()?;
-    let parent = fields.next()?.parse().ok()?;
-    (state != "Z").then_some(parent)
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use ringfence_linux::cgroup::Group;
+use ringfence_linux::pause::ProcessTree;
 use ringfence_linux::{Files, Order, Report, Terminal, control};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
@@ -46,6 +47,9 @@ pub(crate) trait Instance: Send + Sync + fmt::Debug {
 
     /// The files in which the kernel counts whom it killed in it for want of memory.
     fn oom_counters(&self) -> Vec<PathBuf>;
+
+    /// Its processes by the first of them, where they are seen from here.
+    fn tree(&self) -> Option<ProcessTree>;
 
     /// The way out of its network, once, where nobody holds it yet.
     fn take_way_out(&mut self) -> Option<WayOut> {
@@ -190,6 +194,10 @@ impl Instance for ProcessInstance {
     fn oom_counters(&self) -> Vec<PathBuf> {
         let group = self.underway.as_ref().and_then(|underway| underway.group.as_ref());
         group.into_iter().flat_map(Group::oom_counters).collect()
+    }
+
+    fn tree(&self) -> Option<ProcessTree> {
+        self.underway.as_ref().and_then(|underway| ProcessTree::of(underway.started.launched.pid))
     }
 
     fn ended(&self) -> BoxFuture<'static, ()> {

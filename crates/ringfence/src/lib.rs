@@ -32,6 +32,7 @@ mod last_word;
 mod lease;
 mod memory;
 mod output;
+mod pause;
 mod readiness;
 mod ready;
 mod records;
@@ -70,6 +71,7 @@ pub use engine::{Engine, EngineError, Planned};
 pub use error::{RunError, chain};
 pub use host::Host;
 pub use instance::StopError;
+pub use pause::PauseError;
 pub use records::{RecordError, RecordFile, Records};
 pub use ringfence_core::settings::{BlockImports, Code as CodeSettings, Language};
 pub use ringfence_core::{
@@ -98,4 +100,5 @@ pub use wrapper::{Wrapper, WrapperError, remove as unwrap};
 /// The highest number that a passed descriptor can have.
 pub const HIGHEST_DESCRIPTOR: i32 = 99;
 
+pub use ringfence_linux::pause::Footprint;
 pub use ringfence_linux::sys::process::{close_range, duplicate};

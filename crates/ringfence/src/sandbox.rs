@@ -383,6 +383,17 @@ impl Sandbox {
         &self.session
     }
 
+    /// The host's own look at it.
+    pub(crate) fn witness(&self) -> &Witness {
+        &self.witness
+    }
+
+    /// Whether somebody keeps it; an error where nobody does.
+    pub(crate) fn require_kept(&self) -> Result<(), RoomError> {
+        let name = &self.manifest.name;
+        if self.rooms.is_kept(name) { Ok(()) } else { Err(RoomError::Absent { name: name.clone() }) }
+    }
+
     /// Where its room is.
     pub(crate) fn directory(&self) -> PathBuf {
         self.rooms.path(&self.manifest.name)
@@ -432,10 +443,8 @@ impl Sandbox {
     /// Has its lease end after `lease` from now. Whoever keeps it looks every half a minute, so one that is cut short may
     /// end that much later. A sandbox that has no lease stays until it is stopped, as before.
     pub fn renew(&self, lease: Duration) -> Result<(), RoomError> {
+        self.require_kept()?;
         let name = &self.manifest.name;
-        if !self.rooms.is_kept(name) {
-            return Err(RoomError::Absent { name: name.clone() });
-        }
         let failed = |source| RoomError::File { what: "renew the lease", name: name.clone(), source };
         crate::lease::renew(&self.directory(), lease).map_err(failed)
     }

@@ -70,7 +70,7 @@ pub(crate) async fn start(core: &Arc<Core>, spec: &Spec, room: &Room, asked: Str
         manifest.workspace_inside = container.workspace.clone();
         manifest.network.clone_from(&container.network);
     }
-    let written = room.write(&manifest, &Witness::new(instance.oom_counters(), watched, log));
+    let written = room.write(&manifest, &Witness::new(instance.as_ref(), watched, log));
     if let Err(source) = written {
         let _ = instance.stop().await; // the first error tells more
         return Err(crate::RoomError::File { what: "write the manifest", name: room.name.clone(), source }.into());

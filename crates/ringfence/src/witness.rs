@@ -6,8 +6,10 @@ use std::sync::Arc;
 use ringfence_core::ExecutionResult;
 use ringfence_core::result::{Denial, Dropped, Meta};
 use ringfence_linux::cgroup;
+use ringfence_linux::pause::ProcessTree;
 use serde::{Deserialize, Serialize};
 
+use crate::instance::Instance;
 use crate::session::Ended;
 use crate::view::Watched;
 use crate::{Manifest, egress};
@@ -21,14 +23,22 @@ pub(crate) struct Witness {
     watched: Watched,
     /// The log of what it was denied, where it has a gate.
     egress: Option<PathBuf>,
+    /// Its processes, where they are seen from here.
+    #[serde(default)]
+    tree: Option<ProcessTree>,
 }
 
 impl Witness {
-    pub(crate) fn new(oom_counters: Vec<PathBuf>, watched: Watched, egress: Option<PathBuf>) -> Witness {
+    pub(crate) fn new(instance: &dyn Instance, watched: Watched, egress: Option<PathBuf>) -> Witness {
         // Only text can be kept. The kernel's names are text, and a mount point of another name is nobody's.
-        let oom_counters = oom_counters.into_iter().filter(|path| path.to_str().is_some()).collect();
-        let egress = egress.filter(|path| path.to_str().is_some());
-        Witness { oom_counters, watched, egress }
+        let is_text = |path: &PathBuf| path.to_str().is_some();
+        let oom_counters = instance.oom_counters().into_iter().filter(is_text).collect();
+        Witness { oom_counters, watched, egress: egress.filter(is_text), tree: instance.tree() }
+    }
+
+    /// Its processes, where they are seen from here.
+    pub(crate) fn tree(&self) -> Option<ProcessTree> {
+        self.tree
     }
 
     /// How many processes of the sandbox were killed for want of memory so far.

@@ -195,6 +195,48 @@ fn a_protected_path_that_a_sandbox_makes_is_told_by_every_result_from_then_on() 
     });
 }
 
+/// A command that counts in a file as fast as it can.
+const COUNTS: &str = "i=0; while :; do i=$((i + 1)); echo $i > count; done";
+
+/// What it has counted to: the file is looked at on the host.
+fn counted(sandbox: &Sandbox) -> u64 {
+    let text = fs_err::read_to_string(sandbox.manifest().workspace.join("count")).unwrap_or_default();
+    text.trim().parse().unwrap_or(0)
+}
+
+/// Checks that what a sandbox does stops when it is paused, and goes on from there when it is resumed.
+async fn rests(sandbox: &Sandbox) {
+    let backend = sandbox.manifest().backend;
+    let counting = sandbox.exec(&Exec::shell(COUNTS)).await.unwrap();
+    let goes_on = |from: u64| eventually(|| counted(sandbox) > from);
+    assert!(goes_on(0), "{backend}: it does not run");
+    sandbox.pause().await.unwrap_or_else(|error| panic!("{backend}: {error:?}"));
+    sandbox.pause().await.unwrap();
+    assert!(sandbox.is_paused());
+    let used = || Sandbox::footprints([sandbox])[0].expect("it is seen from here").processor_time;
+    let (count, before) = (counted(sandbox), used());
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(counted(sandbox), count, "{backend}: it runs");
+    assert!(used() < before + Duration::from_millis(50), "{backend}: it uses time");
+    sandbox.resume().await.unwrap_or_else(|error| panic!("{backend}: {error:?}"));
+    sandbox.resume().await.unwrap();
+    assert!(!sandbox.is_paused());
+    assert!(goes_on(count), "{backend}: it does not go on");
+    assert_eq!(sandbox.execute("echo here", None).await.unwrap().stdout, "here\n");
+    drop(counting);
+}
+
+#[test]
+fn a_paused_sandbox_runs_nothing_and_goes_on_where_it_was() {
+    require!(user_namespaces, bwrap, binary);
+    on_each(async |_, sandbox| {
+        rests(&sandbox).await;
+        sandbox.pause().await.unwrap();
+        // One that is at rest ends as every other.
+        sandbox.stop().await.unwrap();
+    });
+}
+
 #[test]
 fn a_lease_ends_a_sandbox() {
     require!(user_namespaces, binary);
@@ -274,6 +316,7 @@ fn in_a_container(backend: Backend, variable: &str, own: &str) {
             let inside = sandbox.manifest().workspace_inside.join("data");
             sandbox.files().write(inside.to_str().unwrap(), vec![7; 300_000]).await.unwrap();
             assert_eq!(sandbox.execute("wc -c < data", None).await.unwrap().stdout.trim(), "300000");
+            rests(sandbox).await;
         });
         outcome.await.unwrap_or_else(|error| panic!("{error:?}"));
     });

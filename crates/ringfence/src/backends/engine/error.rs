@@ -66,6 +66,8 @@ pub(super) enum Failure {
     Unseen,
     #[error("the {who} in the container `{container}` {}{}", if *ended { "ended at once" } else { "did not come up in time" }, said(log))]
     NotUp { who: &'static str, container: String, ended: bool, log: String },
+    #[error("it is not written down which container engine has the container")]
+    Unregistered,
     #[error("the container engine failed its trial: {what}")]
     Trial { what: String },
     #[error("the container engine ignores the limit `{clause}` here")]
@@ -178,6 +180,7 @@ impl Failure {
             ],
             Failure::Engine { .. }
             | Failure::Files { .. }
+            | Failure::Unregistered
             | Failure::Trial { .. }
             | Failure::NotUp { .. }
             | Failure::NoAddress { .. } => one("`ringfence doctor` shows what works here, tried afresh"),

@@ -12,6 +12,7 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use ringfence_core::{Clause, Plan, Support};
 use ringfence_linux::cgroup::oom_counter_of;
+use ringfence_linux::pause::ProcessTree;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::time::{sleep, timeout};
 
@@ -332,6 +333,10 @@ impl Instance for ContainerInstance {
 
     fn oom_counters(&self) -> Vec<PathBuf> {
         self.oom_counter.iter().cloned().collect()
+    }
+
+    fn tree(&self) -> Option<ProcessTree> {
+        self.guest.as_ref().and_then(|guest| ProcessTree::of(guest.pid.as_raw_nonzero().get()))
     }
 
     fn ended(&self) -> BoxFuture<'static, ()> {

@@ -26,6 +26,7 @@ mod version;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 
+use bollard::query_parameters::InspectContainerOptions;
 use futures_util::future::BoxFuture;
 use ringfence_core::policy::{Network, Size, Workspace};
 use ringfence_core::{Backend as Name, Capabilities, Clause, Policy};
@@ -37,6 +38,7 @@ use crate::{ContainerSpec, Host, Preset};
 
 pub(crate) use client::Flavour;
 pub use image::{OWN_IMAGE, PullProgress};
+use removal::Registration;
 
 /// What our own files inside are below.
 const OWN_INSIDE: &str = "/run/ringfence";
@@ -184,6 +186,23 @@ pub(crate) fn clear_away(room: &Path) {
     if room.join(removal::REGISTRATION).exists() {
         block_on(sweep::sweep_room(room));
     }
+}
+
+/// Has the engine that a room's container is at bring all of its processes to rest, or let them go on.
+pub(crate) async fn set_paused(room: &Path, flavour: Flavour, is_to_rest: bool) -> Result<(), ContainerError> {
+    let Some(Registration { socket, container, .. }) = Registration::read(room) else {
+        return Err(error::Failure::Unregistered.into());
+    };
+    let client = client::connect_to(flavour, &socket).await.map_err(error::Failure::from)?;
+    let failed = |what| move |source| error::Failure::Engine { what, source };
+    let inspected = client.api.inspect_container(&container, None::<InspectContainerOptions>).await;
+    let state = inspected.map_err(failed("look at the container"))?.state;
+    match (state.and_then(|state| state.paused).unwrap_or(false), is_to_rest) {
+        (false, true) => client.api.pause_container(&container).await.map_err(failed("pause the container"))?,
+        (true, false) => client.api.unpause_container(&container).await.map_err(failed("let the container go on"))?,
+        _ => {} // somebody was interrupted after that
+    }
+    Ok(())
 }
 
 /// What is known against the runtime of an engine; nothing when there is no engine.

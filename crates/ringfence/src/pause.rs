@@ -1,0 +1,144 @@
+//! A sandbox at rest: its processes keep their memory and their files, and none of them runs.
+
+use std::io;
+use std::path::Path;
+
+use ringfence_core::Fault;
+use ringfence_linux::pause::{Footprint, ProcessTree};
+
+use crate::backends::engine;
+use crate::room::{Name, RoomError};
+use crate::{ContainerError, Sandbox};
+
+/// The file of a room that says that its sandbox is at rest, and which of its processes were stopped before.
+const FILE: &str = "paused";
+/// Where it is written before it is there whole.
+const TEMPORARY: &str = ".paused";
+
+/// A sandbox could not be brought to rest, or not be let go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PauseError {
+    /// It is not there, or a file of it cannot be written.
+    #[error(transparent)]
+    Room(#[from] RoomError),
+    /// It was started by a ringfence that did not write down which processes it has, or in another pid namespace.
+    #[error("cannot pause the sandbox `{name}`: its processes are not seen from here")]
+    Unseen {
+        /// Which.
+        name: Name,
+    },
+    /// Some of its processes still ran after a while.
+    #[error("cannot pause the sandbox `{name}`: its processes do not come to rest")]
+    Restless {
+        /// Which.
+        name: Name,
+        /// What came of it.
+        source: io::Error,
+    },
+    /// Its engine could not, or would not.
+    #[error(transparent)]
+    Container(#[from] ContainerError),
+}
+
+impl PauseError {
+    /// Whose move it is.
+    pub fn fault(&self) -> Fault {
+        match self {
+            PauseError::Room(RoomError::File { .. }) => Fault::Host,
+            PauseError::Room(_) => Fault::User,
+            PauseError::Unseen { .. } | PauseError::Restless { .. } => Fault::Backend,
+            PauseError::Container(error) => error.fault,
+        }
+    }
+
+    /// The next things to type.
+    pub fn hints(&self) -> Vec<String> {
+        match self {
+            PauseError::Room(error) => vec![error.hint()],
+            PauseError::Unseen { name } => vec![format!("make it anew: ringfence up {name} --replace")],
+            PauseError::Restless { name, .. } => vec![format!("look at what it does: ringfence exec {name} -- ps aux")],
+            PauseError::Container(error) => error.hints.clone(),
+        }
+    }
+}
+
+impl Sandbox {
+    /// Brings all of its processes to rest, and waits for that: they keep what they have in memory, and use no time of
+    /// a processor until [`Sandbox::resume`]. Its lease goes on, and so do the deadlines of its commands. A call to its
+    /// guest is answered after that. Bringing one to rest that is at rest already changes nothing.
+    pub async fn pause(&self) -> Result<(), PauseError> {
+        self.require_kept()?;
+        if self.is_paused() {
+            return Ok(());
+        }
+        // Before anything is stopped: whatever becomes of us, it can be seen that it is to go on again.
+        match engine::flavour(self.manifest().backend) {
+            Some(flavour) => {
+                self.mark(&[])?;
+                let paused = engine::set_paused(&self.directory(), flavour, true).await;
+                paused.inspect_err(|_| self.unmark())?;
+            }
+            None => {
+                let tree = self.tree()?;
+                self.mark(&tree.stopped())?;
+                // It waits for each of them, on another thread.
+                let stopped = tokio::task::spawn_blocking(move || tree.stop()).await.expect("stopping does not panic");
+                stopped.map_err(|source| {
+                    self.unmark();
+                    PauseError::Restless { name: self.manifest().name.clone(), source }
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets its processes go on where they were. Letting one go on that is not at rest changes nothing.
+    pub async fn resume(&self) -> Result<(), PauseError> {
+        self.require_kept()?;
+        let Some(before) = stopped_before(&self.directory()) else { return Ok(()) };
+        match engine::flavour(self.manifest().backend) {
+            Some(flavour) => engine::set_paused(&self.directory(), flavour, false).await?,
+            None => self.tree()?.go_on(&before),
+        }
+        self.unmark();
+        Ok(())
+    }
+
+    /// Whether it is at rest.
+    pub fn is_paused(&self) -> bool {
+        self.directory().join(FILE).exists()
+    }
+
+    /// What each of some sandboxes uses, in one look at all processes of the host; nothing where that is not seen from
+    /// here. What processes used that nobody waited for is not in it.
+    pub fn footprints<'a>(sandboxes: impl IntoIterator<Item = &'a Sandbox>) -> Vec<Option<Footprint>> {
+        let trees: Vec<_> = sandboxes.into_iter().map(|sandbox| sandbox.witness().tree()).collect();
+        Footprint::of_all(&trees)
+    }
+
+    fn tree(&self) -> Result<ProcessTree, PauseError> {
+        let tree = self.witness().tree().filter(ProcessTree::is_there);
+        tree.ok_or_else(|| PauseError::Unseen { name: self.manifest().name.clone() })
+    }
+
+    fn mark(&self, stopped: &[i32]) -> Result<(), RoomError> {
+        let (room, name) = (self.directory(), self.manifest().name.clone());
+        mark(&room, stopped).map_err(|source| RoomError::File { what: "write down the pause", name, source })
+    }
+
+    fn unmark(&self) {
+        let _ = fs_err::remove_file(self.directory().join(FILE)); // it may have ended meanwhile, with its room
+    }
+}
+
+fn mark(room: &Path, stopped: &[i32]) -> io::Result<()> {
+    fs_err::write(room.join(TEMPORARY), serde_json::to_vec(stopped)?)?;
+    fs_err::rename(room.join(TEMPORARY), room.join(FILE))
+}
+
+/// The processes that were stopped before their sandbox was; nothing where it is not at rest.
+fn stopped_before(room: &Path) -> Option<Vec<i32>> {
+    let text = fs_err::read(room.join(FILE)).ok()?;
+    Some(serde_json::from_slice(&text).unwrap_or_default()) // then all go on
+}
