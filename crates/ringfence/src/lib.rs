@@ -64,7 +64,7 @@ pub mod launcher {
 }
 
 pub use attached::{Streams, attached};
-pub use backends::{ContainerError, PrepareError, Unavailable};
+pub use backends::{ContainerError, PrepareError, Unavailable, remove_untrusted};
 pub use code::{CodeError, Interpreters, Spare};
 pub use command::Command;
 pub use engine::{Engine, EngineError, Planned};

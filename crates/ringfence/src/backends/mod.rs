@@ -26,6 +26,7 @@ use crate::workspace::ResolvedWorkspace;
 use crate::{Command, ContainerSpec, Host};
 
 pub(crate) use private::PrivateDirectory;
+pub use private::remove_untrusted;
 
 /// A way to make a policy hold.
 pub(crate) trait Backend: Sync {

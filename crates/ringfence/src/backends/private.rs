@@ -65,6 +65,12 @@ fn own_prefix() -> String {
     format!("{}-", std::process::id())
 }
 
+/// Removes a directory that code in a sandbox has written to, with all that it put there, when nothing of it runs any
+/// more. No link is followed, what was closed is opened, and it may be as deep as it likes.
+pub fn remove_untrusted(directory: &Path) -> io::Result<()> {
+    Ok(remove(directory)?)
+}
+
 /// Removes a directory of a run that has ended, with all that the run put there. It may have been hostile: no link is
 /// followed, what it closed is opened, and nothing grows with the depth of what it made, neither stack nor descriptors,
 /// for what is below a directory is moved up beside it before that goes.
