@@ -878,7 +878,7 @@ _ringfence() {
             return 0
             ;;
         ringfence__subcmd__keys__subcmd__create)
-            opts="-v -h -V --sandboxes --per-minute --longest --verbose --help --version"
+            opts="-v -h -V --sandboxes --per-minute --longest --cpu-per-day --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -893,6 +893,10 @@ _ringfence() {
                     return 0
                     ;;
                 --longest)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cpu-per-day)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -426,6 +426,7 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and not __fish
 complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and __fish_seen_subcommand_from create" -l sandboxes -d 'Sandboxes at once' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and __fish_seen_subcommand_from create" -l per-minute -d 'Sandboxes that it may start in a minute' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and __fish_seen_subcommand_from create" -l longest -d 'How long a sandbox may stay at most, from its start: 30m, 8h; a day when nothing is said' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and __fish_seen_subcommand_from create" -l cpu-per-day -d 'The time on processors that its sandboxes may use in a day, which begins at midnight, UTC: 30m, 8h' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and __fish_seen_subcommand_from create" -s v -l verbose -d 'Says more: once for what happens, twice for why'
 complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and __fish_seen_subcommand_from create" -s h -l help -d 'Print help'
 complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and __fish_seen_subcommand_from create" -s V -l version -d 'Print version'

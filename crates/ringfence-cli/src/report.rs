@@ -6,8 +6,8 @@ use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use ringfence::{
-    AttachError, Code, CodeError, ExecutionResult, ExitStatus, Fault, LoadError, RecordError, RoomError, RunError,
-    SessionError, StartError, WrapperError, chain,
+    AttachError, Code, CodeError, ExecutionResult, ExitStatus, Fault, LoadError, PauseError, RecordError, RoomError,
+    RunError, SessionError, StartError, WrapperError, chain,
 };
 use ringfence_core::settings::SettingsError;
 use serde::{Deserialize, Serialize};
@@ -165,6 +165,15 @@ impl From<AttachError> for Failure {
     fn from(error: AttachError) -> Failure {
         match error {
             AttachError::Room(error) => error.into(),
+            error => Failure::new(chain(&error), error.hints(), error.fault().into()),
+        }
+    }
+}
+
+impl From<PauseError> for Failure {
+    fn from(error: PauseError) -> Failure {
+        match error {
+            PauseError::Room(error) => error.into(),
             error => Failure::new(chain(&error), error.hints(), error.fault().into()),
         }
     }

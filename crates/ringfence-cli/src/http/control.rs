@@ -4,21 +4,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Empty, Limited};
+use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
-use hyper::header::{HOST, HeaderName, HeaderValue};
+use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use jiff::Timestamp;
 use ringfence_proto::query::Query;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use super::executions::caller;
-use super::messages::{Access, Detail, Lifecycle, Listed, LogEntry, LogLine, Logs, Metric, Stay, Used};
-use super::page::{Filter, Page};
+use super::life::{State, after};
+use super::messages::{Access, Detail, Lifecycle, Listed, LogEntry, LogLine, Logs, Metric, Metrics};
+use super::page::{Filter, Page, parsed};
 use super::quota::Quota;
 use super::registry::Live;
 use super::reply::{Refusal, Reply, bare, json};
+use super::requests::{Rest, Stay};
+use super::rest::NotResumed;
 use super::server::Server;
 
 /// How long a sandbox stays when its client does not say, in seconds.
@@ -26,8 +28,6 @@ const DEFAULT_STAY: u64 = 300;
 /// The longest body of a request, and how long it may take to arrive.
 const LONGEST_BODY: usize = 1 << 20;
 const BODY_PATIENCE: Duration = Duration::from_secs(30);
-/// How long a guest may take to say what its sandbox uses.
-const METRICS_PATIENCE: Duration = Duration::from_secs(10);
 /// How much of a sandbox's log is told.
 const MOST_LINES: usize = 1000;
 
@@ -50,22 +50,26 @@ pub(super) async fn answer(
     let calls = Calls { server, owner, quota };
     match (request.method(), segments) {
         (&Method::POST, ["sandboxes"]) => {
-            let caller = caller(&request);
-            let live = calls.create(body(request).await?, caller).await?;
+            let live = calls.create_once(request).await?;
             Ok(json(StatusCode::CREATED, &Access::of(&live)))
         }
         (&Method::GET, ["sandboxes"]) => calls.list(&request),
+        (&Method::GET, ["sandboxes", "metrics"]) => calls.metrics_of_several(&request).await,
         (&Method::GET, ["sandboxes", id]) => calls.info(id),
         (&Method::DELETE, ["sandboxes", id]) => calls.kill(id).await,
         (&Method::POST, ["sandboxes", id, "timeout" | "refreshes"]) => calls.set_timeout(id, request).await,
         (&Method::POST, ["sandboxes", id, "connect" | "resume"]) => calls.connect(id, request).await,
-        (&Method::GET, ["sandboxes", id, "metrics"]) => calls.metrics(id).await,
+        (&Method::GET, ["sandboxes", id, "metrics"]) => calls.metrics(id, &request).await,
         (&Method::GET, ["sandboxes", id, "logs"]) => calls.logs(id),
-        (&Method::POST, ["sandboxes", id, "pause"]) => calls.cannot(id, "paused"),
-        (&Method::POST, ["sandboxes", id, "snapshots"]) => calls.cannot(id, "saved"),
-        (&Method::POST, ["sandboxes", id, "fork"]) => calls.cannot(id, "forked"),
+        (&Method::POST, ["sandboxes", id, "pause"]) => calls.pause(id, request).await,
+        (&Method::POST, ["sandboxes", id, "snapshots"]) => {
+            calls.cannot(id, "saved: nothing copies what runs; pause it instead")
+        }
+        (&Method::POST, ["sandboxes", id, "fork"]) => {
+            calls.cannot(id, "forked: nothing copies what runs; create another from its template")
+        }
         (&Method::PUT, ["sandboxes", id, "network"]) => {
-            calls.cannot(id, "given another network: it is fixed at the start")
+            calls.cannot(id, "given another network: it is fixed at the start; create another with that one")
         }
         (&Method::GET, ["snapshots"]) => Ok(json(StatusCode::OK, &[(); 0])),
         _ => Err(Refusal::new(StatusCode::NOT_FOUND, format!("there is nothing at {} {path}", request.method()))),
@@ -81,7 +85,7 @@ pub(super) struct Calls<'a> {
 
 impl Calls<'_> {
     /// The sandbox of that name, if it is this owner's and is up.
-    fn find(&self, id: &str) -> Result<Arc<Live>, Refusal> {
+    pub(super) fn find(&self, id: &str) -> Result<Arc<Live>, Refusal> {
         let live = self.server.registry.find(id).filter(|live| live.record.owner == self.owner);
         live.filter(|live| live.sandbox.is_up()).ok_or_else(|| Refusal::no_sandbox(id))
     }
@@ -92,7 +96,7 @@ impl Calls<'_> {
             listed: self.listed(&live),
             envd_access_token: &live.record.token,
             allow_internet_access: live.record.has_internet,
-            lifecycle: Lifecycle::ENDS,
+            lifecycle: Lifecycle::of(&live.record),
         };
         Ok(json(StatusCode::OK, &detail))
     }
@@ -102,10 +106,9 @@ impl Calls<'_> {
     }
 
     fn list(&self, request: &Request<Incoming>) -> Result<Reply, Refusal> {
-        let query = Query::of(request.uri().query().unwrap_or_default());
-        let filter = Filter::of(&query.map_err(|failure| Refusal::wrong(failure.message))?)?;
+        let filter = Filter::of(&query(request)?)?;
         let all = self.server.registry.of(&self.owner);
-        let Page { shown, next } = filter.page(all, |live| &live.record);
+        let Page { shown, next } = filter.page(all, |live| &live.record, |live| live.life().state());
         let listed: Vec<Listed<'_>> = shown.iter().map(|live| self.listed(live)).collect();
         let mut reply = json(StatusCode::OK, &listed);
         if let Some(next) = next {
@@ -123,41 +126,104 @@ impl Calls<'_> {
 
     async fn set_timeout(&self, id: &str, request: Request<Incoming>) -> Result<Reply, Refusal> {
         let live = self.find(id)?;
-        let Stay { timeout } = body(request).await?;
-        self.renew(&live, self.after(live.record.started, timeout)?).await?;
-        Ok(bare(StatusCode::NO_CONTENT))
+        let Stay { timeout, .. } = body(request).await?;
+        let latest = live.life().latest(live.record.started, self.quota.longest());
+        match self.renew(&live, self.ends(latest, timeout)?).await? {
+            true => Ok(bare(StatusCode::NO_CONTENT)),
+            false => Err(Refusal::new(StatusCode::CONFLICT, format!("sandbox `{id}` is paused: connect to it first"))),
+        }
     }
 
-    /// Reaches a sandbox that is up. Its time is made longer where it would be over sooner, and never shorter.
+    /// Reaches a sandbox, and lets it go on if it is at rest. The time of one that runs is made longer where it would
+    /// be over sooner, and never shorter.
     async fn connect(&self, id: &str, request: Request<Incoming>) -> Result<Reply, Refusal> {
         let live = self.find(id)?;
-        let Stay { timeout } = body(request).await?;
-        let ends = from_now(timeout).min(self.latest(live.record.started));
-        if ends > live.ends() {
+        let Stay { timeout, memory } = body(request).await?;
+        if memory == Some(false) {
+            return Err(Refusal::wrong(
+                "`memory` cannot be left behind by this server: a paused sandbox goes on with it",
+            ));
+        }
+        let (stay, longest) = (stay(timeout), self.quota.longest());
+        if live.life().state() == State::Paused
+            && let Some(refusal) = self.server.tallies().spent(&self.owner, &self.quota)
+        {
+            return Err(refusal);
+        }
+        let resumed =
+            self.server.registry.resume(&live, stay, longest).await.map_err(|error| not_resumed(id, error))?;
+        if resumed {
+            return Ok(json(StatusCode::CREATED, &Access::of(&live)));
+        }
+        let life = live.life();
+        let ends = after(Timestamp::now(), stay).min(life.latest(live.record.started, longest));
+        if ends > life.ends {
             self.renew(&live, ends).await?;
         }
         Ok(json(StatusCode::OK, &Access::of(&live)))
     }
 
-    async fn renew(&self, live: &Live, ends: Timestamp) -> Result<(), Refusal> {
+    async fn renew(&self, live: &Live, ends: Timestamp) -> Result<bool, Refusal> {
         self.server.registry.renew(live, ends).await.map_err(|failure| {
             tracing::error!(id = live.record.id, error = failure.message(), "a sandbox's time is not changed");
             Refusal::failed("the sandbox's time could not be changed; the server's log tells why")
         })
     }
 
-    async fn metrics(&self, id: &str) -> Result<Reply, Refusal> {
+    async fn pause(&self, id: &str, request: Request<Incoming>) -> Result<Reply, Refusal> {
         let live = self.find(id)?;
-        let silent = || Refusal::failed(format!("the guest of sandbox `{id}` does not say what is used"));
-        let empty = Empty::<Bytes>::new().map_err(|never| match never {}).boxed_unsync();
-        let request = Request::get("/metrics").header(HOST, "guest").body(empty).expect("it is fixed text");
-        let asked = async {
-            let response = live.ways.send(live.sandbox.session(), request).await.map_err(|_| silent())?;
-            let text = Limited::new(response.into_body(), LONGEST_BODY).collect().await.map_err(|_| silent())?;
-            serde_json::from_slice::<Used>(&text.to_bytes()).map_err(|_| silent())
+        let Rest { memory, require_healthy_guest } = body(request).await?;
+        if memory == Some(false) {
+            return Err(Refusal::wrong("`memory` cannot be left behind by this server: a paused sandbox keeps it"));
+        }
+        if require_healthy_guest && live.life().state() == State::Running && live.sandbox.health().await.is_err() {
+            let message = format!("the guest of sandbox `{id}` does not answer, and it runs on");
+            return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message));
+        }
+        let paused = self.server.registry.pause(&live).await.map_err(|failure| {
+            tracing::error!(id, error = failure.message(), "a sandbox is not paused");
+            Refusal::failed(format!("sandbox `{id}` could not be paused; the server's log tells why"))
+        })?;
+        match paused {
+            true => Ok(bare(StatusCode::NO_CONTENT)),
+            false => Err(Refusal::new(StatusCode::CONFLICT, format!("sandbox `{id}` is paused already"))),
+        }
+    }
+
+    /// What a sandbox used between two times, as far as that is remembered; where nobody says, up to this moment.
+    async fn metrics(&self, id: &str, request: &Request<Incoming>) -> Result<Reply, Refusal> {
+        let live = self.find(id)?;
+        let query = query(request)?;
+        let second = |name: &str| -> Result<Option<Timestamp>, Refusal> {
+            let given = parsed::<i64>(&query, name)?.filter(|second| *second != 0);
+            let wrong = |_| Refusal::wrong(format!("`{name}` cannot be read"));
+            given.map(|second| Timestamp::from_second(second).map_err(wrong)).transpose()
         };
-        let used = timeout(METRICS_PATIENCE, asked).await.map_err(|_| silent())??;
-        Ok(json(StatusCode::OK, &[Metric::from(used)]))
+        let (from, to) = (second("start")?, second("end")?);
+        if to.is_none_or(|to| to >= Timestamp::now()) && !live.is_known() {
+            self.server.registry.look_at(vec![Arc::clone(&live)]).await;
+        }
+        // A second is as exact as clients are.
+        let to = to.map(|to| after(to, Duration::from_secs(1)));
+        let samples = live.samples(from.unwrap_or(Timestamp::MIN), to.unwrap_or(Timestamp::MAX));
+        let template = self.server.templates.get(&live.record.template);
+        let metrics: Vec<Metric> = samples.iter().map(|sample| sample.metric(template)).collect();
+        Ok(json(StatusCode::OK, &metrics))
+    }
+
+    /// What several sandboxes used when they were last looked at.
+    async fn metrics_of_several(&self, request: &Request<Incoming>) -> Result<Reply, Refusal> {
+        let query = query(request)?;
+        let ids: Vec<&str> = query.all("sandbox_ids").flat_map(|ids| ids.split(',')).collect();
+        let mut found = self.server.registry.of(&self.owner);
+        found.retain(|live| ids.contains(&live.record.id.as_str()));
+        let unseen = |live: &&Arc<Live>| live.samples(Timestamp::MIN, Timestamp::MAX).is_empty();
+        self.server.registry.look_at(found.iter().filter(unseen).cloned().collect()).await;
+        let last = |live: &'_ Arc<Live>| live.samples(Timestamp::MIN, Timestamp::MAX).pop();
+        let template = |live: &Live| self.server.templates.get(&live.record.template);
+        let metrics =
+            found.iter().filter_map(|live| Some((live.record.id.as_str(), last(live)?.metric(template(live)))));
+        Ok(json(StatusCode::OK, &Metrics { sandboxes: metrics.collect() }))
     }
 
     fn logs(&self, id: &str) -> Result<Reply, Refusal> {
@@ -178,19 +244,14 @@ impl Calls<'_> {
         Ok(json(StatusCode::OK, &logs))
     }
 
-    /// The end of so many seconds from now, of a sandbox that began at `started`; none where it may not stay that long.
-    pub(super) fn after(&self, started: Timestamp, seconds: Option<u64>) -> Result<Timestamp, Refusal> {
-        let ends = from_now(seconds);
-        if ends > self.latest(started) {
+    /// The end of so many seconds from now, of a sandbox that may stay until `latest`.
+    pub(super) fn ends(&self, latest: Timestamp, seconds: Option<u64>) -> Result<Timestamp, Refusal> {
+        let ends = after(Timestamp::now(), stay(seconds));
+        if ends > latest {
             let most = self.quota.longest().as_secs();
             return Err(Refusal::wrong(format!("a sandbox may stay for {most} seconds at most, from its start")));
         }
         Ok(ends)
-    }
-
-    /// When a sandbox that began at `started` ends at the latest.
-    fn latest(&self, started: Timestamp) -> Timestamp {
-        started.checked_add(self.quota.longest()).unwrap_or(Timestamp::MAX)
     }
 
     /// What no backend can do, of a sandbox that is there.
@@ -201,21 +262,43 @@ impl Calls<'_> {
     }
 }
 
-/// So many seconds from now.
-fn from_now(seconds: Option<u64>) -> Timestamp {
-    let stay = Duration::from_secs(seconds.unwrap_or(DEFAULT_STAY));
-    Timestamp::now().checked_add(stay).unwrap_or(Timestamp::MAX)
+/// How long a sandbox stays whose client says so many seconds, or nothing.
+pub(super) fn stay(seconds: Option<u64>) -> Duration {
+    Duration::from_secs(seconds.unwrap_or(DEFAULT_STAY))
+}
+
+fn not_resumed(id: &str, error: NotResumed) -> Refusal {
+    match error {
+        NotResumed::Spent => Refusal::wrong(format!("sandbox `{id}` has run for as long as its key lets it: kill it")),
+        NotResumed::Failed(failure) => {
+            tracing::error!(id, error = failure.message(), "a sandbox does not go on");
+            Refusal::failed(format!("sandbox `{id}` could not be resumed; the server's log tells why"))
+        }
+    }
+}
+
+fn query(request: &Request<Incoming>) -> Result<Query, Refusal> {
+    Query::of(request.uri().query().unwrap_or_default()).map_err(|failure| Refusal::wrong(failure.message))
 }
 
 /// Reads what a request says. Nothing at all says nothing.
 pub(super) async fn body<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T, Refusal> {
+    decode(&bytes(request).await?)
+}
+
+/// The body of a request, if it is short enough and comes soon enough.
+pub(super) async fn bytes(request: Request<Incoming>) -> Result<Bytes, Refusal> {
     let collected = timeout(BODY_PATIENCE, Limited::new(request.into_body(), LONGEST_BODY).collect()).await;
     let late = |_| Refusal::new(StatusCode::REQUEST_TIMEOUT, "the request's body takes too long");
     let text = collected.map_err(late)?.map_err(|error| match error.is::<http_body_util::LengthLimitError>() {
         true => Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, format!("a request has {LONGEST_BODY} bytes at most")),
         false => Refusal::wrong("the request's body broke off"),
     })?;
-    let text = text.to_bytes();
-    let text: &[u8] = if text.is_empty() { b"{}" } else { &text };
+    Ok(text.to_bytes())
+}
+
+/// What a body says. Nothing at all says nothing.
+pub(super) fn decode<T: DeserializeOwned>(text: &[u8]) -> Result<T, Refusal> {
+    let text: &[u8] = if text.is_empty() { b"{}" } else { text };
     serde_json::from_slice(text).map_err(|error| Refusal::wrong(format!("the request cannot be read: {error}")))
 }

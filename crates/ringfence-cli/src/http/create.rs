@@ -5,18 +5,22 @@ use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hyper::StatusCode;
+use hyper::body::Incoming;
+use hyper::{Request, StatusCode};
 use jiff::Timestamp;
 use ringfence::policy::Environment;
 use tokio::time::timeout;
 
-use super::control::Calls;
-use super::messages::NewSandbox;
+use super::control::{Calls, bytes, decode};
+use super::executions::caller;
+use super::life::{AtEnd, Life, after, left};
 use super::network;
+use super::place::text;
 use super::pool::Warm;
 use super::quota::Reserved;
 use super::registry::{Live, Registry};
 use super::reply::Refusal;
+use super::requests::NewSandbox;
 use super::secret::{hexadecimal, name};
 use super::server::Server;
 use super::store::Record;
@@ -26,6 +30,9 @@ use crate::telemetry::Caller;
 
 /// How long a sandbox may wait for its turn to be started.
 const TURN_PATIENCE: Duration = Duration::from_secs(20);
+
+/// The header that says that a request was sent before.
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 /// A sandbox that a client may have.
 #[derive(Debug)]
@@ -39,8 +46,27 @@ struct Wish {
 }
 
 impl Calls<'_> {
+    /// Makes the sandbox that a request asks for, or finds the one that was made when it was sent before.
+    pub(super) async fn create_once(&self, request: Request<Incoming>) -> Result<Arc<Live>, Refusal> {
+        let key = text(request.headers(), IDEMPOTENCY_KEY).map(str::to_owned);
+        let caller = caller(&request);
+        let body = bytes(request).await?;
+        let asked: NewSandbox = decode(&body)?;
+        let Some(key) = key else { return self.create(asked, caller).await };
+        let outcome = self.server.repeats.outcome(&self.owner, &key, &body)?;
+        let (server, owner, quota) = (Arc::clone(self.server), self.owner.clone(), self.quota);
+        // Whoever sends it again does so because it did not wait: what was begun goes on.
+        let made = tokio::spawn(async move {
+            let calls = Calls { server: &server, owner, quota };
+            let create = || async { Ok(calls.create(asked, caller).await?.record.id.clone()) };
+            outcome.get_or_try_init(create).await.cloned()
+        });
+        let id = made.await.expect("a start does not panic")?;
+        self.find(&id)
+    }
+
     /// Makes a sandbox.
-    pub(super) async fn create(&self, asked: NewSandbox, caller: Caller) -> Result<Arc<Live>, Refusal> {
+    async fn create(&self, asked: NewSandbox, caller: Caller) -> Result<Arc<Live>, Refusal> {
         let begun = Instant::now();
         let wish = self.wish(asked, &caller)?;
         let asked_at = wish.record.started;
@@ -70,7 +96,7 @@ impl Calls<'_> {
     fn wish(&self, asked: NewSandbox, caller: &Caller) -> Result<Wish, Refusal> {
         let template = self.template(&asked.template_id)?;
         let unsupported = [
-            ("autoPause", asked.auto_pause == Some(true)),
+            ("autoPauseMemory", asked.auto_pause_memory == Some(false)),
             ("mcp", asked.mcp.as_ref().is_some_and(|mcp| !mcp.is_null())),
             ("iam", asked.iam.as_ref().is_some_and(|iam| !iam.is_null())),
             ("volumeMounts", asked.volume_mounts.as_ref().is_some_and(|mounts| !mounts.is_empty())),
@@ -90,7 +116,9 @@ impl Calls<'_> {
             template: asked.template_id,
             owner: self.owner.clone(),
             started,
-            ends: self.after(started, asked.timeout)?,
+            life: Life::until(self.ends(after(started, self.quota.longest()), asked.timeout)?),
+            at_end: if asked.auto_pause == Some(true) { AtEnd::Pause } else { AtEnd::Kill },
+            is_woken: asked.auto_resume.is_some_and(|resume| resume.enabled),
             token: hexadecimal::<32>(),
             traffic_token: (!has_public_ports).then(hexadecimal::<32>),
             metadata: asked.metadata.unwrap_or_default(),
@@ -111,9 +139,9 @@ impl Calls<'_> {
     /// Reserves a place for one more sandbox, if this owner may have one.
     fn reserve(&self) -> Result<Reserved, Refusal> {
         let live = self.server.registry.of(&self.owner);
-        let next = live.iter().map(|live| live.ends()).min().unwrap_or_default();
-        let soon = Duration::try_from(next.duration_since(Timestamp::now())).unwrap_or_default(); // it ends already
-        self.server.tallies.reserve(&self.owner, &self.quota, live.len(), soon)
+        let next = live.iter().map(|live| live.life().ends).min().unwrap_or_default();
+        let soon = left(next, Timestamp::now());
+        self.server.tallies().reserve(&self.owner, &self.quota, live.len(), soon)
     }
 }
 
@@ -151,18 +179,17 @@ impl Wish {
                 removed.map_err(|error| Failure::failed(ringfence::chain(&error), "ringfence doctor"))?;
             }
         }
-        Ok(sandbox.renew(self.stay())?)
+        Ok(sandbox.renew(self.lease())?)
     }
 
     fn all_words(&self, registry: &Registry) -> Vec<OsString> {
         let variables = self.variables.iter();
         let variables = variables.flat_map(|(name, value)| ["--env".into(), format!("{name}={value}").into()]);
         let more = self.words.iter().cloned().chain(variables).chain(self.narrower.iter().cloned());
-        registry.words(&self.record.id, self.stay(), more.collect())
+        registry.words(&self.record.id, self.lease(), more.collect())
     }
 
-    /// How long it may stay.
-    fn stay(&self) -> Duration {
-        Duration::try_from(self.record.ends.duration_since(Timestamp::now())).unwrap_or_default() // it is over
+    fn lease(&self) -> Duration {
+        self.record.life.lease(self.record.at_end)
     }
 }

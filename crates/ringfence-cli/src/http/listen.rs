@@ -5,6 +5,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hyper::Request;
+use hyper::body::{Body, Incoming};
+use hyper::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -15,6 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
+use super::seats::{Holder, Taken};
 use super::server::Server;
 
 /// How many connections are open at once; whoever comes then waits.
@@ -53,7 +57,15 @@ pub(super) async fn serve(
             () = &mut ended => break,
         };
         match accepted {
-            Ok((stream, _)) => {
+            Ok((stream, peer)) => {
+                // Who comes through a proxy of this machine comes from the same address as all others.
+                let seat = match peer.ip().to_canonical() {
+                    address if address.is_loopback() => None,
+                    address => match server.seats.take(Holder::Address(address)) {
+                        Some(seat) => Some(seat),
+                        None => continue, // it has enough of them
+                    },
+                };
                 let (server, ending, tls) = (Arc::clone(&server), ending.subscribe(), tls.clone());
                 connections.spawn(async move {
                     let _ = stream.set_nodelay(true); // slower without, and no worse
@@ -65,7 +77,7 @@ pub(super) async fn serve(
                             }
                         }
                     }
-                    drop(room);
+                    drop((room, seat));
                 });
             }
             // The peer has gone already, or there is no descriptor left.
@@ -81,12 +93,19 @@ async fn converse<Stream>(stream: Stream, server: Arc<Server>, mut ending: watch
 where
     Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let service = service_fn(move |request| {
+    let taken = Taken::default();
+    let service = service_fn(move |mut request: Request<Incoming>| {
         let server = Arc::clone(&server);
+        request.extensions_mut().insert(taken.clone());
         async move {
             let begun = Instant::now();
             let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-            let reply = server.answer(request).await;
+            let has_body = !request.body().is_end_stream();
+            let mut reply = server.answer(request).await;
+            if has_body && (reply.status().is_client_error() || reply.status().is_server_error()) {
+                // Who is refused before all was read is hung up on, and is not to send another request that way.
+                reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
             server.counters.answered(reply.status());
             // Not the query: it may be a signature.
             tracing::info!(%method, path, status = reply.status().as_u16(), took = ?begun.elapsed(), "request");

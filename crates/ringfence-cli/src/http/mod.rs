@@ -4,18 +4,22 @@
 //! envd are carried to the sandbox's guest, which speaks it itself. Nothing here isolates anything.
 //!
 //! Reading order: [`listen`] takes connections, [`server`] says whose a request is and where it goes ([`place`]),
-//! [`control`] and [`create`] make and end sandboxes ([`registry`], [`store`], [`pool`]), [`carry`] brings requests to them,
-//! [`interpreter`] runs cells of code in them, [`executions`] and [`counters`] tell of what they do.
+//! [`control`] and [`create`] make and end sandboxes ([`registry`], [`rest`], [`store`], [`pool`]), [`carry`] brings
+//! requests to them, [`interpreter`] runs cells of code in them, [`meter`] looks at what they use, [`executions`] and
+//! [`counters`] tell of what they do.
 
 mod carry;
 mod control;
 mod counters;
 mod create;
 mod executions;
+mod idempotency;
 mod interpreter;
 mod keys;
+mod life;
 mod listen;
 mod messages;
+mod meter;
 mod network;
 mod page;
 mod place;
@@ -23,6 +27,9 @@ mod pool;
 mod quota;
 mod registry;
 mod reply;
+mod requests;
+mod rest;
+mod seats;
 mod secret;
 mod server;
 mod store;
@@ -47,6 +54,7 @@ pub(crate) use tls::{DOMAIN, Identity};
 use crate::report::Failure;
 use crate::telemetry::Telemetry;
 use counters::Counters;
+use idempotency::Repeats;
 use keys::Keys;
 use pool::Pool;
 use registry::Registry;
@@ -75,8 +83,10 @@ impl Ready {
         })?;
         let registry = Registry::open(host, place, telemetry).await?;
         let starting = Semaphore::new(MOST_STARTING);
-        let (pool, tallies, said_open, counters) = (Pool::default(), Arc::default(), Once::new(), Counters::default());
-        let server = Server { keys, registry, templates, audience, pool, starting, tallies, counters, said_open };
+        let (pool, said_open, counters) = (Pool::default(), Once::new(), Counters::default());
+        let (seats, repeats) = (Arc::default(), Repeats::default());
+        let server =
+            Server { keys, registry, templates, audience, pool, starting, seats, repeats, counters, said_open };
         let server = Arc::new(server);
         let counted = Arc::downgrade(&server);
         server
@@ -91,7 +101,12 @@ impl Ready {
     pub(crate) async fn serve(self, listener: TcpListener, tls: Option<TlsAcceptor>, ended: impl Future<Output = ()>) {
         let server = &self.server;
         let serving = async {
-            listen::serve(listener, tls, Arc::clone(server), ended).await;
+            tokio::select! {
+                () = listen::serve(listener, tls, Arc::clone(server), ended) => {}
+                () = server.keep_looking() => {}
+            }
+            server.registry.look_at(server.registry.all()).await;
+            server.note_use().await;
             server.pool.close();
         };
         tokio::join!(serving, server.pool.keep_full(&server.registry, &server.templates));

@@ -4,8 +4,8 @@ use std::ffi::OsString;
 
 use ringfence::policy::{HostRule, Network};
 
-use super::messages::NetworkRequest;
 use super::reply::Refusal;
+use super::requests::NetworkRequest;
 
 /// What stands for everything in a client's list.
 const EVERYTHING: [&str; 2] = ["0.0.0.0/0", "::/0"];

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use jiff::Timestamp;
 use ringfence_proto::query::Query;
 
+use super::life::State;
 use super::reply::Refusal;
 use super::store::Record;
 
@@ -16,7 +17,7 @@ const LONGEST: usize = 100;
 pub(super) struct Filter {
     /// Pairs that a sandbox's metadata has.
     metadata: Vec<(String, String)>,
-    wants_running: bool,
+    states: Vec<State>,
     template: Option<String>,
     started_after: Option<Timestamp>,
     order: Order,
@@ -53,11 +54,14 @@ impl Filter {
             Some(text) => Query::of(text).map_err(|_| wrong("metadata"))?,
             None => Query::default(),
         };
-        let mut states = query.all("state").flat_map(|states| states.split(',')).peekable();
+        let states: Vec<&str> = query.all("state").flat_map(|states| states.split(',')).collect();
         let limit = parsed(query, "limit")?.unwrap_or(LONGEST);
         Ok(Filter {
             metadata: metadata.pairs().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
-            wants_running: states.peek().is_none() || states.any(|state| state == "running"),
+            states: State::ALL
+                .into_iter()
+                .filter(|state| states.is_empty() || states.contains(&state.name()))
+                .collect(),
             template: query.get("template").filter(|template| !template.is_empty()).map(str::to_owned),
             started_after: parsed(query, "startedAfter")?,
             order: match query.get("order") {
@@ -71,10 +75,10 @@ impl Filter {
     }
 
     /// The page of `all` that is wanted.
-    pub(super) fn page<T>(&self, all: Vec<T>, record: impl Fn(&T) -> &Record) -> Page<T> {
+    pub(super) fn page<T>(&self, all: Vec<T>, record: impl Fn(&T) -> &Record, state: impl Fn(&T) -> State) -> Page<T> {
         let mut shown: Vec<(Place, T)> = all
             .into_iter()
-            .filter(|one| self.is_wanted(record(one)))
+            .filter(|one| self.states.contains(&state(one)) && self.is_wanted(record(one)))
             .map(|one| (Place::of(record(&one)), one))
             .collect();
         shown.sort_by(|(left, _), (right, _)| self.order.compare(left, right));
@@ -88,8 +92,7 @@ impl Filter {
     }
 
     fn is_wanted(&self, record: &Record) -> bool {
-        self.wants_running
-            && self.metadata.iter().all(|(name, value)| record.metadata.get(name) == Some(value))
+        self.metadata.iter().all(|(name, value)| record.metadata.get(name) == Some(value))
             && self.template.as_ref().is_none_or(|template| *template == record.template)
             && self.started_after.is_none_or(|after| record.started > after)
     }
@@ -126,13 +129,14 @@ impl FromStr for Place {
 }
 
 /// What a parameter says, if it says something.
-fn parsed<T: FromStr>(query: &Query, name: &str) -> Result<Option<T>, Refusal> {
+pub(super) fn parsed<T: FromStr>(query: &Query, name: &str) -> Result<Option<T>, Refusal> {
     let given = query.get(name).filter(|text| !text.is_empty());
     given.map(|text| text.parse().map_err(|_| Refusal::wrong(format!("`{name}` cannot be read")))).transpose()
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::life::{AtEnd, Life};
     use super::*;
 
     fn record(number: i64) -> Record {
@@ -141,7 +145,9 @@ mod tests {
             template: "base".to_owned(),
             owner: None,
             started: Timestamp::from_second(1000 + number / 2).unwrap(),
-            ends: Timestamp::MAX,
+            life: Life::until(Timestamp::MAX),
+            at_end: AtEnd::Kill,
+            is_woken: false,
             token: String::new(),
             traffic_token: None,
             metadata: [("even".to_owned(), (number % 2 == 0).to_string()), ("a b".to_owned(), "&=".to_owned())].into(),
@@ -153,7 +159,14 @@ mod tests {
     #[track_caller]
     fn check(query: &str, expected: &[&str]) -> Option<String> {
         let filter = Filter::of(&Query::of(query).unwrap()).unwrap();
-        let page = filter.page((0..5).map(record).collect(), |record| record);
+        let page = filter.page(
+            (0..5).map(record).collect(),
+            |record| record,
+            |record| match record.id.as_str() {
+                "id0" => State::Paused,
+                _ => State::Running,
+            },
+        );
         assert_eq!(page.shown.iter().map(|record| record.id.as_str()).collect::<Vec<_>>(), expected);
         page.next
     }
@@ -171,7 +184,9 @@ mod tests {
     fn what_a_reader_wants_is_what_is_shown() {
         check("metadata=even%3Dtrue%26a%2520b%3D%2526%253D", &["id4", "id2", "id0"]);
         check("metadata=even%3Dmaybe", &[]);
-        check("state=paused", &[]);
+        check("state=paused", &["id0"]);
+        check("state=running", &["id4", "id3", "id2", "id1"]);
+        check("state=asleep", &[]);
         check("state=paused,running&limit=1", &["id4"]);
         check("state=paused&state=running&limit=1", &["id4"]);
         check("startedAfter=1970-01-01T00:16:41Z", &["id4"]);

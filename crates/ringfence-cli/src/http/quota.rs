@@ -1,10 +1,12 @@
-//! How much one key may use: sandboxes at once, how often it may ask for one, and how long one may stay.
+//! How much one key may use: sandboxes at once, how often it may ask for one, how long one may stay, and the time of
+//! processors in a day.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use jiff::Timestamp;
 use ringfence::policy::Span;
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +15,8 @@ use super::reply::Refusal;
 
 /// How long what was asked for counts.
 const MINUTE: Duration = Duration::from_secs(60);
+/// The seconds of a day.
+const DAY: i64 = 24 * 60 * 60;
 /// How long a sandbox can stay when its key says nothing.
 const LONGEST_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -32,12 +36,32 @@ pub(crate) struct Quota {
     #[arg(long, value_name = "TIME")]
     #[serde(skip_serializing_if = "Option::is_none")]
     longest: Option<Span>,
+    /// The time on processors that its sandboxes may use in a day, which begins at midnight, UTC: 30m, 8h.
+    #[arg(long, value_name = "TIME")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpu_per_day: Option<Span>,
 }
 
 impl Quota {
     /// How long a sandbox may stay at most, from its start.
     pub(super) fn longest(&self) -> Duration {
         self.longest.map_or(LONGEST_LIFE, |longest| longest.duration())
+    }
+}
+
+/// The time on processors that the sandboxes of one key have used in a day.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct DayUse {
+    /// How many days 1970 began before it.
+    day: i64,
+    seconds: f64,
+}
+
+impl DayUse {
+    /// The same, if it was today; else nothing was used yet.
+    fn today(self, now: Timestamp) -> DayUse {
+        let day = now.as_second().div_euclid(DAY);
+        if self.day == day { self } else { DayUse { day, seconds: 0.0 } }
     }
 }
 
@@ -52,6 +76,9 @@ struct Tally {
     starting: usize,
     /// When it asked for one in the last minute.
     asked: VecDeque<Instant>,
+    used: DayUse,
+    /// Whether that is still to be written down.
+    is_changed: bool,
 }
 
 /// The place of a sandbox that is being started.
@@ -62,6 +89,51 @@ pub(super) struct Reserved {
 }
 
 impl Tallies {
+    /// What keys had used when a server before this one wrote it down.
+    pub(super) fn of(used: Vec<(String, DayUse)>) -> Tallies {
+        let tally = |(id, used)| (Some(id), Tally { used, ..Tally::default() });
+        Tallies(Mutex::new(used.into_iter().map(tally).collect()))
+    }
+
+    /// Charges an owner for the time on processors that a sandbox has used.
+    pub(super) fn charge(&self, owner: &Owner, used: Duration) {
+        if used.is_zero() || owner.is_none() {
+            return; // without a key there is no quota
+        }
+        let mut tallies = self.locked();
+        let tally = tallies.entry(owner.clone()).or_default();
+        tally.used = tally.used.today(Timestamp::now());
+        tally.used.seconds += used.as_secs_f64();
+        tally.is_changed = true;
+    }
+
+    /// Why an owner's sandboxes run no more today, if they do not.
+    pub(super) fn spent(&self, owner: &Owner, quota: &Quota) -> Option<Refusal> {
+        let most = quota.cpu_per_day?.duration();
+        let now = Timestamp::now();
+        let used = self.locked().get(owner)?.used.today(now);
+        (used.seconds >= most.as_secs_f64()).then(|| {
+            let left = DAY - now.as_second().rem_euclid(DAY);
+            let message =
+                format!("this key has used the {} seconds of processors that it has in a day", most.as_secs());
+            Refusal::busy(message, left.unsigned_abs())
+        })
+    }
+
+    /// What keys have used that was not told before.
+    pub(super) fn changed(&self) -> Vec<(String, DayUse)> {
+        let mut tallies = self.locked();
+        let changed = tallies.iter_mut().filter_map(|(owner, tally)| {
+            let is_changed = std::mem::take(&mut tally.is_changed);
+            Some((owner.clone()?, tally.used)).filter(|_| is_changed)
+        });
+        changed.collect()
+    }
+
+    fn locked(&self) -> MutexGuard<'_, HashMap<Owner, Tally>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Reserves a place for one more sandbox of an owner, who has `live` of them; the next one ends after `soon`.
     pub(super) fn reserve(
         self: &Arc<Tallies>,
@@ -70,7 +142,10 @@ impl Tallies {
         live: usize,
         soon: Duration,
     ) -> Result<Reserved, Refusal> {
-        let mut tallies = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(refusal) = self.spent(owner, quota) {
+            return Err(refusal);
+        }
+        let mut tallies = self.locked();
         let tally = tallies.entry(owner.clone()).or_default();
         if let Some(most) = quota.sandboxes
             && live + tally.starting >= most as usize
@@ -98,10 +173,10 @@ impl Tallies {
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        let mut tallies = self.tallies.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tallies = self.tallies.locked();
         if let Some(tally) = tallies.get_mut(&self.owner) {
             tally.starting -= 1;
-            if tally.starting == 0 && tally.asked.is_empty() {
+            if tally.starting == 0 && tally.asked.is_empty() && tally.used == DayUse::default() {
                 tallies.remove(&self.owner);
             }
         }
@@ -144,5 +219,26 @@ mod tests {
         assert!(refusal.retry_after.is_some_and(|wait| (2..=61).contains(&wait)), "{refusal:?}");
         drop(tallies.reserve(&None, &Quota::default(), 0, SOON).unwrap());
         assert_eq!(Quota::default().longest(), LONGEST_LIFE);
+    }
+    #[test]
+    fn a_key_uses_so_much_of_processors_in_a_day_and_the_next_server_knows() {
+        let quota = Quota { cpu_per_day: Some("10s".parse().unwrap()), ..Quota::default() };
+        let (one, other) = (Some("one".to_owned()), Some("other".to_owned()));
+        let tallies = Arc::new(Tallies::default());
+        tallies.charge(&one, Duration::from_secs(9));
+        drop(tallies.reserve(&one, &quota, 0, SOON).unwrap());
+        tallies.charge(&one, Duration::from_secs(1));
+        let refusal = tallies.reserve(&one, &quota, 0, SOON).unwrap_err();
+        assert_eq!(refusal.status.as_u16(), 429);
+        assert!(refusal.retry_after.is_some_and(|wait| (1..=DAY.unsigned_abs()).contains(&wait)), "{refusal:?}");
+        drop(tallies.reserve(&other, &quota, 0, SOON).unwrap());
+        drop(tallies.reserve(&one, &Quota::default(), 0, SOON).unwrap());
+
+        let noted = tallies.changed();
+        assert_eq!(tallies.changed(), []);
+        let next = Arc::new(Tallies::of(noted.clone()));
+        assert!(next.reserve(&one, &quota, 0, SOON).is_err());
+        let yesterday = noted.into_iter().map(|(id, used)| (id, DayUse { day: used.day - 1, ..used })).collect();
+        drop(Arc::new(Tallies::of(yesterday)).reserve(&one, &quota, 0, SOON).unwrap());
     }
 }

@@ -8,13 +8,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use jiff::Timestamp;
 use ringfence::{Host, RoomError, Sandbox};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::carry::Ways;
 use super::control::Owner;
+use super::life::{AtEnd, Life, State};
+use super::meter::History;
+use super::quota::Tallies;
+use super::rest::{as_found, over};
 use super::store::{Record, Store};
 use crate::keeper::{Answer, Keeper};
 use crate::report::Failure;
@@ -28,20 +31,24 @@ const START_PATIENCE: Duration = Duration::from_secs(300);
 /// A sandbox that is there.
 #[derive(Debug)]
 pub(super) struct Live {
-    /// What is kept of it, but for when it ends.
+    /// What is kept of it, but for how long it stays.
     pub(super) record: Record,
     pub(super) sandbox: Sandbox,
     /// What leads to its guest.
     pub(super) ways: Ways,
     /// What is told of it.
     pub(super) span: SandboxSpan,
-    ends: watch::Sender<Timestamp>,
+    pub(super) life: watch::Sender<Life>,
+    /// Held by whoever changes that.
+    pub(super) changing: tokio::sync::Mutex<()>,
+    /// What it used.
+    pub(super) history: Mutex<History>,
 }
 
 impl Live {
-    /// When its time is over.
-    pub(super) fn ends(&self) -> Timestamp {
-        *self.ends.borrow()
+    /// How long it stays.
+    pub(super) fn life(&self) -> Life {
+        *self.life.borrow()
     }
 }
 
@@ -62,6 +69,8 @@ pub(super) struct Registry {
     live: Mutex<HashMap<String, Arc<Live>>>,
     /// Who is told of them.
     pub(super) telemetry: Telemetry,
+    /// What keys have used.
+    tallies: Arc<Tallies>,
 }
 
 impl Registry {
@@ -73,7 +82,8 @@ impl Registry {
             Failure::failed(format!("cannot make the directory of workspaces: {error}"), "look at its permissions")
         })?;
         let store = Store::open(&place.join("state.redb")).map_err(of_store)?;
-        let registry = Arc::new(Registry { host, store, workspaces, live: Mutex::default(), telemetry });
+        let tallies = Arc::new(Tallies::of(store.all_use().map_err(of_store)?));
+        let registry = Arc::new(Registry { host, store, workspaces, live: Mutex::default(), telemetry, tallies });
         for record in registry.store.all().map_err(of_store)? {
             match Sandbox::attach(&registry.host, &record.id).await {
                 Ok(sandbox) => drop(registry.admit(record, sandbox, None)),
@@ -203,9 +213,11 @@ impl Registry {
 
     /// Takes a sandbox in that is there, and sees to its end.
     fn admit(self: &Arc<Registry>, record: Record, sandbox: Sandbox, keeper: Option<Keeper>) -> Arc<Live> {
-        let (id, ends) = (record.id.clone(), watch::Sender::new(record.ends));
+        let (id, life) = (record.id.clone(), watch::Sender::new(as_found(record.life, &sandbox)));
+        let history = Mutex::new(if keeper.is_some() { History::of_new() } else { History::of_found() });
+        let (ways, changing) = (Ways::default(), Default::default());
         let span = self.tell_of(&record, &sandbox);
-        let live = Arc::new(Live { record, sandbox, ways: Ways::default(), span, ends });
+        let live = Arc::new(Live { record, sandbox, ways, span, life, changing, history });
         self.locked().insert(id, Arc::clone(&live));
         tokio::spawn(Arc::clone(self).see_through(Arc::clone(&live), keeper));
         live
@@ -223,23 +235,26 @@ impl Registry {
 
     /// Waits until a sandbox ends or its time is over, and removes what is left of it.
     async fn see_through(self: Arc<Registry>, live: Arc<Live>, keeper: Option<Keeper>) {
-        let mut ends = live.ends.subscribe();
-        let over = async {
-            loop {
-                let left = ends.borrow_and_update().duration_since(Timestamp::now());
-                let left = Duration::try_from(left).unwrap_or_default(); // below zero: it is over
-                tokio::select! {
-                    () = tokio::time::sleep(left) => return,
-                    _ = ends.changed() => {} // we hold the sender
+        let mut life = live.life.subscribe();
+        loop {
+            tokio::select! {
+                () = live.sandbox.ended() => {
+                    tracing::info!(id = live.record.id, "a sandbox has ended");
+                    break;
+                }
+                () = over(&mut life) => tracing::info!(id = live.record.id, "a sandbox's time is over"),
+            }
+            if live.record.at_end == AtEnd::Pause && live.life().state() == State::Running {
+                match self.pause(&live).await {
+                    Ok(_) => continue,
+                    Err(failure) => {
+                        tracing::error!(id = live.record.id, error = failure.message(), "a sandbox is not paused");
+                    }
                 }
             }
-        };
-        tokio::select! {
-            () = live.sandbox.ended() => tracing::info!(id = live.record.id, "a sandbox has ended"),
-            () = over => {
-                tracing::info!(id = live.record.id, "a sandbox's time is over");
-                stop(&live.record.id, live.sandbox.clone()).await;
-            }
+            self.look_at(vec![Arc::clone(&live)]).await; // for the last time
+            stop(&live.record.id, live.sandbox.clone()).await;
+            break;
         }
         self.forget(&live).await;
         if let Some(keeper) = keeper {
@@ -250,6 +265,21 @@ impl Registry {
     /// The sandbox of that name, if there is one.
     pub(super) fn find(&self, id: &str) -> Option<Arc<Live>> {
         self.locked().get(id).cloned()
+    }
+
+    /// Where what outlives a server is kept.
+    pub(super) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// What keys have used.
+    pub(super) fn tallies(&self) -> &Arc<Tallies> {
+        &self.tallies
+    }
+
+    /// All sandboxes.
+    pub(super) fn all(&self) -> Vec<Arc<Live>> {
+        self.locked().values().cloned().collect()
     }
 
     /// All sandboxes of an owner that are up at this moment.
@@ -263,17 +293,9 @@ impl Registry {
         self.locked().values().find(|live| is_it(live)).cloned()
     }
 
-    /// Has the time of a sandbox be over at `ends`.
-    pub(super) async fn renew(&self, live: &Live, ends: Timestamp) -> Result<(), Failure> {
-        let lease = Duration::try_from(ends.duration_since(Timestamp::now())).unwrap_or_default(); // it is over
-        live.sandbox.renew(lease)?;
-        self.store.put(&Record { ends, ..live.record.clone() }).await.map_err(of_store)?;
-        live.ends.send_replace(ends);
-        Ok(())
-    }
-
     /// Ends a sandbox.
     pub(super) async fn end(&self, live: &Arc<Live>) {
+        self.look_at(vec![Arc::clone(live)]).await; // for the last time
         stop(&live.record.id, live.sandbox.clone()).await;
         self.forget(live).await;
     }
@@ -322,7 +344,7 @@ async fn stop(id: &str, sandbox: Sandbox) {
     }
 }
 
-fn of_store(error: redb::Error) -> Failure {
+pub(super) fn of_store(error: redb::Error) -> Failure {
     match error {
         redb::Error::DatabaseAlreadyOpen => Failure::usage(
             "another server has this user's sandboxes",
@@ -336,11 +358,11 @@ fn make_private(directory: &Path) -> io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
 }
 
-/// Removes a workspace, without following anything that was planted in it.
+/// Removes a workspace.
 fn remove(workspace: PathBuf) {
-    if let Err(error) = fs_err::remove_dir_all(&workspace)
+    if let Err(error) = ringfence::remove_untrusted(&workspace)
         && error.kind() != io::ErrorKind::NotFound
     {
-        tracing::warn!(%error, "a workspace is not removed");
+        tracing::warn!(workspace = %workspace.display(), %error, "a workspace is not removed");
     }
 }

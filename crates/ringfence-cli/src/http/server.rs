@@ -17,13 +17,17 @@ use tokio::sync::Semaphore;
 use super::carry;
 use super::control::{self, Owner};
 use super::counters::{self, Counters};
+use super::idempotency::Repeats;
 use super::interpreter;
 use super::keys::{self, Keys};
+use super::life::State;
 use super::place::{Place, is_guests, text};
 use super::pool::Pool;
 use super::quota::{Quota, Tallies};
 use super::registry::{Live, Registry};
 use super::reply::{Refusal, Reply, bare, plain};
+use super::rest::NotResumed;
+use super::seats::{Seats, Taken};
 use super::template::Template;
 use crate::telemetry::Measure;
 
@@ -47,8 +51,10 @@ pub(super) struct Server {
     pub(super) pool: Pool,
     /// Room for sandboxes that are being started.
     pub(super) starting: Semaphore,
-    /// What keys have used.
-    pub(super) tallies: Arc<Tallies>,
+    /// Who has how many connections.
+    pub(super) seats: Arc<Seats>,
+    /// Requests for a sandbox that may be repeated.
+    pub(super) repeats: Repeats,
     /// What it has done.
     pub(super) counters: Counters,
     /// Whether it was said that any key will do.
@@ -63,11 +69,11 @@ impl Server {
         }
         match Place::of(&request) {
             Place::Port { id, port } => match self.registry.find(id) {
-                Some(live) => carry(&live, port, request).await,
+                Some(live) => self.carry(&live, port, request).await,
                 None => carry::not_found(id),
             },
             Place::Guest => match self.guest(&request) {
-                Some(live) => carry(&live, ENVD_PORT, request).await,
+                Some(live) => self.carry(&live, ENVD_PORT, request).await,
                 None => Refusal::unauthenticated("no sandbox has this token or made this signature").into(),
             },
             Place::Control => self.control(request).await.unwrap_or_else(Reply::from),
@@ -91,6 +97,7 @@ impl Server {
             return Err(Refusal::unauthenticated("the header `X-API-KEY` is missing"));
         };
         let (owner, quota) = self.owner(headers, shown)?;
+        self.seat(&owner, &request)?;
         control::answer(self, owner, quota, request).await
     }
 
@@ -129,30 +136,73 @@ impl Server {
         };
         self.registry.first(is_signed)
     }
-}
 
-/// Carries a request to where it belongs in a sandbox, if its caller may go there.
-async fn carry(live: &Live, port: u16, request: Request<Incoming>) -> Reply {
-    if port != ENVD_PORT {
-        let token = live.record.traffic_token.as_deref();
-        let shown = text(request.headers(), "e2b-traffic-access-token").unwrap_or_default();
-        return match token.is_none_or(|token| agree(shown, token)) {
-            true if port == interpreter::PORT && interpreter::is_its(request.uri().path()) => {
-                interpreter::answer(live, request).await
-            }
-            true => carry::to_port(live, port, request).await,
-            false => {
-                Refusal::new(StatusCode::FORBIDDEN, "the traffic access token is missing or not this sandbox's").into()
-            }
+    /// What keys have used.
+    pub(super) fn tallies(&self) -> &Arc<Tallies> {
+        self.registry.tallies()
+    }
+
+    /// Has the connection that a request came by be one of its owner's, who may have too many.
+    fn seat(&self, owner: &Owner, request: &Request<Incoming>) -> Result<(), Refusal> {
+        match (owner, request.extensions().get::<Taken>()) {
+            (Some(key), Some(taken)) => taken.be_of(key, &self.seats),
+            _ => Ok(()),
+        }
+    }
+
+    /// Carries a request to where it belongs in a sandbox, if its caller may go there.
+    async fn carry(&self, live: &Arc<Live>, port: u16, request: Request<Incoming>) -> Reply {
+        let path = request.uri().path();
+        if let Err(refusal) = self.seat(&live.record.owner, &request) {
+            return refusal.into();
+        }
+        if port != ENVD_PORT {
+            let token = live.record.traffic_token.as_deref();
+            let shown = text(request.headers(), "e2b-traffic-access-token").unwrap_or_default();
+            return match token.is_none_or(|token| agree(shown, token)) {
+                true if !self.is_awake(live).await => carry::not_found(&live.record.id),
+                true if port == interpreter::PORT && interpreter::is_its(path) => {
+                    interpreter::answer(live, request).await
+                }
+                true => carry::to_port(live, port, request).await,
+                false => {
+                    let message = "the traffic access token is missing or not this sandbox's";
+                    Refusal::new(StatusCode::FORBIDDEN, message).into()
+                }
+            };
+        }
+        if !is_guests(path) {
+            return Refusal::new(StatusCode::NOT_FOUND, format!("there is nothing at `{path}`")).into();
+        }
+        match may_talk(live, &request) {
+            Err(refusal) => refusal.into(),
+            // Whoever asks whether it runs, without showing anything, does not make it.
+            Ok(()) if path == "/health" && live.life().state() == State::Paused => carry::not_found(&live.record.id),
+            Ok(()) if !self.is_awake(live).await => carry::not_found(&live.record.id),
+            Ok(()) => carry::to_guest(live, request).await,
+        }
+    }
+
+    /// Whether a sandbox runs. One at rest whose client wants it goes on, as long as its key is there.
+    async fn is_awake(&self, live: &Arc<Live>) -> bool {
+        if live.life().state() == State::Running {
+            return true;
+        }
+        let keys = self.keys.all();
+        let quota = match &live.record.owner {
+            Some(owner) => keys.iter().find(|key| key.id == *owner).map(|key| key.quota),
+            None => Some(Quota::default()),
         };
-    }
-    if !is_guests(request.uri().path()) {
-        let message = format!("there is nothing at `{}`", request.uri().path());
-        return Refusal::new(StatusCode::NOT_FOUND, message).into();
-    }
-    match may_talk(live, &request) {
-        Ok(()) => carry::to_guest(live, request).await,
-        Err(refusal) => refusal.into(),
+        let may = |quota: &Quota| live.record.is_woken && self.tallies().spent(&live.record.owner, quota).is_none();
+        let Some(quota) = quota.filter(may) else { return false };
+        match self.registry.resume(live, control::stay(None), quota.longest()).await {
+            Ok(_) => true,
+            Err(NotResumed::Spent) => false,
+            Err(NotResumed::Failed(failure)) => {
+                tracing::error!(id = live.record.id, error = failure.message(), "a sandbox does not go on");
+                false
+            }
+        }
     }
 }
 

@@ -7,11 +7,19 @@ use std::sync::Arc;
 use fs_err::os::unix::fs::OpenOptionsExt;
 use jiff::Timestamp;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::control::Owner;
+use super::life::{AtEnd, Life};
+use super::quota::DayUse;
 
-const SANDBOXES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("sandboxes");
+/// A table: text in JSON, by an id.
+type Definition = TableDefinition<'static, &'static str, &'static [u8]>;
+
+const SANDBOXES: Definition = TableDefinition::new("sandboxes");
+/// By the ids of keys.
+const USE: Definition = TableDefinition::new("use");
 
 /// What is kept of a sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -24,8 +32,15 @@ pub(super) struct Record {
     pub(super) owner: Owner,
     /// When it was started.
     pub(super) started: Timestamp,
-    /// When its time is over.
-    pub(super) ends: Timestamp,
+    /// How long it stays, as it was last changed.
+    #[serde(flatten)]
+    pub(super) life: Life,
+    /// What becomes of it when its time is over.
+    #[serde(default)]
+    pub(super) at_end: AtEnd,
+    /// Whether a request to it ends its rest.
+    #[serde(default)]
+    pub(super) is_woken: bool,
     /// What proves that a caller may talk to its guest.
     pub(super) token: String,
     /// What proves that a caller may use its ports; nothing where everybody may who knows its name.
@@ -54,40 +69,61 @@ impl Store {
         let database = redb::Builder::new().create_file(file.into_file())?;
         let transaction = database.begin_write()?;
         transaction.open_table(SANDBOXES)?;
+        transaction.open_table(USE)?;
         transaction.commit()?;
         Ok(Store { database: Arc::new(database) })
     }
 
     /// All records. One that a later version wrote and this one cannot read is left out, and stays.
     pub(super) fn all(&self) -> Result<Vec<Record>, redb::Error> {
-        let table = self.database.begin_read()?.open_table(SANDBOXES)?;
-        let mut records = Vec::new();
-        for row in table.iter()? {
-            let (id, text) = row?;
-            match serde_json::from_slice(text.value()) {
-                Ok(record) => records.push(record),
-                Err(error) => tracing::warn!(id = id.value(), %error, "a record cannot be read"),
-            }
-        }
-        Ok(records)
+        Ok(self.rows(SANDBOXES)?.into_iter().map(|(_, record)| record).collect())
     }
 
     /// Keeps a record, whatever happens from then on.
     pub(super) async fn put(&self, record: &Record) -> Result<(), redb::Error> {
-        let text = serde_json::to_vec(record).expect("a record has text for keys and no failing parts");
-        let id = record.id.clone();
-        self.change(move |table| table.insert(id.as_str(), text.as_slice()).map(drop)).await
+        let row = (record.id.clone(), text(record));
+        self.change(SANDBOXES, move |table| table.insert(row.0.as_str(), row.1.as_slice()).map(drop)).await
     }
 
     /// Forgets a record.
     pub(super) async fn remove(&self, id: &str) -> Result<(), redb::Error> {
         let id = id.to_owned();
-        self.change(move |table| table.remove(id.as_str()).map(drop)).await
+        self.change(SANDBOXES, move |table| table.remove(id.as_str()).map(drop)).await
     }
 
-    /// Changes the table, on another thread: it waits for the disk.
+    /// What keys have used of a day, by their ids.
+    pub(super) fn all_use(&self) -> Result<Vec<(String, DayUse)>, redb::Error> {
+        self.rows(USE)
+    }
+
+    /// Keeps what some keys have used.
+    pub(super) async fn put_use(&self, used: Vec<(String, DayUse)>) -> Result<(), redb::Error> {
+        if used.is_empty() {
+            return Ok(());
+        }
+        self.change(USE, move |table| {
+            used.iter().try_for_each(|(id, used)| table.insert(id.as_str(), text(used).as_slice()).map(drop))
+        })
+        .await
+    }
+
+    fn rows<T: DeserializeOwned>(&self, table: Definition) -> Result<Vec<(String, T)>, redb::Error> {
+        let table = self.database.begin_read()?.open_table(table)?;
+        let mut rows = Vec::new();
+        for row in table.iter()? {
+            let (id, text) = row?;
+            match serde_json::from_slice(text.value()) {
+                Ok(value) => rows.push((id.value().to_owned(), value)),
+                Err(error) => tracing::warn!(id = id.value(), %error, "a record cannot be read"),
+            }
+        }
+        Ok(rows)
+    }
+
+    /// Changes a table, on another thread: it waits for the disk.
     async fn change(
         &self,
+        table: Definition,
         change: impl FnOnce(&mut redb::Table<'_, &'static str, &'static [u8]>) -> Result<(), redb::StorageError>
         + Send
         + 'static,
@@ -95,12 +131,16 @@ impl Store {
         let database = Arc::clone(&self.database);
         let changed = tokio::task::spawn_blocking(move || {
             let transaction = database.begin_write()?;
-            change(&mut transaction.open_table(SANDBOXES)?)?;
+            change(&mut transaction.open_table(table)?)?;
             transaction.commit()?;
             Ok(())
         });
         changed.await.expect("a change does not panic")
     }
+}
+
+fn text(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("what is kept has text for keys and no failing parts")
 }
 
 #[cfg(test)]
@@ -117,7 +157,9 @@ mod tests {
             template: "base".to_owned(),
             owner: None,
             started: Timestamp::UNIX_EPOCH,
-            ends: Timestamp::MAX,
+            life: Life::until(Timestamp::MAX),
+            at_end: AtEnd::Pause,
+            is_woken: false,
             token: "secret".to_owned(),
             traffic_token: None,
             metadata: BTreeMap::from([("a".to_owned(), "b".to_owned())]),

@@ -49,6 +49,13 @@ assert.deepEqual(page.map((listed) => listed.sandboxId), [sandbox.sandboxId]);
 const again = await Sandbox.connect(sandbox.sandboxId);
 assert.equal((await again.commands.run("cat watched")).stdout, "x");
 
+assert.equal(await sandbox.pause(), true);
+assert.equal(await sandbox.pause(), false);
+assert.equal((await sandbox.getInfo()).state, "paused");
+assert.equal(await sandbox.isRunning(), false);
+const resumed = await Sandbox.connect(sandbox.sandboxId);
+assert.equal((await resumed.commands.run("cat watched")).stdout, "x");
+
 assert.equal(await sandbox.isRunning(), true);
 assert.equal(await sandbox.kill(), true);
 assert.equal(await sandbox.isRunning(), false);

@@ -76,8 +76,8 @@ def life():
     same((info.sandbox_id, info.template_id, info.state), (sandbox.sandbox_id, "base", SandboxState.RUNNING))
     same(info.metadata, {"of": "life", "a b": "c&d"})
     assert info.cpu_count > 0 and info.memory_mb > 0, info
-    (metric,) = sandbox.get_metrics()
-    assert metric.cpu_count > 0 and metric.mem_total > 0, metric
+    metric = sandbox.get_metrics()[-1]
+    assert metric.cpu_count > 0 and 0 < metric.mem_used < metric.mem_total, metric
 
     sandbox.set_timeout(600)
     later = sandbox.get_info().end_at
@@ -86,8 +86,7 @@ def life():
     same(again.commands.run("cat note | wc -l").stdout, "100000\n")
     assert again.get_info().end_at >= later, "connecting makes no life shorter"
 
-    for act in (sandbox.pause, sandbox.create_snapshot):
-        assert "cannot be" in str(raises(SandboxException, act))
+    assert "cannot be" in str(raises(SandboxException, sandbox.create_snapshot))
     assert sandbox.is_running()
     assert sandbox.kill()
     assert not sandbox.kill()
@@ -126,6 +125,81 @@ def expiry():
     assert stays.is_running()
     same(stays.commands.run("echo here").stdout, "here\n")
     stays.kill()
+
+
+# It counts in its memory, and answers each line that is typed with what it has counted to.
+ANSWERS = "import sys\nfor number, _ in enumerate(sys.stdin): print(number, flush=True)"
+
+
+def ask(sandbox, pid, expected):
+    """Has the process with that id answer once more: it has everything in its memory that it had."""
+    sandbox.commands.send_stdin(pid, "\n")
+    eventually(f"it says {expected}", lambda: sandbox.files.read("answers").split()[-1:] == [expected])
+
+
+def pausing():
+    """A sandbox at rest is listed as such, does nothing, and goes on where it was."""
+    sandbox = Sandbox.create(timeout=120, metadata={"of": "pausing"})
+    sandbox.files.write("answers", "")
+    pid = sandbox.commands.run(f"python3 -c '{ANSWERS}' > answers", background=True, stdin=True).pid
+    ask(sandbox, pid, "0")
+    assert sandbox.pause()
+    assert not sandbox.pause(), "it is paused already"
+    same(sandbox.get_info().state, SandboxState.PAUSED)
+    same(listed(metadata={"of": "pausing"}), [sandbox.sandbox_id])
+    same(listed(metadata={"of": "pausing"}, state=[SandboxState.PAUSED]), [sandbox.sandbox_id])
+    same(listed(metadata={"of": "pausing"}, state=[SandboxState.RUNNING]), [])
+    assert not sandbox.is_running()
+    raises(SandboxException, lambda: sandbox.commands.run("true"))
+    raises(SandboxException, lambda: sandbox.set_timeout(60))
+    raises(SandboxException, lambda: Sandbox.pause(sandbox.sandbox_id, mode="filesystem"))
+    again = Sandbox.connect(sandbox.sandbox_id, timeout=60)
+    same(again.get_info().state, SandboxState.RUNNING)
+    assert again.is_running()
+    ask(again, pid, "1")
+    key = {"X-API-KEY": "e2b_0"}
+    same(status(f"{URL}/sandboxes/{sandbox.sandbox_id}/connect", "POST", key, b"{}")[0], 200)
+    assert again.pause(strict=True)
+    same(status(f"{URL}/v2/sandboxes/{sandbox.sandbox_id}/connect", "POST", key, b"{}")[0], 201)
+    assert again.pause()
+    assert again.kill(), "one that is paused can be killed"
+    same(listed(metadata={"of": "pausing"}), [])
+
+
+def resting():
+    """A sandbox whose time is over can be paused instead of killed, and be resumed by whoever uses it."""
+    kept = Sandbox.create(timeout=2, lifecycle={"on_timeout": "pause"})
+    woken = Sandbox.create(timeout=2, lifecycle={"on_timeout": "pause", "auto_resume": True})
+    same(kept.get_info().lifecycle["on_timeout"], "pause")
+    for sandbox in (kept, woken):
+        eventually("it is paused", lambda: sandbox.get_info().state == SandboxState.PAUSED)
+    assert not woken.is_running(), "asking whether it runs does not make it"
+    same(woken.commands.run("echo awake").stdout, "awake\n")
+    same(woken.get_info().state, SandboxState.RUNNING)
+    raises(SandboxException, lambda: kept.commands.run("true"))
+    same(kept.get_info().state, SandboxState.PAUSED)
+    for sandbox in (kept, woken):
+        assert sandbox.kill()
+
+
+def rest():
+    """A paused sandbox for a server that comes after this one."""
+    sandbox = Sandbox.create(timeout=8)
+    over = time.time() + 8
+    sandbox.files.write("answers", "")
+    pid = sandbox.commands.run(f"python3 -c '{ANSWERS}' > answers", background=True, stdin=True).pid
+    ask(sandbox, pid, "0")
+    assert sandbox.pause()
+    print(sandbox.sandbox_id, pid, over, sep="\n")
+
+
+def rested(sandbox_id, pid, over):
+    """That sandbox, as the next server has it: its time did not pass."""
+    eventually("its time would be over", lambda: time.time() > float(over) + 1)
+    same(Sandbox.get_info(sandbox_id).state, SandboxState.PAUSED)
+    sandbox = Sandbox.connect(sandbox_id, timeout=60)
+    ask(sandbox, int(pid), "1")
+    assert sandbox.kill()
 
 
 def streams():
@@ -218,6 +292,42 @@ def refusals():
     same(status(f"{URL}/sandboxes", headers={**key, "Host": "example.org"})[0], 401)
 
 
+def repeats():
+    """A request that is sent again with the same key is the same request."""
+
+    def create(key, body):
+        headers = {"X-API-KEY": "e2b_0", "Idempotency-Key": key}
+        code, answer = status(f"{URL}/v2/sandboxes", "POST", headers, json.dumps(body).encode())
+        return code, json.loads(answer).get("sandboxID")
+
+    body = {"templateID": "base", "metadata": {"of": "repeats"}}
+    first = create("one", body)
+    same(first[0], 201)
+    same(create("one", body), first)
+    same(create("one", {**body, "timeout": 7})[0], 422)
+    other = create("other", body)
+    assert other[0] == 201 and other != first, other
+    same(set(listed(metadata={"of": "repeats"})), {first[1], other[1]})
+    for _, one in (first, other):
+        assert Sandbox.kill(one)
+    same(create("one", body)[0], 404)
+    same(create("wrong", {"templateID": "none"})[0], 404)
+
+
+def history():
+    """What a sandbox used is told with its times, and for several at once."""
+    sandbox = Sandbox.create(metadata={"of": "history"})
+    sandbox.commands.run("timeout 10 sh -c 'while :; do :; done'", background=True)
+    eventually("it is seen to be busy", lambda: sandbox.get_metrics()[-1].cpu_used_pct > 0)
+    eventually("it is looked at again", lambda: len(sandbox.get_metrics()) > 2)
+    found = sandbox.get_metrics()
+    same([metric.timestamp for metric in found], sorted(metric.timestamp for metric in found))
+    same(sandbox.get_metrics(end=found[0].timestamp.replace(year=2000)), [])
+    code, answer = status(f"{URL}/sandboxes/metrics?sandbox_ids={sandbox.sandbox_id},none", headers={"X-API-KEY": "e2b_0"})
+    same((code, list(json.loads(answer)["sandboxes"])), (200, [sandbox.sandbox_id]))
+    sandbox.kill()
+
+
 def begin():
     """A sandbox for a server that comes after this one."""
     sandbox = Sandbox.create(timeout=600, metadata={"of": "restart"})
@@ -265,6 +375,8 @@ def quotas(at_once, per_minute):
     """A key that may have two sandboxes at once, and one that may start one in a minute, each for ten minutes."""
     made = [Sandbox.create(api_key=at_once, timeout=300) for _ in range(2)]
     raises(RateLimitException, lambda: Sandbox.create(api_key=at_once, request_timeout=1))
+    assert made[1].pause()
+    raises(RateLimitException, lambda: Sandbox.create(api_key=at_once, request_timeout=1))
     raises(SandboxException, lambda: made[0].set_timeout(601))
     assert made[0].kill()
     made[0] = Sandbox.create(api_key=at_once, timeout=590)
@@ -278,6 +390,19 @@ def quotas(at_once, per_minute):
     assert 0 < int(headers["Retry-After"]) <= 61, headers
     for sandbox in made:
         sandbox.kill()
+
+
+def spent(key):
+    """A key that may use a second of processors in a day: then its sandboxes are paused, and stay so."""
+    sandbox = Sandbox.create(api_key=key)
+    sandbox.commands.run("timeout 30 sh -c 'while :; do :; done'", background=True)
+    eventually("it is paused", lambda: sandbox.get_info().state == SandboxState.PAUSED)
+    for path in ("/v2/sandboxes", f"/sandboxes/{sandbox.sandbox_id}/connect"):
+        body = b'{"templateID": "base"}'
+        code, headers = status(URL + path, "POST", {"X-API-KEY": key}, body, wants_headers=True)
+        same(code, 429)
+        assert 0 < int(headers["Retry-After"]) <= 24 * 60 * 60, headers
+    assert sandbox.kill()
 
 
 def counter(name):

@@ -46,6 +46,11 @@ impl<'a> Served<'a> {
         Served { keeper, process, url: url.trim_end().to_owned() }
     }
 
+    /// Notes the processes that keep its sandboxes.
+    pub(crate) fn note_sandboxes(&self) {
+        self.keeper.note_children_of(self.process.id());
+    }
+
     /// Has the package do something, and returns what it says.
     #[track_caller]
     fn package(&self, act: &str, more: &[&str]) -> Vec<String> {
@@ -125,8 +130,21 @@ fn the_e2b_package_runs_against_a_server() {
     require!(root, binary, user_namespaces, python3, e2b_python);
     let keeper = Keeper::on(Backend::Native);
     let server = Served::by(&keeper);
-    for act in ["life", "lists", "expiry", "streams", "asynchronous", "signatures", "ports", "refusals", "interpreter"]
-    {
+    for act in [
+        "life",
+        "lists",
+        "expiry",
+        "pausing",
+        "resting",
+        "streams",
+        "asynchronous",
+        "signatures",
+        "ports",
+        "refusals",
+        "repeats",
+        "history",
+        "interpreter",
+    ] {
         server.package(act, &[]);
     }
     server.end();
@@ -199,6 +217,36 @@ fn sandboxes_outlive_their_server_and_are_found_again() {
 }
 
 #[test]
+fn a_paused_sandbox_outlives_its_server_and_its_time_does_not_pass() {
+    require!(root, binary, user_namespaces, python3, e2b_python);
+    let keeper = Keeper::on(Backend::Native);
+    let server = Served::by(&keeper);
+    let made = server.package("rest", &[]);
+    let [id, pid, over] = made.as_slice() else { panic!("{made:?}") };
+    drop(server); // as a crash does
+    let server = Served::by(&keeper);
+    server.package("rested", &[id, pid, over]);
+    server.end();
+    expect_nothing_left(&keeper);
+}
+
+#[test]
+fn a_paused_sandbox_ends_with_the_process_that_keeps_it() {
+    require!(root, binary, user_namespaces, python3, e2b_python);
+    let keeper = Keeper::on(Backend::Native);
+    let server = Served::by(&keeper);
+    let made = server.package("rest", &[]);
+    let manifest = fs_err::read(keeper.room(&made[0]).join("manifest.json")).expect("it is there");
+    let manifest: serde_json::Value = serde_json::from_slice(&manifest).expect("it is JSON");
+    let monitor = manifest["owner"]["pid"].as_i64().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+    kill_process(monitor.expect("it is a number"), Signal::KILL).expect("it is ours");
+    server.package("vanished", &[&made[0]]);
+    keeper.expect(&mut keeper.ringfence(&["ps"])); // clears what a crash left
+    server.end();
+    expect_nothing_left(&keeper);
+}
+
+#[test]
 fn a_key_has_its_own_sandboxes_until_it_is_revoked() {
     require!(root, binary, user_namespaces, python3, e2b_python);
     let keeper = Keeper::on(Backend::Native);
@@ -217,6 +265,7 @@ fn a_key_has_its_own_sandboxes_until_it_is_revoked() {
     let few = create(&["few", "--sandboxes", "2", "--longest", "10m"]);
     let slow = create(&["slow", "--per-minute", "1"]);
     server.package("quotas", &[&few, &slow]);
+    server.package("spent", &[&create(&["spent", "--cpu-per-day", "1s"])]);
     keeper.expect(&mut keeper.ringfence(&["keys", "revoke", "one"]));
     server.package("refused", &[&one]);
     server.end();

@@ -1,0 +1,102 @@
+//! Requests that may be sent again: `Idempotency-Key` says that two of them are one.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use hyper::StatusCode;
+use sha2::{Digest, Sha256};
+use tokio::sync::OnceCell;
+
+use super::control::Owner;
+use super::reply::Refusal;
+
+/// How long a request is remembered.
+const REMEMBERED: Duration = Duration::from_secs(10 * 60);
+/// How many are, of all owners; the oldest is forgotten first.
+const MOST: usize = 4096;
+/// How many are of one owner, so that others' are not forgotten for it.
+const MOST_OF_ONE: usize = 256;
+/// The longest key.
+pub(super) const LONGEST_KEY: usize = 256;
+
+/// What came of a request: the id of a sandbox, once it is there.
+pub(super) type Outcome = Arc<OnceCell<String>>;
+
+/// Requests that are remembered, the oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Repeats(Mutex<VecDeque<Request>>);
+
+#[derive(Debug)]
+struct Request {
+    owner: Owner,
+    key: String,
+    body: [u8; 32],
+    since: Instant,
+    outcome: Outcome,
+}
+
+impl Repeats {
+    /// What came of the request that was sent with this key, or is to come of it: where there was none, it is this one.
+    /// A key that another request had is refused.
+    pub(super) fn outcome(&self, owner: &Owner, key: &str, body: &[u8]) -> Result<Outcome, Refusal> {
+        if key.len() > LONGEST_KEY {
+            return Err(Refusal::wrong(format!("an `Idempotency-Key` is {LONGEST_KEY} bytes long at most")));
+        }
+        let body: [u8; 32] = Sha256::digest(body).into();
+        let mut requests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        requests.retain(|request| request.since.elapsed() < REMEMBERED);
+        if let Some(before) = requests.iter().find(|request| request.owner == *owner && request.key == key) {
+            return match before.body == body {
+                true => Ok(Arc::clone(&before.outcome)),
+                false => {
+                    let message = "this `Idempotency-Key` was used for another request";
+                    Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, message))
+                }
+            };
+        }
+        let is_own = |request: &Request| request.owner == *owner;
+        if requests.iter().filter(|request| is_own(request)).count() >= MOST_OF_ONE {
+            let oldest = requests.iter().position(is_own);
+            oldest.map(|oldest| requests.remove(oldest));
+        }
+        if requests.len() >= MOST {
+            requests.pop_front();
+        }
+        let outcome = Outcome::default();
+        let (owner, key, since) = (owner.clone(), key.to_owned(), Instant::now());
+        requests.push_back(Request { owner, key, body, since, outcome: Arc::clone(&outcome) });
+        Ok(outcome)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_is_sent_again_is_the_same_and_another_with_its_key_is_refused() {
+        let repeats = Repeats::default();
+        let (one, other) = (Some("one".to_owned()), Some("other".to_owned()));
+        let first = repeats.outcome(&one, "k", b"{}").unwrap();
+        assert!(Arc::ptr_eq(&first, &repeats.outcome(&one, "k", b"{}").unwrap()));
+        assert!(!Arc::ptr_eq(&first, &repeats.outcome(&one, "l", b"{}").unwrap()));
+        assert!(!Arc::ptr_eq(&first, &repeats.outcome(&other, "k", b"{}").unwrap()));
+        assert_eq!(repeats.outcome(&one, "k", b"{ }").unwrap_err().status.as_u16(), 422);
+        assert_eq!(repeats.outcome(&one, &"k".repeat(LONGEST_KEY + 1), b"").unwrap_err().status.as_u16(), 400);
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded_and_no_owner_pushes_out_another() {
+        let repeats = Repeats::default();
+        let quiet = repeats.outcome(&None, "k", b"").unwrap();
+        let loud = Some("loud".to_owned());
+        let first = repeats.outcome(&loud, "0", b"").unwrap();
+        for number in 1..=MOST_OF_ONE {
+            repeats.outcome(&loud, &number.to_string(), b"").unwrap();
+        }
+        assert_eq!(repeats.0.lock().unwrap().len(), MOST_OF_ONE + 1);
+        assert!(Arc::ptr_eq(&quiet, &repeats.outcome(&None, "k", b"").unwrap()));
+        assert!(!Arc::ptr_eq(&first, &repeats.outcome(&loud, "0", b"").unwrap()));
+    }
+}

@@ -1,0 +1,128 @@
+//! How long sandboxes stay, changed: their time made longer or shorter, brought to rest, and let go on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use ringfence::Sandbox;
+use tokio::sync::watch;
+
+use super::life::{Life, State, after, left};
+use super::registry::{Live, Registry, of_store};
+use super::store::Record;
+use crate::report::Failure;
+
+/// Why a sandbox does not go on.
+#[derive(Debug)]
+pub(super) enum NotResumed {
+    /// It has run for as long as it may.
+    Spent,
+    /// It could not be done.
+    Failed(Failure),
+}
+
+impl<E: Into<Failure>> From<E> for NotResumed {
+    fn from(error: E) -> NotResumed {
+        NotResumed::Failed(error.into())
+    }
+}
+
+impl Registry {
+    /// Has the time of a sandbox that runs be over at `ends`. False when it is at rest, and nothing changes.
+    pub(super) async fn renew(&self, live: &Live, ends: Timestamp) -> Result<bool, Failure> {
+        let _turn = live.changing.lock().await;
+        let life = live.life();
+        if life.state() == State::Paused {
+            return Ok(false);
+        }
+        self.change(live, Life { ends, ..life }).await?;
+        Ok(true)
+    }
+
+    /// Brings a sandbox to rest, whether or not its client waits for that. False when it is already.
+    pub(super) async fn pause(self: &Arc<Registry>, live: &Arc<Live>) -> Result<bool, Failure> {
+        let (registry, live) = (Arc::clone(self), Arc::clone(live));
+        let paused = tokio::spawn(async move { registry.pause_in_turn(&live).await });
+        paused.await.expect("a pause does not panic")
+    }
+
+    async fn pause_in_turn(&self, live: &Live) -> Result<bool, Failure> {
+        let _turn = live.changing.lock().await;
+        let life = live.life();
+        if life.state() == State::Paused {
+            return Ok(false);
+        }
+        let resting = life.at_rest(Timestamp::now());
+        // Before it rests: its lease is not to be over just then.
+        live.sandbox.renew(resting.lease(live.record.at_end))?;
+        if let Err(error) = live.sandbox.pause().await {
+            let _ = live.sandbox.renew(life.lease(live.record.at_end)); // the first error tells more
+            return Err(error.into());
+        }
+        self.change(live, resting).await?;
+        tracing::info!(id = live.record.id, "a sandbox is paused");
+        Ok(true)
+    }
+
+    /// Lets a sandbox go on that is at rest, for `stay`, as far as it may run for `longest` in all. False when it is
+    /// not at rest, and nothing changes.
+    pub(super) async fn resume(
+        self: &Arc<Registry>,
+        live: &Arc<Live>,
+        stay: Duration,
+        longest: Duration,
+    ) -> Result<bool, NotResumed> {
+        let (registry, live) = (Arc::clone(self), Arc::clone(live));
+        let resumed = tokio::spawn(async move { registry.resume_in_turn(&live, stay, longest).await });
+        resumed.await.expect("a resumption does not panic")
+    }
+
+    async fn resume_in_turn(&self, live: &Live, stay: Duration, longest: Duration) -> Result<bool, NotResumed> {
+        let _turn = live.changing.lock().await;
+        let (life, now) = (live.life(), Timestamp::now());
+        if life.state() == State::Running {
+            return Ok(false);
+        }
+        let awake = life.awake(now);
+        let ends = after(now, stay).min(awake.latest(live.record.started, longest));
+        if ends <= now {
+            return Err(NotResumed::Spent);
+        }
+        // Before it goes on: it is not to run for as long as it may rest.
+        self.change(live, Life { ends, ..awake }).await?;
+        if let Err(error) = live.sandbox.resume().await {
+            let _ = self.change(live, life).await; // the first error tells more
+            return Err(error.into());
+        }
+        tracing::info!(id = live.record.id, "a sandbox goes on");
+        Ok(true)
+    }
+
+    /// Writes down how long a sandbox stays: for the process that keeps it, for the next server, and for this one.
+    async fn change(&self, live: &Live, life: Life) -> Result<(), Failure> {
+        live.sandbox.renew(life.lease(live.record.at_end))?;
+        self.store().put(&Record { life, ..live.record.clone() }).await.map_err(of_store)?;
+        live.life.send_replace(life);
+        Ok(())
+    }
+}
+
+/// How long a sandbox stays that was found: whether it is at rest, it says itself.
+pub(super) fn as_found(life: Life, sandbox: &Sandbox) -> Life {
+    match (life.state(), sandbox.is_paused()) {
+        (State::Running, true) => life.at_rest(Timestamp::now()),
+        (State::Paused, false) => life.awake(Timestamp::now()),
+        _ => life,
+    }
+}
+
+/// Waits until a sandbox's time is over.
+pub(super) async fn over(life: &mut watch::Receiver<Life>) {
+    loop {
+        let ends = life.borrow_and_update().ends;
+        tokio::select! {
+            () = tokio::time::sleep(left(ends, Timestamp::now())) => return,
+            _ = life.changed() => {} // its sender lives as long as the sandbox
+        }
+    }
+}
