@@ -9,6 +9,7 @@ mod e2b;
 mod egress;
 mod engines;
 mod escapes;
+mod hostile_clients;
 mod images;
 mod interpreters;
 mod keeper;

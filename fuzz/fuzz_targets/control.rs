@@ -1,0 +1,30 @@
+//! Any bytes are a request to the server's control plane or an error, and any text a query: never a panic, and no
+//! signature is right that was not made with the token.
+#![no_main]
+#![expect(dead_code, reason = "what is read is not looked at")]
+
+use libfuzzer_sys::fuzz_target;
+use ringfence_proto::query::Query;
+use ringfence_proto::signature::{self, Purpose};
+
+// The server carries a guest, which is no business of a fuzzer's.
+#[path = "../../crates/ringfence-cli/src/http/requests.rs"]
+mod requests;
+
+/// What no input has.
+const TOKEN: &str = "5b5a0f3e1c9d4478a6b2c7e8f9012345";
+
+fuzz_target!(|input: (&[u8], &str)| {
+    let (body, text) = input;
+    drop(serde_json::from_slice::<requests::NewSandbox>(body));
+    drop(serde_json::from_slice::<requests::NetworkRequest>(body));
+    drop(serde_json::from_slice::<requests::Stay>(body));
+    drop(serde_json::from_slice::<requests::Rest>(body));
+    let Ok(query) = Query::of(text) else { return };
+    for (name, value) in query.pairs() {
+        assert!(query.all(name).any(|found| found == value));
+    }
+    for purpose in [Purpose::Read, Purpose::Write] {
+        assert!(signature::check(&query, purpose, TOKEN, 0).is_err());
+    }
+});
