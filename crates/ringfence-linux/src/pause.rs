@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
-use crate::processes::{Snapshot, Stat, below};
+use crate::processes::{Snapshot, Stat, below, listed_below, lists_children};
 
 /// How long a tree may take to come to rest: one that forks faster than it is stopped never does.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -95,16 +95,17 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// What each of some trees uses, in one look at all processes; nothing where a tree is gone.
+    /// What each of some trees uses at this moment; nothing where a tree is gone.
     pub fn of_all(trees: &[Option<ProcessTree>]) -> Vec<Option<Footprint>> {
-        let snapshot = Snapshot::take();
-        trees.iter().map(|tree| Footprint::of((*tree)?, &snapshot)).collect()
+        // All processes of the host are looked at once, where they must be.
+        let snapshot = (!lists_children()).then(Snapshot::take);
+        let below = |first| snapshot.as_ref().map_or_else(|| listed_below(first), |all| all.below(first, &[]));
+        trees.iter().map(|tree| Footprint::of((*tree)?, below)).collect()
     }
 
-    fn of(tree: ProcessTree, snapshot: &Snapshot) -> Option<Footprint> {
-        let first = snapshot.get(tree.first).filter(|stat| stat.began == tree.began)?;
-        let below = snapshot.below(tree.first, &[]);
-        let all = below.iter().filter_map(|pid| snapshot.get(*pid)).chain([first]);
+    fn of(tree: ProcessTree, below: impl Fn(i32) -> Vec<i32>) -> Option<Footprint> {
+        let first = Stat::of(tree.first).filter(|stat| stat.began == tree.began)?;
+        let all = below(tree.first).into_iter().filter_map(Stat::of).chain([first]);
         let (ticks, pages) = all.fold((0, 0), |(ticks, pages), stat| (ticks + stat.ticks, pages + stat.pages));
         let processor_time = Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64);
         Some(Footprint { processor_time, memory: pages * rustix::param::page_size() as u64 })

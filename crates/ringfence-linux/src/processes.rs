@@ -49,48 +49,68 @@ impl Stat {
     }
 }
 
-/// All living processes, as they are found in one look.
+/// The children of all living processes, as they are found in one look.
 #[derive(Debug, Default)]
-pub(crate) struct Snapshot {
-    stats: HashMap<i32, Stat>,
-    children: HashMap<i32, Vec<i32>>,
-}
+pub(crate) struct Snapshot(HashMap<i32, Vec<i32>>);
 
 impl Snapshot {
     pub(crate) fn take() -> Snapshot {
-        let mut snapshot = Snapshot::default();
-        for entry in fs_err::read_dir("/proc").into_iter().flatten().flatten() {
-            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
+        let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
+        for pid in numbers("/proc") {
             if let Some(stat) = Stat::of(pid).filter(|stat| !stat.is_dead()) {
-                snapshot.stats.insert(pid, stat);
-                snapshot.children.entry(stat.parent).or_default().push(pid);
+                children.entry(stat.parent).or_default().push(pid);
             }
         }
-        snapshot
-    }
-
-    pub(crate) fn get(&self, pid: i32) -> Option<&Stat> {
-        self.stats.get(&pid)
+        Snapshot(children)
     }
 
     /// Every descendant of `root`, but for those in `except` and below. Each comes after its parent.
     pub(crate) fn below(&self, root: i32, except: &[i32]) -> Vec<i32> {
-        let mut found = vec![root];
-        let mut next = 0;
-        while let Some(parent) = found.get(next) {
-            let children = self.children.get(parent).into_iter().flatten();
-            let children: Vec<i32> = children.filter(|pid| !except.contains(pid)).copied().collect();
-            found.extend(children);
-            next += 1;
-        }
-        found.remove(0);
-        found
+        descend(root, |parent| {
+            let children = self.0.get(&parent).into_iter().flatten();
+            children.filter(|pid| !except.contains(pid)).copied().collect()
+        })
     }
 }
 
 /// Every living descendant of `root` at this moment, but for those in `except` and below. Each comes after its parent.
 pub(crate) fn below(root: i32, except: &[i32]) -> Vec<Pid> {
     Snapshot::take().below(root, except).into_iter().filter_map(Pid::from_raw).collect()
+}
+
+/// Whether the kernel lists the children of a process, proc_pid_tid_children(5): it can be built without that.
+pub(crate) fn lists_children() -> bool {
+    Path::new("/proc/thread-self/children").exists()
+}
+
+/// The same as [`below`] by what the kernel lists, which costs what the tree is large and not what the host is. It may
+/// miss one whose sibling ends at that moment.
+pub(crate) fn listed_below(root: i32) -> Vec<i32> {
+    descend(root, |parent| {
+        let threads = numbers(&format!("/proc/{parent}/task"));
+        let listed = threads.into_iter().map(|thread| format!("/proc/{parent}/task/{thread}/children"));
+        let listed = listed.filter_map(|path| fs_err::read_to_string(path).ok());
+        listed
+            .flat_map(|text| text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<i32>>())
+            .collect()
+    })
+}
+
+/// All that is below `root`, each after its parent.
+fn descend(root: i32, children: impl Fn(i32) -> Vec<i32>) -> Vec<i32> {
+    let mut found = children(root);
+    let mut next = 0;
+    while let Some(parent) = found.get(next) {
+        found.extend(children(*parent));
+        next += 1;
+    }
+    found
+}
+
+/// The entries of a directory that are numbers.
+fn numbers(directory: &str) -> Vec<i32> {
+    let entries = fs_err::read_dir(directory).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
 #[cfg(test)]
@@ -103,6 +123,23 @@ mod tests {
         let stat = Stat { state: b'S', parent: 3, threads: 2, ticks: 100, began: 5000, pages: 6 };
         assert_eq!(Stat::parse(line), Some(stat));
         assert_eq!(Stat::parse("7 (a) S 3"), None);
+    }
+
+    #[test]
+    fn what_the_kernel_lists_is_what_is_found_among_all() {
+        let mut child = std::process::Command::new("sh").args(["-c", "sleep 60 & wait; :"]).spawn().unwrap();
+        let root = child.id() as i32;
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while Snapshot::take().below(root, &[]).is_empty() {
+            assert!(std::time::Instant::now() < deadline, "it starts nothing");
+        }
+        let found = Snapshot::take().below(root, &[]);
+        assert!(!lists_children() || listed_below(root) == found);
+        assert!(Snapshot::take().below(root, &found).is_empty());
+        for pid in below(root, &[]) {
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        }
+        child.wait().unwrap();
     }
 
     #[test]

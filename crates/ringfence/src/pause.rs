@@ -110,8 +110,8 @@ impl Sandbox {
         self.directory().join(FILE).exists()
     }
 
-    /// What each of some sandboxes uses, in one look at all processes of the host; nothing where that is not seen from
-    /// here. What processes used that nobody waited for is not in it.
+    /// What each of some sandboxes uses at this moment; nothing where that is not seen from here. What processes used
+    /// that nobody waited for is not in it.
     pub fn footprints<'a>(sandboxes: impl IntoIterator<Item = &'a Sandbox>) -> Vec<Option<Footprint>> {
         let trees: Vec<_> = sandboxes.into_iter().map(|sandbox| sandbox.witness().tree()).collect();
         Footprint::of_all(&trees)

@@ -111,7 +111,7 @@ impl Registry {
             return;
         }
         let tallies = Arc::clone(self.tallies());
-        // It reads a file for each process of the host.
+        // It reads files for each of their processes.
         let looked = tokio::task::spawn_blocking(move || {
             let found = Sandbox::footprints(sandboxes.iter().map(|live| &live.sandbox));
             let now = Instant::now();
