@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ringfence_core::policy::Limits;
-use ringfence_core::{Backend, Clause};
+use ringfence_core::{Backend, Clause, Policy};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -134,6 +134,9 @@ pub struct Manifest {
     pub spec: String,
     /// The limits of all its processes together, and of one command's time and output.
     pub limits: Limits,
+    /// Its policy, without the values of variables.
+    #[serde(default)]
+    pub policy: Policy,
     /// The hash of its policy.
     pub policy_sha256: String,
     /// What a container engine was told.

@@ -130,6 +130,7 @@ fn describe(core: &Core, spec: &Spec, context: &Context, room: &Room, asked: Str
         },
         spec: asked,
         limits: plan.policy.limits.clone(),
+        policy: plan.policy.clone().without_values(),
         policy_sha256: plan.policy_sha256.clone(),
         container: None,
         owner: Owner { pid: std::process::id() as i32, is_monitor: core.settings.is_monitor },

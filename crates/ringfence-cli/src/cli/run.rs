@@ -84,8 +84,7 @@ impl Run {
 
     fn describe(&self, engine: &Engine, command: &Command) -> Result<ExitCode, Failure> {
         let Planned { mut plan, because, words } = engine.plan(&engine.settings().policy, command)?;
-        // A value may be a secret; that it is set is not.
-        plan.policy.env.set.values_mut().for_each(|value| *value = "***".to_owned());
+        plan.policy = plan.policy.without_values();
         if self.json {
             let mut value = serde_json::json!({ "plan": plan, "chosen_because": because });
             if !words.is_empty() {

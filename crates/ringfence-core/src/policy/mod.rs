@@ -107,6 +107,13 @@ impl Policy {
         full
     }
 
+    /// The policy as it may be shown: which variables it sets, and not to what, which may be secrets.
+    #[must_use]
+    pub fn without_values(mut self) -> Policy {
+        self.env.set.values_mut().for_each(|value| *value = "***".to_owned());
+        self
+    }
+
     /// The hash that names this policy in results and certificates: SHA-256 of its JSON.
     pub fn sha256(&self) -> String {
         let json =
