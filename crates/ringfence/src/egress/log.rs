@@ -16,9 +16,9 @@ use crate::{Host, untrusted};
 /// What the log is called.
 const NAME: &str = "egress.jsonl";
 /// What it is called when a new one was begun.
-const OLD: &str = "egress.jsonl.1";
+pub(super) const OLD: &str = "egress.jsonl.1";
 /// How long it may get before a new one is begun, in bytes.
-const LONGEST: u64 = 8 << 20;
+pub(super) const LONGEST: u64 = 8 << 20;
 /// How many lines one sandbox may write: code inside decides how much there is to tell.
 const MOST_LINES: u32 = 10_000;
 

@@ -3,6 +3,7 @@
 //! The gate is made inside and its descriptors are sent here (`ringfence_linux::gate`). The rules, and the proxy that
 //! keeps them, are `ringfence-egress`.
 
+mod follow;
 mod log;
 mod remote;
 mod sealed;
@@ -30,6 +31,7 @@ use crate::engine::Core;
 use crate::ready::Context;
 use crate::{RunError, readiness};
 
+pub use follow::Follower;
 pub use log::{Entry, recorded};
 pub(crate) use log::{Log, denials_since, length, log_of};
 pub(crate) use remote::RemoteProxy;
