@@ -71,6 +71,9 @@ pub(super) async fn answer(
         (&Method::PUT, ["sandboxes", id, "network"]) => {
             calls.cannot(id, "given another network: it is fixed at the start; create another with that one")
         }
+        (&Method::GET, ["ringfence", "templates"]) => Ok(calls.templates()),
+        (&Method::GET, ["ringfence", "sandboxes", id]) => calls.facts(id),
+        (&Method::GET, ["ringfence", "sandboxes", id, "events"]) => calls.events(id),
         (&Method::GET, ["snapshots"]) => Ok(json(StatusCode::OK, &[(); 0])),
         _ => Err(Refusal::new(StatusCode::NOT_FOUND, format!("there is nothing at {} {path}", request.method()))),
     }

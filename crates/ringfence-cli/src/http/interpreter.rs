@@ -15,6 +15,7 @@ use ringfence::contexts::{Cell, Context, ContextError, Contexts, DEFAULT_LANGUAG
 use ringfence_proto::header;
 use ringfence_proto::signature::agree;
 
+use super::activity::{Begun, Kind};
 use super::control::body;
 use super::executions::caller;
 use super::place::text;
@@ -54,8 +55,10 @@ async fn route(live: &Live, request: Request<Incoming>) -> Result<Reply, Refusal
     match (request.method(), &segments[..]) {
         (&Method::POST, ["execute"]) => {
             let span = live.span.exec(&caller(&request));
-            match execute(contexts, body(request).await?, &span).await {
-                Ok(cell) => Ok(lines(cell, span)),
+            let request: ExecuteRequest = body(request).await?;
+            let code = request.code.clone();
+            match execute(contexts, request, &span).await {
+                Ok(cell) => Ok(lines(cell, live.activity.begin(Kind::Code, vec![code]), span)),
                 Err(refusal) => {
                     span.fail("it was not begun");
                     Err(refusal)
@@ -105,13 +108,23 @@ fn named(language: Option<String>) -> String {
 }
 
 /// What a cell says, a line at a time. A client that goes away drops the cell, which interrupts it.
-fn lines(cell: Cell, span: ExecSpan) -> Reply {
-    let pieces = stream::unfold((cell, span), |(mut cell, span)| async {
+fn lines(cell: Cell, begun: Begun, span: ExecSpan) -> Reply {
+    let pieces = stream::unfold((cell, begun, span), |(mut cell, begun, span)| async {
         let next = cell.next().await?;
         match &next {
-            Ok(Event::Error(_)) => span.fail("the code raised an error"),
-            Ok(Event::Ended(_)) => span.succeed(), // or it is told of already
-            Err(_) => span.fail("it was lost sight of"),
+            Ok(Event::Error(raised)) => {
+                begun.ended(false, raised.name.as_str());
+                span.fail("the code raised an error");
+            }
+            Ok(Event::Ended(_)) => {
+                // Or it is told of already.
+                begun.ended(true, "done");
+                span.succeed();
+            }
+            Err(error) => {
+                begun.ended(false, error.to_string());
+                span.fail("it was lost sight of");
+            }
             Ok(_) => {}
         }
         let lines = match next {
@@ -119,7 +132,7 @@ fn lines(cell: Cell, span: ExecSpan) -> Reply {
             Err(error) => Line::of_failure(&error).into(),
         };
         let text: String = lines.iter().map(Line::text).collect();
-        Some((Bytes::from(text), (cell, span)))
+        Some((Bytes::from(text), (cell, begun, span)))
     });
     let mut reply = bare(StatusCode::OK);
     reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));

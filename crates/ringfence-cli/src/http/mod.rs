@@ -6,13 +6,16 @@
 //! Reading order: [`listen`] takes connections, [`server`] says whose a request is and where it goes ([`place`]),
 //! [`control`] and [`create`] make and end sandboxes ([`registry`], [`rest`], [`store`], [`pool`]), [`carry`] brings
 //! requests to them, [`interpreter`] runs cells of code in them, [`meter`] looks at what they use, [`executions`] and
-//! [`counters`] tell of what they do.
+//! [`counters`] tell of what they do. What E2B's API has no call for is in [`facts`] and [`events`].
 
+mod activity;
 mod carry;
 mod control;
 mod counters;
 mod create;
+mod events;
 mod executions;
+mod facts;
 mod idempotency;
 mod interpreter;
 mod keys;
@@ -32,6 +35,7 @@ mod rest;
 mod seats;
 mod secret;
 mod server;
+mod skim;
 mod store;
 mod template;
 mod tls;
@@ -42,7 +46,7 @@ use std::sync::{Arc, Once};
 
 use ringfence::Host;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 
 pub(crate) use keys::{Key, KeyFile};
@@ -84,9 +88,9 @@ impl Ready {
         let registry = Registry::open(host, place, telemetry).await?;
         let starting = Semaphore::new(MOST_STARTING);
         let (pool, said_open, counters) = (Pool::default(), Once::new(), Counters::default());
-        let (seats, repeats) = (Arc::default(), Repeats::default());
+        let (seats, repeats, ending) = (Arc::default(), Repeats::default(), watch::Sender::default());
         let server =
-            Server { keys, registry, templates, audience, pool, starting, seats, repeats, counters, said_open };
+            Server { keys, registry, templates, audience, pool, starting, seats, repeats, counters, said_open, ending };
         let server = Arc::new(server);
         let counted = Arc::downgrade(&server);
         server
@@ -100,6 +104,10 @@ impl Ready {
     /// that wait for a client.
     pub(crate) async fn serve(self, listener: TcpListener, tls: Option<TlsAcceptor>, ended: impl Future<Output = ()>) {
         let server = &self.server;
+        let ended = async {
+            ended.await;
+            server.ending.send_replace(true);
+        };
         let serving = async {
             tokio::select! {
                 () = listen::serve(listener, tls, Arc::clone(server), ended) => {}

@@ -12,6 +12,7 @@ use ringfence::{Host, RoomError, Sandbox};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::activity::Activity;
 use super::carry::Ways;
 use super::control::Owner;
 use super::life::{AtEnd, Life, State};
@@ -36,6 +37,8 @@ pub(super) struct Live {
     pub(super) sandbox: Sandbox,
     /// What leads to its guest.
     pub(super) ways: Ways,
+    /// What is run in it through this server.
+    pub(super) activity: Arc<Activity>,
     /// What is told of it.
     pub(super) span: SandboxSpan,
     pub(super) life: watch::Sender<Life>,
@@ -114,6 +117,11 @@ impl Registry {
                 remove(entry.path());
             }
         }
+    }
+
+    /// Whose sandboxes they are.
+    pub(super) fn host(&self) -> &Host {
+        &self.host
     }
 
     /// The directory of a sandbox's own, as it is on the host.
@@ -215,9 +223,9 @@ impl Registry {
     fn admit(self: &Arc<Registry>, record: Record, sandbox: Sandbox, keeper: Option<Keeper>) -> Arc<Live> {
         let (id, life) = (record.id.clone(), watch::Sender::new(as_found(record.life, &sandbox)));
         let history = Mutex::new(if keeper.is_some() { History::of_new() } else { History::of_found() });
-        let (ways, changing) = (Ways::default(), Default::default());
+        let (ways, activity, changing) = (Ways::default(), Arc::default(), Default::default());
         let span = self.tell_of(&record, &sandbox);
-        let live = Arc::new(Live { record, sandbox, ways, span, life, changing, history });
+        let live = Arc::new(Live { record, sandbox, ways, activity, span, life, changing, history });
         self.locked().insert(id, Arc::clone(&live));
         tokio::spawn(Arc::clone(self).see_through(Arc::clone(&live), keeper));
         live

@@ -12,11 +12,12 @@ use ringfence_proto::code::Failure as Denied;
 use ringfence_proto::query::Query;
 use ringfence_proto::signature::{self, Purpose, agree};
 use ringfence_proto::{ENVD_PORT, header};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 use super::carry;
 use super::control::{self, Owner};
 use super::counters::{self, Counters};
+use super::facts;
 use super::idempotency::Repeats;
 use super::interpreter;
 use super::keys::{self, Keys};
@@ -59,6 +60,8 @@ pub(super) struct Server {
     pub(super) counters: Counters,
     /// Whether it was said that any key will do.
     pub(super) said_open: Once,
+    /// Whether it is about to end.
+    pub(super) ending: watch::Sender<bool>,
 }
 
 impl Server {
@@ -83,6 +86,8 @@ impl Server {
     async fn control(self: &Arc<Server>, request: Request<Incoming>) -> Result<Reply, Refusal> {
         match request.uri().path() {
             "/healthz" | "/readyz" | "/health" => return Ok(bare(StatusCode::NO_CONTENT)),
+            // Where a page learns whether to ask for a key.
+            "/ringfence/server" => return Ok(facts::server(self.owner(request.headers(), "").is_err())),
             _ => {}
         }
         let headers = request.headers();

@@ -1,0 +1,159 @@
+//! What happens in a sandbox, as it happens: a line of JSON for each execution and each change of one, and for each
+//! denial.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream::{self, StreamExt};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::StatusCode;
+use hyper::body::Frame;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use ringfence::egress::{Entry, Event, Follower};
+use serde::Serialize;
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::time::{Interval, MissedTickBehavior, interval};
+
+use super::activity::Execution;
+use super::control::Calls;
+use super::registry::Live;
+use super::reply::{Refusal, Reply, bare};
+
+/// How often denials are looked for: another process writes them down.
+const LOOK: Duration = Duration::from_secs(1);
+/// After how many looks without anything to tell an empty line shows whether somebody still listens.
+const QUIET: u32 = 15;
+
+/// One line.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+enum Line {
+    Execution(Execution),
+    Denial(Denied),
+}
+
+/// Something that was not let out.
+#[derive(Debug, Serialize)]
+struct Denied {
+    at: String,
+    target: String,
+    reason: String,
+    /// The line of a policy that would allow it, where one would.
+    allow: Option<String>,
+}
+
+impl Calls<'_> {
+    /// What happens in a sandbox, until it or the server ends.
+    pub(super) fn events(&self, id: &str) -> Result<Reply, Refusal> {
+        let live = self.find(id)?;
+        let room = Arc::clone(&live.activity.watchers).try_acquire_owned();
+        let room = room.map_err(|_| Refusal::busy("too many clients watch this sandbox", QUIET.into()))?;
+        let over = over(&live, self.server.ending.subscribe());
+        let watch = Watch::new(live, Follower::of(self.server.registry.host()), Box::pin(over), room);
+        let pieces = stream::unfold(watch, |mut watch| async {
+            let text = watch.next().await?;
+            Some((Ok(Frame::data(Bytes::from(text))), watch))
+        });
+        let mut reply = bare(StatusCode::OK);
+        reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
+        *reply.body_mut() = StreamBody::new(pieces.boxed()).boxed_unsync();
+        Ok(reply)
+    }
+}
+
+/// Waits until there is nothing more to tell: the sandbox has ended, or the server is about to.
+fn over(live: &Live, mut ending: watch::Receiver<bool>) -> impl Future<Output = ()> + Send + use<> {
+    let sandbox = live.sandbox.clone();
+    async move {
+        tokio::select! {
+            () = sandbox.ended() => {}
+            _ = ending.wait_for(|ending| *ending) => {} // or the server is gone
+        }
+    }
+}
+
+/// Somebody who watches a sandbox.
+struct Watch {
+    live: Arc<Live>,
+    over: Pin<Box<dyn Future<Output = ()> + Send>>,
+    changes: watch::Receiver<u64>,
+    /// The last change that was told.
+    told: u64,
+    look: Interval,
+    /// Away while it reads.
+    follower: Option<Follower>,
+    /// How many looks there was nothing to tell.
+    quiet: u32,
+    _room: OwnedSemaphorePermit,
+}
+
+impl Watch {
+    fn new(
+        live: Arc<Live>,
+        follower: Follower,
+        over: Pin<Box<dyn Future<Output = ()> + Send>>,
+        room: OwnedSemaphorePermit,
+    ) -> Watch {
+        let mut look = interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Watch {
+            over,
+            changes: live.activity.changes(),
+            told: 0,
+            look,
+            follower: Some(follower),
+            quiet: 0,
+            live,
+            _room: room,
+        }
+    }
+
+    /// The next lines; none when it is over.
+    async fn next(&mut self) -> Option<String> {
+        loop {
+            let lines = tokio::select! {
+                () = &mut self.over => return None,
+                changed = self.changes.changed() => {
+                    changed.ok()?;
+                    self.executions()
+                }
+                _ = self.look.tick() => self.denials().await,
+            };
+            self.quiet = if lines.is_empty() { self.quiet + 1 } else { 0 };
+            if !lines.is_empty() {
+                let text = |line: &Line| serde_json::to_string(line).expect("a line has text for keys") + "\n";
+                return Some(lines.iter().map(text).collect());
+            }
+            if self.quiet >= QUIET {
+                self.quiet = 0;
+                return Some("\n".to_owned());
+            }
+        }
+    }
+
+    fn executions(&mut self) -> Vec<Line> {
+        let (changed, told) = self.live.activity.after(self.told);
+        self.told = told;
+        changed.into_iter().map(Line::Execution).collect()
+    }
+
+    /// What was denied since the last look. Where the log cannot be read, nothing.
+    async fn denials(&mut self) -> Vec<Line> {
+        let Some(mut follower) = self.follower.take() else { return Vec::new() };
+        let read = tokio::task::spawn_blocking(move || (follower.read_on(), follower));
+        let Ok((entries, follower)) = read.await else { return Vec::new() };
+        self.follower = Some(follower);
+        let entries = entries.inspect_err(|error| tracing::warn!(%error, "the egress log cannot be read"));
+        let id = Some(self.live.record.id.as_str());
+        let own = entries.into_iter().flatten().filter(|entry| entry.sandbox.as_deref() == id);
+        own.filter_map(denied).map(Line::Denial).collect()
+    }
+}
+
+fn denied(entry: Entry) -> Option<Denied> {
+    let Event::Denied(denial) = entry.event else { return None };
+    let reason = denial.reason.to_string();
+    Some(Denied { at: entry.time, target: denial.target, reason, allow: denial.policy })
+}

@@ -1,0 +1,121 @@
+//! What E2B's API has no call for: what holds in a sandbox and why, and what templates there are.
+
+use hyper::StatusCode;
+use ringfence::policy::Network;
+use ringfence::{Clause, Manifest};
+use serde::Serialize;
+
+use super::control::Calls;
+use super::reply::{Refusal, Reply, json};
+
+/// What anybody is told of a server.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ServerFacts {
+    needs_key: bool,
+}
+
+/// Tells whether the server asks for a key that it knows.
+pub(super) fn server(needs_key: bool) -> Reply {
+    json(StatusCode::OK, &ServerFacts { needs_key })
+}
+
+/// A template that sandboxes can be made from.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct TemplateFacts<'a> {
+    name: &'a str,
+    network: &'static str,
+}
+
+/// What holds in a sandbox.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct SandboxFacts<'a> {
+    backend: &'static str,
+    because: &'a str,
+    image: Option<&'a str>,
+    network: &'a str,
+    promises: Vec<Promise<'a>>,
+    /// In TOML, with all that nobody said filled in, and without the values of variables.
+    policy: String,
+    policy_sha256: &'a str,
+}
+
+/// A promise, and what it is held by.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Promise<'a> {
+    name: &'static str,
+    promise: &'static str,
+    state: Strength,
+    by: &'a str,
+}
+
+/// How well a promise is held.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Strength {
+    Held,
+    Weaker,
+    Absent,
+}
+
+impl<'a> Promise<'a> {
+    /// A promise by what a manifest says of it.
+    fn of(clause: Clause, said: &'a str) -> Promise<'a> {
+        let (state, by) = match said.split_once(": ") {
+            Some(("weaker", how)) => (Strength::Weaker, how),
+            Some(("absent", why)) => (Strength::Absent, why),
+            _ => (Strength::Held, said),
+        };
+        Promise { name: clause.name(), promise: clause.promise(), state, by }
+    }
+}
+
+impl Calls<'_> {
+    /// The templates that there are.
+    pub(super) fn templates(&self) -> Reply {
+        let facts = self.server.templates.iter().map(|(name, template)| TemplateFacts {
+            name,
+            network: match template.network {
+                Network::Closed => "closed",
+                Network::Allow(_) => "allow",
+                Network::Open => "open",
+            },
+        });
+        json(StatusCode::OK, &facts.collect::<Vec<_>>())
+    }
+
+    /// What holds in a sandbox.
+    pub(super) fn facts(&self, id: &str) -> Result<Reply, Refusal> {
+        let live = self.find(id)?;
+        let manifest: &Manifest = live.sandbox.manifest();
+        let facts = SandboxFacts {
+            backend: manifest.backend.name(),
+            because: &manifest.chosen_because,
+            image: manifest.container.as_ref().map(|container| container.image.as_str()),
+            network: &manifest.network,
+            promises: manifest.held.iter().map(|(clause, by)| Promise::of(*clause, by)).collect(),
+            policy: toml::to_string(&manifest.policy).expect("a policy is made of tables and plain values"),
+            policy_sha256: &manifest.policy_sha256,
+        };
+        Ok(json(StatusCode::OK, &facts))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_promise_that_is_not_held_is_not_said_to_be() {
+        let check = |said: &'static str, state, by| {
+            let Promise { state: found, by: told, .. } = Promise::of(Clause::Filesystem, said);
+            assert_eq!((found, told), (state, by));
+        };
+        check("mount namespace+landlock", Strength::Held, "mount namespace+landlock");
+        check("bubblewrap: mount namespace", Strength::Held, "bubblewrap: mount namespace");
+        check("weaker: names can be read", Strength::Weaker, "names can be read");
+        check("absent: no isolation", Strength::Absent, "no isolation");
+    }
+}
