@@ -33,7 +33,8 @@ const DEFAULT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCAL
 
 /// Serves E2B's API, so that its SDKs run against sandboxes of this host.
 ///
-/// The sandboxes outlive it, and are found again by the next one. Its settings are those of FILE, or of
+/// The sandboxes outlive it, and are found again by the next one. A browser finds a page at its address, with what runs,
+/// what holds and what is denied. Its settings are those of FILE, or of
 /// ~/.config/ringfence/server.toml. Without a key it listens to this machine alone, and accepts any key.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

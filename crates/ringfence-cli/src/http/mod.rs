@@ -6,7 +6,8 @@
 //! Reading order: [`listen`] takes connections, [`server`] says whose a request is and where it goes ([`place`]),
 //! [`control`] and [`create`] make and end sandboxes ([`registry`], [`rest`], [`store`], [`pool`]), [`carry`] brings
 //! requests to them, [`interpreter`] runs cells of code in them, [`meter`] looks at what they use, [`executions`] and
-//! [`counters`] tell of what they do. What E2B's API has no call for is in [`facts`] and [`events`].
+//! [`counters`] tell of what they do. [`web`] is the page for people; what it shows beyond E2B's API is in [`facts`] and
+//! [`events`].
 
 mod activity;
 mod carry;
@@ -39,6 +40,7 @@ mod skim;
 mod store;
 mod template;
 mod tls;
+mod web;
 
 use std::collections::BTreeMap;
 use std::path::Path;

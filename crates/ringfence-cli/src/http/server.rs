@@ -30,6 +30,7 @@ use super::reply::{Refusal, Reply, bare, plain};
 use super::rest::NotResumed;
 use super::seats::{Seats, Taken};
 use super::template::Template;
+use super::web;
 use crate::telemetry::Measure;
 
 /// Who can reach a server.
@@ -89,6 +90,9 @@ impl Server {
             // Where a page learns whether to ask for a key.
             "/ringfence/server" => return Ok(facts::server(self.owner(request.headers(), "").is_err())),
             _ => {}
+        }
+        if let Some(reply) = web::answer(&request) {
+            return Ok(reply);
         }
         let headers = request.headers();
         if request.uri().path() == "/metrics" {

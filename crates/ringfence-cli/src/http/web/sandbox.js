@@ -1,0 +1,246 @@
+// One sandbox: what it is, what holds in it, what happens in it; and its terminal, files and policy.
+
+import { Activity } from "./activity.js";
+import { detail, facts, Guest, kill, stay } from "./api.js";
+import { Charts } from "./charts.js";
+import { button, confirmed, element, every, inWords, mark, span, troubleLine } from "./dom.js";
+import { Files } from "./files.js";
+import { badge, title } from "./list.js";
+import { Terminal } from "./terminal.js";
+
+const REST = 5000;
+const MORE = 1800;
+const TABS = { overview: "Overview", terminal: "Terminal", files: "Files", policy: "Policy" };
+
+export class Sandbox {
+  constructor(id) {
+    this.id = id;
+    this.panels = {};
+    this.isOver = false;
+    this.isLost = false;
+    this.trouble = troubleLine();
+    this.name = element("h1", { class: "cut" }, id);
+    this.state = element("span");
+    this.left = element("span", { class: "dim" });
+    this.tabs = element(
+      "nav",
+      { class: "tabs", "aria-label": "Parts of the sandbox" },
+      ...Object.entries(TABS).map(([tab, label]) =>
+        element("a", { href: `#/sandboxes/${encodeURIComponent(id)}/${tab}`, "data-tab": tab }, label),
+      ),
+    );
+    this.actions = element(
+      "span",
+      { class: "row" },
+      button("Stay longer", () => this.prolong(), this.trouble, { class: "quiet", id: "prolong" }),
+      button("Kill", () => this.kill(), this.trouble, { class: "quiet danger", id: "kill" }),
+    );
+    this.panel = element("div", { class: "panel" });
+    this.root = element(
+      "article",
+      {},
+      element("a", { class: "back", href: "#/" }, "‹ Sandboxes"),
+      element(
+        "div",
+        { class: "row wrap head" },
+        this.name,
+        this.state,
+        this.left,
+        element("span", { class: "stretch" }),
+        this.actions,
+      ),
+      this.trouble,
+      this.tabs,
+      this.panel,
+    );
+    this.known = null;
+    this.stop = every(REST, () => this.refresh());
+  }
+
+  async learn() {
+    const [one, held] = await Promise.all([detail(this.id), facts(this.id)]);
+    this.name.textContent = title(one);
+    return { one, held, guest: new Guest(this.id, one.envdAccessToken) };
+  }
+
+  close() {
+    this.stop();
+    for (const panel of Object.values(this.panels)) panel.close?.();
+  }
+
+  async refresh() {
+    if (this.isOver) return;
+    try {
+      const one = await detail(this.id);
+      this.state.replaceChildren(badge(one.state));
+      this.left.textContent = `${span(new Date(one.endAt) - Date.now())} left`;
+      if (this.isLost) this.trouble.textContent = "";
+      this.isLost = false;
+    } catch (error) {
+      this.failed(error);
+    }
+  }
+
+  failed(error) {
+    if (error.status === 404) return this.over();
+    this.isLost = true;
+    this.trouble.textContent = inWords(error);
+  }
+
+  /** Says that it is gone. What is shown of it stays to be read. */
+  over() {
+    this.isOver = true;
+    this.stop();
+    this.state.replaceChildren(badge("ended"));
+    this.left.textContent = "";
+    this.actions.remove();
+    this.trouble.textContent = "This sandbox has ended, or was never yours.";
+    for (const panel of Object.values(this.panels)) panel.close?.();
+  }
+
+  async kill() {
+    if (!(await confirmed(`Kill ${this.name.textContent}? Its processes end and its files are gone.`, "Kill"))) return;
+    await kill(this.id);
+    this.over();
+    location.hash = "#/";
+  }
+
+  async prolong() {
+    await stay(this.id, MORE);
+    await this.refresh();
+  }
+
+  /** Shows one part of it. The others stay as they are: a terminal goes on. */
+  async show(tab) {
+    this.tab = Object.hasOwn(TABS, tab) ? tab : "overview";
+    for (const link of this.tabs.children) mark(link, link.dataset.tab === this.tab);
+    let known;
+    try {
+      known = await (this.known ??= this.learn());
+    } catch (error) {
+      this.known = null;
+      return this.failed(error);
+    }
+    for (const panel of Object.values(this.panels)) panel.hide?.();
+    this.panels[this.tab] ??= this.open(this.tab, known);
+    this.panel.replaceChildren(this.panels[this.tab].root);
+    this.panels[this.tab].show?.();
+  }
+
+  open(tab, { one, held, guest }) {
+    switch (tab) {
+      case "terminal":
+        return new Terminal(guest);
+      case "files":
+        return new Files(guest);
+      case "policy":
+        return policy(held);
+      default:
+        return new Overview(this.id, one, held, () => this.refresh());
+    }
+  }
+}
+
+function policy(held) {
+  const trouble = troubleLine();
+  // There is no clipboard for pages that came without TLS from another machine.
+  const copy = navigator.clipboard
+    ? button("Copy", () => navigator.clipboard.writeText(held.policy), trouble, { class: "quiet" })
+    : null;
+  return {
+    root: element(
+      "div",
+      { class: "card" },
+      element("div", { class: "row" }, element("h2", {}, "Policy"), element("span", { class: "stretch" }), copy),
+      trouble,
+      element(
+        "p",
+        { class: "hint" },
+        "As it is enforced: what nobody said is filled in, and values of variables are left out.",
+      ),
+      element("pre", { class: "policy", tabindex: "0" }, held.policy),
+      element("p", { class: "hint cut" }, `sha256 ${held.policySha256}`),
+    ),
+  };
+}
+
+/** What it uses, what happens in it, what holds. */
+class Overview {
+  constructor(id, one, held, onEnded) {
+    this.charts = new Charts(id);
+    this.activity = new Activity(id, onEnded);
+    this.root = element(
+      "div",
+      { class: "overview" },
+      this.charts.root,
+      this.activity.root,
+      promises(held),
+      about(one, held),
+    );
+  }
+
+  show() {
+    this.charts.show();
+  }
+
+  hide() {
+    this.charts.hide();
+  }
+
+  close() {
+    this.charts.hide();
+    this.activity.close();
+  }
+}
+
+function about(one, held) {
+  const lines = [
+    ["Name", one.sandboxID],
+    ["Template", one.templateID],
+    ["Backend", held.backend],
+    ["Because", held.because],
+    ["Image", held.image],
+    ["Network", held.network === "allow" ? "the hosts that the policy allows" : held.network],
+    ["Started", new Date(one.startedAt).toLocaleString([], { dateStyle: "medium", timeStyle: "short" })],
+    ...Object.entries(one.metadata ?? {}).filter(([name]) => name !== "name"),
+  ];
+  return element(
+    "section",
+    { class: "card about" },
+    element("h2", {}, "About"),
+    element(
+      "dl",
+      {},
+      ...lines
+        .filter(([, value]) => value)
+        .flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]),
+    ),
+  );
+}
+
+function promises(held) {
+  const marks = { held: ["✓", "held"], weaker: ["≈", "weaker"], absent: ["–", "absent"] };
+  return element(
+    "section",
+    { class: "card promises" },
+    element("h2", {}, "Promises"),
+    element(
+      "ul",
+      {},
+      ...held.promises.map(({ name, promise, state, by }) =>
+        element(
+          "li",
+          { class: state, "data-promise": name },
+          element("span", { class: "mark", role: "img", "aria-label": marks[state][1] }, marks[state][0]),
+          element(
+            "span",
+            {},
+            element("strong", {}, name),
+            ` ${promise}`,
+            element("span", { class: "dim by" }, state === "held" ? by : `${state}: ${by}`),
+          ),
+        ),
+      ),
+    ),
+  );
+}
