@@ -29,7 +29,8 @@ use std::sync::Mutex;
 
 pub use entry::{Skip, read};
 pub use subject::{
-    User, binary, e2b_javascript, e2b_python, frameworks_python, mcp_python, openai_agents_python, plotting_python,
+    User, binary, e2b_javascript, e2b_python, frameworks_python, mcp_python, openai_agents_python, playwright_python,
+    plotting_python,
 };
 
 /// Names the environment variable that holds the path of the ledger.
@@ -52,6 +53,9 @@ pub const E2B_JAVASCRIPT_VARIABLE: &str = "RINGFENCE_TEST_E2B_JAVASCRIPT";
 pub const MCP_PYTHON_VARIABLE: &str = "RINGFENCE_TEST_MCP_PYTHON";
 /// Names the environment variable that holds the path of a Python interpreter with `pandas` and `matplotlib`.
 pub const PLOTTING_PYTHON_VARIABLE: &str = "RINGFENCE_TEST_PLOTTING_PYTHON";
+
+/// Names the environment variable that holds the path of a Python interpreter with the `playwright` package.
+pub const PLAYWRIGHT_PYTHON_VARIABLE: &str = "RINGFENCE_TEST_PLAYWRIGHT_PYTHON";
 
 /// Returns from the calling test, on the record, unless the machine meets every named need.
 #[macro_export]

@@ -8,7 +8,8 @@ use crate::engine::{DEV_IMAGE, DOCKER_VARIABLE, Engine, PODMAN_VARIABLE, ROOTLES
 use crate::subject::{
     User, binary as binary_under_test, e2b_javascript as e2b_directory, e2b_python as e2b_interpreter,
     frameworks_python as frameworks_interpreter, mcp_python as mcp_interpreter,
-    openai_agents_python as openai_agents_interpreter, plotting_python as plotting_interpreter,
+    openai_agents_python as openai_agents_interpreter, playwright_python as playwright_interpreter,
+    plotting_python as plotting_interpreter,
 };
 
 /// Needs the tests to run as root.
@@ -224,6 +225,18 @@ pub fn plotting_python() -> Result<(), String> {
     let mut command = Command::new(plotting_interpreter()?);
     command.args(["-c", "import pandas, matplotlib"]);
     succeeds(command)
+}
+
+/// Needs a Python interpreter with the `playwright` package.
+pub fn playwright_python() -> Result<(), String> {
+    let mut command = Command::new(playwright_interpreter()?);
+    command.args(["-c", "import playwright.sync_api"]);
+    succeeds(command)
+}
+
+/// Needs Chromium.
+pub fn chromium() -> Result<(), String> {
+    succeeds(command("/usr/bin/chromium", &["--version"]))
 }
 
 /// Needs E2B's packages for JavaScript.

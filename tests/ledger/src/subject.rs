@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::{
     BINARY_VARIABLE, E2B_JAVASCRIPT_VARIABLE, E2B_PYTHON_VARIABLE, FRAMEWORKS_PYTHON_VARIABLE, MCP_PYTHON_VARIABLE,
-    OPENAI_AGENTS_PYTHON_VARIABLE, PLOTTING_PYTHON_VARIABLE, USER_VARIABLE,
+    OPENAI_AGENTS_PYTHON_VARIABLE, PLAYWRIGHT_PYTHON_VARIABLE, PLOTTING_PYTHON_VARIABLE, USER_VARIABLE,
 };
 
 /// Names the `ringfence` binary under test: the one that `cargo xtask test` built, or else cargo's own.
@@ -43,6 +43,11 @@ pub fn mcp_python() -> Result<PathBuf, String> {
 /// Names the Python interpreter that `cargo xtask test` gave `pandas` and `matplotlib`.
 pub fn plotting_python() -> Result<PathBuf, String> {
     interpreter(PLOTTING_PYTHON_VARIABLE)
+}
+
+/// Names the Python interpreter that `cargo xtask test` gave the `playwright` package.
+pub fn playwright_python() -> Result<PathBuf, String> {
+    interpreter(PLAYWRIGHT_PYTHON_VARIABLE)
 }
 
 fn interpreter(variable: &str) -> Result<PathBuf, String> {

@@ -66,6 +66,7 @@ const FOR_TESTS: &[Package] = &[
     Package { name: "python3-requests", shown_by: SystemPythonModule("requests"), purpose: "another such client" },
     Package { name: "python3-httpx", shown_by: SystemPythonModule("httpx"), purpose: "another such client" },
     Package { name: "python3-venv", shown_by: PythonModule("ensurepip"), purpose: "the SDK that drives a guest" },
+    Package { name: "chromium", shown_by: Program("/usr/bin/chromium"), purpose: "the server's page in a browser" },
 ];
 
 /// For container engines, and the images that they are given.

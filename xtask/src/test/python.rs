@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::Result;
 use ringfence_test_ledger::{
     E2B_PYTHON_VARIABLE, FRAMEWORKS_PYTHON_VARIABLE, MCP_PYTHON_VARIABLE, OPENAI_AGENTS_PYTHON_VARIABLE,
-    PLOTTING_PYTHON_VARIABLE,
+    PLAYWRIGHT_PYTHON_VARIABLE, PLOTTING_PYTHON_VARIABLE,
 };
 
 use crate::workspace::output_of;
@@ -31,7 +31,7 @@ pub(crate) const E2B: Package = Package {
     variable: E2B_PYTHON_VARIABLE,
 };
 
-pub(super) const PACKAGES: [Package; 5] = [
+pub(super) const PACKAGES: [Package; 6] = [
     E2B,
     Package {
         name: "langchain-e2b==0.0.6 smolagents==1.26.0 e2b==2.63.0 e2b-code-interpreter==2.11.5",
@@ -45,6 +45,11 @@ pub(super) const PACKAGES: [Package; 5] = [
         variable: OPENAI_AGENTS_PYTHON_VARIABLE,
     },
     Package { name: "mcp==2.3.0", what: "the client that drives `ringfence mcp`", variable: MCP_PYTHON_VARIABLE },
+    Package {
+        name: "playwright==1.65.0",
+        what: "what drives a browser at the server's page",
+        variable: PLAYWRIGHT_PYTHON_VARIABLE,
+    },
     Package {
         name: "pandas==3.1.1 matplotlib==3.11.2",
         what: "what is shown of code's results",

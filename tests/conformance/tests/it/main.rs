@@ -17,6 +17,7 @@ mod killed;
 mod leftovers;
 mod load;
 mod mcp;
+mod page;
 mod planted;
 mod ports;
 mod promises;

@@ -14,7 +14,7 @@ use crate::keeper::{Keeper, PATIENCE};
 /// A server of a keeper's.
 pub(crate) struct Served<'a> {
     keeper: &'a Keeper,
-    process: Child,
+    pub(crate) process: Child,
     pub(crate) url: String,
 }
 

@@ -1,0 +1,110 @@
+//! The page of `ringfence serve` in a browser.
+
+use std::path::Path;
+
+use ringfence::Backend;
+use ringfence_test_ledger::{e2b_python, playwright_python, require};
+
+use crate::keeper::Keeper;
+use crate::served::{Served, expect_nothing_left, log_of, script};
+
+/// A template whose sandboxes reach one host, and are denied all others.
+const CONFIG: &str = "[templates.allowing]\npolicy = 'allowing.toml'\n";
+const POLICY: &str = "[network]\nmode = 'allow'\nallow = ['allowed.example']\n[limits]\nmemory = '512M'\n";
+
+/// A server with that template.
+#[track_caller]
+fn served(keeper: &Keeper) -> Served<'_> {
+    let config = keeper.home().join("server.toml");
+    fs_err::write(&config, CONFIG).expect("the home is ours");
+    fs_err::write(keeper.home().join("allowing.toml"), POLICY).expect("the home is ours");
+    Served::with(keeper, &["--config", config.to_str().expect("it is text")])
+}
+
+/// Does something at the page, with a browser of its own.
+#[track_caller]
+fn browse(keeper: &Keeper, server: &Served<'_>, act: &str, more: &[&str]) {
+    let mut command = script(playwright_python().expect("the test requires it"), "page.py");
+    command.args([&server.url, act]).arg(e2b_python().expect("the test requires it")).args(more).current_dir("/");
+    command.env("HOME", keeper.workspace()).env_remove("RINGFENCE_TEST_SCREENSHOTS");
+    if std::env::var_os("RINGFENCE_BLESS").is_some_and(|bless| bless == "1") {
+        let pictures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/screenshots");
+        fs_err::create_dir_all(&pictures).expect("the checkout is ours");
+        command.env("RINGFENCE_TEST_SCREENSHOTS", pictures);
+    }
+    let outcome = keeper.run(&mut command);
+    keeper.note_children_of(server.process.id());
+    assert!(outcome.is_good(), "{act}: {}\n{}", outcome.said, log_of(keeper));
+}
+
+#[track_caller]
+fn leave(keeper: &Keeper, server: Served<'_>) {
+    server.end();
+    for name in ["server.toml", "allowing.toml", ".local/state/ringfence/egress.jsonl"] {
+        let _ = fs_err::remove_file(keeper.home().join(name)); // nothing may have been denied
+    }
+    expect_nothing_left(keeper);
+}
+
+#[track_caller]
+fn check(act: &str) {
+    let keeper = Keeper::on(Backend::Native);
+    let server = served(&keeper);
+    browse(&keeper, &server, act, &[]);
+    leave(&keeper, server);
+}
+
+#[test]
+fn a_sandbox_lives_on_the_page_with_its_charts_promises_policy_and_terminal() {
+    require!(root, binary, user_namespaces, pseudo_terminals, cgroup_limits, e2b_python, playwright_python, chromium);
+    check("life");
+}
+
+#[test]
+fn files_are_brought_and_fetched_on_the_page_and_hostile_names_are_text() {
+    require!(root, binary, user_namespaces, cgroup_limits, e2b_python, playwright_python, chromium);
+    check("files");
+}
+
+#[test]
+fn what_is_run_and_denied_shows_on_the_page_as_it_happens() {
+    require!(root, binary, user_namespaces, python3, curl, cgroup_limits, e2b_python, playwright_python, chromium);
+    check("activity");
+}
+
+#[test]
+fn the_page_fits_a_phone() {
+    require!(root, binary, user_namespaces, pseudo_terminals, cgroup_limits, e2b_python, playwright_python, chromium);
+    check("phone");
+}
+
+#[test]
+fn the_page_is_used_with_a_keyboard_alone() {
+    require!(root, binary, user_namespaces, cgroup_limits, e2b_python, playwright_python, chromium);
+    check("keyboard");
+}
+
+#[test]
+fn a_key_lets_in_and_shows_its_own_sandboxes_alone() {
+    require!(root, binary, user_namespaces, cgroup_limits, e2b_python, playwright_python, chromium);
+    let keeper = Keeper::on(Backend::Native);
+    let create = |name: &str| keeper.expect(&mut keeper.ringfence(&["keys", "create", name])).trim_end().to_owned();
+    let (one, other, short) = (create("one"), create("other"), create("short"));
+    let server = served(&keeper);
+    browse(&keeper, &server, "keys", &[&one, &other]);
+    let program = keeper.program();
+    browse(
+        &keeper,
+        &server,
+        "revoked",
+        &[program.to_str().expect("it is text"), &keeper.home().display().to_string(), &short],
+    );
+    leave(&keeper, server);
+}
+
+/// With `RINGFENCE_BLESS=1` it takes its time, and keeps what is seen as the pictures of the documents.
+#[test]
+fn the_page_is_drawn_in_the_dark_and_in_the_light() {
+    require!(root, binary, user_namespaces, python3, curl, cgroup_limits, e2b_python, playwright_python, chromium);
+    check("drawn");
+}
