@@ -74,7 +74,7 @@ impl Server {
         match Place::of(&request) {
             Place::Port { id, port } => match self.registry.find(id) {
                 Some(live) => self.carry(&live, port, request).await,
-                None => carry::not_found(id),
+                None => absent(&id.to_owned(), request).await,
             },
             Place::Guest => match self.guest(&request) {
                 Some(live) => self.carry(&live, ENVD_PORT, request).await,
@@ -169,7 +169,7 @@ impl Server {
             let token = live.record.traffic_token.as_deref();
             let shown = text(request.headers(), "e2b-traffic-access-token").unwrap_or_default();
             return match token.is_none_or(|token| agree(shown, token)) {
-                true if !self.is_awake(live).await => carry::not_found(&live.record.id),
+                true if !self.is_awake(live).await => absent(&live.record.id, request).await,
                 true if port == interpreter::PORT && interpreter::is_its(path) => {
                     interpreter::answer(live, request).await
                 }
@@ -186,8 +186,10 @@ impl Server {
         match may_talk(live, &request) {
             Err(refusal) => refusal.into(),
             // Whoever asks whether it runs, without showing anything, does not make it.
-            Ok(()) if path == "/health" && live.life().state() == State::Paused => carry::not_found(&live.record.id),
-            Ok(()) if !self.is_awake(live).await => carry::not_found(&live.record.id),
+            Ok(()) if path == "/health" && live.life().state() == State::Paused => {
+                absent(&live.record.id, request).await
+            }
+            Ok(()) if !self.is_awake(live).await => absent(&live.record.id, request).await,
             Ok(()) => carry::to_guest(live, request).await,
         }
     }
@@ -213,6 +215,13 @@ impl Server {
             }
         }
     }
+}
+
+/// The answer to a request for a sandbox that is not there. The request is read first: a connection with one that was not is
+/// closed, and a client that uses it again learns of that too late.
+async fn absent(id: &str, request: Request<Incoming>) -> Reply {
+    let _ = control::bytes(request).await; // whatever it says, the answer is the same
+    carry::not_found(id)
 }
 
 /// Checks that a caller may talk to a guest.
