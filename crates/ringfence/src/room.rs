@@ -313,6 +313,11 @@ impl Rooms {
 
     /// Reads the manifest of a sandbox that somebody keeps.
     pub(crate) fn manifest(&self, name: &Name) -> Result<Manifest, RoomError> {
+        self.open_manifest(name).map(|(manifest, _)| manifest)
+    }
+
+    /// The same, and the file that it was read from. That has its name until the sandbox ends.
+    pub(crate) fn open_manifest(&self, name: &Name) -> Result<(Manifest, fs_err::File), RoomError> {
         if !self.is_kept(name) {
             return Err(RoomError::Absent { name: name.clone() });
         }
@@ -322,12 +327,12 @@ impl Rooms {
             _ => failed(error),
         })?;
         let mut text = String::new();
-        file.take(LONGEST_MANIFEST).read_to_string(&mut text).map_err(failed)?;
+        (&file).take(LONGEST_MANIFEST).read_to_string(&mut text).map_err(failed)?;
         let mut manifest: Manifest = serde_json::from_str(&text).map_err(|error| failed(error.into()))?;
         if let (Some(ends), Some(renewed)) = (&mut manifest.ends, crate::lease::ends(&self.path(name))) {
             *ends = renewed.to_string();
         }
-        Ok(manifest)
+        Ok((manifest, file))
     }
 
     /// Reads where to look at a sandbox besides asking its guest.

@@ -3,11 +3,12 @@
 use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use ringfence_core::settings::Code as CodeSettings;
 use ringfence_core::{ExecutionResult, Fault};
+use rustix::fs::fstat;
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::io::Interest;
 
@@ -43,6 +44,8 @@ pub struct Sandbox {
     manifest: Arc<Manifest>,
     witness: Arc<Witness>,
     rooms: Rooms,
+    /// The manifest's file, once it was found to be this sandbox's.
+    found: Arc<OnceLock<fs_err::File>>,
     /// What keeps it going, in the process that started it.
     kept: Option<Arc<Kept>>,
     /// How code is run in it.
@@ -316,6 +319,7 @@ impl Sandbox {
             manifest: Arc::new(manifest),
             witness,
             rooms,
+            found: Arc::default(),
             kept,
             code: Arc::default(),
             contexts: Arc::default(),
@@ -451,9 +455,17 @@ impl Sandbox {
 
     /// Whether somebody still keeps it, and lets others in.
     pub fn is_up(&self) -> bool {
-        let manifest = self.rooms.manifest(&self.manifest.name);
-        manifest
-            .is_ok_and(|manifest| manifest.owner == self.manifest.owner && manifest.started == self.manifest.started)
+        let name = &self.manifest.name;
+        // A file that still has its name is read once: whoever ends a sandbox, or has its place, takes the name away.
+        if self.found.get().is_some_and(|file| fstat(file).is_ok_and(|found| found.st_nlink > 0)) {
+            return self.rooms.is_kept(name);
+        }
+        let Ok((manifest, file)) = self.rooms.open_manifest(name) else { return false };
+        let is_this = manifest.owner == self.manifest.owner && manifest.started == self.manifest.started;
+        if is_this {
+            let _ = self.found.set(file); // another thread may have found it, too
+        }
+        is_this
     }
 
     /// Waits until it has ended: stopped, by itself, or at the end of its lease.

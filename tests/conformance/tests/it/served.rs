@@ -1,6 +1,6 @@
 //! E2B's own packages against `ringfence serve`.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
@@ -94,6 +94,11 @@ impl<'a> Served<'a> {
 
 impl Drop for Served<'_> {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = log_of(self.keeper);
+            let told: Vec<&str> = log.lines().filter(|line| !line.contains(" request ")).collect();
+            let _ = std::io::stderr().write_all(told.join("\n").as_bytes()); // best effort
+        }
         let _ = self.process.kill(); // it may have ended
         let _ = self.process.wait(); // see above
     }
