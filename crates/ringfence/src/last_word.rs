@@ -5,12 +5,14 @@
 //! may be believed is found out here: it can claim any exit code, as it can exit with any, but it must be all that is left
 //! of its sandbox, and what it used must be known without waiting for its end.
 
+use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use fs_err::File;
 use fs_err::os::unix::fs::FileExt;
 use ringfence_linux::Ending;
 use ringfence_linux::sys::process::{Usage, cpu_time};
+use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
 /// The longest word: an exit code.
@@ -23,13 +25,14 @@ const PIECE: usize = 4096;
 pub(crate) struct LastWord<'a> {
     channel: &'a OwnedFd,
     tree: Option<&'a Tree>,
+    is_unread: &'a Cell<bool>,
 }
 
 impl<'a> LastWord<'a> {
     /// A command holds the other end of this socket, whose messages are kept apart. Without its tree it is never taken at
-    /// its word.
-    pub(crate) fn on(channel: &'a OwnedFd, tree: Option<&'a Tree>) -> LastWord<'a> {
-        LastWord { channel, tree }
+    /// its word. `is_unread` becomes true if it went and left unread what it was told, which a socket says but once.
+    pub(crate) fn on(channel: &'a OwnedFd, tree: Option<&'a Tree>, is_unread: &'a Cell<bool>) -> LastWord<'a> {
+        LastWord { channel, tree, is_unread }
     }
 
     pub(crate) fn channel(&self) -> BorrowedFd<'_> {
@@ -39,7 +42,9 @@ impl<'a> LastWord<'a> {
     /// Hears it. None when there is none, or when the end itself must be waited for; then the command was told to exit.
     pub(crate) fn hear(self) -> Option<Ending> {
         let mut word = [0; LONGEST];
-        let (_, length) = rustix::net::recv(self.channel, &mut word[..], RecvFlags::DONTWAIT).ok()?;
+        let received = rustix::net::recv(self.channel, &mut word[..], RecvFlags::DONTWAIT);
+        self.is_unread.set(received == Err(Errno::CONNRESET));
+        let (_, length) = received.ok()?;
         let code = std::str::from_utf8(&word[..length]).ok().and_then(|word| word.parse::<u8>().ok());
         let ending = code.zip(self.tree.and_then(Tree::usage)).map(|(code, usage)| Ending {
             exit_code: Some(code.into()),

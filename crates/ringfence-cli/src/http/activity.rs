@@ -2,29 +2,16 @@
 //! end. It is seen in what is carried, kept in memory, and believed as far as the sandbox's guest is.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use bytes::Bytes;
-use http_body_util::BodyExt;
-use hyper::body::Frame;
-use hyper::{Method, Request};
 use jiff::Timestamp;
-use ringfence_proto::code::EndOfStream;
-use ringfence_proto::process::{self, EventMessage, ProcessEvent, StartRequest};
 use serde::Serialize;
 use tokio::sync::{Semaphore, watch};
-
-use super::reply::{Body, Reply};
-use super::skim::Skimmer;
 
 /// How many executions are remembered of a sandbox.
 const MOST: usize = 200;
 /// How much of a command or of code is remembered, in characters.
 const LONGEST_WORDS: usize = 1000;
-/// How long the message may be that starts a command; the words of a longer one are not told.
-const LONGEST_START: usize = 64 << 10;
-/// How long a message may be that tells of a command's end. All that is longer is output.
-const LONGEST_END: usize = 1 << 10;
 /// How many clients watch a sandbox at once.
 const MOST_WATCHERS: usize = 16;
 
@@ -175,60 +162,6 @@ fn bounded(words: Vec<String>) -> Vec<String> {
         kept.push(short);
     }
     kept
-}
-
-/// A command that a request starts.
-#[derive(Debug)]
-pub(super) struct Start(Arc<OnceLock<Begun>>);
-
-impl Start {
-    /// Watches a request that starts a command in a sandbox; none of another kind.
-    pub(super) fn watch(activity: &Arc<Activity>, request: &mut Request<Body>) -> Option<Start> {
-        let method = request.uri().path().strip_prefix('/')?.strip_prefix(process::SERVICE)?;
-        if request.method() != Method::POST || method != "/Start" {
-            return None;
-        }
-        let begun = Arc::new(OnceLock::new());
-        let (activity, told) = (Arc::clone(activity), Arc::clone(&begun));
-        watch_messages(request.body_mut(), LONGEST_START, move |message| {
-            let start = message.and_then(|message| serde_json::from_slice::<StartRequest>(message).ok());
-            let StartRequest { process, pty, .. } = start.unwrap_or_default();
-            let kind = if pty.is_some() { Kind::Terminal } else { Kind::Command };
-            let words = std::iter::once(process.cmd).chain(process.args).collect();
-            told.get_or_init(|| activity.begin(kind, words)); // a stream has one such message
-        });
-        Some(Start(begun))
-    }
-
-    /// Watches what the guest answers.
-    pub(super) fn watch_answer(self, reply: &mut Reply) {
-        watch_messages(reply.body_mut(), LONGEST_END, move |message| {
-            let Some(begun) = self.0.get() else { return };
-            let Some(message) = message else { return };
-            // Output is not looked into.
-            if message.starts_with(br#"{"event":{"end":"#) {
-                if let Ok(EventMessage { event: ProcessEvent::End(end) }) = serde_json::from_slice(message) {
-                    begun.ended(end.exited && end.exit_code == 0, end.status);
-                }
-            } else if message.starts_with(br#"{"error":"#)
-                && let Ok(EndOfStream { error: Some(failure) }) = serde_json::from_slice(message)
-            {
-                begun.ended(false, failure.message);
-            }
-        });
-    }
-}
-
-/// Has what passes through a body looked at.
-fn watch_messages(body: &mut Body, longest: usize, mut on_message: impl FnMut(Option<&[u8]>) + Send + 'static) {
-    let mut messages = Skimmer::new(longest);
-    let watched = std::mem::take(body).map_frame(move |frame: Frame<Bytes>| {
-        if let Some(bytes) = frame.data_ref() {
-            messages.push(bytes, &mut on_message);
-        }
-        frame
-    });
-    *body = watched.boxed_unsync();
 }
 
 #[cfg(test)]

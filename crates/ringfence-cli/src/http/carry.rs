@@ -17,7 +17,6 @@ use ringfence::{Session, SessionError};
 use ringfence_proto::header;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::activity::Start;
 use super::executions::Execution;
 use super::registry::Live;
 use super::reply::{Body, Reply, json};
@@ -103,14 +102,10 @@ pub(super) async fn to_guest(live: &Live, request: Request<Incoming>) -> Reply {
     let execution = Execution::of(live, &mut request);
     prepare(&mut request);
     request.headers_mut().insert(HOST, HeaderValue::from_static("guest"));
-    let start = Start::watch(&live.activity, &mut request);
     let mut reply = match live.ways.send(live.sandbox.session(), request).await {
         Ok(response) => answer(response),
         Err(lost) => gone(live, &lost),
     };
-    if let Some(start) = start {
-        start.watch_answer(&mut reply);
-    }
     if let Some(execution) = execution {
         execution.follow(&mut reply);
     }

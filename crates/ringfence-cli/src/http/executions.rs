@@ -1,114 +1,124 @@
-//! Commands on their way through the server: what is told of them is read as it goes by, and nothing waits for that.
+//! Commands on their way through the server. Those who watch a sandbox are told of them ([`super::activity`]), and so is a
+//! collector; what is told is read as it goes by, and nothing waits for that.
 
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+use bytes::Bytes;
 use http_body_util::BodyExt;
-use hyper::Request;
+use hyper::body::Frame;
+use hyper::{Method, Request};
 use ringfence::{Ended, Observation};
-use ringfence_proto::code::{Code, EndOfStream};
-use ringfence_proto::frame::{Decoder, Frame, parse};
-use ringfence_proto::process::{EventMessage, ProcessEvent, StartRequest};
+use ringfence_proto::code::{Code, EndOfStream, Failure};
+use ringfence_proto::process::{self, EndEvent, EventMessage, ProcessEvent, StartRequest};
 
+use super::activity::{Begun, Kind};
 use super::place::text;
 use super::registry::Live;
 use super::reply::{Body, Reply};
+use super::skim::Skimmer;
 use crate::telemetry::{Caller, ExecSpan, TRACE_PARENT};
 
-/// Where clients have a command started.
-const START: &str = "/process.Process/Start";
+/// How long the message may be that starts a command; the words of a longer one are not told.
+const LONGEST_START: usize = 64 << 10;
+/// How long a message may be that tells of a command's end. All that is longer is output.
+const LONGEST_END: usize = 1 << 10;
 
 /// Who asks for something, as far as their trace tells.
 pub(super) fn caller<B>(request: &Request<B>) -> Caller {
     Caller::named(text(request.headers(), TRACE_PARENT))
 }
 
-/// A command that somebody is told of.
+/// A command that a request starts.
 #[derive(Debug)]
 pub(super) struct Execution {
+    /// What those who watch are told of, once the request has said what it is.
+    begun: Arc<OnceLock<Begun>>,
+    traced: Option<Traced>,
+}
+
+/// What a collector is told of it.
+#[derive(Debug)]
+struct Traced {
     span: ExecSpan,
     before: Observation,
     begun: Instant,
 }
 
 impl Execution {
-    /// The command that a request starts, if it starts one and somebody is told of it. The request is listened to.
+    /// The command that a request starts, if it starts one. The request is listened to.
     pub(super) fn of(live: &Live, request: &mut Request<Body>) -> Option<Execution> {
-        if request.uri().path() != START {
+        let method = request.uri().path().strip_prefix('/')?.strip_prefix(process::SERVICE)?;
+        if request.method() != Method::POST || method != "/Start" {
             return None;
         }
         let span = live.span.exec(&caller(request));
-        if !span.is_told() {
-            return None;
-        }
-        let execution = Execution { span: span.clone(), before: live.sandbox.observe(), begun: Instant::now() };
-        let mut messages = Messages::default();
-        listen(request.body_mut(), move |bytes| {
-            if let Some(Frame::Message(message)) = messages.next(bytes)
-                && let Ok(StartRequest { process, .. }) = parse(&message)
-            {
-                span.program(&process.cmd, process.args.len());
-            }
+        let trace = || Traced { span: span.clone(), before: live.sandbox.observe(), begun: Instant::now() };
+        let execution = Execution { begun: Arc::default(), traced: span.is_told().then(trace) };
+        let (activity, begun) = (Arc::clone(&live.activity), Arc::clone(&execution.begun));
+        listen(request.body_mut(), LONGEST_START, move |message| {
+            let start = message.and_then(|message| serde_json::from_slice(message).ok());
+            let StartRequest { process, pty, .. } = start.unwrap_or_default();
+            span.program(&process.cmd, process.args.len());
+            let kind = if pty.is_some() { Kind::Terminal } else { Kind::Command };
+            let words = std::iter::once(process.cmd).chain(process.args).collect();
+            begun.get_or_init(|| activity.begin(kind, words)); // a stream has one such message
         });
         Some(execution)
     }
 
-    /// Listens to the answer until the command has ended. A client that goes away before has it end there.
+    /// Listens to the answer until the command has ended, or its client goes away.
     pub(super) fn follow(self, reply: &mut Reply) {
+        let Execution { begun, traced } = self;
         if !reply.status().is_success() {
-            return self.span.fail("it was not started");
+            begun.get().into_iter().for_each(|begun| begun.ended(false, "not started"));
+            traced.into_iter().for_each(|traced| traced.span.fail("it was not started"));
+            return;
         }
-        let (mut messages, mut last) = (Messages::default(), Vec::new());
-        listen(reply.body_mut(), move |bytes| {
-            let mut next = messages.next(bytes);
-            while let Some(frame) = next {
-                match frame {
-                    Frame::Message(message) => last = message,
-                    Frame::End(message) => self.end(&last, &message),
+        let mut last = None;
+        listen(reply.body_mut(), LONGEST_END, move |message| {
+            // Output is not looked into.
+            match message {
+                Some(message) if message.starts_with(br#"{"event":{"end":"#) => {
+                    if let Ok(EventMessage { event: ProcessEvent::End(end) }) = serde_json::from_slice(message) {
+                        begun.get().into_iter().for_each(|begun| begun.ended(is_well(&end), end.status.as_str()));
+                        last = Some(end);
+                    }
                 }
-                next = messages.next(&[]);
+                Some(message) if !message.starts_with(br#"{"event":"#) => {
+                    let failure = serde_json::from_slice(message).ok().and_then(|EndOfStream { error }| error);
+                    for (begun, failure) in begun.get().into_iter().zip(&failure) {
+                        begun.ended(false, failure.message.as_str());
+                    }
+                    traced.iter().for_each(|traced| traced.end(last.take(), failure.as_ref()));
+                }
+                _ => {}
             }
         });
     }
+}
 
-    /// Tells how it ended: by the last message of its stream, and by how the stream itself did.
-    fn end(&self, last: &[u8], end: &[u8]) {
-        let failure = parse::<EndOfStream>(end).ok().and_then(|end| end.error);
-        let timed_out = failure.as_ref().is_some_and(|failure| failure.code == Code::DeadlineExceeded);
-        let ended = match parse(last) {
-            Ok(EventMessage { event: ProcessEvent::End(end) }) => end,
-            _ if timed_out => Default::default(),
-            _ => return self.span.fail("it was lost sight of"),
+impl Traced {
+    /// Tells how it ended: by what was said of that, and by how the stream itself did.
+    fn end(&self, last: Option<EndEvent>, failure: Option<&Failure>) {
+        let timed_out = failure.is_some_and(|failure| failure.code == Code::DeadlineExceeded);
+        let Some(end) = last.or_else(|| timed_out.then(EndEvent::default)) else {
+            return self.span.fail("it was lost sight of");
         };
-        self.span.end(&self.before.result(Ended::of(&ended, timed_out, self.begun.elapsed())));
+        self.span.end(&self.before.result(Ended::of(&end, timed_out, self.begun.elapsed())));
     }
 }
 
-/// The messages of a stream; none any more when it cannot be understood.
-#[derive(Debug, Default)]
-struct Messages {
-    decoder: Decoder,
-    is_lost: bool,
+fn is_well(end: &EndEvent) -> bool {
+    end.exited && end.exit_code == 0
 }
 
-impl Messages {
-    /// The next one, after `bytes` more of the stream.
-    fn next(&mut self, bytes: &[u8]) -> Option<Frame> {
-        if self.is_lost {
-            return None;
-        }
-        self.decoder.push(bytes);
-        self.decoder.next_frame().unwrap_or_else(|_| {
-            self.is_lost = true;
-            None
-        })
-    }
-}
-
-/// Has `hear` hear what a body brings, as it goes by.
-fn listen(body: &mut Body, mut hear: impl FnMut(&[u8]) + Send + 'static) {
-    let heard = std::mem::take(body).map_frame(move |frame| {
+/// Has `hear` hear the messages of a body as they go by; of one that is longer than `longest`, that there was one.
+fn listen(body: &mut Body, longest: usize, mut hear: impl FnMut(Option<&[u8]>) + Send + 'static) {
+    let mut messages = Skimmer::new(longest);
+    let heard = std::mem::take(body).map_frame(move |frame: Frame<Bytes>| {
         if let Some(bytes) = frame.data_ref() {
-            hear(bytes);
+            messages.push(bytes, &mut hear);
         }
         frame
     });

@@ -29,7 +29,7 @@ async def read(session, path):
 async def session_of(kind):
     client = E2BSandboxClient()
     manifest = Manifest(entries={"given/note": File(content=b"given")}, environment=Environment(value=GREETING))
-    options = E2BSandboxClientOptions(sandbox_type=kind, timeout=120, on_timeout="kill", envs={"BASE": "env"})
+    options = E2BSandboxClientOptions(sandbox_type=kind, timeout=120, envs={"BASE": "env"})
     session = await client.create(manifest=manifest, options=options)
     await session.start()
     ran = await session.exec('echo "$GREETING $BASE $PWD"; echo why >&2; exit 3')

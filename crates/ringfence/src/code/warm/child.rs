@@ -1,5 +1,6 @@
 //! One interpreter that waits for code, in a sandbox of its own, and runs it.
 
+use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -172,15 +173,16 @@ impl Child {
         self.underway.context.plan.policy.limits.time = Some(Span::from(time));
         // What will be asked at the end is asked once while the code begins: the first time takes longest.
         let _ = self.tree.as_ref().and_then(Tree::usage);
+        let is_unread = Cell::new(false);
         let watch = Watch {
             capture: self.capture.take(),
             cancel: Some(line.as_fd()),
-            last_word: Some(LastWord::on(&self.channel, self.tree.as_ref())),
+            last_word: Some(LastWord::on(&self.channel, self.tree.as_ref(), &is_unread)),
             ..Watch::default()
         };
         let result = self.underway.watch(&self.command, watch, None);
         let was_killed = result.as_ref().map_or(true, |result| result.signal.is_some() && !result.timed_out);
-        (!was_killed || self.has_heard()).then_some(result)
+        (!was_killed || (!is_unread.get() && self.has_heard())).then_some(result)
     }
 
     /// Whether one that has ended had heard of the code: what closes a socket with words unread resets it (unix(7)).

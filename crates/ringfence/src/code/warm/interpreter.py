@@ -14,9 +14,11 @@
 
 
 def __interpreter():
+    import _thread
     import atexit
     import gc
     import os
+    import select
     import sys
 
     channel = 99
@@ -93,6 +95,10 @@ def __interpreter():
     newest = (len(modules), next(reversed(modules)))
     words = "\n".join(["ready", *failures]).encode("utf-8", "replace")[: 1 << 14]
     os.write(*((channel, words) if is_socket else (1, words + b"\0")))
+    # One that is killed while it reads may take the word along, and nobody would know that it ran nothing.
+    waiting = select.poll()
+    waiting.register(channel, select.POLLIN)
+    waiting.poll()
     word = os.read(channel, 1 << 17)
     if not word:
         os._exit(0)
@@ -137,7 +143,7 @@ def __interpreter():
     # From here on in the order of Py_FinalizeEx(): threads, handlers, streams, and what the code's modules hold.
     # Where there is no other thread, there is none to wait for.
     try:
-        if len(sys._current_frames()) > 1:
+        if _thread._count():
             modules["threading"]._shutdown()
     except BaseException:
         pass
@@ -148,7 +154,7 @@ def __interpreter():
     if not flush(sys.stdout, sys.stderr):
         status = 120
     # A thread that is left would find its modules empty; the interpreter itself stops it first.
-    if len(sys._current_frames()) > 1:
+    if _thread._count():
         raise SystemExit(status)
     for key in ("last_type", "last_value", "last_traceback"):
         vars(sys).pop(key, None)
