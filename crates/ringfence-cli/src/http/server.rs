@@ -74,7 +74,10 @@ impl Server {
         match Place::of(&request) {
             Place::Port { id, port } => match self.registry.find(id) {
                 Some(live) => self.carry(&live, port, request).await,
-                None => absent(&id.to_owned(), request).await,
+                None => {
+                    let id = id.to_owned();
+                    absent(&id, request).await
+                }
             },
             Place::Guest => match self.guest(&request) {
                 Some(live) => self.carry(&live, ENVD_PORT, request).await,
