@@ -145,15 +145,16 @@ fn check(backend: Backend) {
         interrupt(&keeper, act, victim, moment);
         recover(&keeper, next, &round);
     }
-    keeper.expect(&mut keeper.ringfence(&["stop", "--all"]));
     let begun = Instant::now();
     loop {
+        // One that was being started when its caller was killed comes up later, and then has a name.
+        keeper.expect(&mut keeper.ringfence(&["stop", "--all"]));
         let left = keeper.processes();
         if left.is_empty() {
             break;
         }
         assert!(begun.elapsed() < PATIENCE, "these never end: {left:#?}");
-        std::thread::sleep(Duration::from_millis(1));
+        std::thread::sleep(Duration::from_millis(100));
     }
     // What else kills left is swept by the next start; the kernel may take a moment to let go of a killed group.
     for _ in 0..STARTS {

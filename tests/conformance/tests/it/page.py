@@ -131,6 +131,7 @@ def screen(page):
 
 def type_line(page, line, answer):
     """Types a line into the terminal, and waits for an answer that the line itself does not have."""
+    expect(page.locator(".xterm-helper-textarea")).to_be_focused()
     page.keyboard.type(line + "\n")
     rows = page.locator(".xterm-rows")
     expect(rows).to_contain_text(answer)
