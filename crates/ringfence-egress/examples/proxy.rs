@@ -46,7 +46,8 @@ impl Options {
     }
 }
 
-#[tokio::main]
+/// On one thread, as the proxy of a sandbox runs.
+#[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Failure> {
     let options = Options::read(std::env::args().skip(1))?;
     let place = options.listen.ok_or(USAGE)?;
