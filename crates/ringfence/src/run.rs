@@ -71,8 +71,8 @@ impl Core {
         on_output: Option<Listener<'_>>,
     ) -> Result<ExecutionResult, RunError> {
         let time = ready.context.time();
-        let (running, capture) = self.launch_captured(ready, passed, time)?;
-        running.finish(command, Watch { capture: Some(capture), cancel, ..Watch::default() }, on_output)
+        let (running, mut capture) = self.launch_captured(ready, passed, time)?;
+        running.finish(command, Watch { capture: Some(&mut capture), cancel, ..Watch::default() }, on_output)
     }
 
     /// Starts with no input and with pipes for its output, for `time` at most.
@@ -142,10 +142,11 @@ impl Underway {
         let Underway { started, context, group, ends_by_group, egress, .. } = self;
         let deadline = context.time().and_then(|time| Instant::now().checked_add(time));
         let watch = Watch { deadline, group: group.as_ref(), ends_by_group: *ends_by_group, ..watch };
+        let meta = context.meta(); // while it runs: afterwards somebody waits
         let outcome = supervise(started, watch, on_output).map_err(|source| RunError::Watch { source })?;
         let oom_killed = group.as_ref().is_some_and(Group::oom_killed);
         let denials = egress.take().map(GateHolder::close).unwrap_or_default();
-        result(context, outcome, oom_killed, denials, command)
+        result(context, meta, outcome, oom_killed, denials, command)
     }
 }
 
@@ -172,6 +173,7 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 /// What became of a run, or the error that it was.
 fn result(
     context: &Context,
+    meta: Meta,
     outcome: Outcome,
     oom_killed: bool,
     denials: Vec<Denial>,
@@ -217,18 +219,10 @@ fn result(
         dropped: Dropped { stdout: stdout.1, stderr: stderr.1 },
         duration: outcome.duration.as_secs_f64(),
         meta: Meta {
-            backend: context.plan.backend,
-            chosen_because: context.because.clone(),
-            held: context.plan.held.iter().map(|(clause, support)| (*clause, support.to_string())).collect(),
-            policy_sha256: context.plan.policy_sha256.clone(),
-            limits: context.plan.policy.limits.clone(),
             usage: Usage { cpu_seconds: usage.cpu_micros as f64 / 1e6, max_rss: usage.max_rss },
             denials,
             planted: context.guarded.planted(&context.workspace),
-            blocked_imports: Vec::new(),
-            note: None,
-            not_run: None,
-            warm: false,
+            ..meta
         },
     })
 }

@@ -55,7 +55,7 @@ pub(crate) struct Watch<'a> {
     /// When it must have ended.
     pub(crate) deadline: Option<Instant>,
     /// Pipes with its standard output and error, and how much of each is kept.
-    pub(crate) capture: Option<Capture>,
+    pub(crate) capture: Option<&'a mut Capture>,
     /// Becomes readable, or closes, when it is to end at once.
     pub(crate) cancel: Option<BorrowedFd<'a>>,
     /// Signals to us are passed on, and the terminal is handed over and taken back.
@@ -68,7 +68,7 @@ pub(crate) struct Watch<'a> {
     pub(crate) last_word: Option<LastWord<'a>>,
 }
 
-/// Output that is read.
+/// Output that is read. Lent to whoever watches: to close a pipe and to give memory back takes longer than to answer.
 #[derive(Debug)]
 pub(crate) struct Capture {
     pub(crate) stdout: OwnedFd,
@@ -198,6 +198,9 @@ struct Supervision<'a> {
     is_written: bool,
 }
 
+/// The pipes that are still read.
+type Pipes<'a> = [Option<BorrowedFd<'a>>; 2];
+
 /// Sees every chunk of output, kept or not.
 pub(crate) type Listener<'a> = &'a mut dyn FnMut(Stream, &[u8]);
 
@@ -209,9 +212,12 @@ pub(crate) fn supervise<'a>(
 ) -> Result<Outcome, io::Error> {
     let begun = Instant::now();
     let listens = on_output.is_some();
-    let (mut pipes, limit, mut scratch) = match watch.capture.take() {
-        Some(Capture { stdout, stderr, limit, scratch }) => ([Some(stdout), Some(stderr)], limit, scratch),
-        None => ([None, None], 0, Vec::new()),
+    let (mut pipes, limit, scratch): (Pipes<'_>, u64, &mut [u8]) = match watch.capture.take() {
+        Some(Capture { stdout, stderr, limit, scratch }) => {
+            let (stdout, stderr): (&OwnedFd, &OwnedFd) = (stdout, stderr);
+            ([Some(stdout.as_fd()), Some(stderr.as_fd())], *limit, scratch)
+        }
+        None => ([None, None], 0, &mut []),
     };
     let mut kept = [Kept::new(limit), Kept::new(limit)];
     let mut run = Supervision { started, watch, end: None, ending: false, timed_out: false, is_written: false };
@@ -234,12 +240,12 @@ pub(crate) fn supervise<'a>(
             run.hear_last_word();
         }
         for (index, stream) in [Stream::Stdout, Stream::Stderr].into_iter().enumerate() {
-            let (true, Some(pipe)) = (ready.pipes[index] || run.is_written, &pipes[index]) else { continue };
+            let (true, Some(pipe)) = (ready.pipes[index] || run.is_written, pipes[index]) else { continue };
             // Somebody who listens sees every byte; else a flood need not pass through our memory.
             if !listens && kept[index].divert(pipe)? {
                 continue;
             }
-            match kept[index].read(pipe, &mut scratch) {
+            match kept[index].read(pipe, scratch) {
                 Ok([]) => pipes[index] = None,
                 Ok(bytes) => on_output.iter_mut().for_each(|listener| listener(stream, bytes)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -268,7 +274,7 @@ struct Ready {
 }
 
 impl Supervision<'_> {
-    fn wait(&self, pipes: &[Option<OwnedFd>; 2]) -> io::Result<Ready> {
+    fn wait(&self, pipes: &Pipes<'_>) -> io::Result<Ready> {
         let left = match self.is_written {
             true => Some(Duration::ZERO),
             false => self.watch.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())),
@@ -282,8 +288,8 @@ impl Supervision<'_> {
             self.watch.cancel.filter(|_| !self.ending),
             self.end.is_none().then(|| self.started.control.as_fd()),
             self.watch.last_word.as_ref().map(LastWord::channel),
-            pipes[0].as_ref().map(AsFd::as_fd),
-            pipes[1].as_ref().map(AsFd::as_fd),
+            pipes[0],
+            pipes[1],
         ];
         let mut fds: Vec<PollFd<'_>> =
             listened.iter().flatten().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
@@ -307,7 +313,7 @@ impl Supervision<'_> {
     }
 
     /// The deadline of the command, or, when it has been told to end, of its ending.
-    fn deadline_passed(&mut self, pipes: &mut [Option<OwnedFd>; 2]) {
+    fn deadline_passed(&mut self, pipes: &mut Pipes<'_>) {
         if self.ending || self.end.is_some() {
             // It does not end although it was told to, or somebody outside holds its output open.
             if let Some(group) = self.watch.group {

@@ -109,7 +109,7 @@ impl Core {
         let context = self.settle(&stage.policy, &self.settings.container)?;
         script.check(context.plan.backend)?;
         Ok(match stage.teller.lint.blocks {
-            true => Staged::Blocked(stage.teller.refuse(context).into()),
+            true => Staged::Blocked(stage.teller.refuse(&context).into()),
             false => Staged::Ready(stage.into()),
         })
     }

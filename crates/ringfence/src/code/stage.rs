@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use fs_err::os::unix::fs::OpenOptionsExt;
 use ringfence_core::policy::Workspace;
-use ringfence_core::result::{Dropped, Meta, Usage};
+use ringfence_core::result::{Dropped, Meta};
 use ringfence_core::{ExecutionResult, Policy};
 
 use super::script::{Lint, Script};
@@ -100,8 +100,7 @@ impl Teller {
     }
 
     /// The result of code that is not run, and of a plan that would have held.
-    pub(super) fn refuse(self, context: Context) -> ExecutionResult {
-        let Context { plan, because, .. } = context;
+    pub(super) fn refuse(self, context: &Context) -> ExecutionResult {
         let result = ExecutionResult {
             id: crate::run::identity(),
             exit_code: None,
@@ -113,20 +112,7 @@ impl Teller {
             stderr: String::new(),
             dropped: Dropped::default(),
             duration: 0.0,
-            meta: Meta {
-                backend: plan.backend,
-                chosen_because: because,
-                held: plan.held.iter().map(|(clause, support)| (*clause, support.to_string())).collect(),
-                policy_sha256: self.policy_sha256,
-                limits: plan.policy.limits,
-                usage: Usage::default(),
-                denials: Vec::new(),
-                planted: Vec::new(),
-                blocked_imports: Vec::new(),
-                note: None,
-                not_run: None,
-                warm: false,
-            },
+            meta: Meta { policy_sha256: self.policy_sha256, ..context.meta() },
         };
         self.lint.refuse(result)
     }

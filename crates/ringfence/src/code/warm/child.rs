@@ -49,7 +49,7 @@ pub(super) struct Recipe {
 pub(super) struct Child {
     /// Dropped before its directory is.
     underway: Underway,
-    capture: Option<Capture>,
+    capture: Capture,
     command: Command,
     channel: Arc<OwnedFd>,
     /// Where the code goes; empty, once the interpreter has read its own text there.
@@ -87,7 +87,7 @@ impl Child {
         let command = stage.command.clone();
         let mut child = Child {
             underway,
-            capture: Some(capture),
+            capture,
             command,
             channel: Arc::new(channel),
             file: Arc::new(file),
@@ -133,7 +133,7 @@ impl Child {
             }
         }
         // It has ended: how, and with what words, says why.
-        let watch = Watch { capture: self.capture.take(), cancel: Some(line.as_fd()), ..Watch::default() };
+        let watch = Watch { capture: Some(&mut self.capture), cancel: Some(line.as_fd()), ..Watch::default() };
         let ExecutionResult { exit_code, signal, stderr, .. } = self.underway.watch(&self.command, watch, None)?;
         let how = exit_code.map_or_else(
             || format!("ended by signal {}", signal.unwrap_or_default()),
@@ -175,7 +175,7 @@ impl Child {
         let _ = self.tree.as_ref().and_then(Tree::usage);
         let is_unread = Cell::new(false);
         let watch = Watch {
-            capture: self.capture.take(),
+            capture: Some(&mut self.capture),
             cancel: Some(line.as_fd()),
             last_word: Some(LastWord::on(&self.channel, self.tree.as_ref(), &is_unread)),
             ..Watch::default()
