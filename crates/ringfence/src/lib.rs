@@ -101,4 +101,4 @@ pub use wrapper::{Wrapper, WrapperError, remove as unwrap};
 pub const HIGHEST_DESCRIPTOR: i32 = 99;
 
 pub use ringfence_linux::pause::Footprint;
-pub use ringfence_linux::sys::process::{close_range, duplicate};
+pub use ringfence_linux::sys::process::{close_range, duplicate, give_memory_back};

@@ -130,10 +130,16 @@ impl Server {
     /// Looks at all sandboxes again and again, brings those of keys to rest that have used what they may, and writes
     /// down what keys have used.
     pub(super) async fn keep_looking(self: &Arc<Server>) {
-        let mut looks = 0;
+        let (mut looks, mut before) = (0, 0);
         loop {
             tokio::time::sleep(PACE).await;
-            self.registry.look_at(self.registry.all()).await;
+            let all = self.registry.all();
+            let is_fewer = all.len() < std::mem::replace(&mut before, all.len());
+            self.registry.look_at(all).await;
+            if is_fewer {
+                // What they were remembered by lies among what is still used, and an allocator keeps that unless asked.
+                tokio::task::spawn_blocking(ringfence::give_memory_back);
+            }
             self.hold_back().await;
             looks += 1;
             if looks % LOOKS_PER_NOTE == 0 {

@@ -286,6 +286,15 @@ pub fn duplicate(number: i32) -> io::Result<OwnedFd> {
     }
 }
 
+/// Gives memory back to the system that this process has freed and no longer needs, as far as its allocator can.
+pub fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: malloc_trim(3) takes any number, and locks what it looks at.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Lets this process have as many descriptors open as it may: the usual limit is for programs that still use select(2).
 pub fn raise_descriptor_limit() -> io::Result<()> {
     let maximum = getrlimit(Resource::Nofile).maximum;
