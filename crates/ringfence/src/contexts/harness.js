@@ -24,6 +24,16 @@ function write(descriptor, bytes) {
   }
 }
 
+// What code writes goes straight out: an interrupt in the midst of a stream's own writing would leave it stuck for good.
+for (const [stream, descriptor] of [[process.stdout, OUTPUT], [process.stderr, ERRORS]]) {
+  stream.write = (chunk, encoding, callback) => {
+    const done = typeof encoding === 'function' ? encoding : callback;
+    write(descriptor, typeof chunk === 'string' ? Buffer.from(chunk, done === encoding ? 'utf8' : encoding) : chunk);
+    if (done) process.nextTick(done);
+    return true;
+  };
+}
+
 function tell(descriptor, message) {
   const bytes = Buffer.from(JSON.stringify(message).toWellFormed?.() ?? JSON.stringify(message));
   for (let start = 0; start < bytes.length; start += PIECE) {

@@ -55,6 +55,11 @@ fn javascript_keeps_its_state_and_survives_interrupts() {
             assert_eq!(interrupted(&context, code).await.name, "Interrupted", "{code}");
             assert_eq!(value(&context, "y").await, "41");
         }
+        for _ in 0..5 {
+            let error = interrupted(&context, "while (true) console.log('y')").await;
+            assert_eq!(error.name, "Interrupted", "{error:?}");
+            assert_eq!(run(&context, "console.log('heard')").await.stdout, "heard\n");
+        }
         let rich = "display({ [Symbol.for('Jupyter.display')]: () => ({ 'text/html': '<b>' }) })";
         assert_eq!(run(&context, rich).await.results[0].formats["text/html"], json!("<b>"));
         let error = try_run(&context, "process.exit(4)").await.unwrap_err();
