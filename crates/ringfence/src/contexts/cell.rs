@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use rustix::pipe::PIPE_BUF;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedMutexGuard, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
 
 use super::ContextError;
 use super::event::{Event, Left, Message, Raised, Shown};
+use super::notes::Noted;
 use super::process::{Failure, Process, Said};
 use super::separate::Text;
 use crate::session::ExecutionInput;
@@ -21,7 +23,7 @@ pub(super) const INTERRUPT: i32 = 2;
 /// How long after the end on one stream the end on the other may take, and the end of a process that takes no cells.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 /// How often a cell that nobody listens to is interrupted.
-const INSISTENCE: Duration = Duration::from_secs(1);
+pub(super) const INSISTENCE: Duration = Duration::from_secs(1);
 /// How much the results of one cell may come to, in bytes.
 const RESULTS: usize = 64 << 20;
 
@@ -148,6 +150,8 @@ pub(super) struct Turn {
     pub(super) id: String,
     life: Arc<Life>,
     state: OwnedMutexGuard<State>,
+    /// Where it is still to be noted that the process was told all of the cell.
+    half_told: Option<Arc<Noted>>,
     /// The code on its way: half of it would leave the process waiting for the rest.
     telling: Option<BoxFuture<'static, Result<(), SessionError>>>,
     untold: Option<SessionError>,
@@ -198,6 +202,7 @@ impl Turn {
         id: &str,
         life: Arc<Life>,
         bounds: Bounds,
+        noted: Option<&Arc<Noted>>,
         request: impl FnOnce(u64) -> String,
     ) -> Result<Turn, ContextError> {
         let mut state = Arc::clone(&life.state).lock_owned().await;
@@ -205,14 +210,20 @@ impl Turn {
             State::Alive(process) => process,
             State::Gone(how) => return Err(ContextError::Ended { id: id.to_owned(), how: how.clone() }),
         };
-        process.cells += 1;
-        let (number, input) = (process.cells, life.input.clone());
+        let (number, input) = (process.cells + 1, life.input.clone());
         let request = request(number);
+        // What is longer can be cut short by our own end, pipe(7).
+        let is_long = request.len() > PIPE_BUF;
+        if let Some(noted) = noted {
+            noted.tells(&process.mark, number, is_long)?;
+        }
+        process.cells = number;
         life.phase.send_replace(Phase::Told);
         Ok(Turn {
             id: id.to_owned(),
             life,
             state,
+            half_told: noted.filter(|_| is_long).cloned(),
             telling: Some(Box::pin(async move { input.write(request.as_bytes()).await })),
             untold: None,
             number,
@@ -232,6 +243,9 @@ impl Turn {
             self.untold = telling.await.err();
             self.telling = None;
             self.last_words_by = self.untold.as_ref().map(|_| Instant::now() + END_PATIENCE);
+            if let (Some(noted), None, State::Alive(process)) = (&self.half_told, &self.untold, &*self.state) {
+                let _ = noted.tells(&process.mark, self.number, false); // then it counts as half told, and ends too early
+            }
         }
         loop {
             if self.stdout.is_over && self.stderr.is_over {
@@ -330,8 +344,9 @@ impl Turn {
     }
 
     fn end(&mut self, how: String) {
-        // What is dropped here is ended.
-        *self.state = State::Gone(how);
+        if let State::Alive(process) = std::mem::replace(&mut *self.state, State::Gone(how)) {
+            process.end();
+        }
         self.life.phase.send_replace(Phase::Idle);
     }
 

@@ -1,10 +1,11 @@
 //! Why a context did not do what it was asked to.
 
+use std::io;
 use std::time::Duration;
 
 use ringfence_core::{ExitStatus, Fault};
 
-use crate::{CodeError, SessionError};
+use crate::{CodeError, Name, RoomError, SessionError};
 
 /// A context did not do what it was asked to.
 #[derive(Debug, thiserror::Error)]
@@ -68,6 +69,18 @@ pub enum ContextError {
         /// Why.
         why: &'static str,
     },
+    /// Another process has the contexts of the sandbox that outlive it.
+    #[error("cannot take over the contexts of the sandbox `{name}`: another process has them")]
+    Held {
+        /// Which sandbox.
+        name: Name,
+    },
+    /// It could not be written down where those are that outlive their process.
+    #[error("cannot write down a context, so that it outlives this process")]
+    Unwritten(#[from] io::Error),
+    /// The sandbox is gone, or where its contexts are written down cannot be read.
+    #[error(transparent)]
+    Room(#[from] RoomError),
     /// Its language is unknown, or not run here.
     #[error(transparent)]
     Code(#[from] CodeError),
@@ -83,6 +96,9 @@ impl ContextError {
             ContextError::Absent { .. } | ContextError::Stateless { .. } | ContextError::TooMany { .. } => Fault::User,
             ContextError::Ended { .. } | ContextError::TimedOut { .. } | ContextError::Unsound { .. } => Fault::User,
             ContextError::NotReady { .. } | ContextError::Nonsense { .. } => Fault::Backend,
+            ContextError::Held { .. } | ContextError::Unwritten(_) => Fault::Host,
+            ContextError::Room(RoomError::File { .. }) => Fault::Host,
+            ContextError::Room(_) => Fault::User,
             ContextError::Code(error) => error.fault(),
             ContextError::Session(error) => error.fault(),
         }
@@ -107,7 +123,10 @@ impl ContextError {
                 "restart it; what its variables held is lost"
             }
             ContextError::NotReady { .. } => "`ringfence logs NAME` may tell what it waits for",
+            ContextError::Held { .. } => "end that process, or have it run the code",
+            ContextError::Unwritten(_) => "look at the disk of ~/.local/state/ringfence: df -h",
             ContextError::Unsound { .. } => return Vec::new(),
+            ContextError::Room(error) => return vec![error.hint()],
             ContextError::Code(error) => return error.hints(),
             ContextError::Session(error) => return error.hints(),
         };

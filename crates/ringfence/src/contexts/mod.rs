@@ -5,12 +5,15 @@
 //! says is as untrusted as what they write: code can take its place.
 //!
 //! Reading order: `harness` are the programs inside, `separate` tells messages from output, `event` is what there
-//! is to say, `process` is a harness that runs, `cell` is code that it runs, [`wire`] is E2B's form of it all.
+//! is to say, `process` is a harness that runs, `cell` is code that it runs, `notes` is what is written down of contexts
+//! that outlive their process, `keep` finds those again, [`wire`] is E2B's form of it all.
 
 mod cell;
 mod error;
 mod event;
 mod harness;
+mod keep;
+mod notes;
 mod process;
 mod separate;
 pub mod wire;
@@ -19,8 +22,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use ringfence_proto::code::Code;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
 
 pub use cell::{Cell, Outcome};
 pub use error::ContextError;
@@ -31,6 +35,7 @@ use crate::session::Session;
 use crate::{CodeSettings, Sandbox, SessionError};
 use cell::{Bounds, INTERRUPT, Life, Phase, State, Turn};
 use harness::Harness;
+use notes::{Note, Noted, Notes, Trace};
 use process::Recipe;
 
 /// The language of a context when nobody says.
@@ -44,19 +49,22 @@ const BEGIN_PATIENCE: Duration = Duration::from_secs(5);
 const MOST_REMINDERS: u32 = 10;
 const REMINDER: Duration = Duration::from_millis(200);
 
-/// The contexts that one process has in a sandbox; they end with the last copy of its [`Sandbox`].
+/// The contexts that one process has in a sandbox; they end with the last copy of its [`Sandbox`], unless they are noted.
 #[derive(Debug)]
 pub(crate) struct Kept {
     /// In the order of their start.
     contexts: Mutex<Vec<Context>>,
-    /// Those that are used when none is named, by language.
-    defaults: tokio::sync::Mutex<BTreeMap<String, Context>>,
+    /// Held by whoever starts one that is used when none is named.
+    starting: tokio::sync::Mutex<()>,
     room: Arc<Semaphore>,
+    /// Where they are noted, if they are to outlive this process.
+    notes: OnceCell<Arc<Notes>>,
 }
 
 impl Default for Kept {
     fn default() -> Kept {
-        Kept { contexts: Mutex::default(), defaults: Default::default(), room: Arc::new(Semaphore::new(MOST)) }
+        let room = Arc::new(Semaphore::new(MOST));
+        Kept { contexts: Mutex::default(), starting: Default::default(), room, notes: OnceCell::new() }
     }
 }
 
@@ -82,10 +90,32 @@ pub struct Contexts<'a> {
 impl Contexts<'_> {
     /// Starts a context for a language of the settings', in a directory of the sandbox or where its commands start.
     pub async fn create(&self, language: &str, directory: Option<&str>) -> Result<Context, ContextError> {
-        self.begin(language, directory, "").await
+        self.begin(language, directory, Use::Named, "").await
     }
 
-    async fn begin(&self, language: &str, directory: Option<&str>, preload: &str) -> Result<Context, ContextError> {
+    async fn begin(
+        &self,
+        language: &str,
+        directory: Option<&str>,
+        used: Use,
+        preload: &str,
+    ) -> Result<Context, ContextError> {
+        let sandbox = self.sandbox;
+        let recipe = self.recipe(language, directory)?;
+        let room = self.room()?;
+        let id = crate::run::identity();
+        let noted = sandbox.kept_contexts().notes.get().map(|notes| {
+            let (id, language, directory) = (id.clone(), language.to_owned(), directory.map(str::to_owned));
+            let (started, process) = (Timestamp::now(), Trace::default());
+            let note = Note { id, language, directory, is_usual: used == Use::Usual, started, process };
+            Arc::new(Noted::new(Arc::clone(notes), note))
+        });
+        let life = start(&recipe, sandbox.session(), preload, noted.as_deref()).await?;
+        Ok(self.add(Slot { used, noted, ..self.slot(id, recipe, directory, life, room) }))
+    }
+
+    /// What starts the process of a context.
+    fn recipe(&self, language: &str, directory: Option<&str>) -> Result<Recipe, ContextError> {
         let sandbox = self.sandbox;
         let script = Script::new(sandbox.code(), "", language)?;
         script.check(sandbox.manifest().backend)?;
@@ -95,14 +125,28 @@ impl Contexts<'_> {
             let known = known.map(|(name, _)| name.clone()).collect();
             return Err(ContextError::Stateless { language: language.to_owned(), known });
         };
-        let room = Arc::clone(&sandbox.kept_contexts().room).try_acquire_owned();
-        let room = room.map_err(|_| ContextError::TooMany { limit: MOST })?;
-        let recipe = Recipe::new(language, &script.language, harness, directory);
-        let life = Life::new(recipe.start(sandbox.session(), preload).await?);
+        Ok(Recipe::new(language, &script.language, harness, directory))
+    }
+
+    fn room(&self) -> Result<OwnedSemaphorePermit, ContextError> {
+        let room = Arc::clone(&self.sandbox.kept_contexts().room).try_acquire_owned();
+        room.map_err(|_| ContextError::TooMany { limit: MOST })
+    }
+
+    fn slot(
+        &self,
+        id: String,
+        recipe: Recipe,
+        directory: Option<&str>,
+        life: Life,
+        room: OwnedSemaphorePermit,
+    ) -> Slot {
+        let sandbox = self.sandbox;
         let usual = || sandbox.manifest().workspace_inside.to_string_lossy().into_owned();
-        let context = Context(Arc::new(Slot {
-            id: crate::run::identity(),
+        Slot {
+            id,
             directory: directory.map_or_else(usual, str::to_owned),
+            used: Use::Named,
             recipe,
             session: sandbox.session().clone(),
             code: sandbox.code().clone(),
@@ -111,10 +155,15 @@ impl Contexts<'_> {
                 time: sandbox.manifest().limits.time.map(|time| time.duration()),
             },
             life: Mutex::new(Arc::new(life)),
+            noted: None,
             _room: room,
-        }));
-        sandbox.kept_contexts().all().push(context.clone());
-        Ok(context)
+        }
+    }
+
+    fn add(&self, slot: Slot) -> Context {
+        let context = Context(Arc::new(slot));
+        self.sandbox.kept_contexts().all().push(context.clone());
+        context
     }
 
     /// The context for a language that is used when none is named; started when it is first asked for.
@@ -125,13 +174,14 @@ impl Contexts<'_> {
     /// The same, and if it is started now, some modules are imported before the first cell comes: their names, with spaces
     /// between, as far as they are installed. Code finds them in `sys.modules`, and not among its names.
     pub async fn prepare(&self, language: &str, preload: &str) -> Result<Context, ContextError> {
-        let mut defaults = self.sandbox.kept_contexts().defaults.lock().await;
-        if let Some(context) = defaults.get(language).filter(|context| self.get(context.id()).is_ok()) {
-            return Ok(context.clone());
+        let kept = self.sandbox.kept_contexts();
+        let _turn = kept.starting.lock().await;
+        let is_it = |context: &&Context| context.0.used == Use::Usual && context.language() == language;
+        let found = kept.all().iter().find(is_it).cloned();
+        match found {
+            Some(context) => Ok(context),
+            None => self.begin(language, None, Use::Usual, preload).await,
         }
-        let context = self.begin(language, None, preload).await?;
-        defaults.insert(language.to_owned(), context.clone());
-        Ok(context)
     }
 
     /// All of them, in the order of their start.
@@ -149,7 +199,11 @@ impl Contexts<'_> {
     pub async fn remove(&self, id: &str) -> Result<(), ContextError> {
         let context = self.get(id)?;
         self.sandbox.kept_contexts().all().retain(|kept| kept.id() != id);
-        context.life().kill("it was removed").await
+        context.life().kill("it was removed").await?;
+        match &context.0.noted {
+            Some(noted) => Ok(noted.forget()?),
+            None => Ok(()),
+        }
     }
 }
 
@@ -161,12 +215,24 @@ pub struct Context(Arc<Slot>);
 struct Slot {
     id: String,
     directory: String,
+    used: Use,
     recipe: Recipe,
     session: Session,
     code: CodeSettings,
     bounds: Bounds,
     life: Mutex<Arc<Life>>,
+    /// What is written down of it, if it is to outlive this process.
+    noted: Option<Arc<Noted>>,
     _room: OwnedSemaphorePermit,
+}
+
+/// Which cells a context runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// Those that name it.
+    Named,
+    /// Those of its language that name none, too.
+    Usual,
 }
 
 impl Context {
@@ -200,7 +266,7 @@ impl Context {
             return Ok(Cell::refused(Raised { name, value, traceback: lint.words() }));
         }
         let request = |number| slot.recipe.harness.request(number, code, env);
-        Ok(Cell::new(Turn::take(&slot.id, self.life(), slot.bounds, request).await?))
+        Ok(Cell::new(Turn::take(&slot.id, self.life(), slot.bounds, slot.noted.as_ref(), request).await?))
     }
 
     /// Interrupts the cell that runs, as Ctrl-C does; nothing if none does.
@@ -230,7 +296,7 @@ impl Context {
     /// Ends its process, with all that its cells started, and starts another: what its variables held is lost.
     pub async fn restart(&self) -> Result<(), ContextError> {
         self.life().kill("it was restarted").await?;
-        let life = Life::new(self.0.recipe.start(&self.0.session, "").await?);
+        let life = start(&self.0.recipe, &self.0.session, "", self.0.noted.as_deref()).await?;
         *self.0.life.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(life);
         Ok(())
     }
@@ -240,8 +306,25 @@ impl Context {
     }
 }
 
+/// Starts the process of a context, and notes it where contexts outlive this process.
+async fn start(recipe: &Recipe, session: &Session, preload: &str, noted: Option<&Noted>) -> Result<Life, ContextError> {
+    let Some(noted) = noted else { return Ok(Life::new(recipe.start(session, preload, None).await?)) };
+    let tag = keep::new_tag();
+    let process = recipe.start(session, preload, Some(&tag)).await?;
+    match noted.begins(&process, tag) {
+        Ok(()) => Ok(Life::new(process)),
+        Err(error) => {
+            process.end();
+            Err(error.into())
+        }
+    }
+}
+
 impl Life {
     async fn kill(&self, why: &str) -> Result<(), ContextError> {
+        if self.state.try_lock().is_ok_and(|state| matches!(*state, State::Gone(_))) {
+            return Ok(()); // its process's id may be another's by now
+        }
         unless_gone(self.input.kill().await)?;
         // A cell that runs holds it, and is told how the process ended.
         if let Ok(mut state) = self.state.try_lock() {

@@ -1,13 +1,16 @@
 //! The process of a context: a harness with its two streams.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ringfence_core::settings::Language;
-use tokio::time::timeout;
+use tokio::time::{Instant, interval_at, timeout};
 
 use super::ContextError;
+use super::cell::{INSISTENCE, INTERRUPT};
 use super::event::Message;
 use super::harness::Harness;
+use super::notes::Trace;
 use super::separate::{Part, Separator};
 use crate::session::{Ended, Exec, Execution, Session};
 use crate::{CodeError, SessionError, Stream};
@@ -32,21 +35,31 @@ impl Recipe {
         Recipe { name: name.to_owned(), harness, exec }
     }
 
-    /// Starts it with some modules imported, and waits until it takes cells.
-    pub(super) async fn start(&self, session: &Session, preload: &str) -> Result<Process, ContextError> {
-        let execution = session.exec(&self.exec).await.map_err(|error| match error {
+    /// Starts it with some modules imported, and waits until it takes cells. With a tag, it can be found again, and
+    /// outlives its [`Process`].
+    pub(super) async fn start(
+        &self,
+        session: &Session,
+        preload: &str,
+        tag: Option<&str>,
+    ) -> Result<Process, ContextError> {
+        let exec = Exec { tag: tag.map(str::to_owned), ..self.exec.clone() };
+        let execution = session.exec(&exec).await.map_err(|error| match error {
             SessionError::NotFound { program } => {
                 ContextError::Code(CodeError::NoProgram { language: self.name.clone(), program })
             }
             error => error.into(),
         })?;
-        let mark = crate::run::identity();
-        let (stdout, stderr) = (Separator::new(&mark), Separator::new(&mark));
-        let mut process = Process { harness: self.harness, execution, stdout, stderr, cells: 0 };
-        let ready = timeout(START_PATIENCE, process.greet(&mark, preload)).await;
+        let mut process = Process::new(self.harness, execution, crate::run::identity());
+        let ready = timeout(START_PATIENCE, process.greet(preload)).await;
         let refused = |why: String| ContextError::NotReady { language: self.name.clone(), why };
         match ready {
-            Ok(Ok(())) => Ok(process),
+            Ok(Ok(())) => {
+                if tag.is_some() {
+                    process.execution.let_run();
+                }
+                Ok(process)
+            }
             Ok(Err(Failure::Ended(how))) => Err(refused(how)),
             Ok(Err(Failure::Nonsense(why))) => Err(refused(why)),
             Ok(Err(Failure::Session(error))) => Err(error.into()),
@@ -68,6 +81,8 @@ pub(super) enum Failure {
 pub(super) struct Process {
     pub(super) harness: Harness,
     pub(super) execution: Execution,
+    /// What its messages begin with. No other process has the same.
+    pub(super) mark: String,
     stdout: Separator,
     stderr: Separator,
     /// How many cells it was given.
@@ -83,8 +98,50 @@ pub(super) enum Said {
 }
 
 impl Process {
-    async fn greet(&mut self, mark: &str, preload: &str) -> Result<(), Failure> {
-        let told = self.execution.input().write(self.harness.greeting(mark, preload).as_bytes()).await;
+    fn new(harness: Harness, execution: Execution, mark: String) -> Process {
+        let (stdout, stderr) = (Separator::new(&mark), Separator::new(&mark));
+        Process { harness, execution, mark, stdout, stderr, cells: 0 }
+    }
+
+    /// Finds one that runs already, and waits until it takes cells. What it says until then is of a cell that nobody
+    /// listens to, which is interrupted; an end of it may have been said to nobody, so the end of another is waited for.
+    pub(super) async fn find(session: &Session, harness: Harness, trace: Trace) -> Result<Process, Failure> {
+        let execution = session.reconnect(trace.pid).await.map_err(Failure::Session)?;
+        let mut process = Process::new(harness, execution, trace.mark);
+        process.cells = trace.cells;
+        let (input, number) = (session.input(trace.pid), unused_number());
+        let nothing = harness.request(number, "", &BTreeMap::new());
+        input.write(nothing.as_bytes()).await.map_err(Failure::Session)?;
+        let mut again = interval_at(Instant::now() + INSISTENCE, INSISTENCE);
+        let (mut stdout, mut stderr) = (false, false);
+        while !(stdout && stderr) {
+            tokio::select! {
+                part = process.part() => {
+                    let (stream, part) = part?;
+                    // Of one that began before, there may be a part alone.
+                    let Part::Message(message) = part else { continue };
+                    match serde_json::from_slice(&message) {
+                        Ok(Message::End { cell }) if cell == number && stream == Stream::Stderr => stderr = true,
+                        Ok(Message::End { cell }) if cell == number => stdout = true,
+                        _ => {}
+                    }
+                }
+                _ = again.tick() => {
+                    let _ = input.signal(INTERRUPT).await; // it may just have ended
+                }
+            }
+        }
+        Ok(process)
+    }
+
+    /// Ends it, with all that it started.
+    pub(super) fn end(mut self) {
+        self.execution.own();
+    }
+
+    async fn greet(&mut self, preload: &str) -> Result<(), Failure> {
+        let greeting = self.harness.greeting(&self.mark, preload);
+        let told = self.execution.input().write(greeting.as_bytes()).await;
         let (mut stdout, mut stderr, mut words) = (false, false, Vec::new());
         while !(stdout && stderr) {
             match self.next().await {
@@ -107,16 +164,20 @@ impl Process {
 
     /// What it says next. Nothing is lost when the future is dropped.
     pub(super) async fn next(&mut self) -> Result<Said, Failure> {
+        Ok(match self.part().await? {
+            (stream, Part::Text(text)) => Said::Text(stream, text),
+            (stream, Part::Message(message)) => {
+                let parsed = serde_json::from_slice(&message);
+                Said::Message(stream, parsed.map_err(|error| Failure::Nonsense(error.to_string()))?, message.len())
+            }
+        })
+    }
+
+    async fn part(&mut self) -> Result<(Stream, Part), Failure> {
         loop {
             for (stream, separator) in [(Stream::Stdout, &mut self.stdout), (Stream::Stderr, &mut self.stderr)] {
-                match separator.next().map_err(|why| Failure::Nonsense(why.to_owned()))? {
-                    Some(Part::Text(text)) => return Ok(Said::Text(stream, text)),
-                    Some(Part::Message(message)) => {
-                        let parsed = serde_json::from_slice(&message);
-                        let parsed = parsed.map_err(|error| Failure::Nonsense(error.to_string()))?;
-                        return Ok(Said::Message(stream, parsed, message.len()));
-                    }
-                    None => {}
+                if let Some(part) = separator.next().map_err(|why| Failure::Nonsense(why.to_owned()))? {
+                    return Ok((stream, part));
                 }
             }
             match self.execution.next().await {
@@ -134,6 +195,13 @@ impl Process {
             }
         }
     }
+}
+
+/// A number that no cell has, and none had of those that were run to find the process before.
+fn unused_number() -> u64 {
+    let mut bytes = [0u8; 4];
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()); // zeroes are a number, too
+    (1 << 32) + u64::from(u32::from_ne_bytes(bytes))
 }
 
 fn how(ended: Ended) -> String {

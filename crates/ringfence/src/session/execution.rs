@@ -173,6 +173,16 @@ impl Execution {
         self.pid()
     }
 
+    /// Has the command outlive this.
+    pub(crate) fn let_run(&mut self) {
+        self.owned = false;
+    }
+
+    /// Has the command end when this is dropped.
+    pub(crate) fn own(&mut self) {
+        self.owned = true;
+    }
+
     /// The next piece of output; none when the command has ended, or after an error. Nothing is lost when the future is
     /// dropped. A command whose output is not read waits, once the buffers on the way are full.
     pub async fn next(&mut self) -> Option<Result<Chunk, SessionError>> {

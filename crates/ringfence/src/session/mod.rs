@@ -24,7 +24,7 @@ mod hostile;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use hyper::Method;
@@ -80,6 +80,11 @@ impl Session {
     /// Looks at a command that runs already; it is not ended with the answer's drop.
     pub async fn reconnect(&self, pid: u32) -> Result<Execution, SessionError> {
         Execution::find(self.clone(), pid).await
+    }
+
+    /// What reaches a command that runs already, and whose input is a pipe.
+    pub(crate) fn input(&self, pid: u32) -> ExecutionInput {
+        ExecutionInput { session: self.clone(), pid, terminal: Arc::new(OnceLock::from(false)) }
     }
 
     /// Lists the commands that run.

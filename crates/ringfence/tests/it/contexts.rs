@@ -1,5 +1,6 @@
 //! Contexts: interpreters that keep their state.
 
+mod kept;
 mod languages;
 
 use std::collections::BTreeMap;
