@@ -50,6 +50,7 @@ async fn route(live: &Live, request: Request<Incoming>) -> Result<Reply, Refusal
         return Err(Refusal::unauthenticated(message));
     }
     let contexts = live.sandbox.contexts();
+    contexts.keep().await.map_err(refusal)?;
     let path = request.uri().path().to_owned();
     let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
     match (request.method(), &segments[..]) {

@@ -135,7 +135,12 @@ impl Pool {
 
 /// Starts the Python that a sandbox's first cell of code runs in.
 async fn begin_interpreter(sandbox: &Sandbox, preload: &str) {
-    if let Err(error) = sandbox.contexts().prepare(DEFAULT_LANGUAGE, preload).await {
+    let contexts = sandbox.contexts();
+    let begun = async {
+        contexts.keep().await?;
+        contexts.prepare(DEFAULT_LANGUAGE, preload).await
+    };
+    if let Err(error) = begun.await {
         let error = ringfence::chain(&error);
         tracing::warn!(error, "a sandbox waits without Python: it is started when there is code for it");
     }

@@ -53,6 +53,20 @@ impl Live {
     pub(super) fn life(&self) -> Life {
         *self.life.borrow()
     }
+
+    /// Takes over the contexts that a server before this one left, unless the sandbox is at rest.
+    pub(super) fn take_up_contexts(&self) {
+        if self.life().state() == State::Paused {
+            return;
+        }
+        let (id, sandbox) = (self.record.id.clone(), self.sandbox.clone());
+        tokio::spawn(async move {
+            // Whoever uses one tries again.
+            if let Err(error) = sandbox.contexts().keep().await {
+                tracing::warn!(id, error = ringfence::chain(&error), "contexts are not found again yet");
+            }
+        });
+    }
 }
 
 /// A sandbox that has been started, and the process that keeps it.
@@ -89,7 +103,7 @@ impl Registry {
         let registry = Arc::new(Registry { host, store, workspaces, live: Mutex::default(), telemetry, tallies });
         for record in registry.store.all().map_err(of_store)? {
             match Sandbox::attach(&registry.host, &record.id).await {
-                Ok(sandbox) => drop(registry.admit(record, sandbox, None)),
+                Ok(sandbox) => registry.admit(record, sandbox, None).take_up_contexts(),
                 Err(error) => {
                     tracing::info!(id = record.id, error = ringfence::chain(&error), "a sandbox is gone");
                     registry.store.remove(&record.id).await.map_err(of_store)?;

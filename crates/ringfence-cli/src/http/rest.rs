@@ -95,6 +95,7 @@ impl Registry {
             return Err(error.into());
         }
         tracing::info!(id = live.record.id, "a sandbox goes on");
+        live.take_up_contexts();
         Ok(true)
     }
 

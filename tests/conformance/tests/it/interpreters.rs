@@ -13,7 +13,7 @@ use crate::served::{Served, expect_nothing_left, log_of};
 
 /// Waits until something is so.
 #[track_caller]
-fn until(what: &str, is_so: impl Fn() -> bool) {
+pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
     let begun = Instant::now();
     while !is_so() {
         assert!(begun.elapsed() < PATIENCE, "{what}");
