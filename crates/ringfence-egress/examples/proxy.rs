@@ -59,8 +59,8 @@ async fn main() -> Result<(), Failure> {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })?;
 
+    let rules = Rules::new(&options.allow, &options.deny);
     let settings = Settings {
-        rules: Rules::new(&options.allow, &options.deny),
         mode: options.mode,
         upstream: Upstream::from_variables(|name| std::env::var(name).ok())?,
         limits: Limits::default(),
@@ -73,5 +73,5 @@ async fn main() -> Result<(), Failure> {
             let _ = writeln!(std::io::stderr(), "{line}"); // nobody listens
         }
     };
-    Ok(Proxy::new(settings, print).serve(listener).await?)
+    Ok(Proxy::new(rules, settings, print).serve(listener).await?)
 }

@@ -9,6 +9,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
+use crate::pass::Pass;
 use crate::proxy::{Mode, Proxy};
 use crate::upstream::{Hop, Purpose};
 use crate::way::Way;
@@ -29,13 +30,23 @@ pub struct Connection {
     pub stream: TcpStream,
     /// The address at the other end; absent where an upstream proxy chose it.
     pub address: Option<IpAddr>,
+    /// How it was asked for.
+    pub via: Via,
 }
 
 /// Where requests go.
 pub(crate) struct Origin {
     pub(crate) stream: Way,
+    pub(crate) pass: Pass,
     /// The upstream proxy that reads them, if one does.
     pub(crate) hop: Option<Hop>,
+}
+
+impl Connection {
+    /// What was let through to `target`.
+    pub(crate) fn pass(&self, target: &Target) -> Pass {
+        Pass { target: target.clone(), via: self.via, address: self.address }
+    }
 }
 
 impl Proxy {
@@ -51,31 +62,45 @@ impl Proxy {
     pub(crate) async fn open(&self, target: &Target) -> Result<Origin, Refusal> {
         let Some(hop) = self.hop(target, Purpose::Http) else {
             let connection = self.reach(target, Via::Http, None).await?;
-            return Ok(Origin { stream: Way::Clear(connection.stream), hop: None });
+            let pass = connection.pass(target);
+            return Ok(Origin { stream: Way::Clear(connection.stream), pass, hop: None });
         };
         let listed = self.admit(target, Via::Http)?;
         self.addresses(target, Via::Http, true).await?;
         let stream = self.in_time(target, hop.dial()).await?.map_err(upstream_of(target))?;
         self.passed(target, Via::Http, None, listed);
-        Ok(Origin { stream: Way::Clear(stream), hop: Some(hop) })
+        let pass = Pass { target: target.clone(), via: Via::Http, address: None };
+        Ok(Origin { stream: Way::Clear(stream), pass, hop: Some(hop) })
     }
 
     fn hop(&self, target: &Target, purpose: Purpose) -> Option<Hop> {
         self.settings().upstream.as_ref()?.hop(target, purpose)
     }
 
+    /// Connects to a target. When the rules change meanwhile, it is as if it were asked for only now.
     async fn reach(&self, target: &Target, via: Via, hop: Option<Hop>) -> Result<Connection, Refusal> {
+        loop {
+            let mut changes = self.rule_changes();
+            tokio::select! {
+                biased;
+                Ok(()) = changes.changed() => {}
+                reached = self.reach_at_once(target, via, hop.as_ref()) => return reached,
+            }
+        }
+    }
+
+    async fn reach_at_once(&self, target: &Target, via: Via, hop: Option<&Hop>) -> Result<Connection, Refusal> {
         let listed = self.admit(target, via)?;
         let addresses = self.addresses(target, via, hop.is_some()).await?;
         let connection = match hop {
             Some(hop) => {
                 let stream = self.in_time(target, hop.tunnel(target)).await?.map_err(upstream_of(target))?;
-                Connection { stream, address: None }
+                Connection { stream, address: None, via }
             }
             None => {
                 let dialled = self.in_time(target, dial(addresses, target.port)).await?;
                 let (stream, address) = dialled.map_err(of(target))?;
-                Connection { stream, address: Some(address) }
+                Connection { stream, address: Some(address), via }
             }
         };
         self.passed(target, via, connection.address, listed);
@@ -84,7 +109,7 @@ impl Proxy {
 
     /// Judges a target by what it is called; the answer is whether a rule allows it, which an observer need not have.
     pub(crate) fn admit(&self, target: &Target, via: Via) -> Result<bool, Refusal> {
-        match self.settings().rules.judge(target) {
+        match self.rules().judge(target) {
             Verdict::Allowed => Ok(true),
             Verdict::Denied(Reason::Unlisted) if self.settings().mode == Mode::Observe => Ok(false),
             Verdict::Denied(reason) => Err(self.deny(Denial::of(target, via, reason))),
@@ -118,9 +143,9 @@ impl Proxy {
             Err(_) if has_upstream => return Ok(Vec::new()),
             Err(source) => return Err(Refusal::Unresolved { target: target.clone(), source }),
         };
-        let mut refused = None;
+        let (rules, mut refused) = (self.rules(), None);
         let mut allowed = found;
-        allowed.retain(|address| match settings.rules.judge_address(target, *address) {
+        allowed.retain(|address| match rules.judge_address(target, *address) {
             Verdict::Allowed => true,
             Verdict::Denied(reason) => {
                 refused.get_or_insert(reason);

@@ -24,6 +24,7 @@ use zeroize::Zeroizing;
 
 use crate::authority::Authority;
 use crate::connect::Origin;
+use crate::pass::Pass;
 use crate::proxy::Proxy;
 use crate::stream::Stream;
 use crate::way::Way;
@@ -146,14 +147,23 @@ impl Proxy {
         let TargetHost::Name(name) = &target.host else { return None };
         let applied = Applied { credentials, name, target };
         let is_for = applied.list().next().is_some();
-        (is_for && self.settings().rules.judge(target) == Verdict::Allowed).then_some(applied)
+        (is_for && self.rules().judge(target) == Verdict::Allowed).then_some(applied)
     }
 
     /// Speaks TLS on a connection to the host of credentials, which must prove to have its name.
-    pub(crate) async fn secure(&self, credentials: Applied<'_>, stream: TcpStream) -> Result<Origin, Refusal> {
+    pub(crate) async fn secure(
+        &self,
+        credentials: Applied<'_>,
+        stream: TcpStream,
+        pass: Pass,
+    ) -> Result<Origin, Refusal> {
         let target = credentials.target;
-        let stream = self.in_time(target, credentials.secure(stream)).await?;
+        let stream = tokio::select! {
+            biased;
+            denial = self.withdrawn(&pass) => return Err(self.deny(denial)),
+            stream = self.in_time(target, credentials.secure(stream)) => stream?,
+        };
         let stream = stream.map_err(|source| Refusal::Unverified { target: target.clone(), source })?;
-        Ok(Origin { stream, hop: None })
+        Ok(Origin { stream, pass, hop: None })
     }
 }

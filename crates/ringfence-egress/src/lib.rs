@@ -5,7 +5,8 @@
 //! [`classify`] says.
 //!
 //! [`Proxy`] is where clients come to: HTTP, `CONNECT` and SOCKS5 on one listener. [`Proxy::connect`] is the only way out.
-//! What was denied, and what went through, its owner is told in [`Event`]s.
+//! What was denied, and what went through, its owner is told in [`Event`]s. The rules can be replaced while it serves, and
+//! what is open and no longer allowed is cut.
 //!
 //! Nothing here trusts what a client sends, resolves a name that is not allowed, or looks a name up a second time
 //! after its address was judged.
@@ -18,6 +19,7 @@ mod credential;
 mod event;
 mod hello;
 mod http;
+mod pass;
 mod pem;
 mod proxy;
 mod refusal;

@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use rustix::net::sockopt::set_tcp_congestion;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -20,10 +20,8 @@ const TURNED_AWAY_AT_ONCE: usize = 64;
 /// How long accepting pauses when the host has no descriptor left.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What a proxy is made of.
+/// What a proxy is made of, besides its rules.
 pub struct Settings {
-    /// What may be reached.
-    pub rules: Rules,
     /// Whether the rules hold.
     pub mode: Mode,
     /// The proxy that this host itself goes through.
@@ -109,13 +107,31 @@ pub struct Proxy {
 
 struct Inner {
     settings: Settings,
+    rules: watch::Sender<Arc<Rules>>,
     events: Box<dyn Fn(Event) + Send + Sync>,
 }
 
 impl Proxy {
-    /// A proxy that tells `events` of each decision, from within connections: it must not block.
-    pub fn new(settings: Settings, events: impl Fn(Event) + Send + Sync + 'static) -> Proxy {
-        Proxy { inner: Arc::new(Inner { settings, events: Box::new(events) }) }
+    /// A proxy that goes by `rules`, and tells `events` of each decision, from within connections: it must not block.
+    pub fn new(rules: Rules, settings: Settings, events: impl Fn(Event) + Send + Sync + 'static) -> Proxy {
+        let rules = watch::Sender::new(Arc::new(rules));
+        Proxy { inner: Arc::new(Inner { settings, rules, events: Box::new(events) }) }
+    }
+
+    /// Has it go by other rules from now on: for every connection and request that comes, and for what is open. What
+    /// they no longer allow is cut before another byte of it is carried.
+    pub fn set_rules(&self, rules: Rules) {
+        self.inner.rules.send_replace(Arc::new(rules));
+    }
+
+    /// The rules that hold now.
+    pub(crate) fn rules(&self) -> Arc<Rules> {
+        Arc::clone(&self.inner.rules.borrow())
+    }
+
+    /// Tells of rules that replace those that hold now.
+    pub(crate) fn rule_changes(&self) -> watch::Receiver<Arc<Rules>> {
+        self.inner.rules.subscribe()
     }
 
     pub(crate) fn settings(&self) -> &Settings {

@@ -18,7 +18,9 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use futures_util::future::OptionFuture;
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::connect::Connection;
@@ -35,57 +37,97 @@ const LONGEST_LINE: usize = 8 * 1024;
 /// A fatal `access_denied` in an alert record, RFC 8446, 6.
 const ALERT: [u8; 7] = [21, 3, 1, 0, 2, 2, 49];
 
-/// Carries a tunnel to `target` until it ends.
+/// Carries a tunnel to `target` until it ends, or is no longer allowed.
 pub(crate) async fn run<S: Stream>(proxy: &Proxy, mut client: Rewound<S>, connection: Connection, target: &Target) {
+    let pass = connection.pass(target);
     let mut server = connection.stream;
+    let turn = tokio::select! {
+        biased;
+        denial = proxy.withdrawn(&pass) => return drop(proxy.deny(denial)),
+        turn = carry(proxy, &mut client, &mut server, target) => turn,
+    };
+    match turn {
+        Turn::Ended => {}
+        Turn::Refused => {
+            drop(server);
+            if client.write_all(&ALERT).await.is_ok() {
+                linger(client).await;
+            }
+        }
+        // Requests are judged one by one, and a client whose next one is denied is told so.
+        Turn::Requests => Box::pin(http::serve_within(proxy, client, server, pass)).await,
+        Turn::SecuredRequests => Box::pin(http::serve_secured(proxy, client, server, pass)).await,
+    }
+}
+
+/// What becomes of a tunnel.
+enum Turn {
+    /// It is over.
+    Ended,
+    /// What is said inside it is not let through, and the owner was told.
+    Refused,
+    /// It carries requests that are looked into.
+    Requests,
+    /// The same in TLS, to a host that is shown credentials.
+    SecuredRequests,
+}
+
+/// Carries what a tunnel has, unless it is requests that are looked into.
+async fn carry<S: Stream>(proxy: &Proxy, client: &mut Rewound<S>, server: &mut TcpStream, target: &Target) -> Turn {
     let mut opening = Opening::default();
     let mut back = Direction::default();
     let is_name = matches!(target.host, TargetHost::Name(_));
 
     // A silent client has all the time it wants: it may wait for the server.
     let spoken = poll_fn(|cx| {
-        let _ = back.poll(cx, &mut server, &mut client)?; // its end is remembered
-        opening.poll_more(cx, &mut client)
+        let _ = back.poll(cx, server, client)?; // its end is remembered
+        opening.poll_more(cx, client)
     });
     if spoken.await.is_err() {
-        return;
+        return Turn::Ended;
     }
     let looked = poll_fn(|cx| {
-        let _ = back.poll(cx, &mut server, &mut client)?; // its end is remembered
-        opening.poll_kind(cx, &mut client)
+        let _ = back.poll(cx, server, client)?; // its end is remembered
+        opening.poll_kind(cx, client)
     });
-    let Ok(Ok(kind)) = timeout(proxy.settings().limits.greeting, looked).await else { return };
+    let Ok(Ok(kind)) = timeout(proxy.settings().limits.greeting, looked).await else { return Turn::Ended };
     let opening = opening.bytes;
 
+    let mut other = None;
     match kind {
         Kind::Tls(hello) => {
-            let is_for_target = names(&hello, target);
+            let named = name_inside(&hello, target);
+            let is_for_target = named.as_ref() == Some(target);
+            other = named.filter(|named| named != target);
             if let Err(reason) = agree(proxy, target, hello) {
                 proxy.deny(Denial::of(target, Via::Tls, reason));
-                drop(server);
-                if client.write_all(&ALERT).await.is_ok() {
-                    linger(client).await;
-                }
-                return;
+                return Turn::Refused;
             }
-            if let Some(credentials) = proxy.credentials_for(target).filter(|_| is_for_target) {
+            if is_for_target && proxy.credentials_for(target).is_some() {
                 client.put_back(opening.into());
-                return Box::pin(http::serve_secured(proxy, client, server, target, credentials)).await;
+                return Turn::SecuredRequests;
             }
         }
         kind if is_name && (kind == Kind::Http || target.port == 80) => {
             client.put_back(opening.into());
-            return Box::pin(http::serve_within(proxy, client, server, target)).await;
+            return Turn::Requests;
         }
         _ => {}
     }
-    // Whoever broke it off, there is nothing left to carry.
-    let _ = copy::both(&mut client, &mut server, Direction::after(opening), back).await;
+    let denied = other.map(|named| Box::pin(async move { proxy.denied_inside(&named).await }));
+    tokio::select! {
+        biased;
+        Some(denial) = OptionFuture::from(denied) => drop(proxy.deny(denial)),
+        // Whoever broke it off, there is nothing left to carry.
+        _ = copy::both(client, server, Direction::after(opening), back) => {}
+    }
+    Turn::Ended
 }
 
-/// Whether a TLS client wants exactly the host that its tunnel leads to.
-fn names(hello: &Hello, target: &Target) -> bool {
-    matches!(hello, Hello::Named(name) if Target::from_parts(name, target.port).is_ok_and(|named| named == *target))
+/// The host that a TLS client wants, on the port of its tunnel.
+fn name_inside(hello: &Hello, target: &Target) -> Option<Target> {
+    let Hello::Named(name) = hello else { return None };
+    Target::from_parts(name, target.port).ok()
 }
 
 /// Whether what a TLS client says is what its tunnel was asked for.
@@ -101,7 +143,7 @@ fn agree(proxy: &Proxy, target: &Target, hello: Hello) -> Result<(), Reason> {
     if named == *target {
         return Ok(());
     }
-    match proxy.settings().rules.judge(&named) {
+    match proxy.rules().judge(&named) {
         Verdict::Denied(reason @ Reason::Listed { .. }) => Err(reason),
         // Whoever allows an address allows what is served there, under whatever name.
         _ if matches!(target.host, TargetHost::Address(_)) => Ok(()),

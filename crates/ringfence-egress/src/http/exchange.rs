@@ -10,6 +10,8 @@ use tokio::task::JoinSet;
 
 use crate::Target;
 use crate::connect::Origin;
+use crate::pass::Pass;
+use crate::proxy::Proxy;
 use crate::upstream::Hop;
 
 /// The longest head of an answer, and the most that is read ahead of a slow client.
@@ -17,7 +19,7 @@ const BUFFER: usize = 128 * 1024;
 
 /// A connection to a host that takes requests.
 pub(crate) struct Exchange {
-    target: Target,
+    pass: Pass,
     hop: Option<Hop>,
     sender: SendRequest<Incoming>,
     /// The connection's own work, which ends with it.
@@ -32,22 +34,34 @@ pub(crate) struct Unsent {
 }
 
 impl Exchange {
-    pub(crate) async fn begin(target: &Target, origin: Origin) -> Result<Exchange, hyper::Error> {
+    /// Speaks HTTP on the way to a host, for as long as the rules allow that host.
+    pub(crate) async fn begin(proxy: &Proxy, origin: Origin) -> Result<Exchange, hyper::Error> {
         let (sender, connection) = Builder::new()
             .preserve_header_case(true)
             .max_buf_size(BUFFER)
             .handshake(TokioIo::new(origin.stream))
             .await?;
         let mut driver = JoinSet::new();
+        let (proxy, pass) = (proxy.clone(), origin.pass.clone());
         driver.spawn(async move {
-            let _ = connection.with_upgrades().await; // whoever waits for an answer is told
+            // Whoever waits for an answer, or reads one, is told that it broke off, and tells the owner why.
+            tokio::select! {
+                biased;
+                _ = proxy.withdrawn(&pass) => {}
+                _ = connection.with_upgrades() => {}
+            }
         });
-        Ok(Exchange { target: target.clone(), hop: origin.hop, sender, _driver: driver })
+        Ok(Exchange { pass: origin.pass, hop: origin.hop, sender, _driver: driver })
+    }
+
+    /// What was let through to make it.
+    pub(crate) fn pass(&self) -> &Pass {
+        &self.pass
     }
 
     /// Whether the next request to `target` can be sent here.
     pub(crate) fn leads_to(&self, target: &Target) -> bool {
-        self.target == *target && !self.sender.is_closed()
+        self.pass.target == *target && !self.sender.is_closed()
     }
 
     /// Whether an upstream proxy reads the requests.
@@ -60,7 +74,7 @@ impl Exchange {
         if let Some(hop) = &self.hop {
             let mut parts = Parts::from(std::mem::take(request.uri_mut()));
             parts.scheme = Some(hyper::http::uri::Scheme::HTTP);
-            parts.authority = self.target.to_string().parse().ok();
+            parts.authority = self.pass.target.to_string().parse().ok();
             *request.uri_mut() = Uri::from_parts(parts).expect("a target is an authority, and a path was there");
             if let Some(authorization) = hop.authorization() {
                 request.headers_mut().insert(PROXY_AUTHORIZATION, authorization.clone());

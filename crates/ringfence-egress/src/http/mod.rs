@@ -22,7 +22,7 @@ use tokio::time::timeout;
 
 use crate::connect::{Connection, Origin};
 use crate::copy::{self, Direction};
-use crate::credential::Applied;
+use crate::pass::Pass;
 use crate::proxy::Proxy;
 use crate::stream::{Rewound, Stream, linger};
 use crate::way::Way;
@@ -47,34 +47,31 @@ pub(crate) async fn serve<S: Stream>(proxy: &Proxy, client: Rewound<S>) {
     }
 }
 
-/// Serves a client whose tunnel to `target` turns out to carry plain requests; `server` is the way there.
-pub(crate) async fn serve_within<S: Stream>(proxy: &Proxy, client: Rewound<S>, server: TcpStream, target: &Target) {
-    let session = Session::new(proxy, Scope::Within(target.clone(), Scheme::Http));
-    let origin = Origin { stream: Way::Clear(server), hop: None };
+/// Serves a client whose tunnel turns out to carry plain requests; `server` is the way to where it leads.
+pub(crate) async fn serve_within<S: Stream>(proxy: &Proxy, client: Rewound<S>, server: TcpStream, pass: Pass) {
+    let session = Session::new(proxy, Scope::Within(pass.target.clone(), Scheme::Http));
+    let origin = Origin { stream: Way::Clear(server), pass, hop: None };
     // If it fails, the first request tries again, and is told.
-    if let Ok(exchange) = Exchange::begin(target, origin).await {
+    if let Ok(exchange) = Exchange::begin(proxy, origin).await {
         session.keep(exchange);
     }
     // A `CONNECT` is refused within a tunnel, so there is no other next.
     let _ = converse(client, session).await;
 }
 
-/// Serves a client whose tunnel to `target` carries requests in TLS that are shown credentials; `server` is the way
-/// there.
-pub(crate) async fn serve_secured<S: Stream>(
-    proxy: &Proxy,
-    client: Rewound<S>,
-    server: TcpStream,
-    target: &Target,
-    credentials: Applied<'_>,
-) {
+/// Serves a client whose tunnel carries requests in TLS that are shown credentials; `server` is the way to where it
+/// leads.
+pub(crate) async fn serve_secured<S: Stream>(proxy: &Proxy, client: Rewound<S>, server: TcpStream, pass: Pass) {
+    let target = pass.target.clone();
+    // None are for a host that the rules have just ceased to allow.
+    let Some(credentials) = proxy.credentials_for(&target) else { return };
     let accepted = timeout(proxy.settings().limits.greeting, credentials.accept(client)).await;
     // A client that does not trust the certificate has said so to whoever reads its errors.
     let Ok(Ok(client)) = accepted else { return };
     let session = Session::new(proxy, Scope::Within(target.clone(), Scheme::Https));
     // If it fails, the first request tries again, and is told.
-    if let Ok(origin) = proxy.secure(credentials, server).await
-        && let Ok(exchange) = Exchange::begin(target, origin).await
+    if let Ok(origin) = proxy.secure(credentials, server, pass).await
+        && let Ok(exchange) = Exchange::begin(proxy, origin).await
     {
         session.keep(exchange);
     }
@@ -95,7 +92,10 @@ async fn converse<S: Stream>(client: Rewound<S>, session: Session) -> Option<(Re
         .auto_date_header(false)
         .serve_connection(client, service_fn(|request| Box::pin(Arc::clone(&session).respond(request))));
     // What hyper cannot read or write is the client's own loss; what is to be said about it is said below.
-    let _ = poll_fn(|cx| connection.poll_without_shutdown(cx)).await;
+    let served = poll_fn(|cx| connection.poll_without_shutdown(cx)).await;
+    if served.is_err_and(|error| error.is_user()) {
+        session.tell_of_end();
+    }
 
     let parts = connection.into_parts();
     let heads = parts.io.into_inner();
@@ -114,13 +114,20 @@ async fn converse<S: Stream>(client: Rewound<S>, session: Session) -> Option<(Re
     }
     let client = heads.into_inner(parts.read_buf);
     match next {
-        Some(Next::Upgrade(upgrade)) => {
+        Some(Next::Upgrade(upgrade, pass)) => {
             if let Ok(upgraded) = upgrade.await {
                 // What hyper read past the head comes first.
                 let Ok(Parts { io, read_buf, .. }) = upgraded.downcast::<TokioIo<Way>>() else { return None };
-                match io.into_inner() {
-                    Way::Clear(server) => carry(client, Rewound::new(read_buf, server)).await,
-                    Way::Tls(server) => carry(client, Rewound::new(read_buf, *server)).await,
+                let carried = async {
+                    match io.into_inner() {
+                        Way::Clear(server) => carry(client, Rewound::new(read_buf, server)).await,
+                        Way::Tls(server) => carry(client, Rewound::new(read_buf, *server)).await,
+                    }
+                };
+                tokio::select! {
+                    biased;
+                    denial = session.proxy.withdrawn(&pass) => drop(session.proxy.deny(denial)),
+                    () = carried => {}
                 }
             }
             None
@@ -173,7 +180,7 @@ impl Scheme {
 /// What a connection becomes after HTTP.
 enum Next {
     Tunnel(Connection, Target),
-    Upgrade(OnUpgrade),
+    Upgrade(OnUpgrade, Pass),
 }
 
 /// One client's requests. There is one at a time, so that nothing is ever waited for under a lock.
@@ -226,21 +233,18 @@ impl Session {
             credentials.present(request.headers_mut());
         }
         let kept = self.exchange.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let mut response = match kept.filter(|exchange| exchange.leads_to(&target)) {
+        let (mut response, pass) = match kept.filter(|exchange| exchange.leads_to(&target)) {
             Some(mut exchange) => match exchange.send(request).await {
-                Ok(response) => {
-                    self.keep(exchange);
-                    response
-                }
+                Ok(response) => (response, self.keep(exchange)),
                 // The host had ended the connection before it saw anything of this request.
                 Err(Unsent { request: Some(request), .. }) => self.send_anew(request, &target).await?,
-                Err(Unsent { error, .. }) => return Err(Refusal::Garbled { target, source: error }),
+                Err(Unsent { error, .. }) => return Err(self.unanswered(exchange.pass(), error)),
             },
             None => self.send_anew(request, &target).await?,
         };
         match (response.status(), upgrade) {
             (StatusCode::SWITCHING_PROTOCOLS, hops::Upgrade::Asked) => {
-                self.continue_with(Next::Upgrade(hyper::upgrade::on(&mut response)));
+                self.continue_with(Next::Upgrade(hyper::upgrade::on(&mut response), pass));
             }
             (StatusCode::SWITCHING_PROTOCOLS, hops::Upgrade::None) => {
                 return Err(Refusal::Unasked { target });
@@ -251,18 +255,39 @@ impl Session {
         Ok(response.map(Either::Left))
     }
 
-    async fn send_anew(&self, request: Request<Incoming>, target: &Target) -> Result<Response<Incoming>, Refusal> {
+    /// Sends a request on a connection of its own, which is kept; the answer, and what was let through for it.
+    async fn send_anew(
+        &self,
+        request: Request<Incoming>,
+        target: &Target,
+    ) -> Result<(Response<Incoming>, Pass), Refusal> {
         let origin = self.open(target).await?;
         let garbled = |source| Refusal::Garbled { target: target.clone(), source };
-        let mut exchange = Exchange::begin(target, origin).await.map_err(garbled)?;
-        let response = exchange.send(request).await.map_err(|unsent| garbled(unsent.error))?;
+        let mut exchange = Exchange::begin(&self.proxy, origin).await.map_err(garbled)?;
+        let sent = exchange.send(request).await;
+        let response = sent.map_err(|unsent| self.unanswered(exchange.pass(), unsent.error))?;
         if exchange.is_through_upstream() && response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
             // The password is the host's matter: the client has none to answer with.
             let source = UpstreamError::Refused(response.status().to_string());
             return Err(Refusal::Upstream { target: target.clone(), source });
         }
-        self.keep(exchange);
-        Ok(response)
+        Ok((response, self.keep(exchange)))
+    }
+
+    /// Why a request got no answer: its host was not allowed any more, or said something else.
+    fn unanswered(&self, pass: &Pass, source: hyper::Error) -> Refusal {
+        match self.proxy.objection(pass) {
+            Some(denial) => self.proxy.deny(denial),
+            None => Refusal::Garbled { target: pass.target.clone(), source },
+        }
+    }
+
+    /// Tells the owner of an answer that broke off because its host was not allowed any more.
+    fn tell_of_end(&self) {
+        let exchange = self.exchange.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(denial) = exchange.as_ref().and_then(|exchange| self.proxy.objection(exchange.pass())) {
+            self.proxy.deny(denial);
+        }
     }
 
     /// Connects to where requests for `target` are to be sent.
@@ -270,7 +295,8 @@ impl Session {
         match self.proxy.credentials_for(target).filter(|_| self.scheme() == Scheme::Https) {
             Some(credentials) => {
                 let connection = self.proxy.connect(target, Via::Tls).await?;
-                self.proxy.secure(credentials, connection.stream).await
+                let pass = connection.pass(target);
+                self.proxy.secure(credentials, connection.stream, pass).await
             }
             None => self.proxy.open(target).await,
         }
@@ -344,8 +370,11 @@ impl Session {
         Err(self.proxy.deny(Denial::of(target, Via::Http, reason)))
     }
 
-    fn keep(&self, exchange: Exchange) {
+    /// Keeps a connection for the next request, and says what was let through for it.
+    fn keep(&self, exchange: Exchange) -> Pass {
+        let pass = exchange.pass().clone();
         *self.exchange.lock().unwrap_or_else(PoisonError::into_inner) = Some(exchange);
+        pass
     }
 
     fn continue_with(&self, next: Next) {

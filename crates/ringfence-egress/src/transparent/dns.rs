@@ -95,7 +95,7 @@ impl Carrier {
             self.deny_seldom(Denial::malformed(&said, Via::Dns, fault));
             ResponseCode::NXDomain
         })?;
-        match self.proxy.settings().rules.judge_lookup(&name) {
+        match self.proxy.rules().judge_lookup(&name) {
             Verdict::Allowed => {}
             Verdict::Denied(Reason::Unlisted) if self.proxy.settings().mode == Mode::Observe => {}
             Verdict::Denied(reason) => {

@@ -38,8 +38,8 @@ impl Sandbox {
         let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
         let allow: Vec<_> = allow.iter().map(|rule| rule.parse().unwrap()).collect();
         let nobody: SocketAddr = ([127, 0, 0, 1], 9).into();
+        let rules = Rules::new(&allow, &[]);
         let settings = Settings {
-            rules: Rules::new(&allow, &[]),
             mode: Mode::Enforce,
             upstream: None,
             limits,
@@ -48,7 +48,7 @@ impl Sandbox {
         };
         let events: Arc<Mutex<Vec<Event>>> = Arc::default();
         let told = Arc::clone(&events);
-        let proxy = Proxy::new(settings, move |event| told.lock().unwrap().push(event));
+        let proxy = Proxy::new(rules, settings, move |event| told.lock().unwrap().push(event));
         let tunnel = Tunnel { device: theirs, resolver: RESOLVER, packet: 32 * 1024 };
         let carried = tokio::spawn(async move { proxy.carry_packets(tunnel).await });
         Sandbox { device: watch(ours).unwrap(), events, carried }

@@ -49,14 +49,14 @@ impl Stage {
         let listener = TcpListener::bind((LOOPBACK, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (proxy, events) = self.proxy(dns);
-        let server = tokio::spawn(async move { proxy.serve(listener).await });
-        Running { address, events, server }
+        let served = proxy.clone();
+        let server = tokio::spawn(async move { served.serve(listener).await });
+        Running { address, proxy, events, server }
     }
 
     pub(crate) fn proxy(self, dns: &Dns) -> (Proxy, Arc<Mutex<Vec<Event>>>) {
-        let rules = |texts: &[String]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>();
+        let rules = rules(&self.allow, &self.deny);
         let settings = Settings {
-            rules: Rules::new(&rules(&self.allow), &rules(&self.deny)),
             mode: self.mode,
             upstream: self.upstream,
             limits: self.limits,
@@ -65,13 +65,19 @@ impl Stage {
         };
         let events: Arc<Mutex<Vec<Event>>> = Arc::default();
         let told = Arc::clone(&events);
-        (Proxy::new(settings, move |event| told.lock().unwrap().push(event)), events)
+        (Proxy::new(rules, settings, move |event| told.lock().unwrap().push(event)), events)
     }
+}
+
+fn rules<R: ToString>(allow: &[R], deny: &[R]) -> Rules {
+    let parsed = |rules: &[R]| rules.iter().map(|rule| rule.to_string().parse().unwrap()).collect::<Vec<_>>();
+    Rules::new(&parsed(allow), &parsed(deny))
 }
 
 /// A proxy that ends with the test.
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
+    proxy: Proxy,
     events: Arc<Mutex<Vec<Event>>>,
     server: JoinHandle<std::io::Result<()>>,
 }
@@ -108,6 +114,11 @@ impl Running {
         client.write_all(request.as_bytes()).await.unwrap();
         assert_eq!(head(&mut client).await, "HTTP/1.1 200 OK\r\n\r\n");
         client
+    }
+
+    /// Has it go by other rules.
+    pub(crate) fn set_rules<R: ToString>(&self, allow: &[R], deny: &[R]) {
+        self.proxy.set_rules(rules(allow, deny));
     }
 
     pub(crate) fn denials(&self) -> Vec<Denial> {

@@ -1,0 +1,250 @@
+//! Rules that are replaced while the proxy serves.
+
+use std::sync::Arc;
+
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector, rustls};
+
+use ringfence_egress::Via;
+
+use crate::stage::{Dns, Host, Running, Stage, answered, head, in_time, refused};
+use crate::tls::configured;
+
+const NONE: [&str; 0] = [];
+
+/// Sends some bytes through a tunnel to an echo; the answer is whether they came back.
+async fn echoes(client: &mut TcpStream, said: &[u8]) -> bool {
+    let mut heard = vec![0; said.len()];
+    client.write_all(said).await.is_ok() && client.read_exact(&mut heard).await.is_ok() && heard == said
+}
+
+/// Waits until a connection is over, in whichever way.
+async fn is_cut(client: &mut TcpStream) -> bool {
+    matches!(client.read(&mut [0; 1]).await, Ok(0) | Err(_))
+}
+
+async fn get(proxy: &Running, authority: &str, expected: Result<(), &str>) {
+    let answer = proxy.get(authority).await;
+    match expected {
+        Ok(()) => answered(&answer),
+        Err(code) => refused(&answer, 403, code),
+    }
+}
+
+#[tokio::test]
+async fn new_requests_go_by_the_rules_that_hold_now() {
+    in_time(async {
+        let (dns, host) = (Dns::loopback().await, Host::web().await);
+        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let authority = format!("origin.test:{}", host.port());
+        get(&proxy, &authority, Ok(())).await;
+        proxy.set_rules(&NONE, &NONE);
+        get(&proxy, &authority, Err("unlisted")).await;
+        proxy.set_rules(&host.rules("origin.test"), std::slice::from_ref(&authority));
+        get(&proxy, &authority, Err("listed")).await;
+        proxy.set_rules(&host.rules("origin.test"), &[]);
+        get(&proxy, &authority, Ok(())).await;
+        assert_eq!(proxy.codes(), ["unlisted", "listed"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_tunnel_that_is_no_longer_allowed_is_cut_and_others_stay() {
+    in_time(async {
+        let (dns, host, other) = (Dns::loopback().await, Host::echo().await, Host::echo().await);
+        let both = [host.rules("origin.test"), other.rules("other.test")].concat();
+        let proxy = Stage::allowing(&both).start(&dns).await;
+        let mut cut = proxy.tunnel(&format!("origin.test:{}", host.port())).await;
+        let mut stays = proxy.tunnel(&format!("other.test:{}", other.port())).await;
+        let mut silent = proxy.tunnel(&format!("origin.test:{}", host.port())).await;
+        assert!(echoes(&mut cut, b"\x00one").await && echoes(&mut stays, b"\x00one").await);
+        proxy.set_rules(&both, &[]);
+        assert!(echoes(&mut cut, b"\x00two").await, "the same rules cut nothing");
+        proxy.set_rules(&other.rules("other.test"), &[]);
+        let _ = cut.write_all(b"\x00three").await; // it may be gone already
+        assert!(is_cut(&mut cut).await && is_cut(&mut silent).await);
+        assert!(echoes(&mut stays, b"\x00three").await);
+        assert!(!host.heard().contains("three"), "{}", host.heard());
+        assert_eq!(proxy.codes(), ["unlisted", "unlisted"]);
+        assert_eq!(proxy.denials()[0].via, Via::Connect);
+        assert_eq!(proxy.denials()[0].target, format!("origin.test:{}", host.port()));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_tunnel_to_an_address_that_is_denied_now_is_cut_although_its_name_is_allowed() {
+    in_time(async {
+        let (dns, host) = (Dns::loopback().await, Host::echo().await);
+        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let mut client = proxy.tunnel(&format!("origin.test:{}", host.port())).await;
+        assert!(echoes(&mut client, b"\x00one").await);
+        proxy.set_rules(&[format!("origin.test:{}", host.port())], &[]);
+        assert!(is_cut(&mut client).await);
+        assert_eq!(proxy.codes(), ["internal"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_tunnel_to_an_address_is_cut_when_the_name_inside_it_is_denied() {
+    in_time(async {
+        let (client, server) = configured();
+        let acceptor = TlsAcceptor::from(Arc::new(server));
+        let host = Host::new(move |stream, _| {
+            let acceptor = acceptor.clone();
+            async move {
+                let mut stream = acceptor.accept(stream).await.unwrap();
+                let mut said = [0; 4];
+                while stream.read_exact(&mut said).await.is_ok() && stream.write_all(&said).await.is_ok() {}
+            }
+        })
+        .await;
+        let dns = Dns::loopback().await;
+        let authority = host.address.to_string();
+        let proxy = Stage::allowing([&authority]).start(&dns).await;
+        let tunnel = proxy.tunnel(&authority).await;
+        let name = ServerName::try_from("front.test").unwrap();
+        let mut stream = TlsConnector::from(Arc::new(client)).connect(name, tunnel).await.unwrap();
+        let denied = format!("front.test:{}", host.port());
+        let mut heard = [0; 4];
+        for deny in [vec!["other.test".to_owned()], vec![denied]] {
+            stream.write_all(b"ping").await.unwrap();
+            stream.read_exact(&mut heard).await.unwrap();
+            proxy.set_rules(std::slice::from_ref(&authority), &deny);
+        }
+        assert!(matches!(stream.read(&mut heard).await, Ok(0) | Err(_)));
+        assert_eq!(proxy.codes(), ["listed"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_busy_tunnel_is_cut_in_the_middle() {
+    in_time(async {
+        let dns = Dns::loopback().await;
+        let host =
+            Host::new(|mut stream, _| async move { while stream.write_all(&[1; 64 * 1024]).await.is_ok() {} }).await;
+        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let mut client = proxy.tunnel(&format!("origin.test:{}", host.port())).await;
+        client.read_exact(&mut vec![0; 4 << 20]).await.unwrap();
+        proxy.set_rules(&NONE, &NONE);
+        // What was on its way already still arrives.
+        while client.read(&mut vec![0; 1 << 20]).await.is_ok_and(|read| read > 0) {}
+        assert_eq!(proxy.codes(), ["unlisted"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn each_request_on_a_kept_connection_is_judged_by_the_rules_that_hold_now() {
+    in_time(async {
+        let (dns, host) = (Dns::loopback().await, Host::web().await);
+        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let authority = format!("origin.test:{}", host.port());
+        for in_tunnel in [false, true] {
+            let mut client = if in_tunnel { proxy.tunnel(&authority).await } else { proxy.client().await };
+            let form = if in_tunnel { String::new() } else { format!("http://{authority}") };
+            let request = format!("GET {form}/ HTTP/1.1\r\nHost: {authority}\r\n\r\n");
+            client.write_all(request.as_bytes()).await.unwrap();
+            assert!(head(&mut client).await.starts_with("HTTP/1.1 200 "));
+            client.read_exact(&mut [0; 5]).await.unwrap();
+            let asked = host.heard().len();
+            proxy.set_rules(&NONE, &NONE);
+            client.write_all(request.as_bytes()).await.unwrap();
+            let answer = head(&mut client).await;
+            assert!(answer.contains("x-ringfence-denied: unlisted\r\n"), "{answer}");
+            assert_eq!(host.heard().len(), asked, "the second request was sent on");
+            // A connection that nothing was asked on was no attempt to get anywhere.
+            assert_eq!(proxy.codes().len(), 1 + usize::from(in_tunnel));
+            proxy.set_rules(&host.rules("origin.test"), &[]);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_answer_that_is_under_way_is_broken_off_and_one_that_is_waited_for_is_denied() {
+    in_time(async {
+        let dns = Dns::loopback().await;
+        let host = Host::new(|mut stream, heard| async move {
+            let asked = head(&mut stream).await;
+            heard.lock().unwrap().extend_from_slice(asked.as_bytes());
+            if asked.contains("/begun") {
+                stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhello").await.unwrap();
+            }
+            let _ = stream.read(&mut [0; 1]).await; // until it is cut
+        })
+        .await;
+        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let authority = format!("origin.test:{}", host.port());
+        let ask = async |path: &str| {
+            let mut client = proxy.client().await;
+            let request = format!("GET http://{authority}{path} HTTP/1.1\r\nHost: {authority}\r\n\r\n");
+            client.write_all(request.as_bytes()).await.unwrap();
+            while !host.heard().contains(path) {
+                tokio::task::yield_now().await;
+            }
+            client
+        };
+        let mut begun = ask("/begun").await;
+        assert!(head(&mut begun).await.starts_with("HTTP/1.1 200 "));
+        begun.read_exact(&mut [0; 5]).await.unwrap();
+        let mut waiting = ask("/waiting").await;
+        proxy.set_rules(&NONE, &NONE);
+        assert!(is_cut(&mut begun).await);
+        let answer = head(&mut waiting).await;
+        assert!(answer.contains("x-ringfence-denied: unlisted\r\n"), "{answer}");
+        assert_eq!(proxy.codes(), ["unlisted", "unlisted"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_web_socket_that_is_no_longer_allowed_is_cut() {
+    in_time(async {
+        let dns = Dns::loopback().await;
+        let host = Host::new(|mut stream, _| async move {
+            head(&mut stream).await;
+            let answer = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+            stream.write_all(answer).await.unwrap();
+            let mut said = [0; 4];
+            while stream.read_exact(&mut said).await.is_ok() && stream.write_all(&said).await.is_ok() {}
+        })
+        .await;
+        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let authority = format!("origin.test:{}", host.port());
+        let mut client = proxy.tunnel(&authority).await;
+        let request =
+            format!("GET / HTTP/1.1\r\nHost: {authority}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+        client.write_all(request.as_bytes()).await.unwrap();
+        assert!(head(&mut client).await.starts_with("HTTP/1.1 101 "));
+        assert!(echoes(&mut client, b"ping").await);
+        proxy.set_rules(&NONE, &NONE);
+        assert!(is_cut(&mut client).await);
+        assert_eq!(proxy.codes(), ["unlisted"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_connection_that_is_still_being_made_is_judged_again() {
+    in_time(async {
+        // A server of names that never answers keeps the attempt waiting.
+        let (silent, host) = (Dns::silent().await, Host::web().await);
+        let proxy = Stage::allowing(host.rules("origin.test")).start(&silent).await;
+        let mut client = proxy.client().await;
+        client.write_all(format!("CONNECT origin.test:{} HTTP/1.1\r\n\r\n", host.port()).as_bytes()).await.unwrap();
+        while silent.asked().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        proxy.set_rules(&NONE, &NONE);
+        let answer = head(&mut client).await;
+        assert!(answer.contains("x-ringfence-denied: unlisted\r\n"), "{answer}");
+        assert_eq!(host.connections(), 0);
+    })
+    .await;
+}
