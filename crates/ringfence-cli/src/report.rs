@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::io::ErrorKind;
 use std::process::ExitCode;
 
+use ringfence::egress::ChangeError;
 use ringfence::{
     AttachError, Code, CodeError, ExecutionResult, ExitStatus, Fault, LoadError, PauseError, RecordError, RoomError,
     RunError, SessionError, StartError, WrapperError, chain,
@@ -174,6 +175,15 @@ impl From<PauseError> for Failure {
     fn from(error: PauseError) -> Failure {
         match error {
             PauseError::Room(error) => error.into(),
+            error => Failure::new(chain(&error), error.hints(), error.fault().into()),
+        }
+    }
+}
+
+impl From<ChangeError> for Failure {
+    fn from(error: ChangeError) -> Failure {
+        match error {
+            ChangeError::Room(error) => error.into(),
             error => Failure::new(chain(&error), error.hints(), error.fault().into()),
         }
     }

@@ -139,6 +139,9 @@ pub struct Manifest {
     pub policy: Policy,
     /// The hash of its policy.
     pub policy_sha256: String,
+    /// Whether what it may reach was changed since it was started.
+    #[serde(default)]
+    pub is_changed: bool,
     /// What a container engine was told.
     pub container: Option<ContainerManifest>,
     /// Who keeps it.
@@ -331,6 +334,9 @@ impl Rooms {
         let mut manifest: Manifest = serde_json::from_str(&text).map_err(|error| failed(error.into()))?;
         if let (Some(ends), Some(renewed)) = (&mut manifest.ends, crate::lease::ends(&self.path(name))) {
             *ends = renewed.to_string();
+        }
+        if let Some(changed) = crate::egress::changed(&self.path(name)).map_err(failed)? {
+            changed.tell(&mut manifest);
         }
         Ok((manifest, file))
     }

@@ -354,8 +354,12 @@ impl Sandbox {
     /// Finds the sandbox of that name, if it is what is asked for.
     async fn reuse(rooms: Rooms, name: &Name, asked: &str) -> Result<Sandbox, StartError> {
         let manifest = made(&rooms, name).await?;
-        if manifest.spec != asked {
-            let difference = format!("it was started with other settings, on backend {}", manifest.backend);
+        let difference = match manifest.spec == asked {
+            true if manifest.is_changed => Some("what it may reach was changed since it was started".to_owned()),
+            true => None,
+            false => Some(format!("it was started with other settings, on backend {}", manifest.backend)),
+        };
+        if let Some(difference) = difference {
             return Err(StartError::Different { name: name.clone(), difference });
         }
         let sandbox = Sandbox::of(rooms, manifest, None)?;
@@ -377,9 +381,21 @@ impl Sandbox {
         Ok(())
     }
 
-    /// What is known of it.
+    /// What was known of it when it was started, or reached.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
+    }
+
+    /// What is known of it now: what it may reach can be changed while it runs.
+    pub fn current_manifest(&self) -> Result<Arc<Manifest>, RoomError> {
+        let name = &self.manifest.name;
+        let failed = |source| RoomError::File { what: "read the rules", name: name.clone(), source };
+        let Some(changed) = crate::egress::changed(&self.directory()).map_err(failed)? else {
+            return Ok(Arc::clone(&self.manifest));
+        };
+        let mut manifest = Manifest::clone(&self.manifest);
+        changed.tell(&mut manifest);
+        Ok(Arc::new(manifest))
     }
 
     /// The host's end of the stream to its guest.
@@ -441,7 +457,9 @@ impl Sandbox {
 
     /// Looks at the sandbox before a command whose output goes elsewhere, for the command's result.
     pub fn observe(&self) -> Observation {
-        self.witness.observe(&self.manifest)
+        // A result tells of the policy that holds; of what cannot be read, the one of the start.
+        let manifest = self.current_manifest().unwrap_or_else(|_| Arc::clone(&self.manifest));
+        self.witness.observe(&manifest)
     }
 
     /// Has its lease end after `lease` from now. Whoever keeps it looks every half a minute, so one that is cut short may

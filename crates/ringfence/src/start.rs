@@ -132,6 +132,7 @@ fn describe(core: &Core, spec: &Spec, context: &Context, room: &Room, asked: Str
         limits: plan.policy.limits.clone(),
         policy: plan.policy.clone().without_values(),
         policy_sha256: plan.policy_sha256.clone(),
+        is_changed: false,
         container: None,
         owner: Owner { pid: std::process::id() as i32, is_monitor: core.settings.is_monitor },
     }

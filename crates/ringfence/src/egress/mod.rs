@@ -3,6 +3,7 @@
 //! The gate is made inside and its descriptors are sent here (`ringfence_linux::gate`). The rules, and the proxy that
 //! keeps them, are `ringfence-egress`.
 
+mod change;
 mod follow;
 mod log;
 mod remote;
@@ -29,8 +30,12 @@ use tokio::sync::oneshot;
 use crate::backends::PrepareError;
 use crate::engine::Core;
 use crate::ready::Context;
+use crate::room::{Name, Rooms};
 use crate::{RunError, readiness};
 
+pub use change::ChangeError;
+use change::Orders;
+pub(crate) use change::changed;
 pub use follow::Follower;
 pub use log::{Entry, recorded};
 pub(crate) use log::{Log, denials_since, length, log_of};
@@ -90,13 +95,34 @@ impl Core {
         let host = &self.settings.host;
         let credentials = context.sealed.as_ref().map(Sealed::open).transpose().map_err(failed)?;
         let settings = proxy_settings(egress, |name| host.text(name).map(str::to_owned)).map_err(failed)?;
-        let settings = Settings { credentials, ..settings };
+        let (rules, settings) = (rules(egress), Settings { credentials, ..settings });
+        let orders = self.orders(context).map_err(failed)?;
         // A process that forks for itself is all ours, and the sandbox has its limit by now. Each connection takes two.
         if matches!(self.launcher, Launcher::Here) {
             let _ = raise_descriptor_limit(); // fewer connections, then
         }
-        let held = GateHolder::start(self.log(context), async |tell| hold(awaited, &Proxy::new(settings, tell)).await);
+        let held = GateHolder::start(self.log(context), async |tell| {
+            let proxy = Proxy::new(rules, settings, tell);
+            let obeyed = async {
+                match orders {
+                    Some(orders) => orders.obey(&proxy).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                held = hold(awaited, &proxy) => held,
+                obeyed = obeyed => obeyed,
+            }
+        });
         held.map_err(failed)
+    }
+
+    /// Where a sandbox that stays is told to let out something else.
+    fn orders(&self, context: &Context) -> io::Result<Option<Orders>> {
+        let Some(name) = &context.sandbox else { return Ok(None) };
+        let name = Name::new(name).map_err(io::Error::other)?;
+        let rooms = Rooms::of(&self.settings.host).map_err(io::Error::other)?;
+        Orders::listen(rooms.path(&name), context.plan.clone()).map(Some)
     }
 
     /// Has a proxy that came for its orders keep to what the plan of `context` lets out, and hears what it tells.
@@ -172,11 +198,14 @@ impl Drop for GateHolder {
     }
 }
 
-/// What the proxy of a sandbox goes by.
+fn rules(egress: &Egress) -> Rules {
+    Rules::new(&egress.allow, &egress.deny)
+}
+
+/// What the proxy of a sandbox goes by, besides its rules.
 fn proxy_settings(egress: &Egress, variable: impl Fn(&str) -> Option<String>) -> io::Result<Settings> {
     let upstream = Upstream::from_variables(variable).map_err(io::Error::other)?;
     Ok(Settings {
-        rules: Rules::new(&egress.allow, &egress.deny),
         mode: if egress.observe { Mode::Observe } else { Mode::Enforce },
         upstream,
         limits: Limits::default(),

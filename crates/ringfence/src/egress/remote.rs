@@ -20,7 +20,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::proxy_settings;
+use super::{proxy_settings, rules};
 use crate::Host;
 
 /// The longest orders, in bytes: lists of hosts can be long.
@@ -98,7 +98,7 @@ pub fn serve(owner: &Path) -> io::Result<()> {
     let settings = proxy_settings(egress, |name| variables.get(name).cloned())?;
 
     let (teller, observes) = (Mutex::new(connection.try_clone()?), egress.observe);
-    let proxy = Proxy::new(settings, move |event| {
+    let proxy = Proxy::new(rules(egress), settings, move |event| {
         if observes || matches!(event, Event::Denied(_)) {
             let teller = teller.lock().unwrap_or_else(PoisonError::into_inner);
             let _ = tell(&teller, &event); // nobody hears it any more: then this process ends, too

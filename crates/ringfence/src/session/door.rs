@@ -31,27 +31,33 @@ pub(crate) trait Door: Send + Sync + Debug {
 #[derive(Debug)]
 pub(crate) struct ChannelDoor {
     directory: OwnedFd,
+    socket: &'static str,
 }
 
 impl ChannelDoor {
     /// The door in the directory at `path`, itself no link.
     pub(crate) fn of(path: &Path) -> io::Result<ChannelDoor> {
+        ChannelDoor::to(path, SOCKET)
+    }
+
+    /// The door that a socket of another name is, in the directory at `path`, itself no link.
+    pub(crate) fn to(path: &Path, socket: &'static str) -> io::Result<ChannelDoor> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(ChannelDoor { directory: openat(CWD, path, flags, Mode::empty())? })
+        Ok(ChannelDoor { directory: openat(CWD, path, flags, Mode::empty())?, socket })
     }
 
     /// The socket that lies in the directory now: nothing that it could be replaced by is followed.
     fn socket(&self) -> io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        let socket = openat2(&self.directory, SOCKET, flags, Mode::empty(), within)?;
+        let socket = openat2(&self.directory, self.socket, flags, Mode::empty(), within)?;
         match FileType::from_raw_mode(fstat(&socket)?.st_mode) {
             FileType::Socket => Ok(socket),
-            _ => Err(io::Error::other(format!("`{SOCKET}` is not a socket"))),
+            _ => Err(io::Error::other(format!("`{}` is not a socket", self.socket))),
         }
     }
 
-    async fn connect(&self) -> io::Result<UnixStream> {
+    pub(crate) async fn connect(&self) -> io::Result<UnixStream> {
         let socket = self.socket()?;
         // The very socket that was looked at; a path of any length would not fit into an address, unix(7).
         let address = format!("/proc/self/fd/{}", socket.as_raw_fd());

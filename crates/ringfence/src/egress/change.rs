@@ -1,0 +1,338 @@
+//! What a sandbox that runs may reach, changed.
+//!
+//! Whoever holds its gate listens in its room for other rules, writes them down there, goes by them, and says so. So the
+//! rules are the ones that are written down, whoever asked for them and whatever became of that one since.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ringfence_core::policy::{Egress, Network};
+use ringfence_core::{Fault, Plan};
+use ringfence_egress::{Proxy, Rules};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::time::{sleep, timeout};
+
+use crate::instance::listen;
+use crate::room::{Manifest, Name, RoomError};
+use crate::session::ChannelDoor;
+use crate::{Sandbox, untrusted};
+
+/// Where orders are taken.
+const SOCKET: &str = "egress.sock";
+/// The rules that replaced those of the start.
+const FILE: &str = "egress.json";
+/// Where they are written before they are there whole.
+const TEMPORARY: &str = ".egress.json";
+/// The longest lists, in bytes: a manifest that tells them is not read beyond twice as much.
+const LONGEST: usize = 512 << 10;
+/// How long either side waits for the other.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long nobody is let in when the host has no descriptor left.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// What a sandbox may reach could not be changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChangeError {
+    /// It is not there, or a file of it cannot be read.
+    #[error(transparent)]
+    Room(#[from] RoomError),
+    /// Nothing stands between it and the network, or there is no network.
+    #[error("cannot change what the sandbox `{name}` may reach: its network is {network}, which has no gate")]
+    NoGate {
+        /// Which.
+        name: Name,
+        /// What it has instead.
+        network: &'static str,
+    },
+    /// Its proxy is a container, which was told its rules for good.
+    #[error("cannot change what the sandbox `{name}` may reach: its proxy is a container of its own")]
+    ProxyContainer {
+        /// Which.
+        name: Name,
+    },
+    /// Something that was made at the start is to be otherwise.
+    #[error("cannot change `network.{key}` of the sandbox `{name}`: it is fixed at the start")]
+    Fixed {
+        /// Which.
+        name: Name,
+        /// What.
+        key: &'static str,
+    },
+    /// The lists are too long.
+    #[error("cannot change what the sandbox `{name}` may reach: the lists have {length} bytes, and {LONGEST} at most")]
+    TooLong {
+        /// Which.
+        name: Name,
+        /// How long they are.
+        length: usize,
+    },
+    /// Whoever holds its gate does not answer; the rules may be the old or the new ones.
+    #[error("cannot reach whoever holds the gate of the sandbox `{name}`")]
+    Unreachable {
+        /// Which.
+        name: Name,
+        /// Why.
+        source: io::Error,
+    },
+    /// Whoever holds its gate could not do it; the rules are the old ones.
+    #[error("the rules of the sandbox `{name}` are not changed: {why}")]
+    Refused {
+        /// Which.
+        name: Name,
+        /// What it said.
+        why: String,
+    },
+}
+
+impl ChangeError {
+    /// Whose move it is.
+    pub fn fault(&self) -> Fault {
+        match self {
+            ChangeError::Room(RoomError::File { .. }) | ChangeError::Refused { .. } => Fault::Host,
+            ChangeError::Unreachable { .. } => Fault::Backend,
+            _ => Fault::User,
+        }
+    }
+
+    /// The next things to type.
+    pub fn hints(&self) -> Vec<String> {
+        match self {
+            ChangeError::Room(error) => vec![error.hint()],
+            ChangeError::NoGate { name, .. } => {
+                vec![format!("make it anew with a gate: ringfence up {name} --replace --allow HOST")]
+            }
+            ChangeError::ProxyContainer { name } => {
+                vec![format!("make it anew with other hosts: ringfence up {name} --replace --proxy --allow HOST")]
+            }
+            ChangeError::Fixed { name, key } => {
+                vec![format!("make it anew with another {key}: ringfence up {name} --replace")]
+            }
+            ChangeError::TooLong { .. } => vec!["write fewer rules: *.example.org stands for many hosts".to_owned()],
+            ChangeError::Unreachable { name, .. } => vec![
+                "ask again".to_owned(),
+                format!("or make it anew, if an earlier ringfence started it: ringfence up {name} --replace"),
+            ],
+            ChangeError::Refused { .. } => vec!["look at the disk: df -h".to_owned()],
+        }
+    }
+}
+
+/// The rules that replaced those that a sandbox was started with.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Changed {
+    network: Network,
+    /// The hash of its policy with them.
+    policy_sha256: String,
+    /// Whether they differ from those of the start.
+    differs: bool,
+}
+
+impl Changed {
+    /// What a manifest tells with them.
+    pub(crate) fn tell(self, manifest: &mut Manifest) {
+        manifest.policy.network = Some(self.network);
+        manifest.policy_sha256 = self.policy_sha256;
+        manifest.is_changed = self.differs;
+    }
+
+    fn write(&self, room: &Path) -> io::Result<()> {
+        fs_err::write(room.join(TEMPORARY), serde_json::to_vec(self)?)?;
+        fs_err::rename(room.join(TEMPORARY), room.join(FILE))
+    }
+}
+
+/// The rules that replaced those of the start, of the sandbox whose room is at `room`; none where nobody changed them.
+pub(crate) fn changed(room: &Path) -> io::Result<Option<Changed>> {
+    let file = match fs_err::File::open(room.join(FILE)) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let text = untrusted::text(file.into(), 2 * LONGEST as u64)?;
+    Ok(Some(serde_json::from_str(&text)?))
+}
+
+impl Sandbox {
+    /// Has it reach other hosts from now on. When this returns, the new lists hold for every connection and request that
+    /// is made inside, and what is open and no longer allowed is cut. Its manifest, as others read it, tells them.
+    ///
+    /// It must be one that reaches some hosts already: what is closed or open has no gate. `transparent` and `observe` are
+    /// as they were at the start. Secrets stay with the hosts that they are for; those of hosts that were not allowed at the
+    /// start were not read, and are not added.
+    pub async fn set_egress(&self, egress: Egress) -> Result<(), ChangeError> {
+        self.require_kept()?;
+        let (manifest, name) = (self.manifest(), || self.manifest().name.clone());
+        let own = match &manifest.policy.network {
+            Some(Network::Allow(own)) => own,
+            other => {
+                let network = other.as_ref().map_or("closed", Network::mode);
+                return Err(ChangeError::NoGate { name: name(), network });
+            }
+        };
+        if manifest.container.as_ref().is_some_and(|container| container.spec.proxy.is_some()) {
+            return Err(ChangeError::ProxyContainer { name: name() });
+        }
+        let kept = [("transparent", own.transparent == egress.transparent), ("observe", own.observe == egress.observe)];
+        if let Some((key, _)) = kept.into_iter().find(|(_, is_kept)| !is_kept) {
+            return Err(ChangeError::Fixed { name: name(), key });
+        }
+        let order = line(&Network::Allow(egress));
+        if order.len() > LONGEST {
+            return Err(ChangeError::TooLong { name: name(), length: order.len() });
+        }
+        let answered = timeout(PATIENCE, ask(&self.directory(), &order)).await;
+        let unreachable = |source| ChangeError::Unreachable { name: name(), source };
+        let answer = answered.map_err(|_| unreachable(io::ErrorKind::TimedOut.into()))?.map_err(unreachable)?;
+        answer.map_err(|why| ChangeError::Refused { name: name(), why })
+    }
+}
+
+/// Tells whoever holds a gate what to let out, and waits for the answer.
+async fn ask(room: &Path, order: &[u8]) -> io::Result<Result<(), String>> {
+    let mut stream = ChannelDoor::to(room, SOCKET)?.connect().await?;
+    stream.write_all(order).await?;
+    let mut answer = String::new();
+    BufReader::new(stream).take(LONGEST as u64).read_line(&mut answer).await?;
+    Ok(serde_json::from_str(&answer)?)
+}
+
+/// Where whoever holds the gate of a sandbox is told to let out something else.
+#[derive(Debug)]
+pub(super) struct Orders {
+    listener: OwnedFd,
+    room: PathBuf,
+    /// What was agreed on at the start.
+    plan: Plan,
+}
+
+impl Orders {
+    /// Listens in the room of a sandbox that was started with `plan`.
+    pub(super) fn listen(room: PathBuf, plan: Plan) -> io::Result<Orders> {
+        Ok(Orders { listener: listen(&room, SOCKET.as_ref())?, room, plan })
+    }
+
+    /// Does as it is told, one order after the other, for as long as it is asked to.
+    pub(super) async fn obey(self, proxy: &Proxy) -> io::Result<()> {
+        let listener = UnixListener::from(self.listener.try_clone()?);
+        listener.set_nonblocking(true)?;
+        let listener = tokio::net::UnixListener::from_std(listener)?;
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    // Whoever takes too long, or has gone, is not waited for.
+                    let _ = timeout(PATIENCE, self.answer(stream, proxy)).await;
+                }
+                Err(_) => sleep(PAUSE).await,
+            }
+        }
+    }
+
+    async fn answer(&self, stream: UnixStream, proxy: &Proxy) -> io::Result<()> {
+        let mut stream = BufReader::new(stream);
+        let mut order = String::new();
+        (&mut stream).take(LONGEST as u64).read_line(&mut order).await?;
+        let done = self.change(&order, proxy).map_err(|error| crate::chain(&error));
+        stream.write_all(&line(&done)).await
+    }
+
+    /// Writes other rules down and goes by them, with no pause in between.
+    fn change(&self, order: &str, proxy: &Proxy) -> io::Result<()> {
+        let network: Network = serde_json::from_str(order)?;
+        let Some(Egress { allow, deny, .. }) = network.egress() else {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a gate lets out what is on a list"));
+        };
+        let rules = Rules::new(allow, deny);
+        let mut policy = self.plan.policy.clone();
+        policy.network = Some(network.clone());
+        let differs = policy != self.plan.policy;
+        let policy_sha256 = if differs { policy.sha256() } else { self.plan.policy_sha256.clone() };
+        Changed { network, policy_sha256, differs }.write(&self.room)?;
+        proxy.set_rules(rules);
+        tracing::info!("what a sandbox may reach was changed");
+        Ok(())
+    }
+}
+
+fn line(of: &impl Serialize) -> Vec<u8> {
+    let mut line = serde_json::to_vec(of).expect("it has only string keys");
+    line.push(b'\n');
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::net::SocketAddr;
+
+    use ringfence_core::{Backend, Policy};
+    use ringfence_egress::{Limits, Mode, Refusal, Resolver, Settings, Target, Via};
+
+    use super::*;
+
+    /// Somebody who holds a gate that lets nothing out, and takes orders in `room`.
+    fn holder(room: &Path) -> (Proxy, Plan) {
+        let policy = Policy::default().network(Network::only([]));
+        let (summary, policy_sha256, held) = (String::new(), policy.sha256(), BTreeMap::new());
+        let plan = Plan { backend: Backend::Native, summary, policy, policy_sha256, held };
+        let nobody: SocketAddr = ([127, 0, 0, 1], 9).into();
+        let settings = Settings {
+            mode: Mode::Enforce,
+            upstream: None,
+            limits: Limits::default(),
+            resolver: Resolver::at(nobody).unwrap(),
+            credentials: None,
+        };
+        let proxy = Proxy::new(Rules::default(), settings, |_| ());
+        let (orders, own) = (Orders::listen(room.into(), plan.clone()).unwrap(), proxy.clone());
+        tokio::spawn(async move { orders.obey(&own).await });
+        (proxy, plan)
+    }
+
+    #[tokio::test]
+    async fn an_order_is_obeyed_and_written_down_before_it_is_answered() {
+        let room = tempfile::tempdir().unwrap();
+        let (proxy, plan) = holder(room.path());
+        let host = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = host.local_addr().unwrap();
+        let target = Target::from_address(address.ip(), address.port()).unwrap();
+        let is_denied = async || matches!(proxy.connect(&target, Via::Connect).await, Err(Refusal::Denied(_)));
+        assert!(is_denied().await);
+        assert_eq!(changed(room.path()).unwrap(), None);
+
+        let one = Network::only([address.to_string().parse().unwrap()]);
+        ask(room.path(), &line(&one)).await.unwrap().unwrap();
+        assert!(!is_denied().await);
+        let told = changed(room.path()).unwrap().unwrap();
+        assert_eq!((&told.network, told.differs), (&one, true));
+        assert_ne!(told.policy_sha256, plan.policy_sha256);
+
+        ask(room.path(), &line(&Network::only([]))).await.unwrap().unwrap();
+        assert!(is_denied().await);
+        let told = changed(room.path()).unwrap().unwrap();
+        assert_eq!((told.policy_sha256, told.differs), (plan.policy_sha256, false));
+    }
+
+    #[tokio::test]
+    async fn what_is_no_order_changes_nothing_and_whoever_says_nothing_is_not_waited_for() {
+        let room = tempfile::tempdir().unwrap();
+        let (proxy, _) = holder(room.path());
+        for (order, why) in [("{\n", "EOF"), ("{\"mode\": \"open\"}\n", "a gate lets out"), ("\n", "EOF")] {
+            let answer = ask(room.path(), order.as_bytes()).await.unwrap();
+            assert!(answer.as_ref().is_err_and(|error| error.contains(why)), "{order}: {answer:?}");
+        }
+        drop(ChannelDoor::to(room.path(), SOCKET).unwrap().connect().await.unwrap());
+        assert_eq!(changed(room.path()).unwrap(), None);
+        // A room that cannot be written to has nothing written down, and so nothing is let out.
+        fs_err::create_dir(room.path().join(TEMPORARY)).unwrap();
+        let any = Network::only(["127.0.0.1:9".parse().unwrap()]);
+        assert!(ask(room.path(), &line(&any)).await.unwrap().is_err());
+        let target = Target::from_parts("127.0.0.1", 9).unwrap();
+        assert!(matches!(proxy.connect(&target, Via::Connect).await, Err(Refusal::Denied(_))));
+    }
+}
