@@ -15,6 +15,7 @@ use tokio::time::timeout;
 
 use super::life::{State, after};
 use super::messages::{Access, Detail, Lifecycle, Listed, LogEntry, LogLine, Logs, Metric, Metrics};
+use super::network::{NetworkFacts, network_of};
 use super::page::{Filter, Page, parsed};
 use super::quota::Quota;
 use super::registry::Live;
@@ -68,9 +69,7 @@ pub(super) async fn answer(
         (&Method::POST, ["sandboxes", id, "fork"]) => {
             calls.cannot(id, "forked: nothing copies what runs; create another from its template")
         }
-        (&Method::PUT, ["sandboxes", id, "network"]) => {
-            calls.cannot(id, "given another network: it is fixed at the start; create another with that one")
-        }
+        (&Method::PUT, ["sandboxes", id, "network"]) => calls.set_network(id, request).await,
         (&Method::GET, ["ringfence", "templates"]) => Ok(calls.templates()),
         (&Method::GET, ["ringfence", "sandboxes", id]) => calls.facts(id),
         (&Method::GET, ["ringfence", "sandboxes", id, "events"]) => calls.events(id),
@@ -95,10 +94,12 @@ impl Calls<'_> {
 
     fn info(&self, id: &str) -> Result<Reply, Refusal> {
         let live = self.find(id)?;
+        let network = NetworkFacts::of(&network_of(&live)?, &live.record);
         let detail = Detail {
             listed: self.listed(&live),
             envd_access_token: &live.record.token,
-            allow_internet_access: live.record.has_internet,
+            allow_internet_access: network.reaches_something(),
+            network,
             lifecycle: Lifecycle::of(&live.record),
         };
         Ok(json(StatusCode::OK, &detail))

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use super::control::{Calls, bytes, decode};
 use super::executions::caller;
 use super::life::{AtEnd, Life, after, left};
-use super::network;
+use super::network::Wanted;
 use super::place::text;
 use super::pool::Warm;
 use super::quota::Reserved;
@@ -108,7 +108,8 @@ impl Calls<'_> {
         for (variable, value) in &variables {
             Environment::check(variable, value).map_err(|error| Refusal::wrong(format!("`envVars`: {error}")))?;
         }
-        let narrower = network::words(&template.network, asked.allow_internet_access, asked.network.as_ref())?;
+        let wanted = Wanted::of(&template.network, asked.allow_internet_access, asked.network.as_ref())?;
+        let narrower = wanted.words(&template.network);
         let started = Timestamp::now();
         let has_public_ports = asked.network.as_ref().and_then(|network| network.allow_public_traffic) != Some(false);
         let record = Record {
@@ -122,7 +123,6 @@ impl Calls<'_> {
             token: hexadecimal::<32>(),
             traffic_token: (!has_public_ports).then(hexadecimal::<32>),
             metadata: asked.metadata.unwrap_or_default(),
-            has_internet: asked.allow_internet_access != Some(false),
             trace_parent: caller.text(),
         };
         Ok(Wish { record, words: template.words.clone(), narrower, variables })

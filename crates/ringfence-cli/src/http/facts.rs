@@ -1,11 +1,12 @@
 //! What E2B's API has no call for: what holds in a sandbox and why, and what templates there are.
 
 use hyper::StatusCode;
+use ringfence::Clause;
 use ringfence::policy::Network;
-use ringfence::{Clause, Manifest};
 use serde::Serialize;
 
 use super::control::Calls;
+use super::network::manifest_of;
 use super::reply::{Refusal, Reply, json};
 
 /// What anybody is told of a server.
@@ -89,7 +90,7 @@ impl Calls<'_> {
     /// What holds in a sandbox.
     pub(super) fn facts(&self, id: &str) -> Result<Reply, Refusal> {
         let live = self.find(id)?;
-        let manifest: &Manifest = live.sandbox.manifest();
+        let manifest = manifest_of(&live)?;
         let facts = SandboxFacts {
             backend: manifest.backend.name(),
             because: &manifest.chosen_because,

@@ -7,6 +7,7 @@ use ringfence_proto::ENVD_VERSION;
 use serde::Serialize;
 
 use super::life::AtEnd;
+use super::network::NetworkFacts;
 use super::registry::Live;
 use super::store::Record;
 use super::template::Template;
@@ -106,6 +107,7 @@ pub(super) struct Detail<'a> {
     pub(super) listed: Listed<'a>,
     pub(super) envd_access_token: &'a str,
     pub(super) allow_internet_access: bool,
+    pub(super) network: NetworkFacts,
     pub(super) lifecycle: Lifecycle,
 }
 

@@ -1,61 +1,215 @@
 //! What a client wants of a sandbox's network, against what its template lets it reach: it may only narrow that.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
+use std::sync::Arc;
 
-use ringfence::policy::{HostRule, Network};
+use hyper::body::Incoming;
+use hyper::{Request, StatusCode};
+use ringfence::Manifest;
+use ringfence::egress::ChangeError;
+use ringfence::policy::{Egress, HostRule, Network};
+use serde::Serialize;
 
-use super::reply::Refusal;
-use super::requests::NetworkRequest;
+use super::control::{Calls, body};
+use super::registry::Live;
+use super::reply::{Refusal, Reply, bare};
+use super::requests::{NetworkChange, NetworkRequest};
+use super::store::Record;
 
 /// What stands for everything in a client's list.
 const EVERYTHING: [&str; 2] = ["0.0.0.0/0", "::/0"];
 
-/// The flags of `ringfence up` that keep what a client asks for. What cannot be kept is refused.
-pub(super) fn words(
-    template: &Network,
-    allows_internet: Option<bool>,
-    asked: Option<&NetworkRequest>,
-) -> Result<Vec<OsString>, Refusal> {
-    let closed = || match template {
-        Network::Closed => Ok(Vec::new()),
-        _ => Ok(vec!["--net".into(), "closed".into()]),
-    };
-    if allows_internet == Some(false) {
-        return closed();
-    }
-    let Some(asked) = asked else { return Ok(Vec::new()) };
-    if let Some(field) = unkept(asked) {
-        return Err(Refusal::wrong(format!("`network.{field}` cannot be kept by this server: leave it out")));
-    }
-    let (allowed, denied) = (list(asked.allow_out.as_ref()), list(asked.deny_out.as_ref()));
-    let (everything, denied): (Vec<&str>, Vec<&str>) = denied.into_iter().partition(|rule| EVERYTHING.contains(rule));
-    if everything.is_empty() {
-        // Without a denial of everything, what a client allows is allowed already.
-        return match (template, denied.as_slice()) {
-            (_, []) | (Network::Closed, _) => Ok(Vec::new()),
-            (Network::Allow(_), denied) => flags("--deny", &rules("denyOut", denied)?),
-            (Network::Open, _) => Err(Refusal::wrong(
-                "`network.denyOut` can be kept where all else is denied, too: add 0.0.0.0/0 to it, and what is needed to \
-                 `network.allowOut`",
-            )),
-        };
-    }
-    if allowed.is_empty() {
-        return closed();
-    }
-    let allowed = rules("allowOut", &allowed)?;
-    match template {
-        Network::Open => {}
-        Network::Allow(egress) => {
-            if let Some(rule) = allowed.iter().find(|rule| !rule.is_covered_by(&egress.allow)) {
-                return Err(Refusal::wrong(format!("the template does not let `{rule}` be reached")));
-            }
+/// What a client asks for, of what its template lets be reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// All of it.
+    Template,
+    /// Nothing.
+    Nothing,
+    /// These hosts, but for those.
+    Only { allow: Vec<HostRule>, deny: Vec<HostRule> },
+    /// All of it, but for these hosts.
+    Without(Vec<HostRule>),
+}
+
+impl Wanted {
+    /// Reads what a client asks for. What cannot be kept is refused.
+    pub(super) fn of(
+        template: &Network,
+        allows_internet: Option<bool>,
+        asked: Option<&NetworkRequest>,
+    ) -> Result<Wanted, Refusal> {
+        if allows_internet == Some(false) {
+            return Ok(Wanted::Nothing);
         }
-        Network::Closed => return Err(Refusal::wrong("the template lets nothing be reached")),
+        let Some(asked) = asked else { return Ok(Wanted::Template) };
+        if let Some(field) = unkept(asked) {
+            return Err(Refusal::wrong(format!("`network.{field}` cannot be kept by this server: leave it out")));
+        }
+        let (allowed, denied) = (list(asked.allow_out.as_ref()), list(asked.deny_out.as_ref()));
+        let (everything, denied): (Vec<&str>, Vec<&str>) =
+            denied.into_iter().partition(|rule| EVERYTHING.contains(rule));
+        if everything.is_empty() {
+            // Without a denial of everything, what a client allows is allowed already.
+            return match (template, denied.as_slice()) {
+                (_, []) | (Network::Closed, _) => Ok(Wanted::Template),
+                (Network::Allow(_), denied) => Ok(Wanted::Without(rules("denyOut", denied)?)),
+                (Network::Open, _) => Err(Refusal::wrong(
+                    "`network.denyOut` can be kept where all else is denied, too: add 0.0.0.0/0 to it, and what is \
+                     needed to `network.allowOut`",
+                )),
+            };
+        }
+        if allowed.is_empty() {
+            return Ok(Wanted::Nothing);
+        }
+        let allow = rules("allowOut", &allowed)?;
+        match template {
+            Network::Open => {}
+            Network::Allow(egress) if egress.observe => {
+                return Err(Refusal::wrong("the template lets everything be reached that it does not deny"));
+            }
+            Network::Allow(egress) => {
+                if let Some(rule) = allow.iter().find(|rule| !rule.is_covered_by(&egress.allow)) {
+                    return Err(Refusal::wrong(format!("the template does not let `{rule}` be reached")));
+                }
+            }
+            Network::Closed => return Err(Refusal::wrong("the template lets nothing be reached")),
+        }
+        Ok(Wanted::Only { allow, deny: rules("denyOut", &denied)? })
     }
-    let mut words = flags("--allow", &allowed)?;
-    words.extend(flags("--deny", &rules("denyOut", &denied)?)?);
-    Ok(words)
+
+    /// The flags of `ringfence up` that start a sandbox of the template with it.
+    pub(super) fn words(&self, template: &Network) -> Vec<OsString> {
+        match self {
+            Wanted::Template => Vec::new(),
+            Wanted::Nothing if *template == Network::Closed => Vec::new(),
+            Wanted::Nothing => vec!["--net".into(), "closed".into()],
+            Wanted::Only { allow, deny } => flags("--allow", allow).chain(flags("--deny", deny)).collect(),
+            Wanted::Without(deny) => flags("--deny", deny).collect(),
+        }
+    }
+
+    /// The network that a sandbox of the template has with it, and with `own` of what is fixed at its start.
+    fn network(self, template: &Network, own: &Egress) -> Network {
+        let theirs = template.egress().cloned().unwrap_or_default();
+        let (allow, deny) = match self {
+            Wanted::Template if *template == Network::Open => return Network::Open,
+            Wanted::Template => (theirs.allow, Vec::new()),
+            Wanted::Nothing => (Vec::new(), Vec::new()),
+            Wanted::Only { allow, deny } => (allow, deny),
+            Wanted::Without(deny) => (theirs.allow, deny),
+        };
+        // A client may repeat what it was told.
+        let known: HashSet<HostRule> = theirs.deny.iter().cloned().collect();
+        let more = deny.into_iter().filter(|rule| !known.contains(rule));
+        let deny = theirs.deny.into_iter().chain(more).collect();
+        Network::Allow(Egress { allow, deny, transparent: own.transparent, observe: own.observe })
+    }
+}
+
+impl From<NetworkChange> for NetworkRequest {
+    fn from(change: NetworkChange) -> NetworkRequest {
+        let NetworkChange { allow_out, deny_out, dns_servers, egress_proxy, rules, .. } = change;
+        NetworkRequest { allow_out, deny_out, dns_servers, egress_proxy, rules, ..NetworkRequest::default() }
+    }
+}
+
+/// What a sandbox that has the network `own` is to reach when its client wants that of its template; nothing where it
+/// stays as it is.
+fn change(wanted: Wanted, template: &Network, own: &Network) -> Result<Option<Egress>, Refusal> {
+    let is_nothing = wanted == Wanted::Nothing || (wanted == Wanted::Template && *template == Network::Closed);
+    match own {
+        Network::Closed if is_nothing => Ok(None),
+        Network::Closed => Err(Refusal::unsupported(
+            "the sandbox was started with a network that is closed, and has no gate that could be opened: create another",
+        )),
+        Network::Open if wanted == Wanted::Template && *template == Network::Open => Ok(None),
+        Network::Open => Err(Refusal::unsupported(
+            "the sandbox was started with a network that is open, and has no gate that could be closed: create another \
+             with `network.allowOut`",
+        )),
+        Network::Allow(own) if own.observe && is_nothing => Err(Refusal::unsupported(
+            "the sandbox was started to reach everything that is not denied: create another that reaches nothing",
+        )),
+        Network::Allow(own) => match wanted.network(template, own) {
+            Network::Allow(egress) => Ok(Some(egress)),
+            _ => Err(Refusal::unsupported(
+                "the sandbox was started with a list of hosts, and cannot reach everything: give another list, with \
+                 0.0.0.0/0 in `denyOut`, or create another",
+            )),
+        },
+    }
+}
+
+impl Calls<'_> {
+    /// Replaces what a sandbox may reach. The answer comes when that holds.
+    pub(super) async fn set_network(&self, id: &str, request: Request<Incoming>) -> Result<Reply, Refusal> {
+        let live = self.find(id)?;
+        let asked: NetworkChange = body(request).await?;
+        let Some(template) = self.server.templates.get(&live.record.template) else {
+            let message =
+                format!("the template `{}` is gone, and with it what it lets be reached", live.record.template);
+            return Err(Refusal::wrong(message));
+        };
+        let allows_internet = asked.allow_internet_access;
+        let wanted = Wanted::of(&template.network, allows_internet, Some(&asked.into()))?;
+        let own = network_of(&live)?;
+        if let Some(egress) = change(wanted, &template.network, &own)? {
+            live.sandbox.set_egress(egress).await.map_err(|error| match error {
+                ChangeError::Unreachable { .. } | ChangeError::Room(_) | ChangeError::Refused { .. } => {
+                    tracing::error!(id, error = ringfence::chain(&error), "what a sandbox may reach is not changed");
+                    Refusal::failed(format!("what `{id}` may reach could not be changed; the server's log tells why"))
+                }
+                ChangeError::TooLong { .. } => Refusal::wrong(error.to_string()),
+                error => Refusal::unsupported(error.to_string()),
+            })?;
+            tracing::info!(id, "what a sandbox may reach was changed");
+        }
+        Ok(bare(StatusCode::NO_CONTENT))
+    }
+}
+
+/// What is known of a sandbox now.
+pub(super) fn manifest_of(live: &Live) -> Result<Arc<Manifest>, Refusal> {
+    live.sandbox.current_manifest().map_err(|error| {
+        tracing::error!(id = live.record.id, error = ringfence::chain(&error), "a sandbox's rules cannot be read");
+        Refusal::failed("what the sandbox may reach cannot be read; the server's log tells why")
+    })
+}
+
+/// What a sandbox may reach now.
+pub(super) fn network_of(live: &Live) -> Result<Network, Refusal> {
+    Ok(manifest_of(live)?.policy.network.clone().unwrap_or(Network::Closed))
+}
+
+/// What a client is told of a sandbox's network: what it could ask for to have it.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct NetworkFacts {
+    allow_out: Vec<String>,
+    deny_out: Vec<String>,
+    allow_public_traffic: bool,
+}
+
+impl NetworkFacts {
+    pub(super) fn of(network: &Network, record: &Record) -> NetworkFacts {
+        let text = |rules: &[HostRule]| rules.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let everything = EVERYTHING[0].to_owned();
+        let (allow_out, deny_out) = match network {
+            Network::Open => (Vec::new(), Vec::new()),
+            Network::Closed => (Vec::new(), vec![everything]),
+            Network::Allow(egress) if egress.observe => (Vec::new(), text(&egress.deny)),
+            Network::Allow(egress) => (text(&egress.allow), [vec![everything], text(&egress.deny)].concat()),
+        };
+        NetworkFacts { allow_out, deny_out, allow_public_traffic: record.traffic_token.is_none() }
+    }
+
+    /// Whether something can be reached.
+    pub(super) fn reaches_something(&self) -> bool {
+        !self.allow_out.is_empty() || !self.deny_out.iter().any(|rule| EVERYTHING.contains(&rule.as_str()))
+    }
 }
 
 /// A field that is asked for and not kept.
@@ -82,8 +236,8 @@ fn rules(field: &str, texts: &[&str]) -> Result<Vec<HostRule>, Refusal> {
     texts.iter().map(parse).collect()
 }
 
-fn flags(flag: &str, rules: &[HostRule]) -> Result<Vec<OsString>, Refusal> {
-    Ok(rules.iter().flat_map(|rule| [flag.into(), rule.to_string().into()]).collect())
+fn flags(flag: &str, rules: &[HostRule]) -> impl Iterator<Item = OsString> {
+    rules.iter().flat_map(move |rule| [flag.into(), rule.to_string().into()])
 }
 
 #[cfg(test)]
@@ -93,7 +247,7 @@ mod tests {
     #[track_caller]
     fn check(template: &Network, asked: &str, expected: Result<&str, &str>) {
         let asked: NetworkRequest = serde_json::from_str(asked).unwrap();
-        let found = words(template, Some(true), Some(&asked));
+        let found = Wanted::of(template, Some(true), Some(&asked)).map(|wanted| wanted.words(template));
         let found = found.map(|words| words.iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>().join(" "));
         match expected {
             Ok(words) => assert_eq!(found.unwrap(), words),
@@ -122,13 +276,83 @@ mod tests {
 
     #[test]
     fn no_internet_is_none_whatever_the_template_says() {
-        assert_eq!(words(&Network::Open, Some(false), None).unwrap(), ["--net", "closed"]);
-        assert_eq!(words(&Network::Open, None, None).unwrap(), [""; 0]);
-        assert_eq!(words(&Network::Closed, Some(false), None).unwrap(), [""; 0]);
+        let words = |template: Network, allows| Wanted::of(&template, allows, None).unwrap().words(&template);
+        assert_eq!(words(Network::Open, Some(false)), ["--net", "closed"]);
+        assert_eq!(words(Network::Open, None), [""; 0]);
+        assert_eq!(words(Network::Closed, Some(false)), [""; 0]);
+    }
+
+    fn list(text: &str) -> Vec<HostRule> {
+        text.split_whitespace().map(|rule| rule.parse().unwrap()).collect()
+    }
+
+    /// Checks what becomes of a sandbox that may reach what `own` says: the hosts that are allowed then and those that are
+    /// denied, nothing where it stays as it is, or why it is not done.
+    #[track_caller]
+    fn change_to(own: &Network, template: &Network, asked: &str, expected: Result<Option<(&str, &str)>, &str>) {
+        let asked: NetworkChange = serde_json::from_str(asked).unwrap();
+        let allows = asked.allow_internet_access;
+        let changed = Wanted::of(template, allows, Some(&asked.into()))
+            .and_then(|wanted| change(wanted, template, own))
+            .map_err(|refusal| refusal.message);
+        match expected {
+            Ok(expected) => {
+                let (expected, found) = (expected.map(|(a, d)| (list(a), list(d))), changed.unwrap());
+                assert_eq!(found.map(|egress| (egress.allow, egress.deny)), expected);
+            }
+            Err(why) => assert!(changed.as_ref().is_err_and(|message| message.contains(why)), "{changed:?}"),
+        }
+    }
+
+    #[test]
+    fn a_change_replaces_all_and_never_reaches_beyond_the_template() {
+        let template =
+            Network::Allow(Egress { allow: list("*.example.org"), deny: list("b.example.org"), ..Egress::default() });
+        let own = Network::only(list("a.example.org"));
+        change_to(&own, &template, "{}", Ok(Some(("*.example.org", "b.example.org"))));
+        change_to(&own, &template, r#"{"allow_internet_access": false}"#, Ok(Some(("", "b.example.org"))));
+        change_to(&own, &template, r#"{"denyOut": ["0.0.0.0/0"]}"#, Ok(Some(("", "b.example.org"))));
+        let some = r#"{"allowOut": ["c.example.org"], "denyOut": ["0.0.0.0/0", "d.example.org"]}"#;
+        change_to(&own, &template, some, Ok(Some(("c.example.org", "b.example.org d.example.org"))));
+        let repeated = r#"{"allowOut": ["c.example.org"], "denyOut": ["0.0.0.0/0", "b.example.org"]}"#;
+        change_to(&own, &template, repeated, Ok(Some(("c.example.org", "b.example.org"))));
+        let without = r#"{"denyOut": ["d.example.org"]}"#;
+        change_to(&own, &template, without, Ok(Some(("*.example.org", "b.example.org d.example.org"))));
+        let beyond = r#"{"allowOut": ["example.net"], "denyOut": ["0.0.0.0/0"]}"#;
+        change_to(&own, &template, beyond, Err("does not let `example.net`"));
+        change_to(&own, &template, r#"{"dnsServers": ["9.9.9.9"]}"#, Err("`network.dnsServers` cannot be kept"));
+        change_to(&own, &Network::Open, beyond, Ok(Some(("example.net", ""))));
+        change_to(&own, &Network::Open, "{}", Err("cannot reach everything"));
+    }
+
+    #[test]
+    fn what_has_no_gate_stays_as_it_is_or_the_change_is_refused() {
+        let one = r#"{"allowOut": ["example.org"], "denyOut": ["0.0.0.0/0"]}"#;
+        for nothing in [r#"{"allow_internet_access": false}"#, r#"{"denyOut": ["0.0.0.0/0"]}"#] {
+            change_to(&Network::Closed, &Network::Open, nothing, Ok(None));
+            change_to(&Network::Closed, &Network::Closed, nothing, Ok(None));
+            change_to(&Network::Open, &Network::Open, nothing, Err("is open, and has no gate"));
+        }
+        change_to(&Network::Closed, &Network::Closed, "{}", Ok(None));
+        change_to(&Network::Closed, &Network::Open, "{}", Err("is closed, and has no gate"));
+        change_to(&Network::Closed, &Network::Open, one, Err("is closed, and has no gate"));
+        change_to(&Network::Open, &Network::Open, "{}", Ok(None));
+        change_to(&Network::Open, &Network::Open, one, Err("is open, and has no gate"));
+    }
+
+    #[test]
+    fn a_template_that_observes_is_not_narrowed_by_a_list() {
+        let observes = Network::Allow(Egress { observe: true, ..Egress::default() });
+        let one = r#"{"allowOut": ["example.org"], "denyOut": ["0.0.0.0/0"]}"#;
+        check(&observes, one, Err("that it does not deny"));
+        change_to(&observes, &observes, one, Err("that it does not deny"));
+        change_to(&observes, &observes, r#"{"allow_internet_access": false}"#, Err("that is not denied"));
+        change_to(&observes, &observes, r#"{"denyOut": ["example.org"]}"#, Ok(Some(("", "example.org"))));
     }
 
     #[test]
     fn a_wish_that_is_not_known_is_not_overlooked() {
         assert!(serde_json::from_str::<NetworkRequest>(r#"{"denyIn": ["0.0.0.0/0"]}"#).is_err());
+        assert!(serde_json::from_str::<NetworkChange>(r#"{"allowPublicTraffic": false}"#).is_err());
     }
 }

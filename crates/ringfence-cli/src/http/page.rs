@@ -151,7 +151,6 @@ mod tests {
             token: String::new(),
             traffic_token: None,
             metadata: [("even".to_owned(), (number % 2 == 0).to_string()), ("a b".to_owned(), "&=".to_owned())].into(),
-            has_internet: true,
             trace_parent: None,
         }
     }

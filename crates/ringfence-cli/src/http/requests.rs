@@ -45,6 +45,19 @@ pub(super) struct NetworkRequest {
     pub(super) rules: Option<BTreeMap<String, serde_json::Value>>,
 }
 
+/// What a client wants of the network of a sandbox that runs. What it does not say is as the template has it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(super) struct NetworkChange {
+    pub(super) allow_out: Option<Vec<String>>,
+    pub(super) deny_out: Option<Vec<String>>,
+    pub(super) dns_servers: Option<Vec<String>>,
+    pub(super) egress_proxy: Option<serde_json::Value>,
+    pub(super) rules: Option<BTreeMap<String, serde_json::Value>>,
+    #[serde(rename = "allow_internet_access")]
+    pub(super) allow_internet_access: Option<bool>,
+}
+
 /// Whether a request to a sandbox ends its rest.
 #[derive(Debug, Deserialize)]
 pub(super) struct AutoResume {

@@ -47,8 +47,6 @@ pub(super) struct Record {
     pub(super) traffic_token: Option<String>,
     /// What its client wants to find it by.
     pub(super) metadata: BTreeMap<String, String>,
-    /// Whether its client let it reach what its template does.
-    pub(super) has_internet: bool,
     /// The span that its client asked for it from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) trace_parent: Option<String>,
@@ -163,7 +161,6 @@ mod tests {
             token: "secret".to_owned(),
             traffic_token: None,
             metadata: BTreeMap::from([("a".to_owned(), "b".to_owned())]),
-            has_internet: true,
             trace_parent: None,
         };
         let store = Store::open(&path).unwrap();

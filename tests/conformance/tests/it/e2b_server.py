@@ -460,6 +460,78 @@ def interpreter():
     assert sandbox.kill()
 
 
+# Asks the proxy of a sandbox for a page of the host's own, which the variables would not lead to.
+FETCH = """
+import os, socket, sys
+host, _, port = os.environ["HTTP_PROXY"].removeprefix("http://").partition(":")
+with socket.create_connection((host, int(port))) as stream:
+    page = f"127.0.0.1:{sys.argv[1]}"
+    stream.sendall(f"GET http://{page}/ HTTP/1.1\\r\\nHost: {page}\\r\\nConnection: close\\r\\n\\r\\n".encode())
+    print(stream.makefile().readline().split()[1])
+"""
+
+
+def fetched(sandbox, port):
+    sandbox.files.write("fetch.py", FETCH)
+    return sandbox.commands.run(f"python3 fetch.py {port}").stdout.strip()
+
+
+def network(port):
+    """What a sandbox may reach, changed while it runs; one is left for the next server."""
+    page, everything = f"127.0.0.1:{port}", ["0.0.0.0/0"]
+    sandbox = Sandbox.create(timeout=600)
+
+    def told():
+        info = sandbox.get_info()
+        return info.allow_internet_access, info.network["allow_out"], info.network["deny_out"]
+
+    all_of_it = (True, [page, "*.example.org"], everything + ["b.example.org"])
+    same((fetched(sandbox, port), told()), ("200", all_of_it))
+    sandbox.update_network({"allow_internet_access": False})
+    same((fetched(sandbox, port), told()), ("403", (False, [], everything + ["b.example.org"])))
+    sandbox.update_network({})
+    same((fetched(sandbox, port), told()), ("200", all_of_it))
+    sandbox.update_network({"allow_out": ["a.example.org"], "deny_out": lambda context: [context.all_traffic]})
+    same((fetched(sandbox, port), told()), ("403", (True, ["a.example.org"], everything + ["b.example.org"])))
+    sandbox.update_network({"allow_out": [page], "deny_out": everything})
+    same(fetched(sandbox, port), "200")
+    sandbox.update_network({"deny_out": [page]})
+    same(fetched(sandbox, port), "403")
+    policy = json.loads(status(f"{URL}/ringfence/sandboxes/{sandbox.sandbox_id}", headers={"X-API-KEY": "e2b_0"})[1])
+    assert f'deny = ["b.example.org", "{page}"]' in policy["policy"], policy
+
+    # Never beyond the template, and nothing that is not kept.
+    for beyond in (
+        {"allow_out": ["example.net"], "deny_out": everything},
+        {"dns_servers": ["192.0.2.1"]},
+        {"egress_proxy": {"address": "proxy.example.org:1080"}},
+        {"allow_out": ["not a host"], "deny_out": everything},
+    ):
+        same(raises(SandboxException, lambda: sandbox.update_network(beyond)).status_code, 400)
+    same(fetched(sandbox, port), "403")
+    closed = Sandbox.create(allow_internet_access=False)
+    closed.update_network({"deny_out": everything})
+    assert "no gate" in str(raises(SandboxException, lambda: closed.update_network({})))
+    same(closed.get_info().allow_internet_access, False)
+    closed.kill()
+    raises(NotFoundException, lambda: Sandbox.update_network("nosuchsandbox", {}))
+    # Also of one that is at rest.
+    sandbox.pause()
+    sandbox.update_network({"allow_internet_access": False})
+    sandbox = Sandbox.connect(sandbox.sandbox_id)
+    same(fetched(sandbox, port), "403")
+    print(sandbox.sandbox_id)
+
+
+def network_kept(sandbox_id, port):
+    """That sandbox, as the next server has it."""
+    sandbox = Sandbox.connect(sandbox_id)
+    same((fetched(sandbox, port), sandbox.get_info().allow_internet_access), ("403", False))
+    sandbox.update_network({})
+    same((fetched(sandbox, port), sandbox.get_info().allow_internet_access), ("200", True))
+    sandbox.kill()
+
+
 def refused(key):
     """A key that was revoked."""
     raises(AuthenticationException, Sandbox.list(api_key=key).next_items)

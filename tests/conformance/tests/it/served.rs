@@ -1,6 +1,7 @@
 //! E2B's own packages against `ringfence serve`.
 
 use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
@@ -101,6 +102,26 @@ impl Drop for Served<'_> {
         }
         let _ = self.process.kill(); // it may have ended
         let _ = self.process.wait(); // see above
+    }
+}
+
+/// A page of this machine's own, for as long as the test runs.
+struct Page {
+    port: u16,
+}
+
+impl Page {
+    fn serve() -> Page {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("there is a port");
+        let port = listener.local_addr().expect("it listens").port();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let mut head = BufReader::new(&stream).lines();
+                while head.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
+                let _ = (&stream).write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"); // it may have gone
+            }
+        });
+        Page { port }
     }
 }
 
@@ -218,6 +239,28 @@ fn sandboxes_outlive_their_server_and_are_found_again() {
     let server = Served::by(&keeper);
     server.package("vanished", &[&made[0]]);
     server.end();
+    expect_nothing_left(&keeper);
+}
+
+#[test]
+fn what_a_sandbox_may_reach_is_changed_and_stays_so_without_its_server() {
+    require!(root, binary, user_namespaces, python3, e2b_python);
+    let (keeper, page) = (Keeper::on(Backend::Native), Page::serve());
+    let port = page.port.to_string();
+    let config = keeper.home().join("server.toml");
+    let policy = format!("[network]\nallow = ['127.0.0.1:{port}', '*.example.org']\ndeny = ['b.example.org']\n");
+    fs_err::write(keeper.home().join("policy.toml"), policy).expect("the home is ours");
+    fs_err::write(&config, "[templates.base]\npolicy = 'policy.toml'\n").expect("the home is ours");
+    let flags = ["--config", config.to_str().expect("it is text")];
+    let server = Served::with(&keeper, &flags);
+    let made = server.package("network", &[&port]);
+    drop(server); // as a crash does
+    let server = Served::with(&keeper, &flags);
+    server.package("network_kept", &[&made[0], &port]);
+    server.end();
+    for file in ["policy.toml", "server.toml", ".local/state/ringfence/egress.jsonl"] {
+        fs_err::remove_file(keeper.home().join(file)).expect("it is ours");
+    }
     expect_nothing_left(&keeper);
 }
 

@@ -1,6 +1,7 @@
 //! What leaves a sandbox's network, in a world of the tests' own.
 
 mod bypass;
+mod changes;
 mod clients;
 mod kept_secrets;
 mod owners;

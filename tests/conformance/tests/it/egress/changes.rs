@@ -1,0 +1,257 @@
+//! What a sandbox that stays may reach, changed while it runs.
+
+use std::path::PathBuf;
+use std::process::{Child, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use conformance::{Caller, Place, Ring, Stage, World};
+use ringfence::egress::ChangeError;
+use ringfence::policy::{Egress, HostRule};
+use ringfence::{Host, Sandbox};
+use ringfence_test_ledger::require;
+use serde_json::Value;
+
+use crate::engines::{Kept, said, with_workspace};
+
+const NATIVE: Stage = Stage { ring: Ring::Native, caller: Caller::Root };
+const BWRAP: Stage = Stage { ring: Ring::Bwrap, caller: Caller::Root };
+/// How long a busy host may take for one thing.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Asks for pages, through the proxy that the variables name or directly, and prints what became of each.
+const FETCH: &str = "
+import http.client, sys, urllib.request
+way, *addresses = sys.argv[1:]
+if way == 'directly':
+    urllib.request.install_opener(urllib.request.build_opener(urllib.request.ProxyHandler({})))
+for address in addresses:
+    try:
+        print(urllib.request.urlopen(address, timeout=10).status)
+    except (OSError, http.client.HTTPException) as error:
+        print(error)
+";
+/// Connects to a server that speaks first, through the proxy or directly, and tells in files of what becomes of it.
+const TALK: &str = "
+import os, pathlib, socket, sys
+way = sys.argv[1]
+if way == 'directly':
+    stream = socket.create_connection(('good.test', 22))
+else:
+    host, _, port = os.environ['HTTP_PROXY'].removeprefix('http://').partition(':')
+    stream = socket.create_connection((host, int(port)))
+    stream.sendall(b'CONNECT good.test:22 HTTP/1.1\\r\\nHost: good.test:22\\r\\n\\r\\n')
+received = b''
+while b'SSH-2.0' not in received:
+    received += stream.recv(4096)
+pathlib.Path('open').write_text(way)
+try:
+    while stream.recv(4096):
+        pass
+except OSError:
+    pass
+pathlib.Path('cut').write_text(way)
+";
+
+/// A sandbox that is up, and the library's own way to it.
+struct Up<'a> {
+    kept: Kept<'a>,
+    sandbox: Sandbox,
+}
+
+fn place(stage: Stage) -> Place {
+    with_workspace(Place::on_the_host_of(World::shared(), stage.caller))
+}
+
+/// Asks for a sandbox whose workspace is not where its home is.
+fn up_with(kept: &Kept<'_>, flags: &[&str]) -> Output {
+    let mut command = kept.prepare_up(flags);
+    command.arg("--workspace").arg(kept.place.path().join("workspace")).output().expect("ringfence can be started")
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("it can be made").block_on(future)
+}
+
+impl<'a> Up<'a> {
+    #[track_caller]
+    fn new(stage: Stage, place: &'a Place, flags: &[&str]) -> Up<'a> {
+        let kept = Kept::new(stage, place);
+        let output = up_with(&kept, flags);
+        assert!(output.status.success(), "{stage:?}: {}", said(&output));
+        let host = Host::new([("HOME".into(), kept.home.clone().into())].into(), "/".into());
+        let sandbox = block_on(Sandbox::attach(&host, &kept.name)).expect("it is up");
+        Up { kept, sandbox }
+    }
+
+    fn set(&self, egress: Egress) -> Result<(), ChangeError> {
+        block_on(self.sandbox.set_egress(egress))
+    }
+
+    #[track_caller]
+    fn allow(&self, like: &Egress, rules: &[&str]) {
+        self.set(Egress { allow: parsed(rules), ..like.clone() }).expect("it has a gate");
+    }
+
+    /// What becomes of asking for a page of a host.
+    fn fetch(&self, way: &str, host: &str) -> String {
+        let page = format!("http://{host}/");
+        said(&self.kept.ringfence(&["exec", &self.kept.name, "--", "python3", "-c", FETCH, way, &page]))
+    }
+
+    /// What anybody is told of it.
+    fn manifest(&self) -> Value {
+        let output = self.kept.ringfence(&["inspect", &self.kept.name, "--json"]);
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", said(&output)))
+    }
+
+    /// The denials of its that the log tells of: where to, and why.
+    fn denials(&self) -> Vec<(String, String)> {
+        let output = self.kept.ringfence(&["egress", "log", "--sandbox", &self.kept.name, "--json"]);
+        let entries: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let entries = entries.as_array().expect("it is a list").iter().map(|entry| &entry["event"]);
+        entries.map(|event| (text(&event["target"]), text(&event["reason"]["code"]))).collect()
+    }
+
+    /// Has a program inside hold a connection open.
+    fn talk(&self, way: &str) -> Talking {
+        let mut command = self.kept.command(&["exec", &self.kept.name, "--", "python3", "-c", TALK, way]);
+        let process = command.stdout(Stdio::null()).spawn().expect("it can be started");
+        let talking = Talking { process, place: self.kept.place.path().join("workspace") };
+        talking.wait_for("open");
+        talking
+    }
+}
+
+fn parsed(rules: &[&str]) -> Vec<HostRule> {
+    rules.iter().map(|rule| rule.parse().expect("it is a rule")).collect()
+}
+
+/// A connection that is held open; it ends with its test.
+struct Talking {
+    process: Child,
+    place: PathBuf,
+}
+
+impl Talking {
+    fn has(&self, file: &str) -> bool {
+        self.place.join(file).exists()
+    }
+
+    #[track_caller]
+    fn wait_for(&self, file: &str) {
+        let begun = Instant::now();
+        while !self.has(file) {
+            assert!(begun.elapsed() < PATIENCE, "waited in vain for `{file}`");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Talking {
+    fn drop(&mut self) {
+        let _ = self.process.kill(); // it may have ended
+        let _ = self.process.wait(); // as above
+    }
+}
+
+const REACHED: &str = "200\n";
+
+/// The flags of a sandbox that may reach `rule`, and is otherwise like that.
+fn flags(like: &Egress, rule: &'static str) -> Vec<&'static str> {
+    like.transparent.then_some("--transparent").into_iter().chain(["--allow", rule]).collect()
+}
+
+#[track_caller]
+fn another_list_holds_at_once(stage: Stage, like: &Egress, way: &str, denied: &str) {
+    let place = place(stage);
+    let flags = flags(like, "good.test");
+    let up = Up::new(stage, &place, &flags);
+    let first = up.manifest();
+    assert_eq!(up.fetch(way, "good.test"), REACHED, "{stage:?}");
+
+    up.allow(like, &["evil.test"]);
+    assert_eq!(up.fetch(way, "good.test"), denied, "{stage:?}");
+    assert_eq!(up.fetch(way, "evil.test"), REACHED, "{stage:?}");
+    let (target, reason) = up.denials().pop().expect("it is told of");
+    assert!(target.starts_with("good.test") && reason == "unlisted", "{stage:?}: {target} {reason}");
+    let told = up.manifest();
+    assert_eq!(told["policy"]["network"]["allow"], serde_json::json!(["evil.test"]), "{stage:?}");
+    assert_ne!(told["policy_sha256"], first["policy_sha256"], "{stage:?}");
+    let result = block_on(up.sandbox.execute("true", None)).expect("it is up");
+    assert_eq!(told["policy_sha256"], result.meta.policy_sha256, "{stage:?}");
+    let again = said(&up_with(&up.kept, &flags));
+    assert!(again.contains("what it may reach was changed since it was started"), "{stage:?}: {again}");
+
+    up.set(Egress { allow: parsed(&["good.test", "evil.test"]), deny: parsed(&["evil.test"]), ..like.clone() })
+        .expect("it has a gate");
+    assert_eq!(up.fetch(way, "evil.test"), denied, "{stage:?}");
+    assert_eq!(up.denials().pop().expect("it is told of").1, "listed", "{stage:?}");
+
+    up.allow(like, &["good.test"]);
+    assert_eq!(up.fetch(way, "good.test"), REACHED, "{stage:?}");
+    let last = up.manifest();
+    assert_eq!((&last["policy_sha256"], &last["policy"]), (&first["policy_sha256"], &first["policy"]), "{stage:?}");
+}
+
+#[track_caller]
+fn an_open_connection_is_cut(stage: Stage, like: &Egress, way: &str) {
+    let place = place(stage);
+    let up = Up::new(stage, &place, &flags(like, "good.test:22"));
+    let talking = up.talk(way);
+    up.allow(like, &["good.test:22", "evil.test"]);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!talking.has("cut"), "{stage:?}: it is allowed still");
+    up.allow(like, &["evil.test"]);
+    talking.wait_for("cut");
+    assert_eq!(up.denials(), [("good.test:22".to_owned(), "unlisted".to_owned())], "{stage:?}");
+}
+
+const PROXIED: &str = "HTTP Error 403: Forbidden\n";
+const UNKNOWN: &str = "<urlopen error [Errno -2] Name or service not known>\n";
+
+fn transparent() -> Egress {
+    Egress { transparent: true, ..Egress::default() }
+}
+
+#[test]
+fn a_native_sandbox_goes_by_another_list_at_once_and_loses_what_is_no_longer_on_it() {
+    require!(root, binary, python3, own_network, user_namespaces);
+    another_list_holds_at_once(NATIVE, &Egress::default(), "proxied", PROXIED);
+    an_open_connection_is_cut(NATIVE, &Egress::default(), "proxied");
+}
+
+#[test]
+fn a_bubblewrap_sandbox_goes_by_another_list_at_once_and_loses_what_is_no_longer_on_it() {
+    require!(root, binary, python3, own_network, user_namespaces, bwrap);
+    another_list_holds_at_once(BWRAP, &Egress::default(), "proxied", PROXIED);
+    an_open_connection_is_cut(BWRAP, &Egress::default(), "proxied");
+}
+
+#[test]
+fn so_does_one_whose_programs_know_no_proxy() {
+    require!(root, binary, python3, own_network, user_namespaces, bwrap, tunnels);
+    for stage in [NATIVE, BWRAP] {
+        another_list_holds_at_once(stage, &transparent(), "directly", UNKNOWN);
+        an_open_connection_is_cut(stage, &transparent(), "directly");
+    }
+}
+
+#[test]
+fn what_is_fixed_at_the_start_is_not_changed() {
+    require!(root, binary, own_network, user_namespaces);
+    let place = place(NATIVE);
+    let closed = Up::new(NATIVE, &place, &[]);
+    let refused = closed.set(Egress::default()).unwrap_err();
+    assert!(matches!(&refused, ChangeError::NoGate { network: "closed", .. }), "{refused:?}");
+    assert!(refused.hints()[0].contains("--replace --allow HOST"), "{:?}", refused.hints());
+    let open = Up::new(NATIVE, &place, &["--net", "open"]);
+    assert!(matches!(open.set(Egress::default()), Err(ChangeError::NoGate { network: "open", .. })));
+    let some = Up::new(NATIVE, &place, &["--allow", "good.test"]);
+    some.set(Egress::default()).expect("it has a gate");
+    assert!(matches!(some.set(transparent()), Err(ChangeError::Fixed { key: "transparent", .. })));
+    let observed = Egress { observe: true, ..Egress::default() };
+    assert!(matches!(some.set(observed), Err(ChangeError::Fixed { key: "observe", .. })));
+    let long = Egress { allow: vec!["a-rather-long-name.example.org".parse().unwrap(); 20_000], ..Egress::default() };
+    assert!(matches!(some.set(long), Err(ChangeError::TooLong { .. })));
+}
