@@ -385,3 +385,32 @@ async fn nothing_tells_the_secret() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn other_rules_leave_a_secret_with_its_host() {
+    in_time(async {
+        let (world, dns) = (World::new(), Dns::loopback().await);
+        let (host, other) = (world.host("origin.test", |_| ()).await, world.host("other.test", |_| ()).await);
+        let secret_of = [format!("origin.test:{}", host.port())];
+        let credentials = world.credentials(&secret_of);
+        let stage = Stage { credentials, ..Stage::allowing(host.rules("origin.test")) };
+        let proxy = stage.start(&dns).await;
+        let both = [host.rules("origin.test"), other.rules("other.test")].concat();
+        proxy.set_rules(&both, &[]);
+        for (host, name, is_shown) in [(&host, "origin.test", true), (&other, "other.test", false)] {
+            ask(&proxy, &world, name, host.port(), "GET /", "").await;
+            assert_eq!(host.heard().contains(SECRET), is_shown, "{name}: {}", host.heard());
+        }
+        // A request on a connection that is kept is not shown to a host that is denied meanwhile.
+        let mut kept = connect(&proxy, &world, "origin.test", host.port()).await.unwrap();
+        let heard = host.heard().len();
+        proxy.set_rules(&other.rules("other.test"), &[]);
+        let request = format!("GET / HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", secret_of[0]);
+        kept.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        let _ = kept.read_to_string(&mut answer).await; // it may end without a goodbye
+        assert!(answer.contains("x-ringfence-denied: unlisted\r\n"), "{answer}");
+        assert_eq!(host.heard().len(), heard);
+    })
+    .await;
+}
