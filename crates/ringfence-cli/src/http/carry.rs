@@ -17,6 +17,7 @@ use ringfence::{Session, SessionError};
 use ringfence_proto::header;
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use super::exchange::RequestBody;
 use super::executions::Execution;
 use super::registry::Live;
 use super::reply::{Body, Reply, json};
@@ -97,7 +98,7 @@ async fn open(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> R
 }
 
 /// Carries a request to the guest of a sandbox, and its answer back.
-pub(super) async fn to_guest(live: &Live, request: Request<Incoming>) -> Reply {
+pub(super) async fn to_guest(live: &Live, request: Request<RequestBody>) -> Reply {
     let mut request = request.map(BodyExt::boxed_unsync);
     let execution = Execution::of(live, &mut request);
     prepare(&mut request);
@@ -116,7 +117,7 @@ pub(super) async fn to_guest(live: &Live, request: Request<Incoming>) -> Reply {
 }
 
 /// Carries a request to a port of a sandbox, and its answer back; another protocol, too, that both agree on.
-pub(super) async fn to_port(live: &Live, port: u16, mut request: Request<Incoming>) -> Reply {
+pub(super) async fn to_port(live: &Live, port: u16, mut request: Request<RequestBody>) -> Reply {
     let here = hyper::upgrade::on(&mut request);
     let protocol = request.headers().get(UPGRADE).cloned();
     let mut request = request.map(BodyExt::boxed_unsync);

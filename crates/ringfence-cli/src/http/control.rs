@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Limited};
-use hyper::body::Incoming;
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use jiff::Timestamp;
@@ -13,6 +12,7 @@ use ringfence_proto::query::Query;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
+use super::exchange::RequestBody;
 use super::life::{State, after};
 use super::messages::{Access, Detail, Lifecycle, Listed, LogEntry, LogLine, Logs, Metric, Metrics};
 use super::network::{NetworkFacts, network_of};
@@ -42,7 +42,7 @@ pub(super) async fn answer(
     server: &Arc<Server>,
     owner: Owner,
     quota: Quota,
-    request: Request<Incoming>,
+    request: Request<RequestBody>,
 ) -> Result<Reply, Refusal> {
     let path = request.uri().path().to_owned();
     let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
@@ -109,7 +109,7 @@ impl Calls<'_> {
         Listed::of(live, self.server.templates.get(&live.record.template))
     }
 
-    fn list(&self, request: &Request<Incoming>) -> Result<Reply, Refusal> {
+    fn list(&self, request: &Request<RequestBody>) -> Result<Reply, Refusal> {
         let filter = Filter::of(&query(request)?)?;
         let all = self.server.registry.of(&self.owner);
         let Page { shown, next } = filter.page(all, |live| &live.record, |live| live.life().state());
@@ -128,7 +128,7 @@ impl Calls<'_> {
         Ok(bare(StatusCode::NO_CONTENT))
     }
 
-    async fn set_timeout(&self, id: &str, request: Request<Incoming>) -> Result<Reply, Refusal> {
+    async fn set_timeout(&self, id: &str, request: Request<RequestBody>) -> Result<Reply, Refusal> {
         let live = self.find(id)?;
         let Stay { timeout, .. } = body(request).await?;
         let latest = live.life().latest(live.record.started, self.quota.longest());
@@ -140,7 +140,7 @@ impl Calls<'_> {
 
     /// Reaches a sandbox, and lets it go on if it is at rest. The time of one that runs is made longer where it would
     /// be over sooner, and never shorter.
-    async fn connect(&self, id: &str, request: Request<Incoming>) -> Result<Reply, Refusal> {
+    async fn connect(&self, id: &str, request: Request<RequestBody>) -> Result<Reply, Refusal> {
         let live = self.find(id)?;
         let Stay { timeout, memory } = body(request).await?;
         if memory == Some(false) {
@@ -174,7 +174,7 @@ impl Calls<'_> {
         })
     }
 
-    async fn pause(&self, id: &str, request: Request<Incoming>) -> Result<Reply, Refusal> {
+    async fn pause(&self, id: &str, request: Request<RequestBody>) -> Result<Reply, Refusal> {
         let live = self.find(id)?;
         let Rest { memory, require_healthy_guest } = body(request).await?;
         if memory == Some(false) {
@@ -195,7 +195,7 @@ impl Calls<'_> {
     }
 
     /// What a sandbox used between two times, as far as that is remembered; where nobody says, up to this moment.
-    async fn metrics(&self, id: &str, request: &Request<Incoming>) -> Result<Reply, Refusal> {
+    async fn metrics(&self, id: &str, request: &Request<RequestBody>) -> Result<Reply, Refusal> {
         let live = self.find(id)?;
         let query = query(request)?;
         let second = |name: &str| -> Result<Option<Timestamp>, Refusal> {
@@ -216,7 +216,7 @@ impl Calls<'_> {
     }
 
     /// What several sandboxes used when they were last looked at.
-    async fn metrics_of_several(&self, request: &Request<Incoming>) -> Result<Reply, Refusal> {
+    async fn metrics_of_several(&self, request: &Request<RequestBody>) -> Result<Reply, Refusal> {
         let query = query(request)?;
         let ids: Vec<&str> = query.all("sandbox_ids").flat_map(|ids| ids.split(',')).collect();
         let mut found = self.server.registry.of(&self.owner);
@@ -281,17 +281,17 @@ fn not_resumed(id: &str, error: NotResumed) -> Refusal {
     }
 }
 
-fn query(request: &Request<Incoming>) -> Result<Query, Refusal> {
+fn query(request: &Request<RequestBody>) -> Result<Query, Refusal> {
     Query::of(request.uri().query().unwrap_or_default()).map_err(|failure| Refusal::wrong(failure.message))
 }
 
 /// Reads what a request says. Nothing at all says nothing.
-pub(super) async fn body<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T, Refusal> {
+pub(super) async fn body<T: DeserializeOwned>(request: Request<RequestBody>) -> Result<T, Refusal> {
     decode(&bytes(request).await?)
 }
 
 /// The body of a request, if it is short enough and comes soon enough.
-pub(super) async fn bytes(request: Request<Incoming>) -> Result<Bytes, Refusal> {
+pub(super) async fn bytes(request: Request<RequestBody>) -> Result<Bytes, Refusal> {
     let collected = timeout(BODY_PATIENCE, Limited::new(request.into_body(), LONGEST_BODY).collect()).await;
     let late = |_| Refusal::new(StatusCode::REQUEST_TIMEOUT, "the request's body takes too long");
     let text = collected.map_err(late)?.map_err(|error| match error.is::<http_body_util::LengthLimitError>() {

@@ -5,13 +5,13 @@ use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hyper::body::Incoming;
 use hyper::{Request, StatusCode};
 use jiff::Timestamp;
 use ringfence::policy::Environment;
 use tokio::time::timeout;
 
 use super::control::{Calls, bytes, decode};
+use super::exchange::RequestBody;
 use super::executions::caller;
 use super::life::{AtEnd, Life, after, left};
 use super::network::Wanted;
@@ -47,7 +47,7 @@ struct Wish {
 
 impl Calls<'_> {
     /// Makes the sandbox that a request asks for, or finds the one that was made when it was sent before.
-    pub(super) async fn create_once(&self, request: Request<Incoming>) -> Result<Arc<Live>, Refusal> {
+    pub(super) async fn create_once(&self, request: Request<RequestBody>) -> Result<Arc<Live>, Refusal> {
         let key = text(request.headers(), IDEMPOTENCY_KEY).map(str::to_owned);
         let caller = caller(&request);
         let body = bytes(request).await?;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt};
 use http_body_util::{BodyExt, StreamBody};
-use hyper::body::{Frame, Incoming};
+use hyper::body::Frame;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use jiff::Timestamp;
@@ -17,6 +17,7 @@ use ringfence_proto::signature::agree;
 
 use super::activity::{Begun, Kind};
 use super::control::body;
+use super::exchange::RequestBody;
 use super::executions::caller;
 use super::place::text;
 use super::registry::Live;
@@ -32,7 +33,7 @@ pub(super) fn is_its(path: &str) -> bool {
 }
 
 /// Answers a request.
-pub(super) async fn answer(live: &Live, request: Request<Incoming>) -> Reply {
+pub(super) async fn answer(live: &Live, request: Request<RequestBody>) -> Reply {
     route(live, request).await.unwrap_or_else(|Refusal { status, message, .. }| {
         let mut reply = bare(status);
         reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
@@ -41,7 +42,7 @@ pub(super) async fn answer(live: &Live, request: Request<Incoming>) -> Reply {
     })
 }
 
-async fn route(live: &Live, request: Request<Incoming>) -> Result<Reply, Refusal> {
+async fn route(live: &Live, request: Request<RequestBody>) -> Result<Reply, Refusal> {
     let shown = text(request.headers(), header::TOKEN);
     let is_wrong = shown.is_some_and(|shown| !agree(shown, &live.record.token));
     // Clients show the token for code alone.

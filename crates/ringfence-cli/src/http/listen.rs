@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hyper::Request;
-use hyper::body::{Body, Incoming};
-use hyper::header::{CONNECTION, HeaderValue};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -18,14 +17,16 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
+use super::exchange::Exchanges;
 use super::seats::{Holder, Taken};
 use super::server::Server;
 
 /// How many connections are open at once; whoever comes then waits.
 const MOST_CONNECTIONS: usize = 4096;
-/// How long a connection may rest, and a client take to send the head of a request. E2B's clients keep theirs for five
-/// minutes.
-const HEAD_PATIENCE: Duration = Duration::from_secs(330);
+/// How long a connection may rest. E2B's clients keep theirs for five minutes.
+const REST_PATIENCE: Duration = Duration::from_secs(330);
+/// How long a client may take to send the head of a request that it has begun.
+const HEAD_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a client may take to agree on TLS.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
 /// The longest head of a request.
@@ -93,19 +94,16 @@ async fn converse<Stream>(stream: Stream, server: Arc<Server>, mut ending: watch
 where
     Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let taken = Taken::default();
+    let (taken, exchanges) = (Taken::default(), Exchanges::default());
+    let stream = exchanges.watch(stream, HEAD_PATIENCE);
     let service = service_fn(move |mut request: Request<Incoming>| {
         let server = Arc::clone(&server);
         request.extensions_mut().insert(taken.clone());
+        let (request, exchange) = exchanges.begin(request);
         async move {
             let begun = Instant::now();
             let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-            let has_body = !request.body().is_end_stream();
-            let mut reply = server.answer(request).await;
-            if has_body && (reply.status().is_client_error() || reply.status().is_server_error()) {
-                // Who is refused before all was read is hung up on, and is not to send another request that way.
-                reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-            }
+            let reply = exchange.end(server.answer(request).await).await;
             server.counters.answered(reply.status());
             // Not the query: it may be a signature.
             tracing::info!(%method, path, status = reply.status().as_u16(), took = ?begun.elapsed(), "request");
@@ -114,7 +112,7 @@ where
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_PATIENCE)
+        .header_read_timeout(REST_PATIENCE)
         .max_header_size(LONGEST_HEAD)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();

@@ -3,7 +3,7 @@
 //! A thin translator. A sandbox is made by `ringfence up`, in a process of its own that outlives the server; calls to
 //! envd are carried to the sandbox's guest, which speaks it itself. Nothing here isolates anything.
 //!
-//! Reading order: [`listen`] takes connections, [`server`] says whose a request is and where it goes ([`place`]),
+//! Reading order: [`listen`] takes connections ([`exchange`]), [`server`] says whose a request is and where it goes ([`place`]),
 //! [`control`] and [`create`] make and end sandboxes ([`registry`], [`rest`], [`store`], [`pool`]), [`carry`] brings
 //! requests to them, [`interpreter`] runs cells of code in them, [`meter`] looks at what they use, [`executions`] and
 //! [`counters`] tell of what they do. [`web`] is the page for people; what it shows beyond E2B's API is in [`facts`] and
@@ -15,6 +15,7 @@ mod control;
 mod counters;
 mod create;
 mod events;
+mod exchange;
 mod executions;
 mod facts;
 mod idempotency;

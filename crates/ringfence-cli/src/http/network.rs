@@ -4,7 +4,6 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 use std::sync::Arc;
 
-use hyper::body::Incoming;
 use hyper::{Request, StatusCode};
 use ringfence::Manifest;
 use ringfence::egress::ChangeError;
@@ -12,6 +11,7 @@ use ringfence::policy::{Egress, HostRule, Network};
 use serde::Serialize;
 
 use super::control::{Calls, body};
+use super::exchange::RequestBody;
 use super::registry::Live;
 use super::reply::{Refusal, Reply, bare};
 use super::requests::{NetworkChange, NetworkRequest};
@@ -145,7 +145,7 @@ fn change(wanted: Wanted, template: &Network, own: &Network) -> Result<Option<Eg
 
 impl Calls<'_> {
     /// Replaces what a sandbox may reach. The answer comes when that holds.
-    pub(super) async fn set_network(&self, id: &str, request: Request<Incoming>) -> Result<Reply, Refusal> {
+    pub(super) async fn set_network(&self, id: &str, request: Request<RequestBody>) -> Result<Reply, Refusal> {
         let live = self.find(id)?;
         let asked: NetworkChange = body(request).await?;
         let Some(template) = self.server.templates.get(&live.record.template) else {

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Once};
 
-use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, HOST};
 use hyper::{HeaderMap, Method, Request, StatusCode};
 use jiff::Timestamp;
@@ -17,6 +16,7 @@ use tokio::sync::{Semaphore, watch};
 use super::carry;
 use super::control::{self, Owner};
 use super::counters::{self, Counters};
+use super::exchange::RequestBody;
 use super::facts;
 use super::idempotency::Repeats;
 use super::interpreter;
@@ -67,17 +67,14 @@ pub(super) struct Server {
 
 impl Server {
     /// Answers a request.
-    pub(super) async fn answer(self: &Arc<Server>, request: Request<Incoming>) -> Reply {
+    pub(super) async fn answer(self: &Arc<Server>, request: Request<RequestBody>) -> Reply {
         if request.method() == Method::CONNECT {
             return Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "this is no proxy").into();
         }
         match Place::of(&request) {
             Place::Port { id, port } => match self.registry.find(id) {
                 Some(live) => self.carry(&live, port, request).await,
-                None => {
-                    let id = id.to_owned();
-                    absent(&id, request).await
-                }
+                None => carry::not_found(id),
             },
             Place::Guest => match self.guest(&request) {
                 Some(live) => self.carry(&live, ENVD_PORT, request).await,
@@ -87,7 +84,7 @@ impl Server {
         }
     }
 
-    async fn control(self: &Arc<Server>, request: Request<Incoming>) -> Result<Reply, Refusal> {
+    async fn control(self: &Arc<Server>, request: Request<RequestBody>) -> Result<Reply, Refusal> {
         match request.uri().path() {
             "/healthz" | "/readyz" | "/health" => return Ok(bare(StatusCode::NO_CONTENT)),
             // Where a page learns whether to ask for a key.
@@ -138,7 +135,7 @@ impl Server {
     }
 
     /// The sandbox that a request shows the token of, or is signed with it.
-    fn guest(&self, request: &Request<Incoming>) -> Option<Arc<Live>> {
+    fn guest(&self, request: &Request<RequestBody>) -> Option<Arc<Live>> {
         if let Some(token) = text(request.headers(), header::TOKEN) {
             return self.registry.first(|live| agree(token, &live.record.token));
         }
@@ -155,7 +152,7 @@ impl Server {
     }
 
     /// Has the connection that a request came by be one of its owner's, who may have too many.
-    fn seat(&self, owner: &Owner, request: &Request<Incoming>) -> Result<(), Refusal> {
+    fn seat(&self, owner: &Owner, request: &Request<RequestBody>) -> Result<(), Refusal> {
         match (owner, request.extensions().get::<Taken>()) {
             (Some(key), Some(taken)) => taken.be_of(key, &self.seats),
             _ => Ok(()),
@@ -163,7 +160,7 @@ impl Server {
     }
 
     /// Carries a request to where it belongs in a sandbox, if its caller may go there.
-    async fn carry(&self, live: &Arc<Live>, port: u16, request: Request<Incoming>) -> Reply {
+    async fn carry(&self, live: &Arc<Live>, port: u16, request: Request<RequestBody>) -> Reply {
         let path = request.uri().path();
         if let Err(refusal) = self.seat(&live.record.owner, &request) {
             return refusal.into();
@@ -172,7 +169,7 @@ impl Server {
             let token = live.record.traffic_token.as_deref();
             let shown = text(request.headers(), "e2b-traffic-access-token").unwrap_or_default();
             return match token.is_none_or(|token| agree(shown, token)) {
-                true if !self.is_awake(live).await => absent(&live.record.id, request).await,
+                true if !self.is_awake(live).await => carry::not_found(&live.record.id),
                 true if port == interpreter::PORT && interpreter::is_its(path) => {
                     interpreter::answer(live, request).await
                 }
@@ -189,10 +186,8 @@ impl Server {
         match may_talk(live, &request) {
             Err(refusal) => refusal.into(),
             // Whoever asks whether it runs, without showing anything, does not make it.
-            Ok(()) if path == "/health" && live.life().state() == State::Paused => {
-                absent(&live.record.id, request).await
-            }
-            Ok(()) if !self.is_awake(live).await => absent(&live.record.id, request).await,
+            Ok(()) if path == "/health" && live.life().state() == State::Paused => carry::not_found(&live.record.id),
+            Ok(()) if !self.is_awake(live).await => carry::not_found(&live.record.id),
             Ok(()) => carry::to_guest(live, request).await,
         }
     }
@@ -220,15 +215,8 @@ impl Server {
     }
 }
 
-/// The answer to a request for a sandbox that is not there. The request is read first: a connection with one that was not is
-/// closed, and a client that uses it again learns of that too late.
-async fn absent(id: &str, request: Request<Incoming>) -> Reply {
-    let _ = control::bytes(request).await; // whatever it says, the answer is the same
-    carry::not_found(id)
-}
-
 /// Checks that a caller may talk to a guest.
-fn may_talk(live: &Live, request: &Request<Incoming>) -> Result<(), Refusal> {
+fn may_talk(live: &Live, request: &Request<RequestBody>) -> Result<(), Refusal> {
     let path = request.uri().path();
     if path == "/health" {
         return Ok(());
@@ -247,7 +235,7 @@ fn may_talk(live: &Live, request: &Request<Incoming>) -> Result<(), Refusal> {
 }
 
 /// Checks that a request for a file is signed with a sandbox's token.
-fn signed(live: &Live, request: &Request<Incoming>) -> Result<(), Denied> {
+fn signed(live: &Live, request: &Request<RequestBody>) -> Result<(), Denied> {
     let purpose = if request.method() == Method::GET { Purpose::Read } else { Purpose::Write };
     let query = Query::of(request.uri().query().unwrap_or_default())?;
     let now = u64::try_from(Timestamp::now().as_second()).unwrap_or_default();

@@ -302,3 +302,68 @@ fn a_body_that_does_not_come_is_not_waited_for_and_holds_up_nobody() {
         assert!(begun.elapsed() < Duration::from_secs(60), "it was waited for");
     });
 }
+
+#[test]
+fn a_refusal_leaves_its_connection_of_use_however_much_was_sent() {
+    require!(root, binary, user_namespaces);
+    against(|client, _| {
+        let made = client.make();
+        let mut stream = client.connect();
+        let mut ask = |line: &str, headers: &str, length: usize| {
+            let head = format!("{line} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {length}\r\n{headers}\r\n");
+            stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&vec![b'x'; length])).expect("it is read");
+            answer_on(&mut stream)
+        };
+        let (key, sandbox) = (format!("X-API-KEY: {ANY}\r\n"), format!("E2b-Sandbox-Id: {}\r\n", made.id));
+        for length in [0, 10, 3 << 20] {
+            assert_eq!(ask("POST /files?path=x", "E2b-Sandbox-Id: gone\r\n", length), 502, "no sandbox");
+            assert_eq!(ask("POST /files?path=x", &sandbox, length), 401, "no token");
+            assert_eq!(ask("POST /sandboxes", "", length), 401, "no key");
+            assert_eq!(ask("POST /nowhere", &key, length), 404, "nothing there");
+            assert_eq!(ask("POST /nowhere", &sandbox, length), 404, "nothing there, of a sandbox");
+            assert!(matches!(ask("POST /sandboxes", &key, length), 400 | 413), "it makes no sense");
+            assert_eq!(ask("GET /sandboxes", &key, 0), 200);
+        }
+        client.check(&format!("DELETE /sandboxes/{}", made.id), "", 204);
+    });
+}
+
+/// The status of the next answer on a connection, which is read to its end and is not said to be the last one.
+#[track_caller]
+fn answer_on(stream: &mut TcpStream) -> u16 {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).expect("it is answered");
+        head.extend(byte);
+    }
+    let head = String::from_utf8(head).expect("it is text").to_lowercase();
+    assert!(!head.contains("connection: close"), "{head}");
+    let length = head.split("content-length: ").nth(1).and_then(|rest| rest.split("\r\n").next()?.parse().ok());
+    stream.read_exact(&mut vec![0; length.unwrap_or(0)]).expect("it is whole");
+    status(&head.to_uppercase())
+}
+
+#[test]
+fn a_head_that_trickles_in_is_not_waited_for_and_a_connection_may_rest() {
+    require!(root, binary, user_namespaces);
+    against(|client, _| {
+        let plain = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
+        let mut resting = client.connect();
+        resting.write_all(plain).expect("the server reads");
+        assert_eq!(answer_on(&mut resting), 204);
+        let mut trickling = client.connect();
+        trickling.set_read_timeout(Some(Duration::from_millis(100))).expect("it is a socket");
+        let begun = Instant::now();
+        let is_open = |trickling: &mut TcpStream| {
+            trickling.write_all(b"x").is_ok()
+                && trickling.read(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+        };
+        while is_open(&mut trickling) {
+            assert!(begun.elapsed() < Duration::from_secs(50), "it is waited for");
+        }
+        assert!(begun.elapsed() > Duration::from_secs(20), "it had no time");
+        resting.write_all(plain).expect("the server reads");
+        assert_eq!(answer_on(&mut resting), 204);
+    });
+}

@@ -1,0 +1,386 @@
+//! Requests and their answers on one connection: a head that has begun comes soon, and what a refusal left unread of a
+//! body is read, so that the next request on that connection is understood.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
+use hyper::header::{CONNECTION, EXPECT, HeaderValue};
+use hyper::{Request, Response, StatusCode};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::oneshot;
+use tokio::time::{Sleep, sleep, timeout};
+
+use super::reply::{Body, Reply};
+
+/// How much of a body is read that nobody wants, and for how long.
+const MOST_UNWANTED: u64 = 32 << 20;
+const REST_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The exchanges of one connection.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Exchanges(Arc<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    /// How many requests there were.
+    begun: AtomicUsize,
+    /// How many bodies are not at their end, of requests and of answers. While there are none, what is read is a head.
+    underway: AtomicUsize,
+}
+
+/// A body that is not at its end.
+#[derive(Debug)]
+struct Underway(Exchanges);
+
+impl Exchanges {
+    /// Watches what is read of their connection: a head is there within `patience` of its first byte.
+    pub(super) fn watch<Stream>(&self, stream: Stream, patience: Duration) -> Watched<Stream> {
+        Watched { stream, exchanges: self.clone(), patience, seen: 0, deadline: None }
+    }
+
+    /// Begins one. What is left of the request's body comes back when the request is dropped.
+    pub(super) fn begin(&self, request: Request<Incoming>) -> (Request<RequestBody>, Exchange) {
+        self.0.begun.fetch_add(1, Ordering::Relaxed);
+        let (back, left) = oneshot::channel();
+        let is_withheld = request.headers().contains_key(EXPECT);
+        let lend = |body| {
+            let left = Some(Left { body, is_withheld });
+            RequestBody { left, back: Some(back), _underway: self.one_more() }
+        };
+        (request.map(lend), Exchange { left, underway: self.one_more() })
+    }
+
+    fn one_more(&self) -> Underway {
+        self.0.underway.fetch_add(1, Ordering::Relaxed);
+        Underway(self.clone())
+    }
+}
+
+impl Underway {
+    /// Has its connection be busy for good.
+    fn stay(&self) {
+        self.0.0.underway.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Underway {
+    fn drop(&mut self) {
+        self.0.0.underway.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A request that is being answered.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    left: oneshot::Receiver<Left>,
+    underway: Underway,
+}
+
+impl Exchange {
+    /// Makes an answer ready to be sent. The rest of the request is read first: a connection with one that was not read is
+    /// closed, which can take the answer along, and a client that uses it again learns of that too late.
+    pub(super) async fn end(mut self, mut reply: Reply) -> Response<ReplyBody> {
+        let is_refusal = reply.status().is_client_error() || reply.status().is_server_error();
+        let is_read = match self.left.try_recv() {
+            // Both sides of what is not refused may go on talking for long.
+            Err(_) if !is_refusal => true,
+            Err(_) => soon(async { self.left.await.expect("it comes back when it is dropped").read().await }).await,
+            Ok(left) => soon(left.read()).await,
+        };
+        if !is_read {
+            reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        if reply.status() == StatusCode::SWITCHING_PROTOCOLS {
+            self.underway.stay(); // no head comes after it
+        }
+        reply.map(|body| ReplyBody { body, _underway: self.underway })
+    }
+}
+
+async fn soon(reading: impl Future<Output = bool>) -> bool {
+    timeout(REST_PATIENCE, reading).await.unwrap_or(false)
+}
+
+/// The body of a request. What is left of it comes back when it is dropped.
+#[derive(Debug)]
+pub(super) struct RequestBody {
+    left: Option<Left>,
+    back: Option<oneshot::Sender<Left>>,
+    _underway: Underway,
+}
+
+/// What is left of a body.
+#[derive(Debug)]
+struct Left {
+    body: Incoming,
+    /// Whether its client waits to be told that it is wanted, RFC 9110, 10.1.1.
+    is_withheld: bool,
+}
+
+impl Left {
+    /// Reads it to its end, and tells whether that was reached. One that is withheld is not asked for.
+    async fn read(mut self) -> bool {
+        if self.body.is_end_stream() {
+            return true;
+        }
+        let mut left = MOST_UNWANTED;
+        if self.is_withheld || self.body.size_hint().lower() > left {
+            return false;
+        }
+        while let Some(frame) = self.body.frame().await {
+            let length = frame.ok().map(|frame| frame.data_ref().map_or(0, Bytes::len) as u64);
+            match length.and_then(|length| left.checked_sub(length)) {
+                Some(less) => left = less,
+                None => return false,
+            }
+        }
+        true
+    }
+}
+
+impl HttpBody for RequestBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let Some(left) = &mut self.left else { return Poll::Ready(None) };
+        left.is_withheld = false;
+        Pin::new(&mut left.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.left.as_ref().is_none_or(|left| left.body.is_end_stream())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.left.as_ref().map(|left| left.body.size_hint()).unwrap_or_default()
+    }
+}
+
+impl Drop for RequestBody {
+    fn drop(&mut self) {
+        if let (Some(left), Some(back)) = (self.left.take(), self.back.take()) {
+            let _ = back.send(left); // the answer may have been sent
+        }
+    }
+}
+
+/// The body of an answer.
+#[derive(Debug)]
+pub(super) struct ReplyBody {
+    body: Body,
+    _underway: Underway,
+}
+
+impl HttpBody for ReplyBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A connection on which heads come in time.
+#[derive(Debug)]
+pub(super) struct Watched<Stream> {
+    stream: Stream,
+    exchanges: Exchanges,
+    patience: Duration,
+    /// How many requests there were when it was last read from.
+    seen: usize,
+    /// When the head that has begun is to be there.
+    deadline: Option<Pin<Box<Sleep>>>,
+}
+
+impl<Stream: AsyncRead + Unpin> AsyncRead for Watched<Stream> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        let begun = self.exchanges.0.begun.load(Ordering::Relaxed);
+        let is_busy = self.exchanges.0.underway.load(Ordering::Relaxed) > 0;
+        if is_busy || begun != self.seen {
+            (self.seen, self.deadline) = (begun, None); // that head came in time
+        }
+        if !is_busy && self.deadline.is_none() && buffer.filled().len() > before {
+            self.deadline = Some(Box::pin(sleep(self.patience)));
+        }
+        match &mut self.deadline {
+            Some(deadline) if read.is_pending() => {
+                deadline.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+            }
+            _ => read,
+        }
+    }
+}
+
+impl<Stream: AsyncWrite + Unpin> AsyncWrite for Watched<Stream> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use hyper::server::conn::http1;
+    use hyper::service::service_fn;
+    use hyper_util::rt::TokioIo;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
+    use super::super::reply::{Refusal, bare};
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(600);
+    const SHORT: Duration = Duration::from_millis(200);
+
+    /// A client of a server that refuses what comes to `/no`, unread, and takes all else at its word.
+    fn client(patience: Duration) -> DuplexStream {
+        let (client, stream) = tokio::io::duplex(64 << 10);
+        let exchanges = Exchanges::default();
+        let stream = exchanges.watch(stream, patience);
+        let service = service_fn(move |request| {
+            let (request, exchange) = exchanges.begin(request);
+            async move {
+                let reply = match request.uri().path() {
+                    "/no" => Refusal::wrong("no").into(),
+                    _ => bare(StatusCode::NO_CONTENT),
+                };
+                drop(request);
+                Ok::<_, Infallible>(exchange.end(reply).await)
+            }
+        });
+        tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+        client
+    }
+
+    fn on_one_thread(test: impl Future<Output = ()>) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async { timeout(LONG, test).await.unwrap() });
+    }
+
+    /// The head of the next answer. Those bodies are short and come along.
+    async fn head(client: &mut DuplexStream) -> String {
+        let mut bytes = vec![0; 1000];
+        let length = client.read(&mut bytes).await.unwrap();
+        let text = String::from_utf8_lossy(&bytes[..length]).into_owned();
+        text.split("\r\n\r\n").next().unwrap().to_lowercase()
+    }
+
+    const PLAIN: &str = "GET / HTTP/1.1\r\n\r\n";
+
+    fn post(length: usize) -> String {
+        format!("POST /no HTTP/1.1\r\nContent-Length: {length}\r\n\r\n")
+    }
+
+    #[test]
+    fn a_refusal_leaves_a_connection_of_use_and_its_body_is_read() {
+        on_one_thread(async {
+            let mut client = client(LONG);
+            for length in [0, 1, 1 << 10, 1 << 20] {
+                client.write_all(post(length).as_bytes()).await.unwrap();
+                client.write_all(&vec![b'x'; length]).await.unwrap();
+                let refused = head(&mut client).await;
+                assert!(refused.starts_with("http/1.1 400") && !refused.contains("connection"), "{length}: {refused}");
+            }
+            client.write_all(b"POST /no HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n").await.unwrap();
+            client.write_all(b"0\r\n\r\n").await.unwrap();
+            assert!(head(&mut client).await.starts_with("http/1.1 400"));
+            client.write_all(PLAIN.as_bytes()).await.unwrap();
+            assert!(head(&mut client).await.starts_with("http/1.1 204"));
+        });
+    }
+
+    #[test]
+    fn a_body_that_is_too_long_or_not_sent_unasked_ends_its_connection_at_once() {
+        on_one_thread(async {
+            let withheld = post(5).replace("\r\n\r\n", "\r\nExpect: 100-continue\r\n\r\n");
+            for head_of_request in [post(1 << 30), withheld] {
+                let mut client = client(LONG);
+                client.write_all(head_of_request.as_bytes()).await.unwrap();
+                let refused = head(&mut client).await;
+                assert!(refused.starts_with("http/1.1 400") && refused.contains("connection: close"), "{refused}");
+                assert_eq!(client.read(&mut [0; 10]).await.unwrap(), 0);
+            }
+        });
+    }
+
+    /// Begins a head and goes on with it, a byte at a time. False when nobody listens any more.
+    async fn trickle(client: &mut DuplexStream, time: Duration) -> bool {
+        let written = async {
+            client.write_all(b"GET / HTTP/1.1\r\nX: ").await?;
+            loop {
+                client.write_all(b"x").await?;
+                sleep(SHORT / 20).await;
+            }
+        };
+        let written: Result<io::Result<()>, _> = timeout(time, written).await;
+        written.is_err()
+    }
+
+    #[test]
+    fn a_head_that_trickles_in_is_not_waited_for() {
+        on_one_thread(async {
+            assert!(trickle(&mut client(LONG), 2 * SHORT).await, "it has time");
+            assert!(!trickle(&mut client(SHORT), LONG).await);
+            // Nor is one on a connection that was of use, nor one that stops.
+            let mut client = client(SHORT);
+            client.write_all(PLAIN.as_bytes()).await.unwrap();
+            assert!(head(&mut client).await.starts_with("http/1.1 204"));
+            client.write_all(b"G").await.unwrap();
+            assert_eq!(client.read(&mut [0; 10]).await.unwrap(), 0);
+        });
+    }
+
+    #[test]
+    fn a_connection_may_rest_and_a_body_take_longer_than_a_head() {
+        on_one_thread(async {
+            let mut client = client(SHORT);
+            for _ in 0..2 {
+                sleep(2 * SHORT).await;
+                client.write_all(PLAIN.as_bytes()).await.unwrap();
+                assert!(head(&mut client).await.starts_with("http/1.1 204"));
+            }
+            client.write_all(post(1).as_bytes()).await.unwrap();
+            sleep(2 * SHORT).await;
+            client.write_all(b"x").await.unwrap();
+            assert!(head(&mut client).await.starts_with("http/1.1 400"));
+        });
+    }
+}
