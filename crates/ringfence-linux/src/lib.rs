@@ -7,7 +7,7 @@
 //! Reading order: [`view`] says what a sandbox sees, [`launch`] starts it, `init` is the life of its first
 //! process, `mounts` builds its root, [`confine`] takes away its powers, [`control`] is how the two sides talk,
 //! [`inside`] is what is left to do where another program built the sandbox, [`gate`] is a way out of a sandbox's
-//! network, [`pause`] brings a running sandbox to rest.
+//! network, [`pause`] brings a running sandbox to rest, [`processes`] looks at what runs.
 
 pub mod attempt;
 pub mod cgroup;
@@ -23,7 +23,7 @@ pub mod launcher;
 mod mounts;
 pub mod passing;
 pub mod pause;
-mod processes;
+pub mod processes;
 pub mod seccomp;
 pub mod sys;
 mod tree;

@@ -3,13 +3,20 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use fs_err::File;
+use fs_err::os::unix::fs::FileExt;
 use rustix::process::Pid;
+
+/// How much of a file below `/proc` one look reads: somebody may wait meanwhile, and each reading takes its time.
+const PIECE: usize = 4096;
 
 /// What proc_pid_stat(5) tells of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Stat {
+pub struct Stat {
     pub(crate) state: u8,
     pub(crate) parent: i32,
+    /// The page faults of the children that it has waited for: any child has had some.
+    faults_of_children: u64,
     threads: u64,
     /// Its own time on processors and that of the children that it has waited for, in ticks of the clock.
     pub(crate) ticks: u64,
@@ -27,26 +34,98 @@ impl Stat {
 
     /// What is told in a file: of a process, or of a thread.
     pub(crate) fn at(path: &Path) -> Option<Stat> {
-        // A process's name need not be text.
-        Stat::parse(&String::from_utf8_lossy(&fs_err::read(path).ok()?))
+        Stat::in_file(&File::open(path).ok()?)
     }
 
-    fn parse(text: &str) -> Option<Stat> {
-        // The name is in parentheses and may hold any character, parentheses too: what follows the last one counts.
-        let (_, rest) = text.rsplit_once(')')?;
-        let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-        let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
-        // The children's are signed, and never below zero.
-        let ticks = (11..15).map(number).sum::<Option<u64>>()?;
-        let state = *fields.first()?.as_bytes().first()?;
-        let (parent, threads) = (fields.get(1)?.parse().ok()?, number(17)?);
-        Some(Stat { state, parent, threads, ticks, began: number(19)?, pages: number(21)? })
+    fn in_file(file: &File) -> Option<Stat> {
+        look(file, Stat::parse)
+    }
+
+    fn parse(line: &[u8]) -> Option<Stat> {
+        // The name is in parentheses and may hold any byte, parentheses too: what follows the last one counts.
+        let name_ends = line.iter().rposition(|byte| *byte == b')')?;
+        let rest = std::str::from_utf8(&line[name_ends + 1..]).ok()?;
+        let mut fields = [""; 22];
+        for (field, found) in fields.iter_mut().zip(rest.split_ascii_whitespace()) {
+            *field = found;
+        }
+        let number = |index: usize| fields[index].parse::<u64>().ok();
+        Some(Stat {
+            state: *fields[0].as_bytes().first()?,
+            parent: fields[1].parse().ok()?,
+            faults_of_children: number(8)?,
+            // The children's are signed, and never below zero.
+            ticks: (11..15).map(number).sum::<Option<u64>>()?,
+            threads: number(17)?,
+            began: number(19)?,
+            pages: number(21)?,
+        })
+    }
+
+    /// Whether it has waited for a child.
+    pub fn has_waited(&self) -> bool {
+        self.faults_of_children > 0
     }
 
     /// Whether nothing of it is left to run. One whose first thread has ended looks dead while others run on.
     pub(crate) fn is_dead(&self) -> bool {
         matches!(self.state, b'Z' | b'X') && self.threads <= 1
     }
+}
+
+/// A process whose files below `/proc` are open already: a look at one is a single reading.
+#[derive(Debug)]
+pub struct Process {
+    id: i32,
+    stat: File,
+    /// The children of its main thread.
+    children: File,
+}
+
+impl Process {
+    /// Opens what is told of a process, if it is there and the kernel [lists children](lists_children).
+    pub fn open(id: i32) -> Option<Process> {
+        let file = |name: &str| File::open(format!("/proc/{id}/{name}")).ok();
+        Some(Process { id, children: file(&format!("task/{id}/children"))?, stat: file("stat")? })
+    }
+
+    /// Its number.
+    pub fn id(&self) -> i32 {
+        self.id
+    }
+
+    /// How it stands, if it is still there.
+    pub fn stat(&self) -> Option<Stat> {
+        Stat::in_file(&self.stat)
+    }
+
+    /// The children of all its threads, which are as many as `stat` says; of very many, the first.
+    pub fn children(&self, stat: &Stat) -> Option<Vec<i32>> {
+        let mut children = look(&self.children, listed)?;
+        if stat.threads != 1 {
+            // A process has the children of all its threads (proc_pid_task(5)).
+            let main = self.id.to_string();
+            for thread in fs_err::read_dir(format!("/proc/{main}/task")).ok()? {
+                let thread = thread.ok()?;
+                if thread.file_name() != *main {
+                    children.extend(look(&File::open(thread.path().join("children")).ok()?, listed)?);
+                }
+            }
+        }
+        Some(children)
+    }
+}
+
+/// Reads as much of a file as one reading gives.
+fn look<T>(file: &File, read: impl Fn(&[u8]) -> Option<T>) -> Option<T> {
+    let mut buffer = [0; PIECE];
+    let length = file.read_at(&mut buffer, 0).ok()?;
+    read(&buffer[..length])
+}
+
+/// The processes that are listed in a text.
+fn listed(text: &[u8]) -> Option<Vec<i32>> {
+    std::str::from_utf8(text).ok()?.split_ascii_whitespace().map(|pid| pid.parse().ok()).collect()
 }
 
 /// The children of all living processes, as they are found in one look.
@@ -88,11 +167,8 @@ pub(crate) fn lists_children() -> bool {
 pub(crate) fn listed_below(root: i32) -> Vec<i32> {
     descend(root, |parent| {
         let threads = numbers(&format!("/proc/{parent}/task"));
-        let listed = threads.into_iter().map(|thread| format!("/proc/{parent}/task/{thread}/children"));
-        let listed = listed.filter_map(|path| fs_err::read_to_string(path).ok());
-        listed
-            .flat_map(|text| text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<i32>>())
-            .collect()
+        let paths = threads.into_iter().map(|thread| format!("/proc/{parent}/task/{thread}/children"));
+        paths.filter_map(|path| listed(&fs_err::read(path).ok()?)).flatten().collect()
     })
 }
 
@@ -119,10 +195,11 @@ mod tests {
 
     #[test]
     fn a_name_cannot_pretend_to_be_what_follows_it() {
-        let line = "7 (a) Z 1 (x) S 3 7 7 0 -1 4194304 1 2 0 0 10 20 30 40 20 0 2 0 5000 8192 6 0";
-        let stat = Stat { state: b'S', parent: 3, threads: 2, ticks: 100, began: 5000, pages: 6 };
+        let line = b"7 (a) Z 1 (\xff) S 3 7 7 0 -1 4194304 1 2 0 0 10 20 30 40 20 0 2 0 5000 8192 6 0";
+        let (faults_of_children, ticks) = (2, 100);
+        let stat = Stat { state: b'S', parent: 3, faults_of_children, threads: 2, ticks, began: 5000, pages: 6 };
         assert_eq!(Stat::parse(line), Some(stat));
-        assert_eq!(Stat::parse("7 (a) S 3"), None);
+        assert_eq!(Stat::parse(b"7 (a) S 3"), None);
     }
 
     #[test]
@@ -144,9 +221,37 @@ mod tests {
 
     #[test]
     fn one_whose_first_thread_has_ended_is_not_dead_while_others_run() {
-        let stat = Stat { state: b'Z', parent: 1, threads: 2, ticks: 0, began: 0, pages: 0 };
+        let (faults_of_children, ticks) = (0, 0);
+        let stat = Stat { state: b'Z', parent: 1, faults_of_children, threads: 2, ticks, began: 0, pages: 0 };
         assert!(!stat.is_dead());
         assert!(Stat { threads: 1, ..stat }.is_dead());
         assert!(!Stat { state: b'T', threads: 1, ..stat }.is_dead());
+    }
+
+    #[track_caller]
+    fn check(line: &str, children_expected: usize, waited: bool) {
+        use std::io::{BufRead, BufReader, Write};
+        use std::process::{Command, Stdio};
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("{line}; echo done; read end")]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = shell.spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        assert_eq!(said, "done\n");
+        let process = Process::open(child.id().cast_signed()).unwrap();
+        let stat = process.stat().unwrap();
+        let children = process.children(&stat).unwrap();
+        child.stdin.take().unwrap().write_all(b"\n").unwrap();
+        child.wait().unwrap();
+        assert_eq!((children.len(), stat.has_waited()), (children_expected, waited), "{line}");
+        assert_eq!(process.stat(), None, "it is gone");
+    }
+
+    #[test]
+    fn children_and_whether_one_was_waited_for_are_seen() {
+        check(":", 0, false);
+        check("/bin/true", 0, true);
+        check("exec 3>&1; { read x; } > /dev/null < /dev/null & wait", 0, true);
+        check("sleep 600 > /dev/null & trap 'kill $!' EXIT", 1, false);
     }
 }

@@ -11,13 +11,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use fs_err::File;
 use fs_err::os::unix::fs::FileExt;
 use ringfence_linux::Ending;
+use ringfence_linux::processes::Process;
 use ringfence_linux::sys::process::{Usage, cpu_time};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
 /// The longest word: an exit code.
 const LONGEST: usize = 16;
-/// How much of a file below `/proc` is read: this is done while somebody waits for the end, and each reading takes its time.
+/// How much is read of what tells of the command's memory: somebody waits for the end meanwhile.
 const PIECE: usize = 4096;
 
 /// Where a command says what it is about to exit with.
@@ -65,90 +66,36 @@ impl<'a> LastWord<'a> {
 pub(crate) struct Tree {
     first: Process,
     command: Process,
+    /// Tells how much memory the command has.
+    status: File,
 }
 
 impl Tree {
     /// Makes the acquaintance of a command that has done nothing yet, below a first process.
     pub(crate) fn of(first: i32) -> Option<Tree> {
         let first = Process::open(first)?;
-        let [command] = first.standing()?.children[..] else { return None };
-        Some(Tree { first, command: Process::open(command)? })
+        let [command] = first.children(&first.stat()?)?[..] else { return None };
+        let status = File::open(format!("/proc/{command}/status")).ok()?;
+        Some(Tree { first, command: Process::open(command)?, status })
     }
 
     /// What the command has used; none unless it is alone, and neither of the two has waited for another, whose memory
     /// only its end would tell of.
     pub(crate) fn usage(&self) -> Option<Usage> {
-        let alone = |children| Standing { children, has_waited: false };
-        if self.first.standing()? != alone(vec![self.command.id]) || self.command.standing()? != alone(Vec::new()) {
-            return None;
-        }
+        let has_only = |process: &Process, children: &[i32]| {
+            let stat = process.stat()?;
+            (!stat.has_waited() && process.children(&stat)? == children).then_some(())
+        };
+        has_only(&self.first, &[self.command.id()])?;
+        has_only(&self.command, &[])?;
         let mut buffer = [0; PIECE];
-        let status = read(&self.command.status, &mut buffer)?;
+        let length = self.status.read_at(&mut buffer, 0).ok()?;
+        let status = std::str::from_utf8(&buffer[..length]).ok()?;
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
         let peak: u64 = peak.trim().strip_suffix("kB")?.trim().parse().ok()?;
-        let time = cpu_time(self.command.id).ok()?;
+        let time = cpu_time(self.command.id()).ok()?;
         Some(Usage { cpu_micros: time.as_micros().try_into().ok()?, max_rss: peak * 1024 })
     }
-}
-
-/// What the kernel tells of a process, opened before somebody waits for it.
-#[derive(Debug)]
-struct Process {
-    id: i32,
-    stat: File,
-    status: File,
-    /// The children of its main thread.
-    children: File,
-}
-
-/// How a process stands to others.
-#[derive(Debug, PartialEq, Eq)]
-struct Standing {
-    children: Vec<i32>,
-    /// Whether it has waited for a child: any child has had page faults, and they are its parent's from then on.
-    has_waited: bool,
-}
-
-impl Process {
-    fn open(id: i32) -> Option<Process> {
-        let file = |name: &str| File::open(format!("/proc/{id}/{name}")).ok();
-        let children = file(&format!("task/{id}/children"))?;
-        Some(Process { id, stat: file("stat")?, status: file("status")?, children })
-    }
-
-    fn standing(&self) -> Option<Standing> {
-        // Counted from the state on, which follows the name (proc_pid_stat(5)).
-        const FAULTS_OF_CHILDREN: usize = 8;
-        const THREADS: usize = 17;
-        let mut buffer = [0; PIECE];
-        let (_, fields) = read(&self.stat, &mut buffer)?.rsplit_once(") ")?;
-        let field = |index| fields.split(' ').nth(index);
-        let has_waited = field(FAULTS_OF_CHILDREN)? != "0";
-        let has_one_thread = field(THREADS)? == "1";
-        let mut children = children_in(&self.children)?;
-        if !has_one_thread {
-            // A process has the children of all its threads (proc_pid_task(5)).
-            let main = self.id.to_string();
-            for thread in fs_err::read_dir(format!("/proc/{main}/task")).ok()? {
-                let thread = thread.ok()?;
-                if thread.file_name() != *main {
-                    children.extend(children_in(&File::open(thread.path().join("children")).ok()?)?);
-                }
-            }
-        }
-        Some(Standing { children, has_waited })
-    }
-}
-
-fn children_in(file: &File) -> Option<Vec<i32>> {
-    let mut buffer = [0; PIECE];
-    read(file, &mut buffer)?.split_ascii_whitespace().map(|child| child.parse().ok()).collect()
-}
-
-/// As much of such a file as one reading gives: all of it, or enough to see that there is too much.
-fn read<'a>(file: &File, buffer: &'a mut [u8; PIECE]) -> Option<&'a str> {
-    let length = file.read_at(buffer, 0).ok()?;
-    std::str::from_utf8(&buffer[..length]).ok()
 }
 
 #[cfg(test)]
@@ -167,24 +114,6 @@ mod tests {
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
         assert_eq!(said, "done\n");
         child
-    }
-
-    #[track_caller]
-    fn check(line: &str, children_expected: usize, waited: bool) {
-        let mut child = process(line);
-        let pid = child.id().cast_signed();
-        let Standing { children, has_waited } = Process::open(pid).unwrap().standing().unwrap();
-        child.stdin.take().unwrap().write_all(b"\n").unwrap();
-        child.wait().unwrap();
-        assert_eq!((children.len(), has_waited), (children_expected, waited), "{line}");
-    }
-
-    #[test]
-    fn children_and_whether_one_was_waited_for_are_seen() {
-        check(":", 0, false);
-        check("/bin/true", 0, true);
-        check("exec 3>&1; { read x; } > /dev/null < /dev/null & wait", 0, true);
-        check("sleep 600 > /dev/null & trap 'kill $!' EXIT", 1, false);
     }
 
     #[test]

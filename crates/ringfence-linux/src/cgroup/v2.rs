@@ -18,6 +18,7 @@ use super::directory::{self, Directory, Setting};
 use super::discover::Place;
 use super::name::{self, Name};
 use super::{Limit, Obstacle, Wanted};
+use crate::processes::Stat;
 
 /// Makes a group whose parent passes the controllers on to it.
 pub(super) fn make(place: &Place, controllers: &[&'static str], name: Name) -> Result<Directory, Obstacle> {
@@ -121,8 +122,7 @@ fn is_ours(pid: Pid) -> bool {
 }
 
 fn parent_of(pid: Pid) -> Option<Pid> {
-    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
-    stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok().and_then(Pid::from_raw)
+    Stat::of(pid.as_raw_nonzero().get()).and_then(|stat| Pid::from_raw(stat.parent))
 }
 
 impl Aside {
