@@ -83,6 +83,10 @@ def killed(identifier, key=ANY):
     assert status == 204, status
 
 
+def state_of(identifier):
+    return sdk("print(Sandbox.get_info(sys.argv[1]).state.value)", identifier)
+
+
 @contextmanager
 def browser(viewport=DESKTOP, scheme="dark", **more):
     """A page of a browser of its own, which the page gives nothing to complain of."""
@@ -236,6 +240,43 @@ def life():
         page.get_by_role("button", name="Kill").click()
         page.get_by_role("dialog").get_by_role("button", name="Kill").click()
         expect(page.get_by_text("No sandbox runs.")).to_be_visible()
+
+
+def rest():
+    """A sandbox is paused and goes on, by the page and by others; what runs in it stays as it was."""
+    identifier = created(name="sleeper")
+    with browser() as page:
+        enter(page)
+        page.get_by_role("link", name="sleeper").click()
+        state, row = page.locator(".head .badge"), page.get_by_role("link", name="sleeper").locator(".badge")
+        expect(state).to_have_text("running")
+        page.get_by_role("link", name="Terminal").click()
+        type_line(page, "kept=$((40 + 2)); echo is-$((1 + 1))", "is-2")
+        longer = page.get_by_role("button", name="Stay longer")
+        expect(longer).to_be_visible()
+        page.get_by_role("button", name="Pause").click()
+        expect(state).to_have_text("paused")
+        expect(row).to_have_text("paused")
+        expect(page.locator(".head > .dim")).to_have_text("at rest")
+        expect(page.get_by_role("status").filter(has_text="Resume it")).to_be_visible()
+        expect(longer).to_be_hidden()
+        assert state_of(identifier) == "paused"
+        # What cannot be done meanwhile is said in words.
+        page.get_by_role("link", name="Files").click()
+        expect(page.locator(".files .trouble")).to_contain_text("not found")
+        page.get_by_role("button", name="Resume").click()
+        expect(state).to_have_text("running")
+        expect(page.get_by_role("status").filter(has_text="Resume it")).to_be_hidden()
+        expect(page.locator(".head > .dim")).to_have_text(re.compile(r"^(29|30) min"))
+        assert state_of(identifier) == "running"
+        page.get_by_role("link", name="Terminal").click()
+        type_line(page, "echo still-$kept", "still-42")
+        # Others do it, too.
+        sdk("Sandbox.connect(sys.argv[1]).pause()", identifier)
+        expect(state).to_have_text("paused")
+        sdk("Sandbox.connect(sys.argv[1])", identifier)
+        expect(page.get_by_role("button", name="Pause")).to_be_visible()
+        killed(identifier)
 
 
 def files():

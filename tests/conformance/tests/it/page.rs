@@ -61,6 +61,12 @@ fn a_sandbox_lives_on_the_page_with_its_charts_promises_policy_and_terminal() {
 }
 
 #[test]
+fn a_sandbox_is_paused_and_resumed_on_the_page() {
+    require!(root, binary, user_namespaces, pseudo_terminals, cgroup_limits, e2b_python, playwright_python, chromium);
+    check("rest");
+}
+
+#[test]
 fn files_are_brought_and_fetched_on_the_page_and_hostile_names_are_text() {
     require!(root, binary, user_namespaces, cgroup_limits, e2b_python, playwright_python, chromium);
     check("files");

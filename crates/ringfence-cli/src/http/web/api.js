@@ -82,6 +82,8 @@ export const detail = (id) => json(call("GET", `/sandboxes/${named(id)}`));
 export const facts = (id) => json(call("GET", `/ringfence/sandboxes/${named(id)}`));
 export const kill = (id) => call("DELETE", `/sandboxes/${named(id)}`);
 export const stay = (id, timeout) => call("POST", `/sandboxes/${named(id)}/timeout`, { message: { timeout } });
+export const pause = (id) => call("POST", `/sandboxes/${named(id)}/pause`, { message: {} });
+export const resume = (id, timeout) => call("POST", `/sandboxes/${named(id)}/resume`, { message: { timeout } });
 export const metrics = (id, since) =>
   json(call("GET", `/sandboxes/${named(id)}/metrics?start=${Math.floor(since / 1000)}`));
 

@@ -24,6 +24,11 @@ export function badge(state) {
   return element("span", { class: `badge ${state === "running" ? "good" : "dim"}` }, state);
 }
 
+/** How much of its time a sandbox has left, in words. None of it passes while it is at rest. */
+export function remaining(sandbox) {
+  return sandbox.state === "paused" ? "at rest" : `${span(new Date(sandbox.endAt) - Date.now())} left`;
+}
+
 export class List {
   constructor() {
     this.rows = new Map();
@@ -82,7 +87,7 @@ export class List {
     }
     all.forEach((one, index) => {
       const row = this.rows.get(one.sandboxID) ?? this.add(one);
-      row.left.textContent = `${span(new Date(one.endAt) - Date.now())} left`;
+      row.left.textContent = remaining(one);
       row.state.replaceChildren(badge(one.state));
       if (this.entries.children[index] !== row.item)
         this.entries.insertBefore(row.item, this.entries.children[index] ?? null);

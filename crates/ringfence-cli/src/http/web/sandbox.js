@@ -1,11 +1,11 @@
 // One sandbox: what it is, what holds in it, what happens in it; and its terminal, files and policy.
 
 import { Activity } from "./activity.js";
-import { detail, facts, Guest, kill, stay } from "./api.js";
+import { detail, facts, Guest, kill, pause, resume, stay } from "./api.js";
 import { Charts } from "./charts.js";
-import { button, confirmed, element, every, inWords, mark, span, troubleLine } from "./dom.js";
+import { button, confirmed, element, every, inWords, mark, troubleLine } from "./dom.js";
 import { Files } from "./files.js";
-import { badge, title } from "./list.js";
+import { badge, remaining, title } from "./list.js";
 import { Terminal } from "./terminal.js";
 
 const REST = 5000;
@@ -29,10 +29,19 @@ export class Sandbox {
         element("a", { href: `#/sandboxes/${encodeURIComponent(id)}/${tab}`, "data-tab": tab }, label),
       ),
     );
+    this.isPaused = false;
+    this.longer = button("Stay longer", () => this.prolong(), this.trouble, { class: "quiet", id: "prolong" });
+    this.rest = button("Pause", () => this.pauseOrResume(), this.trouble, { class: "quiet", id: "rest" });
+    this.resting = element(
+      "p",
+      { class: "hint", role: "status", hidden: true },
+      "Its processes are stopped and keep what they have in memory. Resume it to use its terminal and files.",
+    );
     this.actions = element(
       "span",
       { class: "row" },
-      button("Stay longer", () => this.prolong(), this.trouble, { class: "quiet", id: "prolong" }),
+      this.longer,
+      this.rest,
       button("Kill", () => this.kill(), this.trouble, { class: "quiet danger", id: "kill" }),
     );
     this.panel = element("div", { class: "panel" });
@@ -50,6 +59,7 @@ export class Sandbox {
         this.actions,
       ),
       this.trouble,
+      this.resting,
       this.tabs,
       this.panel,
     );
@@ -72,8 +82,13 @@ export class Sandbox {
     if (this.isOver) return;
     try {
       const one = await detail(this.id);
+      if (this.isOver) return;
+      this.isPaused = one.state === "paused";
       this.state.replaceChildren(badge(one.state));
-      this.left.textContent = `${span(new Date(one.endAt) - Date.now())} left`;
+      this.left.textContent = remaining(one);
+      this.rest.textContent = this.isPaused ? "Resume" : "Pause";
+      this.longer.hidden = this.isPaused;
+      this.resting.hidden = !this.isPaused;
       if (this.isLost) this.trouble.textContent = "";
       this.isLost = false;
     } catch (error) {
@@ -93,6 +108,7 @@ export class Sandbox {
     this.stop();
     this.state.replaceChildren(badge("ended"));
     this.left.textContent = "";
+    this.resting.hidden = true;
     this.actions.remove();
     this.trouble.textContent = "This sandbox has ended, or was never yours.";
     for (const panel of Object.values(this.panels)) panel.close?.();
@@ -108,6 +124,14 @@ export class Sandbox {
   async prolong() {
     await stay(this.id, MORE);
     await this.refresh();
+  }
+
+  async pauseOrResume() {
+    try {
+      await (this.isPaused ? resume(this.id, MORE) : pause(this.id));
+    } finally {
+      await this.refresh(); // somebody else may have done it
+    }
   }
 
   /** Shows one part of it. The others stay as they are: a terminal goes on. */
