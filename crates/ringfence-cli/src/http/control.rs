@@ -155,7 +155,7 @@ impl Calls<'_> {
             return Err(refusal);
         }
         let resumed =
-            self.server.registry.resume(&live, stay, longest).await.map_err(|error| not_resumed(id, error))?;
+            self.server.registry.resume(&live, stay, longest).await.map_err(|error| self.not_resumed(id, error))?;
         if resumed {
             return Ok(json(StatusCode::CREATED, &Access::of(&live)));
         }
@@ -167,10 +167,22 @@ impl Calls<'_> {
         Ok(json(StatusCode::OK, &Access::of(&live)))
     }
 
+    fn not_resumed(&self, id: &str, error: NotResumed) -> Refusal {
+        match error {
+            NotResumed::Spent => {
+                Refusal::wrong(format!("sandbox `{id}` has run for as long as its key lets it: kill it"))
+            }
+            NotResumed::Failed(failure) => {
+                tracing::error!(id, error = failure.message(), "a sandbox does not go on");
+                self.server.registry.failed(&format!("sandbox `{id}` could not be resumed"))
+            }
+        }
+    }
+
     async fn renew(&self, live: &Live, ends: Timestamp) -> Result<bool, Refusal> {
         self.server.registry.renew(live, ends).await.map_err(|failure| {
             tracing::error!(id = live.record.id, error = failure.message(), "a sandbox's time is not changed");
-            Refusal::failed("the sandbox's time could not be changed; the server's log tells why")
+            self.server.registry.failed("the sandbox's time could not be changed")
         })
     }
 
@@ -186,7 +198,7 @@ impl Calls<'_> {
         }
         let paused = self.server.registry.pause(&live).await.map_err(|failure| {
             tracing::error!(id, error = failure.message(), "a sandbox is not paused");
-            Refusal::failed(format!("sandbox `{id}` could not be paused; the server's log tells why"))
+            self.server.registry.failed(&format!("sandbox `{id}` could not be paused"))
         })?;
         match paused {
             true => Ok(bare(StatusCode::NO_CONTENT)),
@@ -269,16 +281,6 @@ impl Calls<'_> {
 /// How long a sandbox stays whose client says so many seconds, or nothing.
 pub(super) fn stay(seconds: Option<u64>) -> Duration {
     Duration::from_secs(seconds.unwrap_or(DEFAULT_STAY))
-}
-
-fn not_resumed(id: &str, error: NotResumed) -> Refusal {
-    match error {
-        NotResumed::Spent => Refusal::wrong(format!("sandbox `{id}` has run for as long as its key lets it: kill it")),
-        NotResumed::Failed(failure) => {
-            tracing::error!(id, error = failure.message(), "a sandbox does not go on");
-            Refusal::failed(format!("sandbox `{id}` could not be resumed; the server's log tells why"))
-        }
-    }
 }
 
 fn query(request: &Request<RequestBody>) -> Result<Query, Refusal> {

@@ -85,7 +85,7 @@ impl Calls<'_> {
             tracing::error!(template, error = failure.message(), "a sandbox cannot be started");
             let telemetry = &self.server.registry.telemetry;
             telemetry.no_sandbox(&template, &caller, asked_at.into(), failure.message());
-            Refusal::failed("the sandbox could not be started; the server's log tells why")
+            self.server.registry.failed("the sandbox could not be started")
         })?;
         self.server.counters.started(begun.elapsed());
         tracing::info!(id = live.record.id, template, backend = %live.sandbox.manifest().backend, "a sandbox is up");

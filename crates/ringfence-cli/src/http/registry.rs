@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use hyper::StatusCode;
 use ringfence::{Host, RoomError, Sandbox};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -18,6 +19,7 @@ use super::control::Owner;
 use super::life::{AtEnd, Life, State};
 use super::meter::History;
 use super::quota::Tallies;
+use super::reply::Refusal;
 use super::rest::{as_found, over};
 use super::store::{Record, Store};
 use crate::keeper::{Answer, Keeper};
@@ -28,6 +30,8 @@ use crate::telemetry::{Caller, SandboxSpan, Telemetry};
 const HOME: &str = "/home/user";
 /// How long a sandbox may take to come up: an image may have to be fetched first.
 const START_PATIENCE: Duration = Duration::from_secs(300);
+/// With fewer bytes left than these, the disk is full.
+const FULL: u64 = 64 << 10;
 
 /// A sandbox that is there.
 #[derive(Debug)]
@@ -130,6 +134,15 @@ impl Registry {
             if !entry.file_name().to_str().is_some_and(|name| known.contains(name)) {
                 remove(entry.path());
             }
+        }
+    }
+
+    /// What a client is told that could not be done: the log tells why, but for a full disk, which many ask about.
+    pub(super) fn failed(&self, what: &str) -> Refusal {
+        let is_full = |disk: rustix::fs::StatVfs| disk.f_bavail.saturating_mul(disk.f_frsize) < FULL;
+        match rustix::fs::statvfs(&self.workspaces).is_ok_and(is_full) {
+            true => Refusal::new(StatusCode::INSUFFICIENT_STORAGE, format!("{what}: the server's disk is full")),
+            false => Refusal::failed(format!("{what}; the server's log tells why")),
         }
     }
 

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use ringfence::Sandbox;
 use tokio::sync::watch;
 
-use super::life::{Life, State, after, left};
+use super::life::{AtEnd, Life, State, after, left};
 use super::registry::{Live, Registry, of_store};
 use super::store::Record;
 use crate::report::Failure;
@@ -53,13 +53,31 @@ impl Registry {
             return Ok(false);
         }
         let resting = life.at_rest(Timestamp::now());
+        // One whose time is over is brought to rest even if that cannot be written down: nothing else keeps what it has.
+        // It is found to rest by the next server, and its lease leaves a day to free some space.
+        let must_rest = live.record.at_end == AtEnd::Pause;
         // Before it rests: its lease is not to be over just then.
-        live.sandbox.renew(resting.lease(live.record.at_end))?;
+        if let Err(error) = live.sandbox.renew(resting.lease(live.record.at_end))
+            && !must_rest
+        {
+            return Err(error.into());
+        }
         if let Err(error) = live.sandbox.pause().await {
             let _ = live.sandbox.renew(life.lease(live.record.at_end)); // the first error tells more
             return Err(error.into());
         }
-        self.change(live, resting).await?;
+        match self.change(live, resting).await {
+            Ok(()) => {}
+            Err(failure) if must_rest => {
+                let id = &live.record.id;
+                tracing::error!(id, error = failure.message(), "that a sandbox is paused cannot be written down");
+                live.life.send_replace(resting);
+            }
+            Err(failure) => {
+                let _ = live.sandbox.resume().await; // the first error tells more
+                return Err(failure);
+            }
+        }
         tracing::info!(id = live.record.id, "a sandbox is paused");
         Ok(true)
     }
@@ -102,7 +120,10 @@ impl Registry {
     /// Writes down how long a sandbox stays: for the process that keeps it, for the next server, and for this one.
     async fn change(&self, live: &Live, life: Life) -> Result<(), Failure> {
         live.sandbox.renew(life.lease(live.record.at_end))?;
-        self.store().put(&Record { life, ..live.record.clone() }).await.map_err(of_store)?;
+        if let Err(error) = self.store().put(&Record { life, ..live.record.clone() }).await {
+            let _ = live.sandbox.renew(live.life().lease(live.record.at_end)); // the first error tells more
+            return Err(of_store(error));
+        }
         live.life.send_replace(life);
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! What a server keeps of its sandboxes, across its own end: a database in one file.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use fs_err::os::unix::fs::OpenOptionsExt;
 use jiff::Timestamp;
@@ -55,21 +55,22 @@ pub(super) struct Record {
 /// The database.
 #[derive(Debug, Clone)]
 pub(super) struct Store {
-    database: Arc<Database>,
+    file: Arc<DatabaseFile>,
+}
+
+#[derive(Debug)]
+struct DatabaseFile {
+    path: PathBuf,
+    /// None after a reading or writing of it failed: a database is of no more use then, and is opened again when it is
+    /// needed. What was committed is in it.
+    database: Mutex<Option<Database>>,
 }
 
 impl Store {
     /// Opens the database at `path`, and makes it if it is missing. One process can have it open.
     pub(super) fn open(path: &Path) -> Result<Store, redb::Error> {
-        // It holds the tokens of sandboxes.
-        let file =
-            fs_err::OpenOptions::new().create(true).truncate(false).read(true).write(true).mode(0o600).open(path)?;
-        let database = redb::Builder::new().create_file(file.into_file())?;
-        let transaction = database.begin_write()?;
-        transaction.open_table(SANDBOXES)?;
-        transaction.open_table(USE)?;
-        transaction.commit()?;
-        Ok(Store { database: Arc::new(database) })
+        let database = Mutex::new(Some(open(path)?));
+        Ok(Store { file: Arc::new(DatabaseFile { path: path.to_owned(), database }) })
     }
 
     /// All records. One that a later version wrote and this one cannot read is left out, and stays.
@@ -106,16 +107,18 @@ impl Store {
     }
 
     fn rows<T: DeserializeOwned>(&self, table: Definition) -> Result<Vec<(String, T)>, redb::Error> {
-        let table = self.database.begin_read()?.open_table(table)?;
-        let mut rows = Vec::new();
-        for row in table.iter()? {
-            let (id, text) = row?;
-            match serde_json::from_slice(text.value()) {
-                Ok(value) => rows.push((id.value().to_owned(), value)),
-                Err(error) => tracing::warn!(id = id.value(), %error, "a record cannot be read"),
+        self.file.with(|database| {
+            let table = database.begin_read()?.open_table(table)?;
+            let mut rows = Vec::new();
+            for row in table.iter()? {
+                let (id, text) = row?;
+                match serde_json::from_slice(text.value()) {
+                    Ok(value) => rows.push((id.value().to_owned(), value)),
+                    Err(error) => tracing::warn!(id = id.value(), %error, "a record cannot be read"),
+                }
             }
-        }
-        Ok(rows)
+            Ok(rows)
+        })
     }
 
     /// Changes a table, on another thread: it waits for the disk.
@@ -126,15 +129,44 @@ impl Store {
         + Send
         + 'static,
     ) -> Result<(), redb::Error> {
-        let database = Arc::clone(&self.database);
+        let file = Arc::clone(&self.file);
         let changed = tokio::task::spawn_blocking(move || {
-            let transaction = database.begin_write()?;
-            change(&mut transaction.open_table(table)?)?;
-            transaction.commit()?;
-            Ok(())
+            file.with(|database| {
+                let transaction = database.begin_write()?;
+                change(&mut transaction.open_table(table)?)?;
+                transaction.commit()?;
+                Ok(())
+            })
         });
         changed.await.expect("a change does not panic")
     }
+}
+
+impl DatabaseFile {
+    /// Uses the database.
+    fn with<T>(&self, act: impl FnOnce(&Database) -> Result<T, redb::Error>) -> Result<T, redb::Error> {
+        let mut place = self.database.lock().unwrap_or_else(PoisonError::into_inner);
+        let database = match place.take() {
+            Some(database) => database,
+            None => open(&self.path)?,
+        };
+        let done = act(&database);
+        if !matches!(done, Err(redb::Error::Io(_) | redb::Error::PreviousIo)) {
+            *place = Some(database);
+        }
+        done
+    }
+}
+
+fn open(path: &Path) -> Result<Database, redb::Error> {
+    // It holds the tokens of sandboxes.
+    let file = fs_err::OpenOptions::new().create(true).truncate(false).read(true).write(true).mode(0o600).open(path)?;
+    let database = redb::Builder::new().create_file(file.into_file())?;
+    let transaction = database.begin_write()?;
+    transaction.open_table(SANDBOXES)?;
+    transaction.open_table(USE)?;
+    transaction.commit()?;
+    Ok(database)
 }
 
 fn text(value: &impl Serialize) -> Vec<u8> {

@@ -2,6 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ringfence::Backend;
@@ -277,7 +279,10 @@ fn requests_that_are_two_or_none_are_answered_for_what_they_are() {
             let found = all(client.send_all(format!("{nonsense}\r\n\r\n").as_bytes()));
             assert!(found.is_empty() || found == [400] || found == [505], "{nonsense:?}: {found:?}");
         }
-        assert_eq!(statuses("CONNECT 127.0.0.1:22 HTTP/1.1\r\nHost: x\r\n\r\n".to_owned()).first(), Some(&405));
+        assert_eq!(
+            statuses("CONNECT 127.0.0.1:22 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".to_owned()).first(),
+            Some(&405)
+        );
         let (status, _) = client.guest(&made, "POST /files?path=/home/user/x", "y");
         assert_eq!(status, 200, "the sandbox is still there");
         client.check(&format!("DELETE /sandboxes/{}", made.id), "", 204);
@@ -366,4 +371,67 @@ fn a_head_that_trickles_in_is_not_waited_for_and_a_connection_may_rest() {
         resting.write_all(plain).expect("the server reads");
         assert_eq!(answer_on(&mut resting), 204);
     });
+}
+
+/// A server whose state is on a small file system of its own, which this process reaches through the server's root.
+fn served_on_little(keeper: &Keeper) -> Served<'_> {
+    let serve = keeper.ringfence(&["serve", "--listen", "127.0.0.1:0"]);
+    let mut command = Command::new("unshare");
+    let script = "mount -t tmpfs -o size=24m,mode=700 none \"$1\"; shift; exec \"$@\"";
+    command.args(["--mount", "sh", "-ec", script, "sh"]).arg(keeper.home().join(".local"));
+    command.arg(serve.get_program()).args(serve.get_args());
+    command.env_clear().envs(keeper.variables()).current_dir(keeper.workspace()).stdin(Stdio::null());
+    fs_err::create_dir_all(keeper.home().join(".local")).expect("the home is ours");
+    Served::run(keeper, command)
+}
+
+#[test]
+fn a_full_disk_is_told_of_and_nothing_is_lost_by_it() {
+    require!(root, binary, user_namespaces);
+    let keeper = Keeper::on(Backend::Native);
+    let server = served_on_little(&keeper);
+    let client = Client { server: &server, key: ANY.to_owned() };
+    let made = client.make();
+    let stay = r#"{"templateID": "base", "timeout": 4, "autoPause": true}"#;
+    let sleeper: Value = serde_json::from_str(&client.check("POST /sandboxes", stay, 201)).expect("it is JSON");
+    let sleeper = sleeper["sandboxID"].as_str().expect("it is text");
+    server.note_sandboxes();
+    assert_eq!(client.guest(&made, "POST /files?path=note", "kept").0, 200);
+    let filler = PathBuf::from(format!("/proc/{}/root", server.id()))
+        .join(keeper.home().join(".local/filler").strip_prefix("/").expect("it is absolute"));
+    let mut file = fs_err::File::create(&filler).expect("there is room for one more");
+    while file.write_all(&[0; 4096]).is_ok() {}
+
+    let (pause, timeout) =
+        (format!("POST /sandboxes/{}/pause", made.id), format!("POST /sandboxes/{}/timeout", made.id));
+    let long = format!(r#"{{"templateID": "base", "metadata": {{"long": "{}"}}}}"#, "x".repeat(500_000));
+    for (line, body) in [("POST /sandboxes", long.as_str()), (&pause, "{}"), (&timeout, r#"{"timeout": 600}"#)] {
+        let told = client.check(line, body, 507);
+        assert!(told.contains("the server's disk is full"), "{told}");
+    }
+    assert_eq!(client.guest(&made, "POST /files?path=other", "lost").0, 507);
+    assert_eq!(client.guest(&made, "GET /files?path=note", ""), (200, "kept".to_owned()));
+    let begun = Instant::now();
+    while !client.check(&format!("GET /sandboxes/{sleeper}"), "", 200).contains(r#""state":"paused""#) {
+        assert!(begun.elapsed() < PATIENCE, "it is not brought to rest");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+
+    drop(file);
+    fs_err::remove_file(filler).expect("it is ours");
+    client.check(&timeout, r#"{"timeout": 600}"#, 204);
+    client.check(&pause, "{}", 204);
+    let another: Value = serde_json::from_str(&client.check("POST /sandboxes", &long, 201)).expect("it is JSON");
+    server.note_sandboxes();
+    client.check(&format!("POST /sandboxes/{sleeper}/resume"), "{}", 201);
+    client.check(&format!("POST /sandboxes/{}/resume", made.id), "{}", 201);
+    assert_eq!(client.guest(&made, "GET /files?path=note", ""), (200, "kept".to_owned()));
+    for id in [made.id.as_str(), sleeper, another["sandboxID"].as_str().expect("it is text")] {
+        client.check(&format!("DELETE /sandboxes/{id}"), "", 204);
+    }
+    server.end();
+    fs_err::remove_dir(keeper.home().join(".local")).expect("its file system was the server's alone");
+    fs_err::remove_dir_all(keeper.workspace()).expect("it is ours");
+    fs_err::remove_file(keeper.home().join("server.log")).expect("it is ours");
+    keeper.expect_nothing_left();
 }

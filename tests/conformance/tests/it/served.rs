@@ -37,6 +37,12 @@ impl<'a> Served<'a> {
     pub(crate) fn told(keeper: &'a Keeper, flags: &[&str], variables: &[(&str, &str)]) -> Served<'a> {
         let mut command = keeper.ringfence(&["serve", "--listen", "127.0.0.1:0"]);
         command.args(flags).envs(variables.iter().copied());
+        Served::run(keeper, command)
+    }
+
+    /// Starts the one of a command.
+    #[track_caller]
+    pub(crate) fn run(keeper: &'a Keeper, mut command: Command) -> Served<'a> {
         let log = fs_err::OpenOptions::new().create(true).append(true).open(keeper.home().join("server.log"));
         let log = log.expect("the home is ours").into_file();
         let mut process = command.stdout(Stdio::piped()).stderr(log).spawn().expect("ringfence can be started");
