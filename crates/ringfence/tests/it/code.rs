@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
+use ringfence::policy::Size;
 use ringfence::result::{ImportedBy, NotRun};
 use ringfence::{
     Backend, BlockImports, CodeError, ContainerSpec, Engine, ExecutionResult, Host, Language, Policy, Pull, Records,
@@ -201,6 +202,27 @@ fn an_operators_tree_for_workspaces_does_not_keep_code_from_its_own_directory() 
     let engine = Engine::new(settings(home.path(), &rule, "filesystem.workspace = '.'")).unwrap();
     let result = runtime().block_on(engine.execute_code(&engine.settings().policy, "print(1)", "python", None));
     assert_eq!(result.unwrap().stdout, "1\n");
+}
+
+#[test]
+fn a_limit_of_what_code_may_write_is_refused_and_not_passed_over() {
+    require!(user_namespaces, bwrap, binary);
+    let home = place();
+    let engine = engine(home.path());
+    let code = "with open('grown', 'wb') as file: file.write(bytes(2 << 20))";
+    runtime().block_on(async {
+        for backend in [Backend::Native, Backend::Bwrap] {
+            let free = Policy::default().backend(backend);
+            let result = engine.execute_code(&free, code, "python", None).await.unwrap();
+            assert!(result.ok, "{result:?}");
+            let mut bounded = free.clone();
+            bounded.limits.disk = Some(Size::from_bytes(1 << 20));
+            let error = engine.execute_code(&bounded, code, "python", None).await.unwrap_err();
+            let told = ringfence::chain(&error);
+            assert!(told.contains("disk: cannot be enforced"), "{told}");
+            assert_eq!(error.exit_status().code(), 125);
+        }
+    });
 }
 
 #[test]
