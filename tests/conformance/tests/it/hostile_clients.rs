@@ -190,6 +190,28 @@ fn a_wrong_key_and_another_tenants_sandbox_open_nothing_on_any_route() {
 }
 
 #[test]
+fn a_guest_listens_to_its_own_token_alone() {
+    require!(root, binary, user_namespaces);
+    against(|client, _| {
+        let (made, other) = (client.make(), client.make());
+        let ask = |headers: &str| client.request_with("GET /files?path=/etc/hostname", headers, "").0;
+        let sandbox = format!("E2b-Sandbox-Id: {}\r\n", made.id);
+        for route in [sandbox.as_str(), ""] {
+            let nothing = "0".repeat(made.token.len());
+            assert_ne!(ask(&format!("{route}X-Access-Token: {}\r\n", made.token)), 401, "{route:?}");
+            for wrong in [nothing.as_str(), &made.token[1..], ""] {
+                assert_eq!(ask(&format!("{route}X-Access-Token: {wrong}\r\n")), 401, "{route:?} {wrong:?}");
+            }
+            assert_eq!(ask(route), 401, "{route:?}");
+        }
+        assert_eq!(ask(&format!("{sandbox}X-Access-Token: {}\r\n", other.token)), 401, "another's token");
+        for made in [made, other] {
+            client.check(&format!("DELETE /sandboxes/{}", made.id), "", 204);
+        }
+    });
+}
+
+#[test]
 fn no_path_leads_out_of_a_sandbox() {
     require!(root, binary, user_namespaces);
     against(|client, keeper| {
