@@ -92,6 +92,7 @@ pub use session::{
 pub use settings::{LoadError, Settings};
 pub use spec::{ContainerSpec, Existing, Preset, Pull, Root, Spec};
 pub use supervise::Stream;
+pub use untrusted::{Copied, CopyError, CopyLimits, copy_untrusted};
 pub use view::ViewError;
 pub use witness::Observation;
 pub use workspace::{ResolvedWorkspace, WorkspaceError};

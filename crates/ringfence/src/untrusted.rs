@@ -1,5 +1,7 @@
 //! Reading files that sandboxed code may have put there: no link is followed, no pipe waited for, and no more read
-//! than such a file can be long.
+//! than such a file can be long. Whole trees of them are copied in [`copy`].
+
+mod copy;
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -7,6 +9,8 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::fs::{FileType, Mode, OFlags, SeekFrom, fstat, seek};
+
+pub use copy::{Copied, CopyError, CopyLimits, copy_untrusted};
 
 /// Reads the regular file at `path`, itself no link, which is no longer than `limit`.
 pub(crate) fn read(path: &Path, limit: u64) -> io::Result<String> {

@@ -1,0 +1,132 @@
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::net::UnixListener;
+use std::time::{Duration, SystemTime};
+
+use tempfile::TempDir;
+
+use super::*;
+
+const ENOUGH: CopyLimits = CopyLimits { bytes: 1 << 20, entries: 1000 };
+
+/// A place with a tree to copy in it.
+fn place() -> (TempDir, PathBuf, PathBuf) {
+    let place = tempfile::tempdir().unwrap();
+    let (tree, copy) = (place.path().join("tree"), place.path().join("copy"));
+    fs_err::create_dir(&tree).unwrap();
+    (place, tree, copy)
+}
+
+fn copied(tree: &Path, copy: &Path, limits: CopyLimits) -> Result<Copied, CopyError> {
+    copy_untrusted(tree, copy, limits, &AtomicBool::new(false))
+}
+
+/// The names beside the tree.
+fn beside(place: &TempDir) -> Vec<std::ffi::OsString> {
+    let mut names: Vec<_> = fs_err::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_copy_is_what_the_tree_is_and_follows_none_of_its_links() {
+    let (place, tree, copy) = place();
+    fs_err::write(place.path().join("secret"), "not for others").unwrap();
+    fs_err::create_dir_all(tree.join("a/closed")).unwrap();
+    fs_err::write(tree.join("a/closed/file"), "text").unwrap();
+    fs_err::write(tree.join("program"), "#!/bin/sh").unwrap();
+    fs_err::hard_link(tree.join("program"), tree.join("a/same")).unwrap();
+    symlink("../secret", tree.join("link")).unwrap();
+    symlink(place.path(), tree.join("a/around")).unwrap();
+    rustix::fs::mknodat(CWD, tree.join("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+    let _socket = UnixListener::bind(tree.join("socket")).unwrap();
+    let then = SystemTime::UNIX_EPOCH + Duration::new(1_000_000_000, 7);
+    fs_err::File::open(tree.join("a/closed/file")).unwrap().file().set_modified(then).unwrap();
+    fs_err::set_permissions(tree.join("program"), Permissions::from_mode(0o4751)).unwrap();
+    fs_err::set_permissions(tree.join("a/closed"), Permissions::from_mode(0o555)).unwrap();
+    let has_attributes = rustix::fs::setxattr(tree.join("program"), "user.note", b"kept", XattrFlags::empty()).is_ok();
+
+    let done = copied(&tree, &copy, ENOUGH).unwrap();
+    assert_eq!((done.entries, done.left_out), (9, 2));
+    assert_eq!(fs_err::read_to_string(copy.join("a/closed/file")).unwrap(), "text");
+    assert_eq!(fs_err::metadata(copy.join("a/closed/file")).unwrap().modified().unwrap(), then);
+    assert_eq!(fs_err::metadata(copy.join("a/closed")).unwrap().mode() & 0o7777, 0o555);
+    let program = fs_err::metadata(copy.join("program")).unwrap();
+    assert_eq!(program.mode() & 0o7777, 0o751, "no special bit");
+    assert_eq!((program.nlink(), program.ino()), (2, fs_err::metadata(copy.join("a/same")).unwrap().ino()));
+    assert_ne!(program.ino(), fs_err::metadata(tree.join("program")).unwrap().ino());
+    assert_eq!(fs_err::read_link(copy.join("link")).unwrap(), Path::new("../secret"));
+    assert_eq!(fs_err::read_link(copy.join("a/around")).unwrap(), place.path());
+    assert!(!copy.join("pipe").exists() && !copy.join("socket").exists());
+    if has_attributes {
+        let mut value = [0; 16];
+        let length = rustix::fs::getxattr(copy.join("program"), "user.note", &mut value[..]).unwrap();
+        assert_eq!(&value[..length], b"kept");
+    }
+    // A second copy is made of the first, as a sandbox is of a snapshot.
+    copied(&copy, &place.path().join("next"), ENOUGH).unwrap();
+    assert_eq!(beside(&place), ["copy", "next", "secret", "tree"]);
+}
+
+#[test]
+fn a_tree_that_is_itself_a_link_is_not_copied() {
+    let (place, tree, copy) = place();
+    symlink(&tree, place.path().join("link")).unwrap();
+    let error = copied(&place.path().join("link"), &copy, ENOUGH).unwrap_err();
+    assert!(matches!(error, CopyError::Read { .. }), "{error:?}");
+    assert_eq!(beside(&place), ["link", "tree"]);
+}
+
+#[test]
+fn a_hole_costs_nothing_and_stays_one() {
+    let (_place, tree, copy) = place();
+    let file = fs_err::File::create(tree.join("sparse")).unwrap();
+    file.set_len(1 << 40).unwrap();
+    pwrite(file.file(), b"far", (1 << 39) + 5).unwrap();
+    let done = copied(&tree, &copy, ENOUGH).unwrap();
+    assert!((3..1 << 17).contains(&done.bytes), "{done:?}");
+    let metadata = fs_err::metadata(copy.join("sparse")).unwrap();
+    assert_eq!(metadata.len(), 1 << 40);
+    assert!(metadata.blocks() < 1 << 10, "{} blocks", metadata.blocks());
+    let (mut found, copied) = ([0; 3], fs_err::File::open(copy.join("sparse")).unwrap());
+    pread(copied.file(), &mut found, (1 << 39) + 5).unwrap();
+    assert_eq!(&found, b"far");
+}
+
+#[test]
+fn too_much_is_refused_and_nothing_is_left() {
+    let (place, tree, copy) = place();
+    fs_err::create_dir(tree.join("a")).unwrap();
+    fs_err::write(tree.join("a/file"), vec![1; 100_000]).unwrap();
+    fs_err::write(tree.join("other"), "x").unwrap();
+    let check = |limits, expected: &str| {
+        let error = copied(&tree, &copy, limits).unwrap_err();
+        assert_eq!((error.to_string().as_str(), error.fault()), (expected, Fault::User));
+        assert_eq!(beside(&place), ["tree"]);
+    };
+    let few = CopyLimits { entries: 2, ..ENOUGH };
+    check(few, "cannot copy the tree: it has more than 2 files and directories");
+    let small = CopyLimits { bytes: 99_999, ..ENOUGH };
+    check(small, "cannot copy the tree: it has more than 99999 bytes in its files");
+    let error = copy_untrusted(&tree, &copy, ENOUGH, &AtomicBool::new(true)).unwrap_err();
+    assert!(matches!(error, CopyError::Stopped));
+    assert_eq!(beside(&place), ["tree"]);
+    copied(&tree, &copy, CopyLimits { bytes: 1 << 17, entries: 3 }).unwrap();
+}
+
+#[test]
+fn a_tree_that_is_too_deep_is_refused_with_words_and_nothing_is_left() {
+    let (place, tree, copy) = place();
+    let mut directory = openat(CWD, &tree, DIRECTORY, Mode::empty()).unwrap();
+    for level in 0..DEEPEST + 2 {
+        if level == DEEPEST {
+            copied(&tree, &copy, ENOUGH).unwrap();
+            remove_untrusted(&copy).unwrap();
+        }
+        mkdirat(&directory, "deep", Mode::RWXU).unwrap();
+        directory = openat(&directory, "deep", DIRECTORY, Mode::empty()).unwrap();
+    }
+    let error = copied(&tree, &copy, ENOUGH).unwrap_err();
+    assert!(error.to_string().starts_with("cannot copy the tree: it is more than 128 directories deep, at `deep/deep"));
+    assert_eq!(beside(&place), ["tree"]);
+}
