@@ -878,7 +878,7 @@ _ringfence() {
             return 0
             ;;
         ringfence__subcmd__keys__subcmd__create)
-            opts="-v -h -V --sandboxes --per-minute --longest --cpu-per-day --verbose --help --version"
+            opts="-v -h -V --sandboxes --per-minute --snapshots --longest --cpu-per-day --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -889,6 +889,10 @@ _ringfence() {
                     return 0
                     ;;
                 --per-minute)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --snapshots)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -422,9 +422,10 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and not __fish
 complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and not __fish_seen_subcommand_from create list revoke" -s V -l version -d 'Print version'
 complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and not __fish_seen_subcommand_from create list revoke" -f -a "create" -d 'Makes a key and prints it: it is told this once, and only its hash is kept'
 complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and not __fish_seen_subcommand_from create list revoke" -f -a "list" -d 'Lists the keys by what may be told of them'
-complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and not __fish_seen_subcommand_from create list revoke" -f -a "revoke" -d 'Makes keys invalid, at once. Their sandboxes stay until their time is over'
+complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and not __fish_seen_subcommand_from create list revoke" -f -a "revoke" -d 'Makes keys invalid, at once. Their sandboxes stay until their time is over, their snapshots until a server starts'
 complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and __fish_seen_subcommand_from create" -l sandboxes -d 'Sandboxes at once' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and __fish_seen_subcommand_from create" -l per-minute -d 'Sandboxes that it may start in a minute' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and __fish_seen_subcommand_from create" -l snapshots -d 'Snapshots that it may keep; 20 when nothing is said' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and __fish_seen_subcommand_from create" -l longest -d 'How long a sandbox may stay at most, from its start: 30m, 8h; a day when nothing is said' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and __fish_seen_subcommand_from create" -l cpu-per-day -d 'The time on processors that its sandboxes may use in a day, which begins at midnight, UTC: 30m, 8h' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand keys; and __fish_seen_subcommand_from create" -s v -l verbose -d 'Says more: once for what happens, twice for why'

@@ -19,6 +19,7 @@ fuzz_target!(|input: (&[u8], &str)| {
     drop(serde_json::from_slice::<requests::NewSandbox>(body));
     drop(serde_json::from_slice::<requests::NetworkRequest>(body));
     drop(serde_json::from_slice::<requests::NetworkChange>(body));
+    drop(serde_json::from_slice::<requests::NewSnapshot>(body));
     drop(serde_json::from_slice::<requests::Stay>(body));
     drop(serde_json::from_slice::<requests::Rest>(body));
     let Ok(query) = Query::of(text) else { return };

@@ -37,6 +37,11 @@ impl Query {
 
 /// Text out of its encoding in a query, where a space may be a plus.
 fn decode(text: &str) -> Option<String> {
+    unescaped(&text.replace('+', " "))
+}
+
+/// Text out of its encoding in a URL, if it is such.
+pub fn unescaped(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
@@ -45,7 +50,6 @@ fn decode(text: &str) -> Option<String> {
                 let (high, low) = (char::from(rest.next()?).to_digit(16)?, char::from(rest.next()?).to_digit(16)?);
                 u8::try_from(high * 16 + low).ok()?
             }
-            b'+' => b' ',
             byte => byte,
         });
     }
@@ -63,6 +67,12 @@ mod tests {
         assert_eq!(query.all("path").collect::<Vec<_>>(), ["/tmp/a bä", "second"]);
         assert_eq!(query.get("username"), Some(""));
         assert_eq!(query.get("signature"), None);
+    }
+
+    #[test]
+    fn a_plus_is_a_space_in_a_query_alone() {
+        assert_eq!(unescaped("a%2Fb+c%3Ad").as_deref(), Some("a/b+c:d"));
+        assert_eq!(unescaped("%f"), None);
     }
 
     #[test]

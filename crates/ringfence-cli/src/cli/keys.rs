@@ -35,7 +35,7 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Makes keys invalid, at once. Their sandboxes stay until their time is over.
+    /// Makes keys invalid, at once. Their sandboxes stay until their time is over, their snapshots until a server starts.
     Revoke {
         /// The id or the name of a key.
         #[arg(value_name = "KEY")]

@@ -74,10 +74,10 @@ impl Serve {
         let templates = templates(&config, &host)?;
         Sandbox::sweep(&host)?;
         keeper::raise_descriptor_limit();
-        let telemetry = Telemetry::from_variables(&host);
+        let (telemetry, largest) = (Telemetry::from_variables(&host), config.largest_snapshot());
         block_on(async {
             let mut ends = Ends::listen()?;
-            let ready = Ready::open(host, &place, templates, audience, telemetry).await?;
+            let ready = Ready::open(host, &place, templates, largest, audience, telemetry).await?;
             let listener = TcpListener::bind(address).await.and_then(|listener| Ok((listener.local_addr()?, listener)));
             let (address, listener) = listener.map_err(|error| {
                 Failure::failed(format!("cannot listen on {address}: {error}"), "ringfence serve --listen 127.0.0.1:0")

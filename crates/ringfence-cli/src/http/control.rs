@@ -63,17 +63,17 @@ pub(super) async fn answer(
         (&Method::GET, ["sandboxes", id, "metrics"]) => calls.metrics(id, &request).await,
         (&Method::GET, ["sandboxes", id, "logs"]) => calls.logs(id),
         (&Method::POST, ["sandboxes", id, "pause"]) => calls.pause(id, request).await,
-        (&Method::POST, ["sandboxes", id, "snapshots"]) => {
-            calls.cannot(id, "saved: nothing copies what runs; pause it instead")
-        }
-        (&Method::POST, ["sandboxes", id, "fork"]) => {
-            calls.cannot(id, "forked: nothing copies what runs; create another from its template")
-        }
+        (&Method::POST, ["sandboxes", id, "snapshots"]) => calls.save(id, request).await,
+        (&Method::POST, ["sandboxes", id, "fork"]) => calls.cannot(
+            id,
+            "forked: nothing copies what runs; take create_snapshot(mode=\"filesystem\") of it, and create from that",
+        ),
         (&Method::PUT, ["sandboxes", id, "network"]) => calls.set_network(id, request).await,
         (&Method::GET, ["ringfence", "templates"]) => Ok(calls.templates()),
         (&Method::GET, ["ringfence", "sandboxes", id]) => calls.facts(id),
         (&Method::GET, ["ringfence", "sandboxes", id, "events"]) => calls.events(id),
-        (&Method::GET, ["snapshots"]) => Ok(json(StatusCode::OK, &[(); 0])),
+        (&Method::GET, ["snapshots"]) => calls.snapshots(&request),
+        (&Method::DELETE, ["templates", id]) => calls.delete_template(id).await,
         _ => Err(Refusal::new(StatusCode::NOT_FOUND, format!("there is nothing at {} {path}", request.method()))),
     }
 }
@@ -114,12 +114,7 @@ impl Calls<'_> {
         let all = self.server.registry.of(&self.owner);
         let Page { shown, next } = filter.page(all, |live| &live.record, |live| live.life().state());
         let listed: Vec<Listed<'_>> = shown.iter().map(|live| self.listed(live)).collect();
-        let mut reply = json(StatusCode::OK, &listed);
-        if let Some(next) = next {
-            let next = HeaderValue::try_from(next).expect("a time and a name are plain");
-            reply.headers_mut().insert(NEXT_TOKEN, next);
-        }
-        Ok(reply)
+        Ok(with_next(json(StatusCode::OK, &listed), next))
     }
 
     async fn kill(&self, id: &str) -> Result<Reply, Refusal> {
@@ -283,7 +278,16 @@ pub(super) fn stay(seconds: Option<u64>) -> Duration {
     Duration::from_secs(seconds.unwrap_or(DEFAULT_STAY))
 }
 
-fn query(request: &Request<RequestBody>) -> Result<Query, Refusal> {
+/// A page, with what to ask for the next one with.
+pub(super) fn with_next(mut page: Reply, next: Option<String>) -> Reply {
+    if let Some(next) = next {
+        let next = HeaderValue::try_from(next).expect("a time and a name are plain");
+        page.headers_mut().insert(NEXT_TOKEN, next);
+    }
+    page
+}
+
+pub(super) fn query(request: &Request<RequestBody>) -> Result<Query, Refusal> {
     Query::of(request.uri().query().unwrap_or_default()).map_err(|failure| Refusal::wrong(failure.message))
 }
 

@@ -14,7 +14,7 @@ use super::control::{Calls, bytes, decode};
 use super::exchange::RequestBody;
 use super::executions::caller;
 use super::life::{AtEnd, Life, after, left};
-use super::network::Wanted;
+use super::network::{self, Wanted};
 use super::place::text;
 use super::pool::Warm;
 use super::quota::Reserved;
@@ -23,6 +23,7 @@ use super::reply::Refusal;
 use super::requests::NewSandbox;
 use super::secret::{hexadecimal, name};
 use super::server::Server;
+use super::snapshots::Kept;
 use super::store::Record;
 use super::template::Template;
 use crate::report::Failure;
@@ -43,6 +44,8 @@ struct Wish {
     /// The flags that make it narrower than its template.
     narrower: Vec<OsString>,
     variables: BTreeMap<String, String>,
+    /// What is in its directory from the start.
+    snapshot: Option<Arc<Kept>>,
 }
 
 impl Calls<'_> {
@@ -71,13 +74,18 @@ impl Calls<'_> {
         let wish = self.wish(asked, &caller)?;
         let asked_at = wish.record.started;
         let reserved = self.reserve()?;
+        // First: who waits for this keeps nobody from starting who does not need it.
+        let copying = match wish.snapshot {
+            Some(_) => Some(self.server.snapshots.turn().await?),
+            None => None,
+        };
         let turn = timeout(TURN_PATIENCE, self.server.starting.acquire()).await;
         let _turn = turn.map_err(|_| Refusal::busy("too many sandboxes are being started", TURN_PATIENCE.as_secs()))?;
         // A client that does not wait is not told, and finds the sandbox in its list.
         let (server, template) = (Arc::clone(self.server), wish.record.template.clone());
         let starting = tokio::spawn(async move {
             let made = wish.fulfil(&server).await;
-            drop(reserved);
+            drop((reserved, copying));
             made
         });
         let live = starting.await.expect("a start does not panic").map_err(|failure| {
@@ -94,7 +102,11 @@ impl Calls<'_> {
 
     /// What is asked for, if it can be kept.
     fn wish(&self, asked: NewSandbox, caller: &Caller) -> Result<Wish, Refusal> {
-        let template = self.template(&asked.template_id)?;
+        let snapshot = match self.server.templates.contains_key(&asked.template_id) {
+            true => None,
+            false => self.server.snapshots.find(&self.owner, &asked.template_id),
+        };
+        let (template_name, template) = self.template(&asked.template_id, snapshot.as_deref())?;
         let unsupported = [
             ("autoPauseMemory", asked.auto_pause_memory == Some(false)),
             ("mcp", asked.mcp.as_ref().is_some_and(|mcp| !mcp.is_null())),
@@ -108,13 +120,19 @@ impl Calls<'_> {
         for (variable, value) in &variables {
             Environment::check(variable, value).map_err(|error| Refusal::wrong(format!("`envVars`: {error}")))?;
         }
-        let wanted = Wanted::of(&template.network, asked.allow_internet_access, asked.network.as_ref())?;
+        let mut wanted = Wanted::of(&template.network, asked.allow_internet_access, asked.network.as_ref())?;
+        if let Some(Kept { snapshot, .. }) = snapshot.as_deref()
+            && !network::is_told(asked.allow_internet_access, asked.network.as_ref())
+        {
+            // Against the template as it is now.
+            wanted = Wanted::of(&template.network, None, snapshot.network.as_ref())?;
+        }
         let narrower = wanted.words(&template.network);
         let started = Timestamp::now();
         let has_public_ports = asked.network.as_ref().and_then(|network| network.allow_public_traffic) != Some(false);
         let record = Record {
             id: name(),
-            template: asked.template_id,
+            template: template_name,
             owner: self.owner.clone(),
             started,
             life: Life::until(self.ends(after(started, self.quota.longest()), asked.timeout)?),
@@ -125,15 +143,20 @@ impl Calls<'_> {
             metadata: asked.metadata.unwrap_or_default(),
             trace_parent: caller.text(),
         };
-        Ok(Wish { record, words: template.words.clone(), narrower, variables })
+        Ok(Wish { record, words: template.words.clone(), narrower, variables, snapshot })
     }
 
-    fn template(&self, id: &str) -> Result<&Template, Refusal> {
+    /// The template that is asked for, or that of a snapshot, and its name.
+    fn template(&self, id: &str, snapshot: Option<&Kept>) -> Result<(String, &Template), Refusal> {
         let templates = &self.server.templates;
-        templates.get(id).ok_or_else(|| {
+        let name = snapshot.map_or(id, |kept| &kept.snapshot.template);
+        let template = templates.get(name).ok_or_else(|| {
             let names: Vec<&str> = templates.keys().map(String::as_str).collect();
-            Refusal::new(StatusCode::NOT_FOUND, format!("there is no template `{id}`: there are {}", names.join(", ")))
-        })
+            let of = if snapshot.is_some() { format!(", which snapshot `{id}` was taken of") } else { String::new() };
+            let message = format!("there is no template `{name}`{of}: there are {}", names.join(", "));
+            Refusal::new(StatusCode::NOT_FOUND, message)
+        })?;
+        Ok((name.to_owned(), template))
     }
 
     /// Reserves a place for one more sandbox, if this owner may have one.
@@ -150,6 +173,7 @@ impl Wish {
     async fn fulfil(mut self, server: &Server) -> Result<Arc<Live>, Failure> {
         let registry = &server.registry;
         if self.narrower.is_empty()
+            && self.snapshot.is_none()
             && let Some(warm) = server.pool.take(&self.record.template)
         {
             match self.prepare(&warm).await {
@@ -162,6 +186,11 @@ impl Wish {
                     registry.discard(&warm.id, warm.launched).await;
                 }
             }
+        }
+        if let Some(kept) = &self.snapshot {
+            let copied = server.snapshots.copy_out(kept, registry.workspace(&self.record.id)).await;
+            let hint = || "look at the disk: df -h; and at `snapshot_size` in the server's settings".to_owned();
+            copied.map_err(|error| Failure::of(ringfence::chain(&error), [hint()], error.fault()))?;
         }
         let words = self.all_words(registry);
         registry.start(self.record, words).await

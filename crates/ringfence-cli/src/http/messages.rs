@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::life::AtEnd;
 use super::network::NetworkFacts;
 use super::registry::Live;
+use super::snapshots::Snapshot;
 use super::store::Record;
 use super::template::Template;
 
@@ -109,6 +110,20 @@ pub(super) struct Detail<'a> {
     pub(super) allow_internet_access: bool,
     pub(super) network: NetworkFacts,
     pub(super) lifecycle: Lifecycle,
+}
+
+/// What a client is told of a snapshot.
+#[derive(Debug, Serialize)]
+pub(super) struct SnapshotInfo<'a> {
+    #[serde(rename = "snapshotID")]
+    snapshot_id: &'a str,
+    names: Vec<&'a str>,
+}
+
+impl<'a> SnapshotInfo<'a> {
+    pub(super) fn of(snapshot: &'a Snapshot) -> SnapshotInfo<'a> {
+        SnapshotInfo { snapshot_id: &snapshot.id, names: snapshot.name.as_deref().into_iter().collect() }
+    }
 }
 
 /// What becomes of a sandbox whose time is over.

@@ -156,6 +156,9 @@ impl Server {
                 continue;
             }
             for live in self.registry.of(&owner) {
+                if live.changing.try_lock().is_err() {
+                    continue; // it is copied, and at rest for that: others do not wait, and the next look finds it
+                }
                 if let Err(failure) = self.registry.pause(&live).await {
                     let error = failure.message();
                     tracing::error!(id = live.record.id, error, "a sandbox whose key is spent is not paused");

@@ -3,11 +3,11 @@
 //! A thin translator. A sandbox is made by `ringfence up`, in a process of its own that outlives the server; calls to
 //! envd are carried to the sandbox's guest, which speaks it itself. Nothing here isolates anything.
 //!
-//! Reading order: [`listen`] takes connections ([`exchange`]), [`server`] says whose a request is and where it goes ([`place`]),
-//! [`control`] and [`create`] make and end sandboxes ([`registry`], [`rest`], [`store`], [`pool`]), [`carry`] brings
-//! requests to them, [`interpreter`] runs cells of code in them, [`meter`] looks at what they use, [`executions`] and
-//! [`counters`] tell of what they do. [`web`] is the page for people; what it shows beyond E2B's API is in [`facts`] and
-//! [`events`].
+//! Reading order: [`listen`] takes connections ([`exchange`]), [`server`] says whose a request is and where it goes
+//! ([`place`]), [`control`] and [`create`] make and end sandboxes ([`registry`], [`rest`], [`store`], [`pool`]), [`save`]
+//! keeps their files ([`snapshots`]), [`carry`] brings requests to them, [`interpreter`] runs cells of code in them,
+//! [`meter`] looks at what they use, [`executions`] and [`counters`] tell of what they do. [`web`] is the page for people;
+//! what it shows beyond E2B's API is in [`facts`] and [`events`].
 
 mod activity;
 mod carry;
@@ -34,10 +34,12 @@ mod registry;
 mod reply;
 mod requests;
 mod rest;
+mod save;
 mod seats;
 mod secret;
 mod server;
 mod skim;
+mod snapshots;
 mod store;
 mod template;
 mod tls;
@@ -66,6 +68,7 @@ use keys::Keys;
 use pool::Pool;
 use registry::Registry;
 use server::Server;
+use snapshots::Snapshots;
 
 /// How many sandboxes are started at once; whoever asks for one then waits.
 const MOST_STARTING: usize = 16;
@@ -82,6 +85,7 @@ impl Ready {
         host: Host,
         place: &Path,
         templates: BTreeMap<String, Template>,
+        largest_snapshot: u64,
         audience: Audience,
         telemetry: Telemetry,
     ) -> Result<Ready, Failure> {
@@ -89,12 +93,30 @@ impl Ready {
             Failure::failed(format!("cannot read the keys: {error}"), "look at the permissions of that file")
         })?;
         let registry = Registry::open(host, place, telemetry).await?;
+        // A key that was revoked never comes back, and nobody else can find what it kept.
+        let known = keys.all();
+        let is_there = |owner: &control::Owner| match owner {
+            Some(id) => !keys.were_made() || known.iter().any(|key| key.id == *id),
+            None => true,
+        };
+        let snapshots = Snapshots::open(registry.store().clone(), place, largest_snapshot, is_there).await?;
         let starting = Semaphore::new(MOST_STARTING);
         let (pool, said_open, counters) = (Pool::default(), Once::new(), Counters::default());
         let (seats, repeats, ending) = (Arc::default(), Repeats::default(), watch::Sender::default());
-        let server =
-            Server { keys, registry, templates, audience, pool, starting, seats, repeats, counters, said_open, ending };
-        let server = Arc::new(server);
+        let server = Arc::new(Server {
+            keys,
+            registry,
+            snapshots,
+            templates,
+            audience,
+            pool,
+            starting,
+            seats,
+            repeats,
+            counters,
+            said_open,
+            ending,
+        });
         let counted = Arc::downgrade(&server);
         server
             .registry
@@ -110,12 +132,14 @@ impl Ready {
         let ended = async {
             ended.await;
             server.ending.send_replace(true);
+            server.snapshots.end();
         };
         let serving = async {
             tokio::select! {
                 () = listen::serve(listener, tls, Arc::clone(server), ended) => {}
                 () = server.keep_looking() => {}
             }
+            server.snapshots.ended().await;
             server.registry.look_at(server.registry.all()).await;
             server.note_use().await;
             server.pool.close();

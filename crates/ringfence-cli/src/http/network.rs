@@ -193,16 +193,28 @@ pub(super) struct NetworkFacts {
     allow_public_traffic: bool,
 }
 
+/// What a client would ask for to have this network; nothing where it is its template's.
+pub(super) fn narrowing(network: &Network, template: Option<&Network>) -> Option<NetworkRequest> {
+    let (allow_out, deny_out) = lists(network);
+    let asked = NetworkRequest { allow_out: Some(allow_out), deny_out: Some(deny_out), ..NetworkRequest::default() };
+    (template != Some(network)).then_some(asked)
+}
+
+/// The hosts that a client would allow and deny to have a network.
+fn lists(network: &Network) -> (Vec<String>, Vec<String>) {
+    let text = |rules: &[HostRule]| rules.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let everything = EVERYTHING[0].to_owned();
+    match network {
+        Network::Open => (Vec::new(), Vec::new()),
+        Network::Closed => (Vec::new(), vec![everything]),
+        Network::Allow(egress) if egress.observe => (Vec::new(), text(&egress.deny)),
+        Network::Allow(egress) => (text(&egress.allow), [vec![everything], text(&egress.deny)].concat()),
+    }
+}
+
 impl NetworkFacts {
     pub(super) fn of(network: &Network, record: &Record) -> NetworkFacts {
-        let text = |rules: &[HostRule]| rules.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let everything = EVERYTHING[0].to_owned();
-        let (allow_out, deny_out) = match network {
-            Network::Open => (Vec::new(), Vec::new()),
-            Network::Closed => (Vec::new(), vec![everything]),
-            Network::Allow(egress) if egress.observe => (Vec::new(), text(&egress.deny)),
-            Network::Allow(egress) => (text(&egress.allow), [vec![everything], text(&egress.deny)].concat()),
-        };
+        let (allow_out, deny_out) = lists(network);
         NetworkFacts { allow_out, deny_out, allow_public_traffic: record.traffic_token.is_none() }
     }
 
@@ -210,6 +222,11 @@ impl NetworkFacts {
     pub(super) fn reaches_something(&self) -> bool {
         !self.allow_out.is_empty() || !self.deny_out.iter().any(|rule| EVERYTHING.contains(&rule.as_str()))
     }
+}
+
+/// Whether a client says itself what a sandbox may reach.
+pub(super) fn is_told(allows_internet: Option<bool>, asked: Option<&NetworkRequest>) -> bool {
+    allows_internet == Some(false) || asked.is_some_and(|asked| asked.allow_out.is_some() || asked.deny_out.is_some())
 }
 
 /// A field that is asked for and not kept.
@@ -348,6 +365,28 @@ mod tests {
         change_to(&observes, &observes, one, Err("that it does not deny"));
         change_to(&observes, &observes, r#"{"allow_internet_access": false}"#, Err("that is not denied"));
         change_to(&observes, &observes, r#"{"denyOut": ["example.org"]}"#, Ok(Some(("", "example.org"))));
+    }
+
+    #[test]
+    fn what_a_snapshot_keeps_of_a_network_is_asked_for_again_and_widens_nothing() {
+        let some = Network::only(["a.example.org".parse().unwrap()]);
+        assert_eq!(narrowing(&some, Some(&some)), None);
+        let words = |network: &Network, template: &Network| {
+            let asked = narrowing(network, Some(&Network::Open));
+            Wanted::of(template, None, asked.as_ref()).map(|wanted| wanted.words(template))
+        };
+        assert_eq!(words(&some, &Network::Open).unwrap(), ["--allow", "a.example.org"]);
+        assert_eq!(words(&Network::Closed, &Network::Open).unwrap(), ["--net", "closed"]);
+        assert!(words(&some, &Network::Closed).is_err(), "the template has become narrower");
+        assert!(words(&some, &Network::only([])).is_err());
+    }
+
+    #[test]
+    fn a_client_that_says_nothing_of_what_is_reached_leaves_it_as_it_was() {
+        let asked = |text: &str| serde_json::from_str::<NetworkRequest>(text).unwrap();
+        assert!(!is_told(None, None) && !is_told(Some(true), None));
+        assert!(!is_told(None, Some(&asked(r#"{"allowPublicTraffic": false}"#))));
+        assert!(is_told(Some(false), None) && is_told(None, Some(&asked(r#"{"denyOut": []}"#))));
     }
 
     #[test]

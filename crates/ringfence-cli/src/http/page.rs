@@ -1,4 +1,4 @@
-//! Lists of sandboxes, in pages.
+//! Lists of sandboxes and of snapshots, in pages.
 
 use std::str::FromStr;
 
@@ -9,7 +9,7 @@ use super::life::State;
 use super::reply::Refusal;
 use super::store::Record;
 
-/// How many sandboxes a page has at most, and when its reader does not say.
+/// How many a page has at most, and when its reader does not say.
 const LONGEST: usize = 100;
 
 /// What a reader wants to see.
@@ -20,9 +20,15 @@ pub(super) struct Filter {
     states: Vec<State>,
     template: Option<String>,
     started_after: Option<Timestamp>,
+    cursor: Cursor,
+}
+
+/// Which page a reader wants.
+#[derive(Debug)]
+pub(super) struct Cursor {
     order: Order,
     limit: usize,
-    /// The last sandbox of the page before.
+    /// The last one of the page before.
     after: Option<Place>,
 }
 
@@ -32,14 +38,14 @@ enum Order {
     NewestFirst,
 }
 
-/// Where a sandbox stands among all: no two stand at the same.
+/// Where one stands among all: no two stand at the same.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
-    started: Timestamp,
+    since: Timestamp,
     id: String,
 }
 
-/// Some sandboxes, and what to ask for the next ones with.
+/// Some of them, and what to ask for the next ones with.
 #[derive(Debug)]
 pub(super) struct Page<T> {
     pub(super) shown: Vec<T>,
@@ -55,7 +61,6 @@ impl Filter {
             None => Query::default(),
         };
         let states: Vec<&str> = query.all("state").flat_map(|states| states.split(',')).collect();
-        let limit = parsed(query, "limit")?.unwrap_or(LONGEST);
         Ok(Filter {
             metadata: metadata.pairs().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
             states: State::ALL
@@ -64,23 +69,46 @@ impl Filter {
                 .collect(),
             template: query.get("template").filter(|template| !template.is_empty()).map(str::to_owned),
             started_after: parsed(query, "startedAfter")?,
+            cursor: Cursor::of(query)?,
+        })
+    }
+
+    /// The page of `all` that is wanted.
+    pub(super) fn page<T>(&self, all: Vec<T>, record: impl Fn(&T) -> &Record, state: impl Fn(&T) -> State) -> Page<T> {
+        let is_wanted = |one: &T| self.states.contains(&state(one)) && self.is_wanted(record(one));
+        let wanted = all.into_iter().filter(is_wanted).collect();
+        self.cursor.page(wanted, |one| (record(one).started, record(one).id.as_str()))
+    }
+
+    fn is_wanted(&self, record: &Record) -> bool {
+        self.metadata.iter().all(|(name, value)| record.metadata.get(name) == Some(value))
+            && self.template.as_ref().is_none_or(|template| *template == record.template)
+            && self.started_after.is_none_or(|after| record.started > after)
+    }
+}
+
+impl Cursor {
+    /// What a query says.
+    pub(super) fn of(query: &Query) -> Result<Cursor, Refusal> {
+        let limit = parsed(query, "limit")?.unwrap_or(LONGEST);
+        Ok(Cursor {
             order: match query.get("order") {
                 None | Some("" | "desc") => Order::NewestFirst,
                 Some("asc") => Order::OldestFirst,
-                Some(_) => return Err(wrong("order")),
+                Some(_) => return Err(Refusal::wrong("`order` cannot be read")),
             },
             limit: limit.clamp(1, LONGEST),
             after: parsed(query, "nextToken")?,
         })
     }
 
-    /// The page of `all` that is wanted.
-    pub(super) fn page<T>(&self, all: Vec<T>, record: impl Fn(&T) -> &Record, state: impl Fn(&T) -> State) -> Page<T> {
-        let mut shown: Vec<(Place, T)> = all
-            .into_iter()
-            .filter(|one| self.states.contains(&state(one)) && self.is_wanted(record(one)))
-            .map(|one| (Place::of(record(&one)), one))
-            .collect();
+    /// The page of `all` that is wanted, each of which has a time and an id.
+    pub(super) fn page<T>(&self, all: Vec<T>, place: impl Fn(&T) -> (Timestamp, &str)) -> Page<T> {
+        let placed = |one: T| {
+            let (since, id) = place(&one);
+            (Place { since, id: id.to_owned() }, one)
+        };
+        let mut shown: Vec<(Place, T)> = all.into_iter().map(placed).collect();
         shown.sort_by(|(left, _), (right, _)| self.order.compare(left, right));
         if let Some(after) = &self.after {
             shown.retain(|(place, _)| self.order.compare(place, after).is_gt());
@@ -89,12 +117,6 @@ impl Filter {
         shown.truncate(self.limit);
         let next = shown.last().filter(|_| !is_last).map(|(place, _)| place.to_string());
         Page { shown: shown.into_iter().map(|(_, one)| one).collect(), next }
-    }
-
-    fn is_wanted(&self, record: &Record) -> bool {
-        self.metadata.iter().all(|(name, value)| record.metadata.get(name) == Some(value))
-            && self.template.as_ref().is_none_or(|template| *template == record.template)
-            && self.started_after.is_none_or(|after| record.started > after)
     }
 }
 
@@ -107,15 +129,9 @@ impl Order {
     }
 }
 
-impl Place {
-    fn of(record: &Record) -> Place {
-        Place { started: record.started, id: record.id.clone() }
-    }
-}
-
 impl std::fmt::Display for Place {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "{}_{}", self.started, self.id)
+        write!(formatter, "{}_{}", self.since, self.id)
     }
 }
 
@@ -123,8 +139,8 @@ impl FromStr for Place {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Place, ()> {
-        let (started, id) = text.split_once('_').ok_or(())?;
-        Ok(Place { started: started.parse().map_err(drop)?, id: id.to_owned() })
+        let (since, id) = text.split_once('_').ok_or(())?;
+        Ok(Place { since: since.parse().map_err(drop)?, id: id.to_owned() })
     }
 }
 

@@ -1,5 +1,5 @@
-//! How much one key may use: sandboxes at once, how often it may ask for one, how long one may stay, and the time of
-//! processors in a day.
+//! How much one key may use: sandboxes at once, how often it may ask for one, how long one may stay, how many snapshots it
+//! may keep, and the time of processors in a day.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,8 +19,10 @@ const MINUTE: Duration = Duration::from_secs(60);
 const DAY: i64 = 24 * 60 * 60;
 /// How long a sandbox can stay when its key says nothing.
 const LONGEST_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
+/// How many snapshots a key can keep when it says nothing.
+const MOST_SNAPSHOTS: u32 = 20;
 
-/// What a key may use; what is not said is not limited.
+/// What a key may use; what is not said is not limited, but for what has a default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, Args)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Quota {
@@ -32,6 +34,10 @@ pub(crate) struct Quota {
     #[arg(long, value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
     per_minute: Option<u32>,
+    /// Snapshots that it may keep; 20 when nothing is said.
+    #[arg(long, value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    snapshots: Option<u32>,
     /// How long a sandbox may stay at most, from its start: 30m, 8h; a day when nothing is said.
     #[arg(long, value_name = "TIME")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -46,6 +52,11 @@ impl Quota {
     /// How long a sandbox may stay at most, from its start.
     pub(super) fn longest(&self) -> Duration {
         self.longest.map_or(LONGEST_LIFE, |longest| longest.duration())
+    }
+
+    /// How many snapshots it may keep.
+    pub(super) fn most_snapshots(&self) -> usize {
+        self.snapshots.unwrap_or(MOST_SNAPSHOTS) as usize
     }
 }
 

@@ -152,7 +152,7 @@ impl Registry {
     }
 
     /// The directory of a sandbox's own, as it is on the host.
-    fn workspace(&self, id: &str) -> PathBuf {
+    pub(super) fn workspace(&self, id: &str) -> PathBuf {
         self.workspaces.join(id)
     }
 
@@ -302,6 +302,11 @@ impl Registry {
         self.locked().get(id).cloned()
     }
 
+    /// Whether a sandbox is still on the list.
+    pub(super) fn has(&self, live: &Arc<Live>) -> bool {
+        self.find(&live.record.id).is_some_and(|found| Arc::ptr_eq(&found, live))
+    }
+
     /// Where what outlives a server is kept.
     pub(super) fn store(&self) -> &Store {
         &self.store
@@ -389,15 +394,15 @@ pub(super) fn of_store(error: redb::Error) -> Failure {
     }
 }
 
-fn make_private(directory: &Path) -> io::Result<()> {
+pub(super) fn make_private(directory: &Path) -> io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
 }
 
-/// Removes a workspace.
-fn remove(workspace: PathBuf) {
+/// Removes a directory that code in a sandbox has written to, or a copy of one.
+pub(super) fn remove(workspace: PathBuf) {
     if let Err(error) = ringfence::remove_untrusted(&workspace)
         && error.kind() != io::ErrorKind::NotFound
     {
-        tracing::warn!(workspace = %workspace.display(), %error, "a workspace is not removed");
+        tracing::warn!(directory = %workspace.display(), %error, "a directory is not removed");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// What a sandbox is asked for with.
 #[derive(Debug, Deserialize)]
@@ -32,7 +32,7 @@ pub(super) struct NewSandbox {
 }
 
 /// What a client wants of the network. A field that is not here would be one that is not kept.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(super) struct NetworkRequest {
     pub(super) allow_out: Option<Vec<String>>,
@@ -71,6 +71,15 @@ pub(super) struct Stay {
     #[serde(alias = "duration")]
     pub(super) timeout: Option<u64>,
     /// Whether it goes on with what it had in memory.
+    pub(super) memory: Option<bool>,
+}
+
+/// What a snapshot is asked for with.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct NewSnapshot {
+    /// What it is to be called.
+    pub(super) name: Option<String>,
+    /// Whether it has what the sandbox has in memory.
     pub(super) memory: Option<bool>,
 }
 

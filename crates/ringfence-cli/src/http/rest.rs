@@ -82,6 +82,24 @@ impl Registry {
         Ok(true)
     }
 
+    /// Has something be done while the processes of a sandbox are at rest. Those of one that runs go on afterwards; its time
+    /// passes meanwhile.
+    pub(super) async fn while_at_rest<T>(&self, live: &Live, done: impl Future<Output = T>) -> Result<T, Failure> {
+        let _turn = live.changing.lock().await;
+        let life = live.life();
+        if life.state() == State::Paused {
+            return Ok(done.await);
+        }
+        live.sandbox.pause().await?;
+        let done = done.await;
+        if let Err(error) = live.sandbox.resume().await {
+            // It is at rest, then: its client is told so, and can try again to let it go on.
+            let _ = self.change(live, life.at_rest(Timestamp::now())).await; // the first error tells more
+            return Err(error.into());
+        }
+        Ok(done)
+    }
+
     /// Lets a sandbox go on that is at rest, for `stay`, as far as it may run for `longest` in all. False when it is
     /// not at rest, and nothing changes.
     pub(super) async fn resume(

@@ -29,6 +29,7 @@ use super::registry::{Live, Registry};
 use super::reply::{Refusal, Reply, bare, plain};
 use super::rest::NotResumed;
 use super::seats::{Seats, Taken};
+use super::snapshots::Snapshots;
 use super::template::Template;
 use super::web;
 use crate::telemetry::Measure;
@@ -47,6 +48,7 @@ pub(crate) enum Audience {
 pub(super) struct Server {
     pub(super) keys: Keys,
     pub(super) registry: Arc<Registry>,
+    pub(super) snapshots: Snapshots,
     pub(super) templates: BTreeMap<String, Template>,
     pub(super) audience: Audience,
     /// Sandboxes that wait for a client.

@@ -13,11 +13,13 @@ use serde::{Deserialize, Serialize};
 use super::control::Owner;
 use super::life::{AtEnd, Life};
 use super::quota::DayUse;
+use super::snapshots::Snapshot;
 
 /// A table: text in JSON, by an id.
 type Definition = TableDefinition<'static, &'static str, &'static [u8]>;
 
 const SANDBOXES: Definition = TableDefinition::new("sandboxes");
+const SNAPSHOTS: Definition = TableDefinition::new("snapshots");
 /// By the ids of keys.
 const USE: Definition = TableDefinition::new("use");
 
@@ -80,14 +82,27 @@ impl Store {
 
     /// Keeps a record, whatever happens from then on.
     pub(super) async fn put(&self, record: &Record) -> Result<(), redb::Error> {
-        let row = (record.id.clone(), text(record));
-        self.change(SANDBOXES, move |table| table.insert(row.0.as_str(), row.1.as_slice()).map(drop)).await
+        self.put_row(SANDBOXES, &record.id, record).await
     }
 
     /// Forgets a record.
     pub(super) async fn remove(&self, id: &str) -> Result<(), redb::Error> {
-        let id = id.to_owned();
-        self.change(SANDBOXES, move |table| table.remove(id.as_str()).map(drop)).await
+        self.remove_row(SANDBOXES, id).await
+    }
+
+    /// All snapshots. One that cannot be read is left out, and stays.
+    pub(super) fn all_snapshots(&self) -> Result<Vec<Snapshot>, redb::Error> {
+        Ok(self.rows(SNAPSHOTS)?.into_iter().map(|(_, snapshot)| snapshot).collect())
+    }
+
+    /// Keeps a snapshot, whatever happens from then on.
+    pub(super) async fn put_snapshot(&self, snapshot: &Snapshot) -> Result<(), redb::Error> {
+        self.put_row(SNAPSHOTS, &snapshot.id, snapshot).await
+    }
+
+    /// Forgets a snapshot.
+    pub(super) async fn remove_snapshot(&self, id: &str) -> Result<(), redb::Error> {
+        self.remove_row(SNAPSHOTS, id).await
     }
 
     /// What keys have used of a day, by their ids.
@@ -119,6 +134,16 @@ impl Store {
             }
             Ok(rows)
         })
+    }
+
+    async fn put_row(&self, table: Definition, id: &str, value: &impl Serialize) -> Result<(), redb::Error> {
+        let row = (id.to_owned(), text(value));
+        self.change(table, move |table| table.insert(row.0.as_str(), row.1.as_slice()).map(drop)).await
+    }
+
+    async fn remove_row(&self, table: Definition, id: &str) -> Result<(), redb::Error> {
+        let id = id.to_owned();
+        self.change(table, move |table| table.remove(id.as_str()).map(drop)).await
     }
 
     /// Changes a table, on another thread: it waits for the disk.
@@ -164,6 +189,7 @@ fn open(path: &Path) -> Result<Database, redb::Error> {
     let database = redb::Builder::new().create_file(file.into_file())?;
     let transaction = database.begin_write()?;
     transaction.open_table(SANDBOXES)?;
+    transaction.open_table(SNAPSHOTS)?;
     transaction.open_table(USE)?;
     transaction.commit()?;
     Ok(database)

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use ringfence::policy::Network;
+use ringfence::policy::{Network, Size};
 use ringfence::{Choice, Settings};
 use serde::Deserialize;
 
@@ -16,6 +16,9 @@ const DEFAULT: [&str; 2] = ["base", FOR_CODE];
 /// The one of them that clients run cells of code in.
 const FOR_CODE: &str = "code-interpreter-v1";
 
+/// How much a snapshot may have in its files when nobody says.
+const SNAPSHOT_SIZE: Size = Size::mebibytes(10 << 10);
+
 /// How many sandboxes wait for clients at most, of all templates together.
 const MOST_WARM: usize = 64;
 
@@ -25,6 +28,8 @@ const MOST_WARM: usize = 64;
 pub(crate) struct ServerConfig {
     /// Where it listens.
     pub(crate) listen: Option<SocketAddr>,
+    /// How much a snapshot may have in its files.
+    snapshot_size: Option<Size>,
     templates: BTreeMap<String, TemplateConfig>,
 }
 
@@ -63,6 +68,11 @@ impl ServerConfig {
             *policy = std::path::absolute(directory.join(&policy)).unwrap_or_else(|_| directory.join(&policy));
         }
         Ok(config)
+    }
+
+    /// How many bytes a snapshot may have in its files.
+    pub(crate) fn largest_snapshot(&self) -> u64 {
+        self.snapshot_size.unwrap_or(SNAPSHOT_SIZE).bytes()
     }
 
     /// The names of all templates, and what is said of each.

@@ -56,6 +56,23 @@ assert.equal(await sandbox.isRunning(), false);
 const resumed = await Sandbox.connect(sandbox.sandboxId);
 assert.equal((await resumed.commands.run("cat watched")).stdout, "x");
 
+await assert.rejects(sandbox.createSnapshot(), /mode="filesystem"/);
+// This package has no word for files alone: the API is asked.
+const taken = await fetch(`${process.env.E2B_API_URL}/sandboxes/${sandbox.sandboxId}/snapshots`, {
+  method: "POST",
+  headers: { "X-API-KEY": process.env.E2B_API_KEY, "Content-Type": "application/json" },
+  body: JSON.stringify({ name: "from-javascript", memory: false }),
+});
+assert.equal(taken.status, 201);
+const snapshot = { snapshotId: (await taken.json()).snapshotID };
+const copy = await Sandbox.create(snapshot.snapshotId);
+assert.equal(await copy.files.read("watched"), "x");
+assert.equal(await copy.kill(), true);
+const kept = await Sandbox.listSnapshots({ sandboxId: sandbox.sandboxId }).nextItems();
+assert.deepEqual(kept.map((listed) => listed.snapshotId), [snapshot.snapshotId]);
+assert.equal(await Sandbox.deleteSnapshot(snapshot.snapshotId), true);
+assert.equal(await Sandbox.deleteSnapshot(snapshot.snapshotId), false);
+
 assert.equal(await sandbox.isRunning(), true);
 assert.equal(await sandbox.kill(), true);
 assert.equal(await sandbox.isRunning(), false);

@@ -74,6 +74,11 @@ impl Keeper {
         self.state().join("sandboxes").join(name)
     }
 
+    /// The directory of a server.
+    pub(crate) fn server(&self) -> PathBuf {
+        self.state().join("server")
+    }
+
     fn state(&self) -> PathBuf {
         self.home().join(".local/state/ringfence")
     }

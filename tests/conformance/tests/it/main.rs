@@ -27,6 +27,7 @@ mod remains;
 mod scene;
 mod sdks;
 mod served;
+mod snapshots;
 mod soak;
 mod ssh;
 mod telemetry;

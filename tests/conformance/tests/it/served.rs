@@ -32,6 +32,14 @@ impl<'a> Served<'a> {
         Served::told(keeper, flags, &[])
     }
 
+    /// The same, with settings, which are written to a file in the workspace.
+    #[track_caller]
+    pub(crate) fn configured(keeper: &'a Keeper, settings: &str) -> Served<'a> {
+        let config = keeper.workspace().join("server.toml");
+        fs_err::write(&config, settings).expect("the workspace is ours");
+        Served::with(keeper, &["--config", config.to_str().expect("it is text")])
+    }
+
     /// The same, with variables.
     #[track_caller]
     pub(crate) fn told(keeper: &'a Keeper, flags: &[&str], variables: &[(&str, &str)]) -> Served<'a> {
@@ -64,7 +72,7 @@ impl<'a> Served<'a> {
         let mut command = script(e2b_python().expect("the test requires it"), "e2b_server.py");
         command.args([&self.url, act]).args(more);
         if self.url.starts_with("https:") {
-            command.env("SSL_CERT_FILE", self.keeper.home().join(".local/state/ringfence/server/tls/ca.pem"));
+            command.env("SSL_CERT_FILE", self.keeper.server().join("tls/ca.pem"));
         }
         let outcome = self.keeper.run(command.current_dir("/"));
         self.keeper.note_children_of(self.process.id());
@@ -72,14 +80,16 @@ impl<'a> Served<'a> {
         outcome.said.lines().map(str::to_owned).collect()
     }
 
-    /// Has a script that knows the server by the variables alone that everybody sets do all that it is to do.
+    /// Has a script that knows the server by the variables alone that everybody sets do all that it is to do, and returns
+    /// what it says.
     #[track_caller]
-    pub(crate) fn drive(&self, mut script: Command) {
+    pub(crate) fn drive(&self, mut script: Command) -> Vec<String> {
         script.env("E2B_API_URL", &self.url).env("E2B_SANDBOX_URL", &self.url).env("E2B_API_KEY", "e2b_0");
         script.env("NO_PROXY", "127.0.0.1");
         let outcome = self.keeper.run(script.current_dir("/"));
         self.keeper.note_children_of(self.process.id());
         assert!(outcome.is_good(), "{}\n{}", outcome.said, log_of(self.keeper));
+        outcome.said.lines().map(str::to_owned).collect()
     }
 
     /// Its process.
@@ -145,12 +155,14 @@ pub(crate) fn log_of(keeper: &Keeper) -> String {
 /// Checks that nothing is left of a server's sandboxes, and removes what it keeps beyond them.
 #[track_caller]
 pub(crate) fn expect_nothing_left(keeper: &Keeper) {
-    let server = keeper.home().join(".local/state/ringfence/server");
+    let server = keeper.server();
     let begun = Instant::now();
     while fs_err::read_dir(server.join("workspaces")).expect("it is there").count() > 0 {
         assert!(begun.elapsed() < PATIENCE, "a workspace is left");
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
+    let snapshots = fs_err::read_dir(server.join("snapshots")).expect("it is there").count();
+    assert_eq!(snapshots, 0, "a snapshot is left");
     fs_err::remove_dir_all(server).expect("it is ours");
     fs_err::remove_dir_all(keeper.workspace()).expect("it is ours");
     fs_err::remove_file(keeper.home().join("server.log")).expect("it is ours");

@@ -1,0 +1,395 @@
+//! Snapshots: the files of sandboxes, kept for others to begin with.
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use hyper::StatusCode;
+use jiff::Timestamp;
+use ringfence::{Copied, CopyError, CopyLimits, copy_untrusted};
+use serde::{Deserialize, Serialize};
+use tokio::sync::{OwnedSemaphorePermit, RwLock, Semaphore};
+use tokio::time::timeout;
+
+use super::control::Owner;
+use super::quota::Quota;
+use super::registry::{make_private, of_store, remove};
+use super::reply::Refusal;
+use super::requests::NetworkRequest;
+use super::secret::name;
+use super::store::{Record, Store};
+use crate::report::Failure;
+
+/// How many trees are copied at once; whoever comes then waits.
+const MOST_COPYING: usize = 4;
+/// How long a copy may wait for its turn.
+const TURN_PATIENCE: Duration = Duration::from_secs(20);
+/// The most files and directories of a snapshot.
+const MOST_ENTRIES: u64 = 1_000_000;
+/// The longest name that a client may give.
+const LONGEST_NAME: usize = 128;
+/// What a name ends with that says no more than the name does.
+const USUAL_TAG: &str = ":default";
+
+/// What is kept of a snapshot, beside its files.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Snapshot {
+    /// What it is called, whatever else it is called.
+    pub(super) id: String,
+    /// What its client calls it.
+    pub(super) name: Option<String>,
+    /// The id of the key that it belongs to; nothing where no key was needed.
+    pub(super) owner: Owner,
+    /// The sandbox that it was taken of.
+    pub(super) sandbox: String,
+    /// The template of that.
+    pub(super) template: String,
+    /// What a client would ask for to reach what that did; nothing where it reached all that its template lets it.
+    pub(super) network: Option<NetworkRequest>,
+    /// When it was taken.
+    pub(super) taken: Timestamp,
+    /// The directory that its files are in: another one each time that it is taken anew.
+    files: String,
+}
+
+/// A snapshot whose files are there.
+#[derive(Debug)]
+pub(super) struct Kept {
+    pub(super) snapshot: Snapshot,
+    /// Held by whoever copies its files, and alone by whoever removes them.
+    in_use: RwLock<()>,
+}
+
+/// All snapshots that are there.
+#[derive(Debug)]
+pub(super) struct Snapshots {
+    store: Store,
+    /// Where their files are.
+    directory: PathBuf,
+    limits: CopyLimits,
+    /// By their ids.
+    kept: Mutex<HashMap<String, Arc<Kept>>>,
+    /// Held by whoever changes that.
+    changing: tokio::sync::Mutex<()>,
+    /// Room for trees that are copied.
+    copying: Arc<Semaphore>,
+    /// Whether those are to be given up.
+    is_ending: Arc<AtomicBool>,
+}
+
+impl Snapshot {
+    /// One that is to be taken now.
+    pub(super) fn new(called: Option<String>, record: &Record, network: Option<NetworkRequest>) -> Snapshot {
+        Snapshot {
+            id: name(),
+            name: called,
+            owner: record.owner.clone(),
+            sandbox: record.id.clone(),
+            template: record.template.clone(),
+            network,
+            taken: Timestamp::now(),
+            files: name(),
+        }
+    }
+
+    /// Whether a client that says this means it.
+    pub(super) fn is_called(&self, which: &str) -> bool {
+        self.id == without_tag(which) || self.name.as_deref() == Some(without_tag(which))
+    }
+
+    /// Whether it takes the place of another: the one that has its name.
+    fn replaces(&self, kept: &Kept) -> bool {
+        self.name.is_some() && self.name == kept.snapshot.name
+    }
+}
+
+impl Snapshots {
+    /// The snapshots of the server whose directory is `place`, each of `largest` bytes at most. Those of keys that are
+    /// gone are removed, and so are files that belong to none.
+    pub(super) async fn open(
+        store: Store,
+        place: &Path,
+        largest: u64,
+        is_there: impl Fn(&Owner) -> bool,
+    ) -> Result<Snapshots, Failure> {
+        let directory = place.join("snapshots");
+        make_private(&directory).map_err(|error| {
+            Failure::failed(format!("cannot make the directory of snapshots: {error}"), "look at its permissions")
+        })?;
+        let mut kept = HashMap::new();
+        for snapshot in store.all_snapshots().map_err(of_store)? {
+            if is_there(&snapshot.owner) && directory.join(&snapshot.files).is_dir() {
+                kept.insert(snapshot.id.clone(), Arc::new(Kept { snapshot, in_use: RwLock::default() }));
+            } else {
+                tracing::info!(id = snapshot.id, "a snapshot is gone, or its key is");
+                store.remove_snapshot(&snapshot.id).await.map_err(of_store)?;
+            }
+        }
+        let known: HashSet<&str> = kept.values().map(|kept| kept.snapshot.files.as_str()).collect();
+        for entry in fs_err::read_dir(&directory).into_iter().flatten().flatten() {
+            if !entry.file_name().to_str().is_some_and(|name| known.contains(name)) {
+                remove(entry.path());
+            }
+        }
+        Ok(Snapshots {
+            store,
+            directory,
+            limits: CopyLimits { bytes: largest, entries: MOST_ENTRIES },
+            kept: Mutex::new(kept),
+            changing: Default::default(),
+            copying: Arc::new(Semaphore::new(MOST_COPYING)),
+            is_ending: Arc::default(),
+        })
+    }
+
+    /// The snapshot of an owner that has this id or name.
+    pub(super) fn find(&self, owner: &Owner, which: &str) -> Option<Arc<Kept>> {
+        let own = self.of(owner);
+        let by_id = own.iter().find(|kept| kept.snapshot.id == which);
+        by_id.or_else(|| own.iter().find(|kept| kept.snapshot.is_called(which))).cloned()
+    }
+
+    /// All snapshots of an owner.
+    pub(super) fn of(&self, owner: &Owner) -> Vec<Arc<Kept>> {
+        self.locked().values().filter(|kept| kept.snapshot.owner == *owner).cloned().collect()
+    }
+
+    /// Waits for a turn to copy a tree.
+    pub(super) async fn turn(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        let turn = timeout(TURN_PATIENCE, Arc::clone(&self.copying).acquire_owned()).await;
+        let turn = turn.map_err(|_| Refusal::busy("too many snapshots are being copied", TURN_PATIENCE.as_secs()))?;
+        Ok(turn.expect("it is never closed"))
+    }
+
+    /// Refuses one more snapshot of an owner who has as many as it may. One that takes another's place is not one more.
+    pub(super) fn check_room(&self, snapshot: &Snapshot, quota: &Quota) -> Result<(), Refusal> {
+        let others = self.of(&snapshot.owner).iter().filter(|kept| !snapshot.replaces(kept)).count();
+        let most = quota.most_snapshots();
+        match others < most {
+            true => Ok(()),
+            false => Err(Refusal::new(
+                StatusCode::TOO_MANY_REQUESTS,
+                format!("this key keeps {most} snapshots and no more: delete one first"),
+            )),
+        }
+    }
+
+    /// Copies a sandbox's directory to where the files of a snapshot are.
+    pub(super) async fn copy_in(&self, workspace: PathBuf, snapshot: &Snapshot) -> Result<Copied, CopyError> {
+        self.copy(workspace, self.directory.join(&snapshot.files)).await
+    }
+
+    /// Copies the files of a snapshot to where a sandbox's directory is to be.
+    pub(super) async fn copy_out(&self, kept: &Arc<Kept>, workspace: PathBuf) -> Result<Copied, CopyError> {
+        let _use = kept.in_use.read().await;
+        self.copy(self.directory.join(&kept.snapshot.files), workspace).await
+    }
+
+    /// Copies a tree, on another thread.
+    async fn copy(&self, from: PathBuf, to: PathBuf) -> Result<Copied, CopyError> {
+        let (limits, is_ending) = (self.limits, Arc::clone(&self.is_ending));
+        let copied = tokio::task::spawn_blocking(move || copy_untrusted(&from, &to, limits, &is_ending)).await;
+        copied.expect("copying does not panic")
+    }
+
+    /// Keeps a snapshot whose files are there, in place of the one that has its name.
+    pub(super) async fn keep(&self, mut snapshot: Snapshot, quota: &Quota) -> Result<Arc<Kept>, Refusal> {
+        let unkept = |error: String| {
+            tracing::error!(sandbox = snapshot.sandbox, error, "a snapshot is not kept");
+            Refusal::failed("the snapshot could not be kept; the server's log tells why")
+        };
+        // The database says that the files are there: then they are, whatever happens to the machine.
+        let directory = self.directory.clone();
+        let written = tokio::task::spawn_blocking(move || write_out(&directory)).await;
+        written.expect("writing does not panic").map_err(|error| unkept(error.to_string()))?;
+        let _turn = self.changing.lock().await;
+        self.check_room(&snapshot, quota)?; // others may have been quicker
+        let replaced = self.of(&snapshot.owner).into_iter().find(|kept| snapshot.replaces(kept));
+        if let Some(replaced) = &replaced {
+            snapshot.id.clone_from(&replaced.snapshot.id);
+        }
+        self.store.put_snapshot(&snapshot).await.map_err(|error| unkept(error.to_string()))?;
+        let kept = Arc::new(Kept { snapshot, in_use: RwLock::default() });
+        self.locked().insert(kept.snapshot.id.clone(), Arc::clone(&kept));
+        if let Some(replaced) = replaced {
+            self.clear(replaced);
+        }
+        Ok(kept)
+    }
+
+    /// Forgets a snapshot, and removes its files. False when it is not there any more.
+    pub(super) async fn remove(&self, kept: &Arc<Kept>) -> Result<bool, Refusal> {
+        let _turn = self.changing.lock().await;
+        let id = &kept.snapshot.id;
+        // One that was taken anew meanwhile has the same id.
+        let Some(found) = self.locked().get(id).cloned() else { return Ok(false) };
+        self.store.remove_snapshot(id).await.map_err(|error| {
+            tracing::error!(id, %error, "a snapshot is not removed");
+            Refusal::failed("the snapshot could not be deleted; the server's log tells why")
+        })?;
+        self.locked().remove(id);
+        self.clear(found);
+        Ok(true)
+    }
+
+    /// Removes the files of a snapshot that nobody finds any more, as soon as nobody copies them.
+    fn clear(&self, kept: Arc<Kept>) {
+        let files = self.directory.join(&kept.snapshot.files);
+        // Nobody waits for it: it may be large, and the next server removes what is left of it.
+        tokio::spawn(async move {
+            let _alone = kept.in_use.write().await;
+            let _ = tokio::task::spawn_blocking(move || remove(files)).await; // it does not panic
+        });
+    }
+
+    /// Removes the files of a snapshot that does not come to be.
+    pub(super) async fn discard(&self, snapshot: &Snapshot) {
+        let files = self.directory.join(&snapshot.files);
+        let _ = tokio::task::spawn_blocking(move || remove(files)).await; // it does not panic
+    }
+
+    /// Has all that is copied be given up.
+    pub(super) fn end(&self) {
+        self.is_ending.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits until nothing is copied any more.
+    pub(super) async fn ended(&self) {
+        let all = u32::try_from(MOST_COPYING).expect("they are few");
+        let _ = timeout(TURN_PATIENCE, self.copying.acquire_many(all)).await; // the next server sweeps
+    }
+
+    fn locked(&self) -> MutexGuard<'_, HashMap<String, Arc<Kept>>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A name that a client gives, if it is one. It may have parts, `project/name:tag`, which mean nothing here.
+pub(super) fn checked_name(given: &str) -> Result<String, Refusal> {
+    let name = without_tag(given);
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:".contains(&byte);
+    match !name.is_empty() && name.len() <= LONGEST_NAME && name.bytes().all(is_plain) {
+        true => Ok(name.to_owned()),
+        false => Err(Refusal::wrong(format!(
+            "the `name` of a snapshot has 1 to {LONGEST_NAME} letters, digits and any of - _ . / : and no others"
+        ))),
+    }
+}
+
+/// Has all that was written to a directory's file system be on its disk.
+fn write_out(directory: &Path) -> std::io::Result<()> {
+    Ok(rustix::fs::syncfs(fs_err::File::open(directory)?.file())?)
+}
+
+fn without_tag(which: &str) -> &str {
+    which.strip_suffix(USUAL_TAG).unwrap_or(which)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap()
+    }
+
+    fn snapshot(called: Option<&str>, owner: &str) -> Snapshot {
+        Snapshot {
+            id: name(),
+            name: called.map(str::to_owned),
+            owner: Some(owner.to_owned()),
+            sandbox: "sandbox".to_owned(),
+            template: "base".to_owned(),
+            network: Some(NetworkRequest { deny_out: Some(vec!["0.0.0.0/0".to_owned()]), ..Default::default() }),
+            taken: Timestamp::UNIX_EPOCH,
+            files: name(),
+        }
+    }
+
+    #[test]
+    fn a_name_is_plain_and_has_no_tag_that_says_nothing() {
+        for (given, expected) in [("a", "a"), ("team/a-b_1.0:v2", "team/a-b_1.0:v2"), ("a:default", "a")] {
+            assert_eq!(checked_name(given).unwrap(), expected);
+        }
+        for wrong in ["", ":default", "a b", "a\n", "ä", "..\\", &"x".repeat(129)] {
+            assert!(checked_name(wrong).is_err(), "{wrong:?}");
+        }
+        let one = snapshot(Some("a"), "ada");
+        assert!(one.is_called("a") && one.is_called("a:default") && one.is_called(&format!("{}:default", one.id)));
+        assert!(!one.is_called("a:v2") && !one.is_called(""));
+    }
+
+    #[test]
+    fn what_is_kept_is_there_for_the_next_server_but_for_that_of_keys_that_are_gone() {
+        let place = tempfile::tempdir().unwrap();
+        let runtime = runtime();
+        let quota: Quota = serde_json::from_str(r#"{"snapshots": 2}"#).unwrap();
+        let store = Store::open(&place.path().join("state.redb")).unwrap();
+        let open = |is_there: fn(&Owner) -> bool| {
+            runtime.block_on(Snapshots::open(store.clone(), place.path(), 100, is_there)).unwrap()
+        };
+        let files = || fs_err::read_dir(place.path().join("snapshots")).unwrap().count();
+        let tree = place.path().join("tree");
+        fs_err::create_dir(&tree).unwrap();
+        fs_err::write(tree.join("file"), "text").unwrap();
+        let snapshots = open(|_| true);
+        let keep = |snapshot: Snapshot| {
+            runtime.block_on(snapshots.copy_in(tree.clone(), &snapshot)).unwrap();
+            let kept = runtime.block_on(snapshots.keep(snapshot.clone(), &quota));
+            if kept.is_err() {
+                runtime.block_on(snapshots.discard(&snapshot));
+            }
+            kept.map(|kept| kept.snapshot.clone())
+        };
+        let one = keep(snapshot(Some("a"), "ada")).unwrap();
+        keep(snapshot(Some("b"), "ada")).unwrap();
+        let other = keep(snapshot(Some("a"), "bob")).unwrap();
+        assert_eq!(keep(snapshot(None, "ada")).unwrap_err().status, StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(files(), 3, "nothing of what was refused");
+        let again = keep(snapshot(Some("a"), "ada")).unwrap();
+        assert_eq!(again.id, one.id);
+        assert_ne!(again.files, one.files);
+        fs_err::create_dir(place.path().join("snapshots/.half.links")).unwrap();
+        drop(snapshots);
+
+        let snapshots = open(|owner| owner.as_deref() == Some("ada"));
+        assert_eq!(snapshots.find(&again.owner, "a").unwrap().snapshot, again);
+        assert!(snapshots.find(&other.owner, &other.id).is_none());
+        assert_eq!((files(), store.all_snapshots().unwrap().len()), (2, 2));
+        let kept = snapshots.find(&again.owner, &again.id).unwrap();
+        let copy = place.path().join("copy");
+        runtime.block_on(snapshots.copy_out(&kept, copy.clone())).unwrap();
+        assert_eq!(fs_err::read_to_string(copy.join("file")).unwrap(), "text");
+        assert!(runtime.block_on(snapshots.remove(&kept)).unwrap());
+        assert!(!runtime.block_on(snapshots.remove(&kept)).unwrap());
+
+        snapshots.end();
+        let refused = runtime.block_on(snapshots.copy_in(tree, &snapshot(None, "ada")));
+        assert!(matches!(refused, Err(CopyError::Stopped)), "{refused:?}");
+        runtime.block_on(snapshots.ended());
+    }
+
+    #[test]
+    fn files_that_are_copied_are_removed_afterwards() {
+        let place = tempfile::tempdir().unwrap();
+        let runtime = runtime();
+        let store = Store::open(&place.path().join("state.redb")).unwrap();
+        runtime.block_on(async {
+            let snapshots = Snapshots::open(store, place.path(), 100, |_| true).await.unwrap();
+            let taken = snapshot(None, "ada");
+            fs_err::create_dir(snapshots.directory.join(&taken.files)).unwrap();
+            let kept = snapshots.keep(taken, &Quota::default()).await.unwrap();
+            let files = snapshots.directory.join(&kept.snapshot.files);
+            let copying = kept.in_use.read().await;
+            assert!(snapshots.remove(&kept).await.unwrap());
+            tokio::time::timeout(Duration::from_millis(50), std::future::pending::<()>()).await.unwrap_err();
+            assert!(files.exists());
+            drop(copying);
+            while files.exists() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        });
+    }
+}
