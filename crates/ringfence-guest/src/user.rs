@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::env;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ringfence_proto::code::{Code, Failure};
 
@@ -27,16 +27,28 @@ pub(crate) struct User {
     pub(crate) home: PathBuf,
 }
 
+/// The guest's own user, once somebody asked for it.
+static CURRENT: Mutex<Option<User>> = Mutex::new(None);
+
 /// The guest's own user.
 pub(crate) fn current() -> User {
-    static CURRENT: OnceLock<User> = OnceLock::new();
     let found = || {
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let text = fs_err::read_to_string(PASSWD).unwrap_or_default();
         let variable = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
         from_passwd(&text, uid, gid, variable("USER"), variable("HOME"))
     };
-    CURRENT.get_or_init(found).clone()
+    // It is replaced whole, so one that a panic left behind is whole, too.
+    CURRENT.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(found).clone()
+}
+
+/// Has relative paths and `~` start from another home, as they do for commands whose `HOME` it is. A container's guest is
+/// told of it like this alone.
+pub(crate) fn move_home(home: &str) {
+    if home.starts_with('/') {
+        let user = User { home: home.into(), ..current() };
+        *CURRENT.lock().unwrap_or_else(PoisonError::into_inner) = Some(user);
+    }
 }
 
 /// The user of that name: the sandbox has one.

@@ -31,7 +31,7 @@ use ringfence_proto::process::{
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::connect::{self, Deadline, Reply, Sender, Streamed};
-use crate::{caller, log};
+use crate::{caller, log, user};
 use control::Control;
 use exec::{Exec, Origin, Subscriber};
 use life::Life;
@@ -80,6 +80,9 @@ impl Service {
         connect::unary(request, async |InitRequest { env_vars }| {
             let more = description::more(&env_vars)?;
             self.environment.borrow_mut().extend(more);
+            if let Some(home) = env_vars.get("HOME") {
+                user::move_home(home);
+            }
             Ok(Empty {})
         })
         .await

@@ -75,6 +75,20 @@ fn home_is_where_relative_paths_start() {
 }
 
 #[test]
+fn a_home_that_commands_are_given_is_where_relative_paths_start() {
+    let guest = Guest::start();
+    let home = at(&guest, "home");
+    fs_err::create_dir(&home).unwrap();
+    let variables = json!({ "envVars": { "HOME": home, "OTHER": "/" } });
+    let head = "POST /init HTTP/1.1\r\ncontent-type: application/json";
+    assert_eq!(guest.request(head, variables.to_string().as_bytes()).status, 200);
+    for path in ["", "~"] {
+        assert_eq!(call(&guest, "Stat", &json!({ "path": path })).1["entry"]["path"], json!(home));
+    }
+    assert_eq!(guest.run("cd && pwd").stdout.trim(), home);
+}
+
+#[test]
 fn another_user_is_unauthenticated() {
     let guest = Guest::start();
     // `user:`, and `nobody-here:`.
