@@ -3,6 +3,7 @@
 mod asks;
 mod attempts;
 mod collector;
+mod containers;
 mod contexts;
 mod control;
 mod devcontainer;

@@ -4,14 +4,15 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 use ringfence::Backend;
+use ringfence_test_ledger::engine::DEV_IMAGE;
 use ringfence_test_ledger::{mcp_python, require};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::keeper::Keeper;
 
-/// Somebody who works with agents, natively.
-fn keeper() -> Keeper {
-    let keeper = Keeper::on(Backend::Native);
+/// Somebody who works with agents.
+fn keeper(backend: Backend) -> Keeper {
+    let keeper = Keeper::on(backend);
     keeper.expect(&mut keeper.ringfence(&["doctor"])); // what is tried once and remembered is there before the clients
     keeper
 }
@@ -28,8 +29,17 @@ fn client(keeper: &Keeper, what: &str, flags: &[&str]) -> Command {
 
 #[track_caller]
 fn check(what: &str) {
-    let keeper = keeper();
+    let keeper = keeper(Backend::Native);
     keeper.expect(&mut client(&keeper, what, &["--backend", "native"]));
+    leave(&keeper);
+}
+
+/// Has a client use every tool in a container.
+#[track_caller]
+pub(crate) fn check_container(backend: Backend) {
+    let keeper = keeper(backend);
+    let flags = ["--backend", backend.name(), "--image", DEV_IMAGE, "--pull", "never"];
+    keeper.expect(&mut client(&keeper, "on_streams", &flags));
     leave(&keeper);
 }
 
@@ -68,7 +78,7 @@ fn what_does_not_belong_at_the_address_is_refused() {
 #[test]
 fn a_sandbox_that_is_up_is_used_and_left_as_it_was() {
     require!(binary, user_namespaces, python3, mcp_python, cgroup_limits);
-    let keeper = keeper();
+    let keeper = keeper(Backend::Native);
     keeper.expect(&mut keeper.up("kept"));
     keeper.expect(&mut client(&keeper, "attached", &[]));
     keeper.expect(&mut keeper.ringfence(&["stop", "kept"]));
@@ -78,7 +88,7 @@ fn a_sandbox_that_is_up_is_used_and_left_as_it_was() {
 /// Starts a client that starts all that it can, kills whom `victim` finds, and expects that nothing is left.
 #[track_caller]
 fn check_killed(victim: impl FnOnce(&Keeper, &Child) -> u32) {
-    let keeper = keeper();
+    let keeper = keeper(Backend::Native);
     let mut child = client(&keeper, "left_alone", &["--backend", "native"])
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

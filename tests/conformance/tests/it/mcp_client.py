@@ -20,6 +20,8 @@ import anyio
 from mcp import Client, StdioServerParameters
 
 PATIENCE = 60.0
+# Where the workspace is inside: in a container of an image's, elsewhere.
+INSIDE = "/workspace" if "--image" in sys.argv else os.getcwd()
 TOOLS = {
     "run_command",
     "run_code",
@@ -90,7 +92,7 @@ async def every_tool(client):
     await processes(client)
     await ports(client)
     words, info = await call(client, "sandbox_info")
-    assert info["network"] == "closed" and info["workspace"] == os.getcwd(), info
+    assert info["network"] == "closed" and info["workspace"] == INSIDE, info
     assert "closed: nothing outside can be reached" in words and info["held"]["filesystem"], words
 
 
@@ -100,7 +102,7 @@ async def commands(client):
     assert words.startswith("out\n[standard error]\nerr\n[exit code 3, "), words
     os.makedirs("below", exist_ok=True)
     _, result = await call(client, "run_command", command="pwd", directory="below")
-    assert result["stdout"] == os.path.join(os.getcwd(), "below") + "\n", result
+    assert result["stdout"] == os.path.join(INSIDE, "below") + "\n", result
     words, result = await call(client, "run_command", command="sleep 60", timeout=1)
     assert result["timed_out"] and result["seconds"] < 30, result
     assert "ask for more with `timeout`, at most 600 s" in words, words
