@@ -83,7 +83,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Opens what is told of a process, if it is there and the kernel [lists children](lists_children).
+    /// Opens what is told of a process, if it is there and the kernel lists children.
     pub fn open(id: i32) -> Option<Process> {
         let file = |name: &str| File::open(format!("/proc/{id}/{name}")).ok();
         Some(Process { id, children: file(&format!("task/{id}/children"))?, stat: file("stat")? })

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::exchange::RequestBody;
 use hyper::{Request, StatusCode};
 use ringfence::{Copied, CopyError, Fault};
 use ringfence_proto::query::unescaped;
 
 use super::control::{Calls, body, query, with_next};
+use super::exchange::RequestBody;
 use super::messages::SnapshotInfo;
 use super::network::{self, network_of};
 use super::page::{Cursor, Page};
