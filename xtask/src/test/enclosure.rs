@@ -19,8 +19,10 @@ pub(super) struct Enclosure {
 }
 
 /// Makes the place that tests and engines share. Engines write to /run and /etc/docker wherever else they are told to; a
-/// resolver's file may lie in /run, too. What tests mount here, the engines see, and nobody outside. There is a way out,
-/// for those to find who should not, and it leads nowhere; containers' packets do not even come there.
+/// resolver's file may lie in /run, too. Users may make tunnels: udev lets them, and not every machine has that. Where
+/// bridges' frames pass iptables, Docker's rules would drop those of Podman's bridges. What tests mount here, the engines
+/// see, and nobody outside. There is a way out, for those to find who should not, and it leads nowhere; containers' packets
+/// do not even come there.
 const PLACE: &str = "
     set -e
     mount --make-rshared /
@@ -28,6 +30,8 @@ const PLACE: &str = "
     mount -t tmpfs tmpfs /run
     case $resolver in (/run/*) mkdir -p ${resolver%/*} && echo \"$names\" > $resolver ;; esac
     if [ -d /etc/docker ]; then mount -t tmpfs tmpfs /etc/docker; fi
+    if [ -c /dev/net/tun ]; then mknod -m 666 /run/tun c 10 200 && mount --bind /run/tun /dev/net/tun; fi
+    for frames in /proc/sys/net/bridge/bridge-nf-call-*tables; do [ ! -e $frames ] || echo 0 > $frames; done
     ip link set lo up
     ip link add outside type veth peer name nowhere
     ip address add 192.0.2.1/24 dev outside

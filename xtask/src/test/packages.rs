@@ -65,6 +65,8 @@ const FOR_TESTS: &[Package] = &[
     Package { name: "python3-pip", shown_by: SystemPythonModule("pip"), purpose: "another such client" },
     Package { name: "python3-requests", shown_by: SystemPythonModule("requests"), purpose: "another such client" },
     Package { name: "python3-httpx", shown_by: SystemPythonModule("httpx"), purpose: "another such client" },
+    Package { name: "python3-pil", shown_by: SystemPythonModule("PIL"), purpose: "tools of an agents' framework" },
+    Package { name: "python3-numpy", shown_by: SystemPythonModule("numpy"), purpose: "tools of an agents' framework" },
     Package { name: "python3-venv", shown_by: PythonModule("ensurepip"), purpose: "the SDK that drives a guest" },
     Package { name: "chromium", shown_by: Program("/usr/bin/chromium"), purpose: "the server's page in a browser" },
 ];

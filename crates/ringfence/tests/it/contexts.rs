@@ -59,13 +59,14 @@ async fn raised(context: &Context, code: &str) -> Raised {
     run(context, code).await.error.unwrap_or_else(|| panic!("{code} raises nothing"))
 }
 
-/// Runs a cell until it has begun and written something, interrupts it, and returns what it failed with.
+/// Runs a cell until it has begun and written something, interrupts it once, and returns what it failed with. A second
+/// interrupt could come to the next cell.
 async fn interrupted(context: &Context, code: &str) -> Raised {
     let mut cell = context.execute(code, &BTreeMap::new()).await.unwrap();
-    let mut error = None;
+    let (mut error, mut is_asked) = (None, false);
     while let Some(event) = cell.next().await {
         match event.unwrap() {
-            Event::Stdout(_) => context.interrupt().await.unwrap(),
+            Event::Stdout(_) if !std::mem::replace(&mut is_asked, true) => context.interrupt().await.unwrap(),
             Event::Error(raised) => error = Some(raised),
             _ => {}
         }
