@@ -197,18 +197,14 @@ mod tests {
             dropped: Dropped::default(),
             duration: 0.1 + 0.2,
             meta: Meta {
-                backend: Backend::Native,
-                chosen_because: "native works here".to_owned(),
-                held: Default::default(),
-                policy_sha256: "0".repeat(64),
-                limits: Default::default(),
                 usage: Usage { cpu_seconds: 1.0 / 3.0, max_rss: u64::MAX },
-                denials: Vec::new(),
-                planted: Vec::new(),
-                blocked_imports: Vec::new(),
-                note: None,
-                not_run: None,
-                warm: false,
+                ..Meta::new(
+                    Backend::Native,
+                    "native works here".to_owned(),
+                    Default::default(),
+                    "0".repeat(64),
+                    Default::default(),
+                )
             },
         }
     }

@@ -81,6 +81,32 @@ pub struct Meta {
     pub warm: bool,
 }
 
+impl Meta {
+    /// What is known of a command before it has ended: who holds which policy, and nothing of what came of it.
+    pub fn new(
+        backend: Backend,
+        chosen_because: String,
+        held: BTreeMap<Clause, String>,
+        policy_sha256: String,
+        limits: Limits,
+    ) -> Meta {
+        Meta {
+            backend,
+            chosen_because,
+            held,
+            policy_sha256,
+            limits,
+            usage: Usage::default(),
+            denials: Vec::new(),
+            planted: Vec::new(),
+            blocked_imports: Vec::new(),
+            note: None,
+            not_run: None,
+            warm: false,
+        }
+    }
+}
+
 /// Why nothing was run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

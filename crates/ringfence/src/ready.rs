@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ringfence_core::plan::demands;
-use ringfence_core::result::{Meta, Usage};
+use ringfence_core::result::Meta;
 use ringfence_core::settings::{ChooseError, Chosen, Level, Selection, Source, detect_container, resolve};
 use ringfence_core::{Backend, Capabilities, Ground, Plan, Policy, Refusal, plan};
 
@@ -73,20 +73,9 @@ impl Context {
     /// What is known of a run before it has ended.
     pub(crate) fn meta(&self) -> Meta {
         let plan = &self.plan;
-        Meta {
-            backend: plan.backend,
-            chosen_because: self.because.clone(),
-            held: plan.held.iter().map(|(clause, support)| (*clause, support.to_string())).collect(),
-            policy_sha256: plan.policy_sha256.clone(),
-            limits: plan.policy.limits.clone(),
-            usage: Usage::default(),
-            denials: Vec::new(),
-            planted: Vec::new(),
-            blocked_imports: Vec::new(),
-            note: None,
-            not_run: None,
-            warm: false,
-        }
+        let held = plan.held.iter().map(|(clause, support)| (*clause, support.to_string())).collect();
+        let (sha256, limits) = (plan.policy_sha256.clone(), plan.policy.limits.clone());
+        Meta::new(plan.backend, self.because.clone(), held, sha256, limits)
     }
 }
 

@@ -91,18 +91,16 @@ impl Observation {
             dropped: Dropped::default(),
             duration: ended.duration.as_secs_f64(),
             meta: Meta {
-                backend: manifest.backend,
-                chosen_because: manifest.chosen_because.clone(),
-                held: manifest.held.clone(),
-                policy_sha256: manifest.policy_sha256.clone(),
-                limits: manifest.limits.clone(),
                 usage: ended.usage,
                 denials: witness.denials(manifest.name.as_str(), *logged),
                 planted: witness.planted(&manifest.workspace),
-                blocked_imports: Vec::new(),
-                note: None,
-                not_run: None,
-                warm: false,
+                ..Meta::new(
+                    manifest.backend,
+                    manifest.chosen_because.clone(),
+                    manifest.held.clone(),
+                    manifest.policy_sha256.clone(),
+                    manifest.limits.clone(),
+                )
             },
         }
     }

@@ -206,22 +206,9 @@ async fn an_answer_that_is_under_way_is_broken_off_and_one_that_is_waited_for_is
 #[tokio::test]
 async fn a_web_socket_that_is_no_longer_allowed_is_cut() {
     in_time(async {
-        let dns = Dns::loopback().await;
-        let host = Host::new(|mut stream, _| async move {
-            head(&mut stream).await;
-            let answer = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
-            stream.write_all(answer).await.unwrap();
-            let mut said = [0; 4];
-            while stream.read_exact(&mut said).await.is_ok() && stream.write_all(&said).await.is_ok() {}
-        })
-        .await;
+        let (dns, host) = (Dns::loopback().await, Host::web_socket().await);
         let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
-        let authority = format!("origin.test:{}", host.port());
-        let mut client = proxy.tunnel(&authority).await;
-        let request =
-            format!("GET / HTTP/1.1\r\nHost: {authority}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
-        client.write_all(request.as_bytes()).await.unwrap();
-        assert!(head(&mut client).await.starts_with("HTTP/1.1 101 "));
+        let mut client = proxy.web_socket(&format!("origin.test:{}", host.port())).await;
         assert!(echoes(&mut client, b"ping").await);
         proxy.set_rules(&NONE, &NONE);
         assert!(is_cut(&mut client).await);

@@ -242,24 +242,11 @@ async fn requests_in_disguise_are_read_as_requests() {
 #[tokio::test]
 async fn a_web_socket_in_a_tunnel_passes() {
     in_time(async {
-        let dns = Dns::loopback().await;
-        let host = Host::new(|mut stream, _| async move {
-            head(&mut stream).await;
-            let answer = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
-            stream.write_all(answer).await.unwrap();
-            let mut said = [0; 4];
-            stream.read_exact(&mut said).await.unwrap();
-            stream.write_all(&said).await.unwrap();
-        })
-        .await;
+        let (dns, host) = (Dns::loopback().await, Host::web_socket().await);
         let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
-        let authority = format!("origin.test:{}", host.port());
-        let mut client = proxy.tunnel(&authority).await;
-        let request =
-            format!("GET / HTTP/1.1\r\nHost: {authority}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
-        client.write_all(request.as_bytes()).await.unwrap();
-        assert!(head(&mut client).await.starts_with("HTTP/1.1 101 "));
+        let mut client = proxy.web_socket(&format!("origin.test:{}", host.port())).await;
         client.write_all(b"ping").await.unwrap();
+        client.shutdown().await.unwrap();
         let mut said = String::new();
         client.read_to_string(&mut said).await.unwrap();
         assert_eq!(said, "ping");

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use ringfence_core::policy::{Egress, Network};
 use ringfence_core::{Fault, Plan};
-use ringfence_egress::{Proxy, Rules};
+use ringfence_egress::Proxy;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
@@ -244,10 +244,10 @@ impl Orders {
     /// Writes other rules down and goes by them, with no pause in between.
     fn change(&self, order: &str, proxy: &Proxy) -> io::Result<()> {
         let network: Network = serde_json::from_str(order)?;
-        let Some(Egress { allow, deny, .. }) = network.egress() else {
+        let Some(egress) = network.egress() else {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a gate lets out what is on a list"));
         };
-        let rules = Rules::new(allow, deny);
+        let rules = super::rules(egress);
         let mut policy = self.plan.policy.clone();
         policy.network = Some(network.clone());
         let differs = policy != self.plan.policy;
@@ -271,7 +271,7 @@ mod tests {
     use std::net::SocketAddr;
 
     use ringfence_core::{Backend, Policy};
-    use ringfence_egress::{Limits, Mode, Refusal, Resolver, Settings, Target, Via};
+    use ringfence_egress::{Limits, Mode, Refusal, Resolver, Rules, Settings, Target, Via};
 
     use super::*;
 

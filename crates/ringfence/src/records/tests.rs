@@ -1,7 +1,7 @@
 use std::os::unix::fs::symlink;
 
 use ringfence_core::Backend;
-use ringfence_core::result::{Dropped, Meta, Usage};
+use ringfence_core::result::{Dropped, Meta};
 
 use super::*;
 
@@ -17,20 +17,13 @@ fn result(stdout: &str) -> ExecutionResult {
         stderr: String::new(),
         dropped: Dropped::default(),
         duration: 0.1,
-        meta: Meta {
-            backend: Backend::Native,
-            chosen_because: "native works here".to_owned(),
-            held: Default::default(),
-            policy_sha256: "0".repeat(64),
-            limits: Default::default(),
-            usage: Usage::default(),
-            denials: Vec::new(),
-            planted: Vec::new(),
-            blocked_imports: Vec::new(),
-            note: None,
-            not_run: None,
-            warm: false,
-        },
+        meta: Meta::new(
+            Backend::Native,
+            "native works here".to_owned(),
+            Default::default(),
+            "0".repeat(64),
+            Default::default(),
+        ),
     }
 }
 

@@ -116,6 +116,16 @@ impl Running {
         client
     }
 
+    /// A web socket in a tunnel, once it is open.
+    pub(crate) async fn web_socket(&self, authority: &str) -> TcpStream {
+        let mut client = self.tunnel(authority).await;
+        let request =
+            format!("GET / HTTP/1.1\r\nHost: {authority}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+        client.write_all(request.as_bytes()).await.unwrap();
+        assert!(head(&mut client).await.starts_with("HTTP/1.1 101 "));
+        client
+    }
+
     /// Has it go by other rules.
     pub(crate) fn set_rules<R: ToString>(&self, allow: &[R], deny: &[R]) {
         self.proxy.set_rules(rules(allow, deny));
@@ -207,6 +217,18 @@ impl Host {
     /// A web server that answers each request without a body with `hello`, and records the heads.
     pub(crate) async fn web() -> Host {
         Host::new(serve_hello).await
+    }
+
+    /// A host that agrees to a web socket, and sends back what it gets there, four bytes at a time.
+    pub(crate) async fn web_socket() -> Host {
+        Host::new(|mut stream, _| async move {
+            head(&mut stream).await;
+            let answer = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+            stream.write_all(answer).await.unwrap();
+            let mut said = [0; 4];
+            while stream.read_exact(&mut said).await.is_ok() && stream.write_all(&said).await.is_ok() {}
+        })
+        .await
     }
 
     /// A host that sends back what it gets, to the end.
