@@ -60,3 +60,35 @@ impl Proxy {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::{Limits, Resolver, Settings};
+
+    #[test]
+    fn rules_that_were_replaced_before_anybody_waited_for_that_count() {
+        let rules = |text: &str| Rules::new(&[text.parse().unwrap()], &[]);
+        let nobody: SocketAddr = ([127, 0, 0, 1], 9).into();
+        let resolver = Resolver::at(nobody).unwrap();
+        let (mode, limits) = (Mode::Enforce, Limits::default());
+        let settings = Settings { mode, upstream: None, limits, resolver, credentials: None };
+        let proxy = Proxy::new(rules("origin.test"), settings, |_| ());
+        let target = Target::from_parts("origin.test", 443).unwrap();
+        let pass = Pass { target: target.clone(), via: Via::Connect, address: None };
+        assert!(
+            proxy.withdrawn(&pass).now_or_never().is_none() && proxy.denied_inside(&target).now_or_never().is_none()
+        );
+
+        proxy.set_rules(Rules::new(&[], &["origin.test".parse().unwrap()]));
+        for denial in [proxy.withdrawn(&pass).now_or_never(), proxy.denied_inside(&target).now_or_never()] {
+            assert_eq!(denial.expect("it is denied at once").reason.code(), "listed");
+        }
+        proxy.set_rules(rules("origin.test"));
+        assert!(proxy.withdrawn(&pass).now_or_never().is_none());
+    }
+}

@@ -24,6 +24,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 /// A sandbox's end of a tunnel.
 struct Sandbox {
     device: AsyncFd<OwnedFd>,
+    proxy: Proxy,
     events: Arc<Mutex<Vec<Event>>>,
     carried: JoinHandle<io::Result<()>>,
 }
@@ -50,8 +51,9 @@ impl Sandbox {
         let told = Arc::clone(&events);
         let proxy = Proxy::new(rules, settings, move |event| told.lock().unwrap().push(event));
         let tunnel = Tunnel { device: theirs, resolver: RESOLVER, packet: 32 * 1024 };
-        let carried = tokio::spawn(async move { proxy.carry_packets(tunnel).await });
-        Sandbox { device: watch(ours).unwrap(), events, carried }
+        let carrier = proxy.clone();
+        let carried = tokio::spawn(async move { carrier.carry_packets(tunnel).await });
+        Sandbox { device: watch(ours).unwrap(), proxy, events, carried }
     }
 
     async fn send(&self, packet: &[u8]) {
@@ -97,6 +99,11 @@ impl Sandbox {
     /// Asks for a connection, and returns the segment that came back: whether it agrees, and its number.
     async fn knock(&self, from: u16, to: SocketAddrV4) -> (TcpControl, TcpSeqNumber) {
         self.send(&segment(from, to, TcpControl::Syn, None)).await;
+        self.hear(from, to).await
+    }
+
+    /// The next segment that comes, of the connection from one to the other.
+    async fn hear(&self, from: u16, to: SocketAddrV4) -> (TcpControl, TcpSeqNumber) {
         let bytes = self.receive().await;
         let bytes = Ipv4Packet::new_checked(&bytes[..]).unwrap();
         assert_eq!((bytes.src_addr(), bytes.dst_addr()), (*to.ip(), INSIDE));
@@ -203,6 +210,32 @@ async fn a_connection_that_no_rule_allows_is_reset_and_one_that_a_rule_allows_is
         }
     };
     timeout(DEADLINE, gone).await.expect("the connection outside ends");
+}
+
+#[tokio::test]
+async fn names_and_connections_go_by_the_rules_that_hold_now_and_what_is_open_is_ended() {
+    let (listener, address) = server().await;
+    let sandbox = Sandbox::new(&["a.org", &address.to_string()]);
+    let (code, found) = sandbox.ask("a.org.", RecordType::A).await;
+    let [RData::A(name)] = found[..] else { panic!("one address: {code} {found:?}") };
+    let (control, number) = sandbox.knock(40000, address).await;
+    assert_eq!(control, TcpControl::Syn);
+    sandbox.send(&segment(40000, address, TcpControl::None, Some(number + 1))).await;
+    let (server, _) = timeout(DEADLINE, listener.accept()).await.unwrap().unwrap();
+
+    sandbox.proxy.set_rules(Rules::new(&["b.org".parse().unwrap()], &[]));
+    assert!(matches!(sandbox.hear(40000, address).await.0, TcpControl::Fin | TcpControl::Rst));
+    timeout(DEADLINE, server.readable()).await.expect("the connection outside ends").unwrap();
+    assert_eq!(server.try_read(&mut [0]).unwrap(), 0);
+    assert_eq!(sandbox.ask("a.org.", RecordType::A).await.0, ResponseCode::NXDomain);
+    assert_eq!(sandbox.ask("b.org.", RecordType::A).await.0, ResponseCode::NoError);
+    // An address that was told before still stands for its name, and leads nowhere.
+    assert_eq!(sandbox.knock(40001, SocketAddrV4::new(name.0, 443)).await.0, TcpControl::Rst);
+    assert_eq!(sandbox.knock(40002, address).await.0, TcpControl::Rst);
+    let denied = sandbox.denied();
+    let targets: Vec<&str> = denied.iter().map(|(target, ..)| target.as_str()).collect();
+    let address = address.to_string();
+    assert_eq!(targets, [address.as_str(), "a.org", "a.org:443", &address]);
 }
 
 #[tokio::test]

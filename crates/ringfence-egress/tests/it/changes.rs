@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::{TlsAcceptor, TlsConnector, rustls};
 
-use ringfence_egress::Via;
+use ringfence_egress::{Mode, Via};
 
 use crate::stage::{Dns, Host, Running, Stage, answered, head, in_time, refused};
 use crate::tls::configured;
@@ -18,6 +18,16 @@ const NONE: [&str; 0] = [];
 async fn echoes(client: &mut TcpStream, said: &[u8]) -> bool {
     let mut heard = vec![0; said.len()];
     client.write_all(said).await.is_ok() && client.read_exact(&mut heard).await.is_ok() && heard == said
+}
+
+/// Says something in a tunnel, and returns when that has woken the proxy and before the proxy has looked at it.
+async fn say_unheard(client: &TcpStream, said: &[u8]) {
+    let (nudge, nudged) = UnixStream::pair().unwrap();
+    nudge.writable().await.unwrap();
+    // Both are there before anybody is woken, and of those who are, the test's own task comes first.
+    client.try_write(said).unwrap();
+    nudge.try_write(b"now").unwrap();
+    nudged.readable().await.unwrap();
 }
 
 /// Waits until a connection is over, in whichever way.
@@ -76,6 +86,35 @@ async fn a_tunnel_that_is_no_longer_allowed_is_cut_and_others_stay() {
 }
 
 #[tokio::test]
+async fn what_was_said_before_a_change_and_is_not_carried_yet_is_not_carried_after_it() {
+    in_time(async {
+        let dns = Dns::loopback().await;
+        let host = Host::new(|mut stream, heard| async move {
+            let mut said = [0; 4];
+            while stream.read_exact(&mut said).await.is_ok() && stream.write_all(&said).await.is_ok() {
+                heard.lock().unwrap().extend_from_slice(&said);
+            }
+            heard.lock().unwrap().extend_from_slice(b"over");
+        })
+        .await;
+        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let mut client = proxy.tunnel(&format!("origin.test:{}", host.port())).await;
+        assert!(echoes(&mut client, b"\x00one").await);
+        say_unheard(&client, b"\x00two").await;
+        proxy.set_rules(&host.rules("origin.test"), &[]);
+        client.read_exact(&mut [0; 4]).await.unwrap();
+        say_unheard(&client, b"\x00end").await;
+        proxy.set_rules(&NONE, &NONE);
+        assert!(is_cut(&mut client).await);
+        while !host.heard().ends_with("over") {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(host.heard(), "\0one\0twoover");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_tunnel_to_an_address_that_is_denied_now_is_cut_although_its_name_is_allowed() {
     in_time(async {
         let (dns, host) = (Dns::loopback().await, Host::echo().await);
@@ -85,6 +124,22 @@ async fn a_tunnel_to_an_address_that_is_denied_now_is_cut_although_its_name_is_a
         proxy.set_rules(&[format!("origin.test:{}", host.port())], &[]);
         assert!(is_cut(&mut client).await);
         assert_eq!(proxy.codes(), ["internal"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn where_all_is_let_through_a_tunnel_is_cut_when_its_host_is_denied() {
+    in_time(async {
+        let (dns, host) = (Dns::loopback().await, Host::echo().await);
+        let (authority, own) = (format!("origin.test:{}", host.port()), [host.address.to_string()]);
+        let proxy = Stage { mode: Mode::Observe, ..Stage::allowing(&own) }.start(&dns).await;
+        let mut client = proxy.tunnel(&authority).await;
+        proxy.set_rules(&own, &["other.test".to_owned()]);
+        assert!(echoes(&mut client, b"\x00one").await, "no rule denies it");
+        proxy.set_rules(&own, &[authority]);
+        assert!(is_cut(&mut client).await);
+        assert_eq!(proxy.codes(), ["listed"]);
     })
     .await;
 }

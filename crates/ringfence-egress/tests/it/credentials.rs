@@ -414,3 +414,33 @@ async fn other_rules_leave_a_secret_with_its_host() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_host_that_has_not_proved_its_name_yet_is_left_when_it_is_denied() {
+    in_time(async {
+        let (world, dns) = (World::new(), Dns::loopback().await);
+        let host = Host::new(|mut stream, heard| async move {
+            let mut said = [0; 4096];
+            while let Ok(read) = stream.read(&mut said).await {
+                if read == 0 {
+                    break;
+                }
+                heard.lock().unwrap().extend_from_slice(b"hello");
+            }
+            heard.lock().unwrap().extend_from_slice(b", left");
+        })
+        .await;
+        let credentials = world.credentials(&[format!("origin.test:{}", host.port())]);
+        let proxy = Stage { credentials, ..Stage::allowing(host.rules("origin.test")) }.start(&dns).await;
+        let _client = connect(&proxy, &world, "origin.test", host.port()).await.unwrap();
+        while host.heard() != "hello" {
+            tokio::task::yield_now().await;
+        }
+        proxy.set_rules(&[""; 0], &[]);
+        while host.heard() != "hello, left" {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(proxy.codes(), ["unlisted"]);
+    })
+    .await;
+}

@@ -75,9 +75,13 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 impl<'a> Up<'a> {
     #[track_caller]
     fn new(stage: Stage, place: &'a Place, flags: &[&str]) -> Up<'a> {
-        let kept = Kept::new(stage, place);
+        Up::of(Kept::new(stage, place), flags)
+    }
+
+    #[track_caller]
+    fn of(kept: Kept<'a>, flags: &[&str]) -> Up<'a> {
         let output = up_with(&kept, flags);
-        assert!(output.status.success(), "{stage:?}: {}", said(&output));
+        assert!(output.status.success(), "{:?}: {}", kept.stage, said(&output));
         let host = Host::new([("HOME".into(), kept.home.clone().into())].into(), "/".into());
         let sandbox = block_on(Sandbox::attach(&host, &kept.name)).expect("it is up");
         Up { kept, sandbox }
@@ -254,4 +258,21 @@ fn what_is_fixed_at_the_start_is_not_changed() {
     assert!(matches!(some.set(observed), Err(ChangeError::Fixed { key: "observe", .. })));
     let long = Egress { allow: vec!["a-rather-long-name.example.org".parse().unwrap(); 20_000], ..Egress::default() };
     assert!(matches!(some.set(long), Err(ChangeError::TooLong { .. })));
+}
+
+#[test]
+fn the_secret_of_a_host_that_is_allowed_later_is_never_read() {
+    require!(root, binary, python3, own_network, user_namespaces);
+    let place = place(NATIVE);
+    let kept = Kept::new(NATIVE, &place);
+    let settings = kept.home.join(".config/ringfence");
+    fs_err::create_dir_all(&settings).expect("the place is ours");
+    // Nobody has it, so whoever reads it fails.
+    let credential = "[[credentials]]\nhost = 'evil.test'\nfile = '/nowhere/secret'\n";
+    fs_err::write(settings.join("config.toml"), credential).expect("the place is ours");
+    let read = said(&up_with(&kept, &["--allow", "good.test", "--allow", "evil.test"]));
+    assert!(read.contains("cannot get the secret for `evil.test`"), "{read}");
+    let up = Up::of(kept, &["--allow", "good.test"]);
+    up.allow(&Egress::default(), &["good.test", "evil.test"]);
+    assert_eq!(up.fetch("proxied", "evil.test"), REACHED);
 }
