@@ -21,6 +21,8 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep};
 
+use crate::slices::decline;
+
 /// What a reply carries.
 pub(crate) type Contents = BoxBody<Bytes, io::Error>;
 /// What every call is answered with.
@@ -103,7 +105,7 @@ where
     Answer: Serialize,
 {
     if let Some(reply) = refusal(&request, content::UNARY) {
-        return reply;
+        return decline(request, reply).await;
     }
     let answer = async {
         let time = timeout(request.headers())?;
@@ -133,7 +135,7 @@ where
     Work: Future<Output = Result<(), Failure>> + 'static,
 {
     if let Some(reply) = refusal(&request, content::STREAM) {
-        return reply;
+        return decline(request, reply).await;
     }
     let called = async {
         let time = match deadline {
@@ -179,7 +181,7 @@ where
     Answer: Serialize,
 {
     if let Some(reply) = refusal(&request, content::STREAM) {
-        return reply;
+        return decline(request, reply).await;
     }
     let answer = async {
         let time = timeout(request.headers())?;

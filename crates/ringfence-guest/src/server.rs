@@ -26,7 +26,7 @@ use tokio::task::LocalSet;
 use crate::caller::Token;
 use crate::connect::{self, Reply, bare};
 use crate::options::{Listen, Options};
-use crate::{files, filesystem, first, log, metrics, ports, process, tree, user};
+use crate::{files, filesystem, first, log, metrics, ports, process, slices, tree, user};
 
 /// How many connections are open at once; whoever comes then waits.
 const MOST_CONNECTIONS: usize = 2048;
@@ -255,7 +255,7 @@ impl Server {
             return files::serve(request, &self.token).await;
         }
         if let Some(refusal) = self.token.refusal(request.headers()) {
-            return refusal;
+            return slices::decline(request, refusal).await;
         }
         if request.method() == Method::CONNECT {
             return ports::connect(request).await;
@@ -272,7 +272,10 @@ impl Server {
             Some((ringfence_proto::filesystem::SERVICE, method)) => {
                 filesystem::call(method, request, &self.watchers).await
             }
-            _ => connect::refused(StatusCode::NOT_FOUND, format!("there is nothing at `{path}`")),
+            _ => {
+                let refusal = connect::refused(StatusCode::NOT_FOUND, format!("there is nothing at `{path}`"));
+                slices::decline(request, refusal).await
+            }
         }
     }
 }

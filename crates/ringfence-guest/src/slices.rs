@@ -9,11 +9,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
 use http_body_util::BodyExt;
-use hyper::body::{Body, Frame};
+use hyper::Request;
+use hyper::body::{Body, Frame, Incoming};
 use ringfence_proto::code::{Code, Failure};
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use crate::connect::Contents;
+use crate::connect::{Contents, Reply};
 
 /// Long enough that handing it over costs nothing beside reading or writing it.
 pub(crate) const SLICE: usize = 256 << 10;
@@ -153,8 +154,14 @@ pub(crate) async fn discard(mut stream: impl Stream<Item = io::Result<Bytes>> + 
     let _ = tokio::time::timeout(PATIENCE, rest).await; // then the connection is closed on it
 }
 
+/// Refuses a request whose body nobody read.
+pub(crate) async fn decline(request: Request<Incoming>, refusal: Reply) -> Reply {
+    discard(incoming(request.into_body())).await;
+    refusal
+}
+
 /// The bytes of a request.
-pub(crate) fn incoming(body: hyper::body::Incoming) -> impl Stream<Item = io::Result<Bytes>> + Send + Unpin {
+pub(crate) fn incoming(body: Incoming) -> impl Stream<Item = io::Result<Bytes>> + Send + Unpin {
     body.into_data_stream().map(|bytes| bytes.map_err(io::Error::other))
 }
 

@@ -16,7 +16,7 @@ use ringfence_proto::signature::{self, Purpose};
 
 use crate::caller::{self, Token};
 use crate::connect::{Reply, refused};
-use crate::slices::{discard, incoming};
+use crate::slices::decline;
 use crate::user::{self, User};
 
 /// Answers a request for the bytes of a file.
@@ -24,7 +24,10 @@ pub(crate) async fn serve(request: Request<Incoming>, token: &Token) -> Reply {
     let purpose = match *request.method() {
         Method::GET => Purpose::Read,
         Method::POST => Purpose::Write,
-        _ => return refused(StatusCode::METHOD_NOT_ALLOWED, "files are read with GET and written with POST"),
+        _ => {
+            let why = "files are read with GET and written with POST";
+            return decline(request, refused(StatusCode::METHOD_NOT_ALLOWED, why)).await;
+        }
     };
     let checked = Query::of(request.uri().query().unwrap_or_default()).and_then(|query| {
         authorize(&query, request.headers(), token, purpose)?;
@@ -32,10 +35,7 @@ pub(crate) async fn serve(request: Request<Incoming>, token: &Token) -> Reply {
         Ok((query, user))
     });
     let answer = match (checked, purpose) {
-        (Err(failure), _) => {
-            discard(incoming(request.into_body())).await;
-            Err(failure)
-        }
+        (Err(failure), _) => return decline(request, failed(&failure)).await,
         (Ok((query, user)), Purpose::Read) => download::download(&query, &user, request.headers()).await,
         (Ok((query, user)), Purpose::Write) => upload::upload(&query, user, request).await,
     };

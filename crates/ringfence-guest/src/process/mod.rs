@@ -31,6 +31,7 @@ use ringfence_proto::process::{
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::connect::{self, Deadline, Reply, Sender, Streamed};
+use crate::slices::decline;
 use crate::{caller, log, user};
 use control::Control;
 use exec::{Exec, Origin, Subscriber};
@@ -149,10 +150,10 @@ impl Service {
                 })
                 .await
             }
-            other => connect::failed(&Failure::new(
-                Code::Unimplemented,
-                format!("`{}` has no method `{other}`", ringfence_proto::process::SERVICE),
-            )),
+            other => {
+                let message = format!("`{}` has no method `{other}`", ringfence_proto::process::SERVICE);
+                decline(request, connect::failed(&Failure::new(Code::Unimplemented, message))).await
+            }
         }
     }
 

@@ -19,7 +19,7 @@ use crate::connect::{Reply, json, refused};
 use crate::files;
 use crate::filesystem::blocking;
 use crate::filesystem::path::resolve;
-use crate::slices::{discard, incoming, pour, sending};
+use crate::slices::{decline, discard, incoming, pour, sending};
 
 /// What was unpacked.
 #[derive(Debug, Default, Clone, Copy, Serialize)]
@@ -33,7 +33,10 @@ pub(crate) async fn serve(request: Request<Incoming>) -> Reply {
     let answer = match *request.method() {
         Method::GET => send(&request).await,
         Method::POST => receive(request).await,
-        _ => return refused(StatusCode::METHOD_NOT_ALLOWED, "trees are read with GET and written with POST"),
+        _ => {
+            let why = "trees are read with GET and written with POST";
+            return decline(request, refused(StatusCode::METHOD_NOT_ALLOWED, why)).await;
+        }
     };
     answer.unwrap_or_else(|failure| files::failed(&failure))
 }

@@ -1,12 +1,13 @@
 //! Commands: started, watched, signalled, ended.
 
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use ringfence_proto::code::Code;
 use ringfence_proto::process::{ProcessConfig, ProcessEvent, StartRequest};
 use serde_json::json;
 
-use crate::guest::{DEADLINE, Guest, eventually, lives, shell};
+use crate::guest::{Answer, DEADLINE, Guest, eventually, lives, shell};
 
 #[test]
 fn a_command_starts_writes_and_ends() {
@@ -272,6 +273,29 @@ fn a_token_is_asked_for_everywhere_but_for_health() {
     let head = "POST /process.Process/List HTTP/1.1\r\ncontent-type: application/json\r\nx-access-token: secret";
     assert_eq!(guest.request(head, b"{}").status, 200);
     assert_eq!(guest.request(&head.replace("secret", "secres"), b"{}").status, 401);
+}
+
+/// A body that comes after its request was refused does not cost its sender the answer.
+#[test]
+fn a_refusal_reaches_a_client_that_still_sends() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("token");
+    fs_err::write(&file, "secret\n").unwrap();
+    let guest = Guest::start_with(&["--token-file", file.to_str().unwrap()]);
+    let check = |head: &str, status: u16| {
+        let mut stream = guest.connect();
+        write!(stream, "{head}\r\nhost: guest\r\ncontent-length: 2\r\n\r\n").unwrap();
+        std::thread::sleep(Duration::from_millis(20)); // long enough for a guest that would close it
+        stream.write_all(b"{}").unwrap();
+        assert_eq!(Answer::read(stream).status, status, "{head}");
+    };
+    check("POST /process.Process/List HTTP/1.1\r\ncontent-type: application/json", 401);
+    let known = "HTTP/1.1\r\nx-access-token: secret";
+    check(&format!("POST /process.Process/List {known}\r\ncontent-type: text/plain"), 415);
+    check(&format!("POST /process.Process/Dance {known}\r\ncontent-type: application/json"), 501);
+    check(&format!("POST /nowhere {known}"), 404);
+    check(&format!("PUT /files {known}"), 405);
+    check(&format!("PUT /tree {known}"), 405);
 }
 
 #[test]
