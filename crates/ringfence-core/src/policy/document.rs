@@ -41,7 +41,9 @@ impl DocumentError {
         let what = match (&key, &nearest) {
             (Some(key), Some(nearest)) => format!("unknown key `{key}`, did you mean `{nearest}`?"),
             (Some(key), None) if is_unknown_key => format!("unknown key `{key}`"),
-            (Some(key), None) => format!("`{key}`: {message}"),
+            (Some(key), None) => {
+                format!("`{key}`: {}", message.replace("expected usize", "expected 0 or more, a whole number"))
+            }
             (None, _) => message.replace('\n', ", "),
         };
         DocumentError { line, column, key, nearest, is_unknown_key, what }
@@ -195,6 +197,9 @@ fn collect_keys(root: &Value, schema: &Value, prefix: &str, keys: &mut Vec<Strin
     }
     for choice in schema.get("anyOf").and_then(Value::as_array).into_iter().flatten() {
         collect_keys(root, choice, prefix, keys);
+    }
+    if let Some(named) = schema.get("additionalProperties").filter(|named| named.is_object()) {
+        collect_keys(root, named, &format!("{prefix}NAME."), keys);
     }
     if let Some(items) = schema.get("items") {
         collect_keys(root, items, prefix, keys);

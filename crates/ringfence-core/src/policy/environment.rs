@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
+/// What a variable is shorter than, `NAME=value`: 32 pages, with the NUL at its end (execve(2)).
+const LONGEST: usize = 128 * 1024;
+
 /// The variables of a sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -27,6 +30,16 @@ pub enum VariableError {
     /// A value that would be cut short.
     #[error("the value of `{0}` contains NUL")]
     Value(String),
+    /// One that no command could be started with.
+    #[error(
+        "`{name}` has {length} bytes with its value: the kernel starts no command with a variable of {LONGEST} or more"
+    )]
+    TooLong {
+        /// Its name.
+        name: String,
+        /// How long it is.
+        length: usize,
+    },
 }
 
 impl Environment {
@@ -38,7 +51,11 @@ impl Environment {
     /// Makes sure that a name and its value arrive as they are.
     pub fn check(name: &str, value: &str) -> Result<(), VariableError> {
         Self::check_name(name)?;
-        if value.contains('\0') { Err(VariableError::Value(name.to_owned())) } else { Ok(()) }
+        if value.contains('\0') {
+            return Err(VariableError::Value(name.to_owned()));
+        }
+        let length = name.len() + 1 + value.len();
+        if length >= LONGEST { Err(VariableError::TooLong { name: name.to_owned(), length }) } else { Ok(()) }
     }
 }
 
@@ -72,6 +89,10 @@ mod tests {
         refuse("set = { 'PROXY=evil' = '' }", &format!("`PROXY=evil` {rule}"));
         refuse(r#"set = { "A\u0000" = '' }"#, &format!("`A\\u{{0}}` {rule}"));
         refuse(r#"set = { A = "\u0000" }"#, "the value of `A` contains NUL");
+        let most = "x".repeat(LONGEST - 3);
+        assert_eq!(Environment::check("A", &most), Ok(()));
+        let beyond = VariableError::TooLong { name: "A".to_owned(), length: LONGEST };
+        assert_eq!(Environment::check("A", &format!("{most}x")), Err(beyond));
         let environment: Environment = toml::from_str("pass = ['A']\nset = { B = 'x=y' }").unwrap();
         assert_eq!((environment.pass, environment.set["B"].as_str()), (Some(vec!["A".to_owned()]), "x=y"));
     }
