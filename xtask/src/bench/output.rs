@@ -1,5 +1,6 @@
 //! A command that writes far more than is kept: how fast it is drained, and how much memory that takes.
 
+use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 pub(super) const BYTES: u64 = 1 << 30;
-const RUNS: usize = 3;
+const RUNS: usize = 7;
 
 /// The file that is written to the output, again and again: text, in pieces as large as a program's own.
 const PIECE: u64 = 64 << 20;
@@ -32,7 +33,9 @@ pub(super) fn measure(ringfence: &Path) -> Result<Drained> {
     let directory = tempfile::tempdir_in("/var/tmp").context("cannot make a workspace")?;
     let line = "what a program might say, over and over again, on a line of its own\n";
     let text = line.repeat(PIECE as usize / line.len() + 1);
-    fs_err::write(directory.path().join("text"), &text.as_bytes()[..PIECE as usize])?;
+    let mut file = fs_err::File::create(directory.path().join("text"))?;
+    file.write_all(&text.as_bytes()[..PIECE as usize])?;
+    file.sync_all()?; // what is still to be written to the disk would be, while somebody is timed
     let script = format!("cat{}", " text".repeat((BYTES / PIECE) as usize));
     let mut runs = Vec::new();
     for _ in 0..RUNS {
