@@ -73,20 +73,23 @@ impl Stat {
     }
 }
 
+/// The most threads of a process whose files are kept open: each takes two descriptors.
+const MOST_THREADS: usize = 16;
+
 /// A process whose files below `/proc` are open already: a look at one is a single reading.
 #[derive(Debug)]
 pub struct Process {
     id: i32,
     stat: File,
-    /// The children of its main thread.
-    children: File,
+    /// Those that it had when it was opened, if they were not too many.
+    threads: Vec<Thread>,
 }
 
 impl Process {
     /// Opens what is told of a process, if it is there and the kernel lists children.
     pub fn open(id: i32) -> Option<Process> {
-        let file = |name: &str| File::open(format!("/proc/{id}/{name}")).ok();
-        Some(Process { id, children: file(&format!("task/{id}/children"))?, stat: file("stat")? })
+        let stat = File::open(format!("/proc/{id}/stat")).ok()?;
+        Some(Process { id, stat, threads: Thread::of(id)?.take(MOST_THREADS).collect::<Option<_>>()? })
     }
 
     /// Its number.
@@ -101,23 +104,40 @@ impl Process {
 
     /// The children of all its threads, which are as many as `stat` says; of very many, the first.
     pub fn children(&self, stat: &Stat) -> Option<Vec<i32>> {
-        let mut children = look(&self.children, listed)?;
-        if stat.threads != 1 {
-            // A process has the children of all its threads (proc_pid_task(5)).
-            let main = self.id.to_string();
-            for thread in fs_err::read_dir(format!("/proc/{main}/task")).ok()? {
-                let thread = thread.ok()?;
-                if thread.file_name() != *main {
-                    children.extend(look(&File::open(thread.path().join("children")).ok()?, listed)?);
-                }
-            }
-        }
-        Some(children)
+        let are_known = stat.threads == self.threads.len() as u64;
+        let known = are_known.then(|| self.threads.iter().map(Thread::children).collect()).flatten();
+        let all = || Thread::of(self.id)?.map(|thread| thread?.children()).collect();
+        known.or_else(all).map(|children: Vec<_>| children.concat())
+    }
+}
+
+/// A thread, which has children of its own (proc_pid_task(5)).
+#[derive(Debug)]
+struct Thread {
+    children: File,
+    name: File,
+}
+
+impl Thread {
+    /// Opens those of a process, one after the other.
+    fn of(process: i32) -> Option<impl Iterator<Item = Option<Thread>>> {
+        let threads = fs_err::read_dir(format!("/proc/{process}/task")).ok()?;
+        Some(threads.map(|thread| {
+            let path = thread.ok()?.path();
+            let file = |name: &str| File::open(path.join(name)).ok();
+            Some(Thread { children: file("children")?, name: file("comm")? })
+        }))
+    }
+
+    /// Its children, if it is still there: one that is gone has none listed, but no name either.
+    fn children(&self) -> Option<Vec<i32>> {
+        let children = look(&self.children, listed)?;
+        look(&self.name, |_| Some(children))
     }
 }
 
 /// Reads as much of a file as one reading gives.
-fn look<T>(file: &File, read: impl Fn(&[u8]) -> Option<T>) -> Option<T> {
+fn look<T>(file: &File, read: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
     let mut buffer = [0; PIECE];
     let length = file.read_at(&mut buffer, 0).ok()?;
     read(&buffer[..length])
@@ -245,6 +265,45 @@ mod tests {
         child.wait().unwrap();
         assert_eq!((children.len(), stat.has_waited()), (children_expected, waited), "{line}");
         assert_eq!(process.stat(), None, "it is gone");
+    }
+
+    #[test]
+    fn a_thread_that_takes_the_place_of_another_hides_no_child() {
+        use std::io::{BufRead, BufReader, Write};
+        use std::process::{Command, Stdio};
+        // One that ends when it is told to, and then another, whose child the process has from then on.
+        let lines = "
+import subprocess, sys, threading
+def first(): sys.stdin.readline()
+def second():
+    child = subprocess.Popen(['sleep', '600']); print('another', flush=True)
+    sys.stdin.readline(); child.kill(); child.wait()
+thread = threading.Thread(target=first); thread.start(); print('one', flush=True)
+thread.join()
+threading.Thread(target=second).start()
+";
+        let mut python = Command::new("python3");
+        python.args(["-c", lines]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut python = python.spawn().unwrap();
+        let mut stdin = python.stdin.take().unwrap();
+        let mut said = BufReader::new(python.stdout.take().unwrap()).lines();
+        let mut hear = || said.next().unwrap().unwrap();
+        assert_eq!(hear(), "one");
+        let process = Process::open(python.id().cast_signed()).unwrap();
+        let look = || {
+            let stat = process.stat().unwrap();
+            (stat.threads, process.children(&stat).unwrap().len())
+        };
+        assert_eq!(look(), (2, 0));
+        stdin.write_all(b"\n").unwrap();
+        assert_eq!(hear(), "another");
+        let begun = std::time::Instant::now();
+        while process.stat().unwrap().threads != 2 {
+            assert!(begun.elapsed().as_secs() < 20, "the first thread does not end"); // it may take a moment longer
+        }
+        assert_eq!(look(), (2, 1));
+        stdin.write_all(b"\n").unwrap();
+        python.wait().unwrap();
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! One command in a container of its own: a sandbox is started for it, and stopped after it.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -46,13 +47,14 @@ pub(crate) fn run_captured(
 ) -> Result<ExecutionResult, RunError> {
     refuse(passed)?;
     block_on(async {
-        let cancelled = async {
-            match cancel.map(|cancel| readiness::watch(cancel, Interest::READABLE)) {
-                Some(Ok(cancel)) => drop(cancel.readable().await),
-                _ => std::future::pending().await,
-            }
+        let cancel = cancel.and_then(|cancel| readiness::watch(cancel, Interest::READABLE).ok());
+        let cancelled = async || match &cancel {
+            Some(cancel) => drop(cancel.readable().await),
+            None => std::future::pending().await,
         };
+        let is_up = Cell::new(false);
         let run = scoped(core, policy, async |sandbox| {
+            is_up.set(true);
             let exec = exec(core, sandbox, command)?;
             let mut on_output = on_output;
             let told = |stream, bytes: &[u8]| {
@@ -60,11 +62,18 @@ pub(crate) fn run_captured(
                     on_output(stream, bytes);
                 }
             };
-            Ok(sandbox.capture_with(exec, told).await?)
+            Ok(sandbox.capture_with(exec, cancelled(), told).await?)
         });
+        // One that is up is stopped, and that is waited for.
+        let cancelled_before = async {
+            cancelled().await;
+            if is_up.get() {
+                std::future::pending().await
+            }
+        };
         tokio::select! {
             result = run => result,
-            () = cancelled => Err(RunError::Killed),
+            () = cancelled_before => Err(RunError::Killed),
         }
     })
 }

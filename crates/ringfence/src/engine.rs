@@ -1,6 +1,6 @@
 //! The engine: settings that were resolved, a backend that was preflighted, and the commands it runs.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use ringfence_linux::launcher::LauncherError;
 use crate::contained;
 use crate::ready::{Prepared, Purpose, Ready};
 use crate::run::Attached;
-use crate::{Command, RunError, Running, Settings, Wrapper, WrapperError, wrapper};
+use crate::{Command, Interruption, RunError, Running, Settings, Wrapper, WrapperError, wrapper};
 
 /// Runs commands behind policies.
 #[derive(Debug, Clone)]
@@ -137,16 +137,18 @@ impl Engine {
         }
     }
 
-    /// Runs one command on this thread with captured output.
+    /// Runs one command on this thread with captured output. An interruption ends every process of it.
     pub fn run_captured(
         &self,
         policy: &Policy,
         command: &Command,
         passed: Vec<(i32, OwnedFd)>,
+        interruption: Option<&Interruption>,
     ) -> Result<ExecutionResult, RunError> {
+        let cancel = interruption.map(AsFd::as_fd);
         match self.core.ready(policy, command, Purpose::Run)? {
-            Prepared::Launch(ready) => self.core.run_captured(*ready, command, passed, None, None),
-            Prepared::Container(_) => contained::run_captured(&self.core, policy, command, &passed, None, None),
+            Prepared::Launch(ready) => self.core.run_captured(*ready, command, passed, cancel, None),
+            Prepared::Container(_) => contained::run_captured(&self.core, policy, command, &passed, cancel, None),
         }
     }
 

@@ -26,14 +26,15 @@ const PIECE: usize = 4096;
 pub(crate) struct LastWord<'a> {
     channel: &'a OwnedFd,
     tree: Option<&'a Tree>,
-    is_unread: &'a Cell<bool>,
+    was_told: &'a Cell<Option<bool>>,
 }
 
 impl<'a> LastWord<'a> {
     /// A command holds the other end of this socket, whose messages are kept apart. Without its tree it is never taken at
-    /// its word. `is_unread` becomes true if it went and left unread what it was told, which a socket says but once.
-    pub(crate) fn on(channel: &'a OwnedFd, tree: Option<&'a Tree>, is_unread: &'a Cell<bool>) -> LastWord<'a> {
-        LastWord { channel, tree, is_unread }
+    /// its word. `was_told` becomes whether it has read what it was told, as soon as that is known: one that says anything
+    /// has, whatever it leaves unread later; one that goes and leaves something unread has not, and a socket says so once.
+    pub(crate) fn on(channel: &'a OwnedFd, tree: Option<&'a Tree>, was_told: &'a Cell<Option<bool>>) -> LastWord<'a> {
+        LastWord { channel, tree, was_told }
     }
 
     pub(crate) fn channel(&self) -> BorrowedFd<'_> {
@@ -44,7 +45,11 @@ impl<'a> LastWord<'a> {
     pub(crate) fn hear(self) -> Option<Ending> {
         let mut word = [0; LONGEST];
         let received = rustix::net::recv(self.channel, &mut word[..], RecvFlags::DONTWAIT);
-        self.is_unread.set(received == Err(Errno::CONNRESET));
+        self.was_told.set(match received {
+            Ok(_) => Some(true),
+            Err(Errno::CONNRESET) => Some(false),
+            Err(_) => None,
+        });
         let (_, length) = received.ok()?;
         let code = std::str::from_utf8(&word[..length]).ok().and_then(|word| word.parse::<u8>().ok());
         let ending = code.zip(self.tree.and_then(Tree::usage)).map(|(code, usage)| Ending {

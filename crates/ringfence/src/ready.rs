@@ -118,11 +118,23 @@ impl Core {
         let ground = Ground { protected_paths_exist: guarded.protects_something() };
         let Agreed { plan, because } = self.agree(policy, ground, container)?;
         tracing::info!(backend = %plan.backend, because, "a backend was chosen");
-        // Records that lie in the workspace are evidence: the code they are about shall not edit them.
-        if let Ok(records) = host.absolute(&self.settings.audit.dir).strip_prefix(&workspace.source) {
-            guarded.protect_if_there(&workspace, records);
-        }
+        self.protect_records(&mut guarded, &workspace);
         Ok(Context { plan, because, workspace, guarded, sandbox: None, sealed: None })
+    }
+
+    /// What of a workspace is guarded at this moment.
+    pub(crate) fn guarded(&self, policy: &Policy, workspace: &ResolvedWorkspace) -> Result<Guarded, RunError> {
+        let mut guarded = view::guarded(&policy.with_defaults(), workspace)?;
+        self.protect_records(&mut guarded, workspace);
+        Ok(guarded)
+    }
+
+    /// Records that lie in the workspace are evidence: the code they are about shall not edit them.
+    fn protect_records(&self, guarded: &mut Guarded, workspace: &ResolvedWorkspace) {
+        let records = self.settings.host.absolute(&self.settings.audit.dir);
+        if let Ok(records) = records.strip_prefix(&workspace.source) {
+            guarded.protect_if_there(workspace, records);
+        }
     }
 
     /// Agrees on a plan for `policy` and prepares `command` under it.

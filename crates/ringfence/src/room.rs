@@ -4,25 +4,24 @@
 //! can be taken is one that a crash left, and is cleared. What is in a room is ours: a sandbox can write none of it, and
 //! containers alone are shown some of its files, to read.
 
-use std::fmt;
+mod manifest;
+mod name;
+
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ringfence_core::policy::Limits;
-use ringfence_core::{Backend, Clause, Policy};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
 
+use crate::Host;
 use crate::guest::Installed;
 use crate::witness::Witness;
-use crate::{ContainerSpec, Host};
+pub use manifest::{ContainerManifest, Manifest, Owner};
+pub use name::{Name, NameError};
 
-/// The longest name: it is part of a container's, and of a host's in ssh.
-const LONGEST_NAME: usize = 48;
 /// How often a lock is looked at before it counts as held, and how long it is waited in between.
 const LOOKS: u32 = 4;
 const MOMENT: Duration = Duration::from_millis(5);
@@ -38,140 +37,6 @@ pub(crate) struct Room {
     pub(crate) guest: Installed,
     /// Held as long as the room is.
     _lock: OwnedFd,
-}
-
-/// What a sandbox is called.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Name(String);
-
-/// A name that a sandbox cannot have.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{given}` cannot be a sandbox's name: it is made of a-z, 0-9, `-`, `_` and `.`, begins with a letter or digit, and is {LONGEST_NAME} long at most"
-)]
-pub struct NameError {
-    given: String,
-}
-
-impl Name {
-    /// Checks a name.
-    pub fn new(given: &str) -> Result<Name, NameError> {
-        let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-        let begins_well = given.bytes().next().is_some_and(is_plain);
-        if begins_well
-            && given.len() <= LONGEST_NAME
-            && given.bytes().all(|byte| is_plain(byte) || b"-_.".contains(&byte))
-        {
-            Ok(Name(given.to_owned()))
-        } else {
-            Err(NameError { given: given.to_owned() })
-        }
-    }
-
-    /// The name for a directory's sandbox: its last part, made plain.
-    pub fn of_directory(directory: &Path) -> Name {
-        let last = directory.file_name().map_or_else(String::new, |name| name.to_string_lossy().to_lowercase());
-        let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
-        let name: String = last.chars().map(plain).collect();
-        let name: String = name.trim_start_matches(['-', '_', '.']).chars().take(LONGEST_NAME).collect();
-        Name::new(&name).unwrap_or_else(|_| Name("sandbox".to_owned()))
-    }
-
-    /// A name that no other sandbox has.
-    pub(crate) fn unique() -> Name {
-        Name(format!("run-{}", crate::run::identity()))
-    }
-
-    /// As text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for Name {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.0)
-    }
-}
-
-impl TryFrom<String> for Name {
-    type Error = NameError;
-
-    fn try_from(given: String) -> Result<Name, NameError> {
-        Name::new(&given)
-    }
-}
-
-impl From<Name> for String {
-    fn from(name: Name) -> String {
-        name.0
-    }
-}
-
-/// What is written down of a sandbox.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Manifest {
-    /// What it is called.
-    pub name: Name,
-    /// What makes its policy hold.
-    pub backend: Backend,
-    /// Why that was chosen.
-    pub chosen_because: String,
-    /// When it was started, RFC 3339.
-    pub started: String,
-    /// When its lease ends.
-    pub ends: Option<String>,
-    /// The directory of the host that it works on.
-    pub workspace: PathBuf,
-    /// Where that is inside.
-    pub workspace_inside: PathBuf,
-    /// What holds, and by what.
-    pub held: std::collections::BTreeMap<Clause, String>,
-    /// The network that it has: `closed`, `open`, `host`, `allow`, or `allow (NAME)` where it is one of its own.
-    pub network: String,
-    /// The hash of everything that was asked for.
-    pub spec: String,
-    /// The limits of all its processes together, and of one command's time and output.
-    pub limits: Limits,
-    /// Its policy, without the values of variables.
-    #[serde(default)]
-    pub policy: Policy,
-    /// The hash of its policy.
-    pub policy_sha256: String,
-    /// Whether what it may reach was changed since it was started.
-    #[serde(default)]
-    pub is_changed: bool,
-    /// What a container engine was told.
-    pub container: Option<ContainerManifest>,
-    /// Who keeps it.
-    pub owner: Owner,
-}
-
-/// What is written down of a container.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ContainerManifest {
-    /// Its name at the engine.
-    pub name: String,
-    /// What it was made from.
-    pub image: String,
-    /// What was asked for.
-    pub spec: ContainerSpec,
-    /// The user that commands run as, by name.
-    pub user: String,
-    /// Where the workspace is inside.
-    pub workspace: PathBuf,
-    /// The network that it has: `closed`, `open`, `host`, `allow`, or `allow (NAME)` where it is one of its own.
-    pub network: String,
-}
-
-/// The process that keeps a sandbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Owner {
-    /// Its process id.
-    pub pid: i32,
-    /// Whether it does nothing else, so that ending it is how the sandbox is stopped.
-    pub is_monitor: bool,
 }
 
 /// Something about rooms could not be done.
@@ -273,11 +138,12 @@ impl Rooms {
         names
     }
 
-    /// Whether somebody keeps the sandbox of that name.
+    /// Whether somebody keeps the sandbox of that name. Where that cannot be told, as without a descriptor left, somebody
+    /// may: what is kept by nobody is removed.
     pub(crate) fn is_kept(&self, name: &Name) -> bool {
         match open(self.path(name).join(LOCK), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
             Ok(lock) => flock(&lock, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK),
-            Err(_) => false,
+            Err(error) => !matches!(error, Errno::NOENT | Errno::NOTDIR),
         }
     }
 
@@ -306,8 +172,10 @@ impl Rooms {
             if !is_at(&lock, &directory.join(LOCK)) {
                 continue; // it was removed before we had it
             }
-            crate::backends::engine::clear_away(&directory);
             let room = Room { name: name.clone(), directory, guest, _lock: lock };
+            // First: it is kept now, and what is written down would be taken for what is.
+            room.close();
+            crate::backends::engine::clear_away(&room.directory);
             room.clear().map_err(failed("clear the directory", &name))?;
             make_private(&room.channel()).map_err(failed("make the channel", &name))?;
             return Ok(room);
@@ -399,7 +267,7 @@ impl Room {
         fs_err::rename(&temporary, self.directory.join(MANIFEST))
     }
 
-    /// Lets nobody in any more: its sandbox is about to end.
+    /// Lets nobody in any more: its sandbox is about to end, or is another's that a crash left.
     pub(crate) fn close(&self) {
         let _ = fs_err::remove_file(self.directory.join(MANIFEST)); // there may be none yet
     }
@@ -470,25 +338,6 @@ mod tests {
 
     fn rooms(state: &Path) -> Rooms {
         Rooms { state: state.to_path_buf() }
-    }
-
-    #[test]
-    fn a_name_is_plain() {
-        for good in ["a", "my-project", "0.9_x"] {
-            assert_eq!(Name::new(good).unwrap().as_str(), good);
-        }
-        for bad in ["", "-a", "..", "A", "a/b", "a b", "ä", &"a".repeat(49)] {
-            assert!(Name::new(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn a_directorys_name_is_made_plain() {
-        let name = |path: &str| Name::of_directory(Path::new(path)).as_str().to_owned();
-        assert_eq!(name("/home/u/My Project"), "my-project");
-        assert_eq!(name("/home/u/.hidden"), "hidden");
-        assert_eq!(name("/"), "sandbox");
-        assert_eq!(name("/x/日本"), "sandbox");
     }
 
     #[test]

@@ -243,7 +243,7 @@ pub(crate) fn status(result: &ExecutionResult) -> ExitStatus {
 
 /// A name for a run that no other run has.
 pub(crate) fn identity() -> String {
-    let mut bytes = [0u8; 12];
-    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()); // zeroes are a name, too
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    let mut bytes = [0; size_of::<u128>()];
+    let _ = rustix::rand::getrandom(&mut bytes[..12], rustix::rand::GetRandomFlags::empty()); // zeroes are a name, too
+    format!("{:024x}", u128::from_le_bytes(bytes))
 }

@@ -1,25 +1,32 @@
 //! A sandbox that stays: many commands, files and ports, until it is stopped.
 
+mod error;
+mod kept;
+
+use std::future::pending;
 use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use ringfence_core::ExecutionResult;
+use ringfence_core::policy::Network;
 use ringfence_core::settings::Code as CodeSettings;
-use ringfence_core::{ExecutionResult, Fault};
 use rustix::fs::fstat;
+use rustix::io::Errno;
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::io::Interest;
 
 use crate::contexts::Kept as KeptContexts;
-use crate::egress::GateHolder;
-use crate::instance::{Instance, StopError};
-use crate::room::{Manifest, Name, Room, RoomError, Rooms};
+use crate::instance::StopError;
+use crate::room::{Manifest, Name, RoomError, Rooms};
 use crate::session::{Captured, ChannelDoor, Exec, Session, SessionError};
 use crate::start::Started;
 use crate::witness::{Observation, Witness};
-use crate::{ContainerError, Engine, Existing, Host, RunError, Spec, Stream};
+use crate::{Engine, Existing, Host, Interruption, Spec, Stream};
+pub use error::{AttachError, StartError};
+use kept::Kept;
 
 /// How long a command may take when nobody says.
 pub const DEFAULT_TIME: Duration = Duration::from_secs(30);
@@ -31,6 +38,8 @@ const GUEST_PATIENCE: Duration = Duration::from_secs(20);
 const START_PATIENCE: Duration = Duration::from_secs(60);
 /// How often it is looked at.
 const MOMENT: Duration = Duration::from_millis(10);
+/// How long to wait when the system has no descriptor left.
+const PAUSE: Duration = Duration::from_millis(500);
 /// How long a sandbox that does not answer may take to turn out to be ending.
 const ENDING_PATIENCE: Duration = Duration::from_secs(3);
 /// How long a monitor may take to end its sandbox before it is killed.
@@ -51,130 +60,6 @@ pub struct Sandbox {
     /// How code is run in it.
     code: Arc<CodeSettings>,
     contexts: Arc<KeptContexts>,
-}
-
-/// What the process that started a sandbox holds.
-#[derive(Debug)]
-struct Kept {
-    held: Mutex<Option<Held>>,
-    ended: tokio::sync::watch::Sender<bool>,
-}
-
-#[derive(Debug)]
-struct Held {
-    instance: Box<dyn Instance>,
-    room: Room,
-    /// Holds the gate of a container's network.
-    _egress: Option<GateHolder>,
-}
-
-/// A sandbox could not be started.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StartError {
-    /// Its policy cannot be held, or its first process not be started.
-    #[error(transparent)]
-    Run(#[from] RunError),
-    /// Its container could not be made.
-    #[error(transparent)]
-    Container(#[from] ContainerError),
-    /// Its room could not be had.
-    #[error(transparent)]
-    Room(#[from] RoomError),
-    /// There is another one of that name.
-    #[error("there is a sandbox `{name}` that differs from what is asked for: {difference}")]
-    Different {
-        /// Which.
-        name: Name,
-        /// In what.
-        difference: String,
-    },
-    /// The one of that name could not be stopped, or not be reached.
-    #[error(transparent)]
-    Attach(#[from] AttachError),
-    /// The guest did not answer.
-    #[error("the guest of the sandbox `{name}` did not come up{}", said(log))]
-    Guest {
-        /// Whose.
-        name: Name,
-        /// The last words of the log.
-        log: String,
-        /// Why.
-        source: SessionError,
-    },
-}
-
-/// A sandbox could not be reached, or not be stopped.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AttachError {
-    /// It is not there.
-    #[error(transparent)]
-    Room(#[from] RoomError),
-    /// Its guest cannot be reached.
-    #[error("cannot reach the guest of the sandbox `{name}`")]
-    Guest {
-        /// Whose.
-        name: Name,
-        /// Why.
-        source: SessionError,
-    },
-    /// It could not be stopped.
-    #[error(transparent)]
-    Stop(#[from] StopError),
-}
-
-fn said(log: &str) -> String {
-    if log.is_empty() { String::new() } else { format!("; its last words: {log}") }
-}
-
-impl StartError {
-    /// Whose move it is.
-    pub fn fault(&self) -> Fault {
-        match self {
-            StartError::Run(error) => error.fault(),
-            StartError::Container(error) => error.fault,
-            StartError::Room(RoomError::File { .. }) => Fault::Host,
-            StartError::Room(_) | StartError::Different { .. } => Fault::User,
-            StartError::Attach(error) => error.fault(),
-            StartError::Guest { .. } => Fault::Backend,
-        }
-    }
-
-    /// The next things to type.
-    pub fn hints(&self) -> Vec<String> {
-        match self {
-            StartError::Run(error) => error.hints(),
-            StartError::Container(error) => error.hints.clone(),
-            StartError::Room(error) => vec![error.hint()],
-            StartError::Different { name, .. } => vec![
-                format!("make it anew: ringfence up {name} --replace"),
-                "or give the new one another name: ringfence up NAME".to_owned(),
-            ],
-            StartError::Attach(error) => error.hints(),
-            StartError::Guest { .. } => vec!["`ringfence doctor` shows what works here, tried afresh".to_owned()],
-        }
-    }
-}
-
-impl AttachError {
-    /// Whose move it is.
-    pub fn fault(&self) -> Fault {
-        match self {
-            AttachError::Room(RoomError::File { .. }) => Fault::Host,
-            AttachError::Room(_) => Fault::User,
-            AttachError::Guest { .. } | AttachError::Stop(_) => Fault::Backend,
-        }
-    }
-
-    /// The next things to type.
-    pub fn hints(&self) -> Vec<String> {
-        match self {
-            AttachError::Room(error) => vec![error.hint()],
-            AttachError::Guest { name, .. } => vec![format!("make it anew: ringfence up {name} --replace")],
-            AttachError::Stop(error) => vec![error.hint.clone()],
-        }
-    }
 }
 
 impl Deref for Sandbox {
@@ -225,10 +110,7 @@ impl Engine {
                 return Err(error);
             }
         };
-        let kept = Arc::new(Kept {
-            held: Mutex::new(Some(Held { instance, room, _egress: egress })),
-            ended: Default::default(),
-        });
+        let kept = Arc::new(Kept::new(instance, room, egress));
         let sandbox = Sandbox::of(rooms, manifest, Some(Arc::clone(&kept))).map_err(AttachError::from)?;
         let sandbox = sandbox.with_code(self.core.settings.code.clone());
         if let Err(source) = sandbox.session.greet(GUEST_PATIENCE, variables).await {
@@ -240,9 +122,7 @@ impl Engine {
         kept.watch(spec.lease);
         Ok(sandbox)
     }
-}
 
-impl Engine {
     /// Starts a sandbox, has it used, and stops it whatever came of that.
     pub async fn scoped<T>(&self, spec: Spec, used: impl AsyncFnOnce(&Sandbox) -> T) -> Result<T, StartError> {
         let sandbox = self.start(spec).await?;
@@ -251,60 +131,6 @@ impl Engine {
             tracing::warn!(error = crate::chain(&error), "a sandbox was not stopped; the next start sweeps it");
         }
         Ok(outcome)
-    }
-}
-
-impl Kept {
-    /// Notices when the sandbox ends by itself, and ends it when its lease does.
-    fn watch(self: &Arc<Kept>, lease: Option<Duration>) {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some((ended, room)) = held.as_ref().map(|held| (held.instance.ended(), held.room.directory.clone())) else {
-            return;
-        };
-        let (kept, mut stopped) = (Arc::downgrade(self), self.ended.subscribe());
-        tokio::spawn(async move {
-            let expired = async {
-                match lease {
-                    Some(lease) => crate::lease::over(&room, lease).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                () = ended => {}
-                () = expired => {}
-                _ = stopped.changed() => return, // stopped, or dropped: then that is seen to
-            }
-            if let Some(kept) = Weak::upgrade(&kept) {
-                let _ = kept.end().await; // nobody waits for it; what is left is swept by the next start
-            }
-        });
-    }
-
-    fn take(&self) -> Option<Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-
-    /// Ends the sandbox and clears its room.
-    async fn end(&self) -> Result<(), StopError> {
-        let Some(Held { instance, room, _egress }) = self.take() else { return Ok(()) };
-        room.close();
-        let ended = instance.stop().await;
-        room.leave();
-        self.ended.send_replace(true);
-        ended
-    }
-}
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        let Some(Held { instance, room, _egress }) = self.take() else { return };
-        // Ending may take a while, and our caller may be a task that others share a thread with.
-        std::thread::spawn(move || {
-            if let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() {
-                let _ = runtime.block_on(instance.stop()); // nobody is left to tell; the next start sweeps
-            }
-            room.leave();
-        });
     }
 }
 
@@ -351,21 +177,32 @@ impl Sandbox {
         Ok(Sandbox::of(rooms, manifest, None)?)
     }
 
+    /// The same, and of one that is just being made its start is waited for.
+    pub async fn attach_when_made(host: &Host, name: &str) -> Result<Sandbox, AttachError> {
+        let name = Name::new(name).map_err(RoomError::Name)?;
+        let rooms = Rooms::of(host)?;
+        let manifest = made(&rooms, &name).await?;
+        Ok(Sandbox::of(rooms, manifest, None)?)
+    }
+
     /// Finds the sandbox of that name, if it is what is asked for.
     async fn reuse(rooms: Rooms, name: &Name, asked: &str) -> Result<Sandbox, StartError> {
-        let manifest = made(&rooms, name).await?;
-        let difference = match manifest.spec == asked {
-            true if manifest.is_changed => Some("what it may reach was changed since it was started".to_owned()),
-            true => None,
-            false => Some(format!("it was started with other settings, on backend {}", manifest.backend)),
-        };
-        if let Some(difference) = difference {
-            return Err(StartError::Different { name: name.clone(), difference });
-        }
-        let sandbox = Sandbox::of(rooms, manifest, None)?;
-        match sandbox.session.health().await {
-            Ok(()) => Ok(sandbox),
-            Err(source) => Err(AttachError::Guest { name: name.clone(), source }.into()),
+        loop {
+            let manifest = made(&rooms, name).await?;
+            let difference = match manifest.spec == asked {
+                true if manifest.is_changed => Some("what it may reach was changed since it was started".to_owned()),
+                true => None,
+                false => Some(format!("it was started with other settings, on backend {}", manifest.backend)),
+            };
+            if let Some(difference) = difference {
+                return Err(StartError::Different { name: name.clone(), difference });
+            }
+            let sandbox = Sandbox::of(rooms.clone(), manifest, None)?;
+            match sandbox.session.health().await {
+                Ok(()) => return Ok(sandbox),
+                Err(_) if !sandbox.is_up() => {} // it has just ended: another may be there, or be made
+                Err(source) => return Err(AttachError::Guest { name: name.clone(), source }.into()),
+            }
         }
     }
 
@@ -388,6 +225,10 @@ impl Sandbox {
 
     /// What is known of it now: what it may reach can be changed while it runs.
     pub fn current_manifest(&self) -> Result<Arc<Manifest>, RoomError> {
+        // What has no gate keeps what it was started with.
+        if !matches!(self.manifest.policy.network, Some(Network::Allow(_))) {
+            return Ok(Arc::clone(&self.manifest));
+        }
         let name = &self.manifest.name;
         let failed = |source| RoomError::File { what: "read the rules", name: name.clone(), source };
         let Some(changed) = crate::egress::changed(&self.directory()).map_err(failed)? else {
@@ -434,18 +275,38 @@ impl Sandbox {
 
     /// Runs a command and returns what became of it, with its output, head and tail.
     pub async fn capture(&self, exec: Exec) -> Result<ExecutionResult, SessionError> {
-        self.capture_with(exec, |_, _| ()).await
+        self.capture_with(exec, pending(), |_, _| ()).await
     }
 
-    /// The same, and tells of output as it comes.
+    /// The same; an interruption ends the command.
+    pub async fn capture_unless(
+        &self,
+        exec: Exec,
+        interruption: &Interruption,
+    ) -> Result<ExecutionResult, SessionError> {
+        self.capture_with(exec, interruption.awaited(), |_, _| ()).await
+    }
+
+    /// The same, ended when `cancelled` is ready, and tells of output as it comes.
     pub(crate) async fn capture_with(
         &self,
         exec: Exec,
+        cancelled: impl Future<Output = ()>,
         on_output: impl FnMut(Stream, &[u8]),
     ) -> Result<ExecutionResult, SessionError> {
         let limit = self.most_output();
         let before = self.observe();
-        let captured = self.session.exec(&exec).await?.capture_with(limit, on_output).await?;
+        let execution = self.session.exec(&exec).await?;
+        let input = execution.input();
+        let killed = async {
+            cancelled.await;
+            let _ = input.kill().await; // it may have ended, and then its end comes
+            pending().await
+        };
+        let captured = tokio::select! {
+            captured = execution.capture_with(limit, on_output) => captured?,
+            never = killed => never,
+        };
         let Captured { ended, stdout, stderr, dropped } = captured;
         Ok(ExecutionResult { stdout, stderr, dropped, ..before.result(ended) })
     }
@@ -478,7 +339,11 @@ impl Sandbox {
         if self.found.get().is_some_and(|file| fstat(file).is_ok_and(|found| found.st_nlink > 0)) {
             return self.rooms.is_kept(name);
         }
-        let Ok((manifest, file)) = self.rooms.open_manifest(name) else { return false };
+        let (manifest, file) = match self.rooms.open_manifest(name) {
+            Ok(found) => found,
+            Err(RoomError::Absent { .. }) => return false,
+            Err(_) => return true, // it is kept, and there may be no descriptor left to look closer
+        };
         let is_this = manifest.owner == self.manifest.owner && manifest.started == self.manifest.started;
         if is_this {
             let _ = self.found.set(file); // another thread may have found it, too
@@ -493,11 +358,16 @@ impl Sandbox {
                 let _ = kept.ended.subscribe().wait_for(|ended| *ended).await; // we hold the sender
             }
             None => {
-                let owner = rustix::process::Pid::from_raw(self.manifest.owner.pid);
-                let owner = owner.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+                let Some(pid) = rustix::process::Pid::from_raw(self.manifest.owner.pid) else { return };
+                let owner = loop {
+                    match pidfd_open(pid, PidfdFlags::empty()) {
+                        Ok(owner) => break owner,
+                        Err(Errno::SRCH) => return,
+                        Err(_) => tokio::time::sleep(PAUSE).await, // that there is no descriptor left says nothing
+                    }
+                };
                 // After this look the descriptor is the owner's, and readable when that has ended, pidfd_open(2).
-                let owner = owner.filter(|_| self.rooms.is_kept(&self.manifest.name));
-                if let Some(owner) = owner {
+                if self.rooms.is_kept(&self.manifest.name) {
                     ended(&owner).await;
                 }
             }

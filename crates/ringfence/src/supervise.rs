@@ -1,38 +1,29 @@
 //! Watching over one run from the launching side: reports, output, signals, the terminal and the deadline, in
 //! one loop. The command line runs it on its only thread; the library runs it on a thread per run.
 
-use std::cell::Cell;
+mod foreground;
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use ringfence_linux::cgroup::Group;
 use ringfence_linux::control;
-use ringfence_linux::sys::process::own_group;
-use ringfence_linux::sys::signal::{Mask, pending};
-use ringfence_linux::{Ending, Order, Report, Started, Terminal};
+use ringfence_linux::sys::signal::pending;
+use ringfence_linux::{Ending, Order, Report, Started};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
-use rustix::process::{Pid, Signal};
+use rustix::process::Signal;
 
 use crate::last_word::LastWord;
 use crate::output::Kept;
+pub(crate) use foreground::Foreground;
 
-/// Signals that are the command's business, not ours, when they are sent to us.
-const FORWARDED: [i32; 9] = [
-    Signal::INT.as_raw(),
-    Signal::TERM.as_raw(),
-    Signal::HUP.as_raw(),
-    Signal::QUIT.as_raw(),
-    Signal::USR1.as_raw(),
-    Signal::USR2.as_raw(),
-    Signal::TSTP.as_raw(),
-    Signal::WINCH.as_raw(),
-    Signal::CONT.as_raw(),
-];
 /// How long a tree that was told to end may take before its first process is killed outright.
 const GRACE: Duration = Duration::from_secs(6);
+/// How many times a processor is told to pause, between two looks of somebody who stays awake: some microseconds.
+const PAUSES: usize = 300;
 /// What is read at once.
 const CHUNK: usize = 128 * 1024;
 /// What a pipe can hold: fewer switches between writer and reader (pipe(7)).
@@ -66,6 +57,9 @@ pub(crate) struct Watch<'a> {
     pub(crate) ends_by_group: bool,
     /// Where the command itself says what it is about to exit with.
     pub(crate) last_word: Option<LastWord<'a>>,
+    /// Until when nobody sleeps over it, for to wake up takes as long as short code; its output stays in the pipes
+    /// meanwhile.
+    pub(crate) awake_until: Option<Instant>,
 }
 
 /// Output that is read. Lent to whoever watches: to close a pipe and to give memory back takes longer than to answer.
@@ -83,19 +77,6 @@ impl Capture {
     pub(crate) fn new([stdout, stderr]: [OwnedFd; 2], limit: u64) -> Capture {
         Capture { stdout, stderr, limit, scratch: vec![0; CHUNK] }
     }
-}
-
-/// The caller's side of a terminal and of signals.
-#[derive(Debug)]
-pub(crate) struct Foreground {
-    signals: OwnedFd,
-    /// What was blocked before.
-    before: Mask,
-    terminal: Option<OwnedFd>,
-    /// Our own group; absent when it is outside our pid namespace, where there is no job control to take part in.
-    group: Option<Pid>,
-    /// Whether the command has the terminal from us; else it is not ours to take back.
-    is_lent: Cell<bool>,
 }
 
 /// What became of a run.
@@ -119,71 +100,6 @@ pub(crate) enum End {
     ExecFailed { errno: i32 },
     /// The first process was gone without a word: it was killed.
     Vanished,
-}
-
-impl Foreground {
-    /// Takes over signals, and lends the terminal to the command when our group is in its foreground.
-    pub(crate) fn take() -> io::Result<Foreground> {
-        let mask = Mask::of(&FORWARDED);
-        let before = mask.block()?;
-        let signals = mask.descriptor()?;
-        let group = own_group();
-        let terminal = rustix::fs::open(
-            "/dev/tty",
-            rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
-            rustix::fs::Mode::empty(),
-        )
-        .ok();
-        let foreground = Foreground { signals, before, terminal, group, is_lent: Cell::new(false) };
-        foreground.lend();
-        Ok(foreground)
-    }
-
-    /// The controlling terminal, and how the command starts on it.
-    pub(crate) fn terminal(&self) -> (Option<&OwnedFd>, Terminal) {
-        let position = if self.is_lent.get() { Terminal::Foreground } else { Terminal::Background };
-        (self.terminal.as_ref(), position)
-    }
-
-    /// Makes our own group the terminal's foreground again, if it was we who gave it away.
-    fn take_back(&self) {
-        let (Some(terminal), Some(group), true) = (&self.terminal, self.group, self.is_lent.take()) else { return };
-        // In the background, setting the foreground group stops the setter unless it blocks the signal.
-        if let Ok(before) = Mask::of(&[Signal::TTOU.as_raw()]).block() {
-            let _ = rustix::termios::tcsetpgrp(terminal, group); // the terminal may be gone
-            let _ = before.set(); // it was this thread's mask a moment ago
-        }
-    }
-
-    /// Stops our own job as the command was stopped. It returns when the job is continued, which is a signal
-    /// to be heard like others.
-    fn stop(&self) {
-        let (Some(_), Some(group)) = (&self.terminal, self.group) else { return };
-        self.take_back();
-        let _ = rustix::process::kill_process_group(group, Signal::STOP); // our own group: it exists
-    }
-
-    /// Stops our own job until it is in the foreground, if it is not; false when there is no terminal to wait for.
-    fn come_to_front(&self) -> bool {
-        // The kernel itself stops a group that drains a terminal from behind, and asks again when it is continued:
-        // between a look of ours and a stop of ours, the shell could bring us to the front in vain (termios(3)).
-        self.terminal.as_ref().is_some_and(|terminal| rustix::termios::tcdrain(terminal).is_ok())
-    }
-
-    /// Lends the terminal to the command, if our own group has it.
-    fn lend(&self) -> bool {
-        let front = self.terminal.as_ref().map(rustix::termios::tcgetpgrp);
-        let is_ours = front.is_some_and(|front| front.is_ok_and(|front| Some(front) == self.group));
-        self.is_lent.set(self.is_lent.get() || is_ours);
-        is_ours
-    }
-}
-
-impl Drop for Foreground {
-    fn drop(&mut self) {
-        self.take_back();
-        let _ = self.before.set(); // it was this thread's mask before
-    }
 }
 
 /// A run being watched.
@@ -275,9 +191,11 @@ struct Ready {
 
 impl Supervision<'_> {
     fn wait(&self, pipes: &Pipes<'_>) -> io::Result<Ready> {
-        let left = match self.is_written {
+        let now = Instant::now();
+        let awake_until = self.watch.awake_until.filter(|until| !self.is_written && *until > now);
+        let left = match self.is_written || awake_until.is_some() {
             true => Some(Duration::ZERO),
-            false => self.watch.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())),
+            false => self.watch.deadline.map(|deadline| deadline.saturating_duration_since(now)),
         };
         let timeout = left.map(|left| Timespec {
             tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
@@ -288,22 +206,25 @@ impl Supervision<'_> {
             self.watch.cancel.filter(|_| !self.ending),
             self.end.is_none().then(|| self.started.control.as_fd()),
             self.watch.last_word.as_ref().map(LastWord::channel),
-            pipes[0],
-            pipes[1],
+            pipes[0].filter(|_| awake_until.is_none()),
+            pipes[1].filter(|_| awake_until.is_none()),
         ];
         let mut fds: Vec<PollFd<'_>> =
             listened.iter().flatten().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
-        let count = match poll(&mut fds, timeout.as_ref()) {
-            Ok(count) => count,
-            Err(Errno::INTR) => 1,
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(0) if awake_until.is_some() => {
+                // What else is done here slows the command down, which may have the other half of this core.
+                (0..PAUSES).for_each(|_| std::hint::spin_loop());
+                std::thread::yield_now();
+            }
+            Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
-        };
+        }
         let mut polled = fds.iter().map(|fd| !fd.revents().is_empty());
         let mut is_ready = |slot: usize| listened[slot].is_some() && polled.next().unwrap_or(false);
         Ok(Ready {
             // By the clock: after a pause of our own there may be more to look at than the time.
-            timer: (count == 0 && !self.is_written)
-                || self.watch.deadline.is_some_and(|deadline| Instant::now() >= deadline),
+            timer: self.watch.deadline.is_some_and(|deadline| Instant::now() >= deadline),
             signals: is_ready(0),
             cancelled: is_ready(1),
             control: is_ready(2),

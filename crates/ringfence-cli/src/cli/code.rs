@@ -9,7 +9,7 @@ use fs_err::File;
 use ringfence::{BlockImports, Engine, ExecutionResult, Host, Records, Settings};
 
 use super::flags::{ContainerFlags, PolicyFlags};
-use super::run::tell;
+use super::run::{interruptible, tell};
 use crate::answer::print_json;
 use crate::report::{Failure, warn};
 
@@ -67,10 +67,12 @@ impl Code {
         let engine = Engine::in_this_process(settings);
         let settings = engine.settings();
         if self.json {
-            let result = engine.execute_code_captured(&settings.policy, &text, &language, None)?;
-            keep(settings, &language, &text, &result);
-            print_json(&result)?;
-            return Ok(ExitCode::SUCCESS);
+            return interruptible(|interruption| {
+                let result =
+                    engine.execute_code_captured(&settings.policy, &text, &language, None, Some(interruption))?;
+                keep(settings, &language, &text, &result);
+                print_json(&result)
+            });
         }
         let attached = engine.execute_code_attached(&settings.policy, &text, &language, None)?;
         keep(settings, &language, &text, &attached.result);

@@ -10,7 +10,7 @@ use ringfence_core::settings::Config;
 
 use super::attach::{Named, block_on};
 use super::flags::Variable;
-use super::run::keep;
+use super::run::{interruption, keep};
 use crate::answer::print_json;
 use crate::report::{Failure, warn};
 
@@ -52,14 +52,17 @@ pub(crate) struct Exec {
 impl Exec {
     pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
         let settings = self.settings(host)?;
+        // Before there is another thread, which they could be sent to.
+        let interruption = self.json.then(interruption).transpose()?;
         block_on(async {
             let sandbox = self.sandbox.attach(&settings.host).await?;
             let exec = self.exec(&sandbox, &settings);
             let time = exec.time;
-            let (result, status) = if self.json {
-                let result = sandbox.capture(exec).await.map_err(|error| self.sandbox.failed(error))?;
+            let (result, status) = if let Some(interruption) = &interruption {
+                let captured = sandbox.capture_unless(exec, interruption).await;
+                let result = captured.map_err(|error| self.sandbox.failed(error))?;
                 print_json(&result)?;
-                (result, ExitStatus::Code(0))
+                (result, interruption.signal().map_or(ExitStatus::Code(0), ExitStatus::Signal))
             } else {
                 let before = sandbox.observe();
                 let ended = attach(&sandbox, exec).await.map_err(|error| self.sandbox.failed(error))?;

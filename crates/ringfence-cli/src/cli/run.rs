@@ -5,7 +5,9 @@ use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
 use clap::Args;
-use ringfence::{Command, Engine, ExecutionResult, Host, Plan, Planned, Records, Settings};
+use ringfence::{
+    Command, Engine, ExecutionResult, ExitStatus, Host, Interruption, Plan, Planned, Records, RunError, Settings,
+};
 
 use super::flags::{ContainerFlags, PolicyFlags};
 use crate::answer::{print, print_json};
@@ -56,10 +58,11 @@ impl Run {
             return self.describe(&engine, &command);
         }
         if self.json {
-            let result = engine.run_captured(policy, &command, passed)?;
-            keep(engine.settings(), &command, &result);
-            print_json(&result)?;
-            return Ok(ExitCode::SUCCESS);
+            return interruptible(|interruption| {
+                let result = engine.run_captured(policy, &command, passed, Some(interruption))?;
+                keep(engine.settings(), &command, &result);
+                print_json(&result)
+            });
         }
         let attached = engine.run_attached(policy, &command, passed)?;
         tell(&attached.result);
@@ -110,6 +113,21 @@ fn described(plan: &Plan, because: &str) -> String {
         text.push_str(&format!("{indent}{line}\n"));
     }
     text
+}
+
+/// Takes over the signals that would end this process alone.
+pub(super) fn interruption() -> Result<Interruption, Failure> {
+    Ok(Interruption::take().map_err(|source| RunError::Watch { source })?)
+}
+
+/// Does something that signals end rather than this process alone, and then exits as one that they have ended.
+pub(super) fn interruptible(act: impl FnOnce(&Interruption) -> Result<(), Failure>) -> Result<ExitCode, Failure> {
+    let interruption = interruption()?;
+    let outcome = act(&interruption);
+    match interruption.signal() {
+        Some(signal) => Ok(ExitStatus::Signal(signal).code().into()),
+        None => outcome.map(|()| ExitCode::SUCCESS),
+    }
 }
 
 /// Tells what the command itself could not.

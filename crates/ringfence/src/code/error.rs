@@ -95,10 +95,17 @@ impl CodeError {
     /// The next things to type.
     pub fn hints(&self) -> Vec<String> {
         match self {
-            CodeError::UnknownLanguage { language, .. } => vec![format!(
-                "to add it to your own config.toml: [code.languages.{}] with command = [\"PROGRAM\"] and suffix = \".X\"",
-                language.escape_debug()
-            )],
+            CodeError::UnknownLanguage { language, known } => {
+                let name = language.to_ascii_lowercase();
+                vec![match known.contains(&name) {
+                    true => format!("did you mean `{name}`? names of languages are in lower case"),
+                    false => format!(
+                        "to add it to your own config.toml: [code.languages.{}] with command = [\"PROGRAM\"] and suffix = \
+                         \".X\"",
+                        name.escape_debug()
+                    ),
+                }]
+            }
             CodeError::TooLong { .. } => vec!["give its data to it in a file: --read PATH".to_owned()],
             CodeError::NoProgram { language, .. } => vec![
                 "install it where the sandbox sees it, or name an image that has it: --image".to_owned(),

@@ -19,7 +19,7 @@ use std::time::Duration;
 use ringfence_core::{ExecutionResult, ExitStatus, Policy};
 
 use crate::engine::Core;
-use crate::{Attached, DEFAULT_TIME, Engine, Running};
+use crate::{Attached, DEFAULT_TIME, Engine, Interruption, Running};
 
 pub use error::CodeError;
 pub(crate) use script::Script;
@@ -52,17 +52,20 @@ impl Engine {
         teller.tell(running.wait().await)
     }
 
-    /// Runs code on this thread with captured output.
+    /// Runs code on this thread with captured output. An interruption ends every process of it.
     pub fn execute_code_captured(
         &self,
         policy: &Policy,
         code: &str,
         language: &str,
         timeout: Option<Duration>,
+        interruption: Option<&Interruption>,
     ) -> Result<ExecutionResult, CodeError> {
         let script = Script::new(&self.core.settings.code, code, language)?;
         match self.core.stage(&script, &with_time(policy, timeout))? {
-            Staged::Ready(stage) => stage.teller.tell(self.run_captured(&stage.policy, &stage.command, Vec::new())),
+            Staged::Ready(stage) => {
+                stage.teller.tell(self.run_captured(&stage.policy, &stage.command, Vec::new(), interruption))
+            }
             Staged::Blocked(result) => Ok(*result),
         }
     }

@@ -1,14 +1,14 @@
 //! A cell that runs: its events, and what becomes of it when nobody listens any more.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use rustix::pipe::PIPE_BUF;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedMutexGuard, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout_at};
 
 use super::ContextError;
 use super::event::{Event, Left, Message, Raised, Shown};
@@ -24,6 +24,9 @@ pub(super) const INTERRUPT: i32 = 2;
 const END_PATIENCE: Duration = Duration::from_secs(10);
 /// How often a cell that nobody listens to is interrupted.
 pub(super) const INSISTENCE: Duration = Duration::from_secs(1);
+/// How long a cell may take to end after an interrupt, and how often that is looked at.
+const PATIENCE: Duration = Duration::from_secs(20);
+const MOMENT: Duration = Duration::from_secs(1);
 /// How much the results of one cell may come to, in bytes.
 const RESULTS: usize = 64 << 20;
 
@@ -34,6 +37,8 @@ pub(super) struct Life {
     pub(super) phase: watch::Sender<Phase>,
     /// Held by the cell that runs.
     pub(super) state: Arc<tokio::sync::Mutex<State>>,
+    /// Why it was ended from here while a cell ran.
+    pub(super) why: OnceLock<String>,
 }
 
 /// How far the cell of the moment has come.
@@ -56,7 +61,32 @@ pub(super) enum State {
 impl Life {
     pub(super) fn new(process: Process) -> Life {
         let (input, phase) = (process.execution.input(), watch::Sender::new(Phase::Idle));
-        Life { input, phase, state: Arc::new(tokio::sync::Mutex::new(State::Alive(Box::new(process)))) }
+        let state = Arc::new(tokio::sync::Mutex::new(State::Alive(Box::new(process))));
+        Life { input, phase, state, why: OnceLock::new() }
+    }
+
+    /// Whether it is known to have ended.
+    pub(super) fn is_over(&self) -> bool {
+        self.state.try_lock().is_ok_and(|state| matches!(*state, State::Gone(_)))
+    }
+}
+
+/// Waits for what ends with a cell that was interrupted. When that takes too long its process is to be ended, for the
+/// reason that is returned. Time at rest does not count: nobody inside answers then.
+pub(super) async fn in_time<T>(input: &ExecutionInput, end: impl Future<Output = T>) -> Result<T, String> {
+    let late = async {
+        let mut passed = Duration::ZERO;
+        while passed < PATIENCE {
+            sleep(MOMENT).await;
+            if input.health().await.is_ok() {
+                passed += MOMENT;
+            }
+        }
+    };
+    tokio::select! {
+        biased;
+        ended = end => Ok(ended),
+        () = late => Err(format!("its cell did not end within {} s of an interrupt", PATIENCE.as_secs())),
     }
 }
 
@@ -70,7 +100,8 @@ pub(super) struct Bounds {
 
 /// A cell of code that runs in a context.
 ///
-/// Dropping it interrupts the cell, by a task of the runtime that it was started on. The next one waits for its end.
+/// Dropping it interrupts the cell, by a task of the runtime that it was started on. The next one waits for its end; the
+/// context ends if that does not come within 20 s.
 #[derive(Debug)]
 pub struct Cell {
     turn: Option<Box<Turn>>,
@@ -139,7 +170,7 @@ impl Cell {
 impl Drop for Cell {
     fn drop(&mut self) {
         if let Some(turn) = self.turn.take() {
-            // It ends with the cell, and that at the latest with the sandbox.
+            // It ends with the cell, or with its patience.
             self.runtime.spawn(turn.give_up());
         }
     }
@@ -160,6 +191,7 @@ pub(super) struct Turn {
     stderr: Output,
     results: usize,
     refused_results: u64,
+    has_failed: bool,
     /// When the process must have said the last of the cell.
     last_words_by: Option<Instant>,
     time: Option<Duration>,
@@ -231,6 +263,7 @@ impl Turn {
             stderr: Output::new(bounds.output),
             results: RESULTS,
             refused_results: 0,
+            has_failed: false,
             last_words_by: None,
             time: bounds.time,
             deadline: bounds.time.and_then(|time| Instant::now().checked_add(time)),
@@ -275,6 +308,10 @@ impl Turn {
         Ok(match said {
             Said::Text(Stream::Stderr, bytes) => told(self.stderr.take(bytes), Event::Stderr),
             Said::Text(Stream::Stdout | Stream::Terminal, bytes) => told(self.stdout.take(bytes), Event::Stdout),
+            Said::Unreadable => {
+                self.refused_results += 1;
+                None
+            }
             Said::Message(stream, message, length) => match message {
                 Message::Begun { cell } if cell == self.number => {
                     self.life.phase.send_replace(Phase::Runs);
@@ -288,7 +325,7 @@ impl Turn {
                 }
                 Message::Begun { .. } | Message::End { .. } => None, // said twice, of an earlier one
                 Message::Ready => return Err(self.fail(Failure::Nonsense("it starts a second time".to_owned()))),
-                Message::Result(_) | Message::Error(_) if length > self.results => {
+                Message::Result(_) if length > self.results => {
                     self.refused_results += 1;
                     None
                 }
@@ -296,9 +333,9 @@ impl Turn {
                     self.results -= length;
                     Some(Event::Result(shown))
                 }
+                // Never too much: it is what the cell came to. A second one says nothing that the first did not.
                 Message::Error(raised) => {
-                    self.results -= length;
-                    Some(Event::Error(raised))
+                    (!std::mem::replace(&mut self.has_failed, true)).then_some(Event::Error(raised))
                 }
             },
         })
@@ -322,7 +359,10 @@ impl Turn {
     fn fail(&mut self, failure: Failure) -> ContextError {
         let id = self.id.clone();
         let (how, error) = match failure {
-            Failure::Ended(how) => (how.clone(), ContextError::Ended { id, how }),
+            Failure::Ended(how) => {
+                let how = self.life.why.get().cloned().unwrap_or(how);
+                (how.clone(), ContextError::Ended { id, how })
+            }
             Failure::Nonsense(why) => {
                 ("its harness said what makes no sense".to_owned(), ContextError::Nonsense { id, why })
             }
@@ -350,8 +390,16 @@ impl Turn {
         self.life.phase.send_replace(Phase::Idle);
     }
 
-    /// Interrupts the cell until it ends.
+    /// Interrupts the cell, and ends a process that does not end it.
     async fn give_up(mut self: Box<Self>) {
+        let input = self.life.input.clone();
+        if let Err(how) = in_time(&input, self.insist()).await {
+            self.end(how);
+        }
+    }
+
+    /// Interrupts the cell until it ends.
+    async fn insist(&mut self) {
         let (input, phase) = (self.life.input.clone(), self.life.phase.subscribe());
         let mut again = interval(INSISTENCE);
         again.set_missed_tick_behavior(MissedTickBehavior::Delay);

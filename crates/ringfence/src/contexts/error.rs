@@ -120,7 +120,7 @@ impl ContextError {
             ContextError::Stateless { .. } => "run its code without a context: `ringfence code --language L FILE`",
             ContextError::TooMany { .. } => "remove one that is no longer used",
             ContextError::Ended { .. } | ContextError::TimedOut { .. } | ContextError::Nonsense { .. } => {
-                "restart it; what its variables held is lost"
+                "restart it, as a cell that names no context does by itself; what its variables held is lost"
             }
             ContextError::NotReady { .. } => "`ringfence logs NAME` may tell what it waits for",
             ContextError::Held { .. } => "end that process, or have it run the code",

@@ -86,3 +86,43 @@ pub(super) enum Message {
     Error(Raised),
     End { cell: u64 },
 }
+
+/// What kind of message one is whose parts cannot be read.
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Kind {
+    Result,
+    #[serde(other)]
+    Other,
+}
+
+impl Kind {
+    /// The kind of a message, if that is sound JSON. Nothing else in it is looked at.
+    pub(super) fn of(message: &[u8]) -> Option<Kind> {
+        #[derive(Deserialize)]
+        struct Message {
+            r#type: Kind,
+        }
+        serde_json::from_slice(message).map(|Message { r#type }| r#type).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_that_cannot_be_read_is_known_for_one() {
+        let nested = format!("{}1{}", "[".repeat(200), "]".repeat(200));
+        for part in [nested.as_str(), "1e999", r#""\ud800""#] {
+            let result = format!(r#"{{"is_main_result":true,"formats":{{"x":{part}}},"type":"result"}}"#);
+            assert!(serde_json::from_str::<Message>(&result).is_err(), "{part}");
+            assert_eq!(Kind::of(result.as_bytes()), Some(Kind::Result), "{part}");
+            let error = format!(r#"{{"type":"error","name":{part}}}"#);
+            assert_eq!(Kind::of(error.as_bytes()), Some(Kind::Other), "{part}");
+        }
+        for nonsense in ["nope", r#"{"type":"result","#, r#"{"type":"result"} {}"#, "[]", "{}"] {
+            assert_eq!(Kind::of(nonsense.as_bytes()), None, "{nonsense}");
+        }
+    }
+}

@@ -9,6 +9,12 @@ const vm = require('node:vm');
 const { PassThrough } = require('node:stream');
 
 const PIECE = 4096 - 64;
+const LONGEST_MESSAGE = 16 << 20;
+// How long an error's words may be, in characters.
+const LONGEST_WORDS = 512 << 10;
+// How deep a form of a result may be nested: the host reads no more than 127 levels.
+const DEEPEST = 100;
+const UNTOLD = '<an error that cannot be told>';
 const [OUTPUT, ERRORS] = [1, 2];
 let mark = null;
 
@@ -34,8 +40,14 @@ for (const [stream, descriptor] of [[process.stdout, OUTPUT], [process.stderr, E
   };
 }
 
+// Halves of characters, which JSON has words for and the host has none, are replaced.
+const whole = (key, value) => (typeof value === 'string' ? value.replace(/\p{Surrogate}/gu, '\ufffd') : value);
+
 function tell(descriptor, message) {
-  const bytes = Buffer.from(JSON.stringify(message).toWellFormed?.() ?? JSON.stringify(message));
+  send(descriptor, Buffer.from(JSON.stringify(message, whole)));
+}
+
+function send(descriptor, bytes) {
   for (let start = 0; start < bytes.length; start += PIECE) {
     const piece = bytes.subarray(start, start + PIECE);
     const kind = start + PIECE < bytes.length ? '+' : '.';
@@ -44,10 +56,47 @@ function tell(descriptor, message) {
   }
 }
 
+const isNested = (part, depth) =>
+  part !== null && typeof part === 'object' && (!depth || Object.values(part).some((inner) => isNested(inner, depth - 1)));
+
+// A form of a result in JSON, unless it cannot be told so.
+function said(part) {
+  try {
+    const text = JSON.stringify(part, whole);
+    return isNested(part, DEEPEST) ? undefined : text;
+  } catch {
+    return undefined;
+  }
+}
+
 function show(value, isMain) {
+  const plain = util.inspect(value);
   const bundle = value?.[Symbol.for('Jupyter.display')]?.() ?? {};
-  const formats = { 'text/plain': util.inspect(value), ...bundle };
-  tell(OUTPUT, { type: 'result', is_main_result: isMain, formats });
+  const encode = (formats) => {
+    const parts = Object.entries(formats).map(([kind, part]) => [said(kind), said(part)]);
+    const told = parts.filter(([, text]) => text !== undefined).map(([kind, text]) => `${kind}:${text}`);
+    return Buffer.from(`{"type":"result","is_main_result":${isMain},"formats":{${told.join()}}}`);
+  };
+  let bytes = encode({ 'text/plain': plain, ...bundle });
+  if (bytes.length > LONGEST_MESSAGE) {
+    console.error('a result was too long to be shown');
+    bytes = encode({ 'text/plain': plain.slice(0, PIECE) });
+  }
+  send(OUTPUT, bytes);
+}
+
+// What can be told of something that code threw, which may throw again when it is looked at.
+function words(look, otherwise) {
+  let text;
+  try {
+    text = String(look());
+  } catch {
+    text = otherwise;
+  }
+  const left = text.length - LONGEST_WORDS;
+  if (left <= 0) return text;
+  const half = LONGEST_WORDS / 2;
+  return `${text.slice(0, half)}\n[${left} characters left out]\n${text.slice(-half)}`;
 }
 
 const interpreter = repl.start({
@@ -63,7 +112,10 @@ globalThis.display = (...values) => values.forEach((value) => show(value, false)
 let fail = null;
 process.on('SIGINT', () => fail?.(Object.assign(new Error('the cell was interrupted'), { name: 'Interrupted' })));
 // What code throws while nobody waits for it, and what the REPL throws.
-const thrown = (error) => (fail ? fail(error) : write(ERRORS, Buffer.from(`Uncaught ${util.inspect(error)}\n`)));
+const thrown = (error) => {
+  if (fail) return fail(error);
+  write(ERRORS, Buffer.from(`Uncaught ${words(() => util.inspect(error), UNTOLD)}\n`));
+};
 process.on('uncaughtException', thrown);
 interpreter._domain?.removeAllListeners('error').on('error', thrown);
 
@@ -84,6 +136,23 @@ function evaluate(code, filename) {
   });
 }
 
+function told(raised) {
+  let error = raised;
+  let isInterrupt = false;
+  try {
+    error = raised?.err ?? raised; // what the REPL takes for unfinished is the error in it
+    isInterrupt = error?.code === 'ERR_SCRIPT_EXECUTION_INTERRUPTED';
+  } catch {
+    // It is told as it is.
+  }
+  const looks = words(() => util.inspect(error), UNTOLD);
+  return {
+    name: isInterrupt ? 'Interrupted' : words(() => error?.name ?? 'Error', 'Error'),
+    value: words(() => error?.message ?? error, looks),
+    traceback: words(() => error?.stack ?? looks, looks),
+  };
+}
+
 async function execute(number, code, variables) {
   const before = { ...process.env };
   Object.assign(process.env, variables);
@@ -92,11 +161,7 @@ async function execute(number, code, variables) {
     const { value } = await evaluate(code, `cell ${number}`);
     if (value !== undefined) show(value, true);
   } catch (raised) {
-    const error = raised?.err ?? raised; // what the REPL takes for unfinished is the error in it
-    const isInterrupt = error?.code === 'ERR_SCRIPT_EXECUTION_INTERRUPTED';
-    const name = isInterrupt ? 'Interrupted' : String(error?.name ?? 'Error');
-    const traceback = String(error?.stack ?? util.inspect(error));
-    tell(OUTPUT, { type: 'error', name, value: String(error?.message ?? error), traceback });
+    tell(OUTPUT, { type: 'error', ...told(raised) });
   }
   fail = null;
   for (const name of Object.keys(variables)) {

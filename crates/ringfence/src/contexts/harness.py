@@ -17,6 +17,7 @@ import io
 import json
 import linecache
 import os
+import resource
 import select
 import shlex
 import signal
@@ -31,6 +32,13 @@ import types
 
 PIECE = 4096 - 64
 LONGEST_MESSAGE = 16 << 20
+# How long an error's words may be, in characters.
+LONGEST_WORDS = 512 << 10
+# How deep a form of a result may be nested: the host reads no more than 127 levels.
+DEEPEST = 100
+# Where the host's descriptors are, or below: out of the way of code that closes what it has not opened.
+HIGH = 1 << 12
+UNTOLD = "<an error that cannot be told>"
 # How long what was written to one stream is waited for to be read before the other is written to.
 ORDER_PATIENCE = 1.0
 FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
@@ -91,17 +99,41 @@ def settle(descriptor):
         pass  # code has closed it, or put something else in its place
 
 
+def is_usable(stream):
+    try:
+        return stream is not None and not stream.closed
+    except AttributeError:
+        return True  # it is code's own, and knows no end
+    except BaseException:
+        return False
+
+
+def flush(ignored=Exception):
+    for name in ("stdout", "stderr"):
+        try:
+            getattr(sys, name).flush()
+        except ignored:
+            pass  # code has closed it, or put something else in its place
+
+
 def text_stream(descriptor):
     buffer = io.BufferedWriter(Stream(descriptor))
     return io.TextIOWrapper(buffer, encoding="utf-8", errors="backslashreplace", line_buffering=True)
+
+
+def high(descriptor):
+    """A copy of a descriptor, out of the way, which no program inherits."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    lowest = min(HIGH, limit if limit > 0 else HIGH) - 3
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, max(lowest, 3))
 
 
 class Host:
     """The host's end: descriptors of its own, which no program that code starts inherits."""
 
     def __init__(self):
-        self.requests = os.fdopen(os.dup(0), "rb")
-        self.output, self.errors = os.dup(1), os.dup(2)
+        requests, self.output, self.errors = map(high, range(3))
+        self.requests = os.fdopen(requests, "rb")
         self.process = os.getpid()
         self.lock = threading.Lock()
         self.mark = b""
@@ -147,10 +179,25 @@ class Host:
             self.interrupted = False
             raise KeyboardInterrupt
 
+    def closerange(self, low, high, close=os.closerange):
+        """Closes descriptors as os.closerange does, but not those that this process cannot do without."""
+        if os.getpid() == self.process:
+            for own in sorted((self.requests.fileno(), self.output, self.errors)):
+                if low <= own < high:
+                    close(low, own)
+                    low = own + 1
+        close(low, high)
+
     def restore_streams(self):
         """Undoes what code did to the standard streams."""
-        os.dup2(self.output, 1)
-        os.dup2(self.errors, 2)
+        try:
+            os.fstat(0)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDONLY), True)  # the lowest that is free, open(2)
+        for name, descriptor, own in (("stdout", 1, self.output), ("stderr", 2, self.errors)):
+            os.dup2(own, descriptor)
+            if not is_usable(getattr(sys, name, None)):
+                setattr(sys, name, text_stream(descriptor))
 
 
 class Cells:
@@ -199,31 +246,39 @@ class Cells:
             self.runs = False
             error = raised
         if os.getpid() != self.host.process:
+            flush(BaseException)
             os._exit(0 if error is None else 1)
+        told = None
+        if error is not None:
+            # It may be code of the cell that finds the words.
+            try:
+                self.runs = True
+                told = {"name": shortened(type(error).__name__), "value": words(error), "traceback": trace(error)}
+            except BaseException:
+                told = {"name": "Exception", "value": UNTOLD, "traceback": ""}
+            finally:
+                self.runs = False
         for name in variables:
             if name in before:
                 os.environ[name] = before[name]
             else:
                 os.environ.pop(name, None)
-        self.finish(number, error)
+        self.finish(number, told)
 
     def finish(self, number, error):
-        for stream in (sys.stdout, sys.stderr):
-            try:
-                stream.flush()
-            except BaseException:
-                pass  # code has closed it, or put something else in its place
+        flush(BaseException)
         settle(self.host.errors)
         if error is not None:
-            self.host.tell(type="error", name=type(error).__name__, value=words(error), traceback=trace(error))
+            self.host.tell(type="error", **error)
         self.host.send(self.host.errors, b'{"type":"end","cell":%d}' % number)
         self.host.tell(type="end", cell=number)
 
     def run(self, code, name):
-        linecache.cache[name] = (len(code), None, code.splitlines(True), name)
-        tree = parse(code, name)
+        lines = split(code)
+        linecache.cache[name] = (len(code), None, lines[:], name)
+        tree = parse(lines, name)
         last = None
-        if tree.body and isinstance(tree.body[-1], ast.Expr) and not code.rstrip().endswith(";"):
+        if tree.body and isinstance(tree.body[-1], ast.Expr) and not rest(lines, tree.body[-1]).startswith(";"):
             last = ast.Expression(tree.body.pop().value)
         self.evaluate(compile(tree, name, "exec", FLAGS))
         if last is not None:
@@ -236,7 +291,7 @@ class Cells:
         value = eval(code, self.names)
         if not code.co_flags & inspect.CO_COROUTINE:
             return value
-        if self.loop is None:
+        if self.loop is None or self.loop.is_closed():
             self.loop = asyncio.new_event_loop()
             asyncio.set_event_loop(self.loop)
         task = self.loop.create_task(value)
@@ -255,16 +310,13 @@ class Cells:
         bundle = formats(value)
         if is_figure(value):
             sys.modules["matplotlib.pyplot"].close(value)  # shown once is enough
-        sys.stdout.flush()
-        sys.stderr.flush()
-        settle(self.host.errors)
-        message = {"type": "result", "is_main_result": is_main, "formats": bundle}
-        encoded = encode(message)
-        if len(encoded) > LONGEST_MESSAGE:
+        message = result(bundle, is_main)
+        if len(message) > LONGEST_MESSAGE:
             print("a result was too long to be shown", file=sys.stderr)
-            message["formats"] = {"text/plain": str(bundle.get("text/plain"))[:PIECE]}
-            encoded = encode(message)
-        self.host.send(self.host.output, encoded)
+            message = result({"text/plain": str(bundle.get("text/plain"))[:PIECE]}, is_main)
+        flush()
+        settle(self.host.errors)
+        self.host.send(self.host.output, message)
 
     def show_figures(self):
         """Shows the figures that are open, and closes them."""
@@ -291,9 +343,19 @@ class Cells:
         return spec
 
 
-def parse(code, name):
+def split(code):
+    """The lines of a cell, where Python ends them: other characters that end a line of text may be in a string."""
+    return list(io.StringIO(code, newline=None))
+
+
+def rest(lines, node):
+    """What follows a part of a cell."""
+    line = lines[node.end_lineno - 1].encode()[node.end_col_offset :].decode()
+    return "".join([line, *lines[node.end_lineno :]]).strip()
+
+
+def parse(lines, name):
     """The tree of a cell. A line that is not Python and begins with `!` is a command, as notebooks have it."""
-    lines = code.splitlines(True)
     while True:
         try:
             return compile("".join(lines), name, "exec", ast.PyCF_ONLY_AST | FLAGS)
@@ -314,8 +376,7 @@ def parse(code, name):
 
 def command(words):
     """Runs a command of a shell, whose output is the cell's. That it fails is no error of the cell."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush()
     subprocess.call(words, shell=True)
 
 
@@ -358,13 +419,32 @@ def columns(table):
 
 
 def encode(message):
-    """Text of a message. What JSON has no words for is left out of a result."""
-    try:
-        text = json.dumps(message, ensure_ascii=False, allow_nan=False, default=str)
-    except (ValueError, TypeError, RecursionError):
-        shown = {kind: part for kind, part in message.get("formats", {}).items() if isinstance(part, str)}
-        text = json.dumps({**message, "formats": shown}, ensure_ascii=False)
+    return json.dumps(message, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def result(bundle, is_main):
+    """A message of a value. Forms that JSON has no words for, or the host cannot read, are left out."""
+    told = ((kind, said(part)) for kind, part in bundle.items())
+    forms = ", ".join("%s: %s" % (json.dumps(kind), part) for kind, part in told if part is not None)
+    text = '{"type": "result", "is_main_result": %s, "formats": {%s}}' % (json.dumps(is_main), forms)
     return text.encode("utf-8", "replace")
+
+
+def said(part):
+    try:
+        text = json.dumps(part, ensure_ascii=False, allow_nan=False, default=str)
+        return text if is_readable(part, DEEPEST) else None
+    except Exception:
+        return None
+
+
+def is_readable(part, depth):
+    if isinstance(part, int):
+        return abs(part) <= sys.float_info.max
+    if not isinstance(part, (dict, list, tuple)):
+        return True
+    inner = part.values() if isinstance(part, dict) else part
+    return depth > 0 and all(is_readable(one, depth - 1) for one in inner)
 
 
 def attempt(value, name, **arguments):
@@ -385,11 +465,19 @@ def plain(part):
     return base64.b64encode(part).decode() if isinstance(part, (bytes, bytearray)) else part
 
 
+def shortened(text):
+    left = len(text) - LONGEST_WORDS
+    if left <= 0:
+        return text
+    half = LONGEST_WORDS // 2
+    return "%s\n[%d characters left out]\n%s" % (text[:half], left, text[-half:])
+
+
 def words(error):
     try:
-        return str(error)
-    except Exception:
-        return "<%s that cannot be told>" % type(error).__name__
+        return shortened(str(error))
+    except BaseException:
+        return UNTOLD
 
 
 def trace(error):
@@ -403,8 +491,8 @@ def trace(error):
             last.tb_next = None
         last = last.tb_next
     try:
-        return "".join(traceback.format_exception(type(error), error, step))
-    except Exception:
+        return shortened("".join(traceback.format_exception(type(error), error, step)))
+    except BaseException:
         return ""
 
 
@@ -421,6 +509,7 @@ def main():
     sys.stdout, sys.stderr = text_stream(1), text_stream(2)
     sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr
     sys.argv = [""]
+    os.closerange = host.closerange
     sys.meta_path.insert(0, cells)
     os.environ.setdefault("MPLBACKEND", "agg")
     signal.signal(signal.SIGINT, cells.interrupt)

@@ -1,15 +1,13 @@
 //! Contexts that outlive the process that started them, and are found again by the next one.
 
 use std::io;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
 
 use ringfence_proto::code::Code;
 use ringfence_proto::process::ListedProcess;
 use tokio::sync::{OwnedMutexGuard, watch};
-use tokio::time::timeout;
 
-use super::cell::{Life, Phase, State};
+use super::cell::{Life, Phase, State, in_time};
 use super::harness::Harness;
 use super::notes::{Note, Noted, Notes, Trace};
 use super::process::{Failure, Process};
@@ -19,8 +17,6 @@ use crate::{RoomError, SessionError};
 
 /// What the tags of their processes begin with.
 const TAG: &str = "ringfence-context-";
-/// How long a process that is found again may take to come to an end with what it runs.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// What is said of one that is not found again.
 const ENDED_ALONE: &str = "its process ended while nobody looked";
 
@@ -87,7 +83,7 @@ impl Contexts<'_> {
         let (id, directory, harness) = (note.id.clone(), note.directory.clone(), recipe.harness);
         let trace = note.process.clone();
         let noted = Some(Arc::new(Noted::new(Arc::clone(notes), note)));
-        let life = Life { input, phase, state };
+        let life = Life { input, phase, state, why: OnceLock::new() };
         let slot = self.slot(id, recipe, directory.as_deref(), life, room);
         let context = self.add(Slot { used, noted, ..slot });
         if runs {
@@ -101,7 +97,7 @@ impl Contexts<'_> {
 async fn find(session: Session, harness: Harness, trace: Trace, life: Arc<Life>, mut state: OwnedMutexGuard<State>) {
     let found = match trace.is_half_told {
         true => Err("it was told half of a cell when the process that kept it ended".to_owned()),
-        false => match timeout(PATIENCE, Process::find(&session, harness, trace)).await {
+        false => match in_time(&life.input, Process::find(&session, harness, trace)).await {
             Ok(Ok(process)) => Ok(process),
             Ok(Err(Failure::Session(SessionError::Refused { code: Code::NotFound, .. }))) => {
                 Err(ENDED_ALONE.to_owned())
@@ -109,7 +105,7 @@ async fn find(session: Session, harness: Harness, trace: Trace, life: Arc<Life>,
             Ok(Err(Failure::Ended(how))) => Err(how),
             Ok(Err(Failure::Nonsense(why))) => Err(format!("what its harness says makes no sense: {why}")),
             Ok(Err(Failure::Session(error))) => Err(format!("it was lost sight of: {}", crate::chain(&error))),
-            Err(_) => Err(format!("its cell did not end within {} s of an interrupt", PATIENCE.as_secs())),
+            Err(how) => Err(how),
         },
     };
     *state = match found {

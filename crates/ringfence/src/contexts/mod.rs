@@ -33,7 +33,7 @@ pub use event::{Event, Left, Raised, Shown};
 use crate::code::Script;
 use crate::session::Session;
 use crate::{CodeSettings, Sandbox, SessionError};
-use cell::{Bounds, INTERRUPT, Life, Phase, State, Turn};
+use cell::{Bounds, INTERRUPT, Life, Phase, State, Turn, in_time};
 use harness::Harness;
 use notes::{Note, Noted, Notes, Trace};
 use process::Recipe;
@@ -155,6 +155,7 @@ impl Contexts<'_> {
                 time: sandbox.manifest().limits.time.map(|time| time.duration()),
             },
             life: Mutex::new(Arc::new(life)),
+            is_removed: Default::default(),
             noted: None,
             _room: room,
         }
@@ -166,7 +167,24 @@ impl Contexts<'_> {
         context
     }
 
-    /// The context for a language that is used when none is named; started when it is first asked for.
+    /// Runs a cell in the context for a language that is used when none is named, as [`Context::execute`] does. One that
+    /// ends while the cell waits for its turn is restarted.
+    pub async fn execute(
+        &self,
+        language: &str,
+        code: &str,
+        env: &BTreeMap<String, String>,
+    ) -> Result<Cell, ContextError> {
+        loop {
+            match self.usual(language).await?.execute(code, env).await {
+                Err(ContextError::Ended { .. }) => {} // by another cell, or it was removed: each time it is a new one
+                begun => return begun,
+            }
+        }
+    }
+
+    /// The context for a language that is used when none is named; started when it is first asked for, and restarted
+    /// when it is asked for and has ended.
     pub async fn usual(&self, language: &str) -> Result<Context, ContextError> {
         self.prepare(language, "").await
     }
@@ -178,10 +196,13 @@ impl Contexts<'_> {
         let _turn = kept.starting.lock().await;
         let is_it = |context: &&Context| context.0.used == Use::Usual && context.language() == language;
         let found = kept.all().iter().find(is_it).cloned();
-        match found {
-            Some(context) => Ok(context),
-            None => self.begin(language, None, Use::Usual, preload).await,
+        if let Some(context) = found {
+            match context.revive().await {
+                Err(ContextError::Absent { .. }) => {} // it was just removed
+                revived => return revived.map(|()| context),
+            }
         }
+        self.begin(language, None, Use::Usual, preload).await
     }
 
     /// All of them, in the order of their start.
@@ -198,6 +219,7 @@ impl Contexts<'_> {
     /// Ends the one of that id, with all that its cells started.
     pub async fn remove(&self, id: &str) -> Result<(), ContextError> {
         let context = self.get(id)?;
+        *context.0.is_removed.lock().await = true;
         self.sandbox.kept_contexts().all().retain(|kept| kept.id() != id);
         context.life().kill("it was removed").await?;
         match &context.0.noted {
@@ -221,6 +243,8 @@ struct Slot {
     code: CodeSettings,
     bounds: Bounds,
     life: Mutex<Arc<Life>>,
+    /// Whether it was removed; held by whoever starts its process again.
+    is_removed: tokio::sync::Mutex<bool>,
     /// What is written down of it, if it is to outlive this process.
     noted: Option<Arc<Noted>>,
     _room: OwnedSemaphorePermit,
@@ -269,7 +293,7 @@ impl Context {
         Ok(Cell::new(Turn::take(&slot.id, self.life(), slot.bounds, slot.noted.as_ref(), request).await?))
     }
 
-    /// Interrupts the cell that runs, as Ctrl-C does; nothing if none does.
+    /// Interrupts the cell that runs, as Ctrl-C does; nothing if none does. If it does not end within 20 s the context does.
     pub async fn interrupt(&self) -> Result<(), ContextError> {
         let life = self.life();
         let mut phase = life.phase.subscribe();
@@ -279,22 +303,42 @@ impl Context {
             return Ok(());
         }
         unless_gone(life.input.signal(INTERRUPT).await)?;
-        if self.0.recipe.harness == Harness::Bash {
-            // A shell that is just starting a program can miss it, as on a terminal: it is told again while the cell runs.
-            tokio::spawn(async move {
-                for _ in 0..MOST_REMINDERS {
-                    let is_over = tokio::time::timeout(REMINDER, phase.changed()).await.is_ok();
-                    if is_over || life.input.signal(INTERRUPT).await.is_err() {
+        // A shell that is just starting a program can miss it, as on a terminal: it is told again while the cell runs.
+        let reminders = if self.0.recipe.harness == Harness::Bash { MOST_REMINDERS } else { 0 };
+        // It ends with the cell, or with its patience.
+        tokio::spawn(async move {
+            let end = async {
+                for _ in 0..reminders {
+                    if tokio::time::timeout(REMINDER, phase.changed()).await.is_ok() {
                         return;
                     }
+                    let _ = life.input.signal(INTERRUPT).await; // it may just have ended
                 }
-            });
-        }
+                let _ = phase.changed().await; // its sender is the life's
+            };
+            if let Err(how) = in_time(&life.input, end).await {
+                let _ = life.kill(&how).await; // it may just have ended, and ends with its sandbox
+            }
+        });
         Ok(())
     }
 
     /// Ends its process, with all that its cells started, and starts another: what its variables held is lost.
     pub async fn restart(&self) -> Result<(), ContextError> {
+        let is_removed = self.0.is_removed.lock().await;
+        self.renew(*is_removed).await
+    }
+
+    /// Starts another process if its own has ended.
+    async fn revive(&self) -> Result<(), ContextError> {
+        let is_removed = self.0.is_removed.lock().await;
+        if self.life().is_over() { self.renew(*is_removed).await } else { Ok(()) }
+    }
+
+    async fn renew(&self, is_removed: bool) -> Result<(), ContextError> {
+        if is_removed {
+            return Err(ContextError::Absent { id: self.0.id.clone() });
+        }
         self.life().kill("it was restarted").await?;
         let life = start(&self.0.recipe, &self.0.session, "", self.0.noted.as_deref()).await?;
         *self.0.life.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(life);
@@ -322,11 +366,12 @@ async fn start(recipe: &Recipe, session: &Session, preload: &str, noted: Option<
 
 impl Life {
     async fn kill(&self, why: &str) -> Result<(), ContextError> {
-        if self.state.try_lock().is_ok_and(|state| matches!(*state, State::Gone(_))) {
+        if self.is_over() {
             return Ok(()); // its process's id may be another's by now
         }
+        let _ = self.why.set(why.to_owned()); // the first one counts
         unless_gone(self.input.kill().await)?;
-        // A cell that runs holds it, and is told how the process ended.
+        // A cell that runs holds it, and hears of it by itself.
         if let Ok(mut state) = self.state.try_lock() {
             *state = State::Gone(why.to_owned());
         }

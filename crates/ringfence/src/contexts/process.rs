@@ -8,7 +8,7 @@ use tokio::time::{Instant, interval_at, timeout};
 
 use super::ContextError;
 use super::cell::{INSISTENCE, INTERRUPT};
-use super::event::Message;
+use super::event::{Kind, Message};
 use super::harness::Harness;
 use super::notes::Trace;
 use super::separate::{Part, Separator};
@@ -95,6 +95,8 @@ pub(super) enum Said {
     Text(Stream, Vec<u8>),
     /// A message and its length.
     Message(Stream, Message, usize),
+    /// A result that is sound JSON, but nested too deep or with a number too large to be read.
+    Unreadable,
 }
 
 impl Process {
@@ -147,7 +149,9 @@ impl Process {
             match self.next().await {
                 Ok(Said::Message(Stream::Stderr, Message::Ready, _)) => stderr = true,
                 Ok(Said::Message(_, Message::Ready, _)) => stdout = true,
-                Ok(Said::Message(..)) => return Err(Failure::Nonsense("it begins before it is asked to".to_owned())),
+                Ok(Said::Message(..) | Said::Unreadable) => {
+                    return Err(Failure::Nonsense("it begins before it is asked to".to_owned()));
+                }
                 Ok(Said::Text(_, text)) => {
                     words.extend(text);
                     words.drain(..words.len().saturating_sub(LAST_WORDS));
@@ -166,10 +170,11 @@ impl Process {
     pub(super) async fn next(&mut self) -> Result<Said, Failure> {
         Ok(match self.part().await? {
             (stream, Part::Text(text)) => Said::Text(stream, text),
-            (stream, Part::Message(message)) => {
-                let parsed = serde_json::from_slice(&message);
-                Said::Message(stream, parsed.map_err(|error| Failure::Nonsense(error.to_string()))?, message.len())
-            }
+            (stream, Part::Message(message)) => match serde_json::from_slice(&message) {
+                Ok(parsed) => Said::Message(stream, parsed, message.len()),
+                Err(_) if Kind::of(&message) == Some(Kind::Result) => Said::Unreadable,
+                Err(error) => return Err(Failure::Nonsense(error.to_string())),
+            },
         })
     }
 

@@ -94,7 +94,7 @@ impl<'a> Trials<'a> {
         let seen = if attempt.name == KILLED {
             self.kill_supervisor(&trial)
         } else {
-            let result = self.engine.run_captured(&trial.policy, &trial.command, Vec::new())?;
+            let result = self.engine.run_captured(&trial.policy, &trial.command, Vec::new(), None)?;
             judge(attempt.clause, &result, &trial.context.mark)
         };
         Ok((claimed(&plan, attempt.clause), seen))
@@ -163,7 +163,7 @@ impl<'a> Trials<'a> {
         }
         let policy = Policy::default().backend(Backend::Local).workspace(tree.workspace());
         let passed = self.passed(attempt).map_err(|error| cannot(&error))?;
-        let result = self.engine.run_captured(&policy, &command, passed).map_err(|error| cannot(&error))?;
+        let result = self.engine.run_captured(&policy, &command, passed, None).map_err(|error| cannot(&error))?;
         judge(attempt.clause, &result, &context.mark)
     }
 

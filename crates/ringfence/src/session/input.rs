@@ -100,6 +100,11 @@ impl ExecutionInput {
         self.signal(Signal::Kill.number()).await
     }
 
+    /// Asks whether the guest answers; one at rest does not.
+    pub(crate) async fn health(&self) -> Result<(), SessionError> {
+        self.session.health().await
+    }
+
     fn process(&self) -> ProcessSelector {
         ProcessSelector::Pid(self.pid)
     }

@@ -18,7 +18,7 @@ use crate::workspace::ResolvedWorkspace;
 
 /// The guarded paths of one workspace, on the host. Those of `hidden` and `protected` are there, and no component of
 /// them is a symbolic link.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Guarded {
     /// The workspace, and the repository that it is a worktree of.
     roots: Vec<PathBuf>,

@@ -93,14 +93,25 @@ impl Watched {
     }
 
     /// The paths at which there is something else now.
-    fn changed(&self) -> impl Iterator<Item = &Path> {
-        let is_changed = |(path, watch): &(&PathBuf, &Watch)| match (&watch.before, Mark::of(path)) {
-            (_, Mark::Nothing) => false,
-            // Of a directory that was made, only what is in it matters, and that is watched, too.
-            (Mark::Nothing, Mark::Directory) => watch.part == Part::Itself,
-            (before, after) => *before != after,
+    fn changed<'a>(&'a self) -> impl Iterator<Item = &'a Path> {
+        let mut missing: Option<&Path> = None;
+        let is_changed = move |(path, watch): (&'a PathBuf, &Watch)| {
+            // Nothing can be in what is not there: paths come after what leads to them.
+            if missing.is_some_and(|above| path.starts_with(above)) {
+                return None;
+            }
+            let is_changed = match (&watch.before, Mark::of(path)) {
+                (_, Mark::Nothing) => {
+                    missing = Some(path);
+                    false
+                }
+                // Of a directory that was made, only what is in it matters, and that is watched, too.
+                (Mark::Nothing, Mark::Directory) => watch.part == Part::Itself,
+                (before, after) => *before != after,
+            };
+            is_changed.then_some(path.as_path())
         };
-        self.0.iter().filter(is_changed).map(|(path, _)| path.as_path())
+        self.0.iter().filter_map(is_changed)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Contexts: interpreters that keep their state.
 
+mod hostile;
 mod kept;
 mod languages;
 
@@ -309,7 +310,6 @@ fn a_context_whose_process_died_says_so_until_it_is_restarted() {
         for (code, how) in [
             ("import os; os._exit(3)", "its process exited with 3"),
             ("import os; os.kill(os.getpid(), 9)", "its process was ended by signal 9"),
-            ("import os; os.closerange(0, 1000)", "its process exited with 1"), // or with 120
         ] {
             let error = try_run(context, code).await.unwrap_err();
             assert!(
@@ -324,6 +324,89 @@ fn a_context_whose_process_died_says_so_until_it_is_restarted() {
             assert!(error.hints()[0].contains("restart"));
             context.restart().await.unwrap();
             assert_eq!(value(context, "1").await, "1");
+        }
+    });
+}
+
+/// Runs a cell where those are run that name no context.
+async fn run_unnamed(sandbox: &Sandbox, language: &str, code: &str) -> Result<Outcome, ContextError> {
+    sandbox.contexts().execute(language, code, &BTreeMap::new()).await?.outcome().await
+}
+
+#[test]
+fn the_usual_context_begins_anew_after_its_end() {
+    require!(user_namespaces, binary, python3, node);
+    behind(Policy::default(), async |sandbox| {
+        for (language, code, how) in [
+            ("bash", "exit 1", "its process exited with 1"),
+            ("python", "import os; os._exit(3)", "its process exited with 3"),
+            ("python", "os = __import__('os'); os.abort()", "its process was ended by signal 6"),
+            ("javascript", "process.exit(1)", "its process exited with 1"),
+        ] {
+            let error = run_unnamed(sandbox, language, code).await.unwrap_err();
+            let ContextError::Ended { how: said, id } = &error else { panic!("{code}: {error:?}") };
+            assert_eq!(said, how, "{code}");
+            // Whoever names it is told that it lost its variables.
+            let context = sandbox.contexts().get(id).unwrap();
+            assert!(matches!(try_run(&context, "1").await, Err(ContextError::Ended { .. })), "{code}");
+            let outcome = run_unnamed(sandbox, language, "1;true").await;
+            assert_eq!(outcome.map(|outcome| outcome.count).unwrap(), 1, "{code}");
+            run(&context, "1;true").await; // it is the same one
+        }
+        assert_eq!(sandbox.contexts().list().len(), 3);
+        // Those that wait for their turn meanwhile are run, too, and all in one.
+        let ends = run_unnamed(sandbox, "bash", "x=1; sleep 0.5; exit 1");
+        let waits = async |code| {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            run_unnamed(sandbox, "bash", code).await.unwrap().stdout
+        };
+        let (ended, one, other) = tokio::join!(ends, waits("echo one $x"), waits("echo other $x"));
+        assert!(matches!(ended, Err(ContextError::Ended { .. })), "{ended:?}");
+        assert_eq!((one.as_str(), other.as_str()), ("one\n", "other\n"));
+        assert_eq!((sandbox.contexts().list().len(), sandbox.session().processes().await.unwrap().len()), (3, 3));
+    });
+}
+
+#[test]
+fn a_cell_that_survives_an_interrupt_ends_its_context() {
+    require!(user_namespaces, binary, python3);
+    const HOW: &str = "its cell did not end within 20 s of an interrupt";
+    let stubborn = "import signal, time\nsignal.signal(2, signal.SIG_IGN)\nprint(1)\nwhile True: time.sleep(1)";
+    behind(Policy::default(), async |sandbox| {
+        // Its listener goes away, and a cell waits for its turn.
+        let left = async {
+            let mut cell = sandbox.contexts().execute("python", stubborn, &BTreeMap::new()).await.unwrap();
+            while !matches!(cell.next().await.unwrap().unwrap(), Event::Stdout(_)) {}
+            let begun = Instant::now();
+            drop(cell);
+            let usual = sandbox.contexts().usual("python").await.unwrap();
+            let (named, unnamed) = tokio::join!(try_run(&usual, "5"), run_unnamed(sandbox, "python", "5"));
+            assert!(matches!(&named, Err(ContextError::Ended { how, .. }) if how == HOW), "{named:?}");
+            assert_eq!(unnamed.unwrap().results[0].text(), Some("5"));
+            assert!(begun.elapsed() >= Duration::from_secs(20), "it had {:?} to end", begun.elapsed());
+        };
+        // Somebody listens to this one.
+        let heard = async {
+            let context = sandbox.contexts().create("python", None).await.unwrap();
+            let mut cell = context.execute(stubborn, &BTreeMap::new()).await.unwrap();
+            while !matches!(cell.next().await.unwrap().unwrap(), Event::Stdout(_)) {}
+            context.interrupt().await.unwrap();
+            let error = cell.next().await.unwrap().unwrap_err();
+            assert!(matches!(&error, ContextError::Ended { how, .. } if how == HOW), "{error:?}");
+            let error = try_run(&context, "1").await.unwrap_err();
+            assert!(matches!(&error, ContextError::Ended { how, .. } if how == HOW), "{error:?}");
+            context.restart().await.unwrap();
+            assert_eq!(value(&context, "1").await, "1");
+        };
+        // What was interrupted and ended harms no later cell.
+        let later = async {
+            let context = sandbox.contexts().create("bash", None).await.unwrap();
+            assert_eq!(interrupted(&context, "echo 1; sleep 600").await.value, "130");
+            assert_eq!(run(&context, "sleep 23; echo slept").await.stdout, "slept\n");
+        };
+        tokio::join!(left, heard, later);
+        while sandbox.session().processes().await.unwrap().len() > 3 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
     });
 }

@@ -4,6 +4,7 @@
 mod code;
 #[cfg(test)]
 mod contexts;
+mod ends;
 #[cfg(test)]
 mod sandboxes;
 #[cfg(test)]

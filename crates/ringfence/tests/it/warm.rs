@@ -14,20 +14,20 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const OWNER: &str = "WARM_OWNER";
 
 /// Waits until interpreters wait, and has one of them run code.
-async fn run(interpreters: &Interpreters, code: &str, time: Option<Duration>) -> ExecutionResult {
+pub(crate) async fn run(interpreters: &Interpreters, code: &str, time: Option<Duration>) -> ExecutionResult {
     ready(interpreters).await;
     let result = interpreters.execute_code(code, time).await.unwrap_or_else(|error| panic!("{error:?}"));
     assert!(result.meta.warm, "none was waiting: {result:?}");
     result
 }
 
-async fn ready(interpreters: &Interpreters) {
+pub(crate) async fn ready(interpreters: &Interpreters) {
     tokio::time::timeout(PATIENCE, interpreters.ready()).await.expect("they come to wait");
     assert_eq!(interpreters.trouble(), None);
 }
 
 /// An engine that keeps `warm` interpreters, which import `preload` beforehand.
-fn engine_of(home: &Path, warm: usize, preload: &[&str]) -> Engine {
+pub(crate) fn engine_of(home: &Path, warm: usize, preload: &[&str]) -> Engine {
     let mut settings = engine(home).settings().clone();
     let mut code = settings.code.clone();
     code.warm = warm;
@@ -37,7 +37,7 @@ fn engine_of(home: &Path, warm: usize, preload: &[&str]) -> Engine {
 }
 
 /// The ids of the interpreters of a test, which no other shares its home with.
-fn interpreters_at(home: &Path) -> Vec<i32> {
+pub(crate) fn interpreters_at(home: &Path) -> Vec<i32> {
     let processes = fs_err::read_dir("/proc").unwrap().flatten();
     let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let home = format!("HOME={}", home.display());
@@ -53,6 +53,31 @@ fn interpreters_at(home: &Path) -> Vec<i32> {
 fn without_numbers(text: &str) -> String {
     let parts = text.split(|character: char| character.is_ascii_digit());
     parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("0")
+}
+
+/// Runs programs cold and in interpreters that wait, and compares what became of them.
+pub(crate) fn assert_same(programs: &[&str]) {
+    let home = place();
+    let engine = engine_of(home.path(), 2, &["json", "re"]);
+    runtime().block_on(async {
+        let policy = Policy::default();
+        let interpreters = engine.interpreters(&policy, "python").unwrap();
+        for &code in programs {
+            let cold = engine.execute_code(&policy, code, "python", None).await.unwrap();
+            let warm = run(&interpreters, code, None).await;
+            let seen = |result: &ExecutionResult| {
+                let texts = (result.stdout.clone(), without_numbers(&result.stderr));
+                (texts, result.exit_code, result.signal, result.ok, result.dropped)
+            };
+            assert_eq!(seen(&warm), seen(&cold), "{code}");
+            let same = |result: &ExecutionResult| {
+                let meta = &result.meta;
+                (meta.backend, meta.held.clone(), meta.policy_sha256.clone(), meta.limits.clone())
+            };
+            assert_eq!(same(&warm), same(&cold), "{code}");
+            assert!(warm.meta.usage.max_rss > 1 << 20 && warm.meta.usage.cpu_seconds > 0.0, "{warm:?}");
+        }
+    });
 }
 
 #[test]
@@ -82,6 +107,7 @@ fn code_behaves_in_a_waiting_interpreter_as_it_does_cold() {
         "class A:\n    def __del__(self): print('gone')\na = A()\nb = A()\nb.b = b",
         "import sys\nsys.excepthook = lambda kind, error, trace: print('hook', kind.__name__, trace.tb_lineno)\n1/0",
         "import sys\ndef hook(*error): raise RuntimeError('in it')\nsys.excepthook = hook\n1/0",
+        "import atexit, sys\natexit.register(lambda: print([name for name in dir(sys) if name.startswith('last_')]))\n1/0",
         "raise KeyboardInterrupt",
         "import os\nprint('x', flush=True)\nos._exit(7)",
         "import os\nos.kill(os.getpid(), 11)",
@@ -102,27 +128,7 @@ fn code_behaves_in_a_waiting_interpreter_as_it_does_cold() {
         "import sys\nsys.modules.clear()",
         &format!("{}print(len(open(__file__).read()))", "# a line of a long program\n".repeat(4000)),
     ];
-    let home = place();
-    let engine = engine_of(home.path(), 2, &["json", "re"]);
-    runtime().block_on(async {
-        let policy = Policy::default();
-        let interpreters = engine.interpreters(&policy, "python").unwrap();
-        for code in programs {
-            let cold = engine.execute_code(&policy, code, "python", None).await.unwrap();
-            let warm = run(&interpreters, code, None).await;
-            let seen = |result: &ExecutionResult| {
-                let texts = (result.stdout.clone(), without_numbers(&result.stderr));
-                (texts, result.exit_code, result.signal, result.ok, result.dropped)
-            };
-            assert_eq!(seen(&warm), seen(&cold), "{code}");
-            let same = |result: &ExecutionResult| {
-                let meta = &result.meta;
-                (meta.backend, meta.held.clone(), meta.policy_sha256.clone(), meta.limits.clone())
-            };
-            assert_eq!(same(&warm), same(&cold), "{code}");
-            assert!(warm.meta.usage.max_rss > 1 << 20 && warm.meta.usage.cpu_seconds > 0.0, "{warm:?}");
-        }
-    });
+    assert_same(&programs);
 }
 
 #[test]
@@ -338,4 +344,26 @@ fn nothing_is_left_of_an_owner_that_is_dropped_or_killed() {
     owner.wait().unwrap();
     fs_err::remove_dir_all(&home_of_owner).unwrap();
     assert!(eventually(|| interpreters_at(&home_of_owner).is_empty()), "they outlived their owner");
+}
+
+#[test]
+fn what_is_hidden_by_now_is_hidden_from_one_that_has_waited() {
+    require!(user_namespaces, python3);
+    let (home, workspace) = (place(), place());
+    let policy = Policy::default().workspace(workspace.path()).hide("**/.env".parse().unwrap());
+    runtime().block_on(async {
+        let interpreters = engine_of(home.path(), 1, &[]).interpreters(&policy, "python").unwrap();
+        let look = "import os; print(os.path.exists('note') and open('note').read(), os.path.exists('.env'))\n\
+                    try: print(open('.env').read())\nexcept OSError as error: print(type(error).__name__)";
+        assert_eq!(run(&interpreters, look, None).await.stdout, "False False\nFileNotFoundError\n");
+        ready(&interpreters).await;
+        fs_err::write(workspace.path().join("note"), "kept").unwrap();
+        assert_eq!(run(&interpreters, look, None).await.stdout, "kept False\nFileNotFoundError\n");
+        ready(&interpreters).await;
+        fs_err::write(workspace.path().join(".env"), "SECRET").unwrap();
+        let result = interpreters.execute_code(look, None).await.unwrap();
+        assert!(!result.meta.warm && !result.stdout.contains("SECRET"), "{result:?}");
+        let result = run(&interpreters, look, None).await;
+        assert!(!result.stdout.contains("SECRET"), "{result:?}");
+    });
 }

@@ -33,6 +33,13 @@ fn interpreters(keeper: &Keeper) -> usize {
     processes.filter(|entry| is_one(entry.path())).count()
 }
 
+/// Gives an interpreter time to come to wait. One that does not by the next call is of no use to it.
+#[track_caller]
+fn come_to_wait(keeper: &Keeper) {
+    until("none is started", || interpreters(keeper) == 1);
+    std::thread::sleep(Duration::from_millis(300)); // nothing outside tells that it has come so far
+}
+
 #[test]
 fn code_of_an_mcp_client_finds_an_interpreter_waiting_unless_something_else_was_run() {
     require!(binary, user_namespaces, python3);
@@ -51,10 +58,38 @@ fn code_of_an_mcp_client_finds_an_interpreter_waiting_unless_something_else_was_
     let begun = Instant::now();
     while !has_waited(&mut client) {
         assert!(begun.elapsed() < PATIENCE, "none waits");
+        come_to_wait(&keeper);
     }
     client.call("run_command", json!({ "command": "true" }), json!({}));
     until("one waits although something else was run", || interpreters(&keeper) == 0);
     assert!(!has_waited(&mut client));
+    client.leave();
+    fs_err::remove_dir_all(keeper.workspace()).expect("it is ours");
+    keeper.expect_nothing_left();
+}
+
+#[test]
+fn code_of_an_mcp_client_finds_the_module_that_was_written_while_an_interpreter_waited() {
+    require!(binary, user_namespaces, python3);
+    let keeper = Keeper::on(Backend::Native);
+    let mut client = Tools::of(&keeper, &[]);
+    let code = |code: &str| json!({ "code": code });
+    let answer =
+        client.call("run_python_code", code("import site; print(f'<{site.getusersitepackages()}>')"), json!({}));
+    let (_, place) = answer.split_once('<').unwrap_or_else(|| panic!("{answer}"));
+    let path = format!("{}/fresh.py", place.split_once('>').unwrap_or_else(|| panic!("{answer}")).0);
+    come_to_wait(&keeper);
+    // The directory is new, and an interpreter looks for it when it starts.
+    let answer = client.call("write_file", json!({ "path": path, "content": "value = 'first'" }), json!({}));
+    assert!(answer.contains("made `"), "{answer}");
+    let answer = client.call("run_python_code", code("import fresh; print(fresh.value)"), json!({}));
+    assert!(answer.contains("first"), "{answer}");
+    come_to_wait(&keeper);
+    let edit = json!({ "path": path, "old_text": "first", "new_text": "second" });
+    client.call("edit_file", edit, json!({}));
+    until("one waits although a file was changed", || interpreters(&keeper) == 0);
+    let answer = client.call("run_python_code", code("import fresh; print(fresh.value)"), json!({}));
+    assert!(answer.contains("second"), "{answer}");
     client.leave();
     fs_err::remove_dir_all(keeper.workspace()).expect("it is ours");
     keeper.expect_nothing_left();

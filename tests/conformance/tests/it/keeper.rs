@@ -114,16 +114,22 @@ impl Keeper {
         command
     }
 
-    /// `ringfence up NAME`, with limits where they make control groups of ours.
-    pub(crate) fn up(&self, name: &str) -> Command {
-        let (mark, home) = self.mark();
-        let mut command = self.ringfence(&["up", name, "--backend", self.backend.name()]);
-        command.arg("--env").arg(format!("{mark}={home}"));
-        match self.backend {
-            Backend::Docker | Backend::Podman => command.args(["--image", TINY_IMAGE, "--pull", "never"]),
-            Backend::Native | Backend::Bwrap => command.args(["--memory", "256M"]),
-            _ => &mut command,
+    /// The words for a sandbox of this keeper's, with limits where they make control groups of ours.
+    pub(crate) fn words(&self) -> Vec<String> {
+        let ((mark, home), backend) = (self.mark(), self.backend.name());
+        let kind: &[&str] = match self.backend {
+            Backend::Docker | Backend::Podman => &["--image", TINY_IMAGE, "--pull", "never"],
+            Backend::Native | Backend::Bwrap => &["--memory", "256M"],
+            _ => &[],
         };
+        let words = ["--backend", backend, "--env", &format!("{mark}={home}")];
+        words.iter().chain(kind).map(|word| (*word).to_owned()).collect()
+    }
+
+    /// `ringfence up NAME`.
+    pub(crate) fn up(&self, name: &str) -> Command {
+        let mut command = self.ringfence(&["up", name]);
+        command.args(self.words());
         command
     }
 

@@ -169,6 +169,38 @@ fn check(backend: Backend) {
     keeper.expect_nothing_left();
 }
 
+/// While one start clears away what a kill left, which an engine takes its time for, another waits for it.
+#[track_caller]
+fn check_two_starts(backend: Backend) {
+    // The other tests here have a container of another name at the same engine meanwhile.
+    let keeper = Keeper::on(backend);
+    for pause in [50, 300].map(Duration::from_millis) {
+        keeper.expect(&mut keeper.up("twice"));
+        kill_monitors(&keeper);
+        let mut up = keeper.up("twice");
+        let mut first = up.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("ringfence can be started");
+        std::thread::sleep(pause);
+        let second = keeper.run(&mut keeper.up("twice"));
+        assert!(second.is_good(), "{pause:?} after another: {second:?}");
+        assert!(first.wait().expect("it is ours").success());
+        keeper.expect(&mut keeper.ringfence(&["exec", "twice", "--", "true"]));
+        keeper.expect(&mut keeper.ringfence(&["stop", "twice"]));
+    }
+    keeper.expect_nothing_left();
+}
+
+#[test]
+fn two_starts_after_a_kill_are_one_sandbox_on_docker() {
+    require!(root, binary, docker);
+    check_two_starts(Backend::Docker);
+}
+
+#[test]
+fn two_starts_after_a_kill_are_one_sandbox_on_podman() {
+    require!(root, binary, podman);
+    check_two_starts(Backend::Podman);
+}
+
 #[test]
 fn the_next_command_recovers_from_a_kill_on_native() {
     require!(root, binary, user_namespaces, cgroup_limits);

@@ -33,5 +33,6 @@ mod soak;
 mod ssh;
 mod telemetry;
 mod terminal;
+mod told_to_end;
 mod transparent;
 mod view;

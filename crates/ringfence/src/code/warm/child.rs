@@ -21,6 +21,8 @@ use crate::last_word::{LastWord, Tree};
 use crate::ready::{Prepared, Purpose};
 use crate::run::Underway;
 use crate::supervise::{Capture, Watch};
+use crate::view::Guarded;
+use crate::workspace::ResolvedWorkspace;
 use crate::{Command, RunError, untrusted};
 
 /// What an interpreter that waits is made to run first.
@@ -29,6 +31,8 @@ pub(in crate::code) const INTERPRETER: &str = include_str!("interpreter.py");
 const CHANNEL: i32 = crate::HIGHEST_DESCRIPTOR;
 /// How long it may take to import what it is to import.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long nobody sleeps over code that was begun: a small part of what the next interpreter costs.
+const AWAKE: Duration = Duration::from_millis(1);
 /// The longest that it says when it is ready.
 const LONGEST: usize = 16 * 1024;
 /// How much of what it wrote is told when it never came to wait.
@@ -58,6 +62,21 @@ pub(super) struct Child {
     /// What could not be imported, and why.
     pub(super) not_imported: Vec<String>,
     stage: Stage,
+}
+
+/// What a workspace was like when an interpreter was started in it.
+#[derive(Debug)]
+pub(super) struct Scene {
+    policy: Policy,
+    workspace: ResolvedWorkspace,
+    guarded: Guarded,
+}
+
+impl Scene {
+    /// Whether the same of it would be guarded now.
+    pub(super) fn is_as_it_was(&self, core: &Core) -> bool {
+        core.guarded(&self.policy, &self.workspace).is_ok_and(|guarded| guarded == self.guarded)
+    }
 }
 
 /// What an interpreter waited for.
@@ -105,6 +124,14 @@ impl Child {
     /// Where the code goes.
     pub(super) fn file(&self) -> Arc<File> {
         Arc::clone(&self.file)
+    }
+
+    /// What its workspace was like, if it is one that others change, too.
+    pub(super) fn scene(&self, recipe: &Recipe) -> Option<Scene> {
+        let context = &self.underway.context;
+        let (workspace, guarded) = (context.workspace.clone(), context.guarded.clone());
+        let is_shared = recipe.policy.filesystem.workspace.is_some();
+        is_shared.then(|| Scene { policy: self.stage.policy.clone(), workspace, guarded })
     }
 
     /// The socket that it is told by that there is code.
@@ -171,18 +198,22 @@ impl Child {
     /// Sees the code through that it was told of, for `time` at most; none if it ended before it heard of it.
     pub(super) fn run(&mut self, time: Duration, line: &OwnedFd) -> Option<Result<ExecutionResult, RunError>> {
         self.underway.context.plan.policy.limits.time = Some(Span::from(time));
-        // What will be asked at the end is asked once while the code begins: the first time takes longest.
-        let _ = self.tree.as_ref().and_then(Tree::usage);
-        let is_unread = Cell::new(false);
+        // What will be asked at the end is asked once while the code runs: the first time takes longest.
+        let mut fds = [PollFd::new(&*self.channel, PollFlags::IN)];
+        if poll(&mut fds, Some(&Timespec::default())) == Ok(0) {
+            let _ = self.tree.as_ref().and_then(Tree::usage);
+        }
+        let was_told = Cell::new(None);
         let watch = Watch {
             capture: Some(&mut self.capture),
             cancel: Some(line.as_fd()),
-            last_word: Some(LastWord::on(&self.channel, self.tree.as_ref(), &is_unread)),
+            last_word: Some(LastWord::on(&self.channel, self.tree.as_ref(), &was_told)),
+            awake_until: Some(Instant::now() + AWAKE),
             ..Watch::default()
         };
         let result = self.underway.watch(&self.command, watch, None);
         let was_killed = result.as_ref().map_or(true, |result| result.signal.is_some() && !result.timed_out);
-        (!was_killed || (!is_unread.get() && self.has_heard())).then_some(result)
+        (!was_killed || was_told.get().unwrap_or_else(|| self.has_heard())).then_some(result)
     }
 
     /// Whether one that has ended had heard of the code: what closes a socket with words unread resets it (unix(7)).

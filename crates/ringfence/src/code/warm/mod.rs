@@ -23,10 +23,10 @@ use super::{CodeError, time, with_time};
 use crate::engine::Core;
 use crate::{Engine, RunError, chain};
 pub(super) use child::INTERPRETER;
-use child::{Child, Event, Recipe, is_called};
+use child::{Child, Event, Recipe, Scene, is_called};
 
 /// The longest code that an interpreter is told rather than left to read.
-const SHORT: usize = 64 * 1024;
+const SHORT: usize = 8 * 1024;
 
 /// Interpreters that wait for code, each in a sandbox of its own that it never leaves and nothing else ever enters. Each
 /// runs one piece of code, and is then replaced. Dropping the last handle ends them all.
@@ -67,7 +67,7 @@ impl Interpreters {
     /// future ends every process of it.
     ///
     /// It is as with [`Engine::execute_code`], and [`crate::result::Meta::warm`] tells the two apart. What was imported
-    /// beforehand is in `sys.modules`, and one frame of ours is below the code's own.
+    /// beforehand is in `sys.modules`, and two frames of ours are below the code's own.
     pub async fn execute_code(&self, code: &str, timeout: Option<Duration>) -> Result<ExecutionResult, CodeError> {
         let Pool { core, recipe, .. } = &*self.pool;
         let script = Script::new(&core.settings.code, code, &recipe.interpreter.name)?;
@@ -78,9 +78,11 @@ impl Interpreters {
                 tokio::task::spawn_blocking(move || looked_at.lint()).await.expect("the lint answers in any case")
             }
         };
+        let mut timeout = timeout;
         if !lint.blocks
-            && let Some(waiting) = self.pool.take()
+            && let Some(waiting) = self.pool.take_current().await
         {
+            let begun = Instant::now();
             let time = time(timeout, recipe.policy.limits.time.map(|time| time.duration()));
             if let Some(outcome) = waiting.run(code, time).await {
                 let policy_sha256 = match timeout {
@@ -91,6 +93,8 @@ impl Interpreters {
                 result.meta.warm = true;
                 return Ok(result);
             }
+            // It counts from the call, whoever was asked first.
+            timeout = Some(time.saturating_sub(begun.elapsed()));
         }
         self.pool.refill();
         let engine = Engine { core: Arc::clone(core) };
@@ -164,6 +168,7 @@ struct Waiting {
     calls: mpsc::SyncSender<Call>,
     channel: Arc<OwnedFd>,
     file: Arc<File>,
+    scene: Option<Arc<Scene>>,
 }
 
 /// What an interpreter is called for.
@@ -184,14 +189,21 @@ struct Taken {
 impl Taken {
     /// Gives it the code, and waits for what becomes of it; none if it was gone before it had the code.
     async fn run(self, code: &str, time: Duration) -> Option<Result<ExecutionResult, RunError>> {
-        let Taken { line, waiting: Waiting { calls, channel, file } } = self;
+        let Taken { line, waiting: Waiting { calls, channel, file, .. } } = self;
         let (answer, result) = oneshot::channel();
         calls.try_send(Call { begun: Instant::now(), time, answer }).ok()?;
-        // Done here and not on another thread, which would take longer to wake than this takes.
+        let say = |words: &str| rustix::net::send(&*channel, words.as_bytes(), SendFlags::NOSIGNAL).ok();
+        // Done here and not on another thread, which would take longer to wake than this takes. Short code is compiled
+        // while its file is written.
+        let is_short = code.len() <= SHORT;
+        if is_short {
+            say(&["!", code].concat())?;
+        }
         file.write_all_at(code.as_bytes(), 0).ok()?;
-        let short = if code.len() <= SHORT { code } else { "" };
-        let word = ["!", short].concat();
-        rustix::net::send(&*channel, word.as_bytes(), SendFlags::NOSIGNAL).ok()?;
+        if !is_short {
+            say("!")?;
+        }
+        say("!")?;
         rustix::io::write(&line, b"!").ok()?;
         let result = result.await.ok();
         drop(line); // until now: what drops this future ends the run
@@ -217,6 +229,20 @@ impl Pool {
         Some(Taken { line, waiting: waiting? })
     }
 
+    /// Takes one that waits and sees what one would that is started now: of a workspace that others change, too, what is
+    /// hidden and protected is what was there at the start.
+    async fn take_current(&self) -> Option<Taken> {
+        loop {
+            let taken = self.take()?;
+            let Some(scene) = taken.waiting.scene.clone() else { return Some(taken) };
+            let core = Arc::clone(&self.core);
+            let looked = tokio::task::spawn_blocking(move || scene.is_as_it_was(&core)).await;
+            if looked.expect("looking at a workspace does not panic") {
+                return Some(taken);
+            }
+        }
+    }
+
     /// Starts as many as are missing, a few at a time. Called when code has ended rather than when it begins: then it has
     /// the processors to itself.
     fn refill(self: &Arc<Pool>) {
@@ -236,7 +262,8 @@ impl Pool {
 
     /// One waits, if its seat is still there.
     fn seat(self: &Arc<Pool>, number: u64, child: &Child, calls: mpsc::SyncSender<Call>) {
-        let waiting = Waiting { calls, channel: child.channel(), file: child.file() };
+        let scene = child.scene(&self.recipe).map(Arc::new);
+        let waiting = Waiting { calls, channel: child.channel(), file: child.file(), scene };
         let mut state = self.state();
         if let Some(seat) = state.seats.iter_mut().find(|seat| seat.number == number) {
             seat.waiting = Some(waiting);
@@ -292,6 +319,7 @@ fn keep(pool: &Weak<Pool>, core: &Core, recipe: &Recipe, number: u64, line: &Own
         if let Some(result) = child.run(time, line) {
             let duration = begun.elapsed().as_secs_f64();
             let _ = answer.send(result.map(|result| ExecutionResult { duration, ..result })); // nobody waits: it was ended
+            std::thread::yield_now(); // whoever waits goes first
         }
     } else if let Some(pool) = pool.upgrade() {
         pool.leave(number, None);

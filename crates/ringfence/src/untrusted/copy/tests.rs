@@ -44,7 +44,13 @@ fn a_copy_is_what_the_tree_is_and_follows_none_of_its_links() {
     fs_err::File::open(tree.join("a/closed/file")).unwrap().file().set_modified(then).unwrap();
     fs_err::set_permissions(tree.join("program"), Permissions::from_mode(0o4751)).unwrap();
     fs_err::set_permissions(tree.join("a/closed"), Permissions::from_mode(0o555)).unwrap();
-    let has_attributes = rustix::fs::setxattr(tree.join("program"), "user.note", b"kept", XattrFlags::empty()).is_ok();
+    let set =
+        |name: &str, value: &[u8]| rustix::fs::setxattr(tree.join("program"), name, value, XattrFlags::empty()).is_ok();
+    let has_attributes = set("user.note", b"kept");
+    // CAP_NET_RAW for whoever executes it, as capabilities(7) has it written.
+    let mut right = [0; 20];
+    (right[3], right[5]) = (2, 0x20);
+    let has_rights = set("security.capability", &right);
 
     let done = copied(&tree, &copy, ENOUGH).unwrap();
     assert_eq!((done.entries, done.left_out), (9, 2));
@@ -63,6 +69,11 @@ fn a_copy_is_what_the_tree_is_and_follows_none_of_its_links() {
         let length = rustix::fs::getxattr(copy.join("program"), "user.note", &mut value[..]).unwrap();
         assert_eq!(&value[..length], b"kept");
     }
+    if has_rights {
+        let found = |path: &Path| rustix::fs::getxattr(path, "security.capability", &mut [0; 32][..]);
+        assert_eq!(found(&tree.join("program")), Ok(right.len()));
+        assert_eq!(found(&copy.join("program")), Err(Errno::NODATA));
+    }
     // A second copy is made of the first, as a sandbox is of a snapshot.
     copied(&copy, &place.path().join("next"), ENOUGH).unwrap();
     assert_eq!(beside(&place), ["copy", "next", "secret", "tree"]);
@@ -75,6 +86,52 @@ fn a_tree_that_is_itself_a_link_is_not_copied() {
     let error = copied(&place.path().join("link"), &copy, ENOUGH).unwrap_err();
     assert!(matches!(error, CopyError::Read { .. }), "{error:?}");
     assert_eq!(beside(&place), ["link", "tree"]);
+}
+
+/// A tree is at rest while it is copied. Were it not, what is opened need not be what was looked at.
+#[test]
+fn what_took_the_place_of_something_else_is_not_opened() {
+    let (place, tree, _) = place();
+    fs_err::write(place.path().join("secret"), "not for others").unwrap();
+    fs_err::write(tree.join("file"), "text").unwrap();
+    fs_err::create_dir(tree.join("directory")).unwrap();
+    symlink("../secret", tree.join("link")).unwrap();
+    symlink("..", tree.join("around")).unwrap();
+    rustix::fs::mknodat(CWD, tree.join("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+    let opened = |path: &Path| openat(CWD, path, DIRECTORY, Mode::empty()).unwrap();
+    let (stop, links, done) = (AtomicBool::new(false), opened(&tree), Copied::default());
+    let (path, names, value) = (PathBuf::new(), Vec::new(), Vec::new());
+    let copier = Copier { limits: ENOUGH, stop: &stop, links, path, done, names, value };
+    let check = |below: &Path, name: &CStr, kind: FileType, expected: Result<(), Option<Errno>>| {
+        let flags = if kind == FileType::Directory { DIRECTORY } else { TO_READ };
+        let found = copier.open(opened(below).as_fd(), name, flags, kind).map(|_| ()).map_err(|error| match error {
+            CopyError::Read { source, .. } => source.raw_os_error(),
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(found, expected.map_err(|error| error.map(Errno::raw_os_error)), "{name:?}");
+    };
+    check(&tree, c"file", FileType::RegularFile, Ok(()));
+    check(&tree, c"directory", FileType::Directory, Ok(()));
+    check(&tree, c"link", FileType::RegularFile, Err(Some(Errno::LOOP)));
+    check(&tree, c"around", FileType::Directory, Err(Some(Errno::NOTDIR)));
+    // These can be opened, and are not what they were.
+    check(&tree, c"pipe", FileType::RegularFile, Err(None));
+    check(&tree, c"directory", FileType::RegularFile, Err(None));
+    // Nor what is mounted there.
+    check(Path::new("/"), c"proc", FileType::Directory, Err(Some(Errno::XDEV)));
+}
+
+#[test]
+fn attributes_count_as_what_is_in_files_does() {
+    let (place, tree, copy) = place();
+    fs_err::write(tree.join("file"), "text").unwrap();
+    if rustix::fs::setxattr(tree.join("file"), "user.note", &[1; 1000], XattrFlags::empty()).is_err() {
+        return; // there are none on this disk
+    }
+    let error = copied(&tree, &copy, CopyLimits { bytes: 1003, ..ENOUGH }).unwrap_err();
+    assert!(matches!(error, CopyError::TooLarge { limit: 1003 }), "{error:?}");
+    assert_eq!(beside(&place), ["tree"]);
+    assert_eq!(copied(&tree, &copy, CopyLimits { bytes: 1 << 13, ..ENOUGH }).unwrap().entries, 1);
 }
 
 #[test]

@@ -1,0 +1,102 @@
+//! What sandboxes are called.
+
+use std::fmt;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+/// The longest name: it is part of a container's, and of a host's in ssh.
+const LONGEST_NAME: usize = 48;
+
+/// What a sandbox is called.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Name(String);
+
+/// A name that a sandbox cannot have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{given}` cannot be a sandbox's name: it is made of a-z, 0-9, `-`, `_` and `.`, begins with a letter or digit, and is {LONGEST_NAME} long at most"
+)]
+pub struct NameError {
+    given: String,
+}
+
+impl Name {
+    /// Checks a name.
+    pub fn new(given: &str) -> Result<Name, NameError> {
+        let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        let begins_well = given.bytes().next().is_some_and(is_plain);
+        if begins_well
+            && given.len() <= LONGEST_NAME
+            && given.bytes().all(|byte| is_plain(byte) || b"-_.".contains(&byte))
+        {
+            Ok(Name(given.to_owned()))
+        } else {
+            Err(NameError { given: given.to_owned() })
+        }
+    }
+
+    /// The name for a directory's sandbox: its last part, made plain.
+    pub fn of_directory(directory: &Path) -> Name {
+        let last = directory.file_name().map_or_else(String::new, |name| name.to_string_lossy().to_lowercase());
+        let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
+        let name: String = last.chars().map(plain).collect();
+        let name: String = name.trim_start_matches(['-', '_', '.']).chars().take(LONGEST_NAME).collect();
+        Name::new(&name).unwrap_or_else(|_| Name("sandbox".to_owned()))
+    }
+
+    /// A name that no other sandbox has.
+    pub(crate) fn unique() -> Name {
+        Name(format!("run-{}", crate::run::identity()))
+    }
+
+    /// As text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+impl TryFrom<String> for Name {
+    type Error = NameError;
+
+    fn try_from(given: String) -> Result<Name, NameError> {
+        Name::new(&given)
+    }
+}
+
+impl From<Name> for String {
+    fn from(name: Name) -> String {
+        name.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_plain() {
+        for good in ["a", "my-project", "0.9_x"] {
+            assert_eq!(Name::new(good).unwrap().as_str(), good);
+        }
+        for bad in ["", "-a", "..", "A", "a/b", "a b", "ä", &"a".repeat(49)] {
+            assert!(Name::new(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_directorys_name_is_made_plain() {
+        let name = |path: &str| Name::of_directory(Path::new(path)).as_str().to_owned();
+        assert_eq!(name("/home/u/My Project"), "my-project");
+        assert_eq!(name("/home/u/.hidden"), "hidden");
+        assert_eq!(name("/"), "sandbox");
+        assert_eq!(name("/x/日本"), "sandbox");
+    }
+}

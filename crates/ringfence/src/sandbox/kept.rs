@@ -1,0 +1,82 @@
+//! What keeps a sandbox going, and how it is ended.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use crate::egress::GateHolder;
+use crate::instance::{Instance, StopError};
+use crate::room::Room;
+
+/// What the process that started a sandbox holds.
+#[derive(Debug)]
+pub(super) struct Kept {
+    held: Mutex<Option<Held>>,
+    pub(super) ended: tokio::sync::watch::Sender<bool>,
+}
+
+#[derive(Debug)]
+struct Held {
+    instance: Box<dyn Instance>,
+    room: Room,
+    /// Holds the gate of a container's network.
+    _egress: Option<GateHolder>,
+}
+
+impl Kept {
+    pub(super) fn new(instance: Box<dyn Instance>, room: Room, egress: Option<GateHolder>) -> Kept {
+        let held = Held { instance, room, _egress: egress };
+        Kept { held: Mutex::new(Some(held)), ended: Default::default() }
+    }
+
+    /// Notices when the sandbox ends by itself, and ends it when its lease does.
+    pub(super) fn watch(self: &Arc<Kept>, lease: Option<Duration>) {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((ended, room)) = held.as_ref().map(|held| (held.instance.ended(), held.room.directory.clone())) else {
+            return;
+        };
+        let (kept, mut stopped) = (Arc::downgrade(self), self.ended.subscribe());
+        tokio::spawn(async move {
+            let expired = async {
+                match lease {
+                    Some(lease) => crate::lease::over(&room, lease).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = ended => {}
+                () = expired => {}
+                _ = stopped.changed() => return, // stopped, or dropped: then that is seen to
+            }
+            if let Some(kept) = Weak::upgrade(&kept) {
+                let _ = kept.end().await; // nobody waits for it; what is left is swept by the next start
+            }
+        });
+    }
+
+    fn take(&self) -> Option<Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Ends the sandbox and clears its room.
+    pub(super) async fn end(&self) -> Result<(), StopError> {
+        let Some(Held { instance, room, _egress }) = self.take() else { return Ok(()) };
+        room.close();
+        let ended = instance.stop().await;
+        room.leave();
+        self.ended.send_replace(true);
+        ended
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let Some(Held { instance, room, _egress }) = self.take() else { return };
+        // Ending may take a while, and our caller may be a task that others share a thread with.
+        std::thread::spawn(move || {
+            if let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() {
+                let _ = runtime.block_on(instance.stop()); // nobody is left to tell; the next start sweeps
+            }
+            room.leave();
+        });
+    }
+}
