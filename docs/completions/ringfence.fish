@@ -222,7 +222,7 @@ complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l lease -d 'Ho
 complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l listen -d 'Serves many clients, by HTTP at this address: `127.0.0.1:3001`; port 0 is any that is free' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l token-file -d 'A file with the token that clients show; without one, RINGFENCE_MCP_TOKEN holds it. Needed beyond loopback' -r -F
 complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l host -d 'A name that clients call this server by, besides its address; repeatable' -r
-complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l idle -d 'Takes a client that says nothing for so long to be gone; 15m when absent' -r
+complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l idle -d 'Takes a client that says nothing for so long, and waits for no answer, to be gone; 15m when absent' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l clients -d 'How many clients there can be at once' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l image -d 'What the container is made from; ringfence\'s own image when nothing says' -r
 complete -c ringfence -n "__fish_ringfence_using_subcommand mcp" -l pull -d 'When the image is fetched: always, missing or never' -r

@@ -5,6 +5,7 @@
 
 mod answer;
 mod cli;
+mod exchange;
 mod http;
 mod keeper;
 mod mcp;

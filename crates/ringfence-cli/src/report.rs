@@ -91,7 +91,12 @@ impl Failure {
 
     /// The same, of a server's template.
     pub(crate) fn about_template(self, name: &str) -> Failure {
-        Failure { message: format!("the template `{name}` cannot be used: {}", self.message), ..self }
+        let mut hints = self.hints;
+        if hints.iter().any(|hint| hint.contains("--")) {
+            let keys = "a flag stands for a key of the template in the server's settings, or of its policy file";
+            hints.push(format!("{keys}: docs/guides/serving.md"));
+        }
+        Failure { message: format!("the template `{name}` cannot be used: {}", self.message), hints, ..self }
     }
 
     fn new(message: impl Into<String>, hints: impl IntoIterator<Item = String>, status: ExitStatus) -> Failure {

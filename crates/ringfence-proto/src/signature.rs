@@ -29,6 +29,9 @@ pub fn sign(path: &str, purpose: Purpose, username: &str, token: &str, expiratio
     format!("v1_{}", STANDARD_NO_PAD.encode(Sha256::digest(text.as_bytes())))
 }
 
+/// How long a signature is: a version, and a digest.
+pub const LENGTH: usize = "v1_".len() + 43;
+
 /// What is said of a signature that was right once.
 pub const EXPIRED: &str = "signature is already expired";
 

@@ -4,6 +4,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use ringfence::Host;
 
@@ -24,7 +25,7 @@ enum Command {
     /// Makes a key and prints it: it is told this once, and only its hash is kept.
     Create {
         /// Whose it is.
-        #[arg(value_name = "NAME", default_value = "unnamed")]
+        #[arg(value_name = "NAME", default_value = "unnamed", value_parser = NonEmptyStringValueParser::new())]
         name: String,
         #[command(flatten)]
         quota: Quota,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use ringfence::policy::Span;
-use ringfence::{Engine, EngineError, Host, Sandbox, Settings, Spec, chain};
+use ringfence::{Command, Engine, EngineError, Host, Sandbox, Settings, Spec, chain};
 use tokio::net::TcpListener;
 
 use super::attach::block_on;
@@ -59,7 +59,7 @@ pub(crate) struct Mcp {
     /// A name that clients call this server by, besides its address; repeatable.
     #[arg(long, value_name = "NAME", requires = "listen", help_heading = "HTTP")]
     host: Vec<String>,
-    /// Takes a client that says nothing for so long to be gone; 15m when absent.
+    /// Takes a client that says nothing for so long, and waits for no answer, to be gone; 15m when absent.
     #[arg(long, value_name = "TIME", requires = "listen", help_heading = "HTTP")]
     idle: Option<Span>,
     /// How many clients there can be at once.
@@ -89,7 +89,7 @@ impl Mcp {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Where sandboxes come from. Where none could be isolated as asked for, no client is let in.
+    /// Where sandboxes come from. Where none could be isolated as asked for, or work where it is to, no client is let in.
     fn supply(&self, settings: Settings) -> Result<Supply, Failure> {
         if let Some(name) = self.sandbox.clone() {
             return Ok(Supply::Shared { settings: settings.into(), name });
@@ -103,6 +103,8 @@ impl Mcp {
             EngineError::Preflight(error) => error.into(),
             error => Failure::failed(chain(&error), "ringfence doctor"),
         })?;
+        // The engine has checked the policy; this checks the workspace, as the first tool would.
+        engine.plan(&spec.policy, &Command::new("sh"))?;
         Ok(Supply::Own { engine: engine.into(), spec: spec.into() })
     }
 

@@ -1,5 +1,8 @@
 //! Requests on their way to a sandbox: to its guest, which speaks envd itself, or to a port of it.
 
+use std::io;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,17 +18,23 @@ use hyper::{Request, Response, StatusCode, Uri, Version};
 use hyper_util::rt::TokioIo;
 use ringfence::{Session, SessionError};
 use ringfence_proto::header;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::timeout;
 
-use super::exchange::RequestBody;
 use super::executions::Execution;
 use super::registry::Live;
 use super::reply::{Body, Reply, json};
+use super::seats::Taken;
+use crate::exchange::RequestBody;
 
 /// How long a way may rest before it is no longer used: a guest closes what rests for half a minute.
 const REST: Duration = Duration::from_secs(20);
 /// How many ways to one guest are kept.
 const KEPT: usize = 64;
+/// How long one side of another protocol may be silent after the other has ended.
+const SILENCE: Duration = Duration::from_secs(30);
+/// How much of another protocol is carried at once.
+const BUFFER: usize = 16 << 10;
 /// The longest head of an answer.
 const LONGEST_HEAD: usize = 64 << 10;
 
@@ -119,6 +128,7 @@ pub(super) async fn to_guest(live: &Live, request: Request<RequestBody>) -> Repl
 /// Carries a request to a port of a sandbox, and its answer back; another protocol, too, that both agree on.
 pub(super) async fn to_port(live: &Live, port: u16, mut request: Request<RequestBody>) -> Reply {
     let here = hyper::upgrade::on(&mut request);
+    let taken = request.extensions().get::<Taken>().cloned();
     let protocol = request.headers().get(UPGRADE).cloned();
     let mut request = request.map(BodyExt::boxed_unsync);
     prepare(&mut request);
@@ -141,11 +151,56 @@ pub(super) async fn to_port(live: &Live, port: u16, mut request: Request<Request
     let there = hyper::upgrade::on(&mut response);
     tokio::spawn(async move {
         if let (Ok(here), Ok(there)) = (here.await, there.await) {
-            // Either side may just hang up.
-            let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(here), &mut TokioIo::new(there)).await;
+            converse(TokioIo::new(here), TokioIo::new(there), SILENCE).await;
         }
+        drop(taken); // until then it is a connection like others
     });
     response.map(BodyExt::boxed_unsync)
+}
+
+/// Carries bytes both ways until both sides have ended, or one has and the other is silent for so long.
+async fn converse(here: impl AsyncRead + AsyncWrite, there: impl AsyncRead + AsyncWrite, silence: Duration) {
+    let ((from_here, to_here), (from_there, to_there)) = (tokio::io::split(here), tokio::io::split(there));
+    let other = OtherWay { is_over: AtomicBool::new(false), silence };
+    tokio::join!(pour(from_here, to_there, &other), pour(from_there, to_here, &other));
+}
+
+/// Carries bytes one way.
+async fn pour(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, other: &OtherWay) {
+    let mut buffer = vec![0; BUFFER];
+    let carried = async {
+        loop {
+            let length = other.or_silence(from.read(&mut buffer)).await?;
+            if length == 0 {
+                return other.or_silence(to.shutdown()).await;
+            }
+            other.or_silence(to.write_all(&buffer[..length])).await?;
+            other.or_silence(to.flush()).await?;
+        }
+    };
+    let _ = carried.await; // either side may just hang up
+    other.is_over.store(true, Ordering::Relaxed);
+}
+
+/// The way in the other direction.
+struct OtherWay {
+    is_over: AtomicBool,
+    silence: Duration,
+}
+
+impl OtherWay {
+    /// Waits for a step of this way; not for long once the other one is over.
+    async fn or_silence<T>(&self, step: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+        let mut step = pin!(step);
+        loop {
+            let was_over = self.is_over.load(Ordering::Relaxed);
+            match timeout(self.silence, step.as_mut()).await {
+                Ok(done) => return done,
+                Err(_) if was_over => return Err(io::ErrorKind::TimedOut.into()),
+                Err(_) => {}
+            }
+        }
+    }
 }
 
 /// Makes a client's request the one that a sandbox gets.
@@ -225,4 +280,38 @@ fn gone(live: &Live, lost: &Lost) -> Reply {
 
 fn unreachable(sandbox_id: &str, message: &str, port: Option<u16>) -> Reply {
     json(StatusCode::BAD_GATEWAY, &Unreachable { sandbox_id, message, code: 502, port })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two ends that talk through a server, and what carries their words.
+    fn through(silence: Duration) -> (tokio::io::DuplexStream, tokio::io::DuplexStream, tokio::task::JoinHandle<()>) {
+        let ((client, here), (there, program)) = (tokio::io::duplex(64), tokio::io::duplex(64));
+        (client, program, tokio::spawn(converse(here, there, silence)))
+    }
+
+    #[test]
+    fn a_side_that_has_ended_is_waited_for_no_longer_than_the_other_speaks() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let silence = Duration::from_secs(1);
+            let (mut client, mut program, carried) = through(silence);
+            tokio::time::sleep(3 * silence).await;
+            client.write_all(b"ask").await.unwrap(); // silence alone ends nothing
+            client.shutdown().await.unwrap();
+            let mut asked = Vec::new();
+            program.read_to_end(&mut asked).await.unwrap();
+            assert_eq!(asked, b"ask");
+            for _ in 0..5 {
+                tokio::time::sleep(silence / 2).await;
+                program.write_all(b"more").await.unwrap();
+                client.read_exact(&mut [0; 4]).await.unwrap();
+            }
+            carried.await.unwrap();
+            assert_eq!(program.read(&mut [0]).await.unwrap(), 0);
+            assert!(program.write_all(b"late").await.is_err());
+        });
+    }
 }

@@ -12,7 +12,6 @@ use ringfence_proto::query::Query;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use super::exchange::RequestBody;
 use super::life::{State, after};
 use super::messages::{Access, Detail, Lifecycle, Listed, LogEntry, LogLine, Logs, Metric, Metrics};
 use super::network::{NetworkFacts, network_of};
@@ -21,8 +20,9 @@ use super::quota::Quota;
 use super::registry::Live;
 use super::reply::{Refusal, Reply, bare, json};
 use super::requests::{Rest, Stay};
-use super::rest::NotResumed;
+use super::rest::{NotResumed, Renewed};
 use super::server::Server;
+use crate::exchange::RequestBody;
 
 /// How long a sandbox stays when its client does not say, in seconds.
 const DEFAULT_STAY: u64 = 300;
@@ -58,7 +58,8 @@ pub(super) async fn answer(
         (&Method::GET, ["sandboxes", "metrics"]) => calls.metrics_of_several(&request).await,
         (&Method::GET, ["sandboxes", id]) => calls.info(id),
         (&Method::DELETE, ["sandboxes", id]) => calls.kill(id).await,
-        (&Method::POST, ["sandboxes", id, "timeout" | "refreshes"]) => calls.set_timeout(id, request).await,
+        (&Method::POST, ["sandboxes", id, "timeout"]) => calls.set_timeout(id, request).await,
+        (&Method::POST, ["sandboxes", id, "refreshes"]) => calls.refresh(id, request).await,
         (&Method::POST, ["sandboxes", id, "connect" | "resume"]) => calls.connect(id, request).await,
         (&Method::GET, ["sandboxes", id, "metrics"]) => calls.metrics(id, &request).await,
         (&Method::GET, ["sandboxes", id, "logs"]) => calls.logs(id),
@@ -126,10 +127,25 @@ impl Calls<'_> {
     async fn set_timeout(&self, id: &str, request: Request<RequestBody>) -> Result<Reply, Refusal> {
         let live = self.find(id)?;
         let Stay { timeout, .. } = body(request).await?;
+        let seconds = timeout.ok_or_else(|| Refusal::wrong("`timeout` is missing: how many seconds it is to stay"))?;
+        self.stay_for(&live, seconds).await
+    }
+
+    async fn refresh(&self, id: &str, request: Request<RequestBody>) -> Result<Reply, Refusal> {
+        let live = self.find(id)?;
+        let Stay { timeout, .. } = body(request).await?;
+        self.stay_for(&live, timeout.unwrap_or(DEFAULT_STAY)).await
+    }
+
+    async fn stay_for(&self, live: &Arc<Live>, seconds: u64) -> Result<Reply, Refusal> {
+        let id = &live.record.id;
         let latest = live.life().latest(live.record.started, self.quota.longest());
-        match self.renew(&live, self.ends(latest, timeout)?).await? {
-            true => Ok(bare(StatusCode::NO_CONTENT)),
-            false => Err(Refusal::new(StatusCode::CONFLICT, format!("sandbox `{id}` is paused: connect to it first"))),
+        match self.renew(live, self.ends(Timestamp::now(), latest, Some(seconds))?).await? {
+            Renewed::Done => Ok(bare(StatusCode::NO_CONTENT)),
+            Renewed::Gone => Err(Refusal::no_sandbox(id)),
+            Renewed::AtRest => {
+                Err(Refusal::new(StatusCode::CONFLICT, format!("sandbox `{id}` is paused: connect to it first")))
+            }
         }
     }
 
@@ -156,8 +172,8 @@ impl Calls<'_> {
         }
         let life = live.life();
         let ends = after(Timestamp::now(), stay).min(life.latest(live.record.started, longest));
-        if ends > life.ends {
-            self.renew(&live, ends).await?;
+        if ends > life.ends && self.renew(&live, ends).await? == Renewed::Gone {
+            return Err(Refusal::no_sandbox(id));
         }
         Ok(json(StatusCode::OK, &Access::of(&live)))
     }
@@ -174,7 +190,7 @@ impl Calls<'_> {
         }
     }
 
-    async fn renew(&self, live: &Live, ends: Timestamp) -> Result<bool, Refusal> {
+    async fn renew(&self, live: &Arc<Live>, ends: Timestamp) -> Result<Renewed, Refusal> {
         self.server.registry.renew(live, ends).await.map_err(|failure| {
             tracing::error!(id = live.record.id, error = failure.message(), "a sandbox's time is not changed");
             self.server.registry.failed("the sandbox's time could not be changed")
@@ -255,9 +271,9 @@ impl Calls<'_> {
         Ok(json(StatusCode::OK, &logs))
     }
 
-    /// The end of so many seconds from now, of a sandbox that may stay until `latest`.
-    pub(super) fn ends(&self, latest: Timestamp, seconds: Option<u64>) -> Result<Timestamp, Refusal> {
-        let ends = after(Timestamp::now(), stay(seconds));
+    /// The end of so many seconds from `now`, of a sandbox that may stay until `latest`.
+    pub(super) fn ends(&self, now: Timestamp, latest: Timestamp, seconds: Option<u64>) -> Result<Timestamp, Refusal> {
+        let ends = after(now, stay(seconds));
         if ends > latest {
             let most = self.quota.longest().as_secs();
             return Err(Refusal::wrong(format!("a sandbox may stay for {most} seconds at most, from its start")));

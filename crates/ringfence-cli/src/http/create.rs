@@ -11,7 +11,6 @@ use ringfence::policy::Environment;
 use tokio::time::timeout;
 
 use super::control::{Calls, bytes, decode};
-use super::exchange::RequestBody;
 use super::executions::caller;
 use super::life::{AtEnd, Life, after, left};
 use super::network::{self, Wanted};
@@ -20,17 +19,24 @@ use super::pool::Warm;
 use super::quota::Reserved;
 use super::registry::{Live, Registry};
 use super::reply::Refusal;
-use super::requests::NewSandbox;
+use super::requests::{NetworkRequest, NewSandbox};
 use super::secret::{hexadecimal, name};
 use super::server::Server;
 use super::snapshots::Kept;
 use super::store::Record;
 use super::template::Template;
+use crate::exchange::RequestBody;
 use crate::report::Failure;
 use crate::telemetry::Caller;
 
 /// How long a sandbox may wait for its turn to be started.
 const TURN_PATIENCE: Duration = Duration::from_secs(20);
+
+/// How many variables a client may set: with more than its kernel takes, no command would start.
+const MOST_VARIABLES: usize = 4096;
+
+/// How much a client may write on a sandbox, in bytes: each list tells all of it.
+const LONGEST_METADATA: usize = 8 << 10;
 
 /// The header that says that a request was sent before.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -76,16 +82,16 @@ impl Calls<'_> {
         let reserved = self.reserve()?;
         // First: who waits for this keeps nobody from starting who does not need it.
         let copying = match wish.snapshot {
-            Some(_) => Some(self.server.snapshots.turn().await?),
+            Some(_) => Some(self.server.snapshots.turn(&self.owner).await?),
             None => None,
         };
-        let turn = timeout(TURN_PATIENCE, self.server.starting.acquire()).await;
-        let _turn = turn.map_err(|_| Refusal::busy("too many sandboxes are being started", TURN_PATIENCE.as_secs()))?;
+        let turn = timeout(TURN_PATIENCE, Arc::clone(&self.server.starting).acquire_owned()).await;
+        let turn = turn.map_err(|_| Refusal::busy("too many sandboxes are being started", TURN_PATIENCE.as_secs()))?;
         // A client that does not wait is not told, and finds the sandbox in its list.
         let (server, template) = (Arc::clone(self.server), wish.record.template.clone());
         let starting = tokio::spawn(async move {
             let made = wish.fulfil(&server).await;
-            drop((reserved, copying));
+            drop((reserved, copying, turn));
             made
         });
         let live = starting.await.expect("a start does not panic").map_err(|failure| {
@@ -116,7 +122,16 @@ impl Calls<'_> {
         if let Some((field, _)) = unsupported.into_iter().find(|(_, is_given)| *is_given) {
             return Err(Refusal::wrong(format!("`{field}` cannot be kept by this server: leave it out")));
         }
+        let metadata = asked.metadata.unwrap_or_default();
+        let length: usize = metadata.iter().map(|(name, value)| name.len() + value.len()).sum();
+        if length > LONGEST_METADATA {
+            let message = format!("`metadata` has {length} bytes: at most {LONGEST_METADATA} are kept, and listed");
+            return Err(Refusal::wrong(message));
+        }
         let variables = asked.env_vars.unwrap_or_default();
+        if variables.len() > MOST_VARIABLES {
+            return Err(Refusal::wrong(format!("`envVars` has {MOST_VARIABLES} variables at most")));
+        }
         for (variable, value) in &variables {
             Environment::check(variable, value).map_err(|error| Refusal::wrong(format!("`envVars`: {error}")))?;
         }
@@ -129,18 +144,20 @@ impl Calls<'_> {
         }
         let narrower = wanted.words(&template.network);
         let started = Timestamp::now();
-        let has_public_ports = asked.network.as_ref().and_then(|network| network.allow_public_traffic) != Some(false);
+        let public = |network: Option<&NetworkRequest>| network.and_then(|network| network.allow_public_traffic);
+        let before = snapshot.as_deref().and_then(|kept| kept.snapshot.network.as_ref());
+        let has_public_ports = public(asked.network.as_ref()).or_else(|| public(before)) != Some(false);
         let record = Record {
             id: name(),
             template: template_name,
             owner: self.owner.clone(),
             started,
-            life: Life::until(self.ends(after(started, self.quota.longest()), asked.timeout)?),
+            life: Life::until(self.ends(started, after(started, self.quota.longest()), asked.timeout)?),
             at_end: if asked.auto_pause == Some(true) { AtEnd::Pause } else { AtEnd::Kill },
             is_woken: asked.auto_resume.is_some_and(|resume| resume.enabled),
             token: hexadecimal::<32>(),
             traffic_token: (!has_public_ports).then(hexadecimal::<32>),
-            metadata: asked.metadata.unwrap_or_default(),
+            metadata,
             trace_parent: caller.text(),
         };
         Ok(Wish { record, words: template.words.clone(), narrower, variables, snapshot })

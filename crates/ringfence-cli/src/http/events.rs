@@ -17,9 +17,10 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::activity::Execution;
-use super::control::Calls;
+use super::control::{Calls, Owner};
 use super::registry::Live;
 use super::reply::{Refusal, Reply, bare};
+use super::server::Server;
 
 /// How often denials are looked for: another process writes them down.
 const LOOK: Duration = Duration::from_secs(1);
@@ -50,7 +51,7 @@ impl Calls<'_> {
         let live = self.find(id)?;
         let room = Arc::clone(&live.activity.watchers).try_acquire_owned();
         let room = room.map_err(|_| Refusal::busy("too many clients watch this sandbox", QUIET.into()))?;
-        let over = over(&live, self.server.ending.subscribe());
+        let over = over(&live, Arc::clone(self.server));
         let watch = Watch::new(live, Follower::of(self.server.registry.host()), Box::pin(over), room);
         let pieces = stream::unfold(watch, |mut watch| async {
             let text = watch.next().await?;
@@ -63,14 +64,25 @@ impl Calls<'_> {
     }
 }
 
-/// Waits until there is nothing more to tell: the sandbox has ended, or the server is about to.
-fn over(live: &Live, mut ending: watch::Receiver<bool>) -> impl Future<Output = ()> + Send + use<> {
-    let sandbox = live.sandbox.clone();
+/// Waits until there is nothing more to tell: the sandbox has ended, its owner's key is revoked, or the server is about to
+/// end.
+fn over(live: &Live, server: Arc<Server>) -> impl Future<Output = ()> + Send + use<> {
+    let (sandbox, owner) = (live.sandbox.clone(), live.record.owner.clone());
     async move {
+        let mut ending = server.ending.subscribe();
         tokio::select! {
             () = sandbox.ended() => {}
+            () = revoked(&server, owner) => {}
             _ = ending.wait_for(|ending| *ending) => {} // or the server is gone
         }
+    }
+}
+
+/// Waits until a key is revoked.
+async fn revoked(server: &Server, owner: Owner) {
+    let Some(id) = owner else { return std::future::pending().await };
+    while server.keys.all().iter().any(|key| key.id == id) {
+        tokio::time::sleep(LOOK).await;
     }
 }
 

@@ -11,17 +11,17 @@ use hyper::{Method, Request, StatusCode};
 use jiff::Timestamp;
 use ringfence::Fault;
 use ringfence::contexts::wire::{CreateRequest, ExecuteRequest, Line, Listed};
-use ringfence::contexts::{Cell, Context, ContextError, Contexts, DEFAULT_LANGUAGE, Event};
+use ringfence::contexts::{Cell, ContextError, Contexts, DEFAULT_LANGUAGE, Event};
 use ringfence_proto::header;
 use ringfence_proto::signature::agree;
 
 use super::activity::{Begun, Kind};
 use super::control::body;
-use super::exchange::RequestBody;
 use super::executions::caller;
 use super::place::text;
 use super::registry::Live;
 use super::reply::{Refusal, Reply, bare, json};
+use crate::exchange::RequestBody;
 use crate::telemetry::ExecSpan;
 
 /// The port that clients know it by.
@@ -90,14 +90,22 @@ async fn route(live: &Live, request: Request<RequestBody>) -> Result<Reply, Refu
 
 async fn execute(contexts: Contexts<'_>, request: ExecuteRequest, span: &ExecSpan) -> Result<Cell, Refusal> {
     let ExecuteRequest { code, context_id, language, env_vars } = request;
-    let context: Context = match (context_id, language) {
-        (Some(_), Some(_)) => return Err(Refusal::wrong("a cell has a context or a language, and not both")),
-        (Some(id), None) => contexts.get(&id).map_err(refusal)?,
-        (None, language) => contexts.usual(&named(language)).await.map_err(refusal)?,
-    };
-    span.code(context.language());
     let env: BTreeMap<String, String> = env_vars.unwrap_or_default();
-    context.execute(&code, &env).await.map_err(refusal)
+    let (language, begun) = match (context_id, language) {
+        (Some(_), Some(_)) => return Err(Refusal::wrong("a cell has a context or a language, and not both")),
+        (Some(id), None) => {
+            let context = contexts.get(&id).map_err(refusal)?;
+            (context.language().to_owned(), context.execute(&code, &env).await)
+        }
+        (None, language) => {
+            let language = named(language);
+            let begun = contexts.execute(&language, &code, &env).await;
+            (language, begun)
+        }
+    };
+    let cell = begun.map_err(refusal)?;
+    span.code(&language);
+    Ok(cell)
 }
 
 /// The settings' name of what clients call a language.
@@ -147,6 +155,10 @@ fn refusal(error: ContextError) -> Refusal {
     match error {
         ContextError::Absent { .. } => Refusal::new(StatusCode::NOT_FOUND, message),
         ContextError::TooMany { .. } => Refusal::new(StatusCode::TOO_MANY_REQUESTS, message),
+        ContextError::Ended { id, .. } => Refusal::wrong(format!(
+            "{message}; restart it with POST /contexts/{id}/restart, `restart_code_context` of the SDK; what its \
+             variables held is lost"
+        )),
         error if error.fault() == Fault::User => Refusal::wrong(message),
         error => {
             tracing::warn!(error = message, "a context failed");

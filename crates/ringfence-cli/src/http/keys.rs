@@ -5,7 +5,7 @@
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fs_err::os::unix::fs::OpenOptionsExt;
 use jiff::Timestamp;
@@ -105,40 +105,65 @@ type Version = (u64, i64, i64);
 #[derive(Debug)]
 pub(super) struct Keys {
     file: KeyFile,
-    known: Mutex<(Option<Version>, Arc<[Key]>)>,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug)]
+struct Known {
+    /// None where there is no file.
+    version: Option<Version>,
+    keys: Arc<[Key]>,
+    /// Whether there ever was one.
+    were_made: bool,
 }
 
 impl Keys {
     /// The keys in a file, read once to see that it can be.
     pub(super) fn open(file: KeyFile) -> io::Result<Keys> {
-        let version = file.version();
-        let known = Mutex::new((version, file.read()?.into()));
+        let version = file.version()?;
+        let known = Mutex::new(Known { version, keys: file.read()?.into(), were_made: version.is_some() });
         Ok(Keys { file, known })
     }
 
     /// All keys. When the file has become unreadable, those that it had.
     pub(super) fn all(&self) -> Arc<[Key]> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let version = self.file.version();
-        if known.0 != version {
-            match self.file.read() {
-                Ok(keys) => *known = (version, keys.into()),
-                Err(error) => tracing::error!(%error, "the keys cannot be read again"),
-            }
-        }
-        Arc::clone(&known.1)
+        Arc::clone(&self.known().keys)
     }
 
-    /// Whether one was ever made. That all are revoked opens nothing.
+    /// Whether one was ever made. That all are revoked opens nothing, nor that their file is gone or cannot be read.
     pub(super) fn were_made(&self) -> bool {
-        self.file.version().is_some()
+        self.known().were_made
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let read_again = || match self.file.version()? {
+            version if known.version == version => Ok(None),
+            version => Ok(Some((version, self.file.read()?))),
+        };
+        let read: io::Result<Option<(Option<Version>, Vec<Key>)>> = read_again();
+        match read {
+            Ok(None) => {}
+            Ok(Some((version, keys))) => {
+                let were_made = known.were_made || version.is_some();
+                *known = Known { version, keys: keys.into(), were_made };
+            }
+            Err(error) => {
+                tracing::error!(%error, "the keys cannot be read again");
+                known.were_made = true; // there is something
+            }
+        }
+        known
     }
 }
 
 impl KeyFile {
-    fn version(&self) -> Option<Version> {
-        let metadata = fs_err::metadata(self.directory.join(FILE)).ok()?;
-        Some((metadata.ino(), metadata.ctime(), metadata.ctime_nsec()))
+    fn version(&self) -> io::Result<Option<Version>> {
+        match fs_err::metadata(self.directory.join(FILE)) {
+            Ok(metadata) => Ok(Some((metadata.ino(), metadata.ctime(), metadata.ctime_nsec()))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -175,6 +200,23 @@ mod tests {
         assert_eq!(shown(&keys.all(), &text), None);
         assert_eq!(*keys.all(), [other]);
         file.revoke("bob").unwrap();
+        assert!(keys.all().is_empty() && keys.were_made());
+    }
+
+    #[test]
+    fn keys_that_cannot_be_read_open_nothing() {
+        let place = tempfile::tempdir().unwrap();
+        let file = KeyFile::in_directory(place.path());
+        let path = place.path().join(FILE);
+        let keys = Keys::open(file.clone()).unwrap();
+        assert!(!keys.were_made());
+        std::os::unix::fs::symlink(&path, &path).unwrap();
+        assert!(keys.were_made());
+        fs_err::remove_file(&path).unwrap();
+        let keys = Keys::open(file.clone()).unwrap();
+        let (key, text) = file.create("ada", Quota::default()).unwrap();
+        assert_eq!(shown(&keys.all(), &text), Some(&key));
+        fs_err::remove_file(&path).unwrap();
         assert!(keys.all().is_empty() && keys.were_made());
     }
 }

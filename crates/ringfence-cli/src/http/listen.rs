@@ -10,6 +10,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepidle};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
@@ -17,9 +18,9 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-use super::exchange::Exchanges;
 use super::seats::{Holder, Taken};
 use super::server::Server;
+use crate::exchange::Exchanges;
 
 /// How many connections are open at once; whoever comes then waits.
 const MOST_CONNECTIONS: usize = 4096;
@@ -33,6 +34,8 @@ const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
 const LONGEST_HEAD: usize = 64 << 10;
 /// How long requests that are underway may take when the server ends.
 const GRACE: Duration = Duration::from_secs(10);
+/// After how long a silent client's machine is asked whether it is there.
+const KEEPALIVE: Duration = Duration::from_secs(60);
 /// How long to wait when the system has no descriptor left for a connection.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -68,17 +71,20 @@ pub(super) async fn serve(
                     },
                 };
                 let (server, ending, tls) = (Arc::clone(&server), ending.subscribe(), tls.clone());
+                let taken = Taken::new(room, seat);
                 connections.spawn(async move {
                     let _ = stream.set_nodelay(true); // slower without, and no worse
+                    // A client whose machine is gone says nothing of it; without, it is waited for until it would speak.
+                    let _ = set_socket_keepalive(&stream, true);
+                    let _ = set_tcp_keepidle(&stream, KEEPALIVE);
                     match tls {
-                        None => converse(stream, server, ending).await,
+                        None => converse(stream, taken, server, ending).await,
                         Some(tls) => {
                             if let Ok(Ok(stream)) = timeout(HANDSHAKE_PATIENCE, tls.accept(stream)).await {
-                                converse(stream, server, ending).await;
+                                converse(stream, taken, server, ending).await;
                             }
                         }
                     }
-                    drop((room, seat));
                 });
             }
             // The peer has gone already, or there is no descriptor left.
@@ -90,11 +96,11 @@ pub(super) async fn serve(
     while connections.join_next().await.is_some() {}
 }
 
-async fn converse<Stream>(stream: Stream, server: Arc<Server>, mut ending: watch::Receiver<bool>)
+async fn converse<Stream>(stream: Stream, taken: Taken, server: Arc<Server>, mut ending: watch::Receiver<bool>)
 where
     Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (taken, exchanges) = (Taken::default(), Exchanges::default());
+    let exchanges = Exchanges::default();
     let stream = exchanges.watch(stream, HEAD_PATIENCE);
     let service = service_fn(move |mut request: Request<Incoming>| {
         let server = Arc::clone(&server);

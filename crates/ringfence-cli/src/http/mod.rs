@@ -4,7 +4,7 @@
 //! envd are carried to the sandbox's guest, which speaks it itself. Nothing here isolates anything.
 //!
 //! Reading order: [`listen`] takes connections ([`exchange`]), [`server`] says whose a request is and where it goes
-//! ([`place`]), [`control`] and [`create`] make and end sandboxes ([`registry`], [`rest`], [`store`], [`pool`]), [`save`]
+//! ([`place`]), [`control`] and [`create`] make and end sandboxes ([`registry`], [`rest`], [`store`], [`pool`], [`removal`]), [`save`]
 //! keeps their files ([`snapshots`]), [`carry`] brings requests to them, [`interpreter`] runs cells of code in them,
 //! [`meter`] looks at what they use, [`executions`] and [`counters`] tell of what they do. [`web`] is the page for people;
 //! what it shows beyond E2B's API is in [`facts`] and [`events`].
@@ -15,7 +15,6 @@ mod control;
 mod counters;
 mod create;
 mod events;
-mod exchange;
 mod executions;
 mod facts;
 mod idempotency;
@@ -31,6 +30,7 @@ mod place;
 mod pool;
 mod quota;
 mod registry;
+mod removal;
 mod reply;
 mod requests;
 mod rest;
@@ -99,8 +99,10 @@ impl Ready {
             Some(id) => !keys.were_made() || known.iter().any(|key| key.id == *id),
             None => true,
         };
-        let snapshots = Snapshots::open(registry.store().clone(), place, largest_snapshot, is_there).await?;
-        let starting = Semaphore::new(MOST_STARTING);
+        let snapshots =
+            Snapshots::open(registry.store().clone(), registry.removals().clone(), place, largest_snapshot, is_there)
+                .await?;
+        let starting = Arc::new(Semaphore::new(MOST_STARTING));
         let (pool, said_open, counters) = (Pool::default(), Once::new(), Counters::default());
         let (seats, repeats, ending) = (Arc::default(), Repeats::default(), watch::Sender::default());
         let server = Arc::new(Server {

@@ -11,11 +11,11 @@ use ringfence::policy::{Egress, HostRule, Network};
 use serde::Serialize;
 
 use super::control::{Calls, body};
-use super::exchange::RequestBody;
 use super::registry::Live;
 use super::reply::{Refusal, Reply, bare};
 use super::requests::{NetworkChange, NetworkRequest};
 use super::store::Record;
+use crate::exchange::RequestBody;
 
 /// What stands for everything in a client's list.
 const EVERYTHING: [&str; 2] = ["0.0.0.0/0", "::/0"];
@@ -40,44 +40,42 @@ impl Wanted {
         allows_internet: Option<bool>,
         asked: Option<&NetworkRequest>,
     ) -> Result<Wanted, Refusal> {
+        if let Some(field) = asked.and_then(unkept) {
+            return Err(Refusal::wrong(format!("`network.{field}` cannot be kept by this server: leave it out")));
+        }
+        let (allows_everything, allow) = rules("allowOut", asked.and_then(|asked| asked.allow_out.as_deref()))?;
+        let (denies_everything, deny) = rules("denyOut", asked.and_then(|asked| asked.deny_out.as_deref()))?;
         if allows_internet == Some(false) {
             return Ok(Wanted::Nothing);
         }
-        let Some(asked) = asked else { return Ok(Wanted::Template) };
-        if let Some(field) = unkept(asked) {
-            return Err(Refusal::wrong(format!("`network.{field}` cannot be kept by this server: leave it out")));
-        }
-        let (allowed, denied) = (list(asked.allow_out.as_ref()), list(asked.deny_out.as_ref()));
-        let (everything, denied): (Vec<&str>, Vec<&str>) =
-            denied.into_iter().partition(|rule| EVERYTHING.contains(rule));
-        if everything.is_empty() {
+        if allows_everything || !denies_everything {
             // Without a denial of everything, what a client allows is allowed already.
-            return match (template, denied.as_slice()) {
+            return match (template, deny.as_slice()) {
                 (_, []) | (Network::Closed, _) => Ok(Wanted::Template),
-                (Network::Allow(_), denied) => Ok(Wanted::Without(rules("denyOut", denied)?)),
+                (Network::Allow(_), _) => Ok(Wanted::Without(deny)),
                 (Network::Open, _) => Err(Refusal::wrong(
                     "`network.denyOut` can be kept where all else is denied, too: add 0.0.0.0/0 to it, and what is \
                      needed to `network.allowOut`",
                 )),
             };
         }
-        if allowed.is_empty() {
+        if allow.is_empty() {
             return Ok(Wanted::Nothing);
         }
-        let allow = rules("allowOut", &allowed)?;
+        let beyond = |why: &str| Err(Refusal::wrong(format!("`network.allowOut`: the template {why}")));
         match template {
             Network::Open => {}
             Network::Allow(egress) if egress.observe => {
-                return Err(Refusal::wrong("the template lets everything be reached that it does not deny"));
+                return beyond("lets everything be reached that it does not deny");
             }
             Network::Allow(egress) => {
                 if let Some(rule) = allow.iter().find(|rule| !rule.is_covered_by(&egress.allow)) {
-                    return Err(Refusal::wrong(format!("the template does not let `{rule}` be reached")));
+                    return beyond(&format!("does not let `{rule}` be reached"));
                 }
             }
-            Network::Closed => return Err(Refusal::wrong("the template lets nothing be reached")),
+            Network::Closed => return beyond("lets nothing be reached"),
         }
-        Ok(Wanted::Only { allow, deny: rules("denyOut", &denied)? })
+        Ok(Wanted::Only { allow, deny })
     }
 
     /// The flags of `ringfence up` that start a sandbox of the template with it.
@@ -120,6 +118,8 @@ impl From<NetworkChange> for NetworkRequest {
 /// stays as it is.
 fn change(wanted: Wanted, template: &Network, own: &Network) -> Result<Option<Egress>, Refusal> {
     let is_nothing = wanted == Wanted::Nothing || (wanted == Wanted::Template && *template == Network::Closed);
+    // The template may have been another one when the sandbox was started.
+    let is_list = matches!(wanted, Wanted::Only { .. }) || template.egress().is_some_and(|egress| !egress.observe);
     match own {
         Network::Closed if is_nothing => Ok(None),
         Network::Closed => Err(Refusal::unsupported(
@@ -130,8 +130,8 @@ fn change(wanted: Wanted, template: &Network, own: &Network) -> Result<Option<Eg
             "the sandbox was started with a network that is open, and has no gate that could be closed: create another \
              with `network.allowOut`",
         )),
-        Network::Allow(own) if own.observe && is_nothing => Err(Refusal::unsupported(
-            "the sandbox was started to reach everything that is not denied: create another that reaches nothing",
+        Network::Allow(own) if own.observe && (is_nothing || is_list) => Err(Refusal::unsupported(
+            "the sandbox was started to reach everything that is not denied: create another that reaches less",
         )),
         Network::Allow(own) => match wanted.network(template, own) {
             Network::Allow(egress) => Ok(Some(egress)),
@@ -157,7 +157,10 @@ impl Calls<'_> {
         let wanted = Wanted::of(&template.network, allows_internet, Some(&asked.into()))?;
         let own = network_of(&live)?;
         if let Some(egress) = change(wanted, &template.network, &own)? {
-            live.sandbox.set_egress(egress).await.map_err(|error| match error {
+            // Whether or not its client waits for that.
+            let sandbox = live.sandbox.clone();
+            let changing = tokio::spawn(async move { sandbox.set_egress(egress).await });
+            changing.await.expect("a change does not panic").map_err(|error| match error {
                 ChangeError::Unreachable { .. } | ChangeError::Room(_) | ChangeError::Refused { .. } => {
                     tracing::error!(id, error = ringfence::chain(&error), "what a sandbox may reach is not changed");
                     Refusal::failed(format!("what `{id}` may reach could not be changed; the server's log tells why"))
@@ -241,16 +244,16 @@ fn unkept(asked: &NetworkRequest) -> Option<&'static str> {
     given.into_iter().find_map(|(field, is_given)| is_given.then_some(field))
 }
 
-fn list(rules: Option<&Vec<String>>) -> Vec<&str> {
-    rules.into_iter().flatten().map(String::as_str).collect()
-}
-
-fn rules(field: &str, texts: &[&str]) -> Result<Vec<HostRule>, Refusal> {
-    let parse = |text: &&str| {
+/// Whether a client's list has what stands for everything, and its rules.
+fn rules(field: &str, listed: Option<&[String]>) -> Result<(bool, Vec<HostRule>), Refusal> {
+    let (everything, others): (Vec<&str>, Vec<&str>) =
+        listed.into_iter().flatten().map(String::as_str).partition(|rule| EVERYTHING.contains(rule));
+    let parse = |text: &str| {
         let wrong = |error| Refusal::wrong(format!("`network.{field}`: {}", ringfence::chain(&error)));
         text.parse::<HostRule>().map_err(wrong)
     };
-    texts.iter().map(parse).collect()
+    let rules: Result<Vec<HostRule>, Refusal> = others.into_iter().map(parse).collect();
+    Ok((!everything.is_empty(), rules?))
 }
 
 fn flags(flag: &str, rules: &[HostRule]) -> impl Iterator<Item = OsString> {
@@ -289,6 +292,22 @@ mod tests {
         check(&some, r#"{"denyOut": ["b.example.org"]}"#, Ok("--deny b.example.org"));
         check(&Network::Closed, one, Err("lets nothing be reached"));
         check(&Network::Closed, "{}", Ok(""));
+        check(&open, r#"{"allowOut": ["0.0.0.0/0"], "denyOut": ["0.0.0.0/0"]}"#, Ok(""));
+        check(
+            &some,
+            r#"{"allowOut": ["0.0.0.0/0"], "denyOut": ["0.0.0.0/0", "b.example.org"]}"#,
+            Ok("--deny b.example.org"),
+        );
+    }
+
+    #[test]
+    fn a_list_that_cannot_be_read_is_told_whatever_the_template_lets_be_reached() {
+        let some = Network::only(["*.example.org".parse().unwrap()]);
+        for template in [Network::Open, Network::Closed, some] {
+            check(&template, r#"{"denyOut": ["1.2.3.4/99"]}"#, Err("`network.denyOut`: "));
+            check(&template, r#"{"denyOut": ["0.0.0.0/0", "nonsense!!"]}"#, Err("`network.denyOut`: "));
+            check(&template, r#"{"allowOut": ["nonsense!!"]}"#, Err("`network.allowOut`: "));
+        }
     }
 
     #[test]
@@ -365,6 +384,15 @@ mod tests {
         change_to(&observes, &observes, one, Err("that it does not deny"));
         change_to(&observes, &observes, r#"{"allow_internet_access": false}"#, Err("that is not denied"));
         change_to(&observes, &observes, r#"{"denyOut": ["example.org"]}"#, Ok(Some(("", "example.org"))));
+        // One that was started when its template observed is not said to be kept to a list.
+        let listed = Network::only(list("example.org"));
+        let without = r#"{"denyOut": ["example.org"]}"#;
+        for (asked, denied) in [("{}", ""), (one, ""), (without, "example.org")] {
+            change_to(&listed, &listed, asked, Ok(Some(("example.org", denied))));
+            change_to(&observes, &listed, asked, Err("that is not denied"));
+        }
+        change_to(&observes, &Network::Open, one, Err("that is not denied"));
+        change_to(&listed, &Network::Open, one, Ok(Some(("example.org", ""))));
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Lists of sandboxes and of snapshots, in pages.
 
+use std::num::NonZeroUsize;
 use std::str::FromStr;
 
 use jiff::Timestamp;
-use ringfence_proto::query::Query;
+use ringfence_proto::query::{Query, unescaped};
 
 use super::life::State;
 use super::reply::Refusal;
@@ -15,8 +16,9 @@ const LONGEST: usize = 100;
 /// What a reader wants to see.
 #[derive(Debug)]
 pub(super) struct Filter {
-    /// Pairs that a sandbox's metadata has.
-    metadata: Vec<(String, String)>,
+    /// Pairs that a sandbox's metadata has, as they were given, and taken out of another encoding: E2B's SDKs put them in
+    /// two.
+    metadata: Vec<[(String, String); 2]>,
     states: Vec<State>,
     template: Option<String>,
     started_after: Option<Timestamp>,
@@ -60,13 +62,12 @@ impl Filter {
             Some(text) => Query::of(text).map_err(|_| wrong("metadata"))?,
             None => Query::default(),
         };
-        let states: Vec<&str> = query.all("state").flat_map(|states| states.split(',')).collect();
+        let state = |name| State::ALL.into_iter().find(|state| state.name() == name).ok_or_else(|| wrong("state"));
+        let named = query.all("state").flat_map(|states| states.split(',')).filter(|name| !name.is_empty());
+        let states: Vec<State> = named.map(state).collect::<Result<_, Refusal>>()?;
         Ok(Filter {
-            metadata: metadata.pairs().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
-            states: State::ALL
-                .into_iter()
-                .filter(|state| states.is_empty() || states.contains(&state.name()))
-                .collect(),
+            metadata: metadata.pairs().map(readings).collect(),
+            states: if states.is_empty() { State::ALL.to_vec() } else { states },
             template: query.get("template").filter(|template| !template.is_empty()).map(str::to_owned),
             started_after: parsed(query, "startedAfter")?,
             cursor: Cursor::of(query)?,
@@ -81,23 +82,31 @@ impl Filter {
     }
 
     fn is_wanted(&self, record: &Record) -> bool {
-        self.metadata.iter().all(|(name, value)| record.metadata.get(name) == Some(value))
+        let has = |(name, value): &(String, String)| record.metadata.get(name) == Some(value);
+        self.metadata.iter().all(|readings| readings.iter().any(has))
             && self.template.as_ref().is_none_or(|template| *template == record.template)
             && self.started_after.is_none_or(|after| record.started > after)
     }
 }
 
+/// A pair, and what it says if it was encoded twice.
+fn readings((name, value): (&str, &str)) -> [(String, String); 2] {
+    let given = (name.to_owned(), value.to_owned());
+    let encoded_twice = unescaped(name).zip(unescaped(value)).unwrap_or_else(|| given.clone());
+    [given, encoded_twice]
+}
+
 impl Cursor {
     /// What a query says.
     pub(super) fn of(query: &Query) -> Result<Cursor, Refusal> {
-        let limit = parsed(query, "limit")?.unwrap_or(LONGEST);
+        let limit = parsed::<NonZeroUsize>(query, "limit")?.map_or(LONGEST, NonZeroUsize::get);
         Ok(Cursor {
             order: match query.get("order") {
                 None | Some("" | "desc") => Order::NewestFirst,
                 Some("asc") => Order::OldestFirst,
                 Some(_) => return Err(Refusal::wrong("`order` cannot be read")),
             },
-            limit: limit.clamp(1, LONGEST),
+            limit: limit.min(LONGEST),
             after: parsed(query, "nextToken")?,
         })
     }
@@ -198,15 +207,25 @@ mod tests {
     #[test]
     fn what_a_reader_wants_is_what_is_shown() {
         check("metadata=even%3Dtrue%26a%2520b%3D%2526%253D", &["id4", "id2", "id0"]);
+        check("metadata=even%3Dtrue%26a%252520b%3D%252526%25253D", &["id4", "id2", "id0"]);
         check("metadata=even%3Dmaybe", &[]);
         check("state=paused", &["id0"]);
         check("state=running", &["id4", "id3", "id2", "id1"]);
-        check("state=asleep", &[]);
         check("state=paused,running&limit=1", &["id4"]);
         check("state=paused&state=running&limit=1", &["id4"]);
         check("startedAfter=1970-01-01T00:16:41Z", &["id4"]);
         check("template=other", &[]);
-        for wrong in ["limit=x", "order=x", "nextToken=x", "startedAfter=x", "metadata=%25"] {
+        check("state=", &["id4", "id3", "id2", "id1", "id0"]);
+        for wrong in [
+            "limit=x",
+            "limit=0",
+            "state=asleep",
+            "state=running,asleep",
+            "order=x",
+            "nextToken=x",
+            "startedAfter=x",
+            "metadata=%25",
+        ] {
             assert!(Filter::of(&Query::of(wrong).unwrap()).is_err(), "{wrong}");
         }
     }

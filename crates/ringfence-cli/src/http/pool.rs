@@ -105,7 +105,7 @@ impl Pool {
             }
             Err(failure) => {
                 tracing::warn!(template = template_name, error = failure.message(), "no sandbox waits for a client");
-                registry.clear_away(&id).await;
+                registry.clear_away(&id);
                 false
             }
         }

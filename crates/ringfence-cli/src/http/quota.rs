@@ -27,11 +27,11 @@ const MOST_SNAPSHOTS: u32 = 20;
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Quota {
     /// Sandboxes at once.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     #[serde(skip_serializing_if = "Option::is_none")]
     sandboxes: Option<u32>,
     /// Sandboxes that it may start in a minute.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     #[serde(skip_serializing_if = "Option::is_none")]
     per_minute: Option<u32>,
     /// Snapshots that it may keep; 20 when nothing is said.

@@ -5,11 +5,13 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hyper::StatusCode;
-use ringfence::{Host, RoomError, Sandbox};
+use jiff::Timestamp;
+use ringfence::{AttachError, Host, RoomError, Sandbox};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -19,9 +21,10 @@ use super::control::Owner;
 use super::life::{AtEnd, Life, State};
 use super::meter::History;
 use super::quota::Tallies;
+use super::removal::{Removals, remove};
 use super::reply::Refusal;
 use super::rest::{as_found, over};
-use super::store::{Record, Store};
+use super::store::{Found, Record, Store};
 use crate::keeper::{Answer, Keeper};
 use crate::report::Failure;
 use crate::telemetry::{Caller, SandboxSpan, Telemetry};
@@ -30,6 +33,8 @@ use crate::telemetry::{Caller, SandboxSpan, Telemetry};
 const HOME: &str = "/home/user";
 /// How long a sandbox may take to come up: an image may have to be fetched first.
 const START_PATIENCE: Duration = Duration::from_secs(300);
+/// How long a change of a sandbox's time may take before its end does not wait for it.
+const CHANGE_PATIENCE: Duration = Duration::from_secs(1);
 /// With fewer bytes left than these, the disk is full.
 const FULL: u64 = 64 << 10;
 
@@ -48,6 +53,8 @@ pub(super) struct Live {
     pub(super) life: watch::Sender<Life>,
     /// Held by whoever changes that.
     pub(super) changing: tokio::sync::Mutex<()>,
+    /// Held by whoever takes a snapshot of it.
+    pub(super) saving: Arc<tokio::sync::Mutex<()>>,
     /// What it used.
     pub(super) history: Mutex<History>,
 }
@@ -87,6 +94,8 @@ pub(super) struct Registry {
     store: Store,
     /// Where the sandboxes' own directories are.
     workspaces: PathBuf,
+    /// Those of sandboxes that are gone, and of snapshots.
+    removals: Removals,
     live: Mutex<HashMap<String, Arc<Live>>>,
     /// Who is told of them.
     pub(super) telemetry: Telemetry,
@@ -104,23 +113,34 @@ impl Registry {
         })?;
         let store = Store::open(&place.join("state.redb")).map_err(of_store)?;
         let tallies = Arc::new(Tallies::of(store.all_use().map_err(of_store)?));
-        let registry = Arc::new(Registry { host, store, workspaces, live: Mutex::default(), telemetry, tallies });
-        for record in registry.store.all().map_err(of_store)? {
-            match Sandbox::attach(&registry.host, &record.id).await {
-                Ok(sandbox) => registry.admit(record, sandbox, None).take_up_contexts(),
-                Err(error) => {
-                    tracing::info!(id = record.id, error = ringfence::chain(&error), "a sandbox is gone");
+        let (removals, live) = (Removals::default(), Mutex::default());
+        let registry = Arc::new(Registry { host, store, workspaces, removals, live, telemetry, tallies });
+        let Found { read, unread } = registry.store.all().map_err(of_store)?;
+        let mut known: HashSet<String> = unread.into_iter().collect();
+        for record in read {
+            // The server before may have ended while it was being started.
+            match Sandbox::attach_when_made(&registry.host, &record.id).await {
+                Ok(sandbox) => {
+                    known.insert(record.id.clone());
+                    registry.admit(record, sandbox, None).take_up_contexts();
+                }
+                Err(AttachError::Room(RoomError::Absent { .. })) => {
+                    tracing::info!(id = record.id, "a sandbox is gone");
                     registry.store.remove(&record.id).await.map_err(of_store)?;
+                }
+                // It may be there: the next server looks again, and its lease ends it in any case.
+                Err(error) => {
+                    tracing::error!(id = record.id, error = ringfence::chain(&error), "a sandbox cannot be looked at");
+                    known.insert(record.id);
                 }
             }
         }
-        registry.sweep().await;
+        registry.sweep(&known).await;
         Ok(registry)
     }
 
     /// Ends the sandboxes that nobody knows any more, and removes the workspaces of those that are gone.
-    async fn sweep(&self) {
-        let known: HashSet<String> = self.locked().keys().cloned().collect();
+    async fn sweep(&self, known: &HashSet<String>) {
         for manifest in Sandbox::list(&self.host).unwrap_or_default() {
             let name = manifest.name.as_str();
             if manifest.workspace.starts_with(&self.workspaces)
@@ -183,7 +203,7 @@ impl Registry {
         match launched {
             Ok(launched) => self.settle(record, launched, stored).await,
             Err(failure) => {
-                self.clear_away(&record.id).await;
+                self.clear_away(&record.id);
                 Err(failure)
             }
         }
@@ -243,16 +263,17 @@ impl Registry {
         let Launched { sandbox, keeper } = launched;
         stop(id, sandbox).await;
         tokio::task::spawn_blocking(|| keeper.wait());
-        self.clear_away(id).await;
+        self.clear_away(id);
     }
 
     /// Takes a sandbox in that is there, and sees to its end.
     fn admit(self: &Arc<Registry>, record: Record, sandbox: Sandbox, keeper: Option<Keeper>) -> Arc<Live> {
         let (id, life) = (record.id.clone(), watch::Sender::new(as_found(record.life, &sandbox)));
         let history = Mutex::new(if keeper.is_some() { History::of_new() } else { History::of_found() });
-        let (ways, activity, changing) = (Ways::default(), Arc::default(), Default::default());
+        let (ways, activity) = (Ways::default(), Arc::default());
+        let (changing, saving) = (Default::default(), Arc::default());
         let span = self.tell_of(&record, &sandbox);
-        let live = Arc::new(Live { record, sandbox, ways, activity, span, life, changing, history });
+        let live = Arc::new(Live { record, sandbox, ways, activity, span, life, changing, saving, history });
         self.locked().insert(id, Arc::clone(&live));
         tokio::spawn(Arc::clone(self).see_through(Arc::clone(&live), keeper));
         live
@@ -271,27 +292,34 @@ impl Registry {
     /// Waits until a sandbox ends or its time is over, and removes what is left of it.
     async fn see_through(self: Arc<Registry>, live: Arc<Live>, keeper: Option<Keeper>) {
         let mut life = live.life.subscribe();
-        loop {
+        let mut ended = pin!(live.sandbox.ended());
+        let id = &live.record.id;
+        let _turn = loop {
             tokio::select! {
-                () = live.sandbox.ended() => {
-                    tracing::info!(id = live.record.id, "a sandbox has ended");
-                    break;
+                () = &mut ended => {
+                    tracing::info!(id, "a sandbox has ended");
+                    // Whoever has it end forgets it, and answers when that is done.
+                    break timeout(CHANGE_PATIENCE, live.changing.lock()).await.ok();
                 }
-                () = over(&mut life) => tracing::info!(id = live.record.id, "a sandbox's time is over"),
+                () = over(&mut life) => {}
             }
+            // Nobody gives it more time from here on; somebody may just have.
+            let turn = live.changing.lock().await;
+            if live.life().ends > Timestamp::now() {
+                continue;
+            }
+            tracing::info!(id, "a sandbox's time is over");
             if live.record.at_end == AtEnd::Pause && live.life().state() == State::Running {
-                match self.pause(&live).await {
-                    Ok(_) => continue,
-                    Err(failure) => {
-                        tracing::error!(id = live.record.id, error = failure.message(), "a sandbox is not paused");
-                    }
+                match self.bring_to_rest(&live).await {
+                    Ok(()) => continue,
+                    Err(failure) => tracing::error!(id, error = failure.message(), "a sandbox is not paused"),
                 }
             }
             self.look_at(vec![Arc::clone(&live)]).await; // for the last time
-            stop(&live.record.id, live.sandbox.clone()).await;
-            break;
-        }
-        self.forget(&live).await;
+            stop(id, live.sandbox.clone()).await;
+            break Some(turn);
+        };
+        self.forget(&live);
         if let Some(keeper) = keeper {
             tokio::task::spawn_blocking(|| keeper.wait());
         }
@@ -312,6 +340,11 @@ impl Registry {
         &self.store
     }
 
+    /// What is being removed.
+    pub(super) fn removals(&self) -> &Removals {
+        &self.removals
+    }
+
     /// What keys have used.
     pub(super) fn tallies(&self) -> &Arc<Tallies> {
         &self.tallies
@@ -330,14 +363,22 @@ impl Registry {
 
     /// The first sandbox that is as asked for.
     pub(super) fn first(&self, is_it: impl Fn(&Live) -> bool) -> Option<Arc<Live>> {
-        self.locked().values().find(|live| is_it(live)).cloned()
+        self.all().into_iter().find(|live| is_it(live)) // it may take its time
     }
 
-    /// Ends a sandbox.
-    pub(super) async fn end(&self, live: &Arc<Live>) {
+    /// Ends a sandbox, whether or not its client waits for that.
+    pub(super) async fn end(self: &Arc<Registry>, live: &Arc<Live>) {
+        let (registry, live) = (Arc::clone(self), Arc::clone(live));
+        let ended = self.removals.see_to(async move { registry.end_in_turn(&live).await });
+        ended.await.expect("an end does not panic");
+    }
+
+    async fn end_in_turn(&self, live: &Arc<Live>) {
         self.look_at(vec![Arc::clone(live)]).await; // for the last time
+        // Who changes its time writes to what is about to go. A snapshot, which takes longer, fails.
+        let _turn = timeout(CHANGE_PATIENCE, live.changing.lock()).await;
         stop(&live.record.id, live.sandbox.clone()).await;
-        self.forget(live).await;
+        self.forget(live);
     }
 
     /// How many sandboxes there are.
@@ -345,8 +386,9 @@ impl Registry {
         self.locked().len()
     }
 
-    /// Tells the last that is told of the sandboxes: they go on without the server.
+    /// Waits for what is being removed, and tells the last that is told of the sandboxes: they go on without the server.
     pub(super) async fn close(&self) {
+        self.removals.ended().await;
         for live in self.locked().values() {
             live.span.says("sandbox.outlives_server", true);
             live.span.end();
@@ -354,22 +396,22 @@ impl Registry {
         self.telemetry.clone().close().await;
     }
 
-    async fn forget(&self, live: &Arc<Live>) {
+    fn forget(&self, live: &Arc<Live>) {
         let id = &live.record.id;
         live.span.end();
         if self.locked().remove(id).is_some() {
-            self.clear_away(id).await;
+            self.clear_away(id);
         }
     }
 
-    /// Removes what is kept of a sandbox that is gone.
-    pub(super) async fn clear_away(&self, id: &str) {
-        if let Err(error) = self.store.remove(id).await {
-            tracing::error!(id, %error, "a record is not removed");
-        }
-        let workspace = self.workspace(id);
-        // Nobody waits for it: it may be large, and the next server removes what is left of it.
-        tokio::task::spawn_blocking(move || remove(workspace));
+    /// Removes what is kept of a sandbox that is gone, its record first.
+    pub(super) fn clear_away(&self, id: &str) {
+        let (store, workspace, id) = (self.store.clone(), self.workspace(id), id.to_owned());
+        self.removals.begin(workspace, async move {
+            if let Err(error) = store.remove(&id).await {
+                tracing::error!(id, %error, "a record is not removed");
+            }
+        });
     }
 
     fn locked(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Live>>> {
@@ -379,7 +421,7 @@ impl Registry {
 
 async fn stop(id: &str, sandbox: Sandbox) {
     match sandbox.stop().await {
-        Ok(()) | Err(ringfence::AttachError::Room(RoomError::Absent { .. })) => {}
+        Ok(()) | Err(AttachError::Room(RoomError::Absent { .. })) => {}
         Err(error) => tracing::error!(id, error = ringfence::chain(&error), "a sandbox does not end"),
     }
 }
@@ -396,13 +438,4 @@ pub(super) fn of_store(error: redb::Error) -> Failure {
 
 pub(super) fn make_private(directory: &Path) -> io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
-}
-
-/// Removes a directory that code in a sandbox has written to, or a copy of one.
-pub(super) fn remove(workspace: PathBuf) {
-    if let Err(error) = ringfence::remove_untrusted(&workspace)
-        && error.kind() != io::ErrorKind::NotFound
-    {
-        tracing::warn!(directory = %workspace.display(), %error, "a directory is not removed");
-    }
 }

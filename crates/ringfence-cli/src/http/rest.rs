@@ -27,16 +27,35 @@ impl<E: Into<Failure>> From<E> for NotResumed {
     }
 }
 
+/// What came of giving a sandbox another time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Renewed {
+    Done,
+    /// Nothing changes while it is at rest.
+    AtRest,
+    /// It was about to end.
+    Gone,
+}
+
 impl Registry {
-    /// Has the time of a sandbox that runs be over at `ends`. False when it is at rest, and nothing changes.
-    pub(super) async fn renew(&self, live: &Live, ends: Timestamp) -> Result<bool, Failure> {
+    /// Has the time of a sandbox that runs be over at `ends`, whether or not its client waits for that.
+    pub(super) async fn renew(self: &Arc<Registry>, live: &Arc<Live>, ends: Timestamp) -> Result<Renewed, Failure> {
+        let (registry, live) = (Arc::clone(self), Arc::clone(live));
+        let renewed = tokio::spawn(async move { registry.renew_in_turn(&live, ends).await });
+        renewed.await.expect("a renewal does not panic")
+    }
+
+    async fn renew_in_turn(&self, live: &Arc<Live>, ends: Timestamp) -> Result<Renewed, Failure> {
         let _turn = live.changing.lock().await;
         let life = live.life();
+        if !self.has(live) {
+            return Ok(Renewed::Gone);
+        }
         if life.state() == State::Paused {
-            return Ok(false);
+            return Ok(Renewed::AtRest);
         }
         self.change(live, Life { ends, ..life }).await?;
-        Ok(true)
+        Ok(Renewed::Done)
     }
 
     /// Brings a sandbox to rest, whether or not its client waits for that. False when it is already.
@@ -48,10 +67,16 @@ impl Registry {
 
     async fn pause_in_turn(&self, live: &Live) -> Result<bool, Failure> {
         let _turn = live.changing.lock().await;
-        let life = live.life();
-        if life.state() == State::Paused {
+        if live.life().state() == State::Paused {
             return Ok(false);
         }
+        self.bring_to_rest(live).await?;
+        Ok(true)
+    }
+
+    /// Brings a sandbox to rest that runs. Whoever has that done holds its turn to change.
+    pub(super) async fn bring_to_rest(&self, live: &Live) -> Result<(), Failure> {
+        let life = live.life();
         let resting = life.at_rest(Timestamp::now());
         // One whose time is over is brought to rest even if that cannot be written down: nothing else keeps what it has.
         // It is found to rest by the next server, and its lease leaves a day to free some space.
@@ -79,7 +104,7 @@ impl Registry {
             }
         }
         tracing::info!(id = live.record.id, "a sandbox is paused");
-        Ok(true)
+        Ok(())
     }
 
     /// Has something be done while the processes of a sandbox are at rest. Those of one that runs go on afterwards; its time

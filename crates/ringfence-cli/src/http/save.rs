@@ -5,9 +5,9 @@ use std::sync::Arc;
 use hyper::{Request, StatusCode};
 use ringfence::{Copied, CopyError, Fault};
 use ringfence_proto::query::unescaped;
+use tokio::time::timeout;
 
 use super::control::{Calls, body, query, with_next};
-use super::exchange::RequestBody;
 use super::messages::SnapshotInfo;
 use super::network::{self, network_of};
 use super::page::{Cursor, Page};
@@ -16,7 +16,8 @@ use super::registry::Live;
 use super::reply::{Refusal, Reply, bare, json};
 use super::requests::NewSnapshot;
 use super::server::Server;
-use super::snapshots::{Kept, Snapshot, checked_name};
+use super::snapshots::{Kept, Snapshot, TURN_PATIENCE, checked_name};
+use crate::exchange::RequestBody;
 
 impl Calls<'_> {
     /// Takes a snapshot of a sandbox's files.
@@ -36,16 +37,24 @@ impl Calls<'_> {
             )));
         }
         let template = self.server.templates.get(&live.record.template);
-        let network = network::narrowing(&network_of(&live)?, template.map(|template| &template.network));
+        let mut network = network::narrowing(&network_of(&live)?, template.map(|template| &template.network));
+        if live.record.traffic_token.is_some() {
+            network.get_or_insert_default().allow_public_traffic = Some(false);
+        }
         let snapshot = Snapshot::new(name, &live.record, network);
         let snapshots = &self.server.snapshots;
         snapshots.check_room(&snapshot, &self.quota)?;
-        let turn = snapshots.turn().await?;
+        // One at a time of a sandbox: it rests meanwhile. Whoever waits for that keeps nobody else from a turn.
+        let alone = timeout(TURN_PATIENCE, Arc::clone(&live.saving).lock_owned()).await;
+        let alone = alone.map_err(|_| {
+            Refusal::busy(format!("other snapshots of sandbox `{id}` are being taken"), TURN_PATIENCE.as_secs())
+        })?;
+        let turn = snapshots.turn(&self.owner).await?;
         // A client that does not wait is not told, and finds the snapshot in its list.
         let (server, quota) = (Arc::clone(self.server), self.quota);
         let saving = tokio::spawn(async move {
             let saved = server.save(&live, snapshot, &quota).await;
-            drop(turn);
+            drop((turn, alone));
             saved
         });
         let kept = saving.await.expect("saving does not panic")?;
@@ -72,11 +81,14 @@ impl Calls<'_> {
     /// Deletes a snapshot. To clients it is a template.
     pub(super) async fn delete_template(&self, escaped: &str) -> Result<Reply, Refusal> {
         let which = unescaped(escaped).ok_or_else(|| Refusal::wrong("the URL's path is not encoded text"))?;
-        if let Some(kept) = self.server.snapshots.find(&self.owner, &which)
-            && self.server.snapshots.remove(&kept).await?
-        {
-            tracing::info!(id = kept.snapshot.id, "a snapshot is deleted");
-            return Ok(bare(StatusCode::NO_CONTENT));
+        if let Some(kept) = self.server.snapshots.find(&self.owner, &which) {
+            // Whether or not its client waits for that.
+            let (server, found) = (Arc::clone(self.server), Arc::clone(&kept));
+            let removing = tokio::spawn(async move { server.snapshots.remove(&found).await });
+            if removing.await.expect("a removal does not panic")? {
+                tracing::info!(id = kept.snapshot.id, "a snapshot is deleted");
+                return Ok(bare(StatusCode::NO_CONTENT));
+            }
         }
         if self.server.templates.contains_key(&which) {
             let message =

@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tokio::sync::OwnedSemaphorePermit;
+
 use super::reply::Refusal;
 
-/// How many connections one address has at once, and one key.
+/// How many connections one address has at once, one key, and the visitors of one sandbox.
 const MOST: usize = 1024;
 /// After how many seconds one with too many may try again.
 const WAIT: u64 = 1;
@@ -18,6 +20,8 @@ pub(super) enum Holder {
     Address(IpAddr),
     /// Whoever has a key, by its id.
     Key(String),
+    /// Whoever comes to a sandbox without showing anything, as its ports' visitors do.
+    Visitors(String),
 }
 
 /// Who has how many connections.
@@ -31,9 +35,17 @@ pub(super) struct Seat {
     holder: Holder,
 }
 
-/// The seat of a connection, by whose request it carries: it is that key's until another shows its own.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Taken(Arc<Mutex<Option<Seat>>>);
+/// What a connection takes up for as long as it is open, also when it speaks another protocol than it began with.
+#[derive(Debug, Clone)]
+pub(super) struct Taken(Arc<Places>);
+
+#[derive(Debug)]
+struct Places {
+    _among_all: OwnedSemaphorePermit,
+    _at_address: Option<Seat>,
+    /// By whose request it carries: it is that holder's until another's comes.
+    of_holder: Mutex<Option<Seat>>,
+}
 
 impl Seats {
     /// One more connection of `holder`, if that has few enough.
@@ -49,15 +61,24 @@ impl Seats {
 }
 
 impl Taken {
-    /// Has this connection be one of a key's.
-    pub(super) fn be_of(&self, key: &str, seats: &Arc<Seats>) -> Result<(), Refusal> {
-        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let holder = Holder::Key(key.to_owned());
+    /// What a new connection takes up: one place of all, and one of its address's.
+    pub(super) fn new(among_all: OwnedSemaphorePermit, at_address: Option<Seat>) -> Taken {
+        let places = Places { _among_all: among_all, _at_address: at_address, of_holder: Mutex::default() };
+        Taken(Arc::new(places))
+    }
+
+    /// Has this connection be one of a holder's.
+    pub(super) fn be_of(&self, holder: Holder, seats: &Arc<Seats>) -> Result<(), Refusal> {
+        let mut taken = self.0.of_holder.lock().unwrap_or_else(PoisonError::into_inner);
         if taken.as_ref().is_some_and(|seat| seat.holder == holder) {
             return Ok(());
         }
+        let whose = match holder {
+            Holder::Visitors(_) => "the visitors of this sandbox have",
+            Holder::Key(_) | Holder::Address(_) => "this key has",
+        };
         let seat = seats.take(holder);
-        *taken = Some(seat.ok_or_else(|| Refusal::busy(format!("this key has {MOST} connections and no more"), WAIT))?);
+        *taken = Some(seat.ok_or_else(|| Refusal::busy(format!("{whose} {MOST} connections and no more"), WAIT))?);
         Ok(())
     }
 }
@@ -76,6 +97,8 @@ impl Drop for Seat {
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::Semaphore;
+
     use super::*;
 
     #[test]
@@ -96,13 +119,16 @@ mod tests {
     fn a_connection_is_counted_once_for_whoever_used_it_last() {
         let seats = Arc::new(Seats::default());
         let count = |key: &str| seats.0.lock().unwrap().get(&Holder::Key(key.to_owned())).copied();
-        let taken = Taken::default();
-        taken.be_of("one", &seats).unwrap();
-        taken.be_of("one", &seats).unwrap();
+        let among_all = Arc::new(Semaphore::new(1));
+        let taken = Taken::new(Arc::clone(&among_all).try_acquire_owned().unwrap(), None);
+        let be_of = |key: &str| taken.be_of(Holder::Key(key.to_owned()), &seats).unwrap();
+        be_of("one");
+        be_of("one");
         assert_eq!(count("one"), Some(1));
-        taken.be_of("other", &seats).unwrap();
+        be_of("other");
         assert_eq!((count("one"), count("other")), (None, Some(1)));
+        assert_eq!(among_all.available_permits(), 0);
         drop(taken);
-        assert_eq!(count("other"), None);
+        assert_eq!((count("other"), among_all.available_permits()), (None, 1));
     }
 }

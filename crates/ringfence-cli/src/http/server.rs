@@ -16,7 +16,6 @@ use tokio::sync::{Semaphore, watch};
 use super::carry;
 use super::control::{self, Owner};
 use super::counters::{self, Counters};
-use super::exchange::RequestBody;
 use super::facts;
 use super::idempotency::Repeats;
 use super::interpreter;
@@ -28,11 +27,15 @@ use super::quota::{Quota, Tallies};
 use super::registry::{Live, Registry};
 use super::reply::{Refusal, Reply, bare, plain};
 use super::rest::NotResumed;
-use super::seats::{Seats, Taken};
+use super::seats::{Holder, Seats, Taken};
 use super::snapshots::Snapshots;
 use super::template::Template;
 use super::web;
+use crate::exchange::RequestBody;
 use crate::telemetry::Measure;
+
+/// The longest path of a file, path_resolution(7).
+const LONGEST_PATH: usize = 4096;
 
 /// Who can reach a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +57,7 @@ pub(super) struct Server {
     /// Sandboxes that wait for a client.
     pub(super) pool: Pool,
     /// Room for sandboxes that are being started.
-    pub(super) starting: Semaphore,
+    pub(super) starting: Arc<Semaphore>,
     /// Who has how many connections.
     pub(super) seats: Arc<Seats>,
     /// Requests for a sandbox that may be repeated.
@@ -108,7 +111,7 @@ impl Server {
             return Err(Refusal::unauthenticated("the header `X-API-KEY` is missing"));
         };
         let (owner, quota) = self.owner(headers, shown)?;
-        self.seat(&owner, &request)?;
+        self.seat(owner.clone().map(Holder::Key), &request)?;
         control::answer(self, owner, quota, request).await
     }
 
@@ -141,11 +144,11 @@ impl Server {
         if let Some(token) = text(request.headers(), header::TOKEN) {
             return self.registry.first(|live| agree(token, &live.record.token));
         }
-        let is_signed = |live: &Live| match signed(live, request) {
+        let signed = Signed::of(request).ok().filter(Signed::is_plausible)?;
+        self.registry.first(|live| match signed.check(live) {
             Ok(()) => true,
             Err(denied) => denied.message == signature::EXPIRED,
-        };
-        self.registry.first(is_signed)
+        })
     }
 
     /// What keys have used.
@@ -153,10 +156,10 @@ impl Server {
         self.registry.tallies()
     }
 
-    /// Has the connection that a request came by be one of its owner's, who may have too many.
-    fn seat(&self, owner: &Owner, request: &Request<RequestBody>) -> Result<(), Refusal> {
-        match (owner, request.extensions().get::<Taken>()) {
-            (Some(key), Some(taken)) => taken.be_of(key, &self.seats),
+    /// Has the connection that a request came by be one of a holder's, who may have too many.
+    fn seat(&self, holder: Option<Holder>, request: &Request<RequestBody>) -> Result<(), Refusal> {
+        match (holder, request.extensions().get::<Taken>()) {
+            (Some(holder), Some(taken)) => taken.be_of(holder, &self.seats),
             _ => Ok(()),
         }
     }
@@ -164,13 +167,17 @@ impl Server {
     /// Carries a request to where it belongs in a sandbox, if its caller may go there.
     async fn carry(&self, live: &Arc<Live>, port: u16, request: Request<RequestBody>) -> Reply {
         let path = request.uri().path();
-        if let Err(refusal) = self.seat(&live.record.owner, &request) {
-            return refusal.into();
-        }
+        // Of those who need to show something, who has not takes none of the owner's places.
+        let owner = || live.record.owner.clone().map(Holder::Key);
+        let visitors = || Some(Holder::Visitors(live.record.id.clone()));
         if port != ENVD_PORT {
             let token = live.record.traffic_token.as_deref();
             let shown = text(request.headers(), "e2b-traffic-access-token").unwrap_or_default();
-            return match token.is_none_or(|token| agree(shown, token)) {
+            let may_come = token.is_none_or(|token| agree(shown, token));
+            if may_come && let Err(refusal) = self.seat(token.map_or_else(visitors, |_| owner()), &request) {
+                return refusal.into();
+            }
+            return match may_come {
                 true if !self.is_awake(live).await => carry::not_found(&live.record.id),
                 true if port == interpreter::PORT && interpreter::is_its(path) => {
                     interpreter::answer(live, request).await
@@ -185,7 +192,8 @@ impl Server {
         if !is_guests(path) {
             return Refusal::new(StatusCode::NOT_FOUND, format!("there is nothing at `{path}`")).into();
         }
-        match may_talk(live, &request) {
+        let holder = if path == "/health" { visitors() } else { owner() };
+        match may_talk(live, &request).and_then(|()| self.seat(holder, &request)) {
             Err(refusal) => refusal.into(),
             // Whoever asks whether it runs, without showing anything, does not make it.
             Ok(()) if path == "/health" && live.life().state() == State::Paused => carry::not_found(&live.record.id),
@@ -225,7 +233,7 @@ fn may_talk(live: &Live, request: &Request<RequestBody>) -> Result<(), Refusal> 
     }
     match text(request.headers(), header::TOKEN) {
         Some(token) if agree(token, &live.record.token) => Ok(()),
-        None if path == "/files" => signed(live, request).map_err(|denied| {
+        None if path == "/files" => Signed::of(request).and_then(|signed| signed.check(live)).map_err(|denied| {
             let status = StatusCode::from_u16(denied.code.status()).unwrap_or(StatusCode::UNAUTHORIZED);
             Refusal::new(status, denied.message)
         }),
@@ -236,12 +244,29 @@ fn may_talk(live: &Live, request: &Request<RequestBody>) -> Result<(), Refusal> 
     }
 }
 
-/// Checks that a request for a file is signed with a sandbox's token.
-fn signed(live: &Live, request: &Request<RequestBody>) -> Result<(), Denied> {
-    let purpose = if request.method() == Method::GET { Purpose::Read } else { Purpose::Write };
-    let query = Query::of(request.uri().query().unwrap_or_default())?;
-    let now = u64::try_from(Timestamp::now().as_second()).unwrap_or_default();
-    signature::check(&query, purpose, &live.record.token, now)
+/// A request for a file that may be signed.
+struct Signed {
+    query: Query,
+    purpose: Purpose,
+}
+
+impl Signed {
+    fn of(request: &Request<RequestBody>) -> Result<Signed, Denied> {
+        let purpose = if request.method() == Method::GET { Purpose::Read } else { Purpose::Write };
+        Ok(Signed { query: Query::of(request.uri().query().unwrap_or_default())?, purpose })
+    }
+
+    /// Whether some token may have signed it, as far as that is told without looking at any.
+    fn is_plausible(&self) -> bool {
+        let length = |name: &str| self.query.get(name).unwrap_or_default().len();
+        length("signature") == signature::LENGTH && length("path") <= LONGEST_PATH && length("username") <= LONGEST_PATH
+    }
+
+    /// Checks that it is signed with a sandbox's token.
+    fn check(&self, live: &Live) -> Result<(), Denied> {
+        let now = u64::try_from(Timestamp::now().as_second()).unwrap_or_default();
+        signature::check(&self.query, self.purpose, &live.record.token, now)
+    }
 }
 
 /// Whether a host's name, with or without a port, can lead nowhere but to this machine: no other name is looked up.

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hyper::StatusCode;
 use jiff::Timestamp;
 use ringfence::{Copied, CopyError, CopyLimits, copy_untrusted};
 use serde::{Deserialize, Serialize};
@@ -15,17 +14,22 @@ use tokio::time::timeout;
 
 use super::control::Owner;
 use super::quota::Quota;
-use super::registry::{make_private, of_store, remove};
+use super::registry::{make_private, of_store};
+use super::removal::{Removals, remove, remove_aside};
 use super::reply::Refusal;
 use super::requests::NetworkRequest;
 use super::secret::name;
-use super::store::{Record, Store};
+use super::store::{Found, Record, Store};
 use crate::report::Failure;
 
 /// How many trees are copied at once; whoever comes then waits.
 const MOST_COPYING: usize = 4;
+/// How many of them are one owner's.
+const MOST_COPYING_OF_ONE: usize = 2;
 /// How long a copy may wait for its turn.
-const TURN_PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const TURN_PATIENCE: Duration = Duration::from_secs(20);
+/// After how many seconds an owner who keeps as many as it may can try again: it is to delete one meanwhile.
+const FULL_WAIT: u64 = 60;
 /// The most files and directories of a snapshot.
 const MOST_ENTRIES: u64 = 1_000_000;
 /// The longest name that a client may give.
@@ -46,7 +50,8 @@ pub(super) struct Snapshot {
     pub(super) sandbox: String,
     /// The template of that.
     pub(super) template: String,
-    /// What a client would ask for to reach what that did; nothing where it reached all that its template lets it.
+    /// What a client would ask for to reach what that did, and to be reached as that was; nothing where that is all that its
+    /// template lets it.
     pub(super) network: Option<NetworkRequest>,
     /// When it was taken.
     pub(super) taken: Timestamp,
@@ -59,7 +64,14 @@ pub(super) struct Snapshot {
 pub(super) struct Kept {
     pub(super) snapshot: Snapshot,
     /// Held by whoever copies its files, and alone by whoever removes them.
-    in_use: RwLock<()>,
+    in_use: Arc<RwLock<()>>,
+}
+
+/// A turn to copy a tree.
+#[derive(Debug)]
+pub(super) struct Turn {
+    _own: OwnedSemaphorePermit,
+    _any: OwnedSemaphorePermit,
 }
 
 /// All snapshots that are there.
@@ -68,6 +80,8 @@ pub(super) struct Snapshots {
     store: Store,
     /// Where their files are.
     directory: PathBuf,
+    /// Those of snapshots that are gone.
+    removals: Removals,
     limits: CopyLimits,
     /// By their ids.
     kept: Mutex<HashMap<String, Arc<Kept>>>,
@@ -75,6 +89,8 @@ pub(super) struct Snapshots {
     changing: tokio::sync::Mutex<()>,
     /// Room for trees that are copied.
     copying: Arc<Semaphore>,
+    /// Room for those of each owner.
+    copying_of: Mutex<HashMap<Owner, Arc<Semaphore>>>,
     /// Whether those are to be given up.
     is_ending: Arc<AtomicBool>,
 }
@@ -110,6 +126,7 @@ impl Snapshots {
     /// gone are removed, and so are files that belong to none.
     pub(super) async fn open(
         store: Store,
+        removals: Removals,
         place: &Path,
         largest: u64,
         is_there: impl Fn(&Owner) -> bool,
@@ -119,16 +136,19 @@ impl Snapshots {
             Failure::failed(format!("cannot make the directory of snapshots: {error}"), "look at its permissions")
         })?;
         let mut kept = HashMap::new();
-        for snapshot in store.all_snapshots().map_err(of_store)? {
+        let Found { read, unread } = store.all_snapshots().map_err(of_store)?;
+        for snapshot in read {
             if is_there(&snapshot.owner) && directory.join(&snapshot.files).is_dir() {
-                kept.insert(snapshot.id.clone(), Arc::new(Kept { snapshot, in_use: RwLock::default() }));
+                kept.insert(snapshot.id.clone(), Arc::new(Kept { snapshot, in_use: Arc::default() }));
             } else {
                 tracing::info!(id = snapshot.id, "a snapshot is gone, or its key is");
                 store.remove_snapshot(&snapshot.id).await.map_err(of_store)?;
             }
         }
         let known: HashSet<&str> = kept.values().map(|kept| kept.snapshot.files.as_str()).collect();
-        for entry in fs_err::read_dir(&directory).into_iter().flatten().flatten() {
+        // Which files are those of a snapshot that cannot be read is not known.
+        let entries = unread.is_empty().then(|| fs_err::read_dir(&directory).ok()).flatten();
+        for entry in entries.into_iter().flatten().flatten() {
             if !entry.file_name().to_str().is_some_and(|name| known.contains(name)) {
                 remove(entry.path());
             }
@@ -136,10 +156,12 @@ impl Snapshots {
         Ok(Snapshots {
             store,
             directory,
+            removals,
             limits: CopyLimits { bytes: largest, entries: MOST_ENTRIES },
             kept: Mutex::new(kept),
             changing: Default::default(),
             copying: Arc::new(Semaphore::new(MOST_COPYING)),
+            copying_of: Mutex::default(),
             is_ending: Arc::default(),
         })
     }
@@ -156,11 +178,20 @@ impl Snapshots {
         self.locked().values().filter(|kept| kept.snapshot.owner == *owner).cloned().collect()
     }
 
-    /// Waits for a turn to copy a tree.
-    pub(super) async fn turn(&self) -> Result<OwnedSemaphorePermit, Refusal> {
-        let turn = timeout(TURN_PATIENCE, Arc::clone(&self.copying).acquire_owned()).await;
-        let turn = turn.map_err(|_| Refusal::busy("too many snapshots are being copied", TURN_PATIENCE.as_secs()))?;
-        Ok(turn.expect("it is never closed"))
+    /// Waits for a turn to copy a tree. Whoever has as many as one owner can waits behind nobody else's.
+    pub(super) async fn turn(&self, owner: &Owner) -> Result<Turn, Refusal> {
+        let own = {
+            let mut owners = self.copying_of.lock().unwrap_or_else(PoisonError::into_inner);
+            owners.retain(|_, room| Arc::strong_count(room) > 1); // of those nobody copies
+            Arc::clone(owners.entry(owner.clone()).or_insert_with(|| Arc::new(Semaphore::new(MOST_COPYING_OF_ONE))))
+        };
+        let turn = async {
+            let own = own.acquire_owned().await.expect("it is never closed");
+            let any = Arc::clone(&self.copying).acquire_owned().await.expect("it is never closed");
+            Turn { _own: own, _any: any }
+        };
+        let turn = timeout(TURN_PATIENCE, turn).await;
+        turn.map_err(|_| Refusal::busy("too many snapshots are being copied", TURN_PATIENCE.as_secs()))
     }
 
     /// Refuses one more snapshot of an owner who has as many as it may. One that takes another's place is not one more.
@@ -169,10 +200,10 @@ impl Snapshots {
         let most = quota.most_snapshots();
         match others < most {
             true => Ok(()),
-            false => Err(Refusal::new(
-                StatusCode::TOO_MANY_REQUESTS,
-                format!("this key keeps {most} snapshots and no more: delete one first"),
-            )),
+            false => {
+                let message = format!("this key keeps {most} snapshots and no more: delete one first");
+                Err(Refusal::busy(message, FULL_WAIT))
+            }
         }
     }
 
@@ -211,16 +242,16 @@ impl Snapshots {
             snapshot.id.clone_from(&replaced.snapshot.id);
         }
         self.store.put_snapshot(&snapshot).await.map_err(|error| unkept(error.to_string()))?;
-        let kept = Arc::new(Kept { snapshot, in_use: RwLock::default() });
+        let kept = Arc::new(Kept { snapshot, in_use: Arc::default() });
         self.locked().insert(kept.snapshot.id.clone(), Arc::clone(&kept));
         if let Some(replaced) = replaced {
-            self.clear(replaced);
+            self.clear(&replaced);
         }
         Ok(kept)
     }
 
-    /// Forgets a snapshot, and removes its files. False when it is not there any more.
-    pub(super) async fn remove(&self, kept: &Arc<Kept>) -> Result<bool, Refusal> {
+    /// Forgets a snapshot, and removes its files. False when it is not there any more. Once begun it is to come to its end.
+    pub(super) async fn remove(&self, kept: &Kept) -> Result<bool, Refusal> {
         let _turn = self.changing.lock().await;
         let id = &kept.snapshot.id;
         // One that was taken anew meanwhile has the same id.
@@ -230,24 +261,19 @@ impl Snapshots {
             Refusal::failed("the snapshot could not be deleted; the server's log tells why")
         })?;
         self.locked().remove(id);
-        self.clear(found);
+        self.clear(&found);
         Ok(true)
     }
 
     /// Removes the files of a snapshot that nobody finds any more, as soon as nobody copies them.
-    fn clear(&self, kept: Arc<Kept>) {
+    fn clear(&self, kept: &Kept) {
         let files = self.directory.join(&kept.snapshot.files);
-        // Nobody waits for it: it may be large, and the next server removes what is left of it.
-        tokio::spawn(async move {
-            let _alone = kept.in_use.write().await;
-            let _ = tokio::task::spawn_blocking(move || remove(files)).await; // it does not panic
-        });
+        self.removals.begin(files, Arc::clone(&kept.in_use).write_owned());
     }
 
     /// Removes the files of a snapshot that does not come to be.
     pub(super) async fn discard(&self, snapshot: &Snapshot) {
-        let files = self.directory.join(&snapshot.files);
-        let _ = tokio::task::spawn_blocking(move || remove(files)).await; // it does not panic
+        remove_aside(self.directory.join(&snapshot.files)).await;
     }
 
     /// Has all that is copied be given up.
@@ -289,10 +315,17 @@ fn without_tag(which: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+    use hyper::StatusCode;
+
     use super::*;
 
     fn runtime() -> tokio::runtime::Runtime {
         tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap()
+    }
+
+    async fn opened(store: &Store, place: &tempfile::TempDir) -> Snapshots {
+        Snapshots::open(store.clone(), Removals::default(), place.path(), 100, |_| true).await.unwrap()
     }
 
     fn snapshot(called: Option<&str>, owner: &str) -> Snapshot {
@@ -328,7 +361,7 @@ mod tests {
         let quota: Quota = serde_json::from_str(r#"{"snapshots": 2}"#).unwrap();
         let store = Store::open(&place.path().join("state.redb")).unwrap();
         let open = |is_there: fn(&Owner) -> bool| {
-            runtime.block_on(Snapshots::open(store.clone(), place.path(), 100, is_there)).unwrap()
+            runtime.block_on(Snapshots::open(store.clone(), Removals::default(), place.path(), 100, is_there)).unwrap()
         };
         let files = || fs_err::read_dir(place.path().join("snapshots")).unwrap().count();
         let tree = place.path().join("tree");
@@ -357,7 +390,7 @@ mod tests {
         let snapshots = open(|owner| owner.as_deref() == Some("ada"));
         assert_eq!(snapshots.find(&again.owner, "a").unwrap().snapshot, again);
         assert!(snapshots.find(&other.owner, &other.id).is_none());
-        assert_eq!((files(), store.all_snapshots().unwrap().len()), (2, 2));
+        assert_eq!((files(), store.all_snapshots().unwrap().read.len()), (2, 2));
         let kept = snapshots.find(&again.owner, &again.id).unwrap();
         let copy = place.path().join("copy");
         runtime.block_on(snapshots.copy_out(&kept, copy.clone())).unwrap();
@@ -372,24 +405,73 @@ mod tests {
     }
 
     #[test]
+    fn a_key_that_says_nothing_keeps_twenty_and_each_has_so_many_files() {
+        let place = tempfile::tempdir().unwrap();
+        let store = Store::open(&place.path().join("state.redb")).unwrap();
+        let snapshots = runtime().block_on(opened(&store, &place));
+        assert_eq!(snapshots.limits, CopyLimits { bytes: 100, entries: 1_000_000 });
+        let room = |owner: &str, quota: &Quota| snapshots.check_room(&snapshot(None, owner), quota);
+        for _ in 0..20 {
+            room("ada", &Quota::default()).unwrap();
+            let kept = Kept { snapshot: snapshot(None, "ada"), in_use: Arc::default() };
+            snapshots.locked().insert(kept.snapshot.id.clone(), Arc::new(kept));
+        }
+        let refusal = room("ada", &Quota::default()).unwrap_err();
+        assert_eq!(refusal.status, StatusCode::TOO_MANY_REQUESTS);
+        assert!(refusal.message.contains("keeps 20 snapshots"), "{}", refusal.message);
+        room("bob", &Quota::default()).unwrap();
+        room("ada", &serde_json::from_str(r#"{"snapshots": 21}"#).unwrap()).unwrap();
+    }
+
+    #[test]
+    fn files_stay_while_a_snapshot_cannot_be_read_and_one_owner_does_not_take_all_turns() {
+        let place = tempfile::tempdir().unwrap();
+        let runtime = runtime();
+        let store = Store::open(&place.path().join("state.redb")).unwrap();
+        let open = || runtime.block_on(opened(&store, &place));
+        let (ada, bob) = (Some("ada".to_owned()), Some("bob".to_owned()));
+        let files = open().directory.join("files");
+        fs_err::create_dir(&files).unwrap();
+        runtime.block_on(store.put_raw_snapshot("later", "{}")).unwrap();
+        let snapshots = open();
+        assert!(files.is_dir());
+        let turn = |owner: &Owner| snapshots.turn(owner).now_or_never().map(Result::unwrap);
+        runtime.block_on(async {
+            let first = turn(&ada).unwrap();
+            let _second = turn(&ada).unwrap();
+            assert!(turn(&ada).is_none());
+            turn(&bob).unwrap();
+            drop(first);
+            turn(&ada).unwrap();
+        });
+        runtime.block_on(store.remove_snapshot("later")).unwrap();
+        open();
+        assert!(!files.exists());
+    }
+
+    #[test]
     fn files_that_are_copied_are_removed_afterwards() {
         let place = tempfile::tempdir().unwrap();
         let runtime = runtime();
         let store = Store::open(&place.path().join("state.redb")).unwrap();
         runtime.block_on(async {
-            let snapshots = Snapshots::open(store, place.path(), 100, |_| true).await.unwrap();
+            let snapshots = opened(&store, &place).await;
             let taken = snapshot(None, "ada");
             fs_err::create_dir(snapshots.directory.join(&taken.files)).unwrap();
             let kept = snapshots.keep(taken, &Quota::default()).await.unwrap();
             let files = snapshots.directory.join(&kept.snapshot.files);
+            // Whoever copies them says so, and only as long as that takes.
+            let mut copied = Box::pin(snapshots.copy_out(&kept, place.path().join("copy")));
+            assert!((&mut copied).now_or_never().is_none() && kept.in_use.try_write().is_err());
+            copied.await.unwrap();
+            assert!(kept.in_use.try_write().is_ok());
             let copying = kept.in_use.read().await;
             assert!(snapshots.remove(&kept).await.unwrap());
             tokio::time::timeout(Duration::from_millis(50), std::future::pending::<()>()).await.unwrap_err();
             assert!(files.exists());
             drop(copying);
-            while files.exists() {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
+            snapshots.removals.ended().await;
+            assert!(!files.exists());
         });
     }
 }

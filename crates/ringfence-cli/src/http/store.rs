@@ -54,6 +54,14 @@ pub(super) struct Record {
     pub(super) trace_parent: Option<String>,
 }
 
+/// What was found in a table.
+#[derive(Debug)]
+pub(super) struct Found<T> {
+    pub(super) read: Vec<T>,
+    /// The ids of what cannot be read, as of what a later version wrote. It stays, and so must what it is about.
+    pub(super) unread: Vec<String>,
+}
+
 /// The database.
 #[derive(Debug, Clone)]
 pub(super) struct Store {
@@ -75,9 +83,9 @@ impl Store {
         Ok(Store { file: Arc::new(DatabaseFile { path: path.to_owned(), database }) })
     }
 
-    /// All records. One that a later version wrote and this one cannot read is left out, and stays.
-    pub(super) fn all(&self) -> Result<Vec<Record>, redb::Error> {
-        Ok(self.rows(SANDBOXES)?.into_iter().map(|(_, record)| record).collect())
+    /// All records.
+    pub(super) fn all(&self) -> Result<Found<Record>, redb::Error> {
+        self.rows(SANDBOXES, |_, record| record)
     }
 
     /// Keeps a record, whatever happens from then on.
@@ -90,9 +98,9 @@ impl Store {
         self.remove_row(SANDBOXES, id).await
     }
 
-    /// All snapshots. One that cannot be read is left out, and stays.
-    pub(super) fn all_snapshots(&self) -> Result<Vec<Snapshot>, redb::Error> {
-        Ok(self.rows(SNAPSHOTS)?.into_iter().map(|(_, snapshot)| snapshot).collect())
+    /// All snapshots.
+    pub(super) fn all_snapshots(&self) -> Result<Found<Snapshot>, redb::Error> {
+        self.rows(SNAPSHOTS, |_, snapshot| snapshot)
     }
 
     /// Keeps a snapshot, whatever happens from then on.
@@ -107,7 +115,7 @@ impl Store {
 
     /// What keys have used of a day, by their ids.
     pub(super) fn all_use(&self) -> Result<Vec<(String, DayUse)>, redb::Error> {
-        self.rows(USE)
+        Ok(self.rows(USE, |id, used| (id.to_owned(), used))?.read)
     }
 
     /// Keeps what some keys have used.
@@ -121,18 +129,31 @@ impl Store {
         .await
     }
 
-    fn rows<T: DeserializeOwned>(&self, table: Definition) -> Result<Vec<(String, T)>, redb::Error> {
+    /// Keeps something as a snapshot that none may be.
+    #[cfg(test)]
+    pub(super) async fn put_raw_snapshot(&self, id: &str, text: &str) -> Result<(), redb::Error> {
+        self.put_row(SNAPSHOTS, id, &text).await
+    }
+
+    fn rows<Row: DeserializeOwned, T>(
+        &self,
+        table: Definition,
+        take: impl Fn(&str, Row) -> T,
+    ) -> Result<Found<T>, redb::Error> {
         self.file.with(|database| {
             let table = database.begin_read()?.open_table(table)?;
-            let mut rows = Vec::new();
+            let mut found = Found { read: Vec::new(), unread: Vec::new() };
             for row in table.iter()? {
                 let (id, text) = row?;
                 match serde_json::from_slice(text.value()) {
-                    Ok(value) => rows.push((id.value().to_owned(), value)),
-                    Err(error) => tracing::warn!(id = id.value(), %error, "a record cannot be read"),
+                    Ok(row) => found.read.push(take(id.value(), row)),
+                    Err(error) => {
+                        tracing::warn!(id = id.value(), %error, "a record cannot be read");
+                        found.unread.push(id.value().to_owned());
+                    }
                 }
             }
-            Ok(rows)
+            Ok(found)
         })
     }
 
@@ -226,9 +247,9 @@ mod tests {
         assert!(matches!(Store::open(&path), Err(redb::Error::DatabaseAlreadyOpen)));
         drop(store);
         let store = Store::open(&path).unwrap();
-        assert_eq!(store.all().unwrap(), [record]);
+        assert_eq!(store.all().unwrap().read, [record]);
         runtime.block_on(store.remove("one")).unwrap();
         runtime.block_on(store.remove("one")).unwrap();
-        assert_eq!(store.all().unwrap(), []);
+        assert_eq!(store.all().unwrap().read, []);
     }
 }

@@ -154,4 +154,10 @@ mod tests {
         fs_err::write(&path, "[templates.base]\nbakend = 'podman'").unwrap();
         assert!(ServerConfig::read(&path).is_err());
     }
+
+    #[test]
+    fn a_snapshot_has_ten_gibibytes_unless_somebody_says_otherwise() {
+        let largest = |text: &str| toml::from_str::<ServerConfig>(text).unwrap().largest_snapshot();
+        assert_eq!((largest(""), largest("snapshot_size = '4M'")), (10 << 30, 4 << 20));
+    }
 }

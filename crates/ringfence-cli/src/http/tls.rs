@@ -54,16 +54,21 @@ impl Identity {
     /// What speaks TLS with it.
     pub(crate) fn acceptor(&self) -> Result<TlsAcceptor, Failure> {
         let failed = |path: &Path, why: &dyn std::fmt::Display| {
-            let hint = "--tls-cert FILE --tls-key FILE, both in PEM";
+            let hint = "--tls-cert FILE --tls-key FILE, both in PEM, the key of that certificate";
             Failure::usage(format!("cannot speak TLS with `{}`: {why}", path.display()), hint)
         };
         let chain = CertificateDer::pem_file_iter(&self.certificate).and_then(Iterator::collect);
         let chain: Vec<_> = chain.map_err(|error| failed(&self.certificate, &error))?;
+        if chain.is_empty() {
+            return Err(failed(&self.certificate, &"it has no certificate"));
+        }
         let key = PrivateKeyDer::from_pem_file(&self.key).map_err(|error| failed(&self.key, &error))?;
         let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
             .with_safe_default_protocol_versions()
             .and_then(|config| config.with_no_client_auth().with_single_cert(chain, key));
-        let mut config = config.map_err(|error| failed(&self.certificate, &error))?;
+        let key = || self.key.display();
+        let mut config =
+            config.map_err(|error| failed(&self.certificate, &format_args!("with the key `{}`: {error}", key())))?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(TlsAcceptor::from(Arc::new(config)))
     }
@@ -131,7 +136,13 @@ mod tests {
         let made = fs_err::read_to_string(&authority).unwrap();
         Identity::own(&directory).unwrap().0.acceptor().unwrap();
         assert_eq!(fs_err::read_to_string(&authority).unwrap(), made);
+        let refusal = |identity: &Identity| identity.acceptor().err().unwrap().message().to_owned();
+        let another = Identity { key: Identity::own(&place.path().join("another")).unwrap().0.key, ..identity.clone() };
+        let message = refusal(&another);
+        assert!(message.contains("another/server.key") && message.contains("tls/server.pem"), "{message}");
+        let swapped = Identity { certificate: identity.key.clone(), key: identity.certificate.clone() };
+        assert!(refusal(&swapped).ends_with("tls/server.key`: it has no certificate"));
         fs_err::write(&identity.key, "no key").unwrap();
-        assert!(identity.acceptor().is_err());
+        assert!(refusal(&identity).contains("tls/server.key"));
     }
 }

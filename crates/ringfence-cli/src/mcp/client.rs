@@ -1,7 +1,9 @@
 //! One client: its sandbox, from the first tool that it calls until it is gone.
 
 use std::borrow::Cow;
+use std::convert::Infallible;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -10,8 +12,8 @@ use ringfence::{Manifest, Sandbox, SessionError};
 use rmcp::handler::server::router::tool::ToolRouter;
 use rmcp::handler::server::tool::{IntoCallToolResult as _, ToolCallContext};
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, ErrorCode, Implementation, ProtocolVersion, ServerCapabilities,
-    ServerConfig,
+    CallToolRequestParams, CallToolResponse, CallToolResult, ErrorCode, Implementation, ProtocolVersion,
+    ServerCapabilities, ServerConfig,
 };
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler, tool_handler};
@@ -20,6 +22,7 @@ use tokio::task::JoinSet;
 
 use super::processes::Processes;
 use super::progress::Progress;
+use super::pulse::Pulse;
 use super::sandbox::Forwards;
 use super::spares::Spares;
 use super::supply::Supply;
@@ -31,6 +34,10 @@ const MOST_CALLS: usize = 16;
 const MOST_WAITING: usize = 64;
 /// The longest that a call may take.
 pub(super) const LONGEST_CALL: Duration = Duration::from_secs(600);
+/// How long a sandbox whose guest does not answer may take to be known as ended.
+const LOSS_PATIENCE: Duration = Duration::from_secs(3);
+/// What a result begins with when the parameters of a call could not be read.
+const MISREAD: &str = "failed to deserialize parameters:";
 /// How long the ends of all sandboxes may take when the server ends.
 const ENDING_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -44,8 +51,8 @@ static TOOLS: LazyLock<ToolRouter<Client>> = LazyLock::new(|| {
 pub(super) struct Terms {
     /// Where sandboxes come from.
     pub(super) supply: Arc<Supply>,
-    /// The longest that a call may take.
-    pub(super) longest: Duration,
+    /// What keeps those that wait for an answer, where silent ones are not kept.
+    pub(super) pulse: Option<Pulse>,
     /// What is spoken with clients.
     pub(super) versions: &'static [ProtocolVersion],
     /// Who is told of what they do.
@@ -76,6 +83,8 @@ pub(super) struct Tenancy {
     /// What is told of the sandbox.
     pub(super) span: SandboxSpan,
     is_own: bool,
+    /// Whether a call found nobody in it to answer.
+    is_lost: AtomicBool,
 }
 
 impl Client {
@@ -91,14 +100,35 @@ impl Client {
         if tenancy.sandbox.ended().now_or_never().is_none() {
             return Ok(tenancy);
         }
+        self.forget(&cell);
+        Err(tenancy.over("its lease was over, what ran in it ended it, or somebody stopped it"))
+    }
+
+    /// Keeps the client while one of its calls is answered, until this future is dropped.
+    async fn keep(&self, context: &RequestContext<RoleServer>) -> Infallible {
+        match &self.terms.pulse {
+            Some(pulse) => pulse.keep(context).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Has the next call start another sandbox than that of `cell`.
+    fn forget(&self, cell: &Arc<OnceCell<Arc<Tenancy>>>) {
         let mut current = self.cell();
-        if Arc::ptr_eq(&current, &cell) {
+        if Arc::ptr_eq(&current, cell) {
             *current = Arc::default();
         }
-        Err(Refusal::new(
-            "the sandbox has ended: its lease was over, or somebody stopped it",
-            "call the tool again: a new one is started. The workspace is as it was, processes and other files are gone",
-        ))
+    }
+
+    /// What to tell of a call that failed, if its sandbox is the reason: that has ended under it.
+    async fn loss(&self, cell: &Arc<OnceCell<Arc<Tenancy>>>) -> Option<Refusal> {
+        let tenancy = cell.get().filter(|tenancy| tenancy.is_lost.load(Ordering::Relaxed))?;
+        tokio::time::timeout(LOSS_PATIENCE, tenancy.sandbox.ended()).await.ok()?;
+        self.forget(cell);
+        Some(
+            tenancy
+                .over("the call was cut off, as what ran in it ended it, its lease was over, or somebody stopped it"),
+        )
     }
 
     /// Starts a sandbox. When the call that wanted it is cancelled, it is started all the same, and then ended.
@@ -137,7 +167,16 @@ impl Tenancy {
         let is_own = supply.is_own();
         // What others run in a sandbox that is theirs, too, nobody here knows of.
         let keeps_spares = is_own && supply.settings().code.warm > 0;
-        Ok(Arc::new(Tenancy { sandbox, processes, forwards, spares, keeps_spares, span, is_own }))
+        Ok(Arc::new(Tenancy {
+            sandbox,
+            processes,
+            forwards,
+            spares,
+            keeps_spares,
+            span,
+            is_own,
+            is_lost: AtomicBool::default(),
+        }))
     }
 
     pub(super) fn manifest(&self) -> &Manifest {
@@ -155,7 +194,21 @@ impl Tenancy {
 
     /// Tells of a call to the guest that failed.
     pub(super) fn refusal(&self, error: &SessionError) -> Refusal {
+        if let SessionError::Unreachable { .. } | SessionError::Lost { .. } | SessionError::Silent { .. } = error {
+            self.is_lost.store(true, Ordering::Relaxed);
+        }
         Refusal::of_session(error, self.manifest())
+    }
+
+    /// Tells that the sandbox has ended.
+    fn over(&self, why: &str) -> Refusal {
+        let again =
+            "call the tool again: a new one is started. The workspace is as it was, processes and other files are gone";
+        let hint = match self.is_own {
+            true => again.to_owned(),
+            false => format!("the user, not you, can start it again: ringfence up {}", self.manifest().name),
+        };
+        Refusal::new(format!("the sandbox has ended: {why}"), hint)
     }
 
     /// Ends what the client started, and the sandbox if it is its own.
@@ -246,23 +299,45 @@ impl ServerHandler for Client {
         let asked_by = context.clone();
         let call = async {
             let _turn = self.calls.acquire().await;
-            TOOLS.call(ToolCallContext::new(self, request, context)).await
+            let cell = Arc::clone(&self.cell());
+            let answer = TOOLS.call(ToolCallContext::new(self, request, context)).await;
+            match &answer {
+                Ok(CallToolResponse::Complete(result)) if result.is_error == Some(true) => match self.loss(&cell).await
+                {
+                    Some(loss) => loss.into_call_tool_result(),
+                    None => answer,
+                },
+                _ => answer,
+            }
         };
         let answer = tokio::select! {
             answer = call => answer,
             // Nobody hears of it: what answers a request that was cancelled is not sent.
             () = asked_by.ct.cancelled() => Refusal::new("the call was cancelled", "call it again").into_call_tool_result(),
             never = progress.tell(&asked_by) => match never {},
+            never = self.keep(&asked_by) => match never {},
         };
-        match answer {
-            // A model can put its parameters right; of an error of the protocol it would not hear.
-            Err(error) if is_known && error.code == ErrorCode::INVALID_PARAMS => {
+        // A model can put its parameters right; of an error of the protocol it would not hear.
+        let wrong = match &answer {
+            Err(error) if is_known && error.code == ErrorCode::INVALID_PARAMS => Some(error.message.to_string()),
+            Ok(CallToolResponse::Complete(result)) => misread(result).map(str::to_owned),
+            _ => None,
+        };
+        match wrong {
+            Some(wrong) => {
                 let hint = "look at the tool's input schema, and call it again";
-                Refusal::new(error.message, hint).into_call_tool_result()
+                Refusal::new(format!("the parameters are not what the tool takes: {wrong}"), hint)
+                    .into_call_tool_result()
             }
-            answer => answer,
+            None => answer,
         }
     }
+}
+
+/// Why parameters could not be read, if that is what a result tells: what we refuse ourselves begins with other words.
+fn misread(result: &CallToolResult) -> Option<&str> {
+    let words = &result.content.first()?.as_text()?.text;
+    words.strip_prefix(MISREAD).filter(|_| result.is_error == Some(true)).map(str::trim)
 }
 
 #[cfg(test)]

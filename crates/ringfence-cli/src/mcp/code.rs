@@ -7,7 +7,8 @@ use rmcp::{tool, tool_router};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::client::{Client, Tenancy};
+use super::client::{Client, LONGEST_CALL, Tenancy};
+use super::commands::time;
 use super::outcome::Outcome;
 use super::told::{Refusal, Told};
 use crate::telemetry::Caller;
@@ -20,7 +21,7 @@ pub(super) struct RunCode {
     code: String,
     /// What it is written in: python, bash, javascript, or another that sandbox_info lists.
     language: String,
-    /// After how many seconds it is ended; 30 when absent, 600 at most.
+    /// After how many seconds it is ended, 1 at least and 600 at most; 30 when absent.
     timeout: Option<u32>,
 }
 
@@ -30,7 +31,7 @@ pub(super) struct RunCode {
 pub(super) struct RunPythonCode {
     /// The code. What it prints is answered with.
     code: String,
-    /// After how many seconds it is ended; 30 when absent, 600 at most.
+    /// After how many seconds it is ended, 1 at least and 600 at most; 30 when absent.
     timeout: Option<u32>,
 }
 
@@ -74,11 +75,14 @@ impl Client {
         let tenancy = self.tenancy().await?;
         let span = tenancy.span.exec(caller);
         span.code(language);
-        let time = self.time(timeout, &tenancy);
-        let result = match tenancy.spare(language) {
+        let time = time(timeout, &tenancy)?;
+        let spare = tenancy.spare(language);
+        let disturbance = tenancy.spares.disturbed();
+        let result = match spare {
             Some(spare) => spare.execute_code(code, Some(time)).await,
             None => tenancy.sandbox.execute_code(code, language, Some(time)).await,
         };
+        drop(disturbance);
         if result.is_ok() {
             tenancy.keep_spare(language.to_owned());
         }
@@ -87,7 +91,7 @@ impl Client {
         if let Err(error) = Records::keep_code(self.terms.supply.settings(), language, code, &result) {
             tracing::warn!(error = chain(&error), "no record was kept");
         }
-        Ok(Told(Outcome::of(result, tenancy.manifest(), time, self.terms.longest)))
+        Ok(Told(Outcome::of(result, tenancy.manifest(), time, LONGEST_CALL)))
     }
 }
 

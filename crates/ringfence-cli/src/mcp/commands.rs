@@ -9,7 +9,7 @@ use rmcp::{tool, tool_router};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::client::{Client, Tenancy};
+use super::client::{Client, LONGEST_CALL, Tenancy};
 use super::outcome::{LONGEST_OUTPUT, Outcome, policy_time};
 use super::progress::Progress;
 use super::told::{Refusal, Told};
@@ -26,7 +26,7 @@ pub(super) struct RunCommand {
     command: String,
     /// Where it starts; the workspace when absent.
     directory: Option<String>,
-    /// After how many seconds it is ended; 30 when absent, 600 at most.
+    /// After how many seconds it is ended, 1 at least and 600 at most; 30 when absent.
     timeout: Option<u32>,
 }
 
@@ -45,9 +45,9 @@ impl Client {
         Extension(caller): Extension<Caller>,
     ) -> Result<Told<Outcome>, Refusal> {
         let tenancy = self.tenancy().await?;
-        tenancy.spares.disturb();
+        let _disturbance = tenancy.spares.disturbed();
         let span = tenancy.span.exec(&caller);
-        let time = self.time(asked.timeout, &tenancy);
+        let time = time(asked.timeout, &tenancy)?;
         let mut exec = Exec::shell(&asked.command).time(time);
         if let Some(directory) = &asked.directory {
             exec = exec.directory(tenancy.inside(directory));
@@ -59,17 +59,19 @@ impl Client {
         if let Err(error) = Records::keep(self.terms.supply.settings(), &command, &result) {
             tracing::warn!(error = chain(&error), "no record was kept");
         }
-        Ok(Told(Outcome::of(result, tenancy.manifest(), time, self.terms.longest)))
+        Ok(Told(Outcome::of(result, tenancy.manifest(), time, LONGEST_CALL)))
     }
 }
 
-impl Client {
-    /// How long something may take: what was asked for or what is usual, and neither more than the policy says nor more
-    /// than a call can take.
-    pub(super) fn time(&self, asked: Option<u32>, tenancy: &Tenancy) -> Duration {
-        let asked = asked.map_or(ringfence::DEFAULT_TIME, |seconds| Duration::from_secs(seconds.max(1).into()));
-        asked.min(policy_time(tenancy.manifest())).min(self.terms.longest)
+/// How long something may take: what was asked for or what is usual, and neither more than the policy says nor more than
+/// a call can take.
+pub(super) fn time(asked: Option<u32>, tenancy: &Tenancy) -> Result<Duration, Refusal> {
+    if asked == Some(0) {
+        let hint = format!("give 1 to {} seconds, or leave it out for the usual 30", LONGEST_CALL.as_secs());
+        return Err(Refusal::new("a timeout of 0 seconds leaves no time to run", hint));
     }
+    let asked = asked.map_or(ringfence::DEFAULT_TIME, |seconds| Duration::from_secs(seconds.into()));
+    Ok(asked.min(policy_time(tenancy.manifest())).min(LONGEST_CALL))
 }
 
 /// Runs a command, and keeps no more of its output than a model is shown.

@@ -1,8 +1,9 @@
 //! The tools for files: all of them go through the guest, which opens them as the sandbox would.
 
 use std::fmt::{self, Display};
+use std::path::Path;
 
-use ringfence::{Code, EntryInfo, FileType, SessionError};
+use ringfence::{Code, EntryInfo, FileType, SessionError, chain};
 use rmcp::handler::server::tool::schema_for_output;
 use rmcp::handler::server::wrapper::Parameters;
 use rmcp::{tool, tool_router};
@@ -145,8 +146,7 @@ impl Client {
     async fn read_file(&self, Parameters(asked): Parameters<ReadFile>) -> Result<Told<FileText>, Refusal> {
         let tenancy = self.tenancy().await?;
         let path = tenancy.inside(&asked.path);
-        let bytes = tenancy.sandbox.files().read(&path, LONGEST_FILE).await;
-        let bytes = bytes.map_err(|error| tenancy.refusal(&error))?;
+        let bytes = read(&tenancy, &path).await?;
         let first = asked.first_line.unwrap_or(1).max(1) as usize;
         let most = asked.lines.unwrap_or(MOST_LINES).clamp(1, MOST_LINES) as usize;
         Ok(Told(FileText::of(path, &bytes, first, most)))
@@ -177,8 +177,7 @@ impl Client {
     async fn edit_file(&self, Parameters(asked): Parameters<EditFile>) -> Result<Told<Written>, Refusal> {
         let tenancy = self.tenancy().await?;
         let path = tenancy.inside(&asked.path);
-        let bytes = tenancy.sandbox.files().read(&path, LONGEST_FILE).await;
-        let bytes = bytes.map_err(|error| tenancy.refusal(&error))?;
+        let bytes = read(&tenancy, &path).await?;
         let text = String::from_utf8(bytes).map_err(|_| {
             Refusal::new(format!("`{path}` is not text in UTF-8"), "change it with a program, by run_command")
         })?;
@@ -196,10 +195,37 @@ impl Client {
         let tenancy = self.tenancy().await?;
         let path = tenancy.inside(asked.path.as_deref().unwrap_or_default());
         let depth = asked.depth.unwrap_or(1).clamp(1, DEEPEST);
-        let found = tenancy.sandbox.files().list(&path, depth).await.map_err(|error| tenancy.refusal(&error))?;
+        let found = tenancy.sandbox.files().list(&path, depth).await;
+        let found = found.map_err(|error| not_listed(&tenancy, &path, &error))?;
         let left_out = found.len().saturating_sub(MOST_ENTRIES);
         let entries = found.iter().take(MOST_ENTRIES).map(|found| Entry::of(found, &path)).collect();
         Ok(Told(Listing { path, entries, left_out }))
+    }
+}
+
+async fn read(tenancy: &Tenancy, path: &str) -> Result<Vec<u8>, Refusal> {
+    let files = tenancy.sandbox.files();
+    let error = match files.read(path, LONGEST_FILE).await {
+        Ok(bytes) => return Ok(bytes),
+        Err(error) => error,
+    };
+    if error.code() == Some(Code::InvalidArgument)
+        && files.stat(path).await.is_ok_and(|found| found.kind == FileType::Directory)
+    {
+        return Err(Refusal::new(chain(&error), "name a file in it: list_files shows what is there"));
+    }
+    Err(tenancy.refusal(&error))
+}
+
+/// Why a directory is not listed, and where to look instead.
+fn not_listed(tenancy: &Tenancy, path: &str, error: &SessionError) -> Refusal {
+    let above = Path::new(path).parent().filter(|above| !above.as_os_str().is_empty());
+    match (error.code(), above) {
+        (Some(Code::NotFound), Some(above)) => {
+            Refusal::new(chain(error), format!("list_files of `{}` shows what is there", above.display()))
+        }
+        (Some(Code::InvalidArgument), _) => Refusal::new(chain(error), "a file is read with read_file"),
+        _ => tenancy.refusal(error),
     }
 }
 
@@ -209,6 +235,7 @@ async fn write(tenancy: &Tenancy, path: &str, text: String) -> Result<usize, Ref
         let message = format!("{length} bytes are more than can be written at once, which is {LONGEST_WRITTEN}");
         return Err(Refusal::new(message, "write it in parts, or have a program make it, by run_command"));
     }
+    let _disturbance = tenancy.spares.disturbed();
     tenancy.sandbox.files().write(path, text.into_bytes()).await.map_err(|error| tenancy.refusal(&error))?;
     Ok(length)
 }

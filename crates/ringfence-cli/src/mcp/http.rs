@@ -13,11 +13,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Full};
-use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rmcp::model::ProtocolVersion;
 use rmcp::transport::streamable_http_server::session::SessionManager as _;
@@ -28,15 +27,17 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::client::{Client, Endings, LONGEST_CALL, Terms};
+use super::client::{Client, Endings, Terms};
+use super::pulse::Pulse;
 use super::supply::Supply;
 use super::token::Token;
+use crate::exchange::{Exchanges, RequestBody};
 use crate::telemetry::Telemetry;
 
 /// Where the protocol is spoken.
 pub(crate) const PATH: &str = "/mcp";
 /// The header in which a client names its session.
-const SESSION: &str = "mcp-session-id";
+pub(super) const SESSION: &str = "mcp-session-id";
 /// The longest request.
 const LONGEST_REQUEST: usize = 4 << 20;
 /// How long a client may take to say what it wants.
@@ -58,7 +59,7 @@ pub(crate) struct Door {
     pub(crate) token: Option<Token>,
     /// What else they may call us, besides our address.
     pub(crate) hosts: Vec<String>,
-    /// How long a client that says nothing is waited for.
+    /// How long a client that says nothing, and waits for no answer, is waited for.
     pub(crate) idle: Duration,
     /// How many of them there can be.
     pub(crate) most: usize,
@@ -89,14 +90,13 @@ struct Doorman {
 pub(crate) async fn serve(supply: Supply, telemetry: Telemetry, door: Door, ends: impl Future) -> io::Result<()> {
     let address = door.listener.local_addr()?;
     let names = door.names(address);
-    // A call that is answered keeps its session: none takes so long that its session would be taken for idle.
-    let longest = LONGEST_CALL.min(door.idle / 10 * 9);
-    let versions = ProtocolVersion::known_up_to(&ProtocolVersion::LATEST_WITH_INITIALIZE);
-    let terms = Terms { supply: Arc::new(supply), longest, versions, telemetry };
-    let endings = Endings::new();
     let mut manager = LocalSessionManager::default();
     manager.session_config.keep_alive = Some(door.idle);
     let manager = Arc::new(manager);
+    let pulse = Some(Pulse::new(Arc::clone(&manager), door.idle));
+    let versions = ProtocolVersion::known_up_to(&ProtocolVersion::LATEST_WITH_INITIALIZE);
+    let terms = Terms { supply: Arc::new(supply), pulse, versions, telemetry };
+    let endings = Endings::new();
     let places = Arc::new(Semaphore::new(door.most));
     let origins = names.iter().map(|name| {
         let name = if name.contains(':') { format!("[{name}]") } else { name.clone() };
@@ -143,9 +143,12 @@ async fn accept(listener: TcpListener, doorman: Doorman) -> Infallible {
 }
 
 async fn converse(stream: TcpStream, doorman: Arc<Doorman>) {
+    let exchanges = Exchanges::default();
+    let stream = exchanges.watch(stream, HEAD_PATIENCE);
     let answers = service_fn(|request| {
         let doorman = Arc::clone(&doorman);
-        async move { Ok::<_, Infallible>(doorman.answer(request).await) }
+        let (request, exchange) = exchanges.begin(request);
+        async move { Ok::<_, Infallible>(exchange.end(doorman.answer(request).await).await) }
     });
     let mut connection = http1::Builder::new();
     connection.timer(TokioTimer::new()).header_read_timeout(HEAD_PATIENCE);
@@ -155,7 +158,7 @@ async fn converse(stream: TcpStream, doorman: Arc<Doorman>) {
 }
 
 impl Doorman {
-    async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
+    async fn answer(&self, request: Request<RequestBody>) -> Response<Body> {
         if request.uri().path() != PATH {
             return refuse(StatusCode::NOT_FOUND, "not found: the protocol is spoken at /mcp");
         }
@@ -168,7 +171,13 @@ impl Doorman {
         if !request.headers().contains_key(SESSION) && self.places.available_permits() == 0 {
             return refuse(StatusCode::SERVICE_UNAVAILABLE, "there are as many clients as there can be");
         }
+        let ends_session = request.method() == Method::DELETE;
         match timeout(REQUEST_PATIENCE, self.sessions.handle(request)).await {
+            // It is over, not only asked for: clients take "accepted" for a session that they could not end.
+            Ok(mut response) if ends_session && response.status() == StatusCode::ACCEPTED => {
+                *response.status_mut() = StatusCode::NO_CONTENT;
+                response
+            }
             Ok(response) => response,
             Err(_) => refuse(StatusCode::REQUEST_TIMEOUT, "the request took too long to come"),
         }

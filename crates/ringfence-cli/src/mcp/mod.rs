@@ -5,7 +5,7 @@
 //! sandbox, sizes and counts are bounded, and no parameter widens the policy.
 //!
 //! Reading order: [`client`] is one client and its sandbox, [`told`] what it is told; [`commands`], [`code`],
-//! [`processes`], [`files`], [`search`] and [`sandbox`] are the tools, [`spares`] makes code quick; [`streams`] and [`http`] are the ways that clients come;
+//! [`processes`], [`files`], [`search`] and [`sandbox`] are the tools, [`spares`] makes code quick; [`streams`] and [`http`] are the ways that clients come, [`pulse`] keeps one that waits;
 //! [`snippet`] is what other programs' settings need.
 
 mod client;
@@ -16,6 +16,7 @@ mod http;
 mod outcome;
 mod processes;
 mod progress;
+mod pulse;
 mod sandbox;
 mod search;
 mod snippet;

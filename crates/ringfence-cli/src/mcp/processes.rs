@@ -120,7 +120,7 @@ impl Client {
     ) -> Result<Told<ProcessOutput>, Refusal> {
         let process = self.tenancy().await?.processes.find(asked.process_id)?;
         let wait = Duration::from_secs(asked.wait.unwrap_or(0).min(LONGEST_WAIT).into());
-        process.news(Instant::now() + wait.min(self.terms.longest)).await;
+        process.news(Instant::now() + wait).await;
         Ok(Told(process.told()))
     }
 
@@ -153,7 +153,7 @@ impl Processes {
         if !self.has_room() {
             return Err(full());
         }
-        tenancy.spares.disturb();
+        let _disturbance = tenancy.spares.disturbed();
         let span = tenancy.span.exec(caller);
         span.program(&exec.program, exec.arguments.len());
         let execution = tenancy.sandbox.exec(exec).await.inspect_err(|_| span.fail("it was not started"));

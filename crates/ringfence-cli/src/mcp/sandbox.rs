@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 
-use super::client::Client;
+use super::client::{Client, LONGEST_CALL};
 use super::told::{Refusal, Told};
 
 /// How many ports of one client are forwarded.
@@ -24,8 +24,9 @@ const MOST_FORWARDS: usize = 16;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ForwardPort {
-    /// The port inside, on the sandbox's own loopback.
-    port: u16,
+    /// The port inside, on the sandbox's own loopback: 1 to 65535.
+    #[schemars(range(min = 1, max = 65535))]
+    port: i64,
 }
 
 /// A port that is forwarded.
@@ -95,14 +96,15 @@ impl Client {
         annotations(title = "Forward a port", destructive_hint = false, idempotent_hint = true, open_world_hint = false)
     )]
     async fn forward_port(&self, Parameters(asked): Parameters<ForwardPort>) -> Result<Told<Forwarded>, Refusal> {
+        let Some(port) = u16::try_from(asked.port).ok().filter(|&port| port > 0) else {
+            let message = format!("there is no port {}: a port is 1 to 65535", asked.port);
+            return Err(Refusal::new(message, "give the port that the program inside listens on"));
+        };
         let tenancy = self.tenancy().await?;
-        if asked.port == 0 {
-            return Err(Refusal::new("there is no port 0", "give the port that the program inside listens on"));
-        }
-        let address = tenancy.forwards.forward(&tenancy.sandbox, asked.port).await?;
-        let listening = tenancy.sandbox.ports().connect(asked.port).await.is_ok();
+        let address = tenancy.forwards.forward(&tenancy.sandbox, port).await?;
+        let listening = tenancy.sandbox.ports().connect(port).await.is_ok();
         let (address, url) = (address.to_string(), format!("http://{address}/"));
-        Ok(Told(Forwarded { port: asked.port, address, url, listening }))
+        Ok(Told(Forwarded { port, address, url, listening }))
     }
 
     /// Tells what the sandbox is: its workspace, what its policy allows, what holds, and what runs in it.
@@ -124,7 +126,7 @@ impl Client {
             workspace: manifest.workspace_inside.display().to_string(),
             languages: self.terms.supply.settings().code.languages.keys().cloned().collect(),
             limits: limits.map(|(name, limit)| (name.clone(), plain(limit))).collect(),
-            longest_timeout: self.terms.longest.as_secs(),
+            longest_timeout: LONGEST_CALL.as_secs(),
             ends: manifest.ends.clone(),
             processes: processes.map(|(process_id, command)| RunningProcess { process_id, command }).collect(),
             forwards: tenancy.forwards.listed(),

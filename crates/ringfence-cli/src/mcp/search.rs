@@ -108,7 +108,7 @@ impl Client {
         let path = tenancy.inside(asked.path.as_deref().unwrap_or_default());
         let root = tenancy.sandbox.files().stat(&path).await.map_err(|error| tenancy.refusal(&error))?;
         let mut search = Search::new(tenancy.sandbox.session(), wanted, root.path.clone());
-        let deadline = Instant::now() + TIME.min(self.terms.longest);
+        let deadline = Instant::now() + TIME;
         let done = timeout_at(deadline, search.run(root, &progress)).await;
         if done.is_err() {
             search.stop(format!("it was ended after {} s", TIME.as_secs()));

@@ -1,8 +1,8 @@
 //! The interpreter that waits in a client's sandbox for the code of its next call.
 //!
 //! It is of the sandbox: code finds there the files and servers that it would find without it. One is started when code
-//! has ended, so that a client that runs none has none; and it is given no code when anything else has run since, for
-//! what that installed it would not find.
+//! has ended, so that a client that runs none has none; and it is given no code when anything else has run or a file was
+//! written since, for what that installed it would not find.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,7 +27,23 @@ struct Waiting {
     spare: Spare,
 }
 
+/// Something that may install what an interpreter that waits would not find. What was started before it ends is of no use.
+#[derive(Debug)]
+pub(super) struct Disturbance<'s>(&'s Spares);
+
+impl Drop for Disturbance<'_> {
+    fn drop(&mut self) {
+        self.0.disturb();
+    }
+}
+
 impl Spares {
+    /// Something is run or written in the sandbox, until that is dropped.
+    pub(super) fn disturbed(&self) -> Disturbance<'_> {
+        self.disturb();
+        Disturbance(self)
+    }
+
     /// Something else is run in the sandbox.
     pub(super) fn disturb(&self) {
         self.disturbances.fetch_add(1, Ordering::Relaxed);
@@ -81,5 +97,20 @@ impl Tenancy {
                 drop(tenancy.spares.replace(Some(Waiting { language, disturbances, spare })));
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_started_while_something_runs_is_of_no_use() {
+        let spares = Spares::default();
+        let before = spares.disturbances();
+        let disturbance = spares.disturbed();
+        let meanwhile = spares.disturbances();
+        drop(disturbance);
+        assert!(before != meanwhile && meanwhile != spares.disturbances());
     }
 }

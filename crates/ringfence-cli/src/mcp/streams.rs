@@ -6,14 +6,14 @@ use rmcp::ServiceExt as _;
 use rmcp::model::ProtocolVersion;
 use rmcp::transport::io::stdio_pipes;
 
-use super::client::{Client, Endings, LONGEST_CALL, Terms};
+use super::client::{Client, Endings, Terms};
 use super::supply::Supply;
 use crate::telemetry::Telemetry;
 
 /// Serves the client at the other end of our standard streams until it is gone, or until `ends`. Then its sandbox goes.
 pub(crate) async fn serve(supply: Supply, telemetry: Telemetry, ends: impl Future) -> Result<(), String> {
     let (supply, versions) = (Arc::new(supply), ProtocolVersion::KNOWN_VERSIONS);
-    let terms = Terms { supply, longest: LONGEST_CALL, versions, telemetry };
+    let terms = Terms { supply, pulse: None, versions, telemetry };
     let endings = Endings::new();
     let client = Client::new(terms, endings.leaving(), None);
     let served = async {

@@ -72,3 +72,13 @@ fn a_context_that_waited_for_its_client_outlives_the_server_too() {
     require!(root, binary, user_namespaces, python3, e2b_python);
     check(1, &["SIGKILL"]);
 }
+
+#[test]
+fn code_that_ends_its_interpreter_leaves_the_next_one_a_new_one() {
+    require!(root, binary, user_namespaces, python3, e2b_python);
+    let keeper = Keeper::on(Backend::Native);
+    let server = Served::with(&keeper, &[]);
+    act(&server, &["outlive"]);
+    server.end();
+    expect_nothing_left(&keeper);
+}

@@ -82,6 +82,28 @@ def go_on(count):
     same(len(listed(sandbox)), 4)
 
 
+def outlive():
+    """A context that the server made is there again after code ended it; one that we made says how to go on."""
+    sandbox = Sandbox.create(timeout=600)
+    for language, code, after in (
+        ("bash", "exit 1", "echo hi"),
+        ("python", "import os; os._exit(3)", "print('hi')"),
+        ("python", "import os; os.abort()", "print('hi')"),
+    ):
+        same(sandbox.run_code(code, language=language).error.name, "ContextError")
+        said = sandbox.run_code(after, language=language)
+        same((said.logs.stdout, said.error, said.execution_count), (["hi\n"], None, 1))
+    own = sandbox.create_code_context()
+    same(sandbox.run_code("import os; os._exit(3)", context=own).error.name, "ContextError")
+    refused = raises(Exception, lambda: sandbox.run_code("1", context=own))
+    expected = f"has ended: its process exited with 3; restart it with POST /contexts/{own.id}/restart"
+    assert expected in str(refused), refused
+    sandbox.restart_code_context(own)
+    same(sandbox.run_code("1", context=own).text, "1")
+    same(len(listed(sandbox)), 3)
+    assert sandbox.kill()
+
+
 def end():
     """What can be done to contexts can be done to these, too."""
     sandbox = found()

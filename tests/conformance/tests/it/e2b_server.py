@@ -521,15 +521,23 @@ def network(port):
     sandbox = Sandbox.connect(sandbox.sandbox_id)
     same(fetched(sandbox, port), "403")
     print(sandbox.sandbox_id)
+    other = Sandbox.create("other", timeout=600)
+    other.update_network({"allow_internet_access": False})
+    print(other.sandbox_id)
 
 
-def network_kept(sandbox_id, port):
-    """That sandbox, as the next server has it."""
+def network_kept(sandbox_id, other_id, port):
+    """Those sandboxes, as the next server has them, which does not know what the template `other` lets be reached."""
     sandbox = Sandbox.connect(sandbox_id)
     same((fetched(sandbox, port), sandbox.get_info().allow_internet_access), ("403", False))
     sandbox.update_network({})
     same((fetched(sandbox, port), sandbox.get_info().allow_internet_access), ("200", True))
     sandbox.kill()
+    other = Sandbox.connect(other_id)
+    page = {"allow_out": [f"127.0.0.1:{port}"], "deny_out": ["0.0.0.0/0"]}
+    assert "`other` is gone" in str(raises(SandboxException, lambda: other.update_network(page)))
+    same((fetched(other, port), other.get_info().allow_internet_access), ("403", False))
+    other.kill()
 
 
 def refused(key):

@@ -108,6 +108,38 @@ def resting():
     assert Sandbox.delete_snapshot(snapshot.snapshot_id)
 
 
+# It writes to one file after the other how often it has done so.
+WRITES = """
+import itertools, os
+os.mkdir("many")
+files = [open(f"many/{number}", "wb", buffering=0) for number in range(500)]
+for count in itertools.count():
+    for file in files:
+        os.pwrite(file.fileno(), b"%09d" % count, 0)
+"""
+
+
+def standing_still():
+    """Nothing inside goes on while its files are copied: the copy is what there was at one moment."""
+    sandbox = Sandbox.create(timeout=60)
+    sandbox.files.write("writes.py", WRITES)
+    sandbox.commands.run("python3 writes.py", background=True)
+    eventually("it has begun", lambda: sandbox.files.exists("many/499"))
+    eventually("it writes", lambda: sandbox.files.read("many/499") > "000000000")
+    snapshot = save(sandbox)
+    (files,) = on_disk()
+    found = []
+    for number in range(500):
+        with open(os.path.join(SERVER, "snapshots", files, "many", str(number))) as file:
+            found.append(int(file.read()))
+    same(found, sorted(found, reverse=True))
+    assert found[0] - found[-1] <= 1, found
+    # It goes on afterwards.
+    eventually("it writes", lambda: int(sandbox.files.read("many/499")) > found[0])
+    assert sandbox.kill()
+    assert Sandbox.delete_snapshot(snapshot.snapshot_id)
+
+
 def hostile():
     """What a sandbox plants leads nobody astray who copies it."""
     secret = os.path.join(os.path.dirname(SERVER), "secret")
@@ -266,9 +298,24 @@ def network():
         interfaces, *proxy = child.commands.run(look).stdout.split()
         same(interfaces != "1" or proxy == ["proxy"], expected)
         assert child.kill()
-    for one in (sandbox, open_):
+    # Also what it was kept from since it was started.
+    everything = ["0.0.0.0/0"]
+    narrow = Sandbox.create("open", network={"allow_out": ["example.org", "example.net"], "deny_out": everything})
+    narrow.update_network({"allow_out": ["example.org"], "deny_out": everything})
+    narrower = save(narrow)
+    child = Sandbox.create(narrower.snapshot_id)
+    same(child.get_info().network["allow_out"], ["example.org"])
+    assert child.kill()
+    # And who is kept from it: ports that need a token do so again, unless they are told their own.
+    private = Sandbox.create("open", network={"allow_public_traffic": False})
+    shut = save(private)
+    for more, expected in (({}, True), ({"network": {"allow_public_traffic": True}}, False)):
+        child = Sandbox.create(shut.snapshot_id, **more)
+        same(bool(child.traffic_access_token), expected)
+        assert child.kill()
+    for one in (sandbox, open_, narrow, private):
         assert one.kill()
-    for one in (closed, reaching):
+    for one in (closed, reaching, narrower, shut):
         assert Sandbox.delete_snapshot(one.snapshot_id)
 
 
@@ -297,6 +344,24 @@ def tenants(one, other):
     same(listed(api_key=one), [snapshot.snapshot_id])
 
 
+def at_once(sandbox, many):
+    """Has so many snapshots be taken at the same time; those that are kept."""
+    kept = []
+
+    def take():
+        try:
+            kept.append(save(sandbox))
+        except RateLimitException:
+            pass
+
+    taking = [threading.Thread(target=take) for _ in range(many)]
+    for one in taking:
+        one.start()
+    for one in taking:
+        one.join()
+    return kept
+
+
 def quota(key):
     """A key that may keep two snapshots."""
     sandbox = Sandbox.create(api_key=key)
@@ -305,7 +370,9 @@ def quota(key):
     raises(RateLimitException, lambda: save(sandbox, name="two"))
     same(save(sandbox, name="one").snapshot_id, kept[0].snapshot_id)
     assert Sandbox.delete_snapshot(kept[1].snapshot_id, api_key=key)
-    kept[1] = save(sandbox)
+    kept[1:] = at_once(sandbox, 4)
+    same(len(kept), 2)
+    eventually("nothing is left of the others", lambda: len(on_disk()) == 3)
     raises(RateLimitException, lambda: save(sandbox))
     for one in kept:
         assert Sandbox.delete_snapshot(one.snapshot_id, api_key=key)

@@ -85,6 +85,33 @@ fn a_sandbox_that_is_up_is_used_and_left_as_it_was() {
     leave(&keeper);
 }
 
+#[test]
+fn what_cannot_be_a_workspace_is_refused_before_a_client_is_let_in() {
+    require!(binary, user_namespaces, cgroup_limits);
+    let keeper = keeper(Backend::Native);
+    let serve = |workspace: &str| {
+        let mut serve = keeper.ringfence(&["mcp", "--listen", "127.0.0.1:0", "--backend", "native"]);
+        serve.current_dir(workspace).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        serve.spawn().expect("the program can be started")
+    };
+    let refused = serve("/").wait_with_output().expect("it ends");
+    let mut run = keeper.ringfence(&["run", "--backend", "native", "--", "true"]);
+    let run = run.current_dir("/").output().expect("the program can be started");
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(refused.stdout.is_empty(), "{}", String::from_utf8_lossy(&refused.stdout));
+    assert_eq!(String::from_utf8_lossy(&refused.stderr), String::from_utf8_lossy(&run.stderr));
+    // Where there can be one, clients are let in.
+    let workspace = keeper.workspace();
+    let mut served = serve(workspace.to_str().expect("it is text"));
+    let mut line = String::new();
+    let said = BufReader::new(served.stdout.take().expect("it was asked for")).read_line(&mut line);
+    let ended = kill_process(Pid::from_child(&served), Signal::TERM);
+    let status = served.wait().expect("it is ours");
+    assert!(said.is_ok() && line.starts_with("http://127.0.0.1:"), "{line}");
+    assert!(ended.is_ok() && status.success(), "{status}");
+    leave(&keeper);
+}
+
 /// Starts a client that starts all that it can, kills whom `victim` finds, and expects that nothing is left.
 #[track_caller]
 fn check_killed(victim: impl FnOnce(&Keeper, &Child) -> u32) {

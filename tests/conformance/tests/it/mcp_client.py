@@ -110,7 +110,10 @@ async def commands(client):
     assert result["left_out"] > 4_900_000 and result["stdout"].endswith("end\n"), result["left_out"]
     assert len(words) < 70_000 and "bytes of output were left out" in words, len(words)
     words, _ = await call(client, "run_command", expect_error=True, comand="true")
-    assert "unknown field `comand`" in words, words
+    assert "unknown field `comand`" in words and "hint: look at the tool's input schema" in words, words
+    for tool, arguments in (("run_command", {"command": "true"}), ("run_python_code", {"code": "1"})):
+        words, _ = await call(client, tool, expect_error=True, timeout=0, **arguments)
+        assert "a timeout of 0 seconds" in words and "hint: give 1 to 600 seconds" in words, words
     words, _ = await call(client, "run_command", command="echo secret > /etc/planted")
     assert "exit code" in words and not os.path.exists("/etc/planted"), words
     words, result = await call(client, "run_command", command="echo 'Network is unreachable' >&2; exit 1")
@@ -140,6 +143,12 @@ async def files(client):
     assert words == "one\ntwo\nthree\n" and result["all_lines"] == 3, words
     words, result = await call(client, "read_file", path="made/by.txt", first_line=2, lines=1)
     assert result["content"] == "two\n" and "go on with first_line 3" in words, words
+    words, _ = await call(client, "read_file", True, path="made")
+    assert "is a directory" in words and "list_files shows what is there" in words, words
+    words, _ = await call(client, "list_files", True, path="made/missing")
+    assert f"hint: list_files of `{INSIDE}/made` shows what is there" in words, words
+    words, _ = await call(client, "list_files", True, path="made/by.txt")
+    assert "hint: a file is read with read_file" in words, words
     await call(client, "edit_file", path="made/by.txt", old_text="two", new_text="2")
     assert open("made/by.txt").read() == "one\n2\nthree\n"
     words, _ = await call(client, "edit_file", True, path="made/by.txt", old_text="e", new_text="E")
@@ -227,6 +236,9 @@ async def ports(client):
     fetched = await asyncio.to_thread(lambda: urllib.request.urlopen(forwarded["url"] + "by.txt", timeout=PATIENCE).read())
     assert fetched == b"onE\n2\nthrEE\n", fetched
     await call(client, "stop_process", process_id=started["process_id"])
+    for port in (0, -1, 65536, 99999):
+        words, _ = await call(client, "forward_port", True, port=port)
+        assert f"there is no port {port}: a port is 1 to 65535" in words and "hint: give the port" in words, words
 
 
 async def cancelled_and_told(client):
@@ -302,12 +314,24 @@ async def on_streams(server):
         assert "The network is closed" in client.instructions, client.instructions
         await every_tool(client)
         await cancelled_and_told(client)
+        await ended_from_inside(client)
     async with server.on_streams(mode="legacy") as client:
         assert client.protocol_version == "2025-11-25", client.protocol_version
         await call(client, "run_command", command="true")
         # Its own sandbox, not the one before.
         words, _ = await call(client, "run_command", command="ls /tmp/mark 2>&1; touch /tmp/mark")
         assert "No such file" in words, words
+
+
+async def ended_from_inside(client):
+    """Whoever ends the sandbox from inside is told so, once, and goes on in a new one."""
+    _, before = await call(client, "sandbox_info")
+    for tool, way in (("run_command", {"command": "kill -9 -1"}), ("run_python_code", {"code": "import os; os.kill(-1, 9)"})):
+        words, _ = await call(client, tool, expect_error=True, **way)
+        assert "the sandbox has ended" in words and "call the tool again: a new one is started" in words, words
+        _, after = await call(client, "sandbox_info")
+        assert after["name"] != before["name"], after
+        before = after
 
 
 async def at_an_address(server):
@@ -327,6 +351,7 @@ async def at_an_address(server):
             gone(theirs["name"])
             assert os.path.isdir(room(mine["name"]))
         gone(mine["name"])
+        ends_its_session(url)
     with server.listening("--idle", "2s", "--clients", "1") as url:
         idle = raw(url, INITIALIZE)
         session = idle.headers["mcp-session-id"]
@@ -338,6 +363,14 @@ async def at_an_address(server):
         deadline = time.monotonic() + PATIENCE
         while not answers(url):
             assert time.monotonic() < deadline, "its place is not free"
+    with server.listening("--idle", "2s") as url:
+        async with Client(url, read_timeout_seconds=PATIENCE) as client:
+            # While a call is answered its client is not idle, however long that takes.
+            _, result = await call(client, "run_python_code", code="import time; time.sleep(5); print('slept')", timeout=20)
+            assert result["stdout"] == "slept\n" and not result["timed_out"], result
+            _, stubborn = await call(client, "start_process", command="trap '' TERM; echo deaf; while :; do sleep 1; done")
+            _, stopped = await call(client, "stop_process", process_id=stubborn["process_id"])
+            assert stopped["signal"] == 9, stopped
     with server.listening() as url:
         left = Client(url, read_timeout_seconds=PATIENCE)
         async with left:
@@ -348,6 +381,14 @@ async def at_an_address(server):
             gone(info["name"])
             with contextlib.suppress(Exception):
                 await left.__aexit__(None, None, None)
+
+
+def ends_its_session(url):
+    """A session that is ended is over, and its client is told so."""
+    session = raw(url, INITIALIZE).headers["mcp-session-id"]
+    with urllib.request.urlopen(request_to(url, None, "DELETE", session), timeout=PATIENCE) as ended:
+        assert ended.status == 204 and ended.read() == b"", ended.status
+    refused(url, 404, tool_call("sandbox_info"), session=session)
 
 
 def processes_named(*words):
@@ -384,13 +425,18 @@ def tool_call(name, **arguments):
     return {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": name, "arguments": arguments}}
 
 
-def raw(url, message, session=None, **headers):
-    body = message if isinstance(message, bytes) else json.dumps(message).encode()
-    request = urllib.request.Request(url, body, method="POST")
+def request_to(url, body, method, session):
+    request = urllib.request.Request(url, body, method=method)
     request.add_header("content-type", "application/json")
     request.add_header("accept", "application/json, text/event-stream")
     if session:
         request.add_header("mcp-session-id", session)
+    return request
+
+
+def raw(url, message, session=None, **headers):
+    body = message if isinstance(message, bytes) else json.dumps(message).encode()
+    request = request_to(url, body, "POST", session)
     for name, value in headers.items():
         request.add_header(name, value)
     return urllib.request.urlopen(request, timeout=PATIENCE)
@@ -446,6 +492,14 @@ async def hostile(server):
         slow.sendall(b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n")
         assert answers(url)
         slow.close()
+        # Nor is a refusal lost on who sends its body late, and the connection is of use after it.
+        with socket.create_connection(("127.0.0.1", int(port)), timeout=PATIENCE) as late:
+            for path, host, status in (("/", "localhost", b"404"), ("/mcp", "evil.test", b"403")):
+                late.sendall(f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 2\r\n\r\n".encode())
+                time.sleep(0.05)
+                late.sendall(b"{}")
+                told = late.recv(4096)
+                assert told.startswith(b"HTTP/1.1 " + status), told
     with server.listening(variables={"RINGFENCE_MCP_TOKEN": token}) as url:
         assert answers(url, authorization=f"Bearer {token}")
         refused(url, 401)

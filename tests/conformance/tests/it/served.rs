@@ -156,13 +156,10 @@ pub(crate) fn log_of(keeper: &Keeper) -> String {
 #[track_caller]
 pub(crate) fn expect_nothing_left(keeper: &Keeper) {
     let server = keeper.server();
-    let begun = Instant::now();
-    while fs_err::read_dir(server.join("workspaces")).expect("it is there").count() > 0 {
-        assert!(begun.elapsed() < PATIENCE, "a workspace is left");
-        std::thread::sleep(std::time::Duration::from_millis(5));
+    for kind in ["workspaces", "snapshots"] {
+        let left = fs_err::read_dir(server.join(kind)).expect("it is there").count();
+        assert_eq!(left, 0, "{kind} are left by an ended server: {}", log_of(keeper));
     }
-    let snapshots = fs_err::read_dir(server.join("snapshots")).expect("it is there").count();
-    assert_eq!(snapshots, 0, "a snapshot is left");
     fs_err::remove_dir_all(server).expect("it is ours");
     fs_err::remove_dir_all(keeper.workspace()).expect("it is ours");
     fs_err::remove_file(keeper.home().join("server.log")).expect("it is ours");
@@ -268,13 +265,16 @@ fn what_a_sandbox_may_reach_is_changed_and_stays_so_without_its_server() {
     let config = keeper.home().join("server.toml");
     let policy = format!("[network]\nallow = ['127.0.0.1:{port}', '*.example.org']\ndeny = ['b.example.org']\n");
     fs_err::write(keeper.home().join("policy.toml"), policy).expect("the home is ours");
-    fs_err::write(&config, "[templates.base]\npolicy = 'policy.toml'\n").expect("the home is ours");
+    let base = "[templates.base]\npolicy = 'policy.toml'\n";
+    let both = format!("{base}[templates.other]\npolicy = 'policy.toml'\n");
+    fs_err::write(&config, both).expect("the home is ours");
     let flags = ["--config", config.to_str().expect("it is text")];
     let server = Served::with(&keeper, &flags);
     let made = server.package("network", &[&port]);
     drop(server); // as a crash does
+    fs_err::write(&config, base).expect("the home is ours");
     let server = Served::with(&keeper, &flags);
-    server.package("network_kept", &[&made[0], &port]);
+    server.package("network_kept", &[&made[0], &made[1], &port]);
     server.end();
     for file in ["policy.toml", "server.toml", ".local/state/ringfence/egress.jsonl"] {
         fs_err::remove_file(keeper.home().join(file)).expect("it is ours");

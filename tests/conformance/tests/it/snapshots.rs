@@ -21,7 +21,19 @@ fn a_snapshot_of_files_is_what_a_sandbox_begins_with() {
     fs_err::write(keeper.workspace().join("open.toml"), "[network]\nmode = 'open'\n").expect("the workspace is ours");
     let settings = "snapshot_size = '4M'\n[templates.base]\nwarm = 1\n[templates.open]\npolicy = 'open.toml'\n";
     let server = Served::configured(&keeper, settings);
-    for words in ["files", "resting", "hostile", "limits", "names", "network", "races"] {
+    for words in ["files", "resting", "standing_still", "hostile", "limits", "names", "network", "races"] {
+        act(&keeper, &server, &[words]);
+    }
+    server.end();
+    expect_nothing_left(&keeper);
+}
+
+#[test]
+fn a_sandbox_of_bwrap_has_snapshots_as_well() {
+    require!(root, binary, bwrap, python3, e2b_python);
+    let keeper = Keeper::on(Backend::Bwrap);
+    let server = Served::configured(&keeper, "[templates.base]\nbackend = 'bwrap'\n");
+    for words in ["files", "resting", "standing_still"] {
         act(&keeper, &server, &[words]);
     }
     server.end();

@@ -1,5 +1,5 @@
 //! Requests and their answers on one connection: a head that has begun comes soon, and what a refusal left unread of a
-//! body is read, so that the next request on that connection is understood.
+//! body is read, so that the next request on that connection is understood. A peer that takes no answer is given up.
 
 use std::io;
 use std::pin::Pin;
@@ -17,15 +17,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep, timeout};
 
-use super::reply::{Body, Reply};
-
 /// How much of a body is read that nobody wants, and for how long.
 const MOST_UNWANTED: u64 = 32 << 20;
 const REST_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a peer may take nothing of what it is sent.
+const TAKE_PATIENCE: Duration = Duration::from_secs(330);
 
 /// The exchanges of one connection.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Exchanges(Arc<Counts>);
+pub(crate) struct Exchanges(Arc<Counts>);
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -41,12 +41,12 @@ struct Underway(Exchanges);
 
 impl Exchanges {
     /// Watches what is read of their connection: a head is there within `patience` of its first byte.
-    pub(super) fn watch<Stream>(&self, stream: Stream, patience: Duration) -> Watched<Stream> {
-        Watched { stream, exchanges: self.clone(), patience, seen: 0, deadline: None }
+    pub(crate) fn watch<Stream>(&self, stream: Stream, patience: Duration) -> Watched<Stream> {
+        Watched { stream, exchanges: self.clone(), patience, seen: 0, deadline: None, taken_by: None }
     }
 
     /// Begins one. What is left of the request's body comes back when the request is dropped.
-    pub(super) fn begin(&self, request: Request<Incoming>) -> (Request<RequestBody>, Exchange) {
+    pub(crate) fn begin(&self, request: Request<Incoming>) -> (Request<RequestBody>, Exchange) {
         self.0.begun.fetch_add(1, Ordering::Relaxed);
         let (back, left) = oneshot::channel();
         let is_withheld = request.headers().contains_key(EXPECT);
@@ -78,7 +78,7 @@ impl Drop for Underway {
 
 /// A request that is being answered.
 #[derive(Debug)]
-pub(super) struct Exchange {
+pub(crate) struct Exchange {
     left: oneshot::Receiver<Left>,
     underway: Underway,
 }
@@ -86,7 +86,7 @@ pub(super) struct Exchange {
 impl Exchange {
     /// Makes an answer ready to be sent. The rest of the request is read first: a connection with one that was not read is
     /// closed, which can take the answer along, and a client that uses it again learns of that too late.
-    pub(super) async fn end(mut self, mut reply: Reply) -> Response<ReplyBody> {
+    pub(crate) async fn end<Body>(mut self, mut reply: Response<Body>) -> Response<ReplyBody<Body>> {
         let is_refusal = reply.status().is_client_error() || reply.status().is_server_error();
         let is_read = match self.left.try_recv() {
             // Both sides of what is not refused may go on talking for long.
@@ -110,7 +110,7 @@ async fn soon(reading: impl Future<Output = bool>) -> bool {
 
 /// The body of a request. What is left of it comes back when it is dropped.
 #[derive(Debug)]
-pub(super) struct RequestBody {
+pub(crate) struct RequestBody {
     left: Option<Left>,
     back: Option<oneshot::Sender<Left>>,
     _underway: Underway,
@@ -174,16 +174,19 @@ impl Drop for RequestBody {
 
 /// The body of an answer.
 #[derive(Debug)]
-pub(super) struct ReplyBody {
+pub(crate) struct ReplyBody<Body> {
     body: Body,
     _underway: Underway,
 }
 
-impl HttpBody for ReplyBody {
-    type Data = Bytes;
-    type Error = hyper::Error;
+impl<Body: HttpBody + Unpin> HttpBody for ReplyBody<Body> {
+    type Data = Body::Data;
+    type Error = Body::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Body::Data>, Body::Error>>> {
         Pin::new(&mut self.body).poll_frame(cx)
     }
 
@@ -198,7 +201,7 @@ impl HttpBody for ReplyBody {
 
 /// A connection on which heads come in time.
 #[derive(Debug)]
-pub(super) struct Watched<Stream> {
+pub(crate) struct Watched<Stream> {
     stream: Stream,
     exchanges: Exchanges,
     patience: Duration,
@@ -206,6 +209,20 @@ pub(super) struct Watched<Stream> {
     seen: usize,
     /// When the head that has begun is to be there.
     deadline: Option<Pin<Box<Sleep>>>,
+    /// When the peer must have taken something of what is sent.
+    taken_by: Option<Pin<Box<Sleep>>>,
+}
+
+impl<Stream> Watched<Stream> {
+    /// What came of sending, unless the peer takes nothing for too long.
+    fn sent<T>(&mut self, cx: &mut Context<'_>, sent: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if sent.is_ready() {
+            self.taken_by = None;
+            return sent;
+        }
+        let taken_by = self.taken_by.get_or_insert_with(|| Box::pin(sleep(TAKE_PATIENCE)));
+        taken_by.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
 }
 
 impl<Stream: AsyncRead + Unpin> AsyncRead for Watched<Stream> {
@@ -231,7 +248,8 @@ impl<Stream: AsyncRead + Unpin> AsyncRead for Watched<Stream> {
 
 impl<Stream: AsyncWrite + Unpin> AsyncWrite for Watched<Stream> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let sent = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.sent(cx, sent)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -247,7 +265,8 @@ impl<Stream: AsyncWrite + Unpin> AsyncWrite for Watched<Stream> {
         cx: &mut Context<'_>,
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, pieces)
+        let sent = Pin::new(&mut self.stream).poll_write_vectored(cx, pieces);
+        self.sent(cx, sent)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -264,7 +283,8 @@ mod tests {
     use hyper_util::rt::TokioIo;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-    use super::super::reply::{Refusal, bare};
+    use http_body_util::Empty;
+
     use super::*;
 
     const LONG: Duration = Duration::from_secs(600);
@@ -278,9 +298,10 @@ mod tests {
         let service = service_fn(move |request| {
             let (request, exchange) = exchanges.begin(request);
             async move {
-                let reply = match request.uri().path() {
-                    "/no" => Refusal::wrong("no").into(),
-                    _ => bare(StatusCode::NO_CONTENT),
+                let mut reply = Response::new(Empty::<Bytes>::new());
+                *reply.status_mut() = match request.uri().path() {
+                    "/no" => StatusCode::BAD_REQUEST,
+                    _ => StatusCode::NO_CONTENT,
                 };
                 drop(request);
                 Ok::<_, Infallible>(exchange.end(reply).await)
@@ -291,7 +312,7 @@ mod tests {
     }
 
     fn on_one_thread(test: impl Future<Output = ()>) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async { timeout(LONG, test).await.unwrap() });
     }
 

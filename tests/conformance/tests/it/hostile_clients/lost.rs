@@ -1,0 +1,191 @@
+//! What could make a server lose, or take for lost, what is there: no descriptors, records of another version, clients
+//! that hang up, and the last moment of a sandbox's time.
+
+use std::io::Write;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use ringfence::Backend;
+use ringfence_test_ledger::require;
+use serde_json::Value;
+
+use super::{ANY, Client, Made, against};
+use crate::keeper::{Keeper, PATIENCE};
+use crate::served::{Served, expect_nothing_left, log_of};
+
+/// Descriptors that a server can start with, and not look at many sandboxes.
+const FEW: u32 = 36;
+
+/// The ids of all sandboxes that a server tells of.
+fn listed(client: &Client<'_>) -> Vec<String> {
+    let list: Value = serde_json::from_str(&client.check("GET /v2/sandboxes", "", 200)).expect("it is JSON");
+    let id = |one: &Value| one["sandboxID"].as_str().expect("it is text").to_owned();
+    list.as_array().expect("it is a list").iter().map(id).collect()
+}
+
+#[track_caller]
+fn expect_all(server: &Served<'_>, made: &[Made]) {
+    let client = Client { server, key: ANY.to_owned() };
+    let mut found = listed(&client);
+    let mut expected: Vec<String> = made.iter().map(|made| made.id.clone()).collect();
+    found.sort();
+    expected.sort();
+    assert_eq!(found, expected);
+    for made in made {
+        assert_eq!(client.guest(made, "GET /files?path=note", ""), (200, "kept".to_owned()), "{}", made.id);
+        client.check(&format!("DELETE /sandboxes/{}", made.id), "", 204);
+    }
+}
+
+/// Makes some sandboxes with something in them, and ends their server.
+fn left_behind(keeper: &Keeper, count: usize) -> Vec<Made> {
+    let server = Served::by(keeper);
+    let client = Client { server: &server, key: ANY.to_owned() };
+    let made: Vec<Made> = (0..count).map(|_| client.make()).collect();
+    for made in &made {
+        assert_eq!(client.guest(made, "POST /files?path=note", "kept").0, 200);
+    }
+    server.end();
+    made
+}
+
+#[test]
+fn a_server_without_descriptors_takes_nothing_for_gone() {
+    require!(root, binary, user_namespaces);
+    let keeper = Keeper::on(Backend::Native);
+    let made = left_behind(&keeper, 12);
+    let serve = keeper.ringfence(&["serve", "--listen", "127.0.0.1:0"]);
+    let mut few = Command::new("sh");
+    few.args(["-c", &format!("ulimit -n {FEW}; exec \"$@\""), "sh"]).arg(serve.get_program()).args(serve.get_args());
+    few.env_clear().envs(keeper.variables()).current_dir(keeper.workspace());
+    let server = Served::run(&keeper, few);
+    let begun = Instant::now();
+    while !log_of(&keeper).contains("Too many open files") {
+        assert!(begun.elapsed() < PATIENCE, "it has enough");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    server.end();
+    let server = Served::by(&keeper);
+    expect_all(&server, &made);
+    server.end();
+    expect_nothing_left(&keeper);
+}
+
+#[test]
+fn what_a_record_is_about_that_cannot_be_read_stays() {
+    require!(root, binary, user_namespaces);
+    let keeper = Keeper::on(Backend::Native);
+    let made = left_behind(&keeper, 1);
+    let database = keeper.server().join("state.redb");
+    let patch = |from: &[u8], to: &[u8]| {
+        let mut bytes = fs_err::read(&database).expect("it is ours");
+        let places: Vec<usize> = (0..bytes.len() - from.len()).filter(|at| bytes[*at..].starts_with(from)).collect();
+        assert!(!places.is_empty(), "it says that nowhere");
+        places.iter().for_each(|at| bytes[*at..at + to.len()].copy_from_slice(to));
+        fs_err::write(&database, bytes).expect("it is ours");
+    };
+    let (known, unknown) = (br#""at_end":"kill""#, br#""at_end":"sing""#);
+    patch(known, unknown);
+    let server = Served::by(&keeper);
+    assert_eq!(listed(&Client { server: &server, key: ANY.to_owned() }), [""; 0]);
+    server.end();
+    patch(unknown, known);
+    let server = Served::by(&keeper);
+    expect_all(&server, &made);
+    server.end();
+    expect_nothing_left(&keeper);
+}
+
+#[test]
+fn a_server_ends_after_the_files_of_what_was_killed_are_gone() {
+    require!(root, binary, user_namespaces);
+    against(|client, keeper| {
+        let made = client.make();
+        let many = keeper.server().join("workspaces").join(&made.id).join("many");
+        fs_err::create_dir(&many).expect("it is ours");
+        // So many take longer to remove than a server takes to end: it is told to at once.
+        for number in 0..20_000 {
+            fs_err::write(many.join(number.to_string()), "").expect("it is ours");
+        }
+        client.check(&format!("DELETE /sandboxes/{}", made.id), "", 204);
+    });
+}
+
+#[test]
+fn a_sandbox_that_is_killed_by_a_client_that_hangs_up_is_gone_or_there_and_nothing_in_between() {
+    require!(root, binary, user_namespaces);
+    against(|client, _| {
+        for moment in 0..12 {
+            let made = client.make();
+            let line = format!("DELETE /sandboxes/{}", made.id);
+            let request = format!("{line} HTTP/1.1\r\nHost: x.localhost\r\nX-API-KEY: {ANY}\r\n\r\n");
+            let mut stream = client.connect();
+            stream.write_all(request.as_bytes()).expect("the server reads");
+            std::thread::sleep(Duration::from_millis(moment));
+            drop(stream);
+            // It may have gone before it was heard.
+            assert!([204, 404].contains(&client.request(&line, "").0));
+        }
+    });
+}
+
+#[test]
+fn a_time_that_is_set_by_a_client_that_hangs_up_is_the_same_for_all() {
+    require!(root, binary, user_namespaces);
+    against(|client, keeper| {
+        let made = client.make();
+        for seconds in 1000..1020 {
+            let body = format!(r#"{{"timeout": {seconds}}}"#);
+            let (id, length) = (&made.id, body.len());
+            let head = format!("POST /sandboxes/{id}/timeout HTTP/1.1\r\nHost: x.localhost\r\nX-API-KEY: {ANY}\r\n");
+            let request = format!("{head}Content-Length: {length}\r\n\r\n{body}");
+            client.connect().write_all(request.as_bytes()).expect("the server reads"); // and is gone
+        }
+        let end = |text: &str, name: &str| {
+            let told: Value = serde_json::from_str(text).expect("it is JSON");
+            let end: jiff::Timestamp = told[name].as_str().expect("it is text").parse().expect("it is a time");
+            end.as_second()
+        };
+        let begun = Instant::now();
+        loop {
+            let told = end(&client.check(&format!("GET /sandboxes/{}", made.id), "", 200), "endAt");
+            let kept = keeper.expect(&mut keeper.ringfence(&["inspect", "--json", &made.id]));
+            if (told - end(&kept, "ends")).abs() <= 1 {
+                break;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(10), "{told} and {kept}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        client.check(&format!("DELETE /sandboxes/{}", made.id), "", 204);
+    });
+}
+
+#[test]
+fn who_is_told_of_more_time_has_it() {
+    require!(root, binary, user_namespaces);
+    against(|client, keeper| {
+        for late in 0..6 {
+            let answer = client.check("POST /sandboxes", r#"{"templateID": "base", "timeout": 1}"#, 201);
+            client.server.note_sandboxes();
+            let made: Value = serde_json::from_str(&answer).expect("it is JSON");
+            let line = format!("/sandboxes/{}", made["sandboxID"].as_str().expect("it is text"));
+            let told: Value = serde_json::from_str(&client.check(&format!("GET {line}"), "", 200)).expect("it is JSON");
+            let ends: jiff::Timestamp = told["endAt"].as_str().expect("it is text").parse().expect("it is a time");
+            let left = Duration::try_from(ends.duration_since(jiff::Timestamp::now())).unwrap_or_default();
+            std::thread::sleep(left + Duration::from_micros(400 * late));
+            match client.request(&format!("POST {line}/timeout"), r#"{"timeout": 600}"#).0 {
+                204 => {
+                    std::thread::sleep(Duration::from_millis(300));
+                    client.check(&format!("DELETE {line}"), "", 204);
+                }
+                status => assert_eq!(status, 404),
+            }
+        }
+        let begun = Instant::now();
+        let workspaces = keeper.server().join("workspaces");
+        while fs_err::read_dir(&workspaces).expect("it is there").count() > 0 {
+            assert!(begun.elapsed() < PATIENCE, "it does not end");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    });
+}
