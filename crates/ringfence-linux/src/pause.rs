@@ -8,10 +8,11 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde::{Deserialize, Serialize};
 
-use crate::processes::{Snapshot, Stat, below, listed_below, lists_children};
+use crate::processes::{Snapshot, Stat, listed_below, lists_children};
 
 /// How long a tree may take to come to rest: one that forks faster than it is stopped never does.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -36,32 +37,39 @@ impl ProcessTree {
     }
 
     /// Whether its first process is still there.
-    pub fn is_there(&self) -> bool {
-        Stat::of(self.first).is_some_and(|stat| stat.began == self.began && !stat.is_dead())
+    pub fn is_there(&self) -> io::Result<bool> {
+        let stat = Stat::at(format!("/proc/{}/stat", self.first).as_ref())?;
+        Ok(stat.is_some_and(|stat| stat.began == self.began && !stat.is_dead()))
     }
 
     /// Lists those that are stopped now, as by a shell's job control: they are not to go on with the rest.
-    pub fn stopped(&self) -> Vec<i32> {
+    pub fn stopped(&self) -> io::Result<Vec<i32>> {
         let is_stopped = |pid: &i32| Stat::of(*pid).is_some_and(|stat| stat.state == b'T');
-        self.members().into_iter().map(|pid| pid.as_raw_nonzero().get()).filter(is_stopped).collect()
+        Ok(self.members()?.into_iter().map(|pid| pid.as_raw_nonzero().get()).filter(is_stopped).collect())
     }
 
-    /// Stops every process below the first one, and returns once none of them runs. When one still does after a while,
-    /// all go on.
+    /// Stops every process below the first one, and returns once none of them runs. When one still does after a while, or
+    /// they cannot be looked at, those that were stopped go on.
     pub fn stop(&self) -> io::Result<()> {
+        let mut told = Vec::new();
+        self.stop_all(&mut told).inspect_err(|_| go_on(told.into_iter().rev()))
+    }
+
+    /// The same, and lists those that were told to stop.
+    fn stop_all(&self, told: &mut Vec<Pid>) -> io::Result<()> {
         let (deadline, mut looks) = (Instant::now() + PATIENCE, 0);
         while looks < LOOKS {
-            if !self.is_there() {
+            if !self.is_there()? {
                 return Err(io::ErrorKind::NotFound.into());
             }
-            let running: Vec<Pid> = self.members().into_iter().filter(|pid| !is_at_rest(*pid)).collect();
+            let running: Vec<Pid> = self.members()?.into_iter().filter(|pid| !is_at_rest(*pid)).collect();
             // The parent first: it does not see that its child is stopped.
             for pid in &running {
                 let _ = kill_process(*pid, Signal::STOP); // it may have ended meanwhile
             }
             looks = if running.is_empty() { looks + 1 } else { 0 };
+            told.extend(running);
             if Instant::now() > deadline {
-                self.go_on(&[]);
                 return Err(io::ErrorKind::TimedOut.into());
             }
             thread::sleep(MOMENT);
@@ -69,19 +77,18 @@ impl ProcessTree {
         Ok(())
     }
 
-    /// Lets every process below the first one go on, but for those in `except`.
-    pub fn go_on(&self, except: &[i32]) {
-        if !self.is_there() {
-            return;
+    /// Lets every process below the first one go on, but for those in `except`; an error where not all are known.
+    pub fn go_on(&self, except: &[i32]) -> io::Result<()> {
+        if self.is_there()? {
+            let is_meant = |pid: &Pid| !except.contains(&pid.as_raw_nonzero().get());
+            go_on(self.members()?.into_iter().rev().filter(is_meant));
         }
-        // The child first, for the same reason.
-        for pid in self.members().into_iter().rev().filter(|pid| !except.contains(&pid.as_raw_nonzero().get())) {
-            let _ = kill_process(pid, Signal::CONT); // it may have been killed at rest
-        }
+        Ok(())
     }
 
-    fn members(&self) -> Vec<Pid> {
-        below(self.first, &[])
+    fn members(&self) -> io::Result<Vec<Pid>> {
+        let members = Snapshot::take_whole()?.below(self.first, &[]);
+        Ok(members.into_iter().filter_map(Pid::from_raw).collect())
     }
 }
 
@@ -112,11 +119,24 @@ impl Footprint {
     }
 }
 
-/// Whether no thread of a process runs, or will before it is told to go on.
-fn is_at_rest(pid: Pid) -> bool {
-    let pid = pid.as_raw_nonzero().get();
-    let threads = fs_err::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let states: Vec<u8> = threads.filter_map(|thread| Some(Stat::at(&thread.path().join("stat"))?.state)).collect();
+/// Lets processes go on, the child first: its parent does not see that it was stopped.
+fn go_on(processes: impl Iterator<Item = Pid>) {
+    for pid in processes {
+        let _ = kill_process(pid, Signal::CONT); // it may have been killed at rest
+    }
+}
+
+/// The states of the threads of a process that are there.
+fn states(pid: i32) -> io::Result<Vec<u8>> {
+    let threads = fs_err::read_dir(format!("/proc/{pid}/task"))?;
+    let stats = threads.flatten().filter_map(|thread| Stat::at(&thread.path().join("stat")).transpose());
+    stats.map(|stat| Ok(stat?.state)).collect()
+}
+
+/// Whether no thread of a process runs, or will before it is told to go on. One that cannot be looked at may.
+fn is_at_rest(process: Pid) -> bool {
+    let pid = process.as_raw_nonzero().get();
+    let Ok(states) = states(pid) else { return test_kill_process(process) == Err(Errno::SRCH) };
     if states.iter().any(|state| !matches!(state, b'T' | b't' | b'D' | b'Z' | b'X')) {
         return false;
     }
@@ -163,7 +183,7 @@ mod tests {
         /// Waits until so many processes are below the first.
         fn until(&self, count: usize) -> ProcessTree {
             let (tree, deadline) = (self.tree(), Instant::now() + Duration::from_secs(20));
-            while tree.members().len() < count {
+            while tree.members().unwrap().len() < count {
                 assert!(Instant::now() < deadline, "they do not come");
                 thread::sleep(MOMENT);
             }
@@ -173,7 +193,7 @@ mod tests {
 
     impl Drop for Trial {
         fn drop(&mut self) {
-            for pid in self.tree().members() {
+            for pid in self.tree().members().unwrap() {
                 let _ = kill_process(pid, Signal::KILL); // it may have ended
             }
             let _ = self.0.kill(); // see above
@@ -197,8 +217,8 @@ mod tests {
         let before = used(tree);
         thread::sleep(Duration::from_millis(200));
         assert!(used(tree) <= before + TICK);
-        assert!(tree.is_there());
-        tree.go_on(&[]);
+        assert!(tree.is_there().unwrap());
+        tree.go_on(&[]).unwrap();
         wait_for_more(before);
     }
 
@@ -217,16 +237,16 @@ mod tests {
         let trial = Trial::of("sleep 600 & kill -STOP $!; sleep 600; :");
         let tree = trial.until(3);
         let deadline = Instant::now() + Duration::from_secs(20);
-        while tree.stopped().is_empty() {
+        while tree.stopped().unwrap().is_empty() {
             assert!(Instant::now() < deadline, "it is not stopped");
             thread::sleep(MOMENT);
         }
-        let before = tree.stopped();
+        let before = tree.stopped().unwrap();
         assert_eq!(before.len(), 1);
         tree.stop().unwrap();
-        assert_eq!(tree.stopped().len(), 3);
-        tree.go_on(&before);
-        while tree.stopped() != before {
+        assert_eq!(tree.stopped().unwrap().len(), 3);
+        tree.go_on(&before).unwrap();
+        while tree.stopped().unwrap() != before {
             assert!(Instant::now() < deadline, "the rest does not go on");
             thread::sleep(MOMENT);
         }
@@ -236,7 +256,7 @@ mod tests {
     fn a_number_that_another_process_has_by_now_is_no_tree() {
         let tree = ProcessTree::of(std::process::id() as i32).unwrap();
         let other = ProcessTree { began: tree.began + 1, ..tree };
-        assert!(tree.is_there() && !other.is_there());
+        assert!(tree.is_there().unwrap() && !other.is_there().unwrap());
         assert_eq!(other.stop().unwrap_err().kind(), io::ErrorKind::NotFound);
         assert_eq!(Footprint::of_all(&[Some(other), None]), [None, None]);
     }

@@ -1,6 +1,7 @@
 //! Processes as `/proc` shows them.
 
 use std::collections::HashMap;
+use std::io;
 use std::path::Path;
 
 use fs_err::File;
@@ -27,14 +28,21 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// What is told of a process, if it is there.
+    /// What is told of a process, if it is there and can be looked at.
     pub(crate) fn of(pid: i32) -> Option<Stat> {
-        Stat::at(format!("/proc/{pid}/stat").as_ref())
+        Stat::at(format!("/proc/{pid}/stat").as_ref()).ok().flatten()
     }
 
-    /// What is told in a file: of a process, or of a thread.
-    pub(crate) fn at(path: &Path) -> Option<Stat> {
-        Stat::in_file(&File::open(path).ok()?)
+    /// What is told in a file, of a process or of a thread; nothing when that is gone, or another user's that is hidden from
+    /// this one (proc(5), hidepid).
+    pub(crate) fn at(path: &Path) -> io::Result<Option<Stat>> {
+        match File::open(path) {
+            Ok(file) => Ok(Stat::in_file(&file)), // what was there a moment ago cannot be read once it is gone
+            Err(error) if [io::ErrorKind::NotFound, io::ErrorKind::PermissionDenied].contains(&error.kind()) => {
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn in_file(file: &File) -> Option<Stat> {
@@ -153,12 +161,20 @@ fn listed(text: &[u8]) -> Option<Vec<i32>> {
 pub(crate) struct Snapshot(HashMap<i32, Vec<i32>>);
 
 impl Snapshot {
+    /// Those of all that can be looked at.
     pub(crate) fn take() -> Snapshot {
+        Snapshot::of(living().into_iter().flatten().flatten())
+    }
+
+    /// The same; an error where there may be others.
+    pub(crate) fn take_whole() -> io::Result<Snapshot> {
+        Ok(Snapshot::of(living()?.collect::<io::Result<Vec<_>>>()?))
+    }
+
+    fn of(living: impl IntoIterator<Item = (i32, Stat)>) -> Snapshot {
         let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
-        for pid in numbers("/proc") {
-            if let Some(stat) = Stat::of(pid).filter(|stat| !stat.is_dead()) {
-                children.entry(stat.parent).or_default().push(pid);
-            }
+        for (pid, stat) in living {
+            children.entry(stat.parent).or_default().push(pid);
         }
         Snapshot(children)
     }
@@ -170,6 +186,18 @@ impl Snapshot {
             children.filter(|pid| !except.contains(pid)).copied().collect()
         })
     }
+}
+
+/// All living processes; an error for one that cannot be looked at.
+fn living() -> io::Result<impl Iterator<Item = io::Result<(i32, Stat)>>> {
+    Ok(fs_err::read_dir("/proc")?.filter_map(|entry| {
+        let entry = entry.ok()?;
+        let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
+        match Stat::at(&entry.path().join("stat")) {
+            Ok(stat) => stat.filter(|stat| !stat.is_dead()).map(|stat| Ok((pid, stat))),
+            Err(error) => Some(Err(error)),
+        }
+    }))
 }
 
 /// Every living descendant of `root` at this moment, but for those in `except` and below. Each comes after its parent.

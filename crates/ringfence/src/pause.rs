@@ -36,6 +36,14 @@ pub enum PauseError {
         /// What came of it.
         source: io::Error,
     },
+    /// What there is of it cannot be looked at.
+    #[error("cannot look at the processes of the sandbox `{name}`")]
+    Unread {
+        /// Which.
+        name: Name,
+        /// Why.
+        source: io::Error,
+    },
     /// Its engine could not, or would not.
     #[error(transparent)]
     Container(#[from] ContainerError),
@@ -45,7 +53,7 @@ impl PauseError {
     /// Whose move it is.
     pub fn fault(&self) -> Fault {
         match self {
-            PauseError::Room(RoomError::File { .. }) => Fault::Host,
+            PauseError::Room(RoomError::File { .. }) | PauseError::Unread { .. } => Fault::Host,
             PauseError::Room(_) => Fault::User,
             PauseError::Unseen { .. } | PauseError::Restless { .. } => Fault::Backend,
             PauseError::Container(error) => error.fault,
@@ -58,6 +66,7 @@ impl PauseError {
             PauseError::Room(error) => vec![error.hint()],
             PauseError::Unseen { name } => vec![format!("make it anew: ringfence up {name} --replace")],
             PauseError::Restless { name, .. } => vec![format!("look at what it does: ringfence exec {name} -- ps aux")],
+            PauseError::Unread { .. } => vec!["look at the limits of this process: ulimit -n".to_owned()],
             PauseError::Container(error) => error.hints.clone(),
         }
     }
@@ -81,13 +90,8 @@ impl Sandbox {
             }
             None => {
                 let tree = self.tree()?;
-                self.mark(&tree.stopped())?;
-                // It waits for each of them, on another thread.
-                let stopped = tokio::task::spawn_blocking(move || tree.stop()).await.expect("stopping does not panic");
-                stopped.map_err(|source| {
-                    self.unmark();
-                    PauseError::Restless { name: self.manifest().name.clone(), source }
-                })?;
+                self.mark(&self.aside(move || tree.stopped()).await?)?;
+                self.aside(move || tree.stop()).await.inspect_err(|_| self.unmark())?;
             }
         }
         Ok(())
@@ -96,10 +100,15 @@ impl Sandbox {
     /// Lets its processes go on where they were. Letting one go on that is not at rest changes nothing.
     pub async fn resume(&self) -> Result<(), PauseError> {
         self.require_kept()?;
-        let Some(before) = stopped_before(&self.directory()) else { return Ok(()) };
+        let name = &self.manifest().name;
+        let failed = |source| RoomError::File { what: "read of the pause", name: name.clone(), source };
+        let Some(before) = stopped_before(&self.directory()).map_err(failed)? else { return Ok(()) };
         match engine::flavour(self.manifest().backend) {
             Some(flavour) => engine::set_paused(&self.directory(), flavour, false).await?,
-            None => self.tree()?.go_on(&before),
+            None => {
+                let tree = self.tree()?;
+                self.aside(move || tree.go_on(&before)).await?;
+            }
         }
         self.unmark();
         Ok(())
@@ -118,8 +127,25 @@ impl Sandbox {
     }
 
     fn tree(&self) -> Result<ProcessTree, PauseError> {
-        let tree = self.witness().tree().filter(ProcessTree::is_there);
-        tree.ok_or_else(|| PauseError::Unseen { name: self.manifest().name.clone() })
+        let name = || self.manifest().name.clone();
+        let tree = self.witness().tree().ok_or_else(|| PauseError::Unseen { name: name() })?;
+        match tree.is_there() {
+            Ok(true) => Ok(tree),
+            Ok(false) => Err(PauseError::Unseen { name: name() }),
+            Err(source) => Err(PauseError::Unread { name: name(), source }),
+        }
+    }
+
+    /// Looks at its processes, or waits for them, on another thread.
+    async fn aside<T: Send + 'static>(
+        &self,
+        done: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> Result<T, PauseError> {
+        let done = tokio::task::spawn_blocking(done).await.expect("looking at processes does not panic");
+        done.map_err(|source| match (source.kind(), self.manifest().name.clone()) {
+            (io::ErrorKind::TimedOut, name) => PauseError::Restless { name, source },
+            (_, name) => PauseError::Unread { name, source },
+        })
     }
 
     fn mark(&self, stopped: &[i32]) -> Result<(), RoomError> {
@@ -142,7 +168,10 @@ fn mark(room: &Path, stopped: &[i32]) -> io::Result<()> {
 }
 
 /// The processes that were stopped before their sandbox was; nothing where it is not at rest.
-fn stopped_before(room: &Path) -> Option<Vec<i32>> {
-    let text = fs_err::read(room.join(FILE)).ok()?;
-    Some(serde_json::from_slice(&text).unwrap_or_default()) // then all go on
+fn stopped_before(room: &Path) -> io::Result<Option<Vec<i32>>> {
+    match fs_err::read(room.join(FILE)) {
+        Ok(text) => Ok(Some(serde_json::from_slice(&text).unwrap_or_default())), // of what it does not say, all go on
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
 }
