@@ -14,8 +14,7 @@ use ringfence_core::ExecutionResult;
 use ringfence_core::policy::Network;
 use ringfence_core::settings::Code as CodeSettings;
 use rustix::fs::fstat;
-use rustix::io::Errno;
-use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Signal, pidfd_send_signal};
 use tokio::io::Interest;
 
 use crate::contexts::Kept as KeptContexts;
@@ -95,8 +94,11 @@ impl Engine {
                     outcome => return outcome.map(|sandbox| sandbox.with_code(self.core.settings.code.clone())),
                 },
                 Existing::Replace => {
-                    made(&rooms, &name).await?;
-                    stop_kept(&rooms, &name).await?;
+                    match made(&rooms, &name).await {
+                        Ok(manifest) => stop_kept(&rooms, &manifest).await?,
+                        Err(RoomError::Absent { .. }) => {} // it has just ended
+                        Err(error) => return Err(error.into()),
+                    }
                     rooms.claim(name)?
                 }
             },
@@ -357,20 +359,14 @@ impl Sandbox {
             Some(kept) => {
                 let _ = kept.ended.subscribe().wait_for(|ended| *ended).await; // we hold the sender
             }
-            None => {
-                let Some(pid) = rustix::process::Pid::from_raw(self.manifest.owner.pid) else { return };
-                let owner = loop {
-                    match pidfd_open(pid, PidfdFlags::empty()) {
-                        Ok(owner) => break owner,
-                        Err(Errno::SRCH) => return,
-                        Err(_) => tokio::time::sleep(PAUSE).await, // that there is no descriptor left says nothing
-                    }
-                };
-                // After this look the descriptor is the owner's, and readable when that has ended, pidfd_open(2).
-                if self.rooms.is_kept(&self.manifest.name) {
-                    ended(&owner).await;
+            None => loop {
+                match self.manifest.owner.open() {
+                    Ok(Some(owner)) => return ended(&owner).await,
+                    Ok(None) if !self.is_up() => return,
+                    // It is kept by a process that is not seen from here, or there is no descriptor left to look.
+                    Ok(None) | Err(_) => tokio::time::sleep(PAUSE).await,
                 }
-            }
+            },
         }
     }
 
@@ -378,7 +374,7 @@ impl Sandbox {
     pub async fn stop(self) -> Result<(), AttachError> {
         match &self.kept {
             Some(kept) => Ok(kept.end().await?),
-            None => stop_kept(&self.rooms, &self.manifest.name).await,
+            None => stop_kept(&self.rooms, &self.manifest).await,
         }
     }
 }
@@ -411,30 +407,29 @@ async fn ended(process: &OwnedFd) {
     }
 }
 
-/// Has the process that keeps a sandbox end it.
-async fn stop_kept(rooms: &Rooms, name: &Name) -> Result<(), AttachError> {
-    let manifest = rooms.manifest(name)?;
+/// Has the process that keeps a sandbox end it, and waits for that.
+async fn stop_kept(rooms: &Rooms, manifest: &Manifest) -> Result<(), AttachError> {
+    let (name, pid) = (&manifest.name, manifest.owner.pid);
     let refuse = |why: String, hint: String| AttachError::Stop(StopError { name: name.to_string(), why, hint });
-    let pid = manifest.owner.pid;
     if !manifest.owner.is_monitor {
         let why = format!("it belongs to the program with process id {pid}, which uses it");
         return Err(refuse(why, format!("end that program: kill {pid}")));
     }
-    let owner = rustix::process::Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-    let Some(owner) = owner.filter(|_| rooms.is_kept(name)) else { return Ok(()) };
-    for signal in [Signal::TERM, Signal::KILL] {
-        // Whose manifest it still is, its id is still its own: after this look, the descriptor is the owner's.
-        if rooms.manifest(name).is_ok_and(|now| now.owner == manifest.owner) {
-            let _ = pidfd_send_signal(&owner, signal); // it may have ended meanwhile
+    let owner = match manifest.owner.open() {
+        Ok(Some(owner)) => owner,
+        Ok(None) if rooms.manifest(name).is_ok_and(|now| now.owner == manifest.owner) => {
+            let why = format!("its monitor, process {pid}, is not seen from here");
+            return Err(refuse(why, "stop it where it was started: in another container, perhaps".to_owned()));
         }
-        // Somebody else may keep another sandbox of that name by the time that this one has ended.
-        let gone = async {
-            tokio::select! {
-                () = ended(&owner) => {}
-                () = left(rooms, name) => {}
-            }
-        };
-        if tokio::time::timeout(MONITOR_PATIENCE, gone).await.is_ok() {
+        Ok(None) => return Ok(()), // it has ended
+        Err(error) => {
+            let why = format!("its monitor, process {pid}, cannot be looked at: {error}");
+            return Err(refuse(why, "look at the limits of this process: ulimit -n".to_owned()));
+        }
+    };
+    for signal in [Signal::TERM, Signal::KILL] {
+        let _ = pidfd_send_signal(&owner, signal); // it may have ended meanwhile
+        if tokio::time::timeout(MONITOR_PATIENCE, ended(&owner)).await.is_ok() {
             return Ok(());
         }
     }

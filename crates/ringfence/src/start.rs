@@ -134,6 +134,6 @@ fn describe(core: &Core, spec: &Spec, context: &Context, room: &Room, asked: Str
         policy_sha256: plan.policy_sha256.clone(),
         is_changed: false,
         container: None,
-        owner: Owner { pid: std::process::id() as i32, is_monitor: core.settings.is_monitor },
+        owner: Owner::own(core.settings.is_monitor),
     }
 }

@@ -49,7 +49,7 @@ async fn stop(host: &Host, names: Vec<String>) -> Vec<Failure> {
     for name in names {
         let host = host.clone();
         stopping.spawn(async move {
-            let stopped = match Sandbox::attach(&host, &name).await {
+            let stopped = match Sandbox::attach_when_made(&host, &name).await {
                 Ok(sandbox) => sandbox.stop().await,
                 Err(error) => Err(error),
             };

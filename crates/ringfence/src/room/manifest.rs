@@ -1,10 +1,15 @@
 //! What a room tells of its sandbox.
 
 use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use ringfence_core::policy::Limits;
 use ringfence_core::{Backend, Clause, Policy};
+use ringfence_linux::pause::ProcessTree;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
 use super::Name;
@@ -73,4 +78,29 @@ pub struct Owner {
     pub pid: i32,
     /// Whether it does nothing else, so that ending it is how the sandbox is stopped.
     pub is_monitor: bool,
+    /// What tells it from a process that has its id later; nothing where its ringfence did not write that down.
+    #[serde(default)]
+    process: Option<ProcessTree>,
+}
+
+impl Owner {
+    /// The calling process.
+    pub(crate) fn own(is_monitor: bool) -> Owner {
+        let pid = std::process::id().cast_signed();
+        Owner { pid, is_monitor, process: ProcessTree::of(pid) }
+    }
+
+    /// A descriptor of it, pidfd_open(2); nothing when it has ended, or is not seen from here.
+    pub(crate) fn open(&self) -> io::Result<Option<OwnedFd>> {
+        let opened = Pid::from_raw(self.pid).map_or(Err(Errno::SRCH), |pid| pidfd_open(pid, PidfdFlags::empty()));
+        match opened {
+            // After this look it is the owner's, whoever has the id later.
+            Ok(descriptor) => {
+                let is_its = self.process.map_or(Ok(true), |process| process.is_there())?;
+                Ok(Some(descriptor).filter(|_| is_its))
+            }
+            Err(Errno::SRCH) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
 }
