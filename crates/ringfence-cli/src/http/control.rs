@@ -120,7 +120,10 @@ impl Calls<'_> {
 
     async fn kill(&self, id: &str) -> Result<Reply, Refusal> {
         let live = self.find(id)?;
-        self.server.registry.end(&live).await;
+        self.server.registry.end(&live).await.map_err(|failure| {
+            tracing::error!(id, error = failure.message(), "a sandbox does not end");
+            self.server.registry.failed(&format!("sandbox `{id}` could not be ended"))
+        })?;
         Ok(bare(StatusCode::NO_CONTENT))
     }
 

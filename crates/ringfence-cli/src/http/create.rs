@@ -8,29 +8,26 @@ use std::time::{Duration, Instant};
 use hyper::{Request, StatusCode};
 use jiff::Timestamp;
 use ringfence::policy::Environment;
-use tokio::time::timeout;
 
 use super::control::{Calls, bytes, decode};
 use super::executions::caller;
 use super::life::{AtEnd, Life, after, left};
 use super::network::{self, Wanted};
 use super::place::text;
-use super::pool::Warm;
+use super::pool::{Pool, Warm};
 use super::quota::Reserved;
 use super::registry::{Live, Registry};
 use super::reply::Refusal;
 use super::requests::{NetworkRequest, NewSandbox};
 use super::secret::{hexadecimal, name};
 use super::server::Server;
-use super::snapshots::Kept;
+use super::snapshots::{InUse, Snapshot};
 use super::store::Record;
 use super::template::Template;
+use super::turns::{PATIENCE, Turn};
 use crate::exchange::RequestBody;
 use crate::report::Failure;
 use crate::telemetry::Caller;
-
-/// How long a sandbox may wait for its turn to be started.
-const TURN_PATIENCE: Duration = Duration::from_secs(20);
 
 /// How many variables a client may set: with more than its kernel takes, no command would start.
 const MOST_VARIABLES: usize = 4096;
@@ -51,7 +48,7 @@ struct Wish {
     narrower: Vec<OsString>,
     variables: BTreeMap<String, String>,
     /// What is in its directory from the start.
-    snapshot: Option<Arc<Kept>>,
+    snapshot: Option<InUse>,
 }
 
 impl Calls<'_> {
@@ -85,12 +82,16 @@ impl Calls<'_> {
             Some(_) => Some(self.server.snapshots.turn(&self.owner).await?),
             None => None,
         };
-        let turn = timeout(TURN_PATIENCE, Arc::clone(&self.server.starting).acquire_owned()).await;
-        let turn = turn.map_err(|_| Refusal::busy("too many sandboxes are being started", TURN_PATIENCE.as_secs()))?;
+        // One that is up already is not started.
+        let warm = wish.warm(&self.server.pool);
+        let turn = match warm {
+            Some(_) => None,
+            None => Some(self.turn_to_start().await?),
+        };
         // A client that does not wait is not told, and finds the sandbox in its list.
         let (server, template) = (Arc::clone(self.server), wish.record.template.clone());
         let starting = tokio::spawn(async move {
-            let made = wish.fulfil(&server).await;
+            let made = wish.fulfil(&server, warm).await;
             drop((reserved, copying, turn));
             made
         });
@@ -106,13 +107,19 @@ impl Calls<'_> {
         Ok(live)
     }
 
+    async fn turn_to_start(&self) -> Result<Turn, Refusal> {
+        let turn = self.server.starting.take(&self.owner).await;
+        turn.ok_or_else(|| Refusal::busy("too many sandboxes are being started", PATIENCE.as_secs()))
+    }
+
     /// What is asked for, if it can be kept.
     fn wish(&self, asked: NewSandbox, caller: &Caller) -> Result<Wish, Refusal> {
         let snapshot = match self.server.templates.contains_key(&asked.template_id) {
             true => None,
-            false => self.server.snapshots.find(&self.owner, &asked.template_id),
+            false => self.server.snapshots.hold(&self.owner, &asked.template_id),
         };
-        let (template_name, template) = self.template(&asked.template_id, snapshot.as_deref())?;
+        let taken = snapshot.as_ref().map(|held| &held.snapshot);
+        let (template_name, template) = self.template(&asked.template_id, taken)?;
         let unsupported = [
             ("autoPauseMemory", asked.auto_pause_memory == Some(false)),
             ("mcp", asked.mcp.as_ref().is_some_and(|mcp| !mcp.is_null())),
@@ -136,7 +143,7 @@ impl Calls<'_> {
             Environment::check(variable, value).map_err(|error| Refusal::wrong(format!("`envVars`: {error}")))?;
         }
         let mut wanted = Wanted::of(&template.network, asked.allow_internet_access, asked.network.as_ref())?;
-        if let Some(Kept { snapshot, .. }) = snapshot.as_deref()
+        if let Some(snapshot) = taken
             && !network::is_told(asked.allow_internet_access, asked.network.as_ref())
         {
             // Against the template as it is now.
@@ -145,7 +152,7 @@ impl Calls<'_> {
         let narrower = wanted.words(&template.network);
         let started = Timestamp::now();
         let public = |network: Option<&NetworkRequest>| network.and_then(|network| network.allow_public_traffic);
-        let before = snapshot.as_deref().and_then(|kept| kept.snapshot.network.as_ref());
+        let before = taken.and_then(|snapshot| snapshot.network.as_ref());
         let has_public_ports = public(asked.network.as_ref()).or_else(|| public(before)) != Some(false);
         let record = Record {
             id: name(),
@@ -164,9 +171,9 @@ impl Calls<'_> {
     }
 
     /// The template that is asked for, or that of a snapshot, and its name.
-    fn template(&self, id: &str, snapshot: Option<&Kept>) -> Result<(String, &Template), Refusal> {
+    fn template(&self, id: &str, snapshot: Option<&Snapshot>) -> Result<(String, &Template), Refusal> {
         let templates = &self.server.templates;
-        let name = snapshot.map_or(id, |kept| &kept.snapshot.template);
+        let name = snapshot.map_or(id, |snapshot| &snapshot.template);
         let template = templates.get(name).ok_or_else(|| {
             let names: Vec<&str> = templates.keys().map(String::as_str).collect();
             let of = if snapshot.is_some() { format!(", which snapshot `{id}` was taken of") } else { String::new() };
@@ -186,13 +193,16 @@ impl Calls<'_> {
 }
 
 impl Wish {
-    /// The sandbox: one that waits, where it is exactly what is asked for, or a new one.
-    async fn fulfil(mut self, server: &Server) -> Result<Arc<Live>, Failure> {
+    /// One that waits, where it is exactly what is asked for.
+    fn warm(&self, pool: &Pool) -> Option<Warm> {
+        let is_plain = self.narrower.is_empty() && self.snapshot.is_none();
+        is_plain.then(|| pool.take(&self.record.template)).flatten()
+    }
+
+    /// The sandbox: the one that waited, if it is of use, or a new one.
+    async fn fulfil(mut self, server: &Server, warm: Option<Warm>) -> Result<Arc<Live>, Failure> {
         let registry = &server.registry;
-        if self.narrower.is_empty()
-            && self.snapshot.is_none()
-            && let Some(warm) = server.pool.take(&self.record.template)
-        {
+        if let Some(warm) = warm {
             match self.prepare(&warm).await {
                 Ok(()) => {
                     self.record.id = warm.id;
@@ -204,8 +214,8 @@ impl Wish {
                 }
             }
         }
-        if let Some(kept) = &self.snapshot {
-            let copied = server.snapshots.copy_out(kept, registry.workspace(&self.record.id)).await;
+        if let Some(held) = self.snapshot.take() {
+            let copied = server.snapshots.copy_out(&held, registry.workspace(&self.record.id)).await;
             let hint = || "look at the disk: df -h; and at `snapshot_size` in the server's settings".to_owned();
             copied.map_err(|error| Failure::of(ringfence::chain(&error), [hint()], error.fault()))?;
         }

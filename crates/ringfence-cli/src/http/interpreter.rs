@@ -58,9 +58,12 @@ async fn route(live: &Live, request: Request<RequestBody>) -> Result<Reply, Refu
         (&Method::POST, ["execute"]) => {
             let span = live.span.exec(&caller(&request));
             let request: ExecuteRequest = body(request).await?;
-            let code = request.code.clone();
-            match execute(contexts, request, &span).await {
-                Ok(cell) => Ok(lines(cell, live.activity.begin(Kind::Code, vec![code]), span)),
+            let (code, sandbox) = (request.code.clone(), live.sandbox.clone());
+            match to_its_end(async move { execute(sandbox.contexts(), request).await }).await {
+                Ok((language, cell)) => {
+                    span.code(&language);
+                    Ok(lines(cell, live.activity.begin(Kind::Code, vec![code]), span))
+                }
                 Err(refusal) => {
                     span.fail("it was not begun");
                     Err(refusal)
@@ -69,26 +72,37 @@ async fn route(live: &Live, request: Request<RequestBody>) -> Result<Reply, Refu
         }
         (&Method::POST, ["contexts"]) => {
             let CreateRequest { language, cwd } = body(request).await?;
-            let context = contexts.create(&named(language), cwd.as_deref()).await.map_err(refusal)?;
-            Ok(json(StatusCode::OK, &Listed::from(&context)))
+            let (language, sandbox) = (named(language), live.sandbox.clone());
+            let created = async move { sandbox.contexts().create(&language, cwd.as_deref()).await.map_err(refusal) };
+            Ok(json(StatusCode::OK, &Listed::from(&to_its_end(created).await?)))
         }
         (&Method::GET, ["contexts"]) => {
             let listed: Vec<Listed> = contexts.list().iter().map(Listed::from).collect();
             Ok(json(StatusCode::OK, &listed))
         }
         (&Method::DELETE, ["contexts", id]) => {
-            contexts.remove(id).await.map_err(refusal)?;
+            let (id, sandbox) = ((*id).to_owned(), live.sandbox.clone());
+            to_its_end(async move { sandbox.contexts().remove(&id).await.map_err(refusal) }).await?;
             Ok(bare(StatusCode::NO_CONTENT))
         }
         (&Method::POST, ["contexts", id, "restart"]) => {
-            contexts.get(id).map_err(refusal)?.restart().await.map_err(refusal)?;
+            let context = contexts.get(id).map_err(refusal)?;
+            to_its_end(async move { context.restart().await.map_err(refusal) }).await?;
             Ok(bare(StatusCode::NO_CONTENT))
         }
         (method, _) => Err(Refusal::new(StatusCode::NOT_FOUND, format!("there is nothing at {method} {path}"))),
     }
 }
 
-async fn execute(contexts: Contexts<'_>, request: ExecuteRequest, span: &ExecSpan) -> Result<Cell, Refusal> {
+/// Does something to a context, whether or not its client waits for that: half of it would be of use to nobody.
+async fn to_its_end<T: Send + 'static>(
+    work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
+) -> Result<T, Refusal> {
+    tokio::spawn(work).await.expect("what is done to contexts does not panic")
+}
+
+/// Begins a cell. The language that it is in is told, too.
+async fn execute(contexts: Contexts<'_>, request: ExecuteRequest) -> Result<(String, Cell), Refusal> {
     let ExecuteRequest { code, context_id, language, env_vars } = request;
     let env: BTreeMap<String, String> = env_vars.unwrap_or_default();
     let (language, begun) = match (context_id, language) {
@@ -103,9 +117,7 @@ async fn execute(contexts: Contexts<'_>, request: ExecuteRequest, span: &ExecSpa
             (language, begun)
         }
     };
-    let cell = begun.map_err(refusal)?;
-    span.code(&language);
-    Ok(cell)
+    Ok((language, begun.map_err(refusal)?))
 }
 
 /// The settings' name of what clients call a language.

@@ -4,7 +4,7 @@
 //! envd are carried to the sandbox's guest, which speaks it itself. Nothing here isolates anything.
 //!
 //! Reading order: [`listen`] takes connections ([`exchange`]), [`server`] says whose a request is and where it goes
-//! ([`place`]), [`control`] and [`create`] make and end sandboxes ([`registry`], [`rest`], [`store`], [`pool`], [`removal`]), [`save`]
+//! ([`place`]), [`control`] and [`create`] make and end sandboxes ([`registry`], [`rest`], [`store`], [`pool`], [`turns`], [`removal`]), [`save`]
 //! keeps their files ([`snapshots`]), [`carry`] brings requests to them, [`interpreter`] runs cells of code in them,
 //! [`meter`] looks at what they use, [`executions`] and [`counters`] tell of what they do. [`web`] is the page for people;
 //! what it shows beyond E2B's API is in [`facts`] and [`events`].
@@ -43,6 +43,7 @@ mod snapshots;
 mod store;
 mod template;
 mod tls;
+mod turns;
 mod web;
 
 use std::collections::BTreeMap;
@@ -51,7 +52,7 @@ use std::sync::{Arc, Once};
 
 use ringfence::Host;
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
 pub(crate) use keys::{Key, KeyFile};
@@ -69,9 +70,10 @@ use pool::Pool;
 use registry::Registry;
 use server::Server;
 use snapshots::Snapshots;
+use turns::Turns;
 
 /// How many sandboxes are started at once; whoever asks for one then waits.
-const MOST_STARTING: usize = 16;
+const MOST_STARTING: u32 = 16;
 
 /// A server that knows its sandboxes and does not listen yet.
 #[derive(Debug)]
@@ -102,7 +104,7 @@ impl Ready {
         let snapshots =
             Snapshots::open(registry.store().clone(), registry.removals().clone(), place, largest_snapshot, is_there)
                 .await?;
-        let starting = Arc::new(Semaphore::new(MOST_STARTING));
+        let starting = Turns::new(MOST_STARTING);
         let (pool, said_open, counters) = (Pool::default(), Once::new(), Counters::default());
         let (seats, repeats, ending) = (Arc::default(), Repeats::default(), watch::Sender::default());
         let server = Arc::new(Server {
@@ -135,6 +137,7 @@ impl Ready {
             ended.await;
             server.ending.send_replace(true);
             server.snapshots.end();
+            server.pool.close();
         };
         let serving = async {
             tokio::select! {
@@ -144,7 +147,6 @@ impl Ready {
             server.snapshots.ended().await;
             server.registry.look_at(server.registry.all()).await;
             server.note_use().await;
-            server.pool.close();
         };
         tokio::join!(serving, server.pool.keep_full(&server.registry, &server.templates));
         server.registry.close().await;

@@ -1,13 +1,13 @@
 //! Sandboxes that wait for a client: started before somebody asks, and each given away once.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use ringfence::Sandbox;
 use ringfence::contexts::DEFAULT_LANGUAGE;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use super::registry::{Launched, Registry};
 use super::secret::name;
@@ -25,9 +25,9 @@ const LOOK: Duration = Duration::from_secs(60);
 pub(super) struct Pool {
     /// By template; the oldest first.
     waiting: Mutex<HashMap<String, VecDeque<Warm>>>,
-    /// Somebody was given one, or it was closed.
+    /// Somebody was given one.
     changed: Notify,
-    is_closed: AtomicBool,
+    is_closed: watch::Sender<bool>,
 }
 
 /// A sandbox that waits.
@@ -72,40 +72,47 @@ impl Pool {
             tokio::select! {
                 () = tokio::time::sleep(LOOK) => {}
                 () = self.changed.notified() => {}
+                () = self.closed() => {}
             }
         }
-        for warm in self.remove(|_| true) {
-            registry.discard(&warm.id, warm.launched).await;
-        }
+        let all = self.remove(|_| true);
+        let discarded = all.into_iter().map(async |warm| registry.discard(&warm.id, warm.launched).await);
+        join_all(discarded).await;
     }
 
     /// Starts no more.
     pub(super) fn close(&self) {
-        self.is_closed.store(true, Ordering::Relaxed);
-        self.changed.notify_one();
+        self.is_closed.send_replace(true);
     }
 
     fn is_open(&self) -> bool {
-        !self.is_closed.load(Ordering::Relaxed)
+        !*self.is_closed.borrow()
+    }
+
+    async fn closed(&self) {
+        let _ = self.is_closed.subscribe().wait_for(|is_closed| *is_closed).await; // we hold the sender
     }
 
     /// Starts one, and says whether that worked.
     async fn add(&self, registry: &Registry, template_name: &str, template: &Template) -> bool {
         let id = name();
         let words = registry.words(&id, LEASE, template.words.clone());
-        match registry.launch(&id, words).await {
+        match registry.launch(&id, words, self.closed()).await {
             Ok(launched) => {
                 if let Some(preload) = &template.preload {
-                    begin_interpreter(&launched.sandbox, preload).await;
+                    tokio::select! {
+                        () = begin_interpreter(&launched.sandbox, preload) => {}
+                        () = self.closed() => {}
+                    }
                 }
                 let warm = Warm { id, launched, since: Instant::now() };
                 let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
                 waiting.entry(template_name.to_owned()).or_default().push_back(warm);
                 true
             }
+            Err(_) if !self.is_open() => false,
             Err(failure) => {
                 tracing::warn!(template = template_name, error = failure.message(), "no sandbox waits for a client");
-                registry.clear_away(&id);
                 false
             }
         }

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
+use std::future::ready;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -35,6 +36,8 @@ const HOME: &str = "/home/user";
 const START_PATIENCE: Duration = Duration::from_secs(300);
 /// How long a change of a sandbox's time may take before its end does not wait for it.
 const CHANGE_PATIENCE: Duration = Duration::from_secs(1);
+/// After how long a sandbox that did not end, or not rest, when its time was over is told to again.
+const ANOTHER_TRY: Duration = Duration::from_secs(10);
 /// With fewer bytes left than these, the disk is full.
 const FULL: u64 = 64 << 10;
 
@@ -122,7 +125,15 @@ impl Registry {
             match Sandbox::attach_when_made(&registry.host, &record.id).await {
                 Ok(sandbox) => {
                     known.insert(record.id.clone());
-                    registry.admit(record, sandbox, None).take_up_contexts();
+                    let told = record.life;
+                    let live = registry.admit(record, sandbox, None);
+                    if live.life() != told
+                        && let Err(failure) = registry.change(&live, live.life()).await
+                    {
+                        let (id, error) = (&live.record.id, failure.message());
+                        tracing::error!(id, error, "how long a sandbox stays cannot be written down");
+                    }
+                    live.take_up_contexts();
                 }
                 Err(AttachError::Room(RoomError::Absent { .. })) => {
                     tracing::info!(id = record.id, "a sandbox is gone");
@@ -178,7 +189,8 @@ impl Registry {
 
     /// The command line of `ringfence up` that every sandbox has, but for `more`.
     pub(super) fn words(&self, id: &str, lease: Duration, more: Vec<OsString>) -> Vec<OsString> {
-        let lease = format!("{}s", lease.as_secs().max(1));
+        // Not less: until then it is the server that ends it.
+        let lease = format!("{}s", lease.as_secs() + 1);
         let mut words: Vec<OsString> = vec!["ringfence".into(), "up".into(), id.into(), "--lease".into(), lease.into()];
         words.extend([
             "--directory".into(),
@@ -199,11 +211,12 @@ impl Registry {
         words: Vec<OsString>,
     ) -> Result<Arc<Live>, Failure> {
         // The two at once: what is stored too much is found out by the next server, and so is what is stored too late.
-        let (stored, launched) = tokio::join!(self.store.put(&record), self.launch(&record.id, words));
+        let launched = self.launch(&record.id, words, std::future::pending());
+        let (stored, launched) = tokio::join!(self.store.put(&record), launched);
         match launched {
             Ok(launched) => self.settle(record, launched, stored).await,
             Err(failure) => {
-                self.clear_away(&record.id);
+                remove_record(&self.store, &record.id).await;
                 Err(failure)
             }
         }
@@ -235,14 +248,29 @@ impl Registry {
         }
     }
 
-    /// Starts a sandbox with a command line of `ringfence up`.
-    pub(super) async fn launch(&self, id: &str, words: Vec<OsString>) -> Result<Launched, Failure> {
-        make_private(&self.workspace(id))
-            .map_err(|error| Failure::failed(format!("cannot make a workspace: {error}"), "look at the disk: df -h"))?;
+    /// Starts a sandbox with a command line of `ringfence up`, unless it is given up before it has come up. Nothing is
+    /// left of one that does not.
+    pub(super) async fn launch(
+        &self,
+        id: &str,
+        words: Vec<OsString>,
+        given_up: impl Future<Output = ()>,
+    ) -> Result<Launched, Failure> {
+        let workspace = self.workspace(id);
         // Starting a process waits for it to have begun, and telling it for it to listen.
-        let keeper = tokio::task::spawn_blocking(move || Keeper::start(&words)).await;
-        let mut keeper = keeper.expect("starting a process does not panic")?;
-        let launched = match timeout(START_PATIENCE, keeper.answer()).await {
+        let begun = tokio::task::spawn_blocking(move || {
+            let unmade =
+                |error| Failure::failed(format!("cannot make a workspace: {error}"), "look at the disk: df -h");
+            make_private(&workspace).map_err(unmade)?;
+            Keeper::start(&words)
+        });
+        let begun = begun.await.expect("starting a process does not panic");
+        let mut keeper = begun.inspect_err(|_| self.remove_workspace(id, ready(())))?;
+        let answer = tokio::select! {
+            answer = timeout(START_PATIENCE, keeper.answer()) => answer,
+            () = given_up => Ok(Err(Failure::failed("a sandbox is given up that is not up yet", "ringfence serve"))),
+        };
+        let launched = match answer {
             Ok(Ok(Answer::Ready { .. })) => Sandbox::attach(&self.host, id).await.map_err(Failure::from),
             Ok(Ok(Answer::Failed(told))) => Err(told.into()),
             Ok(Err(failure)) => Err(failure),
@@ -252,7 +280,7 @@ impl Registry {
             Ok(sandbox) => Ok(Launched { sandbox, keeper }),
             Err(failure) => {
                 keeper.ask_to_end();
-                tokio::task::spawn_blocking(|| keeper.wait());
+                self.remove_workspace(id, end_of(keeper));
                 Err(failure)
             }
         }
@@ -261,9 +289,11 @@ impl Registry {
     /// Ends a sandbox that nobody was given.
     pub(super) async fn discard(&self, id: &str, launched: Launched) {
         let Launched { sandbox, keeper } = launched;
-        stop(id, sandbox).await;
-        tokio::task::spawn_blocking(|| keeper.wait());
-        self.clear_away(id);
+        if let Err(error) = sandbox.stop().await {
+            tracing::error!(id, error = ringfence::chain(&error), "a sandbox does not end");
+            keeper.ask_to_end();
+        }
+        self.remove_workspace(id, end_of(keeper));
     }
 
     /// Takes a sandbox in that is there, and sees to its end.
@@ -309,19 +339,32 @@ impl Registry {
                 continue;
             }
             tracing::info!(id, "a sandbox's time is over");
-            if live.record.at_end == AtEnd::Pause && live.life().state() == State::Running {
+            let failure = if live.record.at_end == AtEnd::Pause && live.life().state() == State::Running {
                 match self.bring_to_rest(&live).await {
                     Ok(()) => continue,
-                    Err(failure) => tracing::error!(id, error = failure.message(), "a sandbox is not paused"),
+                    Err(failure) => failure,
                 }
+            } else {
+                self.look_at(vec![Arc::clone(&live)]).await; // for the last time
+                match live.sandbox.clone().stop().await {
+                    Ok(()) => break Some(turn),
+                    Err(error) => error.into(),
+                }
+            };
+            // What it has is not lost for that: it is tried again, until its lease is over.
+            tracing::error!(
+                id,
+                error = failure.message(),
+                "a sandbox does not end, or not rest, when its time is over"
+            );
+            drop(turn);
+            if timeout(ANOTHER_TRY, &mut ended).await.is_ok() {
+                break None;
             }
-            self.look_at(vec![Arc::clone(&live)]).await; // for the last time
-            stop(id, live.sandbox.clone()).await;
-            break Some(turn);
         };
         self.forget(&live);
         if let Some(keeper) = keeper {
-            tokio::task::spawn_blocking(|| keeper.wait());
+            end_of(keeper).await;
         }
     }
 
@@ -366,19 +409,20 @@ impl Registry {
         self.all().into_iter().find(|live| is_it(live)) // it may take its time
     }
 
-    /// Ends a sandbox, whether or not its client waits for that.
-    pub(super) async fn end(self: &Arc<Registry>, live: &Arc<Live>) {
+    /// Ends a sandbox, whether or not its client waits for that. One that does not end is still there.
+    pub(super) async fn end(self: &Arc<Registry>, live: &Arc<Live>) -> Result<(), Failure> {
         let (registry, live) = (Arc::clone(self), Arc::clone(live));
         let ended = self.removals.see_to(async move { registry.end_in_turn(&live).await });
-        ended.await.expect("an end does not panic");
+        ended.await.expect("an end does not panic")
     }
 
-    async fn end_in_turn(&self, live: &Arc<Live>) {
+    async fn end_in_turn(&self, live: &Arc<Live>) -> Result<(), Failure> {
         self.look_at(vec![Arc::clone(live)]).await; // for the last time
         // Who changes its time writes to what is about to go. A snapshot, which takes longer, fails.
         let _turn = timeout(CHANGE_PATIENCE, live.changing.lock()).await;
-        stop(&live.record.id, live.sandbox.clone()).await;
+        live.sandbox.clone().stop().await?;
         self.forget(live);
+        Ok(())
     }
 
     /// How many sandboxes there are.
@@ -405,13 +449,14 @@ impl Registry {
     }
 
     /// Removes what is kept of a sandbox that is gone, its record first.
-    pub(super) fn clear_away(&self, id: &str) {
-        let (store, workspace, id) = (self.store.clone(), self.workspace(id), id.to_owned());
-        self.removals.begin(workspace, async move {
-            if let Err(error) = store.remove(&id).await {
-                tracing::error!(id, %error, "a record is not removed");
-            }
-        });
+    fn clear_away(&self, id: &str) {
+        let (store, record) = (self.store.clone(), id.to_owned());
+        self.remove_workspace(id, async move { remove_record(&store, &record).await });
+    }
+
+    /// Removes the directory of a sandbox, after something else.
+    fn remove_workspace(&self, id: &str, first: impl Future<Output = ()> + Send + 'static) {
+        self.removals.begin(self.workspace(id), first);
     }
 
     fn locked(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Live>>> {
@@ -419,10 +464,15 @@ impl Registry {
     }
 }
 
-async fn stop(id: &str, sandbox: Sandbox) {
-    match sandbox.stop().await {
-        Ok(()) | Err(AttachError::Room(RoomError::Absent { .. })) => {}
-        Err(error) => tracing::error!(id, error = ringfence::chain(&error), "a sandbox does not end"),
+/// Waits for the process that keeps a sandbox, which ends.
+async fn end_of(keeper: Keeper) {
+    let waited = tokio::task::spawn_blocking(|| keeper.wait()).await;
+    waited.expect("waiting does not panic");
+}
+
+async fn remove_record(store: &Store, id: &str) {
+    if let Err(error) = store.remove(id).await {
+        tracing::error!(id, %error, "a record is not removed");
     }
 }
 

@@ -17,7 +17,10 @@ pub(super) struct Removals(TaskTracker);
 
 impl Removals {
     /// Does something that ends with a removal, whether or not anybody waits for it.
-    pub(super) fn see_to<Work: Future<Output = ()> + Send + 'static>(&self, work: Work) -> JoinHandle<()> {
+    pub(super) fn see_to<Work>(&self, work: Work) -> JoinHandle<Work::Output>
+    where
+        Work: Future<Output: Send + 'static> + Send + 'static,
+    {
         self.0.spawn(work)
     }
 

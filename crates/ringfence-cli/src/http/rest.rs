@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use ringfence::Sandbox;
 use tokio::sync::watch;
 
+use super::control::stay;
 use super::life::{AtEnd, Life, State, after, left};
 use super::registry::{Live, Registry, of_store};
 use super::store::Record;
@@ -55,7 +56,8 @@ impl Registry {
             return Ok(Renewed::AtRest);
         }
         self.change(live, Life { ends, ..life }).await?;
-        Ok(Renewed::Done)
+        // The process that keeps it may have been about to end it.
+        Ok(if live.sandbox.is_up() { Renewed::Done } else { Renewed::Gone })
     }
 
     /// Brings a sandbox to rest, whether or not its client waits for that. False when it is already.
@@ -161,7 +163,7 @@ impl Registry {
     }
 
     /// Writes down how long a sandbox stays: for the process that keeps it, for the next server, and for this one.
-    async fn change(&self, live: &Live, life: Life) -> Result<(), Failure> {
+    pub(super) async fn change(&self, live: &Live, life: Life) -> Result<(), Failure> {
         live.sandbox.renew(life.lease(live.record.at_end))?;
         if let Err(error) = self.store().put(&Record { life, ..live.record.clone() }).await {
             let _ = live.sandbox.renew(live.life().lease(live.record.at_end)); // the first error tells more
@@ -176,7 +178,7 @@ impl Registry {
 pub(super) fn as_found(life: Life, sandbox: &Sandbox) -> Life {
     match (life.state(), sandbox.is_paused()) {
         (State::Running, true) => life.at_rest(Timestamp::now()),
-        (State::Paused, false) => life.awake(Timestamp::now()),
+        (State::Paused, false) => Life { ends: after(Timestamp::now(), stay(None)), ..life.awake(Timestamp::now()) },
         _ => life,
     }
 }

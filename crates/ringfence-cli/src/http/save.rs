@@ -16,7 +16,8 @@ use super::registry::Live;
 use super::reply::{Refusal, Reply, bare, json};
 use super::requests::NewSnapshot;
 use super::server::Server;
-use super::snapshots::{Kept, Snapshot, TURN_PATIENCE, checked_name};
+use super::snapshots::{Kept, Snapshot, checked_name};
+use super::turns::PATIENCE;
 use crate::exchange::RequestBody;
 
 impl Calls<'_> {
@@ -45,9 +46,9 @@ impl Calls<'_> {
         let snapshots = &self.server.snapshots;
         snapshots.check_room(&snapshot, &self.quota)?;
         // One at a time of a sandbox: it rests meanwhile. Whoever waits for that keeps nobody else from a turn.
-        let alone = timeout(TURN_PATIENCE, Arc::clone(&live.saving).lock_owned()).await;
+        let alone = timeout(PATIENCE, Arc::clone(&live.saving).lock_owned()).await;
         let alone = alone.map_err(|_| {
-            Refusal::busy(format!("other snapshots of sandbox `{id}` are being taken"), TURN_PATIENCE.as_secs())
+            Refusal::busy(format!("other snapshots of sandbox `{id}` are being taken"), PATIENCE.as_secs())
         })?;
         let turn = snapshots.turn(&self.owner).await?;
         // A client that does not wait is not told, and finds the snapshot in its list.

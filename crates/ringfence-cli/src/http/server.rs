@@ -11,7 +11,7 @@ use ringfence_proto::code::Failure as Denied;
 use ringfence_proto::query::Query;
 use ringfence_proto::signature::{self, Purpose, agree};
 use ringfence_proto::{ENVD_PORT, header};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use super::carry;
 use super::control::{self, Owner};
@@ -30,6 +30,7 @@ use super::rest::NotResumed;
 use super::seats::{Holder, Seats, Taken};
 use super::snapshots::Snapshots;
 use super::template::Template;
+use super::turns::Turns;
 use super::web;
 use crate::exchange::RequestBody;
 use crate::telemetry::Measure;
@@ -56,8 +57,8 @@ pub(super) struct Server {
     pub(super) audience: Audience,
     /// Sandboxes that wait for a client.
     pub(super) pool: Pool,
-    /// Room for sandboxes that are being started.
-    pub(super) starting: Arc<Semaphore>,
+    /// Whose sandboxes are being started.
+    pub(super) starting: Turns,
     /// Who has how many connections.
     pub(super) seats: Arc<Seats>,
     /// Requests for a sandbox that may be repeated.

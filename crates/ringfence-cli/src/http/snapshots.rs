@@ -4,13 +4,11 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use jiff::Timestamp;
 use ringfence::{Copied, CopyError, CopyLimits, copy_untrusted};
 use serde::{Deserialize, Serialize};
-use tokio::sync::{OwnedSemaphorePermit, RwLock, Semaphore};
-use tokio::time::timeout;
+use tokio::sync::{OwnedRwLockReadGuard, RwLock};
 
 use super::control::Owner;
 use super::quota::Quota;
@@ -20,14 +18,11 @@ use super::reply::Refusal;
 use super::requests::NetworkRequest;
 use super::secret::name;
 use super::store::{Found, Record, Store};
+use super::turns::{PATIENCE, Turn, Turns};
 use crate::report::Failure;
 
 /// How many trees are copied at once; whoever comes then waits.
-const MOST_COPYING: usize = 4;
-/// How many of them are one owner's.
-const MOST_COPYING_OF_ONE: usize = 2;
-/// How long a copy may wait for its turn.
-pub(super) const TURN_PATIENCE: Duration = Duration::from_secs(20);
+const MOST_COPYING: u32 = 4;
 /// After how many seconds an owner who keeps as many as it may can try again: it is to delete one meanwhile.
 const FULL_WAIT: u64 = 60;
 /// The most files and directories of a snapshot.
@@ -67,11 +62,11 @@ pub(super) struct Kept {
     in_use: Arc<RwLock<()>>,
 }
 
-/// A turn to copy a tree.
+/// A snapshot whose files stay for as long as this is there.
 #[derive(Debug)]
-pub(super) struct Turn {
-    _own: OwnedSemaphorePermit,
-    _any: OwnedSemaphorePermit,
+pub(super) struct InUse {
+    pub(super) snapshot: Snapshot,
+    _held: OwnedRwLockReadGuard<()>,
 }
 
 /// All snapshots that are there.
@@ -87,10 +82,8 @@ pub(super) struct Snapshots {
     kept: Mutex<HashMap<String, Arc<Kept>>>,
     /// Held by whoever changes that.
     changing: tokio::sync::Mutex<()>,
-    /// Room for trees that are copied.
-    copying: Arc<Semaphore>,
-    /// Room for those of each owner.
-    copying_of: Mutex<HashMap<Owner, Arc<Semaphore>>>,
+    /// Whose trees are copied.
+    copying: Turns,
     /// Whether those are to be given up.
     is_ending: Arc<AtomicBool>,
 }
@@ -160,8 +153,7 @@ impl Snapshots {
             limits: CopyLimits { bytes: largest, entries: MOST_ENTRIES },
             kept: Mutex::new(kept),
             changing: Default::default(),
-            copying: Arc::new(Semaphore::new(MOST_COPYING)),
-            copying_of: Mutex::default(),
+            copying: Turns::new(MOST_COPYING),
             is_ending: Arc::default(),
         })
     }
@@ -178,20 +170,17 @@ impl Snapshots {
         self.locked().values().filter(|kept| kept.snapshot.owner == *owner).cloned().collect()
     }
 
-    /// Waits for a turn to copy a tree. Whoever has as many as one owner can waits behind nobody else's.
+    /// The same, to be copied: its files stay although it is deleted, or taken anew, meanwhile.
+    pub(super) fn hold(&self, owner: &Owner, which: &str) -> Option<InUse> {
+        let kept = self.find(owner, which)?;
+        let held = Arc::clone(&kept.in_use).try_read_owned().ok()?; // else it is being removed
+        Some(InUse { snapshot: kept.snapshot.clone(), _held: held })
+    }
+
+    /// Waits for a turn to copy a tree.
     pub(super) async fn turn(&self, owner: &Owner) -> Result<Turn, Refusal> {
-        let own = {
-            let mut owners = self.copying_of.lock().unwrap_or_else(PoisonError::into_inner);
-            owners.retain(|_, room| Arc::strong_count(room) > 1); // of those nobody copies
-            Arc::clone(owners.entry(owner.clone()).or_insert_with(|| Arc::new(Semaphore::new(MOST_COPYING_OF_ONE))))
-        };
-        let turn = async {
-            let own = own.acquire_owned().await.expect("it is never closed");
-            let any = Arc::clone(&self.copying).acquire_owned().await.expect("it is never closed");
-            Turn { _own: own, _any: any }
-        };
-        let turn = timeout(TURN_PATIENCE, turn).await;
-        turn.map_err(|_| Refusal::busy("too many snapshots are being copied", TURN_PATIENCE.as_secs()))
+        let turn = self.copying.take(owner).await;
+        turn.ok_or_else(|| Refusal::busy("too many snapshots are being copied", PATIENCE.as_secs()))
     }
 
     /// Refuses one more snapshot of an owner who has as many as it may. One that takes another's place is not one more.
@@ -213,9 +202,8 @@ impl Snapshots {
     }
 
     /// Copies the files of a snapshot to where a sandbox's directory is to be.
-    pub(super) async fn copy_out(&self, kept: &Arc<Kept>, workspace: PathBuf) -> Result<Copied, CopyError> {
-        let _use = kept.in_use.read().await;
-        self.copy(self.directory.join(&kept.snapshot.files), workspace).await
+    pub(super) async fn copy_out(&self, held: &InUse, workspace: PathBuf) -> Result<Copied, CopyError> {
+        self.copy(self.directory.join(&held.snapshot.files), workspace).await
     }
 
     /// Copies a tree, on another thread.
@@ -283,8 +271,7 @@ impl Snapshots {
 
     /// Waits until nothing is copied any more.
     pub(super) async fn ended(&self) {
-        let all = u32::try_from(MOST_COPYING).expect("they are few");
-        let _ = timeout(TURN_PATIENCE, self.copying.acquire_many(all)).await; // the next server sweeps
+        self.copying.over().await; // else the next server sweeps
     }
 
     fn locked(&self) -> MutexGuard<'_, HashMap<String, Arc<Kept>>> {
@@ -393,7 +380,8 @@ mod tests {
         assert_eq!((files(), store.all_snapshots().unwrap().read.len()), (2, 2));
         let kept = snapshots.find(&again.owner, &again.id).unwrap();
         let copy = place.path().join("copy");
-        runtime.block_on(snapshots.copy_out(&kept, copy.clone())).unwrap();
+        let held = snapshots.hold(&again.owner, &again.id).unwrap();
+        runtime.block_on(snapshots.copy_out(&held, copy.clone())).unwrap();
         assert_eq!(fs_err::read_to_string(copy.join("file")).unwrap(), "text");
         assert!(runtime.block_on(snapshots.remove(&kept)).unwrap());
         assert!(!runtime.block_on(snapshots.remove(&kept)).unwrap());
@@ -424,26 +412,16 @@ mod tests {
     }
 
     #[test]
-    fn files_stay_while_a_snapshot_cannot_be_read_and_one_owner_does_not_take_all_turns() {
+    fn files_stay_while_a_snapshot_cannot_be_read() {
         let place = tempfile::tempdir().unwrap();
         let runtime = runtime();
         let store = Store::open(&place.path().join("state.redb")).unwrap();
         let open = || runtime.block_on(opened(&store, &place));
-        let (ada, bob) = (Some("ada".to_owned()), Some("bob".to_owned()));
         let files = open().directory.join("files");
         fs_err::create_dir(&files).unwrap();
         runtime.block_on(store.put_raw_snapshot("later", "{}")).unwrap();
-        let snapshots = open();
+        open();
         assert!(files.is_dir());
-        let turn = |owner: &Owner| snapshots.turn(owner).now_or_never().map(Result::unwrap);
-        runtime.block_on(async {
-            let first = turn(&ada).unwrap();
-            let _second = turn(&ada).unwrap();
-            assert!(turn(&ada).is_none());
-            turn(&bob).unwrap();
-            drop(first);
-            turn(&ada).unwrap();
-        });
         runtime.block_on(store.remove_snapshot("later")).unwrap();
         open();
         assert!(!files.exists());
@@ -460,16 +438,13 @@ mod tests {
             fs_err::create_dir(snapshots.directory.join(&taken.files)).unwrap();
             let kept = snapshots.keep(taken, &Quota::default()).await.unwrap();
             let files = snapshots.directory.join(&kept.snapshot.files);
-            // Whoever copies them says so, and only as long as that takes.
-            let mut copied = Box::pin(snapshots.copy_out(&kept, place.path().join("copy")));
-            assert!((&mut copied).now_or_never().is_none() && kept.in_use.try_write().is_err());
-            copied.await.unwrap();
-            assert!(kept.in_use.try_write().is_ok());
-            let copying = kept.in_use.read().await;
+            let held = snapshots.hold(&kept.snapshot.owner, &kept.snapshot.id).unwrap();
             assert!(snapshots.remove(&kept).await.unwrap());
-            tokio::time::timeout(Duration::from_millis(50), std::future::pending::<()>()).await.unwrap_err();
+            assert!(snapshots.hold(&kept.snapshot.owner, &kept.snapshot.id).is_none());
+            assert!(snapshots.removals.ended().now_or_never().is_none(), "somebody may copy them");
+            snapshots.copy_out(&held, place.path().join("copy")).await.unwrap();
             assert!(files.exists());
-            drop(copying);
+            drop(held);
             snapshots.removals.ended().await;
             assert!(!files.exists());
         });

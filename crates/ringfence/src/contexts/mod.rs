@@ -216,16 +216,20 @@ impl Contexts<'_> {
         found.ok_or_else(|| ContextError::Absent { id: id.to_owned() })
     }
 
-    /// Ends the one of that id, with all that its cells started.
+    /// Ends the one of that id, with all that its cells started. One that cannot be ended is still there.
     pub async fn remove(&self, id: &str) -> Result<(), ContextError> {
         let context = self.get(id)?;
-        *context.0.is_removed.lock().await = true;
-        self.sandbox.kept_contexts().all().retain(|kept| kept.id() != id);
-        context.life().kill("it was removed").await?;
-        match &context.0.noted {
-            Some(noted) => Ok(noted.forget()?),
-            None => Ok(()),
+        let mut is_removed = context.0.is_removed.lock().await;
+        if *is_removed {
+            return Err(ContextError::Absent { id: id.to_owned() }); // somebody else was quicker
         }
+        context.life().kill("it was removed").await?;
+        if let Some(noted) = &context.0.noted {
+            noted.forget()?;
+        }
+        *is_removed = true;
+        self.sandbox.kept_contexts().all().retain(|kept| kept.id() != id);
+        Ok(())
     }
 }
 

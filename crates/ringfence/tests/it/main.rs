@@ -4,6 +4,7 @@
 mod code;
 #[cfg(test)]
 mod contexts;
+#[cfg(test)]
 mod ends;
 #[cfg(test)]
 mod sandboxes;

@@ -49,16 +49,21 @@ fn left_behind(keeper: &Keeper, count: usize) -> Vec<Made> {
     made
 }
 
+/// A server that soon has no descriptors left.
+fn with_few_descriptors(keeper: &Keeper) -> Served<'_> {
+    let serve = keeper.ringfence(&["serve", "--listen", "127.0.0.1:0"]);
+    let mut few = Command::new("sh");
+    few.args(["-c", &format!("ulimit -n {FEW}; exec \"$@\""), "sh"]).arg(serve.get_program()).args(serve.get_args());
+    few.env_clear().envs(keeper.variables()).current_dir(keeper.workspace());
+    Served::run(keeper, few)
+}
+
 #[test]
 fn a_server_without_descriptors_takes_nothing_for_gone() {
     require!(root, binary, user_namespaces);
     let keeper = Keeper::on(Backend::Native);
     let made = left_behind(&keeper, 12);
-    let serve = keeper.ringfence(&["serve", "--listen", "127.0.0.1:0"]);
-    let mut few = Command::new("sh");
-    few.args(["-c", &format!("ulimit -n {FEW}; exec \"$@\""), "sh"]).arg(serve.get_program()).args(serve.get_args());
-    few.env_clear().envs(keeper.variables()).current_dir(keeper.workspace());
-    let server = Served::run(&keeper, few);
+    let server = with_few_descriptors(&keeper);
     let begun = Instant::now();
     while !log_of(&keeper).contains("Too many open files") {
         assert!(begun.elapsed() < PATIENCE, "it has enough");
@@ -66,6 +71,42 @@ fn a_server_without_descriptors_takes_nothing_for_gone() {
     }
     server.end();
     let server = Served::by(&keeper);
+    expect_all(&server, &made);
+    server.end();
+    expect_nothing_left(&keeper);
+}
+
+#[test]
+fn what_cannot_be_done_without_descriptors_is_not_said_to_be() {
+    require!(root, binary, user_namespaces);
+    let keeper = Keeper::on(Backend::Native);
+    let made = left_behind(&keeper, 1);
+    let server = with_few_descriptors(&keeper);
+    let client = Client { server: &server, key: ANY.to_owned() };
+    let id = &made[0].id;
+    let asking = [(format!("POST /sandboxes/{id}/pause"), "paused"), (format!("DELETE /sandboxes/{id}"), "ended")]
+        .map(|asked| (asked, client.connect()));
+    let taken = || fs_err::read_dir(format!("/proc/{}/fd", server.id())).expect("it runs").count();
+    let begun = Instant::now();
+    let mut others = Vec::new();
+    while taken() < FEW as usize {
+        assert!(begun.elapsed() < PATIENCE, "it has {} descriptors", taken());
+        others.push(client.connect());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    for ((line, undone), mut stream) in asking {
+        let head = format!("{line} HTTP/1.1\r\nHost: x.localhost\r\nX-API-KEY: {ANY}\r\nConnection: close\r\n");
+        stream.write_all(format!("{head}Content-Length: 0\r\n\r\n").as_bytes()).expect("the server reads");
+        let answer = super::read(stream);
+        assert!(answer.starts_with("HTTP/1.1 500") && answer.contains(&format!("could not be {undone}")), "{answer}");
+        // It has one more by now, which somebody else is to take.
+        others.push(client.connect());
+        while taken() < FEW as usize {
+            assert!(begun.elapsed() < PATIENCE, "it has {} descriptors", taken());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    drop(others);
     expect_all(&server, &made);
     server.end();
     expect_nothing_left(&keeper);
@@ -134,6 +175,14 @@ fn a_time_that_is_set_by_a_client_that_hangs_up_is_the_same_for_all() {
     require!(root, binary, user_namespaces);
     against(|client, keeper| {
         let made = client.make();
+        let end = |text: &str, name: &str| {
+            let told: Value = serde_json::from_str(text).expect("it is JSON");
+            let end: jiff::Timestamp = told[name].as_str().expect("it is text").parse().expect("it is a time");
+            end.as_second()
+        };
+        let told = || end(&client.check(&format!("GET /sandboxes/{}", made.id), "", 200), "endAt");
+        let kept = || end(&keeper.expect(&mut keeper.ringfence(&["inspect", "--json", &made.id])), "ends");
+        assert!(kept() >= told(), "who keeps it does not end it before its server does");
         for seconds in 1000..1020 {
             let body = format!(r#"{{"timeout": {seconds}}}"#);
             let (id, length) = (&made.id, body.len());
@@ -141,19 +190,9 @@ fn a_time_that_is_set_by_a_client_that_hangs_up_is_the_same_for_all() {
             let request = format!("{head}Content-Length: {length}\r\n\r\n{body}");
             client.connect().write_all(request.as_bytes()).expect("the server reads"); // and is gone
         }
-        let end = |text: &str, name: &str| {
-            let told: Value = serde_json::from_str(text).expect("it is JSON");
-            let end: jiff::Timestamp = told[name].as_str().expect("it is text").parse().expect("it is a time");
-            end.as_second()
-        };
         let begun = Instant::now();
-        loop {
-            let told = end(&client.check(&format!("GET /sandboxes/{}", made.id), "", 200), "endAt");
-            let kept = keeper.expect(&mut keeper.ringfence(&["inspect", "--json", &made.id]));
-            if (told - end(&kept, "ends")).abs() <= 1 {
-                break;
-            }
-            assert!(begun.elapsed() < Duration::from_secs(10), "{told} and {kept}");
+        while (told() - kept()).abs() > 1 {
+            assert!(begun.elapsed() < Duration::from_secs(10), "{} and {}", told(), kept());
             std::thread::sleep(Duration::from_millis(100));
         }
         client.check(&format!("DELETE /sandboxes/{}", made.id), "", 204);
@@ -188,4 +227,69 @@ fn who_is_told_of_more_time_has_it() {
             std::thread::sleep(Duration::from_millis(50));
         }
     });
+}
+
+/// What a server tells of a sandbox.
+fn told(client: &Client<'_>, id: &str, field: &str) -> String {
+    let told = client.check(&format!("GET /sandboxes/{id}"), "", 200);
+    let told: Value = serde_json::from_str(&told).expect("it is JSON");
+    told[field].as_str().expect("it is text").to_owned()
+}
+
+#[test]
+fn a_sandbox_that_cannot_be_paused_when_its_time_is_over_is_not_killed_for_that() {
+    require!(root, binary, user_namespaces);
+    against(|client, keeper| {
+        let answer = client.check("POST /sandboxes", r#"{"templateID": "base", "timeout": 1, "autoPause": true}"#, 201);
+        client.server.note_sandboxes();
+        let made: Value = serde_json::from_str(&answer).expect("it is JSON");
+        let id = made["sandboxID"].as_str().expect("it is text");
+        // What its pause would be written down in cannot be written.
+        let obstacle = keeper.room(id).join(".paused");
+        fs_err::create_dir(&obstacle).expect("it is ours");
+        let begun = Instant::now();
+        while !log_of(keeper).contains("or not rest, when its time is over") {
+            assert!(begun.elapsed() < PATIENCE, "its time is not over");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(told(client, id, "state"), "running");
+        fs_err::remove_dir(&obstacle).expect("it is ours");
+        while told(client, id, "state") != "paused" {
+            assert!(begun.elapsed() < PATIENCE, "it is not tried again");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        client.check(&format!("DELETE /sandboxes/{id}"), "", 204);
+    });
+}
+
+#[test]
+fn a_sandbox_that_is_found_at_rest_stays_as_long_as_is_told() {
+    require!(root, binary, user_namespaces);
+    let keeper = Keeper::on(Backend::Native);
+    let made = left_behind(&keeper, 1);
+    // As a server leaves it that is killed while it takes a snapshot.
+    let mark = keeper.room(&made[0].id).join("paused");
+    fs_err::write(mark, "[]").expect("it is ours");
+    let server = Served::by(&keeper);
+    let client = Client { server: &server, key: ANY.to_owned() };
+    let seconds = |text: &str| text.parse::<jiff::Timestamp>().expect("it is a time").as_second();
+    assert_eq!(told(&client, &made[0].id, "state"), "paused");
+    let kept = keeper.expect(&mut keeper.ringfence(&["inspect", "--json", &made[0].id]));
+    let kept: Value = serde_json::from_str(&kept).expect("it is JSON");
+    let kept = seconds(kept["ends"].as_str().expect("it is text"));
+    assert!((kept - seconds(&told(&client, &made[0].id, "endAt"))).abs() <= 1);
+    client.check(&format!("POST /sandboxes/{}/connect", made[0].id), r#"{"timeout": 60}"#, 201);
+    expect_all(&server, &made);
+    server.end();
+    expect_nothing_left(&keeper);
+}
+
+#[test]
+fn a_server_that_is_told_to_end_while_it_starts_sandboxes_leaves_none() {
+    require!(root, binary, user_namespaces);
+    let keeper = Keeper::on(Backend::Native);
+    let server = Served::configured(&keeper, "[templates.base]\nwarm = 16\n");
+    server.note_sandboxes();
+    server.end();
+    expect_nothing_left(&keeper);
 }

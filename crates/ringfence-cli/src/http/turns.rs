@@ -1,0 +1,84 @@
+//! Turns at what takes long: so many at once, and of one owner not all of them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+use super::control::Owner;
+
+/// How long somebody may wait for a turn.
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Turns at one thing.
+#[derive(Debug)]
+pub(super) struct Turns {
+    all: Arc<Semaphore>,
+    most: u32,
+    most_of_one: usize,
+    /// Those of each owner who has one, or waits for one.
+    of: Mutex<HashMap<Owner, Arc<Semaphore>>>,
+}
+
+/// A turn, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Turn {
+    _own: OwnedSemaphorePermit,
+    _any: OwnedSemaphorePermit,
+}
+
+impl Turns {
+    /// So many at once, and half of them of one owner.
+    pub(super) fn new(most: u32) -> Turns {
+        let all = Arc::new(Semaphore::new(most as usize));
+        Turns { all, most, most_of_one: (most / 2) as usize, of: Mutex::default() }
+    }
+
+    /// Waits for a turn; none when that takes too long. Whoever has as many as one owner can waits before nobody else.
+    pub(super) async fn take(&self, owner: &Owner) -> Option<Turn> {
+        let own = {
+            let mut owners = self.of.lock().unwrap_or_else(PoisonError::into_inner);
+            owners.retain(|_, own| Arc::strong_count(own) > 1); // of those who have none
+            let own = owners.entry(owner.clone()).or_insert_with(|| Arc::new(Semaphore::new(self.most_of_one)));
+            Arc::clone(own)
+        };
+        let turn = async {
+            let own = own.acquire_owned().await.expect("it is never closed");
+            let any = Arc::clone(&self.all).acquire_owned().await.expect("it is never closed");
+            Turn { _own: own, _any: any }
+        };
+        timeout(PATIENCE, turn).await.ok()
+    }
+
+    /// Waits until nobody has one, for as long as somebody would wait for one.
+    pub(super) async fn over(&self) {
+        let _ = timeout(PATIENCE, self.all.acquire_many(self.most)).await; // who still has one is waited for no longer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn one_owner_does_not_take_all_turns() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let turns = Turns::new(4);
+            let (ada, bob) = (Some("ada".to_owned()), Some("bob".to_owned()));
+            let take = |owner: &Owner| turns.take(owner).now_or_never().map(Option::unwrap);
+            let first = take(&ada).unwrap();
+            let _second = take(&ada).unwrap();
+            assert!(take(&ada).is_none());
+            drop(take(&bob).unwrap());
+            assert!(turns.take(&ada).await.is_none(), "it waits in vain");
+            drop(first);
+            drop(take(&ada).unwrap());
+            assert_eq!(turns.of.lock().unwrap().len(), 1, "who has none is forgotten");
+        });
+    }
+}
