@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use futures_util::FutureExt as _;
-use ringfence::{Manifest, Sandbox, SessionError};
+use ringfence::{Exec, Manifest, Sandbox, SessionError};
 use rmcp::handler::server::router::tool::ToolRouter;
 use rmcp::handler::server::tool::{IntoCallToolResult as _, ToolCallContext};
 use rmcp::model::{
@@ -20,6 +20,7 @@ use rmcp::{ErrorData, RoleServer, ServerHandler, tool_handler};
 use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 
+use super::http::VERSION;
 use super::processes::Processes;
 use super::progress::Progress;
 use super::pulse::Pulse;
@@ -85,6 +86,8 @@ pub(super) struct Tenancy {
     is_own: bool,
     /// Whether a call found nobody in it to answer.
     is_lost: AtomicBool,
+    /// Held by whoever changes a file: two edits of one are made one after the other.
+    pub(super) writing: tokio::sync::Mutex<()>,
 }
 
 impl Client {
@@ -176,7 +179,13 @@ impl Tenancy {
             span,
             is_own,
             is_lost: AtomicBool::default(),
+            writing: Default::default(),
         }))
+    }
+
+    /// What is run in it: in a sandbox that was there before, nothing is left of it.
+    pub(super) fn as_guest(&self, exec: Exec) -> Exec {
+        if self.is_own { exec } else { exec.leaving_nothing() }
     }
 
     pub(super) fn manifest(&self) -> &Manifest {
@@ -288,6 +297,10 @@ impl ServerHandler for Client {
         request: CallToolRequestParams,
         mut context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
+        if let Some(version) = foreign_version(&context, self.terms.versions) {
+            let message = format!("version {version} of the protocol is not spoken here by HTTP");
+            return Err(ErrorData::invalid_request(message, None));
+        }
         let Ok(_place) = self.waiting.try_acquire() else {
             let message = format!("{MOST_WAITING} calls are not answered yet, which is the most");
             return Refusal::new(message, "wait for their answers").into_call_tool_result();
@@ -332,6 +345,14 @@ impl ServerHandler for Client {
             None => answer,
         }
     }
+}
+
+/// The version of the protocol that a request's header names, if it is none of these: each such call would be another
+/// client's, with a sandbox of its own.
+fn foreign_version(context: &RequestContext<RoleServer>, spoken: &[ProtocolVersion]) -> Option<String> {
+    let head = context.extensions.get::<hyper::http::request::Parts>()?;
+    let named = head.headers.get(VERSION)?.to_str().unwrap_or_default();
+    (!spoken.iter().any(|version| version.as_str() == named)).then(|| named.to_owned())
 }
 
 /// Why parameters could not be read, if that is what a result tells: what we refuse ourselves begins with other words.

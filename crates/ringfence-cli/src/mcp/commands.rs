@@ -48,7 +48,7 @@ impl Client {
         let _disturbance = tenancy.spares.disturbed();
         let span = tenancy.span.exec(&caller);
         let time = time(asked.timeout, &tenancy)?;
-        let mut exec = Exec::shell(&asked.command).time(time);
+        let mut exec = tenancy.as_guest(Exec::shell(&asked.command).time(time));
         if let Some(directory) = &asked.directory {
             exec = exec.directory(tenancy.inside(directory));
         }

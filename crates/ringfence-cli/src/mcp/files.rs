@@ -160,6 +160,7 @@ impl Client {
     async fn write_file(&self, Parameters(asked): Parameters<WriteFile>) -> Result<Told<Written>, Refusal> {
         let tenancy = self.tenancy().await?;
         let path = tenancy.inside(&asked.path);
+        let _turn = tenancy.writing.lock().await;
         let created = match tenancy.sandbox.files().stat(&path).await {
             Ok(_) => false,
             Err(SessionError::Refused { code: Code::NotFound, .. }) => true,
@@ -177,6 +178,7 @@ impl Client {
     async fn edit_file(&self, Parameters(asked): Parameters<EditFile>) -> Result<Told<Written>, Refusal> {
         let tenancy = self.tenancy().await?;
         let path = tenancy.inside(&asked.path);
+        let _turn = tenancy.writing.lock().await;
         let bytes = read(&tenancy, &path).await?;
         let text = String::from_utf8(bytes).map_err(|_| {
             Refusal::new(format!("`{path}` is not text in UTF-8"), "change it with a program, by run_command")

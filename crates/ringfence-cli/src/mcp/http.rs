@@ -38,6 +38,8 @@ use crate::telemetry::Telemetry;
 pub(crate) const PATH: &str = "/mcp";
 /// The header in which a client names its session.
 pub(super) const SESSION: &str = "mcp-session-id";
+/// The header in which it names the version of the protocol that it speaks.
+pub(super) const VERSION: &str = "mcp-protocol-version";
 /// The longest request.
 const LONGEST_REQUEST: usize = 4 << 20;
 /// How long a client may take to say what it wants.

@@ -86,7 +86,8 @@ pub(super) struct ProcessOutput {
 #[tool_router(router = process_tools, vis = "pub(super)")]
 impl Client {
     /// Starts a shell command that runs on in the sandbox, such as a server, and answers with its id and what it wrote in
-    /// the first second. It is ended with stop_process, and when you leave.
+    /// the first second. Write it without a & at its end: all that it started is ended with it. It is ended with
+    /// stop_process, and when you leave.
     #[tool(
         output_schema = schema_for_output::<ProcessOutput>(),
         annotations(title = "Start a process", destructive_hint = true, open_world_hint = true)
@@ -97,7 +98,7 @@ impl Client {
         Extension(caller): Extension<Caller>,
     ) -> Result<Told<ProcessOutput>, Refusal> {
         let tenancy = self.tenancy().await?;
-        let mut exec = Exec::shell(&asked.command);
+        let mut exec = Exec::shell(&asked.command).leaving_nothing();
         if let Some(directory) = &asked.directory {
             exec = exec.directory(tenancy.inside(directory));
         }
@@ -105,7 +106,10 @@ impl Client {
             exec = exec.time(time.duration());
         }
         let process = tenancy.processes.start(&tenancy, &exec, &caller).await?;
+        // Nobody knows the id of one whose call is cancelled now.
+        let untold = Untold { processes: &tenancy.processes, id: Some(process.id) };
         process.news(Instant::now() + FIRST_WAIT).await;
+        untold.told();
         Ok(Told(process.told()))
     }
 
@@ -207,6 +211,26 @@ impl Processes {
 
     fn all(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<Process>>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A process that its client has not heard of. Dropped, it is ended.
+struct Untold<'a> {
+    processes: &'a Processes,
+    id: Option<u32>,
+}
+
+impl Untold<'_> {
+    fn told(mut self) {
+        self.id = None;
+    }
+}
+
+impl Drop for Untold<'_> {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            self.processes.all().remove(&id);
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
-use globset::{GlobBuilder, GlobMatcher};
+use globset::{GlobBuilder, GlobSet};
 use ignore::Match as Verdict;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use regex::bytes::{Regex, RegexBuilder};
@@ -34,8 +34,15 @@ const MOST_MATCHES: u32 = 1000;
 const LONGEST_FILE: u64 = 2 << 20;
 /// How much of a line is shown.
 const LONGEST_LINE: usize = 300;
-/// How large the automaton of a pattern can be.
-const LARGEST_PATTERN: usize = 1 << 20;
+/// How much of a line is looked at.
+const LONGEST_LOOK: usize = 64 << 10;
+/// How large the automaton of a pattern can be. One step of it can take as long as it is large.
+const LARGEST_PATTERN: usize = 128 << 10;
+/// The longest glob, and how many braces it has at most: the crate of globs calls itself for each level of them.
+const LONGEST_GLOB: usize = 1024;
+const MOST_BRACES: usize = 32;
+/// How many lines of a `.gitignore` count.
+const MOST_IGNORED: usize = 4096;
 /// How many files are on their way at once.
 const AT_ONCE: usize = 8;
 /// Directories in which files are made as they are read.
@@ -107,8 +114,8 @@ impl Client {
         let tenancy = self.tenancy().await?;
         let path = tenancy.inside(asked.path.as_deref().unwrap_or_default());
         let root = tenancy.sandbox.files().stat(&path).await.map_err(|error| tenancy.refusal(&error))?;
-        let mut search = Search::new(tenancy.sandbox.session(), wanted, root.path.clone());
         let deadline = Instant::now() + TIME;
+        let mut search = Search::new(tenancy.sandbox.session(), wanted, root.path.clone(), deadline);
         let done = timeout_at(deadline, search.run(root, &progress)).await;
         if done.is_err() {
             search.stop(format!("it was ended after {} s", TIME.as_secs()));
@@ -121,7 +128,7 @@ impl Client {
 #[derive(Debug)]
 struct Wanted {
     pattern: Regex,
-    glob: Option<(GlobMatcher, By)>,
+    glob: Option<(GlobSet, By)>,
     include_ignored: bool,
     most: usize,
 }
@@ -144,10 +151,14 @@ impl Wanted {
         })?;
         let glob = asked.glob.as_deref().map(|glob| {
             let by = if glob.contains('/') { By::Path } else { By::Name };
+            let refuse =
+                |why: String| Refusal::new(format!("the glob is wrong: {why}"), "write it as `*.rs` or `src/**/*.rs`");
+            if !is_simple(glob) {
+                return Err(refuse(format!("it has over {LONGEST_GLOB} bytes or {MOST_BRACES} braces")));
+            }
             let built = GlobBuilder::new(glob.trim_start_matches("./")).literal_separator(true).build();
-            let hint = "write it as `*.rs` or `src/**/*.rs`";
-            let built = built.map_err(|error| Refusal::new(format!("the glob is wrong: {error}"), hint))?;
-            Ok((built.compile_matcher(), by))
+            let set = built.and_then(|glob| GlobSet::builder().add(glob).build());
+            Ok((set.map_err(|error| refuse(error.to_string()))?, by))
         });
         let most = asked.most.unwrap_or(USUAL_MATCHES).clamp(1, MOST_MATCHES) as usize;
         Ok(Wanted { pattern, glob: glob.transpose()?, include_ignored: asked.include_ignored, most })
@@ -193,14 +204,15 @@ struct Search<'a> {
     session: &'a Session,
     wanted: Wanted,
     root: String,
+    deadline: Instant,
     found: Found,
     too_long: usize,
     unread: usize,
 }
 
 impl<'a> Search<'a> {
-    fn new(session: &'a Session, wanted: Wanted, root: String) -> Search<'a> {
-        Search { session, wanted, root, found: Found::default(), too_long: 0, unread: 0 }
+    fn new(session: &'a Session, wanted: Wanted, root: String, deadline: Instant) -> Search<'a> {
+        Search { session, wanted, root, deadline, found: Found::default(), too_long: 0, unread: 0 }
     }
 
     async fn run(&mut self, root: EntryInfo, progress: &Progress) {
@@ -237,13 +249,11 @@ impl<'a> Search<'a> {
         let Ok(bytes) = self.session.files().read(&format!("{path}/.gitignore"), LONGEST_FILE).await else {
             return above;
         };
-        let mut builder = GitignoreBuilder::new(path);
-        for line in String::from_utf8_lossy(&bytes).lines() {
-            let _ = builder.add_line(None, line); // git, too, goes on after a line that makes no sense
-        }
-        match builder.build() {
-            Ok(here) => Some(Arc::new(Ignored { here, above })),
-            Err(_) => above,
+        let path = path.to_owned();
+        let built = tokio::task::spawn_blocking(move || ignored_by(&path, &String::from_utf8_lossy(&bytes))).await;
+        match built.expect("reading lines does not panic") {
+            Some(here) => Some(Arc::new(Ignored { here, above })),
+            None => above,
         }
     }
 
@@ -278,7 +288,7 @@ impl<'a> Search<'a> {
         let mut contents = contents.buffered(AT_ONCE);
         while let Some((path, bytes)) = contents.next().await {
             match bytes {
-                Ok(bytes) => self.look_at(&path, &bytes),
+                Ok(bytes) => self.look_at(&path, bytes).await,
                 Err(_) => self.unread += 1,
             }
             if self.found.incomplete {
@@ -288,23 +298,22 @@ impl<'a> Search<'a> {
     }
 
     /// Looks at the lines of a file, unless it is binary.
-    fn look_at(&mut self, path: &str, bytes: &[u8]) {
+    async fn look_at(&mut self, path: &str, bytes: Vec<u8>) {
         self.found.files += 1;
         if self.found.files >= MOST_FILES {
             self.stop(format!("it was ended after {MOST_FILES} files"));
         }
-        let Some(text) = text_of(bytes).filter(|_| self.wanted.pattern.is_match(bytes)) else { return };
-        for (number, line) in text.lines().enumerate() {
-            if !self.wanted.pattern.is_match(line.as_bytes()) {
-                continue;
-            }
-            if self.found.matches.len() == self.wanted.most {
-                return self.stop(format!("it was ended after {} lines, and there are more", self.wanted.most));
-            }
-            let (path, end) = (self.relative(path).to_owned(), line.floor_char_boundary(LONGEST_LINE));
-            let text = if end < line.len() { format!("{}…", &line[..end]) } else { line.to_owned() };
-            self.found.matches.push(Match { path, line: number + 1, text });
+        let room = self.wanted.most - self.found.matches.len();
+        let (pattern, deadline) = (self.wanted.pattern.clone(), self.deadline);
+        // On another thread: what a pattern and a file take together may be long.
+        let found = tokio::task::spawn_blocking(move || lines_of(&bytes, &pattern, room + 1, deadline)).await;
+        let found = found.expect("looking at lines does not panic");
+        if found.len() > room {
+            self.stop(format!("it was ended after {} lines, and there are more", self.wanted.most));
         }
+        let path = self.relative(path).to_owned();
+        let matches = found.into_iter().take(room).map(|(line, text)| Match { path: path.clone(), line, text });
+        self.found.matches.extend(matches);
     }
 
     fn stop(&mut self, why: String) {
@@ -325,6 +334,33 @@ impl<'a> Search<'a> {
         }
         found
     }
+}
+
+/// Whether a glob is one that a person could have written.
+fn is_simple(glob: &str) -> bool {
+    glob.len() <= LONGEST_GLOB && glob.bytes().filter(|byte| *byte == b'{').count() <= MOST_BRACES
+}
+
+/// What a `.gitignore` says. Code in a sandbox may have written it.
+fn ignored_by(directory: &str, text: &str) -> Option<Gitignore> {
+    let mut builder = GitignoreBuilder::new(directory);
+    for line in text.lines().take(MOST_IGNORED).filter(|line| is_simple(line)) {
+        let _ = builder.add_line(None, line); // git, too, goes on after a line that makes no sense
+    }
+    builder.build().ok()
+}
+
+/// The first lines that match, with their numbers, as they are shown.
+fn lines_of(bytes: &[u8], pattern: &Regex, most: usize, deadline: Instant) -> Vec<(usize, String)> {
+    let lines = text_of(bytes).into_iter().flat_map(str::lines).enumerate();
+    let in_time = lines.take_while(|_| Instant::now() < deadline);
+    let matching = in_time.filter(|(_, line)| pattern.is_match(&line.as_bytes()[..line.len().min(LONGEST_LOOK)]));
+    let shown = matching.map(|(number, line)| {
+        let end = line.floor_char_boundary(LONGEST_LINE);
+        let text = if end < line.len() { format!("{}…", &line[..end]) } else { line.to_owned() };
+        (number + 1, text)
+    });
+    shown.take(most).collect()
 }
 
 impl Display for Found {
@@ -366,6 +402,31 @@ mod tests {
         assert!(!wants("*.rs", "src/a/b.py"));
         assert!(wants("src/**/*.rs", "src/a/b.rs"));
         assert!(!wants("src/*.rs", "src/a/b.rs"));
+    }
+
+    #[test]
+    fn globs_that_nobody_would_write_harm_nobody() {
+        let nested = |levels: usize| format!("{}a{}", "{".repeat(levels), "}".repeat(levels));
+        let wanted = |glob: String| Wanted::of(&SearchFiles { glob: Some(glob), ..asked("x") });
+        assert!(wanted(nested(MOST_BRACES)).unwrap().wants("a", "a"));
+        for wrong in [nested(300), nested(1_000_000), "x".repeat(LONGEST_GLOB + 1), "[".to_owned()] {
+            let refusal = wanted(wrong).unwrap_err().to_string();
+            assert!(refusal.contains("the glob is wrong"), "{refusal}");
+        }
+        let planted = format!("{}\n*.log\n", nested(1_000_000));
+        assert!(ignored_by("/w", &planted).unwrap().matched("/w/a.log", false).is_ignore());
+        assert_eq!(ignored_by("/w", &"x\n".repeat(MOST_IGNORED + 1)).unwrap().num_ignores(), MOST_IGNORED as u64);
+    }
+
+    #[test]
+    fn lines_are_found_until_there_are_enough_or_the_time_is_over() {
+        let pattern = Wanted::of(&asked("a|b")).unwrap().pattern;
+        let found = |text: &str, most, time| lines_of(text.as_bytes(), &pattern, most, Instant::now() + time);
+        let [hour, nothing] = [Duration::from_secs(3600), Duration::ZERO];
+        assert_eq!(found("x\na\nb\na", 2, hour), [(2, "a".to_owned()), (3, "b".to_owned())]);
+        assert_eq!(found("a", 1, nothing), []);
+        assert_eq!(found(&format!("{}a", "x".repeat(LONGEST_LOOK)), 1, hour), []);
+        assert_eq!(found("a\0", 1, hour), []);
     }
 
     #[test]

@@ -157,6 +157,13 @@ async def files(client):
     assert "it occurs 0 times" in words, words
     _, result = await call(client, "edit_file", path="made/by.txt", old_text="e", new_text="E", replace_all=True)
     assert result["replaced"] == 3 and open("made/by.txt").read() == "onE\n2\nthrEE\n", result
+    # Those that come at the same time are made one after the other.
+    numbers = [f"<{number}>" for number in range(12)]
+    await call(client, "write_file", path="made/many.txt", content="".join(numbers))
+    edits = [call(client, "edit_file", path="made/many.txt", old_text=old, new_text="x") for old in numbers]
+    await asyncio.gather(*edits)
+    assert open("made/many.txt").read() == "x" * 12, open("made/many.txt").read()
+    os.remove("made/many.txt")
     with open("picture", "wb") as picture:
         picture.write(bytes(range(256)))
     words, result = await call(client, "read_file", path="picture")
@@ -202,6 +209,15 @@ async def searching(client):
     words, result = await call(client, "search_files", pattern="fn", path="src", most=1)
     assert result["incomplete"] and "it was ended after 1 lines" in words, words
     await call(client, "search_files", True, pattern="(")
+    # What nobody would write, as a glob or where code in the sandbox can plant it, ends nothing but itself.
+    nested = "{" * 100_000 + "}" * 100_000
+    words, _ = await call(client, "search_files", True, pattern="x", glob=nested)
+    assert "the glob is wrong" in words, words[:200]
+    with open("src/.gitignore", "a") as file:
+        file.write(nested + "\n")
+    _, result = await call(client, "search_files", pattern="fn logged", path="src")
+    assert result["matches"] == [] and not result["incomplete"], result
+    os.remove("src/.gitignore")
 
 
 async def processes(client):
@@ -216,6 +232,20 @@ async def processes(client):
     words, stopped = await call(client, "stop_process", process_id=pid)
     assert not stopped["running"] and stopped["exit_code"] == 0 and stopped["stdout"] == "asked\n", stopped
     await call(client, "read_process_output", True, process_id=pid)
+    # It is over when all that it started is.
+    slow = "(trap '' TERM; while :; do sleep 0.05; done) & echo $!; sleep 600"
+    _, started = await call(client, "start_process", command=slow)
+    await call(client, "stop_process", process_id=started["process_id"])
+    left = f"kill -0 {started['stdout'].strip()} 2>&1; true"
+    _, result = await call(client, "run_command", command=left)
+    assert "No such process" in result["stdout"], result
+    # One whose call is cancelled before it was answered is nobody's.
+    with anyio.move_on_after(0.3) as scope:
+        await call(client, "start_process", command="sleep 600")
+    assert scope.cancelled_caught
+    deadline = time.monotonic() + PATIENCE
+    while (await call(client, "sandbox_info"))[1]["processes"]:
+        assert time.monotonic() < deadline, "it runs on"
     _, started = await call(client, "start_process", command="echo early; exit 7")
     _, read = await call(client, "read_process_output", process_id=started["process_id"], wait=30)
     assert (read["running"], read["exit_code"]) == (False, 7) and "early" in started["stdout"] + read["stdout"], read
@@ -525,6 +555,7 @@ async def attached(server):
                 _, info = await call(client, "sandbox_info")
                 assert info["name"] == "kept", info
                 await call(client, "start_process", command="sleep 9876")
+                await call(client, "run_command", command="sleep 9876 > /dev/null 2>&1 &")
         deadline = time.monotonic() + PATIENCE
         inspect = [server.program, "inspect", "--json", "kept"]
         while json.loads(subprocess.run(inspect, check=True, capture_output=True).stdout)["processes"]:
