@@ -271,15 +271,6 @@ impl Turn {
     }
 
     async fn next(&mut self) -> Result<Event, ContextError> {
-        if let Some(telling) = &mut self.telling {
-            // A process that takes nothing has ended, and its stream tells how; or it must be ended.
-            self.untold = telling.await.err();
-            self.telling = None;
-            self.last_words_by = self.untold.as_ref().map(|_| Instant::now() + END_PATIENCE);
-            if let (Some(noted), None, State::Alive(process)) = (&self.half_told, &self.untold, &*self.state) {
-                let _ = noted.tells(&process.mark, self.number, false); // then it counts as half told, and ends too early
-            }
-        }
         loop {
             if self.stdout.is_over && self.stderr.is_over {
                 return Ok(self.rest());
@@ -287,9 +278,24 @@ impl Turn {
             let State::Alive(process) = &mut *self.state else {
                 return Err(ContextError::Ended { id: self.id.clone(), how: "its last cell failed".to_owned() });
             };
-            let said = match [self.last_words_by, self.deadline].into_iter().flatten().min() {
-                Some(at) => timeout_at(at, process.next()).await.ok(),
-                None => Some(process.next().await),
+            let late = [self.last_words_by, self.deadline].into_iter().flatten().min();
+            let said = async {
+                match late {
+                    Some(at) => timeout_at(at, process.next()).await.ok(),
+                    None => Some(process.next().await),
+                }
+            };
+            // It is listened to meanwhile: one that waits for what it says to be heard takes nothing.
+            let said = match &mut self.telling {
+                None => said.await,
+                Some(telling) => tokio::select! {
+                    biased;
+                    told = telling => {
+                        self.is_told(told);
+                        continue;
+                    }
+                    said = said => said,
+                },
             };
             let said = match said {
                 Some(Ok(said)) => said,
@@ -299,6 +305,17 @@ impl Turn {
             if let Some(event) = self.hear(said)? {
                 return Ok(event);
             }
+        }
+    }
+
+    /// It has been told of the cell, or could not be. A process that takes nothing has ended, and its stream tells how; or
+    /// it must be ended.
+    fn is_told(&mut self, told: Result<(), SessionError>) {
+        self.telling = None;
+        self.untold = told.err();
+        self.last_words_by = self.untold.as_ref().map(|_| Instant::now() + END_PATIENCE);
+        if let (Some(noted), None, State::Alive(process)) = (&self.half_told, &self.untold, &*self.state) {
+            let _ = noted.tells(&process.mark, self.number, false); // then it counts as half told, and ends too early
         }
     }
 

@@ -119,17 +119,35 @@ const thrown = (error) => {
 process.on('uncaughtException', thrown);
 interpreter._domain?.removeAllListeners('error').on('error', thrown);
 
+const AWAIT = /\bawait\b/;
+
+// Whether code that is a script says `await` outside of functions all the same: `await (x)` is a call there.
+function waits(code) {
+  const isBlock = (text) => {
+    try {
+      return Boolean(new vm.Script(`class _ { static { ${text}\n} }`)); // where it is nobody's name
+    } catch {
+      return false;
+    }
+  };
+  return !isBlock(code) && isBlock(code.replaceAll(new RegExp(AWAIT, 'g'), 'call'));
+}
+
 function evaluate(code, filename) {
   return new Promise((resolve, reject) => {
     fail = reject;
-    let script;
+    const mayWait = AWAIT.test(code);
+    let script = null;
     try {
       const importModuleDynamically = vm.constants?.USE_MAIN_CONTEXT_DEFAULT_LOADER;
       script = new vm.Script(code, { filename, importModuleDynamically });
     } catch (error) {
+      if (!mayWait) throw error;
+    }
+    if (script === null || (mayWait && waits(code))) {
       // The REPL alone knows `await` outside of functions, but an interrupt of code that only computes ends it.
-      if (!/\bawait\b/.test(code)) throw error;
-      const done = (error, value) => (error ? reject(error) : resolve({ value }));
+      // Code may throw anything, `undefined` too.
+      const done = (error, value) => (error === null ? resolve({ value }) : reject(error));
       return interpreter.eval(code, interpreter.context, filename, done);
     }
     resolve({ value: script.runInThisContext({ breakOnSigint: true }) });

@@ -65,8 +65,11 @@ def write(descriptor, data):
             select.select([], [descriptor], [])
 
 
-class Stream(io.RawIOBase):
-    """A standard stream. What was written to the other one is read by the host first: so both stay in order."""
+class Stream(io.BufferedIOBase):
+    """A standard stream. What was written to the other one is read by the host first: so both stay in order.
+
+    It buffers nothing: a buffer writes again what it was interrupted in, although it was written.
+    """
 
     last = 1
 
@@ -117,8 +120,7 @@ def flush(ignored=Exception):
 
 
 def text_stream(descriptor):
-    buffer = io.BufferedWriter(Stream(descriptor))
-    return io.TextIOWrapper(buffer, encoding="utf-8", errors="backslashreplace", line_buffering=True)
+    return io.TextIOWrapper(Stream(descriptor), encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
 
 def high(descriptor):

@@ -1,7 +1,9 @@
 //! Values, errors and code that a harness does not expect: they cost their own cell, and no state of its context.
 
+use std::collections::BTreeMap;
+
 use ringfence::Policy;
-use ringfence::contexts::Context;
+use ringfence::contexts::{Context, Event};
 use ringfence_test_ledger::require;
 use serde_json::json;
 
@@ -276,5 +278,62 @@ fn names_of_a_shell_are_the_codes_own() {
         assert_eq!(raised(&context, "(exit 4)").await.value, "4");
         let traced = run(&context, "set -x; false; true").await;
         assert!(traced.error.is_none() && !traced.stderr.contains("fail"), "{traced:?}");
+    });
+}
+
+#[test]
+fn what_a_cell_of_python_wrote_until_its_interrupt_is_told_once() {
+    require!(user_namespaces, binary, python3);
+    in_python(async |context| {
+        for _ in 0..10 {
+            let code = "number = 0\nwhile True:\n    print(number)\n    number += 1";
+            let mut cell = context.execute(code, &BTreeMap::new()).await.unwrap();
+            let (mut said, mut is_asked) = (String::new(), false);
+            while let Some(event) = cell.next().await {
+                if let Event::Stdout(text) = event.unwrap() {
+                    said.push_str(&text);
+                    if !std::mem::replace(&mut is_asked, true) {
+                        context.interrupt().await.unwrap();
+                    }
+                }
+            }
+            let numbers: Vec<usize> = said.lines().map(|line| line.parse().unwrap()).collect();
+            assert!(numbers.iter().copied().eq(0..numbers.len()), "{numbers:?}");
+        }
+    });
+}
+
+#[test]
+fn a_cell_of_javascript_waits_for_whatever_it_awaits() {
+    require!(user_namespaces, binary, node);
+    behind(Policy::default(), async |sandbox| {
+        let context = sandbox.contexts().create("javascript", None).await.unwrap();
+        run(&context, "const data = await (async () => 7)()").await;
+        for (code, expected) in [
+            ("data", "7"),
+            ("await (async () => 42)()", "42"),
+            ("await [1][0]", "1"),
+            ("async function f() { return await (2) }; await f()", "2"),
+            ("'await (3)'", "'await (3)'"),
+            ("with ({ x: 4 }) x // await", "4"),
+        ] {
+            assert_eq!(value(&context, code).await, expected, "{code}");
+        }
+        for code in ["await Promise.reject(undefined)", "await Promise.reject(0)", "await 0; throw ''"] {
+            raised(&context, code).await;
+        }
+    });
+}
+
+#[test]
+fn a_process_that_waits_to_be_heard_is_told_of_a_long_cell() {
+    require!(user_namespaces, binary, node);
+    behind(Policy::default(), async |sandbox| {
+        let context = sandbox.contexts().create("javascript", None).await.unwrap();
+        run(&context, "setInterval(() => console.log('x'.repeat(4000)), 1)").await;
+        // More than pipes and buffers hold, which nobody reads meanwhile.
+        tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+        let long = format!("/* {} */ 42", "long ".repeat(100_000));
+        assert_eq!(value(&context, &long).await, "42");
     });
 }
