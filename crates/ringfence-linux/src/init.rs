@@ -155,6 +155,8 @@ fn set_up(launch: &Launch, inherited: &Inherited<'_>, held: &Held) -> Result<(Ow
 
 /// How many numbers are left for the first process where few files may be open.
 const OWN_DESCRIPTORS: i32 = 32;
+/// How much later than its launcher it ends a command whose time is over: the launcher tells why it did.
+const LATER: Duration = Duration::from_millis(250);
 
 /// Puts the command's standard streams in their places, moves what is kept above the numbers that the command
 /// may get, and closes everything else: the launcher's end of the control socket above all.
@@ -223,7 +225,7 @@ fn is_childless() -> bool {
 impl First {
     /// Reaps and obeys until the command has ended and nothing is left of it.
     fn live(&self) -> i32 {
-        let deadline = self.time.and_then(|time| Instant::now().checked_add(time));
+        let deadline = self.time.and_then(|time| Instant::now().checked_add(time.saturating_add(LATER)));
         let pid = self.command.as_raw_nonzero().get();
         let _ = control::send(&self.held.control, &Report::Started { pid }); // a gone peer is seen by poll
         loop {

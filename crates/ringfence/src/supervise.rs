@@ -140,7 +140,11 @@ pub(crate) fn supervise<'a>(
 
     while run.end.is_none() || pipes.iter().any(Option::is_some) {
         let ready = run.wait(&pipes)?;
-        if ready.timer {
+        // First: what has ended by itself was not ended by us, however late we look.
+        if ready.control {
+            run.hear()?;
+        }
+        if ready.timer && run.is_late() {
             run.deadline_passed(&mut pipes);
         }
         if ready.signals {
@@ -148,9 +152,6 @@ pub(crate) fn supervise<'a>(
         }
         if ready.cancelled {
             run.end_all()?;
-        }
-        if ready.control {
-            run.hear()?;
         }
         if ready.last_word {
             run.hear_last_word();
@@ -224,13 +225,18 @@ impl Supervision<'_> {
         let mut is_ready = |slot: usize| listened[slot].is_some() && polled.next().unwrap_or(false);
         Ok(Ready {
             // By the clock: after a pause of our own there may be more to look at than the time.
-            timer: self.watch.deadline.is_some_and(|deadline| Instant::now() >= deadline),
+            timer: self.is_late(),
             signals: is_ready(0),
             cancelled: is_ready(1),
             control: is_ready(2),
             last_word: is_ready(3),
             pipes: [is_ready(4), is_ready(5)],
         })
+    }
+
+    /// Whether the deadline has passed.
+    fn is_late(&self) -> bool {
+        self.watch.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
     /// The deadline of the command, or, when it has been told to end, of its ending.
@@ -318,7 +324,11 @@ impl Supervision<'_> {
             }
             Some(Report::SetupFailed { step, errno }) => self.end = Some(End::SetupFailed { step, errno }),
             Some(Report::ExecFailed { errno }) => self.end = Some(End::ExecFailed { errno }),
-            Some(Report::Ended(ending)) => self.end = Some(End::Ended(ending)),
+            Some(Report::Ended(ending)) => {
+                // The first process has a clock of its own, and ends the command when we do not.
+                self.timed_out |= !self.ending && ending.exit_code.is_none() && self.is_late();
+                self.end = Some(End::Ended(ending));
+            }
             None => self.end = Some(End::Vanished),
         }
         if self.end.is_some() {
