@@ -20,6 +20,7 @@ pub mod inside;
 pub mod landlock;
 pub mod launch;
 pub mod launcher;
+pub mod listening;
 mod mounts;
 pub mod passing;
 pub mod pause;

@@ -86,6 +86,19 @@ impl ProcessTree {
         Ok(())
     }
 
+    /// The id of its first process.
+    pub(crate) fn first(&self) -> i32 {
+        self.first
+    }
+
+    /// The processes below the first one, as they are found quickest.
+    pub(crate) fn members_at_hand(&self) -> Vec<i32> {
+        match lists_children() {
+            true => listed_below(self.first),
+            false => Snapshot::take().below(self.first, &[]),
+        }
+    }
+
     fn members(&self) -> io::Result<Vec<Pid>> {
         let members = Snapshot::take_whole()?.below(self.first, &[]);
         Ok(members.into_iter().filter_map(Pid::from_raw).collect())

@@ -18,15 +18,24 @@ pub enum Purpose {
 
 /// Signs the use of a path by a user; `expiration` is in seconds since 1970.
 pub fn sign(path: &str, purpose: Purpose, username: &str, token: &str, expiration: Option<i64>) -> String {
+    finish(begin(path, purpose, username), token, expiration)
+}
+
+/// Digests what is signed, as far as it comes before the token.
+fn begin(path: &str, purpose: Purpose, username: &str) -> Sha256 {
     let purpose = match purpose {
         Purpose::Read => "read",
         Purpose::Write => "write",
     };
-    let mut text = format!("{path}:{purpose}:{username}:{token}");
+    Sha256::new().chain_update(format!("{path}:{purpose}:{username}:"))
+}
+
+fn finish(begun: Sha256, token: &str, expiration: Option<i64>) -> String {
+    let mut digest = begun.chain_update(token);
     if let Some(expiration) = expiration {
-        text = format!("{text}:{expiration}");
+        digest.update(format!(":{expiration}"));
     }
-    format!("v1_{}", STANDARD_NO_PAD.encode(Sha256::digest(text.as_bytes())))
+    format!("v1_{}", STANDARD_NO_PAD.encode(digest.finalize()))
 }
 
 /// How long a signature is: a version, and a digest.
@@ -35,25 +44,39 @@ pub const LENGTH: usize = "v1_".len() + 43;
 /// What is said of a signature that was right once.
 pub const EXPIRED: &str = "signature is already expired";
 
-/// Checks that the query of a URL is signed with `token`, and has not expired at `now`, in seconds since 1970. The
-/// messages are envd's.
-pub fn check(query: &Query, purpose: Purpose, token: &str, now: u64) -> Result<(), Failure> {
-    let denied = |message: &str| Err(Failure::new(Code::Unauthenticated, message));
-    let Some(signature) = query.get("signature") else { return denied("missing signature query parameter") };
-    let expiration = match query.get("signature_expiration").map(str::parse::<i64>) {
-        None => None,
-        Some(Ok(expiration)) => Some(expiration),
-        Some(Err(_)) => return Err(Failure::new(Code::InvalidArgument, "signature_expiration is not a number")),
-    };
-    let path = query.get("path").unwrap_or_default();
-    let expected = sign(path, purpose, query.get("username").unwrap_or_default(), token, expiration);
-    if !agree(signature, &expected) {
-        return denied("invalid signature");
+/// A signature of a URL, of which it is to be found whose token made it.
+#[derive(Debug)]
+pub struct Claim {
+    signature: String,
+    expiration: Option<i64>,
+    begun: Sha256,
+}
+
+impl Claim {
+    /// What the query of a URL claims. The messages are envd's.
+    pub fn of(query: &Query, purpose: Purpose) -> Result<Claim, Failure> {
+        let said = |name: &str| query.get(name).unwrap_or_default();
+        let signature = query.get("signature").ok_or_else(|| denied("missing signature query parameter"))?.to_owned();
+        let expiration = query.get("signature_expiration").map(str::parse::<i64>).transpose();
+        let expiration =
+            expiration.map_err(|_| Failure::new(Code::InvalidArgument, "signature_expiration is not a number"))?;
+        Ok(Claim { signature, expiration, begun: begin(said("path"), purpose, said("username")) })
     }
-    if expiration.is_some_and(|expiration| u64::try_from(expiration).unwrap_or(0) < now) {
-        return denied(EXPIRED);
+
+    /// Checks that it was made with `token`, and has not expired at `now`, in seconds since 1970.
+    pub fn check(&self, token: &str, now: u64) -> Result<(), Failure> {
+        if !agree(&self.signature, &finish(self.begun.clone(), token, self.expiration)) {
+            return Err(denied("invalid signature"));
+        }
+        if self.expiration.is_some_and(|expiration| u64::try_from(expiration).unwrap_or(0) < now) {
+            return Err(denied(EXPIRED));
+        }
+        Ok(())
     }
-    Ok(())
+}
+
+fn denied(message: &str) -> Failure {
+    Failure::new(Code::Unauthenticated, message)
 }
 
 /// Compares two signatures in a time that does not tell where they differ.

@@ -4,6 +4,7 @@ mod error;
 mod kept;
 
 use std::future::pending;
+use std::io;
 use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -260,6 +261,20 @@ impl Sandbox {
     /// Where its room is.
     pub(crate) fn directory(&self) -> PathBuf {
         self.rooms.path(&self.manifest.name)
+    }
+
+    /// Whether a port of its network is one that it listens on: of a network that it shares with its host, others have
+    /// ports, too.
+    pub fn has_port(&self, port: u16) -> io::Result<bool> {
+        let manifest = &self.manifest;
+        let is_shared = match crate::backends::engine::flavour(manifest.backend) {
+            Some(_) => manifest.network == "host",
+            None => ["host", "open"].contains(&manifest.network.as_str()),
+        };
+        match self.witness.tree().filter(|_| is_shared) {
+            Some(tree) => ringfence_linux::listening::listens(&tree, port),
+            None => Ok(!is_shared),
+        }
     }
 
     /// Where its log is.

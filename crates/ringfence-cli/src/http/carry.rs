@@ -10,14 +10,15 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{
-    CONNECTION, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, X_CONTENT_TYPE_OPTIONS,
+    CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE, DATE, HOST, HeaderMap,
+    HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VARY,
+    X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::http::uri::PathAndQuery;
 use hyper::{Request, Response, StatusCode, Uri, Version};
 use hyper_util::rt::TokioIo;
 use ringfence::{Session, SessionError};
-use ringfence_proto::header;
+use ringfence_proto::{content, header};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
@@ -35,6 +36,10 @@ const KEPT: usize = 64;
 const SILENCE: Duration = Duration::from_secs(30);
 /// How much of another protocol is carried at once.
 const BUFFER: usize = 16 << 10;
+/// What a guest says of its answers, besides how they are sent.
+const GUESTS: [HeaderName; 5] = [CONTENT_TYPE, CONTENT_LENGTH, CONTENT_ENCODING, DATE, VARY];
+/// What its answers are.
+const DATA: [&str; 4] = [content::UNARY, content::STREAM, content::OCTETS, "text/plain"];
 /// The longest head of an answer.
 const LONGEST_HEAD: usize = 64 << 10;
 
@@ -113,7 +118,7 @@ pub(super) async fn to_guest(live: &Live, request: Request<RequestBody>) -> Repl
     prepare(&mut request);
     request.headers_mut().insert(HOST, HeaderValue::from_static("guest"));
     let mut reply = match live.ways.send(live.sandbox.session(), request).await {
-        Ok(response) => answer(response),
+        Ok(response) => word_of_guest(live, response),
         Err(lost) => gone(live, &lost),
     };
     if let Some(execution) = execution {
@@ -135,6 +140,9 @@ pub(super) async fn to_port(live: &Live, port: u16, mut request: Request<Request
     if let Some(protocol) = protocol {
         request.headers_mut().insert(UPGRADE, protocol);
         request.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    }
+    if !has_port(live, port).await {
+        return closed(live, port);
     }
     let sent = async {
         let stream = live.sandbox.ports().connect(port).await.map_err(Lost::Unreachable)?;
@@ -223,6 +231,42 @@ fn answer(mut response: Response<Incoming>) -> Reply {
     response.map(BodyExt::boxed_unsync)
 }
 
+/// Makes a guest's answer the one that the client gets. Code in a sandbox can take its guest's place: what it says must not
+/// lead a client elsewhere, nor have a browser keep or run anything in this server's name.
+fn word_of_guest(live: &Live, response: Response<Incoming>) -> Reply {
+    if response.status().is_redirection() || response.status().is_informational() {
+        tracing::info!(id = live.record.id, status = response.status().as_u16(), "a guest says what none says");
+        return unreachable(&live.record.id, "The sandbox does not answer", None);
+    }
+    let mut reply = answer(response);
+    let told = told_by_guest(reply.headers());
+    *reply.headers_mut() = told;
+    reply
+}
+
+/// What a guest tells of its answer that is passed on: what it is data of, and that it is data.
+fn told_by_guest(said: &HeaderMap) -> HeaderMap {
+    let mut told: HeaderMap =
+        GUESTS.into_iter().filter_map(|name| Some((name.clone(), said.get(&name)?.clone()))).collect();
+    if let Some(kind) = told.get_mut(CONTENT_TYPE) {
+        let essence = kind.to_str().unwrap_or_default().split(';').next().unwrap_or_default();
+        if !DATA.contains(&essence.trim()) {
+            *kind = HeaderValue::from_static(content::OCTETS);
+        }
+    }
+    told
+}
+
+/// Whether it is a sandbox's own port, where others have some in the same network.
+async fn has_port(live: &Live, port: u16) -> bool {
+    let sandbox = live.sandbox.clone();
+    let looked = tokio::task::spawn_blocking(move || sandbox.has_port(port)).await.expect("a look does not panic");
+    looked.unwrap_or_else(|error| {
+        tracing::warn!(id = live.record.id, port, %error, "whose port it is cannot be told");
+        false
+    })
+}
+
 /// Leaves one thing that says how long a body is, RFC 9112, 6.3: where chunks were read, a length beside them is wrong.
 fn disentangle(headers: &mut HeaderMap) {
     if headers.contains_key(TRANSFER_ENCODING) {
@@ -285,6 +329,29 @@ fn unreachable(sandbox_id: &str, message: &str, port: Option<u16>) -> Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_guest_tells_what_its_data_is_and_nothing_else() {
+        let said = [
+            ("content-type", "text/javascript"),
+            ("content-length", "5"),
+            ("set-cookie", "a=b"),
+            ("set-cookie", "c=d"),
+            ("location", "https://example.org"),
+            ("clear-site-data", "*"),
+        ];
+        let mut headers = HeaderMap::new();
+        for (name, value) in said {
+            headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        let told = told_by_guest(&headers);
+        assert_eq!(told.len(), 2);
+        assert_eq!((&told[CONTENT_TYPE], &told[CONTENT_LENGTH]), (&content::OCTETS.parse().unwrap(), &5.into()));
+        for kind in ["application/json", "application/connect+json", "text/plain; charset=utf-8"] {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+            assert_eq!(told_by_guest(&headers)[CONTENT_TYPE], kind);
+        }
+    }
 
     /// Two ends that talk through a server, and what carries their words.
     fn through(silence: Duration) -> (tokio::io::DuplexStream, tokio::io::DuplexStream, tokio::task::JoinHandle<()>) {

@@ -1,5 +1,7 @@
 //! The control plane: sandboxes are made, found and ended here.
 
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,7 +31,8 @@ const DEFAULT_STAY: u64 = 300;
 /// The longest body of a request, and how long it may take to arrive.
 const LONGEST_BODY: usize = 1 << 20;
 const BODY_PATIENCE: Duration = Duration::from_secs(30);
-/// How much of a sandbox's log is told.
+/// How much of a sandbox's log is told: of the last so many bytes, the last lines.
+const MOST_OF_LOG: u64 = 256 << 10;
 const MOST_LINES: usize = 1000;
 
 const NEXT_TOKEN: HeaderName = HeaderName::from_static("x-next-token");
@@ -62,7 +65,7 @@ pub(super) async fn answer(
         (&Method::POST, ["sandboxes", id, "refreshes"]) => calls.refresh(id, request).await,
         (&Method::POST, ["sandboxes", id, "connect" | "resume"]) => calls.connect(id, request).await,
         (&Method::GET, ["sandboxes", id, "metrics"]) => calls.metrics(id, &request).await,
-        (&Method::GET, ["sandboxes", id, "logs"]) => calls.logs(id),
+        (&Method::GET, ["sandboxes", id, "logs"]) => calls.logs(id).await,
         (&Method::POST, ["sandboxes", id, "pause"]) => calls.pause(id, request).await,
         (&Method::POST, ["sandboxes", id, "snapshots"]) => calls.save(id, request).await,
         (&Method::POST, ["sandboxes", id, "fork"]) => calls.cannot(
@@ -256,9 +259,11 @@ impl Calls<'_> {
         Ok(json(StatusCode::OK, &Metrics { sandboxes: metrics.collect() }))
     }
 
-    fn logs(&self, id: &str) -> Result<Reply, Refusal> {
+    async fn logs(&self, id: &str) -> Result<Reply, Refusal> {
         let live = self.find(id)?;
-        let text = fs_err::read(live.sandbox.log()).unwrap_or_default(); // there may be none yet
+        let log = live.sandbox.log();
+        let read = tokio::task::spawn_blocking(move || end_of(&log)).await.expect("reading does not panic");
+        let text = read.unwrap_or_default(); // there may be none yet
         let text = String::from_utf8_lossy(&text);
         let mut lines: Vec<&str> = text.lines().rev().take(MOST_LINES).collect();
         lines.reverse();
@@ -330,4 +335,14 @@ pub(super) async fn bytes(request: Request<RequestBody>) -> Result<Bytes, Refusa
 pub(super) fn decode<T: DeserializeOwned>(text: &[u8]) -> Result<T, Refusal> {
     let text: &[u8] = if text.is_empty() { b"{}" } else { text };
     serde_json::from_slice(text).map_err(|error| Refusal::wrong(format!("the request cannot be read: {error}")))
+}
+
+/// The end of a log.
+fn end_of(log: &Path) -> io::Result<Vec<u8>> {
+    let mut file = fs_err::File::open(log)?;
+    let start = file.metadata()?.len().saturating_sub(MOST_OF_LOG);
+    file.seek(SeekFrom::Start(start))?;
+    let mut text = Vec::new();
+    file.take(MOST_OF_LOG).read_to_end(&mut text)?;
+    Ok(text)
 }

@@ -52,7 +52,8 @@ impl Calls<'_> {
         let room = Arc::clone(&live.activity.watchers).try_acquire_owned();
         let room = room.map_err(|_| Refusal::busy("too many clients watch this sandbox", QUIET.into()))?;
         let over = over(&live, Arc::clone(self.server));
-        let watch = Watch::new(live, Follower::of(self.server.registry.host()), Box::pin(over), room);
+        let follower = Follower::of(self.server.registry.host(), id);
+        let watch = Watch::new(live, follower, Box::pin(over), room);
         let pieces = stream::unfold(watch, |mut watch| async {
             let text = watch.next().await?;
             Some((Ok(Frame::data(Bytes::from(text))), watch))
@@ -158,9 +159,7 @@ impl Watch {
         let Ok((entries, follower)) = read.await else { return Vec::new() };
         self.follower = Some(follower);
         let entries = entries.inspect_err(|error| tracing::warn!(%error, "the egress log cannot be read"));
-        let id = Some(self.live.record.id.as_str());
-        let own = entries.into_iter().flatten().filter(|entry| entry.sandbox.as_deref() == id);
-        own.filter_map(denied).map(Line::Denial).collect()
+        entries.into_iter().flatten().filter_map(denied).map(Line::Denial).collect()
     }
 }
 

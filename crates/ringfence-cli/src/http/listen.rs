@@ -65,7 +65,7 @@ pub(super) async fn serve(
                 // Who comes through a proxy of this machine comes from the same address as all others.
                 let seat = match peer.ip().to_canonical() {
                     address if address.is_loopback() => None,
-                    address => match server.seats.take(Holder::Address(address)) {
+                    address => match server.seats.take(Holder::at(address)) {
                         Some(seat) => Some(seat),
                         None => continue, // it has enough of them
                     },

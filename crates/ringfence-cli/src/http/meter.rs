@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use jiff::Timestamp;
 use ringfence::{Footprint, Sandbox};
 
@@ -155,15 +156,17 @@ impl Server {
             if self.tallies().spent(&owner, &key.quota).is_none() {
                 continue;
             }
-            for live in self.registry.of(&owner) {
+            // All at once: one that does not come to rest holds up nobody.
+            join_all(self.registry.of(&owner).into_iter().map(async |live| {
                 if live.changing.try_lock().is_err() {
-                    continue; // it is copied, and at rest for that: others do not wait, and the next look finds it
+                    return; // it is copied, and at rest for that: others do not wait, and the next look finds it
                 }
                 if let Err(failure) = self.registry.pause(&live).await {
                     let error = failure.message();
                     tracing::error!(id = live.record.id, error, "a sandbox whose key is spent is not paused");
                 }
-            }
+            }))
+            .await;
         }
     }
 

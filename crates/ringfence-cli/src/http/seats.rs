@@ -1,14 +1,15 @@
 //! How many connections one client has at once, so that others get some, too.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::control::Owner;
 use super::reply::Refusal;
 
-/// How many connections one address has at once, one key, and the visitors of one sandbox.
+/// How many connections one address has at once, one key, and the visitors of its sandboxes.
 const MOST: usize = 1024;
 /// After how many seconds one with too many may try again.
 const WAIT: u64 = 1;
@@ -20,8 +21,18 @@ pub(super) enum Holder {
     Address(IpAddr),
     /// Whoever has a key, by its id.
     Key(String),
-    /// Whoever comes to a sandbox without showing anything, as its ports' visitors do.
-    Visitors(String),
+    /// Whoever comes to the sandboxes of one owner without showing anything, as their ports' visitors do.
+    Visitors(Owner),
+}
+
+impl Holder {
+    /// Whoever is at an address. With IPv6, one client has a whole network of 64 bits.
+    pub(super) fn at(address: IpAddr) -> Holder {
+        Holder::Address(match address.to_canonical() {
+            IpAddr::V4(address) => address.into(),
+            IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
+        })
+    }
 }
 
 /// Who has how many connections.
@@ -74,7 +85,7 @@ impl Taken {
             return Ok(());
         }
         let whose = match holder {
-            Holder::Visitors(_) => "the visitors of this sandbox have",
+            Holder::Visitors(_) => "the visitors of this owner's sandboxes have",
             Holder::Key(_) | Holder::Address(_) => "this key has",
         };
         let seat = seats.take(holder);

@@ -7,9 +7,9 @@ use std::sync::{Arc, Once};
 use hyper::header::{AUTHORIZATION, HOST};
 use hyper::{HeaderMap, Method, Request, StatusCode};
 use jiff::Timestamp;
-use ringfence_proto::code::Failure as Denied;
+use ringfence_proto::code::{Code, Failure as Denied};
 use ringfence_proto::query::Query;
-use ringfence_proto::signature::{self, Purpose, agree};
+use ringfence_proto::signature::{self, Claim, Purpose, agree};
 use ringfence_proto::{ENVD_PORT, header};
 use tokio::sync::watch;
 
@@ -37,6 +37,9 @@ use crate::telemetry::Measure;
 
 /// The longest path of a file, path_resolution(7).
 const LONGEST_PATH: usize = 4096;
+
+/// What proxies tell of whom they bring.
+const FORWARDED: [&str; 5] = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via"];
 
 /// Who can reach a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,6 +137,10 @@ impl Server {
         if !text(headers, HOST.as_str()).is_some_and(is_local) {
             return Err(Refusal::unauthenticated("without keys, this server is called by a local name alone"));
         }
+        // A proxy of this machine brings others.
+        if FORWARDED.iter().any(|name| headers.contains_key(*name)) {
+            return Err(Refusal::unauthenticated("without keys, this server is not for who comes through a proxy"));
+        }
         self.said_open.call_once(|| {
             tracing::warn!("no key was created yet, so any key is accepted; `ringfence keys create` makes the first");
         });
@@ -145,8 +152,8 @@ impl Server {
         if let Some(token) = text(request.headers(), header::TOKEN) {
             return self.registry.first(|live| agree(token, &live.record.token));
         }
-        let signed = Signed::of(request).ok().filter(Signed::is_plausible)?;
-        self.registry.first(|live| match signed.check(live) {
+        let claim = claim(request).ok()?;
+        self.registry.first(|live| match check(&claim, live) {
             Ok(()) => true,
             Err(denied) => denied.message == signature::EXPIRED,
         })
@@ -170,7 +177,7 @@ impl Server {
         let path = request.uri().path();
         // Of those who need to show something, who has not takes none of the owner's places.
         let owner = || live.record.owner.clone().map(Holder::Key);
-        let visitors = || Some(Holder::Visitors(live.record.id.clone()));
+        let visitors = || Some(Holder::Visitors(live.record.owner.clone()));
         if port != ENVD_PORT {
             let token = live.record.traffic_token.as_deref();
             let shown = text(request.headers(), "e2b-traffic-access-token").unwrap_or_default();
@@ -234,7 +241,7 @@ fn may_talk(live: &Live, request: &Request<RequestBody>) -> Result<(), Refusal> 
     }
     match text(request.headers(), header::TOKEN) {
         Some(token) if agree(token, &live.record.token) => Ok(()),
-        None if path == "/files" => Signed::of(request).and_then(|signed| signed.check(live)).map_err(|denied| {
+        None if path == "/files" => claim(request).and_then(|claim| check(&claim, live)).map_err(|denied| {
             let status = StatusCode::from_u16(denied.code.status()).unwrap_or(StatusCode::UNAUTHORIZED);
             Refusal::new(status, denied.message)
         }),
@@ -245,29 +252,21 @@ fn may_talk(live: &Live, request: &Request<RequestBody>) -> Result<(), Refusal> 
     }
 }
 
-/// A request for a file that may be signed.
-struct Signed {
-    query: Query,
-    purpose: Purpose,
+/// The signature of a request for a file.
+fn claim(request: &Request<RequestBody>) -> Result<Claim, Denied> {
+    let purpose = if request.method() == Method::GET { Purpose::Read } else { Purpose::Write };
+    let query = Query::of(request.uri().query().unwrap_or_default())?;
+    let length = |name: &str| query.get(name).unwrap_or_default().len();
+    // No token has made another, nor needs to be asked about it.
+    if length("signature") > signature::LENGTH || length("path") > LONGEST_PATH || length("username") > LONGEST_PATH {
+        return Err(Denied::new(Code::Unauthenticated, "invalid signature"));
+    }
+    Claim::of(&query, purpose)
 }
 
-impl Signed {
-    fn of(request: &Request<RequestBody>) -> Result<Signed, Denied> {
-        let purpose = if request.method() == Method::GET { Purpose::Read } else { Purpose::Write };
-        Ok(Signed { query: Query::of(request.uri().query().unwrap_or_default())?, purpose })
-    }
-
-    /// Whether some token may have signed it, as far as that is told without looking at any.
-    fn is_plausible(&self) -> bool {
-        let length = |name: &str| self.query.get(name).unwrap_or_default().len();
-        length("signature") == signature::LENGTH && length("path") <= LONGEST_PATH && length("username") <= LONGEST_PATH
-    }
-
-    /// Checks that it is signed with a sandbox's token.
-    fn check(&self, live: &Live) -> Result<(), Denied> {
-        let now = u64::try_from(Timestamp::now().as_second()).unwrap_or_default();
-        signature::check(&self.query, self.purpose, &live.record.token, now)
-    }
+/// Checks that a request is signed with a sandbox's token.
+fn check(claim: &Claim, live: &Live) -> Result<(), Denied> {
+    claim.check(&live.record.token, u64::try_from(Timestamp::now().as_second()).unwrap_or_default())
 }
 
 /// Whether a host's name, with or without a port, can lead nowhere but to this machine: no other name is looked up.

@@ -12,7 +12,7 @@ use hyper::{HeaderMap, Method, Request, StatusCode};
 use ringfence_proto::code::{Code, Failure};
 use ringfence_proto::header;
 use ringfence_proto::query::Query;
-use ringfence_proto::signature::{self, Purpose};
+use ringfence_proto::signature::{Claim, Purpose};
 
 use crate::caller::{self, Token};
 use crate::connect::{Reply, refused};
@@ -68,7 +68,7 @@ fn authorize(query: &Query, headers: &HeaderMap, token: &Token, purpose: Purpose
         return token.is_shown(headers).then_some(()).ok_or_else(|| Failure::new(Code::Unauthenticated, message));
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-    signature::check(query, purpose, secret, now)
+    Claim::of(query, purpose)?.check(secret, now)
 }
 
 #[cfg(test)]

@@ -1,58 +1,73 @@
 //! The egress log, read as it grows.
 
 use std::collections::HashMap;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::log::{Entry, LONGEST, OLD, log_of};
 use crate::Host;
 
-/// Reads the egress log of a user as it grows.
+/// Reads what the egress log of a user tells of one sandbox, as it grows.
 #[derive(Debug)]
 pub struct Follower {
     log: Option<PathBuf>,
+    sandbox: String,
     /// How far each file was read, by its inode: whoever had a log open when a new one was begun goes on writing there.
     read: HashMap<u64, u64>,
 }
 
 impl Follower {
     /// Begins at the beginning of the log of `host`'s user.
-    pub fn of(host: &Host) -> Follower {
-        Follower { log: log_of(host), read: HashMap::new() }
+    pub fn of(host: &Host, sandbox: &str) -> Follower {
+        Follower { log: log_of(host), sandbox: sandbox.to_owned(), read: HashMap::new() }
     }
 
     /// Returns what was written since the last time, oldest first; a line that cannot be read is left out.
     pub fn read_on(&mut self) -> io::Result<Vec<Entry>> {
         let Some(log) = &self.log else { return Ok(Vec::new()) };
-        let mut text = Vec::new();
+        let mut entries = Vec::new();
         // Only of the files that are there: a later one may have the number of one that is gone.
         let mut read = HashMap::new();
         for path in [log.with_file_name(OLD), log.clone()] {
-            if let Some((inode, end)) = append_from(&path, &self.read, &mut text)? {
+            if let Some((inode, end)) = self.append_from(&path, &mut entries)? {
                 read.insert(inode, end);
             }
         }
         self.read = read;
-        Ok(text.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect())
+        Ok(entries)
     }
-}
 
-/// Appends the whole lines of a file that were not read yet, and returns which file it is and how far it is read now.
-fn append_from(path: &Path, read: &HashMap<u64, u64>, text: &mut Vec<u8>) -> io::Result<Option<(u64, u64)>> {
-    let mut file = match fs_err::File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let found = file.metadata()?;
-    let start = read.get(&found.ino()).copied().filter(|start| *start <= found.len()).unwrap_or_default();
-    file.seek(SeekFrom::Start(start))?;
-    let before = text.len();
-    file.take(2 * LONGEST).read_to_end(text)?;
-    let lines = text[before..].iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
-    text.truncate(before + lines);
-    Ok(Some((found.ino(), start + lines as u64)))
+    /// Appends what the lines of a file tell that were not read yet, and returns which file it is and how far it is read
+    /// now. No more is kept at once than one line, and what is wanted: the log is that of all sandboxes.
+    fn append_from(&self, path: &Path, entries: &mut Vec<Entry>) -> io::Result<Option<(u64, u64)>> {
+        let mut file = match fs_err::File::open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let found = file.metadata()?;
+        let mut end = self.read.get(&found.ino()).copied().filter(|end| *end <= found.len()).unwrap_or_default();
+        file.seek(SeekFrom::Start(end))?;
+        let mut lines = BufReader::new(file.take(2 * LONGEST));
+        let mut line = String::new();
+        loop {
+            line.clear();
+            let length = match lines.read_line(&mut line) {
+                // What is no text is no line of ours.
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    return Ok(Some((found.ino(), found.len())));
+                }
+                length => length?,
+            };
+            if !line.ends_with('\n') {
+                return Ok(Some((found.ino(), end))); // it is still being written, or this is the end
+            }
+            end += length as u64;
+            let entry = line.contains(&self.sandbox).then(|| serde_json::from_str::<Entry>(&line).ok()).flatten();
+            entries.extend(entry.filter(|entry| entry.sandbox.as_ref() == Some(&self.sandbox)));
+        }
+    }
 }
 
 #[cfg(test)]
@@ -64,9 +79,14 @@ mod tests {
     use super::*;
 
     fn line(target: &str) -> String {
+        line_of("own", target)
+    }
+
+    fn line_of(sandbox: &str, target: &str) -> String {
         let denial = Denial { target: target.to_owned(), reason: Reason::Unlisted, via: Via::Connect, policy: None };
         let event = Event::Denied(denial);
-        let entry = Entry { time: String::new(), sandbox: None, workspace: PathBuf::new(), event };
+        let sandbox = Some(sandbox.to_owned());
+        let entry = Entry { time: String::new(), sandbox, workspace: PathBuf::new(), event };
         serde_json::to_string(&entry).unwrap() + "\n"
     }
 
@@ -84,12 +104,12 @@ mod tests {
     fn every_line_is_read_once_also_when_a_new_log_is_begun() {
         let place = tempfile::tempdir().unwrap();
         let log = place.path().join("egress.jsonl");
-        let mut follower = Follower { log: Some(log.clone()), read: HashMap::new() };
+        let mut follower = Follower { log: Some(log.clone()), sandbox: "own".to_owned(), read: HashMap::new() };
         check(&mut follower, &[]);
         let append = |path: &Path| fs_err::OpenOptions::new().append(true).create(true).open(path).unwrap();
         let mut first = append(&log);
         let (half, rest) = (line("b").split_at(9).0.to_owned(), line("b").split_at(9).1.to_owned());
-        write!(first, "{}no line\n{half}", line("a")).unwrap();
+        write!(first, "{}no line\n{}{half}", line("a"), line_of("other", "own")).unwrap();
         check(&mut follower, &["a"]);
         check(&mut follower, &[]);
         write!(first, "{rest}").unwrap();

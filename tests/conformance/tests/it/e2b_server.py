@@ -6,9 +6,11 @@ printed, one word to a line, and given as further arguments.
 """
 
 import asyncio
+import http.server
 import json
 import os
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -270,6 +272,44 @@ def ports():
     private.kill()
 
 
+# It listens on some port, tells which, and has the directory's files for whoever asks.
+LISTENS = """
+import http.server
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
+with open("port", "w") as file:
+    file.write(f"{server.server_port}\\n")
+server.serve_forever()
+"""
+
+
+def shared_ports():
+    """Of the host's network, a sandbox has those ports that its own processes listen on."""
+    one, other = Sandbox.create("open"), Sandbox.create("open", network={"allow_public_traffic": False})
+    other.files.write("page", "with a token alone")
+    other.files.write("listens.py", LISTENS)
+    other.commands.run("python3 listens.py", background=True)
+    eventually("it listens", lambda: other.files.exists("port") and other.files.read("port").endswith("\n"))
+    port = other.files.read("port").strip()
+    ours = http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
+    threading.Thread(target=ours.serve_forever, daemon=True).start()
+
+    def at(sandbox, port, **more):
+        return status(f"{URL}/page", headers={"E2b-Sandbox-Id": sandbox.sandbox_id, "E2b-Sandbox-Port": str(port), **more})
+
+    token = {"E2b-Traffic-Access-Token": other.traffic_access_token}
+    same(at(other, port, **token), (200, b"with a token alone"))
+    same(at(other, port)[0], 403)
+    # Both are there for who is inside, and for no visitor.
+    for known in (port, ours.server_port):
+        reach = f"import socket; socket.create_connection(('127.0.0.1', {known})); print('reached')"
+        same(one.commands.run(f'python3 -c "{reach}"').stdout, "reached\n")
+        code, body = at(one, known)
+        same(code, 502)
+        assert "port is not open" in json.loads(body)["message"], body
+    ours.shutdown()
+    assert one.kill() and other.kill()
+
+
 def refusals():
     """What is wrong is told in the form that clients read."""
     assert "no template" in str(raises(SandboxException, lambda: Sandbox.create(template="no-such-template")))
@@ -291,6 +331,8 @@ def refusals():
         same((code, json.loads(answer)["code"]), (expected, expected))
     same(status(f"{URL}/sandboxes")[0], 401)
     same(status(f"{URL}/sandboxes", headers={**key, "Host": "example.org"})[0], 401)
+    same(status(f"{URL}/sandboxes", headers={**key, "X-Forwarded-For": "192.0.2.1"})[0], 401)
+    same(status(f"{URL}/sandboxes", headers=key)[0], 200)
 
 
 def repeats():

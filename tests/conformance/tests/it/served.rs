@@ -230,6 +230,20 @@ fn sandboxes_that_wait_are_given_away_once_and_end_with_their_server() {
 }
 
 #[test]
+fn who_visits_a_sandbox_in_the_hosts_network_reaches_its_own_ports_alone() {
+    require!(root, binary, user_namespaces, bwrap, python3, e2b_python);
+    for backend in [Backend::Native, Backend::Bwrap] {
+        let keeper = Keeper::on(backend);
+        let policy = format!("backend = '{backend}'\n[network]\nmode = 'open'\n");
+        fs_err::write(keeper.workspace().join("open.toml"), policy).expect("the workspace is ours");
+        let server = Served::configured(&keeper, "[templates.open]\npolicy = 'open.toml'\n");
+        server.package("shared_ports", &[]);
+        server.end();
+        expect_nothing_left(&keeper);
+    }
+}
+
+#[test]
 fn sandboxes_outlive_their_server_and_are_found_again() {
     require!(root, binary, user_namespaces, python3, e2b_python);
     let keeper = Keeper::on(Backend::Native);

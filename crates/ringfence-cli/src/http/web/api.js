@@ -139,7 +139,8 @@ export class Guest {
   }
 
   async list(path) {
-    return (await this.unary("filesystem.Filesystem/ListDir", { path, depth: 1 })).entries ?? [];
+    const { entries } = await this.unary("filesystem.Filesystem/ListDir", { path, depth: 1 });
+    return (entries ?? []).filter((entry) => typeof entry.name === "string");
   }
 
   remove(path) {

@@ -127,8 +127,10 @@ export class Files {
   }
 
   async download(path, name) {
-    const url = URL.createObjectURL(await this.guest.read(path));
-    element("a", { href: url, download: name }).click();
+    // Never a document, whatever the guest calls it: an address of this page's own origin leads to it.
+    const bytes = new Blob([await this.guest.read(path)], { type: "application/octet-stream" });
+    const url = URL.createObjectURL(bytes);
+    element("a", { href: url, download: String(name) }).click();
     setTimeout(() => URL.revokeObjectURL(url), 60_000);
   }
 
