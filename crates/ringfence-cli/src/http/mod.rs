@@ -4,10 +4,10 @@
 //! envd are carried to the sandbox's guest, which speaks it itself. Nothing here isolates anything.
 //!
 //! Reading order: [`listen`] takes connections ([`exchange`]), [`server`] says whose a request is and where it goes
-//! ([`place`]), [`control`] and [`create`] make and end sandboxes ([`registry`], [`rest`], [`store`], [`pool`], [`turns`], [`removal`]), [`save`]
-//! keeps their files ([`snapshots`]), [`carry`] brings requests to them, [`interpreter`] runs cells of code in them,
-//! [`meter`] looks at what they use, [`executions`] and [`counters`] tell of what they do. [`web`] is the page for people;
-//! what it shows beyond E2B's API is in [`facts`] and [`events`].
+//! ([`place`]), [`control`] and [`create`] make and end sandboxes ([`registry`], [`launch`], [`rest`], [`store`], [`pool`],
+//! [`turns`], [`removal`]), [`save`] keeps their files ([`snapshots`]), [`carry`] brings requests to them, [`interpreter`]
+//! runs cells of code in them, [`meter`] looks at what they use, [`executions`] and [`counters`] tell of what they do.
+//! [`web`] is the page for people; what it shows beyond E2B's API is in [`facts`] and [`events`].
 
 mod activity;
 mod carry;
@@ -20,6 +20,7 @@ mod facts;
 mod idempotency;
 mod interpreter;
 mod keys;
+mod launch;
 mod life;
 mod listen;
 mod messages;

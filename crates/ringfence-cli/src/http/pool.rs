@@ -9,7 +9,8 @@ use ringfence::Sandbox;
 use ringfence::contexts::DEFAULT_LANGUAGE;
 use tokio::sync::{Notify, watch};
 
-use super::registry::{Launched, Registry};
+use super::launch::Launched;
+use super::registry::Registry;
 use super::secret::name;
 use super::template::Template;
 

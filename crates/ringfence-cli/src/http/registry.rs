@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
-use std::future::ready;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -19,6 +18,7 @@ use tokio::time::timeout;
 use super::activity::Activity;
 use super::carry::Ways;
 use super::control::Owner;
+use super::launch::{Launched, end_of};
 use super::life::{AtEnd, Life, State};
 use super::meter::History;
 use super::quota::Tallies;
@@ -26,14 +26,10 @@ use super::removal::{Removals, remove};
 use super::reply::Refusal;
 use super::rest::{as_found, over};
 use super::store::{Found, Record, Store};
-use crate::keeper::{Answer, Keeper};
+use crate::keeper::Keeper;
 use crate::report::Failure;
 use crate::telemetry::{Caller, SandboxSpan, Telemetry};
 
-/// Where a sandbox's own directory is inside, as E2B's clients expect it.
-const HOME: &str = "/home/user";
-/// How long a sandbox may take to come up: an image may have to be fetched first.
-const START_PATIENCE: Duration = Duration::from_secs(300);
 /// How long a change of a sandbox's time may take before its end does not wait for it.
 const CHANGE_PATIENCE: Duration = Duration::from_secs(1);
 /// After how long a sandbox that did not end, or not rest, when its time was over is told to again.
@@ -81,13 +77,6 @@ impl Live {
             }
         });
     }
-}
-
-/// A sandbox that has been started, and the process that keeps it.
-#[derive(Debug)]
-pub(super) struct Launched {
-    pub(super) sandbox: Sandbox,
-    keeper: Keeper,
 }
 
 /// All sandboxes that are there.
@@ -182,26 +171,14 @@ impl Registry {
         &self.host
     }
 
+    /// Where the sandboxes' own directories are.
+    pub(super) fn workspaces(&self) -> &Path {
+        &self.workspaces
+    }
+
     /// The directory of a sandbox's own, as it is on the host.
     pub(super) fn workspace(&self, id: &str) -> PathBuf {
         self.workspaces.join(id)
-    }
-
-    /// The command line of `ringfence up` that every sandbox has, but for `more`.
-    pub(super) fn words(&self, id: &str, lease: Duration, more: Vec<OsString>) -> Vec<OsString> {
-        // Not less: until then it is the server that ends it.
-        let lease = format!("{}s", lease.as_secs() + 1);
-        let mut words: Vec<OsString> = vec!["ringfence".into(), "up".into(), id.into(), "--lease".into(), lease.into()];
-        words.extend([
-            "--directory".into(),
-            self.workspace(id).into(),
-            "--workspace".into(),
-            format!(".:{HOME}").into(),
-        ]);
-        words.extend(["--allow-workspace".into(), self.workspaces.clone().into()]);
-        words.extend(["--env".into(), format!("HOME={HOME}").into()]);
-        words.extend(more);
-        words
     }
 
     /// Starts a sandbox with a command line of `ringfence up`, and keeps its record.
@@ -246,54 +223,6 @@ impl Registry {
                 Err(of_store(error))
             }
         }
-    }
-
-    /// Starts a sandbox with a command line of `ringfence up`, unless it is given up before it has come up. Nothing is
-    /// left of one that does not.
-    pub(super) async fn launch(
-        &self,
-        id: &str,
-        words: Vec<OsString>,
-        given_up: impl Future<Output = ()>,
-    ) -> Result<Launched, Failure> {
-        let workspace = self.workspace(id);
-        // Starting a process waits for it to have begun, and telling it for it to listen.
-        let begun = tokio::task::spawn_blocking(move || {
-            let unmade =
-                |error| Failure::failed(format!("cannot make a workspace: {error}"), "look at the disk: df -h");
-            make_private(&workspace).map_err(unmade)?;
-            Keeper::start(&words)
-        });
-        let begun = begun.await.expect("starting a process does not panic");
-        let mut keeper = begun.inspect_err(|_| self.remove_workspace(id, ready(())))?;
-        let answer = tokio::select! {
-            answer = timeout(START_PATIENCE, keeper.answer()) => answer,
-            () = given_up => Ok(Err(Failure::failed("a sandbox is given up that is not up yet", "ringfence serve"))),
-        };
-        let launched = match answer {
-            Ok(Ok(Answer::Ready { .. })) => Sandbox::attach(&self.host, id).await.map_err(Failure::from),
-            Ok(Ok(Answer::Failed(told))) => Err(told.into()),
-            Ok(Err(failure)) => Err(failure),
-            Err(_) => Err(Failure::failed("a sandbox did not come up in time", "ringfence doctor")),
-        };
-        match launched {
-            Ok(sandbox) => Ok(Launched { sandbox, keeper }),
-            Err(failure) => {
-                keeper.ask_to_end();
-                self.remove_workspace(id, end_of(keeper));
-                Err(failure)
-            }
-        }
-    }
-
-    /// Ends a sandbox that nobody was given.
-    pub(super) async fn discard(&self, id: &str, launched: Launched) {
-        let Launched { sandbox, keeper } = launched;
-        if let Err(error) = sandbox.stop().await {
-            tracing::error!(id, error = ringfence::chain(&error), "a sandbox does not end");
-            keeper.ask_to_end();
-        }
-        self.remove_workspace(id, end_of(keeper));
     }
 
     /// Takes a sandbox in that is there, and sees to its end.
@@ -455,19 +384,13 @@ impl Registry {
     }
 
     /// Removes the directory of a sandbox, after something else.
-    fn remove_workspace(&self, id: &str, first: impl Future<Output = ()> + Send + 'static) {
+    pub(super) fn remove_workspace(&self, id: &str, first: impl Future<Output = ()> + Send + 'static) {
         self.removals.begin(self.workspace(id), first);
     }
 
     fn locked(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Live>>> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Waits for the process that keeps a sandbox, which ends.
-async fn end_of(keeper: Keeper) {
-    let waited = tokio::task::spawn_blocking(|| keeper.wait()).await;
-    waited.expect("waiting does not panic");
 }
 
 async fn remove_record(store: &Store, id: &str) {

@@ -1,0 +1,97 @@
+//! Starting the process that keeps a sandbox, and ending one that nobody was given.
+
+use std::ffi::OsString;
+use std::future::ready;
+use std::time::Duration;
+
+use ringfence::Sandbox;
+use tokio::time::timeout;
+
+use super::registry::{Registry, make_private};
+use crate::keeper::{Answer, Keeper};
+use crate::report::Failure;
+
+/// Where a sandbox's own directory is inside, as E2B's clients expect it.
+const HOME: &str = "/home/user";
+/// How long a sandbox may take to come up: an image may have to be fetched first.
+const START_PATIENCE: Duration = Duration::from_secs(300);
+
+/// A sandbox that has been started, and the process that keeps it.
+#[derive(Debug)]
+pub(super) struct Launched {
+    pub(super) sandbox: Sandbox,
+    pub(super) keeper: Keeper,
+}
+
+impl Registry {
+    /// The command line of `ringfence up` that every sandbox has, but for `more`.
+    pub(super) fn words(&self, id: &str, lease: Duration, more: Vec<OsString>) -> Vec<OsString> {
+        // Not less: until then it is the server that ends it.
+        let lease = format!("{}s", lease.as_secs() + 1);
+        let mut words: Vec<OsString> = vec!["ringfence".into(), "up".into(), id.into(), "--lease".into(), lease.into()];
+        words.extend([
+            "--directory".into(),
+            self.workspace(id).into(),
+            "--workspace".into(),
+            format!(".:{HOME}").into(),
+        ]);
+        words.extend(["--allow-workspace".into(), self.workspaces().into()]);
+        words.extend(["--env".into(), format!("HOME={HOME}").into()]);
+        words.extend(more);
+        words
+    }
+
+    /// Starts a sandbox with a command line of `ringfence up`, unless it is given up before it has come up. Nothing is
+    /// left of one that does not.
+    pub(super) async fn launch(
+        &self,
+        id: &str,
+        words: Vec<OsString>,
+        given_up: impl Future<Output = ()>,
+    ) -> Result<Launched, Failure> {
+        let workspace = self.workspace(id);
+        // Starting a process waits for it to have begun, and telling it for it to listen.
+        let begun = tokio::task::spawn_blocking(move || {
+            let unmade =
+                |error| Failure::failed(format!("cannot make a workspace: {error}"), "look at the disk: df -h");
+            make_private(&workspace).map_err(unmade)?;
+            Keeper::start(&words)
+        });
+        let begun = begun.await.expect("starting a process does not panic");
+        let mut keeper = begun.inspect_err(|_| self.remove_workspace(id, ready(())))?;
+        let answer = tokio::select! {
+            answer = timeout(START_PATIENCE, keeper.answer()) => answer,
+            () = given_up => Ok(Err(Failure::failed("a sandbox is given up that is not up yet", "ringfence serve"))),
+        };
+        let launched = match answer {
+            Ok(Ok(Answer::Ready { .. })) => Sandbox::attach(self.host(), id).await.map_err(Failure::from),
+            Ok(Ok(Answer::Failed(told))) => Err(told.into()),
+            Ok(Err(failure)) => Err(failure),
+            Err(_) => Err(Failure::failed("a sandbox did not come up in time", "ringfence doctor")),
+        };
+        match launched {
+            Ok(sandbox) => Ok(Launched { sandbox, keeper }),
+            Err(failure) => {
+                keeper.ask_to_end();
+                self.remove_workspace(id, end_of(keeper));
+                Err(failure)
+            }
+        }
+    }
+
+    /// Ends a sandbox that nobody was given.
+    pub(super) async fn discard(&self, id: &str, launched: Launched) {
+        let Launched { sandbox, keeper } = launched;
+        if let Err(error) = sandbox.stop().await {
+            tracing::error!(id, error = ringfence::chain(&error), "a sandbox does not end");
+            keeper.ask_to_end();
+        }
+        self.remove_workspace(id, end_of(keeper));
+    }
+}
+
+/// Waits for the process that keeps a sandbox, which ends.
+pub(super) async fn end_of(keeper: Keeper) {
+    let waited = tokio::task::spawn_blocking(|| keeper.wait()).await;
+    waited.expect("waiting does not panic");
+}
