@@ -265,16 +265,16 @@ impl Sandbox {
 
     /// Whether a port of its network is one that it listens on: of a network that it shares with its host, others have
     /// ports, too.
-    pub fn has_port(&self, port: u16) -> io::Result<bool> {
+    pub async fn has_port(&self, port: u16) -> io::Result<bool> {
         let manifest = &self.manifest;
         let is_shared = match crate::backends::engine::flavour(manifest.backend) {
             Some(_) => manifest.network == "host",
             None => ["host", "open"].contains(&manifest.network.as_str()),
         };
-        match self.witness.tree().filter(|_| is_shared) {
-            Some(tree) => ringfence_linux::listening::listens(&tree, port),
-            None => Ok(!is_shared),
-        }
+        let Some(tree) = self.witness.tree().filter(|_| is_shared) else { return Ok(!is_shared) };
+        // It reads files for each of their processes.
+        let looked = tokio::task::spawn_blocking(move || ringfence_linux::listening::listens(&tree, port)).await;
+        looked.expect("a look does not panic")
     }
 
     /// Where its log is.

@@ -259,9 +259,7 @@ fn told_by_guest(said: &HeaderMap) -> HeaderMap {
 
 /// Whether it is a sandbox's own port, where others have some in the same network.
 async fn has_port(live: &Live, port: u16) -> bool {
-    let sandbox = live.sandbox.clone();
-    let looked = tokio::task::spawn_blocking(move || sandbox.has_port(port)).await.expect("a look does not panic");
-    looked.unwrap_or_else(|error| {
+    live.sandbox.has_port(port).await.unwrap_or_else(|error| {
         tracing::warn!(id = live.record.id, port, %error, "whose port it is cannot be told");
         false
     })
