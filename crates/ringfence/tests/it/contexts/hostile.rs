@@ -48,8 +48,9 @@ fn an_error_of_python_that_fails_when_it_is_told_ends_its_cell() {
                 "{raises}"
             );
         }
-        // One that looks for its words for ever can be interrupted: once for its words, once for its traceback.
-        let endless = "class E(Exception):\n def __str__(self):\n  print(1)\n  n = E.n = getattr(E, 'n', 0) + 1\n  \
+        // One that looks for its words for ever can be interrupted: once for its words, once for its traceback. It
+        // counts before it writes: what is written asks for the interrupt.
+        let endless = "class E(Exception):\n def __str__(self):\n  n = E.n = getattr(E, 'n', 0) + 1\n  print(1)\n  \
                        while n < 2: pass\n  return 'found'\nraise E";
         let error = interrupted(context, endless).await;
         assert_eq!((error.name.as_str(), error.value.as_str()), ("E", "<an error that cannot be told>"));
