@@ -24,6 +24,7 @@ use super::server::Server;
 use super::snapshots::{InUse, Snapshot};
 use super::store::Record;
 use super::template::Template;
+use super::to_its_end;
 use super::turns::{PATIENCE, Turn};
 use crate::exchange::RequestBody;
 use crate::report::Failure;
@@ -62,13 +63,12 @@ impl Calls<'_> {
         let outcome = self.server.repeats.outcome(&self.owner, &key, &body)?;
         let (server, owner, quota) = (Arc::clone(self.server), self.owner.clone(), self.quota);
         // Whoever sends it again does so because it did not wait: what was begun goes on.
-        let made = tokio::spawn(async move {
+        let made = to_its_end(async move {
             let calls = Calls { server: &server, owner, quota };
             let create = || async { Ok(calls.create(asked, caller).await?.record.id.clone()) };
             outcome.get_or_try_init(create).await.cloned()
         });
-        let id = made.await.expect("a start does not panic")?;
-        self.find(&id)
+        self.find(&made.await?)
     }
 
     /// Makes a sandbox.
@@ -90,12 +90,12 @@ impl Calls<'_> {
         };
         // A client that does not wait is not told, and finds the sandbox in its list.
         let (server, template) = (Arc::clone(self.server), wish.record.template.clone());
-        let starting = tokio::spawn(async move {
+        let starting = to_its_end(async move {
             let made = wish.fulfil(&server, warm).await;
             drop((reserved, copying, turn));
             made
         });
-        let live = starting.await.expect("a start does not panic").map_err(|failure| {
+        let live = starting.await.map_err(|failure| {
             self.server.counters.not_started();
             tracing::error!(template, error = failure.message(), "a sandbox cannot be started");
             let telemetry = &self.server.registry.telemetry;

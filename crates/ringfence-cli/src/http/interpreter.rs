@@ -21,6 +21,7 @@ use super::executions::caller;
 use super::place::text;
 use super::registry::Live;
 use super::reply::{Refusal, Reply, bare, json};
+use super::to_its_end;
 use crate::exchange::RequestBody;
 use crate::telemetry::ExecSpan;
 
@@ -92,13 +93,6 @@ async fn route(live: &Live, request: Request<RequestBody>) -> Result<Reply, Refu
         }
         (method, _) => Err(Refusal::new(StatusCode::NOT_FOUND, format!("there is nothing at {method} {path}"))),
     }
-}
-
-/// Does something to a context, whether or not its client waits for that: half of it would be of use to nobody.
-async fn to_its_end<T: Send + 'static>(
-    work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
-) -> Result<T, Refusal> {
-    tokio::spawn(work).await.expect("what is done to contexts does not panic")
 }
 
 /// Begins a cell. The language that it is in is told, too.

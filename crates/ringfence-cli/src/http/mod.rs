@@ -76,6 +76,14 @@ use turns::Turns;
 /// How many sandboxes are started at once; whoever asks for one then waits.
 const MOST_STARTING: u32 = 16;
 
+/// Does something whether or not its client waits for that: half of it would be of use to nobody.
+async fn to_its_end<Work>(work: Work) -> Work::Output
+where
+    Work: Future<Output: Send + 'static> + Send + 'static,
+{
+    tokio::spawn(work).await.expect("what clients have done does not panic")
+}
+
 /// A server that knows its sandboxes and does not listen yet.
 #[derive(Debug)]
 pub(crate) struct Ready {

@@ -15,6 +15,7 @@ use super::registry::Live;
 use super::reply::{Refusal, Reply, bare};
 use super::requests::{NetworkChange, NetworkRequest};
 use super::store::Record;
+use super::to_its_end;
 use crate::exchange::RequestBody;
 
 /// What stands for everything in a client's list.
@@ -157,10 +158,8 @@ impl Calls<'_> {
         let wanted = Wanted::of(&template.network, allows_internet, Some(&asked.into()))?;
         let own = network_of(&live)?;
         if let Some(egress) = change(wanted, &template.network, &own)? {
-            // Whether or not its client waits for that.
             let sandbox = live.sandbox.clone();
-            let changing = tokio::spawn(async move { sandbox.set_egress(egress).await });
-            changing.await.expect("a change does not panic").map_err(|error| match error {
+            to_its_end(async move { sandbox.set_egress(egress).await }).await.map_err(|error| match error {
                 ChangeError::Unreachable { .. } | ChangeError::Room(_) | ChangeError::Refused { .. } => {
                     tracing::error!(id, error = ringfence::chain(&error), "what a sandbox may reach is not changed");
                     Refusal::failed(format!("what `{id}` may reach could not be changed; the server's log tells why"))

@@ -11,6 +11,7 @@ use super::control::stay;
 use super::life::{AtEnd, Life, State, after, left};
 use super::registry::{Live, Registry, of_store};
 use super::store::Record;
+use super::to_its_end;
 use crate::report::Failure;
 
 /// Why a sandbox does not go on.
@@ -42,8 +43,7 @@ impl Registry {
     /// Has the time of a sandbox that runs be over at `ends`, whether or not its client waits for that.
     pub(super) async fn renew(self: &Arc<Registry>, live: &Arc<Live>, ends: Timestamp) -> Result<Renewed, Failure> {
         let (registry, live) = (Arc::clone(self), Arc::clone(live));
-        let renewed = tokio::spawn(async move { registry.renew_in_turn(&live, ends).await });
-        renewed.await.expect("a renewal does not panic")
+        to_its_end(async move { registry.renew_in_turn(&live, ends).await }).await
     }
 
     async fn renew_in_turn(&self, live: &Arc<Live>, ends: Timestamp) -> Result<Renewed, Failure> {
@@ -63,8 +63,7 @@ impl Registry {
     /// Brings a sandbox to rest, whether or not its client waits for that. False when it is already.
     pub(super) async fn pause(self: &Arc<Registry>, live: &Arc<Live>) -> Result<bool, Failure> {
         let (registry, live) = (Arc::clone(self), Arc::clone(live));
-        let paused = tokio::spawn(async move { registry.pause_in_turn(&live).await });
-        paused.await.expect("a pause does not panic")
+        to_its_end(async move { registry.pause_in_turn(&live).await }).await
     }
 
     async fn pause_in_turn(&self, live: &Live) -> Result<bool, Failure> {
@@ -136,8 +135,7 @@ impl Registry {
         longest: Duration,
     ) -> Result<bool, NotResumed> {
         let (registry, live) = (Arc::clone(self), Arc::clone(live));
-        let resumed = tokio::spawn(async move { registry.resume_in_turn(&live, stay, longest).await });
-        resumed.await.expect("a resumption does not panic")
+        to_its_end(async move { registry.resume_in_turn(&live, stay, longest).await }).await
     }
 
     async fn resume_in_turn(&self, live: &Live, stay: Duration, longest: Duration) -> Result<bool, NotResumed> {

@@ -17,6 +17,7 @@ use super::reply::{Refusal, Reply, bare, json};
 use super::requests::NewSnapshot;
 use super::server::Server;
 use super::snapshots::{Kept, Snapshot, checked_name};
+use super::to_its_end;
 use super::turns::PATIENCE;
 use crate::exchange::RequestBody;
 
@@ -53,12 +54,12 @@ impl Calls<'_> {
         let turn = snapshots.turn(&self.owner).await?;
         // A client that does not wait is not told, and finds the snapshot in its list.
         let (server, quota) = (Arc::clone(self.server), self.quota);
-        let saving = tokio::spawn(async move {
+        let saving = to_its_end(async move {
             let saved = server.save(&live, snapshot, &quota).await;
             drop((turn, alone));
             saved
         });
-        let kept = saving.await.expect("saving does not panic")?;
+        let kept = saving.await?;
         Ok(json(StatusCode::CREATED, &SnapshotInfo::of(&kept.snapshot)))
     }
 
@@ -83,10 +84,8 @@ impl Calls<'_> {
     pub(super) async fn delete_template(&self, escaped: &str) -> Result<Reply, Refusal> {
         let which = unescaped(escaped).ok_or_else(|| Refusal::wrong("the URL's path is not encoded text"))?;
         if let Some(kept) = self.server.snapshots.find(&self.owner, &which) {
-            // Whether or not its client waits for that.
             let (server, found) = (Arc::clone(self.server), Arc::clone(&kept));
-            let removing = tokio::spawn(async move { server.snapshots.remove(&found).await });
-            if removing.await.expect("a removal does not panic")? {
+            if to_its_end(async move { server.snapshots.remove(&found).await }).await? {
                 tracing::info!(id = kept.snapshot.id, "a snapshot is deleted");
                 return Ok(bare(StatusCode::NO_CONTENT));
             }
