@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -23,6 +23,11 @@ pub const DEV_IMAGE: &str = "ringfence-test-dev";
 
 /// How long an engine may stay silent: it unpacks an image before it answers.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long an engine may fail to tell what it has.
+const LIST_PATIENCE: Duration = Duration::from_secs(20);
+/// How long it has between two times.
+const MOMENT: Duration = Duration::from_millis(100);
 
 /// A container engine that listens on a Unix socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,7 +124,14 @@ impl Engine {
     }
 
     fn ids(&self, path: &str) -> Result<Vec<String>, String> {
-        let answer = self.ask_json("GET", path, Body::Empty)?;
+        // Podman fails to list anything while some container of its is being removed.
+        let begun = Instant::now();
+        let answer = loop {
+            match self.ask_json("GET", path, Body::Empty) {
+                Err(_) if begun.elapsed() < LIST_PATIENCE => std::thread::sleep(MOMENT),
+                answer => break answer?,
+            }
+        };
         let found = answer.as_array().into_iter().flatten();
         Ok(found.filter_map(|found| found["Id"].as_str().map(str::to_owned)).collect())
     }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use bollard::models::{
     ContainerCreateBody, EndpointSettings, HostConfig, NetworkConnectRequest, NetworkCreateRequest,
-    NetworkDisconnectRequest,
+    NetworkDisconnectRequest, NetworkInspect,
 };
 use bollard::query_parameters::{
     CreateContainerOptionsBuilder, InspectContainerOptions, InspectNetworkOptions, StartContainerOptions,
@@ -28,7 +28,7 @@ use super::image::is_missing;
 use super::instance::come_up;
 use super::mounts::Bind;
 use super::raw;
-use super::removal::{is_ours, make_way, remove};
+use super::removal::{is_ours, make_way, patiently, remove};
 use crate::egress::RemoteProxy;
 
 /// What the proxy is called by containers in the network, where the engine has names for them.
@@ -114,23 +114,25 @@ impl ProxyNetwork {
 
     /// The addresses of the network; a convenience, without which its other containers are asked for at the proxy.
     async fn subnet(&self, client: &Client) -> Option<String> {
-        let inspected = client.api.inspect_network(&self.network, None::<InspectNetworkOptions>).await.ok()?;
-        inspected.ipam?.config?.into_iter().find_map(|range| range.subnet)
+        self.look(client).await.ok()??.ipam?.config?.into_iter().find_map(|range| range.subnet)
     }
 
     /// Removes what a crash left under these names. What is not ours stays, and its name is taken.
     pub(super) async fn make_way(&self, client: &Client, rooms: &Path) -> Result<(), Failure> {
         make_way(client, rooms, &self.proxy).await?;
-        let inspected = match client.api.inspect_network(&self.network, None::<InspectNetworkOptions>).await {
-            Ok(inspected) => inspected,
-            Err(error) if is_missing(&error) => return Ok(()),
-            Err(source) => return Err(Failure::Engine { what: "look for a network of that name", source }),
-        };
+        let looked = self.look(client).await;
+        let looked = looked.map_err(|source| Failure::Engine { what: "look for a network of that name", source })?;
+        let Some(inspected) = looked else { return Ok(()) };
         if !is_ours(&inspected.labels.unwrap_or_default(), rooms) {
             return Err(Failure::NetworkTaken { network: self.network.clone(), flavour: client.flavour });
         }
         let removed = self.remove_network(client).await;
         removed.map_err(|source| Failure::Engine { what: "remove the network that was left", source })
+    }
+
+    /// The network, if it is there. Podman before 4.5 cannot tell while it removes any container of anybody's.
+    async fn look(&self, client: &Client) -> Result<Option<NetworkInspect>, bollard::errors::Error> {
+        patiently(|| client.api.inspect_network(&self.network, None::<InspectNetworkOptions>)).await
     }
 
     /// Removes both; what is gone already is fine.
@@ -141,11 +143,7 @@ impl ProxyNetwork {
 
     /// Removes the network. Containers of the caller's in it stay, and have left it.
     async fn remove_network(&self, client: &Client) -> Result<(), bollard::errors::Error> {
-        let inspected = match client.api.inspect_network(&self.network, None::<InspectNetworkOptions>).await {
-            Ok(inspected) => inspected,
-            Err(error) if is_missing(&error) => return Ok(()),
-            Err(error) => return Err(error),
-        };
+        let Some(inspected) = self.look(client).await? else { return Ok(()) };
         for container in inspected.containers.unwrap_or_default().into_keys() {
             let leaves = NetworkDisconnectRequest { container, force: Some(true) };
             let _ = client.api.disconnect_network(&self.network, leaves).await; // it may have ended meanwhile

@@ -15,9 +15,9 @@ use super::{LABEL, Place};
 
 /// The file of a room that says what to remove after a crash; written before there is anything.
 pub(super) const REGISTRATION: &str = "container.json";
-/// How long an engine may take to remove a container.
-const REMOVAL_PATIENCE: Duration = Duration::from_secs(30);
-/// How often it is asked to.
+/// How long an engine may take to do what it is asked for.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long it has between two times.
 const MOMENT: Duration = Duration::from_millis(30);
 
 /// Where a container is that must be removed.
@@ -81,13 +81,24 @@ pub(super) async fn remove_all(
 
 /// Removes a container with everything in it; one that is gone already is fine.
 pub(super) async fn remove(client: &Client, container: &str) -> Result<(), bollard::errors::Error> {
-    let deadline = Instant::now() + REMOVAL_PATIENCE;
-    loop {
+    // Somebody else may be removing it, or the engine starting it.
+    let removed = patiently(|| {
         let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
-        match client.api.remove_container(container, Some(options)).await {
-            Ok(()) => return Ok(()),
-            Err(error) if is_missing(&error) => return Ok(()),
-            // Somebody else removes it, or the engine is starting it.
+        client.api.remove_container(container, Some(options))
+    });
+    removed.await.map(drop)
+}
+
+/// Asks an engine for something until it can answer; nothing when what it is asked about is not there.
+pub(super) async fn patiently<T, Answer>(ask: impl Fn() -> Answer) -> Result<Option<T>, bollard::errors::Error>
+where
+    Answer: Future<Output = Result<T, bollard::errors::Error>>,
+{
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match ask().await {
+            Ok(answer) => return Ok(Some(answer)),
+            Err(error) if is_missing(&error) => return Ok(None),
             Err(_) if Instant::now() < deadline => sleep(MOMENT).await,
             Err(error) => return Err(error),
         }

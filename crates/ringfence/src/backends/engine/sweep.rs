@@ -70,19 +70,11 @@ async fn sweep_engine(client: &Client, rooms: &Path, kept: &Rooms) {
     let label = format!("{LABEL}state={}", rooms.display());
     let filters = HashMap::from([("label", vec![label.as_str()])]);
     until_clean(|| sweep_containers(client, &filters, rooms, kept)).await;
-    let options = ListNetworksOptionsBuilder::default().filters(&filters).build();
-    for network in client.api.list_networks(Some(options)).await.unwrap_or_default() {
-        let Some(name) = left(&network.labels.unwrap_or_default(), rooms, kept) else { continue };
-        let beside = ProxyNetwork::of(name.as_str());
-        if network.name.as_ref() == Some(&beside.network) {
-            tracing::info!(network = beside.network, sandbox = %name, "removing a network that a crash left");
-            let _ = beside.remove(client).await; // the next sweep tries again
-        }
-    }
+    until_clean(|| sweep_networks(client, &filters, rooms, kept)).await;
 }
 
 /// Sweeps until there is nothing left. An engine may say that a container is gone which is just ending, and fail to list
-/// any meanwhile; one that is busy takes seconds for a list, so it is asked again for no other reason.
+/// any, or any network, meanwhile; one that is busy takes seconds for a list, so it is asked again for no other reason.
 async fn until_clean<E, Pass: Future<Output = Result<usize, E>>>(mut pass: impl FnMut() -> Pass) {
     let mut retries = 0..MOST_RETRIES;
     for _ in 0..MOST_PASSES {
@@ -112,6 +104,27 @@ async fn sweep_containers(
             tracing::info!(container = id, sandbox = %name, "removing a container that a crash left");
             let _ = remove(client, &id).await; // the next sweep tries again
             found += 1;
+        }
+    }
+    Ok(found)
+}
+
+/// Removes networks that nobody keeps, with their proxies; how many there were.
+async fn sweep_networks(
+    client: &Client,
+    filters: &HashMap<&str, Vec<&str>>,
+    rooms: &Path,
+    kept: &Rooms,
+) -> Result<usize, bollard::errors::Error> {
+    let options = ListNetworksOptionsBuilder::default().filters(filters).build();
+    let mut found = 0;
+    for network in client.api.list_networks(Some(options)).await? {
+        let Some(name) = left(&network.labels.unwrap_or_default(), rooms, kept) else { continue };
+        let beside = ProxyNetwork::of(name.as_str());
+        if network.name.as_ref() == Some(&beside.network) {
+            tracing::info!(network = beside.network, sandbox = %name, "removing a network that a crash left");
+            // One that cannot be removed is left to the next sweep.
+            found += usize::from(beside.remove(client).await.is_ok());
         }
     }
     Ok(found)
