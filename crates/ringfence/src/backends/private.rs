@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, chmod, mkdir, openat, renameat, unlinkat};
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, chmod, fstat, mkdir, mkdirat, openat, renameat, unlinkat};
 use rustix::io::Errno;
 use rustix::path::Arg;
 use rustix::process::{Pid, test_kill_process};
@@ -23,12 +23,12 @@ impl PrivateDirectory {
     pub(crate) fn create(user_id: u32) -> io::Result<PrivateDirectory> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let base = base(user_id);
-        let path = base.join(format!("{}{}", own_prefix(), COUNT.fetch_add(1, Ordering::Relaxed)));
+        let name = format!("{}{}", own_prefix(), COUNT.fetch_add(1, Ordering::Relaxed));
         loop {
-            make_base(&base, user_id)?;
-            sweep(&base);
-            match mkdir(&path, Mode::RWXU) {
-                Ok(()) => return Ok(PrivateDirectory { path }),
+            let opened = make_base(&base, user_id)?;
+            sweep(&opened);
+            match mkdirat(&opened, &name, Mode::RWXU) {
+                Ok(()) => return Ok(PrivateDirectory { path: base.join(name) }),
                 Err(Errno::NOENT) => {} // another ringfence ended and took the empty base along
                 Err(error) => return Err(error.into()),
             }
@@ -48,7 +48,7 @@ impl PrivateDirectory {
 
 impl Drop for PrivateDirectory {
     fn drop(&mut self) {
-        let _ = remove(&self.path); // the next run sweeps what is left
+        let _ = remove(CWD, &self.path); // the next run sweeps what is left
         if let Some(base) = self.path.parent() {
             let _ = rustix::fs::rmdir(base); // others may be in it
         }
@@ -68,19 +68,19 @@ fn own_prefix() -> String {
 /// Removes a directory that code in a sandbox has written to, with all that it put there, when nothing of it runs any
 /// more. No link is followed, what was closed is opened, and it may be as deep as it likes.
 pub fn remove_untrusted(directory: &Path) -> io::Result<()> {
-    Ok(remove(directory)?)
+    Ok(remove(CWD, directory)?)
 }
 
 /// Removes a directory of a run that has ended, with all that the run put there. It may have been hostile: no link is
 /// followed, what it closed is opened, and nothing grows with the depth of what it made, neither stack nor descriptors,
 /// for what is below a directory is moved up beside it before that goes.
-fn remove(path: &Path) -> rustix::io::Result<()> {
-    let root = open(CWD, path)?;
+fn remove(parent: impl AsFd, name: impl Arg + Copy) -> rustix::io::Result<()> {
+    let root = open(&parent, name)?;
     let mut count = 0;
     loop {
         let directories = unlink_files(&root)?;
         if directories.is_empty() {
-            return unlinkat(CWD, path, AtFlags::REMOVEDIR);
+            return unlinkat(&parent, name, AtFlags::REMOVEDIR);
         }
         for name in directories {
             match remove_one(&root, &name, &mut count) {
@@ -130,28 +130,37 @@ fn open(parent: impl AsFd, name: impl Arg) -> rustix::io::Result<OwnedFd> {
     openat(&found, ".", flags | OFlags::RDONLY, Mode::empty())
 }
 
-/// Makes the directory that all of a user's are in. Somebody else may have made it first: it must be a real
-/// directory, the user's own, and closed to others.
-fn make_base(base: &Path, user_id: u32) -> io::Result<()> {
-    match mkdir(base, Mode::RWXU) {
-        Ok(()) | Err(Errno::EXIST) => {}
-        Err(error) => return Err(error.into()),
+/// Makes and opens the directory that all of a user's are in. Somebody else may have made it first, or may as soon as it
+/// is gone: what is opened must be a real directory, the user's own, and closed to others.
+fn make_base(base: &Path, user_id: u32) -> io::Result<OwnedFd> {
+    let strange = || io::Error::other(format!("`{}` is not a private directory of user {user_id}", base.display()));
+    loop {
+        match mkdir(base, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = match openat(CWD, base, flags, Mode::empty()) {
+            Ok(opened) => opened,
+            Err(Errno::NOENT) => continue, // another ringfence ended and took it along
+            Err(Errno::NOTDIR | Errno::LOOP) => return Err(strange()),
+            Err(error) => return Err(error.into()),
+        };
+        let stat = fstat(&opened)?;
+        let is_private = stat.st_uid == user_id && stat.st_mode & 0o077 == 0;
+        return is_private.then_some(opened).ok_or_else(strange);
     }
-    let stat = rustix::fs::lstat(base)?;
-    let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-    if is_directory && stat.st_uid == user_id && stat.st_mode & 0o077 == 0 {
-        return Ok(());
-    }
-    Err(io::Error::other(format!("`{}` is not a private directory of user {user_id}", base.display())))
 }
 
-fn sweep(base: &Path) {
-    let Ok(entries) = fs_err::read_dir(base) else { return };
+/// Removes those whose makers are gone.
+fn sweep(base: &OwnedFd) {
+    let listed = openat(base, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    let Ok(entries) = listed.and_then(Dir::new) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let maker = name.to_str().and_then(|name| name.split('-').next()?.parse().ok()).and_then(Pid::from_raw);
+        let maker = name.to_str().ok().and_then(|name| name.split('-').next()?.parse().ok()).and_then(Pid::from_raw);
         if maker.is_some_and(|maker| test_kill_process(maker) == Err(Errno::SRCH)) {
-            let _ = remove(&entry.path()); // another ringfence may be sweeping, too
+            let _ = remove(base, name); // another ringfence may be sweeping, too
         }
     }
 }
@@ -161,9 +170,36 @@ mod tests {
     use std::fs::Permissions;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
-    use rustix::fs::mkdirat;
-
     use super::*;
+
+    #[test]
+    fn what_is_not_a_users_own_closed_directory_holds_none_of_theirs() {
+        let around = tempfile::tempdir().unwrap();
+        let (base, user_id) = (around.path().join("base"), rustix::process::getuid().as_raw());
+        make_base(&base, user_id).unwrap();
+        make_base(&base, user_id).unwrap();
+        assert!(make_base(&base, user_id + 1).is_err(), "another user's");
+        fs_err::set_permissions(&base, Permissions::from_mode(0o750)).unwrap();
+        assert!(make_base(&base, user_id).is_err(), "open to a group");
+        fs_err::set_permissions(&base, Permissions::from_mode(0o700)).unwrap();
+        symlink(&base, around.path().join("link")).unwrap();
+        symlink("nowhere", around.path().join("dangling")).unwrap();
+        fs_err::write(around.path().join("file"), "").unwrap();
+        for name in ["link", "dangling", "file"] {
+            let error = make_base(&around.path().join(name), user_id).unwrap_err();
+            assert!(error.to_string().contains("is not a private directory"), "{name}: {error}");
+        }
+    }
+
+    #[test]
+    fn those_that_end_do_not_take_the_place_of_those_that_begin() {
+        let user_id = rustix::process::getuid().as_raw();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..500).for_each(|_| drop(PrivateDirectory::create(user_id).unwrap())));
+            }
+        });
+    }
 
     #[test]
     fn a_tree_is_removed_whatever_is_in_it_and_nothing_that_its_links_lead_to() {
@@ -182,10 +218,10 @@ mod tests {
         }
         let mode = || fs_err::metadata(&kept).unwrap().permissions().mode();
         let before = mode();
-        remove(&tree).unwrap();
+        remove(CWD, &tree).unwrap();
         assert!(!tree.exists() && kept.join("file").exists());
         assert_eq!(mode(), before);
-        assert!(remove(&tree).is_err(), "it is gone");
+        assert!(remove(CWD, &tree).is_err(), "it is gone");
     }
 
     #[test]
@@ -198,7 +234,7 @@ mod tests {
             mkdirat(&directory, "deep", Mode::RWXU).unwrap();
             directory = open(&directory, "deep").unwrap();
         }
-        remove(&tree).unwrap();
+        remove(CWD, &tree).unwrap();
         assert!(!tree.exists());
     }
 }
