@@ -262,9 +262,11 @@ impl Watch {
         let Ok(entries) = descent.unordered() else { return Ok(directories) };
         for (name, hint) in entries.map_while(Result::ok) {
             let name = OsStr::from_bytes(name.to_bytes()).to_owned();
-            if let Some(found) = found {
+            // A look may find again what one before it told of.
+            if let Some(found) = found
+                && self.announced.insert((watch, name.clone()))
+            {
                 found.push(event(&path.join(&name), EventType::Create));
-                self.announced.insert((watch, name.clone()));
             }
             if matches!(hint, FileType::Directory | FileType::Unknown) {
                 directories.push(name);

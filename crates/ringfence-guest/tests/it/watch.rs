@@ -1,5 +1,7 @@
 //! Watching directories.
 
+use std::time::{Duration, Instant};
+
 use ringfence_proto::filesystem::{EventType, FilesystemEvent, WatchMessage, WatchRequest};
 use ringfence_proto::frame::{self, Decoder, Frame};
 use serde_json::json;
@@ -113,6 +115,22 @@ fn below_is_watched_only_when_asked_and_includes_what_is_made_later() {
     fs_err::create_dir(path("moved/inner/again")).unwrap();
     deep.expect(&[("moved/inner/again", EventType::Create)]);
     shallow.expect(&[("new", EventType::Create), ("new", EventType::Rename), ("moved", EventType::Create)]);
+}
+
+#[test]
+fn what_is_made_while_others_are_looked_at_is_told_of_once() {
+    let guest = Guest::start();
+    let request = WatchRequest { recursive: true, ..request(&guest, "watched") };
+    let mut watching = Watching::start(&guest, &request);
+    for round in 0..1000 {
+        let made = ["", "/b", "/b/c", "/b/c/d"].map(|below| format!("{round}{below}"));
+        for name in &made {
+            fs_err::create_dir(format!("{}/{name}", request.path)).unwrap();
+            let (began, pause) = (Instant::now(), Duration::from_micros(round % 100));
+            while began.elapsed() < pause {}
+        }
+        watching.expect(&made.each_ref().map(|name| (name.as_str(), EventType::Create)));
+    }
 }
 
 #[test]
