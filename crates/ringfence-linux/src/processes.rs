@@ -6,6 +6,8 @@ use std::path::Path;
 
 use fs_err::File;
 use fs_err::os::unix::fs::FileExt;
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
 use rustix::process::Pid;
 
 /// How much of a file below `/proc` one look reads: somebody may wait meanwhile, and each reading takes its time.
@@ -36,12 +38,12 @@ impl Stat {
     /// What is told in a file, of a process or of a thread; nothing when that is gone, or another user's that is hidden from
     /// this one (proc(5), hidepid).
     pub(crate) fn at(path: &Path) -> io::Result<Option<Stat>> {
-        match File::open(path) {
-            Ok(file) => Ok(Stat::in_file(&file)), // what was there a moment ago cannot be read once it is gone
-            Err(error) if [io::ErrorKind::NotFound, io::ErrorKind::PermissionDenied].contains(&error.kind()) => {
-                Ok(None)
-            }
-            Err(error) => Err(error),
+        match open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+            // What was there a moment ago cannot be read once it is gone.
+            Ok(file) => Ok(Stat::in_file(&File::from_parts(file.into(), path))),
+            // One that goes while its file is looked for is no such process, not no such file.
+            Err(Errno::NOENT | Errno::SRCH | Errno::ACCESS | Errno::PERM) => Ok(None),
+            Err(error) => Err(io::Error::other(format!("cannot open `{}`: {error}", path.display()))),
         }
     }
 
