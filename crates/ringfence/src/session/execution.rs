@@ -102,7 +102,7 @@ impl Execution {
             let deadline = time.and_then(|time| begun.checked_add(time)?.checked_add(transport.grace));
             let opening = async {
                 let messages = Messages::open(transport, what, "/process.Process/Start", &request, time).await?;
-                Execution::of(session, messages, what, OnceLock::from(terminal), begun).await
+                Execution::of(session, messages, what, OnceLock::from(terminal), begun, time).await
             };
             // A guest that only ever says that it is alive must not outlast the command's own time.
             let execution = until(deadline, opening).await.unwrap_or_else(|| Err(what.silent(begun.elapsed())));
@@ -122,7 +122,7 @@ impl Execution {
         let question = OneProcess { process: ProcessSelector::Pid(pid) };
         let transport = session.transport.clone();
         let messages = Messages::open(transport, what, "/process.Process/Connect", &question, None).await?;
-        Execution::of(session, messages, what, OnceLock::new(), begun).await
+        Execution::of(session, messages, what, OnceLock::new(), begun, None).await
     }
 
     async fn of(
@@ -131,11 +131,21 @@ impl Execution {
         what: What<'_>,
         terminal: OnceLock<bool>,
         begun: Instant,
+        time: Option<Duration>,
     ) -> Result<Execution, SessionError> {
         let begins = async {
             loop {
-                match messages.next(what).await?.map(|EventMessage { event }| event) {
-                    Some(ProcessEvent::Start(start)) => return Ok(start.pid),
+                let message = match messages.next(what).await {
+                    // Not every deadline is the command's own.
+                    Err(SessionError::Refused { code: Code::DeadlineExceeded, .. })
+                        if time.is_some_and(|time| begun.elapsed() >= time) =>
+                    {
+                        return Ok(None);
+                    }
+                    message => message?,
+                };
+                match message.map(|EventMessage { event }| event) {
+                    Some(ProcessEvent::Start(start)) => return Ok(Some(start.pid)),
                     Some(ProcessEvent::Keepalive(_)) => {} // not for ever: it says nothing
                     Some(ProcessEvent::Data(_) | ProcessEvent::End(_)) | None => {
                         return Err(what.nonsense("it does not begin with the command's start"));
@@ -144,12 +154,17 @@ impl Execution {
             }
         };
         let patience = session.transport.patience;
-        let pid = timeout(patience, begins).await.unwrap_or_else(|_| Err(what.silent(patience)))?;
+        let begun_as = timeout(patience, begins).await.unwrap_or_else(|_| Err(what.silent(patience)))?;
+        let state = match begun_as {
+            Some(_) => State::Runs,
+            None => State::Ended(Ended::of(&EndEvent::default(), true, begun.elapsed())),
+        };
+        let pid = begun_as.unwrap_or_default();
         Ok(Execution {
             input: ExecutionInput { session, pid, terminal: Arc::new(terminal) },
             program: what.of.to_owned(),
             messages,
-            state: State::Runs,
+            state,
             begun,
             deadline: None,
             owned: false,
@@ -157,7 +172,7 @@ impl Execution {
         })
     }
 
-    /// Its process id, inside the sandbox.
+    /// Its process id, inside the sandbox; 0 when its time was up before it began.
     pub fn pid(&self) -> u32 {
         self.input.pid
     }

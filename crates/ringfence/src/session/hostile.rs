@@ -26,10 +26,10 @@ struct Guest {
 }
 
 impl Guest {
-    /// With a session that does not wait long.
-    fn impatient(mut self) -> Guest {
+    /// With a session that waits no longer than this.
+    fn patience(mut self, patience: Duration) -> Guest {
         let transport = Arc::get_mut(&mut self.session.transport).expect("nobody else has it yet");
-        transport.patience = Duration::from_millis(100);
+        transport.patience = patience;
         self
     }
 }
@@ -246,7 +246,7 @@ async fn a_stream_that_breaks_off_is_lost() {
 
 #[tokio::test]
 async fn silence_has_a_deadline() {
-    let guest = guest(&[], Then::Wait).impatient();
+    let guest = guest(&[], Then::Wait).patience(Duration::from_millis(100));
     let is_silent = |error: SessionError| assert!(matches!(error, SessionError::Silent { .. }), "{error:?}");
     is_silent(soon(guest.session.processes()).await.unwrap_err());
     is_silent(soon(guest.session.health()).await.unwrap_err());
@@ -256,7 +256,7 @@ async fn silence_has_a_deadline() {
     is_silent(soon(guest.session.files().write_from("/x", &mut tokio::io::repeat(0))).await.unwrap_err());
     is_silent(soon(guest.session.files().write("/x", "short")).await.unwrap_err());
 
-    let guest = self::guest(&[&stream(&frame(0, STARTED))], Then::Wait).impatient();
+    let guest = self::guest(&[&stream(&frame(0, STARTED))], Then::Wait).patience(Duration::from_secs(2));
     is_silent(soon(soon(guest.session.exec(&Exec::new("x"))).await.unwrap().wait()).await.unwrap_err());
 }
 
@@ -264,13 +264,22 @@ async fn silence_has_a_deadline() {
 async fn a_deadline_is_an_end_and_not_an_error() {
     let late = r#"{"error":{"code":"deadline_exceeded","message":"late"}}"#;
     let killed = r#"{"event":{"end":{"exitCode":-1,"status":"signal: killed"}}}"#;
-    for frames in
-        [[frame(0, STARTED), frame(2, late)].concat(), [frame(0, STARTED), frame(0, killed), frame(2, late)].concat()]
-    {
+    let unstarted = frame(2, late);
+    for frames in [
+        unstarted.clone(),
+        [frame(0, STARTED), frame(2, late)].concat(),
+        [frame(0, STARTED), frame(0, killed), frame(2, late)].concat(),
+    ] {
         let guest = guest(&[&stream(&frames)], Then::Wait);
-        let exec = Exec::new("x").time(Duration::from_millis(5));
+        let exec = Exec::new("x").time(Duration::from_nanos(1));
         let ended = soon(soon(guest.session.exec(&exec)).await.unwrap().wait()).await.unwrap();
         assert_eq!((ended.timed_out, ended.exit_code, ended.signal), (true, None, Some(9)));
+    }
+    // It is another's when none was given, or it has not passed.
+    for exec in [Exec::new("x"), Exec::new("x").time(SOON)] {
+        let guest = guest(&[&stream(&unstarted)], Then::Wait);
+        let error = soon(guest.session.exec(&exec)).await.unwrap_err();
+        assert_eq!(error.code(), Some(Code::DeadlineExceeded), "{error:?}");
     }
 }
 
