@@ -22,7 +22,7 @@ use super::launch::{Launched, end_of};
 use super::life::{AtEnd, Life, State};
 use super::meter::History;
 use super::quota::Tallies;
-use super::removal::{Removals, remove};
+use super::removal::Removals;
 use super::reply::Refusal;
 use super::rest::{as_found, over};
 use super::store::{Found, Record, Store};
@@ -135,25 +135,24 @@ impl Registry {
                 }
             }
         }
-        registry.sweep(&known).await;
+        registry.sweep(&known);
         Ok(registry)
     }
 
-    /// Ends the sandboxes that nobody knows any more, and removes the workspaces of those that are gone.
-    async fn sweep(&self, known: &HashSet<String>) {
-        for manifest in Sandbox::list(&self.host).unwrap_or_default() {
-            let name = manifest.name.as_str();
-            if manifest.workspace.starts_with(&self.workspaces)
-                && !known.contains(name)
-                && let Ok(sandbox) = Sandbox::attach(&self.host, name).await
-            {
-                let _ = sandbox.stop().await; // its lease ends it, too
-            }
-        }
+    /// Ends the sandboxes that nobody knows any more, and removes the workspaces of those that are gone. Some may only be
+    /// coming up: nobody waits for that.
+    fn sweep(&self, known: &HashSet<String>) {
         for entry in fs_err::read_dir(&self.workspaces).into_iter().flatten().flatten() {
-            if !entry.file_name().to_str().is_some_and(|name| known.contains(name)) {
-                remove(entry.path());
+            let Ok(name) = entry.file_name().into_string() else { continue };
+            if known.contains(&name) {
+                continue;
             }
+            let host = self.host.clone();
+            self.removals.begin(entry.path(), async move {
+                if let Ok(sandbox) = Sandbox::attach_when_made(&host, &name).await {
+                    let _ = sandbox.stop().await; // its lease ends it, too
+                }
+            });
         }
     }
 
