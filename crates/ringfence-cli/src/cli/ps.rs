@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use jiff::Timestamp;
-use ringfence::{Host, Manifest, Sandbox};
+use ringfence::{AttachError, Host, Manifest, RoomError, Sandbox};
 use serde::Serialize;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -71,17 +71,19 @@ async fn look(host: &Host, manifests: Vec<Manifest>) -> Vec<Listed> {
     for manifest in manifests {
         let host = host.clone();
         looking.spawn(async move {
-            let answered = async {
-                match Sandbox::attach(&host, manifest.name.as_str()).await {
-                    Ok(sandbox) => sandbox.health().await.is_ok(),
-                    Err(_) => false,
-                }
+            let status = match Sandbox::attach(&host, manifest.name.as_str()).await {
+                Ok(sandbox) => match timeout(PATIENCE, sandbox.health()).await {
+                    Ok(Ok(_)) => Status::Up,
+                    _ if sandbox.is_up() => Status::Silent,
+                    _ => return None, // it has just ended
+                },
+                Err(AttachError::Room(RoomError::Absent { .. })) => return None, // the same
+                Err(_) => Status::Silent,
             };
-            let is_up = timeout(PATIENCE, answered).await.unwrap_or(false);
-            Listed { manifest, status: if is_up { Status::Up } else { Status::Silent } }
+            Some(Listed { manifest, status })
         });
     }
-    let mut listed = looking.join_all().await;
+    let mut listed: Vec<Listed> = looking.join_all().await.into_iter().flatten().collect();
     listed.sort_by(|one, other| one.manifest.name.cmp(&other.manifest.name));
     listed
 }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use ringfence::{Host, Manifest, Sandbox};
+use ringfence::{AttachError, Host, Manifest, RoomError, Sandbox};
 use tokio::task::JoinSet;
 
 use super::attach::block_on;
@@ -24,7 +24,7 @@ pub(crate) struct Stop {
 impl Stop {
     pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
         let names = if self.all { all(&host)? } else { self.names };
-        let failures = block_on(async { Ok(stop(&host, names).await) })?;
+        let failures = block_on(async { Ok(stop(&host, names, self.all).await) })?;
         let mut code = ExitCode::SUCCESS;
         for failure in failures {
             code = failure.tell(Form::Text);
@@ -43,24 +43,27 @@ fn all(host: &Host) -> Result<Vec<String>, Failure> {
     Ok(kept.into_iter().map(|manifest| manifest.name.to_string()).collect())
 }
 
-/// Stops all of them at once, tells which have ended, and returns what is to be said of the others.
-async fn stop(host: &Host, names: Vec<String>) -> Vec<Failure> {
+/// Stops all of them at once, tells which have ended, and returns what is to be said of the others. Those that were seen
+/// may be gone by themselves meanwhile.
+async fn stop(host: &Host, names: Vec<String>, were_seen: bool) -> Vec<Failure> {
     let mut stopping = JoinSet::new();
     for name in names {
         let host = host.clone();
         stopping.spawn(async move {
             let stopped = match Sandbox::attach_when_made(&host, &name).await {
                 Ok(sandbox) => sandbox.stop().await,
+                Err(AttachError::Room(RoomError::Absent { .. })) if were_seen => return Ok(None),
                 Err(error) => Err(error),
             };
-            stopped.map(|()| name)
+            stopped.map(|()| Some(name))
         });
     }
     let mut failures = Vec::new();
     while let Some(stopped) = stopping.join_next().await {
         match stopped.expect("stopping does not panic, and nobody aborts it") {
-            Ok(name) => failures.extend(print(&format!("stopped {name}\n")).err()),
-            Err(error) => failures.push(error.into()),
+            Ok(Some(name)) => failures.extend(print(&format!("stopped {name}\n")).err()),
+            Ok(None) => {}
+            Err(error) => failures.push(Failure::from(error)),
         }
     }
     failures
