@@ -36,7 +36,8 @@ const MOST_WAITING: usize = 64;
 /// The longest that a call may take.
 pub(super) const LONGEST_CALL: Duration = Duration::from_secs(600);
 /// How long a sandbox whose guest does not answer may take to be known as ended.
-const LOSS_PATIENCE: Duration = Duration::from_secs(3);
+const LOSS_PATIENCE: Duration = Duration::from_secs(10);
+const MOMENT: Duration = Duration::from_millis(20);
 /// What a result begins with when the parameters of a call could not be read.
 const MISREAD: &str = "failed to deserialize parameters:";
 /// How long the ends of all sandboxes may take when the server ends.
@@ -115,18 +116,30 @@ impl Client {
         }
     }
 
-    /// Has the next call start another sandbox than that of `cell`.
+    /// Has the next call start another sandbox than that of `cell`, and what is left of that one be ended.
     fn forget(&self, cell: &Arc<OnceCell<Arc<Tenancy>>>) {
         let mut current = self.cell();
         if Arc::ptr_eq(&current, cell) {
             *current = Arc::default();
+            if let Some(tenancy) = cell.get() {
+                let _ = self.leaving.send(Arc::clone(tenancy)); // then the process is ending, and all of it with it
+            }
         }
     }
 
     /// What to tell of a call that failed, if its sandbox is the reason: that has ended under it.
     async fn loss(&self, cell: &Arc<OnceCell<Arc<Tenancy>>>) -> Option<Refusal> {
         let tenancy = cell.get().filter(|tenancy| tenancy.is_lost.load(Ordering::Relaxed))?;
-        tokio::time::timeout(LOSS_PATIENCE, tenancy.sandbox.ended()).await.ok()?;
+        // What is left of it may take longer to go: no call waits for that.
+        let ended = async {
+            while tenancy.sandbox.is_up() {
+                tokio::time::sleep(MOMENT).await;
+            }
+        };
+        if tokio::time::timeout(LOSS_PATIENCE, ended).await.is_err() {
+            tenancy.is_lost.store(false, Ordering::Relaxed); // it was at rest, perhaps
+            return None;
+        }
         self.forget(cell);
         Some(
             tenancy
@@ -226,8 +239,11 @@ impl Tenancy {
         self.spares.disturb();
         if !self.is_own {
             self.processes.end().await;
-        } else if let Err(error) = self.sandbox.clone().stop().await {
-            tracing::warn!(error = ringfence::chain(&error), "a sandbox was not stopped; the next start sweeps it");
+        } else {
+            if let Err(error) = self.sandbox.clone().stop().await {
+                tracing::warn!(error = ringfence::chain(&error), "a sandbox was not stopped; the next start sweeps it");
+            }
+            self.sandbox.ended().await; // it may have been ending by itself
         }
         self.span.end();
     }
