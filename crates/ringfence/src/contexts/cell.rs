@@ -71,12 +71,16 @@ impl Life {
     }
 }
 
-/// Waits for what ends with a cell that was interrupted. When that takes too long its process is to be ended, for the
-/// reason that is returned. Time at rest does not count: nobody inside answers then.
-pub(super) async fn in_time<T>(input: &ExecutionInput, end: impl Future<Output = T>) -> Result<T, String> {
+/// Waits for what ends with a cell that is interrupted after `first`. When that takes too long its process is to be ended,
+/// for the reason that is returned. Time at rest does not count: nobody inside answers then.
+pub(super) async fn in_time<T>(
+    input: &ExecutionInput,
+    first: Duration,
+    end: impl Future<Output = T>,
+) -> Result<T, String> {
     let late = async {
         let mut passed = Duration::ZERO;
-        while passed < PATIENCE {
+        while passed < first + PATIENCE {
             sleep(MOMENT).await;
             if input.health().await.is_ok() {
                 passed += MOMENT;
@@ -410,7 +414,7 @@ impl Turn {
     /// Interrupts the cell, and ends a process that does not end it.
     async fn give_up(mut self: Box<Self>) {
         let input = self.life.input.clone();
-        if let Err(how) = in_time(&input, self.insist()).await {
+        if let Err(how) = in_time(&input, Duration::ZERO, self.insist()).await {
             self.end(how);
         }
     }

@@ -10,7 +10,7 @@ use tokio::sync::{OwnedMutexGuard, watch};
 use super::cell::{Life, Phase, State, in_time};
 use super::harness::Harness;
 use super::notes::{Note, Noted, Notes, Trace};
-use super::process::{Failure, Process};
+use super::process::{Failure, IDLE_PATIENCE, Process};
 use super::{ContextError, Contexts, Slot, Use, unless_gone};
 use crate::session::Session;
 use crate::{RoomError, SessionError};
@@ -97,7 +97,7 @@ impl Contexts<'_> {
 async fn find(session: Session, harness: Harness, trace: Trace, life: Arc<Life>, mut state: OwnedMutexGuard<State>) {
     let found = match trace.is_half_told {
         true => Err("it was told half of a cell when the process that kept it ended".to_owned()),
-        false => match in_time(&life.input, Process::find(&session, harness, trace)).await {
+        false => match in_time(&life.input, IDLE_PATIENCE, Process::find(&session, harness, trace)).await {
             Ok(Ok(process)) => Ok(process),
             Ok(Err(Failure::Session(SessionError::Refused { code: Code::NotFound, .. }))) => {
                 Err(ENDED_ALONE.to_owned())

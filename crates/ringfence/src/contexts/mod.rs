@@ -320,7 +320,7 @@ impl Context {
                 }
                 let _ = phase.changed().await; // its sender is the life's
             };
-            if let Err(how) = in_time(&life.input, end).await {
+            if let Err(how) = in_time(&life.input, Duration::ZERO, end).await {
                 let _ = life.kill(&how).await; // it may just have ended, and ends with its sandbox
             }
         });

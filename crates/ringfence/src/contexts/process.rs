@@ -17,6 +17,9 @@ use crate::{CodeError, SessionError, Stream};
 
 /// How long an interpreter may take to come up.
 const START_PATIENCE: Duration = Duration::from_secs(60);
+/// How long one that was found may take to end a cell of nothing, before another is taken to run. Children of an idle one
+/// would be hit by the interrupt of that.
+pub(super) const IDLE_PATIENCE: Duration = Duration::from_secs(3);
 /// How much of what one says that does not come up is shown.
 const LAST_WORDS: usize = 1024;
 
@@ -114,7 +117,7 @@ impl Process {
         let (input, number) = (session.input(trace.pid), unused_number());
         let nothing = harness.request(number, "", &BTreeMap::new());
         input.write(nothing.as_bytes()).await.map_err(Failure::Session)?;
-        let mut again = interval_at(Instant::now() + INSISTENCE, INSISTENCE);
+        let mut again = interval_at(Instant::now() + IDLE_PATIENCE, INSISTENCE);
         let (mut stdout, mut stderr) = (false, false);
         while !(stdout && stderr) {
             tokio::select! {
