@@ -180,7 +180,8 @@ impl<'a> Trials<'a> {
     fn without_ringfence(&self, attempt: &Attempt, command: &Command, mark: &str) -> io::Result<Observation> {
         if attempt.name == KILLED {
             let mut child = self.lingering(mark).spawn()?;
-            Marked::of(mark).appear(GRACE);
+            // The shell's own words have the mark in them, too.
+            Marked::of(mark).other_than(child.id()).appear(GRACE);
             child.kill()?;
             child.wait()?;
         } else {
