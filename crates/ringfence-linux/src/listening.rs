@@ -49,9 +49,10 @@ mod tests {
     const SERVER: &str = "
 import os, socket, sys, time
 server = socket.socket(getattr(socket, sys.argv[1])); server.bind((sys.argv[2], 0)); server.listen()
-print(server.getsockname()[1], flush=True)
-if os.fork(): server.close(); os.wait()
-time.sleep(600)
+if os.fork():
+    server.close(); os.wait()
+else:
+    print(server.getsockname()[1], flush=True); time.sleep(600)
 ";
 
     #[test]

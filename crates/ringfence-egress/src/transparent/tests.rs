@@ -63,6 +63,18 @@ impl Sandbox {
         }
     }
 
+    /// The next packet that comes of a protocol, to a port inside. Others may be sent again meanwhile: nobody confirms them.
+    async fn receive_for(&self, protocol: IpProtocol, port: u16) -> Vec<u8> {
+        loop {
+            let bytes = self.receive().await;
+            let packet = Ipv4Packet::new_checked(&bytes[..]).unwrap();
+            // Both begin with the source's port and the destination's.
+            if packet.next_header() == protocol && packet.payload()[2..4] == port.to_be_bytes() {
+                return bytes;
+            }
+        }
+    }
+
     /// The next packet that comes.
     async fn receive(&self) -> Vec<u8> {
         let mut space = vec![0; 64 * 1024];
@@ -87,7 +99,7 @@ impl Sandbox {
         question.add_query(Query::query(Name::from_ascii(name).unwrap(), kind));
         let (from, to) = (SocketAddrV4::new(INSIDE, 40000), SocketAddrV4::new(RESOLVER, packet::DNS));
         self.send(&packet::datagram(from, to, &question.to_vec().unwrap())).await;
-        let bytes = self.receive().await;
+        let bytes = self.receive_for(IpProtocol::Udp, from.port()).await;
         let bytes = Ipv4Packet::new_checked(&bytes[..]).unwrap();
         let datagram = UdpPacket::new_checked(bytes.payload()).unwrap();
         assert!(datagram.verify_checksum(&RESOLVER.into(), &INSIDE.into()));
@@ -104,11 +116,11 @@ impl Sandbox {
 
     /// The next segment that comes, of the connection from one to the other.
     async fn hear(&self, from: u16, to: SocketAddrV4) -> (TcpControl, TcpSeqNumber) {
-        let bytes = self.receive().await;
+        let bytes = self.receive_for(IpProtocol::Tcp, from).await;
         let bytes = Ipv4Packet::new_checked(&bytes[..]).unwrap();
         assert_eq!((bytes.src_addr(), bytes.dst_addr()), (*to.ip(), INSIDE));
         let answer = TcpPacket::new_checked(bytes.payload()).unwrap();
-        assert_eq!((answer.src_port(), answer.dst_port()), (to.port(), from));
+        assert_eq!(answer.src_port(), to.port());
         let (source, destination) = ((*to.ip()).into(), INSIDE.into());
         let answer = TcpRepr::parse(&answer, &source, &destination, &ChecksumCapabilities::default()).unwrap();
         (answer.control, answer.seq_number)

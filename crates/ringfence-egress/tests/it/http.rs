@@ -302,7 +302,7 @@ async fn a_client_that_sends_a_long_body_first_still_reads_that_it_was_denied() 
         let dns = Dns::loopback().await;
         let proxy = Stage::default().start(&dns).await;
         let mut client = proxy.client().await;
-        let body = vec![b'x'; 8_000_000];
+        let body = vec![b'x'; 4_000_000];
         let request = format!("POST http://origin.test/ HTTP/1.1\r\nContent-Length: {}\r\n\r\n", body.len());
         client.write_all(request.as_bytes()).await.unwrap();
         client.write_all(&body).await.unwrap();

@@ -128,7 +128,7 @@ fn a_command_that_stops_its_supervisor_can_be_ended() {
 fn a_command_that_stops_its_supervisor_at_once_is_ended_by_its_deadline() {
     let guest = Guest::start();
     let script = "echo $$ > command; kill -STOP $PPID; exec sleep 1000";
-    let finished = guest.stream("Start", "\r\nconnect-timeout-ms: 1000", &shell(script)).finish();
+    let finished = guest.stream("Start", "\r\nconnect-timeout-ms: 3000", &shell(script)).finish();
     assert_eq!(finished.error.unwrap().code, Code::DeadlineExceeded);
     let command = fs_err::read_to_string(guest.directory.path().join("command")).unwrap().trim().parse().unwrap();
     eventually("it is ended", || !lives(command));

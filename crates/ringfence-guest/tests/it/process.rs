@@ -180,10 +180,10 @@ fn a_deadline_ends_the_whole_tree_and_the_stream() {
     let guest = Guest::start();
     let script = "(setsid sh -c 'echo $$ > daemon; exec sleep 1000' > /dev/null 2>&1 &) ; exec sleep 1000";
     let began = Instant::now();
-    let finished = guest.stream("Start", "\r\nconnect-timeout-ms: 1000", &shell(script)).finish();
+    let finished = guest.stream("Start", "\r\nconnect-timeout-ms: 3000", &shell(script)).finish();
     assert_eq!(finished.error.unwrap().code, Code::DeadlineExceeded);
     assert_eq!(finished.end, None);
-    assert!((Duration::from_secs(1)..DEADLINE).contains(&began.elapsed()));
+    assert!((Duration::from_secs(3)..DEADLINE).contains(&began.elapsed()));
     let daemon = fs_err::read_to_string(guest.directory.path().join("daemon")).unwrap().trim().parse().unwrap();
     assert!(!lives(daemon) && !lives(finished.pid));
     assert!(guest.list().is_empty());
@@ -216,7 +216,8 @@ fn killing_a_command_ends_what_it_has_put_in_the_background() {
 fn what_a_command_leaves_running_does_not_delay_its_end() {
     let guest = Guest::start();
     let began = Instant::now();
-    let finished = guest.run("sh -c 'echo $$; while sleep 0.05; do echo more || exit; done' & sleep 0.2");
+    let left = "sh -c 'echo $$ | tee begun; while sleep 0.05; do echo more || exit; done' &";
+    let finished = guest.run(&format!("{left} while [ ! -s begun ]; do sleep 0.01; done; sleep 0.2"));
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     assert!(finished.end.unwrap().exited);
     let left: u64 = finished.stdout.lines().next().unwrap().parse().unwrap();
@@ -238,8 +239,9 @@ fn all_that_a_command_wrote_comes_before_its_end() {
 #[test]
 fn a_silent_stream_says_that_it_is_alive() {
     let guest = Guest::start();
+    let began = Instant::now();
     let finished = guest.stream("Start", "\r\nkeepalive-ping-interval: 1", &shell("sleep 2.5")).finish();
-    assert!((1..=2).contains(&finished.keepalives), "{}", finished.keepalives);
+    assert!((1..=began.elapsed().as_secs()).contains(&(finished.keepalives as u64)), "{}", finished.keepalives);
 }
 
 #[test]

@@ -163,7 +163,7 @@ fn the_code_is_in_no_argument_list() {
 fn code_is_ended_by_its_deadline() {
     require!(user_namespaces, bwrap, binary, python3);
     everywhere(async |code| {
-        let time = Some(Duration::from_millis(500));
+        let time = Some(Duration::from_secs(2)); // its start counts, too
         let result = code.try_run("echo begun; sleep 60", "bash", time).await.unwrap();
         assert!(result.timed_out && !result.ok, "{result:?}");
         assert_eq!(result.stdout, "begun\n");

@@ -156,9 +156,9 @@ fn output_comes_in_order_from_prints_threads_and_programs() {
     require!(user_namespaces, binary, python3);
     in_python(async |context| {
         let code = "import sys, os, threading, subprocess\nprint('1')\nprint('2', file=sys.stderr)\nprint('3')\n\
-                    os.system('echo 4')\nsubprocess.run(['sh', '-c', 'echo 5 >&2'])\nprint('6')\n\
-                    thread = threading.Thread(target=print, args=('7',))\nthread.start(); thread.join()\n\
-                    os.write(1, b'8')";
+                    os.system('echo 4')\nprint('5', file=sys.stderr)\nsubprocess.run(['sh', '-c', 'echo 6 >&2'])\n\
+                    print('7')\nthread = threading.Thread(target=print, args=('8',))\n\
+                    thread.start(); thread.join()\nos.write(1, b'9')";
         let mut cell = context.execute(code, &BTreeMap::new()).await.unwrap();
         let mut heard = String::new();
         while let Some(event) = cell.next().await {
@@ -168,7 +168,7 @@ fn output_comes_in_order_from_prints_threads_and_programs() {
                 _ => {}
             }
         }
-        assert_eq!(heard, "1o2e3o4o5e6o7o8");
+        assert_eq!(heard, "1o2e3o4o5e6e7o8o9");
     });
 }
 
@@ -233,8 +233,8 @@ fn an_interrupt_ends_a_cell_and_not_its_context() {
             assert_eq!(value(context, "x").await, "7", "after {code}");
         }
         // Nobody listens to this one any more.
-        let mut cell = context.execute("x = 8\nwhile True: pass", &BTreeMap::new()).await.unwrap();
-        cell.next().await.unwrap().unwrap();
+        let mut cell = context.execute("x = 8\nprint(1)\nwhile True: pass", &BTreeMap::new()).await.unwrap();
+        while !matches!(cell.next().await.unwrap().unwrap(), Event::Stdout(_)) {}
         drop(cell);
         drop(context.execute("while True: pass", &BTreeMap::new()).await.unwrap()); // and nobody ever did to this
         assert_eq!(value(context, "x").await, "8");
@@ -285,7 +285,7 @@ fn a_restart_begins_anew_even_while_a_cell_runs() {
     require!(user_namespaces, binary, python3);
     in_python(async |context| {
         run(context, "x = 1").await;
-        let marker = format!("75{}", std::process::id());
+        let marker = format!("85{}", std::process::id());
         let mut cell = context
             .execute(
                 &format!("import os; os.system('setsid sleep {marker} &'); print(1)\nwhile True: pass"),
@@ -466,7 +466,7 @@ fn nothing_of_a_context_is_left_when_its_sandbox_ends() {
     require!(user_namespaces, binary, python3);
     let home = place();
     let engine = engine(home.path());
-    let marker = format!("76{}", std::process::id());
+    let marker = format!("86{}", std::process::id());
     runtime().block_on(async {
         let sandbox = engine.start(Spec::new(Policy::default())).await.unwrap();
         let context = sandbox.contexts().create("python", None).await.unwrap();

@@ -58,9 +58,9 @@ fn is_running(marker: &str) -> bool {
     })
 }
 
-/// Waits until `condition` holds, for ten seconds at the most.
+/// Waits until `condition` holds, for a minute at the most.
 fn eventually(condition: impl Fn() -> bool) -> bool {
-    for _ in 0..1000 {
+    for _ in 0..6000 {
         if condition() {
             return true;
         }

@@ -243,10 +243,10 @@ fn a_lease_ends_a_sandbox() {
     let home = place();
     let engine = engine(home.path());
     runtime().block_on(async {
-        let leased = Spec { lease: Some(Duration::from_millis(700)), ..spec(Backend::Native) };
+        let leased = Spec { lease: Some(Duration::from_secs(3)), ..spec(Backend::Native) };
         let sandbox = engine.start(leased).await.unwrap();
         assert!(sandbox.execute("true", None).await.unwrap().ok);
-        tokio::time::timeout(Duration::from_secs(10), sandbox.ended()).await.expect("its lease ends it");
+        tokio::time::timeout(Duration::from_secs(20), sandbox.ended()).await.expect("its lease ends it");
         assert!(sandbox.execute("true", None).await.is_err());
         assert_eq!(left_in(home.path()), 0);
     });

@@ -119,12 +119,15 @@ def expiry():
     """A sandbox whose time is over is gone, and one whose time is made shorter, too."""
     short = Sandbox.create(timeout=2)
     cut = Sandbox.create(timeout=600)
-    stays = Sandbox.create(timeout=2)
+    stays = Sandbox.create(timeout=600)
+    stays.set_timeout(5)
+    over = time.monotonic() + 5
     stays.set_timeout(600)
     cut.set_timeout(1)
     for sandbox in (short, cut):
         eventually("its time is over", lambda: not sandbox.is_running())
         eventually("nobody lists it", lambda: sandbox.sandbox_id not in listed())
+    time.sleep(max(0, over - time.monotonic()))
     assert stays.is_running()
     same(stays.commands.run("echo here").stdout, "here\n")
     stays.kill()
@@ -187,11 +190,12 @@ def resting():
 
 def rest():
     """A paused sandbox for a server that comes after this one."""
-    sandbox = Sandbox.create(timeout=8)
-    over = time.time() + 8
+    sandbox = Sandbox.create(timeout=600)
     sandbox.files.write("answers", "")
     pid = sandbox.commands.run(f"python3 -c '{ANSWERS}' > answers", background=True, stdin=True).pid
     ask(sandbox, pid, "0")
+    sandbox.set_timeout(8)
+    over = time.time() + 8
     assert sandbox.pause()
     print(sandbox.sandbox_id, pid, over, sep="\n")
 
@@ -417,9 +421,9 @@ def tenants(one, other):
 def quotas(at_once, per_minute):
     """A key that may have two sandboxes at once, and one that may start one in a minute, each for ten minutes."""
     made = [Sandbox.create(api_key=at_once, timeout=300) for _ in range(2)]
-    raises(RateLimitException, lambda: Sandbox.create(api_key=at_once, request_timeout=1))
+    raises(RateLimitException, lambda: Sandbox.create(api_key=at_once))
     assert made[1].pause()
-    raises(RateLimitException, lambda: Sandbox.create(api_key=at_once, request_timeout=1))
+    raises(RateLimitException, lambda: Sandbox.create(api_key=at_once))
     raises(SandboxException, lambda: made[0].set_timeout(601))
     assert made[0].kill()
     made[0] = Sandbox.create(api_key=at_once, timeout=590)

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use conformance::{Caller, Place, Ring, Stage};
 use ringfence_test_ledger::engine::DEV_IMAGE;
 use ringfence_test_ledger::{binary, require};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde_json::Value;
 
 /// The engines, and who calls each: root, an ordinary user of root's engine, and one of an engine of the user's own.
@@ -75,6 +77,19 @@ impl<'a> Kept<'a> {
     pub(crate) fn inspect(&self) -> Value {
         let engine = self.stage.ring.engine().expect("the test requires it");
         engine.inspect(&format!("ringfence-{}", self.name)).expect("there is such a container")
+    }
+
+    /// Kills the process that keeps it, and waits for its end.
+    #[track_caller]
+    pub(crate) fn kill_owner(&self) {
+        let told = self.ringfence(&["inspect", &self.name, "--json"]);
+        let manifest: Value = serde_json::from_slice(&told.stdout).unwrap_or_else(|_| panic!("{}", said(&told)));
+        let owner = manifest["owner"]["pid"].as_i64().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+        let owner = owner.unwrap_or_else(|| panic!("{:?}: {manifest}", self.stage));
+        let process = pidfd_open(owner, PidfdFlags::empty()).expect("it runs");
+        kill_process(owner, Signal::KILL).expect("root may");
+        let mut ended = [PollFd::new(&process, PollFlags::IN)];
+        assert_eq!(poll(&mut ended, Some(&Timespec { tv_sec: 20, tv_nsec: 0 })), Ok(1), "it was killed");
     }
 }
 
@@ -327,11 +342,7 @@ fn a_container_is_reused_replaced_or_refused_by_what_it_is() {
         assert_eq!(id(&kept), second, "{stage:?}: another's container is not touched");
 
         // Whoever keeps it is killed: the container ends by itself, and its name is free.
-        let manifest: Value = serde_json::from_slice(&kept.ringfence(&["inspect", name, "--json"]).stdout).unwrap();
-        let monitor =
-            manifest["owner"]["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok()).expect("it has an owner");
-        let monitor = rustix::process::Pid::from_raw(monitor).expect("it is a process");
-        rustix::process::kill_process(monitor, rustix::process::Signal::KILL).expect("it is ours");
+        kept.kill_owner();
         assert_ne!(up(&["--tmp", "1M"]), second, "{stage:?}: what a crash left is not reused");
     }
 }

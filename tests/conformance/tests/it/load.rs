@@ -232,7 +232,8 @@ fn pass(keeper: &Keeper, server: &Served<'_>, time: Duration) {
 /// The time that this percentage did not exceed.
 fn percentile(times: &mut [Duration], percentage: usize) -> Duration {
     times.sort();
-    times[(times.len() * percentage / 100).min(times.len() - 1)]
+    let place = (times.len() * percentage / 100).min(times.len().saturating_sub(1));
+    times.get(place).copied().unwrap_or_default()
 }
 
 /// How many descriptors a server has, and how much memory, in KiB.

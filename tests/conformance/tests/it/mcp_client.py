@@ -17,9 +17,12 @@ import urllib.error
 import urllib.request
 
 import anyio
+import mcp.client.stdio
 from mcp import Client, StdioServerParameters
 
 PATIENCE = 60.0
+# A server whose client has left ends its sandbox first: it is not to be killed meanwhile.
+mcp.client.stdio.PROCESS_TERMINATION_TIMEOUT = PATIENCE
 # Where the workspace is inside: in a container of an image's, elsewhere.
 INSIDE = "/workspace" if "--image" in sys.argv else os.getcwd()
 TOOLS = {
@@ -220,11 +223,22 @@ async def searching(client):
     os.remove("src/.gitignore")
 
 
+async def first_line(client, started):
+    """What a process has written, up to the end of a line."""
+    text = started["stdout"]
+    while not text.endswith("\n"):
+        _, read = await call(client, "read_process_output", process_id=started["process_id"], wait=30)
+        assert read["running"], read
+        text += read["stdout"]
+    return text
+
+
 async def processes(client):
-    line = "echo begun; trap 'echo asked; exit 0' TERM; while :; do sleep 0.05; done"
+    line = "trap 'echo asked; exit 0' TERM; echo begun; while :; do sleep 0.05; done"
     words, started = await call(client, "start_process", command=line)
-    assert started["running"] and started["stdout"] == "begun\n", started
+    assert started["running"], started
     pid = started["process_id"]
+    assert await first_line(client, started) == "begun\n"
     _, info = await call(client, "sandbox_info")
     assert [process["process_id"] for process in info["processes"]] == [pid], info
     _, read = await call(client, "read_process_output", process_id=pid)
@@ -235,8 +249,8 @@ async def processes(client):
     # It is over when all that it started is.
     slow = "(trap '' TERM; while :; do sleep 0.05; done) & echo $!; sleep 600"
     _, started = await call(client, "start_process", command=slow)
+    left = f"kill -0 {(await first_line(client, started)).strip()} 2>&1; true"
     await call(client, "stop_process", process_id=started["process_id"])
-    left = f"kill -0 {started['stdout'].strip()} 2>&1; true"
     _, result = await call(client, "run_command", command=left)
     assert "No such process" in result["stdout"], result
     # One whose call is cancelled before it was answered is nobody's.
@@ -257,11 +271,7 @@ async def ports(client):
         "print(s.server_port, flush=True); s.serve_forever()'"
     )
     _, started = await call(client, "start_process", command=server, directory="made")
-    text = started["stdout"]
-    while not text.endswith("\n"):
-        _, read = await call(client, "read_process_output", process_id=started["process_id"], wait=30)
-        text += read["stdout"]
-    words, forwarded = await call(client, "forward_port", port=int(text))
+    words, forwarded = await call(client, "forward_port", port=int(await first_line(client, started)))
     assert forwarded["listening"] and forwarded["url"] in words, words
     fetched = await asyncio.to_thread(lambda: urllib.request.urlopen(forwarded["url"] + "by.txt", timeout=PATIENCE).read())
     assert fetched == b"onE\n2\nthrEE\n", fetched
@@ -277,9 +287,11 @@ async def cancelled_and_told(client):
 
     async def heard(progress, total, message):
         told.append((progress, message))
+        if len(told) >= 2 and "working" in message:
+            scope.cancel()
 
     line = "echo working; for i in $(seq 600); do date +%s > beat; sleep 0.1; done"
-    with anyio.move_on_after(3.5) as scope:
+    with anyio.move_on_after(PATIENCE) as scope:
         await call(client, "run_command", progress=heard, command=line, timeout=120)
     assert scope.cancelled_caught
     assert len(told) >= 2 and told[0][0] < told[1][0] and "working" in told[-1][1], told
@@ -382,7 +394,7 @@ async def at_an_address(server):
             assert os.path.isdir(room(mine["name"]))
         gone(mine["name"])
         ends_its_session(url)
-    with server.listening("--idle", "2s", "--clients", "1") as url:
+    with server.listening("--idle", "10s", "--clients", "1") as url:
         idle = raw(url, INITIALIZE)
         session = idle.headers["mcp-session-id"]
         refused(url, 503)

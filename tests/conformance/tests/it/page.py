@@ -416,7 +416,7 @@ def drawn():
         expect(page.locator(".events li", has_text="wc -l report.csv").locator(".badge")).to_have_text("ok")
         picture(page, "sandbox-dark")
         page.get_by_role("link", name="Terminal").click()
-        type_line(page, "PS1='$ '; clear; ls -l; curl -sS http://tracker.example/", "tracker.example")
+        type_line(page, "PS1='$ '; clear; ls -l; curl -sS http://tracker.example/", '"error":"denied"')
         picture(page, "terminal-dark")
     with browser(scheme="light") as page:
         enter(page)

@@ -4,9 +4,7 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, UdpSocket};
 use std::time::{Duration, Instant};
 
-use conformance::Stage;
 use ringfence_test_ledger::require;
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::engines::{ENGINES, Kept, place, said};
@@ -85,7 +83,7 @@ fn a_proxy_and_its_network_are_swept_when_their_owner_was_killed() {
         let place = place(stage);
         let kept = Kept::new(stage, &place);
         up(&kept, "example.com");
-        kill_owner(stage, &kept);
+        kept.kill_owner();
         assert!(!made(&kept).is_empty(), "{stage:?}: nobody was left to remove it");
         let next = Kept { name: format!("{}-next", kept.name), home: kept.home.clone(), stage, place: &place };
         let output = next.up(&[]);
@@ -97,20 +95,6 @@ fn a_proxy_and_its_network_are_swept_when_their_owner_was_killed() {
         }
         assert_eq!(made(&kept), [] as [String; 0], "{stage:?}");
     }
-}
-
-/// Kills the process that keeps a sandbox, and waits for its end.
-#[track_caller]
-fn kill_owner(stage: Stage, kept: &Kept<'_>) {
-    let manifest = kept.ringfence(&["inspect", &kept.name, "--json"]);
-    let manifest: Value = serde_json::from_slice(&manifest.stdout).unwrap_or_else(|_| panic!("{}", said(&manifest)));
-    let owner = manifest["owner"]["pid"].as_i64().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
-    let owner = owner.unwrap_or_else(|| panic!("{stage:?}: {manifest}"));
-    let process = rustix::process::pidfd_open(owner, rustix::process::PidfdFlags::empty()).expect("it runs");
-    kill_process(owner, Signal::KILL).expect("root may");
-    let mut ended = [rustix::event::PollFd::new(&process, rustix::event::PollFlags::IN)];
-    let patience = rustix::event::Timespec { tv_sec: 20, tv_nsec: 0 };
-    assert_eq!(rustix::event::poll(&mut ended, Some(&patience)), Ok(1), "it was killed");
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! Traces and metrics of `ringfence serve` and `ringfence mcp`, where the standard variables ask for them.
 
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::{Duration, Instant};
 
 use opentelemetry_proto::tonic::trace::v1::Span;
 use ringfence::Backend;
 use ringfence_test_ledger::require;
+use rustix::net::{AddressFamily, SocketType};
 use serde_json::json;
 
 use crate::asks::{Client, Tools};
@@ -176,8 +178,11 @@ fn nobody_waits_for_a_collector_that_does_not_answer() {
 fn a_collector_that_is_away_is_said_to_be_once() {
     require!(root, binary, user_namespaces);
     let keeper = Keeper::on(Backend::Native);
-    let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    let nobody = format!("http://{}/v1/traces", free.expect("loopback has a port"));
+    // It has its port, so that nobody else has, and does not listen.
+    let deaf = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("there are sockets");
+    rustix::net::bind(&deaf, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).expect("loopback has a port");
+    let deaf = std::net::TcpListener::from(deaf);
+    let nobody = format!("http://{}/v1/traces", deaf.local_addr().expect("it is bound"));
     let server = Served::told(
         &keeper,
         &[],
