@@ -404,8 +404,18 @@ pub(super) fn of_store(error: redb::Error) -> Failure {
             "another server has this user's sandboxes",
             "stop it, or give this one a state of its own: XDG_STATE_HOME=/a/directory/of/yours ringfence serve",
         ),
+        redb::Error::Corrupted(why) => damaged(&why),
+        redb::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => damaged(&error.to_string()),
         error => Failure::failed(format!("cannot use the server's database: {error}"), "look at the disk: df -h"),
     }
+}
+
+fn damaged(why: &str) -> Failure {
+    Failure::failed(
+        format!("the server's database is damaged: {why}"),
+        "put a copy of it back, or begin anew, which ends the sandboxes that are in it and removes their files: \
+         mv ~/.local/state/ringfence/server/state.redb ~/damaged.redb",
+    )
 }
 
 pub(super) fn make_private(directory: &Path) -> io::Result<()> {

@@ -80,6 +80,10 @@ impl Server {
         if request.method() == Method::CONNECT {
             return Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "this is no proxy").into();
         }
+        // A proxy before this one may have gone by another of them, RFC 9112 section 3.2.
+        if request.headers().get_all(HOST).iter().count() > 1 {
+            return Refusal::wrong("the header `Host` is there more than once").into();
+        }
         match Place::of(&request) {
             Place::Port { id, port } => match self.registry.find(id) {
                 Some(live) => self.carry(&live, port, request).await,

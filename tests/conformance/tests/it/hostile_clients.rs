@@ -125,6 +125,11 @@ fn what_is_too_large_or_makes_no_sense_is_refused_and_what_is_just_right_is_answ
             status(&client.send(format!("{text}X-Filler: {filler}\r\n\r\n").as_bytes()))
         };
         assert_eq!((head(30_000), head(100_000)), (200, 431));
+        let hosts = |lines: &str| {
+            let text = format!("GET /sandboxes HTTP/1.1\r\n{lines}Connection: close\r\nX-API-KEY: {ANY}\r\n\r\n");
+            status(&client.send(text.as_bytes()))
+        };
+        assert_eq!((hosts("Host: localhost\r\n"), hosts("Host: localhost\r\nHost: localhost\r\n")), (200, 400));
         let timeout = format!("POST /sandboxes/{}/timeout", made.id);
         let padded = |length: usize| format!(r#"{{"timeout": 60{}}}"#, " ".repeat(length));
         client.check(&timeout, &padded(1000), 204);
