@@ -67,6 +67,12 @@ pub enum RoomError {
         /// Which.
         name: Name,
     },
+    /// It is not to be had yet, or no more.
+    #[error("the sandbox `{name}` is being made, or ended, and that takes long")]
+    Pending {
+        /// Which.
+        name: Name,
+    },
     /// A file of it.
     #[error("cannot {what} of the sandbox `{name}`")]
     File {
@@ -91,6 +97,7 @@ impl RoomError {
             RoomError::Absent { .. } => {
                 "`ringfence ps` lists those that are there; `ringfence up` makes one".to_owned()
             }
+            RoomError::Pending { .. } => "try again in a while; `ringfence ps` lists those that are up".to_owned(),
             RoomError::File { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
                 "the disk is full: free some space, or set XDG_STATE_HOME to another".to_owned()
             }

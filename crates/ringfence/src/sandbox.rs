@@ -399,9 +399,10 @@ async fn made(rooms: &Rooms, name: &Name) -> Result<Manifest, RoomError> {
     let deadline = Instant::now() + START_PATIENCE;
     loop {
         match rooms.manifest(name) {
-            Err(RoomError::Absent { .. }) if rooms.is_kept(name) && Instant::now() < deadline => {
-                tokio::time::sleep(MOMENT).await;
-            }
+            Err(RoomError::Absent { .. }) if rooms.is_kept(name) => match Instant::now() < deadline {
+                true => tokio::time::sleep(MOMENT).await,
+                false => return Err(RoomError::Pending { name: name.clone() }),
+            },
             manifest => return manifest,
         }
     }

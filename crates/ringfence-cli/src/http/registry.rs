@@ -22,7 +22,7 @@ use super::launch::{Launched, end_of};
 use super::life::{AtEnd, Life, State};
 use super::meter::History;
 use super::quota::Tallies;
-use super::removal::Removals;
+use super::removal::{Removals, remove_aside};
 use super::reply::Refusal;
 use super::rest::{as_found, over};
 use super::store::{Found, Record, Store};
@@ -103,7 +103,8 @@ impl Registry {
         make_private(&workspaces).map_err(|error| {
             Failure::failed(format!("cannot make the directory of workspaces: {error}"), "look at its permissions")
         })?;
-        let store = Store::open(&place.join("state.redb")).map_err(of_store)?;
+        let database = place.join("state.redb");
+        let store = Store::open(&database).map_err(|error| not_opened(error, &database))?;
         let tallies = Arc::new(Tallies::of(store.all_use().map_err(of_store)?));
         let (removals, live) = (Removals::default(), Mutex::default());
         let registry = Arc::new(Registry { host, store, workspaces, removals, live, telemetry, tallies });
@@ -147,10 +148,10 @@ impl Registry {
             if known.contains(&name) {
                 continue;
             }
-            let host = self.host.clone();
-            self.removals.begin(entry.path(), async move {
-                if let Ok(sandbox) = Sandbox::attach_when_made(&host, &name).await {
-                    let _ = sandbox.stop().await; // its lease ends it, too
+            let (host, workspaces) = (self.host.clone(), self.workspaces.clone());
+            self.removals.see_to(async move {
+                if end_unknown(&host, &name, &workspaces).await {
+                    remove_aside(entry.path()).await;
                 }
             });
         }
@@ -404,18 +405,35 @@ pub(super) fn of_store(error: redb::Error) -> Failure {
             "another server has this user's sandboxes",
             "stop it, or give this one a state of its own: XDG_STATE_HOME=/a/directory/of/yours ringfence serve",
         ),
-        redb::Error::Corrupted(why) => damaged(&why),
-        redb::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => damaged(&error.to_string()),
         error => Failure::failed(format!("cannot use the server's database: {error}"), "look at the disk: df -h"),
     }
 }
 
-fn damaged(why: &str) -> Failure {
+/// Tells of a database that cannot be opened.
+fn not_opened(error: redb::Error, path: &Path) -> Failure {
+    let why = match error {
+        redb::Error::Corrupted(why) => why,
+        redb::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => error.to_string(),
+        error => return of_store(error),
+    };
+    let path = path.display();
     Failure::failed(
         format!("the server's database is damaged: {why}"),
-        "put a copy of it back, or begin anew, which ends the sandboxes that are in it and removes their files: \
-         mv ~/.local/state/ringfence/server/state.redb ~/damaged.redb",
+        format!(
+            "put a copy of it back, or begin anew, which removes all snapshots, and all sandboxes with their files: \
+             mv {path} {path}.damaged"
+        ),
     )
+}
+
+/// Ends a sandbox of one of `workspaces` that nobody knows any more. False when it may still be there: the next server
+/// looks again, and its lease ends it in any case.
+async fn end_unknown(host: &Host, name: &str, workspaces: &Path) -> bool {
+    match Sandbox::attach_when_made(host, name).await {
+        Ok(sandbox) if sandbox.manifest().workspace.starts_with(workspaces) => sandbox.stop().await.is_ok(),
+        Ok(_) | Err(AttachError::Room(RoomError::Absent { .. } | RoomError::Name(_))) => true,
+        Err(_) => false,
+    }
 }
 
 pub(super) fn make_private(directory: &Path) -> io::Result<()> {
