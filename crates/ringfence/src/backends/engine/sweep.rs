@@ -109,7 +109,7 @@ async fn sweep_containers(
     Ok(found)
 }
 
-/// Removes networks that nobody keeps, with their proxies; how many there were.
+/// Removes networks that nobody keeps, with their proxies; how many are gone.
 async fn sweep_networks(
     client: &Client,
     filters: &HashMap<&str, Vec<&str>>,
