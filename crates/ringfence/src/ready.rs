@@ -13,7 +13,7 @@ use ringfence_core::{Backend, Capabilities, Ground, Plan, Policy, Refusal, plan}
 use crate::backends::{self, Freshness, Means, Preparation, Question, Site, Unavailable};
 use crate::egress::Sealed;
 use crate::engine::Core;
-use crate::view::{self, Guarded};
+use crate::view::Guarded;
 use crate::workspace::{self, ResolvedWorkspace};
 use crate::{Command, ContainerSpec, RunError};
 
@@ -114,27 +114,20 @@ impl Core {
     pub(crate) fn settle(&self, policy: &Policy, container: &ContainerSpec) -> Result<Context, RunError> {
         let host = &self.settings.host;
         let workspace = workspace::resolve(policy, host, &self.settings.workspace_rules())?;
-        let mut guarded = view::guarded(&policy.with_defaults(), &workspace)?;
+        let guarded = self.guarded(policy, &workspace)?;
         let ground = Ground { protected_paths_exist: guarded.protects_something() };
         let Agreed { plan, because } = self.agree(policy, ground, container)?;
         tracing::info!(backend = %plan.backend, because, "a backend was chosen");
-        self.protect_records(&mut guarded, &workspace);
         Ok(Context { plan, because, workspace, guarded, sandbox: None, sealed: None })
     }
 
-    /// What of a workspace is guarded at this moment.
+    /// What of a workspace is guarded at this moment. Records that lie in the workspace are evidence: the code they
+    /// are about shall not edit them.
     pub(crate) fn guarded(&self, policy: &Policy, workspace: &ResolvedWorkspace) -> Result<Guarded, RunError> {
-        let mut guarded = view::guarded(&policy.with_defaults(), workspace)?;
-        self.protect_records(&mut guarded, workspace);
-        Ok(guarded)
-    }
-
-    /// Records that lie in the workspace are evidence: the code they are about shall not edit them.
-    fn protect_records(&self, guarded: &mut Guarded, workspace: &ResolvedWorkspace) {
         let records = self.settings.host.absolute(&self.settings.audit.dir);
-        if let Ok(records) = records.strip_prefix(&workspace.source) {
-            guarded.protect_if_there(workspace, records);
-        }
+        let records = records.strip_prefix(&workspace.source).ok();
+        let policy = policy.with_defaults();
+        Ok(Guarded::find(&policy, workspace, &self.settings.host, records)?)
     }
 
     /// Agrees on a plan for `policy` and prepares `command` under it.

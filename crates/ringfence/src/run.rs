@@ -221,7 +221,7 @@ fn result(
         meta: Meta {
             usage: Usage { cpu_seconds: usage.cpu_micros as f64 / 1e6, max_rss: usage.max_rss },
             denials,
-            planted: context.guarded.planted(&context.workspace),
+            planted: context.guarded.planted(),
             ..meta
         },
     })

@@ -1,6 +1,6 @@
 //! What results of commands in a sandbox tell besides what its guest says: the host's own look at it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use ringfence_core::ExecutionResult;
@@ -58,9 +58,14 @@ impl Witness {
         self.egress.as_deref().map(|log| egress::denials_since(log, logged, sandbox)).unwrap_or_default()
     }
 
+    /// Remembers the links of git that the sandbox made, so that no other sandbox is led by one.
+    pub(crate) fn remember_planted(&self) {
+        self.planted();
+    }
+
     /// The protected paths that were made or changed since the sandbox was started.
-    fn planted(&self, workspace: &Path) -> Vec<String> {
-        self.watched.planted(workspace)
+    fn planted(&self) -> Vec<String> {
+        self.watched.planted()
     }
 }
 
@@ -93,7 +98,7 @@ impl Observation {
             meta: Meta {
                 usage: ended.usage,
                 denials: witness.denials(manifest.name.as_str(), *logged),
-                planted: witness.planted(&manifest.workspace),
+                planted: witness.planted(),
                 ..Meta::new(
                     manifest.backend,
                     manifest.chosen_because.clone(),

@@ -9,7 +9,7 @@ use fs_err::File;
 use ringfence::{BlockImports, Engine, ExecutionResult, Host, Records, Settings};
 
 use super::flags::{ContainerFlags, PolicyFlags};
-use super::run::{interruptible, tell};
+use super::run::{interruptible, tell, warn_of_planted};
 use crate::answer::print_json;
 use crate::report::{Failure, warn};
 
@@ -71,6 +71,7 @@ impl Code {
                 let result =
                     engine.execute_code_captured(&settings.policy, &text, &language, None, Some(interruption))?;
                 keep(settings, &language, &text, &result);
+                warn_of_planted("the run", &result);
                 print_json(&result)
             });
         }

@@ -10,7 +10,7 @@ use ringfence_core::settings::Config;
 
 use super::attach::{Named, block_on};
 use super::flags::Variable;
-use super::run::{interruption, keep};
+use super::run::{interruption, keep, warn_of_planted};
 use crate::answer::print_json;
 use crate::report::{Failure, warn};
 
@@ -61,6 +61,7 @@ impl Exec {
             let (result, status) = if let Some(interruption) = &interruption {
                 let captured = sandbox.capture_unless(exec, interruption).await;
                 let result = captured.map_err(|error| self.sandbox.failed(error))?;
+                warn_of_planted("the sandbox", &result);
                 print_json(&result)?;
                 (result, interruption.signal().map_or(ExitStatus::Code(0), ExitStatus::Signal))
             } else {
@@ -150,7 +151,5 @@ fn tell(result: &ExecutionResult, time: Option<Duration>) {
     if let (true, Some(memory)) = (result.oom_killed, result.meta.limits.memory) {
         warn(&format!("the memory limit of {memory} was reached, and a process of the sandbox was ended"));
     }
-    for planted in &result.meta.planted {
-        warn(&format!("the sandbox made `{planted}`, which programs on the host may act on; look at it first"));
-    }
+    warn_of_planted("the sandbox", result);
 }

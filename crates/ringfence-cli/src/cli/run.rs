@@ -61,6 +61,7 @@ impl Run {
             return interruptible(|interruption| {
                 let result = engine.run_captured(policy, &command, passed, Some(interruption))?;
                 keep(engine.settings(), &command, &result);
+                warn_of_planted("the run", &result);
                 print_json(&result)
             });
         }
@@ -139,8 +140,14 @@ pub(super) fn tell(result: &ExecutionResult) {
     if let (true, Some(memory)) = (result.oom_killed, limits.memory) {
         warn(&format!("the memory limit of {memory} was reached, and a process of the run was ended"));
     }
+    warn_of_planted("the run", result);
+}
+
+/// Warns of the paths that a sandbox made or changed and that programs on the host act on. This comes with JSON, too:
+/// whoever reads the terminal is the one who starts git next.
+pub(super) fn warn_of_planted(maker: &str, result: &ExecutionResult) {
     for planted in &result.meta.planted {
-        warn(&format!("the run made `{planted}`, which programs on the host may act on; look at it first"));
+        warn(&format!("{maker} made `{planted}`, which programs on the host may act on; look at it first"));
     }
 }
 

@@ -75,6 +75,73 @@ impl fmt::Display for PathGlob {
     }
 }
 
+/// One part of a pattern, between two slashes.
+#[derive(Debug, Clone)]
+pub enum GlobComponent {
+    /// `**`: any number of directories, or all that lies below where it comes last.
+    AnyDepth,
+    /// A name, or a pattern of names.
+    Name(GlobMatcher),
+}
+
+impl PathGlob {
+    /// The components of this pattern, for a search that follows links directory by directory. There are several
+    /// lists where braces hold slashes.
+    pub fn components(&self) -> Vec<Vec<GlobComponent>> {
+        let has_slash_in_braces = split_outside_braces(&self.text).len() != self.text.split('/').count();
+        let alternatives = if has_slash_in_braces { expand_braces(&self.text) } else { vec![self.text.clone()] };
+        let component = |text: &str| match text {
+            "**" => Some(GlobComponent::AnyDepth),
+            name => {
+                let glob = GlobBuilder::new(name).literal_separator(true).build().ok()?;
+                Some(GlobComponent::Name(glob.compile_matcher()))
+            }
+        };
+        let components = |text: &String| split_outside_braces(text).into_iter().map(component).collect();
+        alternatives.iter().filter_map(components).collect()
+    }
+}
+
+fn split_outside_braces(text: &str) -> Vec<&str> {
+    let mut depth = 0_usize;
+    let is_separator = |character: char| {
+        match character {
+            '{' => depth += 1,
+            '}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        character == '/' && depth == 0
+    };
+    text.split(is_separator).collect()
+}
+
+/// Writes out the first group of braces, and then those that are left.
+fn expand_braces(text: &str) -> Vec<String> {
+    let Some(start) = text.find('{') else { return vec![text.to_owned()] };
+    let mut depth = 0_usize;
+    let mut cuts = vec![start];
+    for (at, character) in text.char_indices().skip_while(|(at, _)| *at < start) {
+        match character {
+            '{' => depth += 1,
+            ',' if depth == 1 => cuts.push(at),
+            '}' => {
+                depth -= 1;
+                if depth == 0 {
+                    cuts.push(at);
+                    break;
+                }
+            }
+            _ => {}
+        }
+    }
+    if depth != 0 {
+        return vec![text.to_owned()];
+    }
+    let end = cuts[cuts.len() - 1];
+    let choices = cuts.windows(2).map(|pair| &text[pair[0] + 1..pair[1]]);
+    choices.flat_map(|choice| expand_braces(&format!("{}{choice}{}", &text[..start], &text[end + 1..]))).collect()
+}
+
 /// Why a text names no path of the workspace.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -170,6 +237,26 @@ mod tests {
         assert_eq!((glob.as_str(), glob.as_literal()), (".git/hooks", Some(Path::new(".git/hooks"))));
         assert!(!"**/.env".parse::<PathGlob>().unwrap().is_literal());
         assert_eq!("**/.env".parse::<PathGlob>().unwrap().as_literal(), None);
+    }
+
+    #[test]
+    fn the_components_of_a_pattern_match_what_the_pattern_matches() {
+        let matches = |pattern: &str, path: &str| {
+            let lists = pattern.parse::<PathGlob>().unwrap().components();
+            lists.iter().any(|components| {
+                let names: Vec<&str> = path.split('/').collect();
+                let is_match = |(component, name): (&GlobComponent, &&str)| match component {
+                    GlobComponent::AnyDepth => true,
+                    GlobComponent::Name(matcher) => matcher.is_match(name),
+                };
+                components.len() == names.len() && components.iter().zip(&names).all(is_match)
+            })
+        };
+        assert!(matches("{a,b}/key?", "b/key2") && !matches("{a,b}/key?", "c/key2"));
+        assert!(matches("x{a/b,c}/d", "xa/b/d") && matches("x{a/b,c}/d", "xc/d") && !matches("x{a/b,c}/d", "a/b/d"));
+        assert!(matches("{a,{b/c,d}}/e", "b/c/e") && matches("{a,{b/c,d}}/e", "d/e"));
+        assert!(matches("**/.env", "anything/.env"));
+        assert_eq!("**/a/*".parse::<PathGlob>().unwrap().components()[0].len(), 3);
     }
 
     #[test]

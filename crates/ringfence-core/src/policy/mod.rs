@@ -26,7 +26,7 @@ use sha2::{Digest, Sha256};
 pub use document::{DocumentError, schema};
 pub(crate) use document::{Lines, nearest, parse_toml};
 pub use environment::{Environment, VariableError};
-pub use glob::{GlobError, PathGlob};
+pub use glob::{GlobComponent, GlobError, PathGlob};
 pub use host::{Host, HostRule, HostRuleError};
 pub use limits::{LimitError, Limits};
 pub use name::{HostName, HostNameError};

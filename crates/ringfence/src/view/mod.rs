@@ -3,19 +3,20 @@
 //! The default view is made of system directories, an `/etc` of what programs need, the toolchains that the
 //! caller's `PATH` reaches, a private home, a private `/tmp` and the workspace. Everything else is absent.
 
+mod deciders;
 mod etc;
 mod git;
 mod guarded;
 mod names;
+mod observed;
+mod patterns;
 mod toolchains;
-mod watched;
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use ringfence_core::Policy;
 use ringfence_linux::gate::{Kind, RESOLVER};
 use ringfence_linux::{Access, Entry, View};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
@@ -23,12 +24,11 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use crate::Host;
 use crate::backends::Site;
 use crate::egress::{self, Sealed};
-use crate::workspace::ResolvedWorkspace;
 
+pub(crate) use deciders::Watched;
 pub(crate) use guarded::Guarded;
 use guarded::Steps;
 use names::Names;
-pub(crate) use watched::Watched;
 
 /// Where the home is when the caller has none that can be used.
 const FALLBACK_HOME: &str = "/home/sandbox";
@@ -68,6 +68,14 @@ pub enum ViewError {
         /// Which.
         path: PathBuf,
     },
+    /// A file that decides what git on the host executes cannot be read.
+    #[error("cannot read `{path}`, which decides what programs git executes on the host")]
+    Undecided {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
     /// The workspace could not be searched for what `hide` or `protect` match.
     #[error("cannot search `{path}` for what `hide` and `protect` match")]
     Search {
@@ -86,14 +94,12 @@ impl ViewError {
                 format!("create `{}`, or take it out of `{key}`", path.display())
             }
             ViewError::Reserved { .. } => "name the paths below it that the command needs".to_owned(),
+            ViewError::Undecided { path, .. } => {
+                format!("look at it, then make it readable: chmod u+rw '{}'", path.display())
+            }
             ViewError::Search { .. } => "make it readable, or narrow the patterns to literal paths".to_owned(),
         }
     }
-}
-
-/// Finds what `policy`, with its fields filled in, guards in a workspace.
-pub(crate) fn guarded(policy: &Policy, workspace: &ResolvedWorkspace) -> Result<Guarded, ViewError> {
-    Guarded::find(policy, workspace)
 }
 
 /// The steps that guard paths where a view shows the host as `shown` says: mount points that keep what is above a

@@ -18,6 +18,7 @@ mod keeper;
 mod killed;
 mod leftovers;
 mod load;
+mod lookups;
 mod mcp;
 mod page;
 mod planted;

@@ -47,26 +47,31 @@ fn check(prepare: impl Fn(&Path), script: &str, expected: &[&str]) {
 #[test]
 fn a_redirection_of_git_to_other_hooks_and_settings_is_reported() {
     require!(root, binary, user_namespaces, git);
-    check(|path| must_git(path, &["init", "-q"]), "echo ../elsewhere > .git/commondir", &[".git/commondir"]);
+    check(
+        |path| must_git(path, &["init", "-q"]),
+        "echo ../elsewhere > .git/commondir",
+        &[".git/commondir", "elsewhere/HEAD", "elsewhere/config"],
+    );
 }
 
 #[test]
 fn a_git_file_that_names_a_repository_of_the_attackers_is_reported() {
     require!(root, binary, user_namespaces, git);
-    check(|_| {}, "echo 'gitdir: elsewhere' > .git", &[".git"]);
+    let reported = [".git", "elsewhere/HEAD", "elsewhere/config"];
+    check(|_| {}, "echo 'gitdir: elsewhere' > .git", &reported);
     let linked = |path: &Path| {
         must_git(path, &["init", "-q"]);
         fs_err::rename(path.join(".git"), path.join("real")).unwrap();
         std::os::unix::fs::symlink("real", path.join(".git")).unwrap();
     };
-    check(linked, "rm .git && echo 'gitdir: elsewhere' > .git", &[".git"]);
+    check(linked, "rm .git && echo 'gitdir: elsewhere' > .git", &reported);
 }
 
 #[test]
 fn a_workspace_that_becomes_a_bare_repository_is_reported() {
     require!(root, binary, user_namespaces, git);
     let script = "mv elsewhere/* . && printf '\\tbare = false\\n\\tworktree = .\\n' >> config";
-    check(|_| {}, script, &["HEAD"]);
+    check(|_| {}, script, &["HEAD", "config"]);
 }
 
 #[test]

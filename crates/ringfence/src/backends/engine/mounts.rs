@@ -287,7 +287,7 @@ mod tests {
         let workspace = workspace(&root.join("ws"));
         let policy = Policy::default().read(root.join("models")).write(root.join("cache"));
         let policy = policy.hide(".env".parse().unwrap()).with_defaults();
-        let guarded = view::guarded(&policy, &workspace).unwrap();
+        let guarded = Guarded::find(&policy, &workspace, &host(), None).unwrap();
         let view = view(&policy, &host(), &workspace, &guarded).unwrap();
         let binds = binds(&view, &place(&root), &own_files(&root));
         let find = |target: &str| binds.iter().find(|bind| bind.target == Path::new(target));

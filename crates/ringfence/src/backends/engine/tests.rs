@@ -18,7 +18,8 @@ use super::{LABEL, Place, block_on, container_name, image, probe, removal, sweep
 use crate::backends::{Freshness, Question};
 use crate::instance::Instance;
 use crate::session::{Captured, ChannelDoor, Exec, Session};
-use crate::{ContainerSpec, Host, Preset, Pull, ResolvedWorkspace, Root, view};
+use crate::view::Guarded;
+use crate::{ContainerSpec, Host, Preset, Pull, ResolvedWorkspace, Root};
 
 mod inside;
 mod life;
@@ -110,7 +111,7 @@ impl Scene {
         let source = fs_err::canonicalize(self.workspace()).unwrap();
         let destination = policy.filesystem.workspace.as_ref().unwrap().destination.clone().unwrap();
         let workspace = ResolvedWorkspace { given: source.clone(), source, destination };
-        let guarded = view::guarded(&policy, &workspace).unwrap();
+        let guarded = Guarded::find(&policy, &workspace, &self.host, None).unwrap();
         let plan = Plan {
             backend: self.flavour.backend(),
             summary: String::new(),

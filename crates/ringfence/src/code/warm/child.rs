@@ -75,7 +75,7 @@ pub(super) struct Scene {
 impl Scene {
     /// Whether the same of it would be guarded now.
     pub(super) fn is_as_it_was(&self, core: &Core) -> bool {
-        core.guarded(&self.policy, &self.workspace).is_ok_and(|guarded| guarded == self.guarded)
+        core.guarded(&self.policy, &self.workspace).is_ok_and(|guarded| guarded.is_same(&self.guarded))
     }
 }
 

@@ -33,7 +33,17 @@ impl Place {
 
     fn guarded(&self, hide: &[&'static str]) -> Guarded {
         let policy = hide.iter().fold(Policy::default(), |policy, path| policy.hide(PathGlob::literal(path)));
-        Guarded::find(&policy.with_defaults(), &self.workspace()).unwrap()
+        self.find(&policy)
+    }
+
+    fn find(&self, policy: &Policy) -> Guarded {
+        self.try_find(policy).unwrap()
+    }
+
+    fn try_find(&self, policy: &Policy) -> Result<Guarded, ViewError> {
+        let variables = [("HOME".into(), self.path("home").into())];
+        let host = Host::new(variables.into(), self.path("ws"));
+        Guarded::find(&policy.with_defaults(), &self.workspace(), &host, None)
     }
 
     /// What becomes of `guarded` where the workspace is all that is shown, and `more`.
@@ -71,7 +81,7 @@ fn what_lies_in_a_guarded_directory_needs_no_guard_of_its_own() {
     let place = Place::new(&["ws/.git/config", "ws/.git/worktrees/x/commondir"]);
     assert_eq!(place.steps(&place.guarded(&[".git", ".git/config"]), &[]), ["hide /work/.git"]);
     let policy = Policy::default().protect(PathGlob::literal(".git")).protect(PathGlob::literal(".git/config"));
-    let guarded = Guarded::find(&policy.with_defaults(), &place.workspace()).unwrap();
+    let guarded = place.find(&policy);
     assert_eq!(place.steps(&guarded, &[]), ["protect /work/.git"]);
 }
 
@@ -103,7 +113,7 @@ fn a_git_file_that_was_planted_is_reported() {
     let place = Place::new(&[]);
     let guarded = place.guarded(&[]);
     place.write("ws/.git", "gitdir: fake");
-    assert_eq!(guarded.planted(&place.workspace()), [".git"]);
+    assert_eq!(guarded.planted(), [".git"]);
 }
 
 #[test]
@@ -113,7 +123,7 @@ fn a_workspace_that_became_a_bare_repository_is_reported() {
     for file in ["ws/HEAD", "ws/config", "ws/objects/x", "ws/refs/x"] {
         place.write(file, "");
     }
-    assert_eq!(guarded.planted(&place.workspace()), ["HEAD"]);
+    assert_eq!(guarded.planted(), ["HEAD", "config"]);
 }
 
 #[test]
@@ -123,7 +133,7 @@ fn a_repository_that_was_made_is_reported_by_what_matters_in_it() {
     for file in ["ws/.git/hooks/a", "ws/.git/config", "ws/.git/HEAD"] {
         place.write(file, "");
     }
-    assert_eq!(guarded.planted(&place.workspace()), [".git/config", ".git/hooks"]);
+    assert_eq!(guarded.planted(), [".git/config", ".git/hooks"]);
 }
 
 #[test]
@@ -134,7 +144,7 @@ fn a_link_in_place_of_a_repository_is_followed_and_watched() {
     assert_eq!(place.steps(&guarded, &[]), ["pin /work/real", "protect /work/real/config"]);
     fs_err::remove_file(place.path("ws/.git")).unwrap();
     place.write("ws/.git", "gitdir: fake");
-    assert_eq!(guarded.planted(&place.workspace()), [".git"]);
+    assert_eq!(guarded.planted(), [".git"]);
 }
 
 #[test]
@@ -162,7 +172,7 @@ fn a_shared_repository_is_guarded_with_its_worktrees() {
     place.write("repo/.git/commondir", "../elsewhere");
     place.write("repo/.git/worktrees/ws/config.worktree", "");
     let planted = ["repo/.git/commondir", "repo/.git/worktrees/ws/config.worktree"];
-    assert_eq!(guarded.planted(&place.workspace()), planted.map(|path| place.path(path).display().to_string()));
+    assert_eq!(guarded.planted(), planted.map(|path| place.path(path).display().to_string()));
 }
 
 #[test]
@@ -172,7 +182,7 @@ fn hooks_that_the_configuration_names_are_protected_or_watched() {
     let guarded = place.guarded(&[]);
     assert!(place.steps(&guarded, &[]).contains(&"protect /work/.husky".to_owned()));
     place.write("ws/more", "");
-    assert_eq!(guarded.planted(&place.workspace()), ["more"]);
+    assert_eq!(guarded.planted(), ["more"]);
 }
 
 #[test]
@@ -194,8 +204,8 @@ fn nothing_is_guarded_where_nothing_is_to_be_protected() {
     let place = Place::new(&["ws/.git/config"]);
     let mut policy = Policy::default();
     policy.filesystem.protect = Some(Vec::new());
-    let guarded = Guarded::find(&policy.with_defaults(), &place.workspace()).unwrap();
+    let guarded = place.find(&policy);
     assert_eq!(place.steps(&guarded, &[]), [] as [&str; 0]);
     place.write("ws/.git/commondir", "");
-    assert_eq!(guarded.planted(&place.workspace()), [] as [&str; 0]);
+    assert_eq!(guarded.planted(), [] as [&str; 0]);
 }

@@ -1,0 +1,298 @@
+//! The paths that decide what programs on the host execute, found by one search: before a run, to protect them, and
+//! after it, to report those that the run made or changed although nothing could keep it from doing so.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::git::{GitScope, find_git_deciders};
+use super::observed::{FileIdentity, ObservedFiles, TraceEnd, Unreadable};
+
+/// The state of a path that decides something.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum PathState {
+    Directory,
+    File,
+    /// A symbolic link with this text.
+    Link(OsString),
+    /// A file in which only a part decides, with the hash of that part.
+    Content(String),
+    /// A directory that cannot be searched, or a file that cannot be read.
+    Denied,
+}
+
+/// The place and the extent of a search.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct SearchScope {
+    /// No component of it is a symbolic link.
+    pub(super) workspace: PathBuf,
+    /// The trees that the sandbox may write to, the workspace first; resolved, too.
+    pub(super) writable: Vec<PathBuf>,
+    /// The paths that `protect` names, relative to the workspace.
+    pub(super) literals: Vec<PathBuf>,
+    /// The surroundings of the host's git, where its repositories are to be protected.
+    pub(super) git: Option<GitScope>,
+}
+
+/// The result of a search.
+#[derive(Debug)]
+pub(super) struct Deciders {
+    pub(super) files: ObservedFiles,
+    writable: Vec<PathBuf>,
+    /// Existing paths that the sandbox must not write to.
+    pub(super) protected: BTreeSet<PathBuf>,
+    /// Directories that cannot be searched: they may hold anything.
+    pub(super) denied: BTreeSet<PathBuf>,
+    /// All that exists and decides something, and that the sandbox could write to.
+    states: BTreeMap<PathBuf, PathState>,
+    /// Files that could not be read.
+    pub(super) unreadable: Vec<Unreadable>,
+}
+
+/// A path that exists, free of links.
+#[derive(Debug, Clone)]
+pub(super) struct ResolvedPath {
+    pub(super) path: PathBuf,
+    pub(super) is_directory: bool,
+}
+
+impl Deciders {
+    /// Searches where `scope` says.
+    pub(super) fn find(scope: &SearchScope) -> Deciders {
+        let mut deciders = Deciders {
+            files: ObservedFiles::new(&scope.workspace),
+            writable: scope.writable.clone(),
+            protected: BTreeSet::new(),
+            denied: BTreeSet::new(),
+            states: BTreeMap::new(),
+            unreadable: Vec::new(),
+        };
+        for path in &scope.literals {
+            deciders.protect(&scope.workspace.join(path));
+        }
+        if let Some(git) = &scope.git {
+            find_git_deciders(&mut deciders, git, &scope.workspace);
+        }
+        deciders
+    }
+
+    /// Follows a path, and keeps the links on its way: whoever replaces one decides where the path ends.
+    pub(super) fn resolve(&mut self, path: &Path) -> Option<ResolvedPath> {
+        let trace = self.files.trace(path);
+        for (link, text) in trace.links {
+            self.note(&link, PathState::Link(text.into()));
+        }
+        match trace.end {
+            TraceEnd::At { path, is_directory } => Some(ResolvedPath { path, is_directory }),
+            TraceEnd::Missing(_) => None,
+            // A worktree's `.git` is a file: it must keep pointing where it points.
+            TraceEnd::BelowFile(path) => {
+                self.protect_resolved(&ResolvedPath { path, is_directory: false });
+                None
+            }
+            TraceEnd::Denied(directory) => {
+                self.note(&directory, PathState::Denied);
+                if self.is_writable(&directory) {
+                    self.denied.insert(directory);
+                }
+                None
+            }
+        }
+    }
+
+    /// Protects the file or directory that a path leads to.
+    pub(super) fn protect(&mut self, path: &Path) -> Option<ResolvedPath> {
+        let found = self.resolve(path)?;
+        self.protect_resolved(&found);
+        Some(found)
+    }
+
+    /// Protects a file or directory, and reports it where it was not there before.
+    pub(super) fn protect_resolved(&mut self, found: &ResolvedPath) {
+        self.protect_silently(&found.path);
+        self.note(&found.path, if found.is_directory { PathState::Directory } else { PathState::File });
+    }
+
+    /// Protects a path that is harmless as it is now.
+    pub(super) fn protect_silently(&mut self, path: &Path) {
+        if self.is_writable(path) && !self.holds_writable(path) {
+            self.protected.insert(path.to_path_buf());
+        }
+    }
+
+    /// Keeps the state of a path that the sandbox could write to.
+    pub(super) fn note(&mut self, path: &Path, state: PathState) {
+        if self.is_writable(path) {
+            self.states.insert(path.to_path_buf(), state);
+        }
+    }
+
+    /// Keeps the part of a file that decides something.
+    pub(super) fn note_content(&mut self, path: &Path, content: &[u8]) {
+        let hash = Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect();
+        self.note(path, PathState::Content(hash));
+    }
+
+    /// Reads a resolved file, and keeps that it could not be read.
+    pub(super) fn read(&mut self, path: &Path, limit: u64) -> Option<Vec<u8>> {
+        let read = self.files.read(path, limit);
+        self.or_denied(read).flatten()
+    }
+
+    /// Unwraps a look at a file, and keeps that it failed.
+    pub(super) fn or_denied<T>(&mut self, looked: Result<T, Unreadable>) -> Option<T> {
+        looked
+            .map_err(|failed| {
+                self.note(&failed.path, PathState::Denied);
+                if self.is_writable(&failed.path) {
+                    self.unreadable.push(failed);
+                }
+            })
+            .ok()
+    }
+
+    /// Tells whether the sandbox could write to a path.
+    pub(super) fn is_writable(&self, path: &Path) -> bool {
+        self.writable.iter().any(|root| path.starts_with(root))
+    }
+
+    /// Tells whether a path is a whole writable tree, or above one.
+    pub(super) fn holds_writable(&self, path: &Path) -> bool {
+        self.writable.iter().any(|root| root.starts_with(path))
+    }
+}
+
+/// The paths to look at again after a run, and what they were before it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "SerializedWatch", into = "SerializedWatch")]
+pub(crate) struct Watched {
+    scope: SearchScope,
+    /// Paths at which the sandbox could change nothing.
+    protected: BTreeSet<PathBuf>,
+    before: BTreeMap<PathBuf, PathState>,
+    /// All that the search looked at. While that is the same, another search finds the same.
+    identities: Option<BTreeMap<PathBuf, FileIdentity>>,
+}
+
+impl Watched {
+    pub(super) fn new(scope: SearchScope, deciders: Deciders) -> Watched {
+        let Deciders { files, protected, denied, states, writable, .. } = deciders;
+        let protected = protected.into_iter().chain(denied).collect();
+        let identities = files.into_identities(&writable);
+        Watched { scope, protected, before: states, identities }
+    }
+
+    /// Tells whether two searches found the same.
+    pub(super) fn is_same(&self, other: &Watched) -> bool {
+        self.scope == other.scope && self.protected == other.protected && self.before == other.before
+    }
+
+    /// The deciding paths that were made or changed since, relative to the workspace when in it.
+    pub(crate) fn planted(&self) -> Vec<String> {
+        let shown = |path: &PathBuf| {
+            let path = path.strip_prefix(&self.scope.workspace).unwrap_or(path);
+            path.display().to_string()
+        };
+        self.changed().iter().map(shown).collect()
+    }
+
+    /// The deciding paths that were made or changed since. Links of git among them are remembered, so that no later
+    /// run shares a repository because of one.
+    fn changed(&self) -> Vec<PathBuf> {
+        let is_unchanged = |identities: &BTreeMap<PathBuf, FileIdentity>| {
+            identities.iter().all(|(path, identity)| identity.still_holds(path))
+        };
+        if self.identities.as_ref().is_some_and(is_unchanged) {
+            return Vec::new();
+        }
+        let is_protected = |path: &Path| path.ancestors().any(|above| self.protected.contains(above));
+        let after = Deciders::find(&self.scope).states.into_iter();
+        let changed = after.filter(|(path, state)| self.before.get(path) != Some(state) && !is_protected(path));
+        let changed: Vec<PathBuf> = changed.map(|(path, _)| path).collect();
+        if let Some(git) = &self.scope.git {
+            let is_git_link = |path: &&PathBuf| path.ends_with(".git") || path.ends_with("gitdir");
+            changed.iter().filter(is_git_link).for_each(|path| git.distrusted().remember(path));
+        }
+        changed
+    }
+}
+
+/// A path as JSON holds it: text where it can be.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum PathText {
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+impl From<PathBuf> for PathText {
+    fn from(path: PathBuf) -> PathText {
+        path.into_os_string().into_string().map_or_else(|path| PathText::Bytes(path.into_vec()), PathText::Text)
+    }
+}
+
+impl From<PathText> for PathBuf {
+    fn from(path: PathText) -> PathBuf {
+        match path {
+            PathText::Text(text) => text.into(),
+            PathText::Bytes(bytes) => OsString::from_vec(bytes).into(),
+        }
+    }
+}
+
+/// [`Watched`] as it is kept beside a sandbox's manifest. Paths need not be text.
+#[derive(Default, Serialize, Deserialize)]
+struct SerializedWatch {
+    workspace: Option<PathText>,
+    writable: Vec<PathText>,
+    literals: Vec<PathText>,
+    git: Option<GitScope>,
+    protected: Vec<PathText>,
+    before: Vec<(PathText, PathState)>,
+    identities: Option<Vec<(PathText, FileIdentity)>>,
+}
+
+impl From<Watched> for SerializedWatch {
+    fn from(watched: Watched) -> SerializedWatch {
+        let texts = |paths: Vec<PathBuf>| paths.into_iter().map(PathText::from).collect();
+        let Watched { scope, protected, before, identities } = watched;
+        SerializedWatch {
+            workspace: Some(scope.workspace.into()),
+            writable: texts(scope.writable),
+            literals: texts(scope.literals),
+            git: scope.git,
+            protected: texts(protected.into_iter().collect()),
+            before: before.into_iter().map(|(path, state)| (path.into(), state)).collect(),
+            identities: identities.map(|known| known.into_iter().map(|(path, seen)| (path.into(), seen)).collect()),
+        }
+    }
+}
+
+impl From<SerializedWatch> for Watched {
+    fn from(written: SerializedWatch) -> Watched {
+        let paths = |texts: Vec<PathText>| texts.into_iter().map(PathBuf::from);
+        let scope = SearchScope {
+            workspace: written.workspace.map(PathBuf::from).unwrap_or_default(),
+            writable: paths(written.writable).collect(),
+            literals: paths(written.literals).collect(),
+            git: written.git,
+        };
+        Watched {
+            scope,
+            protected: paths(written.protected).collect(),
+            before: written.before.into_iter().map(|(path, state)| (path.into(), state)).collect(),
+            identities: written
+                .identities
+                .map(|known| known.into_iter().map(|(path, seen)| (path.into(), seen)).collect()),
+        }
+    }
+}
+
+/// A path from bytes of a file.
+pub(super) fn path_from(bytes: &[u8]) -> &Path {
+    Path::new(OsStr::from_bytes(bytes))
+}

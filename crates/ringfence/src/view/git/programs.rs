@@ -1,0 +1,234 @@
+//! Settings of git that make it run a program, and the files of a work tree that such a setting may name.
+
+use super::config::ConfigVariable;
+
+/// The effect of a setting on what git executes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SettingEffect {
+    /// More configuration is read from the file that it names.
+    Include,
+    /// Programs are run from the directory that it names.
+    ProgramDirectory,
+    /// It is a command, for a shell or with arguments.
+    Command,
+    /// It may name another repository on this host, with its own configuration and hooks.
+    Repository,
+    None,
+}
+
+/// Keys that hold a command in whichever section they are.
+const COMMAND_SUFFIXES: [&str; 12] = [
+    "command", "cmd", "program", "helper", "driver", "textconv", "editor", "pager", "hook", "askpass", "filter",
+    "monitor",
+];
+
+/// Keys that hold a command in one section alone (git-config(1)).
+const COMMANDS: [(&str, &str); 22] = [
+    ("core", "gitproxy"),
+    ("diff", "external"),
+    ("filter", "clean"),
+    ("filter", "smudge"),
+    ("filter", "process"),
+    ("lfs", "clean"),
+    ("lfs", "smudge"),
+    ("lfs", "path"),
+    ("mergetool", "path"),
+    ("difftool", "path"),
+    ("browser", "path"),
+    ("man", "path"),
+    ("remote", "uploadpack"),
+    ("remote", "receivepack"),
+    ("remote", "vcs"),
+    ("submodule", "update"),
+    ("sendemail", "smtpserver"),
+    ("imap", "tunnel"),
+    ("instaweb", "httpd"),
+    ("uploadpack", "packobjectshook"),
+    ("gc", "recentobjectshook"),
+    ("gpg", "defaultkeycommand"),
+];
+
+/// Tells what a setting makes git execute.
+pub(super) fn effect_of(variable: &ConfigVariable) -> SettingEffect {
+    let ConfigVariable { section, key, .. } = variable;
+    match (section.as_str(), key.as_str()) {
+        ("include" | "includeif", "path") => SettingEffect::Include,
+        ("core", "hookspath") | ("init", "templatedir") => SettingEffect::ProgramDirectory,
+        ("alias" | "pager", _) => SettingEffect::Command,
+        ("remote" | "submodule", "url" | "pushurl") if !variable.text().starts_with(b"ext::") => {
+            SettingEffect::Repository
+        }
+        ("remote" | "submodule", "url" | "pushurl") => SettingEffect::Command,
+        pair if COMMANDS.contains(&pair) => SettingEffect::Command,
+        (_, key) if COMMAND_SUFFIXES.iter().any(|suffix| key.ends_with(suffix)) => SettingEffect::Command,
+        _ if variable.text().starts_with(b"!") => SettingEffect::Command,
+        _ => SettingEffect::None,
+    }
+}
+
+/// Variables of the caller's environment that hold a command which git runs (git(1), "Environment Variables").
+pub(super) const COMMAND_VARIABLES: [&str; 13] = [
+    "GIT_SSH",
+    "GIT_SSH_COMMAND",
+    "GIT_ASKPASS",
+    "SSH_ASKPASS",
+    "GIT_EDITOR",
+    "GIT_SEQUENCE_EDITOR",
+    "VISUAL",
+    "EDITOR",
+    "GIT_PAGER",
+    "PAGER",
+    "GIT_EXTERNAL_DIFF",
+    "GIT_PROXY_COMMAND",
+    "GIT_TEMPLATE_DIR",
+];
+
+/// A part of a command that may be the path of a file.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct CommandWord {
+    pub(super) text: Vec<u8>,
+    /// The first word of a command without a slash is looked for on `PATH`, not in the work tree.
+    pub(super) is_program: bool,
+}
+
+/// The words of a command that may be paths: as a shell would split it, and once more at every character that a
+/// shell or an option gives a meaning to, because a command can hold another one in quotes.
+pub(super) fn words_of_command(command: &[u8]) -> Vec<CommandWord> {
+    let command = command.trim_ascii();
+    let command = command.strip_prefix(b"!").unwrap_or(command);
+    let command = command.strip_prefix(b"ext::").unwrap_or(command);
+    let mut words: Vec<Vec<u8>> = vec![command.to_vec()];
+    words.extend(split_quoted(command));
+    let is_separator = |byte: &u8| byte.is_ascii_whitespace() || b"'\"`$(){};|&<>=,:!*?\\".contains(byte);
+    words.extend(command.split(is_separator).map(<[u8]>::to_vec));
+    // What follows a variable that may hold the work tree's path: `$PWD/tools/run`.
+    for variable in command.split(|byte| *byte == b'$').skip(1) {
+        let word = variable.split(|byte| byte.is_ascii_whitespace() || b"'\";|&<>".contains(byte)).next();
+        let rest = word.and_then(|word| Some(&word[word.iter().position(|byte| *byte == b'/')? + 1..]));
+        words.extend(rest.map(<[u8]>::to_vec));
+    }
+    let first = split_quoted(command).into_iter().next().unwrap_or_default();
+    let mut found: Vec<CommandWord> = words
+        .into_iter()
+        .filter(|word| !word.is_empty() && !word.starts_with(b"-") && !word.contains(&0))
+        .filter(|word| !word.iter().all(|byte| *byte == b'.' || *byte == b'/'))
+        .map(|text| CommandWord { is_program: text == first && !text.contains(&b'/'), text })
+        .collect();
+    found.sort();
+    found.dedup();
+    found
+}
+
+fn split_quoted(command: &[u8]) -> Vec<Vec<u8>> {
+    let mut words = Vec::new();
+    let mut word: Option<Vec<u8>> = None;
+    let mut quote = None;
+    let mut bytes = command.iter().copied();
+    while let Some(byte) = bytes.next() {
+        match (quote, byte) {
+            (Some(open), _) if byte == open => quote = None,
+            (None, b'\'' | b'"') => {
+                quote = Some(byte);
+                word.get_or_insert_default();
+            }
+            (None | Some(b'"'), b'\\') => word.get_or_insert_default().extend(bytes.next()),
+            (None, _) if byte.is_ascii_whitespace() => words.extend(word.take()),
+            _ => word.get_or_insert_default().push(byte),
+        }
+    }
+    words.extend(word);
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::config::parse_config;
+    use super::*;
+
+    #[track_caller]
+    fn check_words(command: &str, expected: &[&str]) {
+        let words = words_of_command(command.as_bytes());
+        let words: Vec<_> = words.iter().map(|word| String::from_utf8_lossy(&word.text)).collect();
+        for word in expected {
+            assert!(words.iter().any(|found| found == word), "`{word}` is not in {words:?}");
+        }
+    }
+
+    #[test]
+    fn every_way_to_name_a_script_is_found() {
+        check_words("tools/clean.sh %f", &["tools/clean.sh"]);
+        check_words("!sh -c 'tools/st \"$1\"' -", &["tools/st"]);
+        check_words("'my tools/clean it' %f", &["my tools/clean it"]);
+        check_words("my\\ tools/clean", &["my tools/clean"]);
+        check_words("python3 --config=conf/x.toml lint.py", &["conf/x.toml", "lint.py"]);
+        check_words("\"$(git rev-parse --show-toplevel)/tools/x\"", &["/tools/x"]);
+        check_words("$PWD/tools/x %f", &["tools/x"]);
+        check_words("sh -c '\"${TOP:-.}/tools/x\" a'", &["tools/x"]);
+        check_words("env PATH=bin:/usr/bin thing", &["bin", "thing"]);
+        check_words("a;b&&c|d", &["b", "c", "d"]);
+        check_words("ext::sh -c script% S", &["script%"]);
+    }
+
+    #[test]
+    fn only_a_program_without_a_slash_is_looked_for_on_the_path() {
+        let words = words_of_command(b"clean --file rules");
+        let is_program = |text: &[u8]| words.iter().find(|word| word.text == text).unwrap().is_program;
+        assert!(is_program(b"clean") && !is_program(b"rules"));
+        assert!(words_of_command(b"./clean").iter().all(|word| !word.is_program));
+    }
+
+    #[test]
+    fn each_setting_has_the_effect_that_git_gives_it() {
+        let check = |config: &str, expected: SettingEffect| {
+            assert_eq!(effect_of(&parse_config(config.as_bytes())[0]), expected, "{config}");
+        };
+        for config in [
+            "[core]\nfsmonitor=x",
+            "[core]\nsshCommand=x",
+            "[core]\neditor=x",
+            "[core]\npager=x",
+            "[core]\naskPass=x",
+            "[core]\ngitProxy=x",
+            "[core]\nalternateRefsCommand=x",
+            "[sequence]\neditor=x",
+            "[diff]\nexternal=x",
+            "[diff \"a\"]\ncommand=x",
+            "[diff \"a\"]\ntextconv=x",
+            "[filter \"a\"]\nclean=x",
+            "[filter \"a\"]\nsmudge=x",
+            "[filter \"a\"]\nprocess=x",
+            "[merge \"a\"]\ndriver=x",
+            "[gpg]\nprogram=x",
+            "[gpg \"ssh\"]\nprogram=x",
+            "[gpg \"ssh\"]\ndefaultKeyCommand=x",
+            "[credential]\nhelper=x",
+            "[credential \"https://h\"]\nhelper=x",
+            "[alias]\nst=x",
+            "[pager]\nlog=x",
+            "[interactive]\ndiffFilter=x",
+            "[trailer \"a\"]\ncommand=x",
+            "[trailer \"a\"]\ncmd=x",
+            "[remote \"o\"]\nuploadpack=x",
+            "[remote \"o\"]\nreceivepack=x",
+            "[remote \"o\"]\nvcs=x",
+            "[remote \"o\"]\nurl=ext::x",
+            "[submodule \"s\"]\nupdate=!x",
+            "[uploadpack]\npackObjectsHook=x",
+            "[difftool \"a\"]\ncmd=x",
+            "[mergetool \"a\"]\npath=x",
+            "[hook \"a\"]\ncommand=x",
+            "[unheard]\nof=!x",
+            "[sendemail]\ntocmd=x",
+            "[tar \"x\"]\ncommand=x",
+        ] {
+            check(config, SettingEffect::Command);
+        }
+        check("[include]\npath=x", SettingEffect::Include);
+        check("[includeIf \"onbranch:x\"]\npath=x", SettingEffect::Include);
+        check("[core]\nhooksPath=x", SettingEffect::ProgramDirectory);
+        check("[init]\ntemplateDir=x", SettingEffect::ProgramDirectory);
+        check("[remote \"o\"]\nurl=../x", SettingEffect::Repository);
+        check("[branch \"m\"]\nmerge=refs/heads/m", SettingEffect::None);
+        check("[core]\nworktree=../x", SettingEffect::None);
+    }
+}

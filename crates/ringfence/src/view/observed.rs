@@ -1,0 +1,407 @@
+//! Looking at files that sandboxed code may have arranged, and remembering each look.
+//!
+//! Only "no such file" and "not a directory" mean that a path is absent. Every other failure is told, because a
+//! directory that cannot be searched may hold anything. What was looked at is kept with its identity, so that a
+//! later look tells in one system call per path whether the same search could have another result.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat, statat};
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+/// How many links a path may lead through, as in the kernel (path_resolution(7)).
+const MAX_LINKS: usize = 40;
+/// A change within this time of a look can leave the same time stamp, because kernels count them in ticks.
+const TIMESTAMP_GRANULARITY_NANOS: i64 = 20_000_000;
+
+/// The kind of file at a path, links not followed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum NodeKind {
+    Absent,
+    Directory,
+    File,
+    Link(PathBuf),
+    Other,
+    /// The path cannot be looked up.
+    Denied,
+}
+
+/// The identity of a file as far as a search depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum FileIdentity {
+    Absent,
+    /// The search went through this directory, or saw that this file exists.
+    Passed {
+        device: u64,
+        inode: u64,
+        mode: u32,
+    },
+    /// The search read this file, listed this directory or followed this link.
+    Read {
+        device: u64,
+        inode: u64,
+        mode: u32,
+        size: i64,
+        changed: (i64, i64),
+    },
+    Denied,
+}
+
+/// The end of a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum TraceEnd {
+    /// The path exists, and no component of this form of it is a link.
+    At { path: PathBuf, is_directory: bool },
+    /// Nothing exists at the path; its existing part is free of links.
+    Missing(PathBuf),
+    /// A file stands where the path needs a directory.
+    BelowFile(PathBuf),
+    /// This directory cannot be searched.
+    Denied(PathBuf),
+}
+
+/// A path, followed link by link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Trace {
+    /// The links on the way, each by its own path and its text.
+    pub(super) links: Vec<(PathBuf, PathBuf)>,
+    pub(super) end: TraceEnd,
+}
+
+/// A file that exists but cannot be read.
+#[derive(Debug)]
+pub(super) struct Unreadable {
+    pub(super) path: PathBuf,
+    pub(super) source: io::Error,
+}
+
+/// Files of the host, and a memory of all that was looked at.
+#[derive(Debug)]
+pub(super) struct ObservedFiles {
+    /// A directory of which no component is a link.
+    base: PathBuf,
+    seen: HashMap<PathBuf, (NodeKind, FileIdentity)>,
+    /// The clock of file time stamps when the search began.
+    began: (i64, i64),
+}
+
+impl ObservedFiles {
+    /// Begins a search. No component of `base` is a symbolic link.
+    pub(super) fn new(base: &Path) -> ObservedFiles {
+        let now = clock_gettime(ClockId::RealtimeCoarse);
+        ObservedFiles { base: base.to_path_buf(), seen: HashMap::new(), began: (now.tv_sec, now.tv_nsec) }
+    }
+
+    /// Follows a path to its end. `path` is absolute.
+    pub(super) fn trace(&mut self, path: &Path) -> Trace {
+        let mut links = Vec::new();
+        let mut pending: Vec<OsString> = Vec::new();
+        let mut so_far = PathBuf::from("/");
+        let push = |pending: &mut Vec<OsString>, path: &Path| {
+            pending.extend(path.components().rev().filter_map(|component| match component {
+                Component::Normal(name) => Some(name.to_owned()),
+                Component::ParentDir => Some(OsString::from("..")),
+                _ => None,
+            }));
+        };
+        match path.strip_prefix(&self.base) {
+            Ok(rest) => {
+                so_far.clone_from(&self.base);
+                push(&mut pending, rest);
+            }
+            Err(_) => push(&mut pending, path),
+        }
+        let mut is_directory = true;
+        while let Some(name) = pending.pop() {
+            if name == ".." {
+                so_far.pop();
+                continue;
+            }
+            let above = so_far.clone();
+            so_far.push(&name);
+            match self.look(&so_far) {
+                NodeKind::Directory => is_directory = true,
+                NodeKind::Absent => {
+                    // The rest of the path cannot be there either; `..` is taken out by name.
+                    while let Some(name) = pending.pop() {
+                        if name == ".." {
+                            so_far.pop();
+                        } else {
+                            so_far.push(name);
+                        }
+                    }
+                    return Trace { links, end: TraceEnd::Missing(so_far) };
+                }
+                NodeKind::Link(text) => {
+                    if links.len() == MAX_LINKS {
+                        return Trace { links, end: TraceEnd::Missing(so_far) };
+                    }
+                    links.push((so_far.clone(), text.clone()));
+                    so_far = if text.is_absolute() { PathBuf::from("/") } else { above };
+                    push(&mut pending, &text);
+                }
+                NodeKind::Denied => return Trace { links, end: TraceEnd::Denied(above) },
+                NodeKind::File | NodeKind::Other if pending.is_empty() => is_directory = false,
+                NodeKind::File | NodeKind::Other => {
+                    return Trace { links, end: TraceEnd::BelowFile(so_far) };
+                }
+            }
+        }
+        Trace { links, end: TraceEnd::At { path: so_far, is_directory } }
+    }
+
+    /// Reads a file that is no link, up to `limit` bytes; nothing where no regular file is.
+    pub(super) fn read(&mut self, path: &Path, limit: u64) -> Result<Option<Vec<u8>>, Unreadable> {
+        let failed = |source: io::Error| Unreadable { path: path.to_path_buf(), source };
+        let Some(file) = self.open(path)? else { return Ok(None) };
+        let mut bytes = Vec::new();
+        file.take(limit + 1).read_to_end(&mut bytes).map_err(failed)?;
+        if bytes.len() as u64 > limit {
+            return Err(failed(io::Error::other(format!("it is longer than {limit} bytes"))));
+        }
+        Ok(Some(bytes))
+    }
+
+    /// Opens a file that is no link, to be read; nothing where no regular file is.
+    pub(super) fn open(&mut self, path: &Path) -> Result<Option<File>, Unreadable> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let failed = |error: Errno| Unreadable { path: path.to_path_buf(), source: error.into() };
+        // A device or a pipe is not even opened: opening one can have an effect.
+        match self.look(path) {
+            NodeKind::File => {}
+            NodeKind::Denied => return Err(failed(Errno::ACCESS)),
+            _ => return Ok(None),
+        }
+        let file = match openat(CWD, path, flags, Mode::empty()) {
+            Ok(file) => file,
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        };
+        let stat = self.strengthen(path, &file).map_err(failed)?;
+        let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        Ok(is_regular.then(|| File::from(file)))
+    }
+
+    /// Lists a directory that is no link, as names and kinds of file. Nothing where no directory is.
+    pub(super) fn list(&mut self, path: &Path) -> Result<Vec<(OsString, FileType)>, Unreadable> {
+        if !matches!(self.look(path), NodeKind::Directory | NodeKind::Denied) {
+            return Ok(Vec::new());
+        }
+        let failed = |error: Errno| Unreadable { path: path.to_path_buf(), source: error.into() };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let directory = match openat(CWD, path, flags, Mode::empty()) {
+            Ok(directory) => directory,
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Vec::new()),
+            Err(error) => return Err(failed(error)),
+        };
+        self.strengthen(path, &directory).map_err(failed)?;
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::new(directory).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name == "." || name == ".." {
+                continue;
+            }
+            let kind = match entry.file_type() {
+                // Some file systems do not say.
+                FileType::Unknown => match self.look(&path.join(name)) {
+                    NodeKind::Directory => FileType::Directory,
+                    NodeKind::Link(_) => FileType::Symlink,
+                    _ => FileType::RegularFile,
+                },
+                kind => kind,
+            };
+            names.push((name.to_owned(), kind));
+        }
+        names.sort_by(|one, other| one.0.cmp(&other.0));
+        Ok(names)
+    }
+
+    /// Tells whether anything has this name, be it a link that leads nowhere.
+    pub(super) fn has_name(&mut self, path: &Path) -> bool {
+        self.look(path) != NodeKind::Absent
+    }
+
+    /// The identities of all paths below `roots` that were looked at, unless a change could go unnoticed.
+    pub(super) fn into_identities(self, roots: &[PathBuf]) -> Option<BTreeMap<PathBuf, FileIdentity>> {
+        let edge = earlier(self.began, TIMESTAMP_GRANULARITY_NANOS);
+        let inside = |path: &Path| roots.iter().any(|root| path.starts_with(root));
+        let seen = self.seen.into_iter().filter(|(path, _)| inside(path));
+        let identities: BTreeMap<_, _> = seen.map(|(path, (_, identity))| (path, identity)).collect();
+        let is_fresh = |identity: &FileIdentity| match identity {
+            FileIdentity::Read { changed, .. } => changed.cmp(&edge) != Ordering::Less,
+            _ => false,
+        };
+        (!identities.values().any(is_fresh)).then_some(identities)
+    }
+
+    fn look(&mut self, path: &Path) -> NodeKind {
+        if let Some((kind, _)) = self.seen.get(path) {
+            return kind.clone();
+        }
+        let (kind, identity) = match statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => match FileType::from_raw_mode(stat.st_mode) {
+                FileType::Directory => (NodeKind::Directory, FileIdentity::passed(&stat)),
+                FileType::RegularFile => (NodeKind::File, FileIdentity::passed(&stat)),
+                FileType::Symlink => match rustix::fs::readlinkat(CWD, path, Vec::new()) {
+                    Ok(text) => {
+                        let text = PathBuf::from(OsStr::from_bytes(text.to_bytes()));
+                        (NodeKind::Link(text), FileIdentity::read(&stat))
+                    }
+                    Err(_) => (NodeKind::Denied, FileIdentity::Denied),
+                },
+                _ => (NodeKind::Other, FileIdentity::passed(&stat)),
+            },
+            // A name that no file can have is absent, too.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) => (NodeKind::Absent, FileIdentity::Absent),
+            Err(_) => (NodeKind::Denied, FileIdentity::Denied),
+        };
+        self.seen.insert(path.to_path_buf(), (kind.clone(), identity));
+        kind
+    }
+
+    /// Remembers that the content of an open file or directory was used.
+    fn strengthen(&mut self, path: &Path, file: &OwnedFd) -> Result<Stat, Errno> {
+        let stat = fstat(file)?;
+        if let Some((_, identity)) = self.seen.get_mut(path) {
+            *identity = FileIdentity::read(&stat);
+        }
+        Ok(stat)
+    }
+}
+
+impl FileIdentity {
+    fn passed(stat: &Stat) -> FileIdentity {
+        FileIdentity::Passed { device: stat.st_dev, inode: stat.st_ino, mode: stat.st_mode }
+    }
+
+    #[expect(clippy::useless_conversion, reason = "the width of these fields differs between architectures")]
+    fn read(stat: &Stat) -> FileIdentity {
+        FileIdentity::Read {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+            mode: stat.st_mode,
+            size: i64::from(stat.st_size),
+            changed: (i64::from(stat.st_ctime), i64::try_from(stat.st_ctime_nsec).unwrap_or(0)),
+        }
+    }
+
+    /// Tells whether the file at `path` still is what it was.
+    pub(super) fn still_holds(&self, path: &Path) -> bool {
+        let now = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW);
+        match (self, now) {
+            (FileIdentity::Absent, Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG)) => true,
+            (FileIdentity::Passed { .. }, Ok(stat)) => *self == FileIdentity::passed(&stat),
+            (FileIdentity::Read { .. }, Ok(stat)) => *self == FileIdentity::read(&stat),
+            _ => false,
+        }
+    }
+}
+
+fn earlier((seconds, nanoseconds): (i64, i64), by: i64) -> (i64, i64) {
+    if nanoseconds >= by { (seconds, nanoseconds - by) } else { (seconds - 1, nanoseconds + 1_000_000_000 - by) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn place() -> (tempfile::TempDir, PathBuf) {
+        let place = tempfile::tempdir().unwrap();
+        let root = fs_err::canonicalize(place.path()).unwrap();
+        (place, root)
+    }
+
+    #[track_caller]
+    fn check(root: &Path, path: &str, links: &[&str], end: TraceEnd) {
+        let trace = ObservedFiles::new(root).trace(&root.join(path));
+        let found: Vec<_> = trace.links.iter().map(|(link, _)| link.strip_prefix(root).unwrap()).collect();
+        assert_eq!(found, links.iter().map(Path::new).collect::<Vec<_>>(), "{path}");
+        assert_eq!(trace.end, end, "{path}");
+    }
+
+    #[test]
+    fn a_path_is_followed_through_every_link_to_its_end() {
+        let (_place, root) = place();
+        fs_err::create_dir_all(root.join("real/deep")).unwrap();
+        fs_err::write(root.join("real/deep/file"), "").unwrap();
+        symlink("real", root.join("one")).unwrap();
+        symlink(root.join("one/deep"), root.join("two")).unwrap();
+        symlink("nowhere/at/all", root.join("dangling")).unwrap();
+        symlink("turn", root.join("turn")).unwrap();
+        let file = TraceEnd::At { path: root.join("real/deep/file"), is_directory: false };
+        check(&root, "two/file", &["two", "one"], file.clone());
+        check(&root, "one/../real/deep/file", &["one"], file);
+        check(&root, "one/missing/x/../y", &["one"], TraceEnd::Missing(root.join("real/missing/y")));
+        check(&root, "dangling", &["dangling"], TraceEnd::Missing(root.join("nowhere/at/all")));
+        check(&root, "two/file/below", &["two", "one"], TraceEnd::BelowFile(root.join("real/deep/file")));
+        let turns = ObservedFiles::new(&root).trace(&root.join("turn"));
+        assert_eq!((turns.links.len(), turns.end), (MAX_LINKS, TraceEnd::Missing(root.join("turn"))));
+    }
+
+    #[test]
+    fn a_change_of_anything_that_was_looked_at_is_noticed() {
+        let (_place, root) = place();
+        let file = root.join("file");
+        fs_err::write(&file, "one").unwrap();
+        fs_err::create_dir(root.join("listed")).unwrap();
+        symlink("file", root.join("link")).unwrap();
+        // Wait until the time stamps are old enough to be told apart from those of a change.
+        let mut identities = None;
+        while identities.is_none() {
+            let mut files = ObservedFiles::new(&root);
+            assert_eq!(files.read(&file, 8).unwrap().unwrap(), b"one");
+            files.list(&root.join("listed")).unwrap();
+            files.trace(&root.join("link"));
+            files.trace(&root.join("missing/below"));
+            identities = files.into_identities(std::slice::from_ref(&root));
+        }
+        let identities = identities.unwrap();
+        let holds = || identities.iter().all(|(path, identity)| identity.still_holds(path));
+        assert!(holds());
+        fs_err::write(root.join("unrelated"), "").unwrap();
+        assert!(holds());
+        let steps: [(&str, &dyn Fn()); 4] = [
+            ("file", &|| fs_err::write(&file, "two").unwrap()),
+            ("listed", &|| fs_err::write(root.join("listed/new"), "").unwrap()),
+            ("link", &|| {
+                fs_err::remove_file(root.join("link")).unwrap();
+                symlink("file", root.join("link")).unwrap();
+            }),
+            ("missing", &|| fs_err::create_dir(root.join("missing")).unwrap()),
+        ];
+        for (name, change) in steps {
+            let path = root.join(name);
+            let identity = identities[&path];
+            assert!(identity.still_holds(&path), "{name}");
+            change();
+            assert!(!identity.still_holds(&path), "{name}");
+        }
+    }
+
+    #[test]
+    fn only_a_regular_file_is_read() {
+        let (_place, root) = place();
+        fs_err::write(root.join("file"), "text").unwrap();
+        symlink("file", root.join("link")).unwrap();
+        let pipe = root.join("pipe");
+        rustix::fs::mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let mut files = ObservedFiles::new(&root);
+        assert_eq!(files.read(&root.join("file"), 4).unwrap().unwrap(), b"text");
+        assert!(files.read(&root.join("file"), 3).is_err());
+        for name in ["link", "pipe", "missing", "."] {
+            assert_eq!(files.read(&root.join(name), 8).unwrap(), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Ways to blind the host's search for what `hide` and `protect` name: directories that cannot be searched, and
+//! links on the way. Each case is a pair: the same steps reach the file where no rule names it.
+
+use std::process::Output;
+
+use conformance::{Caller, Place, Ring, Stage};
+use ringfence_test_ledger::require;
+
+/// The backends that hold `hide` and `protect` and start in milliseconds: every case is tried on them.
+const FAST_RINGS: [Ring; 2] = [Ring::Native, Ring::Bwrap];
+
+/// A way to blind the search, and the rule that has to hold all the same.
+struct Blinding {
+    /// Made by the caller on the host.
+    files: &'static str,
+    /// Done by an earlier run, which has no rule.
+    earlier: &'static str,
+    /// The rule of the next run.
+    rule: [&'static str; 2],
+    /// Done by the next run, to get at the file.
+    attack: &'static str,
+}
+
+fn stages(rings: &[Ring]) -> impl Iterator<Item = Stage> {
+    rings.iter().copied().flat_map(Stage::all_on)
+}
+
+fn run(stage: Stage, place: &Place, rule: &[&str], script: &str) -> Output {
+    let mut command = stage.ringfence("run", place);
+    command.args(rule).args(["--", "sh", "-c", script]).output().expect("ringfence can be started")
+}
+
+fn prepare(stage: Stage, place: &Place, files: &str) {
+    let made = stage.command("sh", place).args(["-ec", files]).output().expect("sh can be started");
+    assert!(made.status.success(), "{made:?}");
+}
+
+/// Reads what the caller finds at the end, whatever modes were left.
+fn content(stage: Stage, place: &Place, file: &str) -> String {
+    let script = format!("find . -type d -exec chmod u+rwx {{}} + ; cat {file}");
+    let read = stage.command("sh", place).args(["-c", &script]).output().expect("sh can be started");
+    String::from_utf8_lossy(&read.stdout).into_owned()
+}
+
+#[track_caller]
+fn check_hidden(rings: &[Ring], blinding: &Blinding) {
+    for stage in stages(rings) {
+        for (rule, is_hidden) in [(&[][..], false), (&blinding.rule[..], true)] {
+            let place = Place::of(stage.caller);
+            prepare(stage, &place, blinding.files);
+            run(stage, &place, &[], blinding.earlier);
+            let output = run(stage, &place, rule, blinding.attack);
+            let was_read = String::from_utf8_lossy(&output.stdout).contains("SECRET");
+            assert_eq!(was_read, !is_hidden, "{stage:?} {rule:?} after `{}`: {output:?}", blinding.earlier);
+            content(stage, &place, "/dev/null"); // so that the place can be removed
+        }
+    }
+}
+
+#[track_caller]
+fn check_protected(rings: &[Ring], blinding: &Blinding, file: &str) {
+    for stage in stages(rings) {
+        for (rule, is_protected) in [(&[][..], false), (&blinding.rule[..], true)] {
+            let place = Place::of(stage.caller);
+            prepare(stage, &place, blinding.files);
+            run(stage, &place, &[], blinding.earlier);
+            let output = run(stage, &place, rule, blinding.attack);
+            let was_changed = content(stage, &place, file).contains("EVIL");
+            assert_eq!(was_changed, !is_protected, "{stage:?} {rule:?} after `{}`: {output:?}", blinding.earlier);
+        }
+    }
+}
+
+const OPEN_AND_READ: &str = "chmod -R u+rwx conf; cat conf/deep/.env; true";
+const OPEN_AND_WRITE: &str = "chmod -R u+rwx conf; echo EVIL > conf/deep/file; mv conf away; mkdir -p conf/deep &&
+    echo EVIL > conf/deep/file; true";
+
+#[test]
+fn a_directory_that_cannot_be_searched_stays_hidden_as_a_whole() {
+    require!(root, ordinary_user, binary, user_namespaces, bwrap);
+    let files = "mkdir -p conf/deep; echo SECRET > conf/deep/.env";
+    for earlier in ["chmod 000 conf", "chmod 000 conf/deep", "chmod 444 conf/deep", "chmod 111 conf/deep"] {
+        for pattern in ["conf/deep/.env", "**/.env", "conf/*/.env"] {
+            check_hidden(&FAST_RINGS, &Blinding { files, earlier, rule: ["--hide", pattern], attack: OPEN_AND_READ });
+        }
+    }
+}
+
+#[test]
+fn a_directory_that_cannot_be_searched_stays_protected() {
+    require!(root, ordinary_user, binary, user_namespaces, bwrap);
+    let files = "mkdir -p conf/deep; echo good > conf/deep/file";
+    for earlier in ["chmod 000 conf", "chmod 444 conf/deep", "chmod 111 conf/deep"] {
+        for pattern in ["conf/deep/file", "**/file"] {
+            let blinding = Blinding { files, earlier, rule: ["--protect", pattern], attack: OPEN_AND_WRITE };
+            check_protected(&FAST_RINGS, &blinding, "conf/deep/file");
+        }
+    }
+}
+
+#[test]
+fn rules_hold_for_what_symbolic_links_lead_to() {
+    require!(root, ordinary_user, binary, user_namespaces, bwrap);
+    let linked = "mkdir -p real/deep; echo SECRET > real/deep/x.env; echo good > real/deep/file";
+    for (earlier, pattern) in [
+        ("ln -s real conf", "conf/deep/*.env"),
+        ("ln -s real conf", "conf/**/x.env"),
+        ("ln -s real conf", "conf/deep/x.env"),
+        ("ln -s real/deep inner", "**/inner/*.env"),
+        ("ln -s $PWD/real one; ln -s one two", "two/d*/x.env"),
+        ("ln -s ../real real/again", "real/again/deep/*.env"),
+        ("ln -s real/deep/x.env other.env", "*.env"),
+    ] {
+        let attack = "cat real/deep/x.env; true";
+        check_hidden(&FAST_RINGS, &Blinding { files: linked, earlier, rule: ["--hide", pattern], attack });
+    }
+    for (earlier, pattern) in [("ln -s real conf", "conf/deep/f*"), ("ln -s real/deep inner", "**/inner/file")] {
+        let attack = "echo EVIL > real/deep/file; true";
+        let blinding = Blinding { files: linked, earlier, rule: ["--protect", pattern], attack };
+        check_protected(&FAST_RINGS, &blinding, "real/deep/file");
+    }
+}
+
+#[test]
+fn links_in_a_circle_end_a_search_and_lead_nowhere_else() {
+    require!(root, binary, user_namespaces);
+    let stage = Stage { ring: Ring::Native, caller: Caller::Root };
+    let place = Place::of(stage.caller);
+    let files = "for n in $(seq 12); do mkdir d$n; for m in $(seq 12); do ln -s ../d$m d$n/l$m; done; done
+        ln -s / all; ln -s . here; ln -s .. up; mkdir s; echo SECRET > s/.env; echo free > s/free";
+    prepare(stage, &place, files);
+    for pattern in ["**/l1/**/l2/**/.env", "all/**/.env", "here/**/.env", "up/*/s/.env", "{d1/l2,s}/.env"] {
+        let output = run(stage, &place, &["--hide", pattern], "cat s/free; cat s/.env");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.contains("free"), "{pattern}: {output:?}");
+        let is_hidden = matches!(pattern, "here/**/.env" | "{d1/l2,s}/.env");
+        assert_eq!(said.contains("SECRET"), !is_hidden, "{pattern}: {output:?}");
+    }
+}
+
+#[test]
+fn what_a_run_closes_behind_itself_is_reported() {
+    require!(root, ordinary_user, binary, user_namespaces, bwrap, git);
+    for stage in stages(&FAST_RINGS).filter(|stage| stage.caller == Caller::Ordinary) {
+        for (files, script, expected) in [
+            (":", "mkdir .git; echo x > .git/config; chmod 000 .git", "\".git\""),
+            (":", "mkdir -p .git/hooks; chmod 444 .git", "\".git\""),
+            ("git init -q .", "mkdir .git/rebase-merge; chmod 000 .git/rebase-merge", "\".git/rebase-merge\""),
+            (
+                "git init -q .",
+                "echo x > .git/config.worktree; chmod 000 .git/config.worktree",
+                "\".git/config.worktree\"",
+            ),
+        ] {
+            let place = Place::of(stage.caller);
+            prepare(stage, &place, files);
+            let output = run(stage, &place, &["--json"], script);
+            let said = String::from_utf8_lossy(&output.stdout);
+            let planted = said.split("\"planted\":").nth(1).unwrap_or_default();
+            assert!(planted.contains(expected), "{stage:?} {script}: {output:?}");
+            assert!(String::from_utf8_lossy(&output.stderr).contains("warning: the run made"), "{output:?}");
+            content(stage, &place, "/dev/null"); // so that the place can be removed
+        }
+    }
+}
+
+#[test]
+fn records_cannot_be_removed_behind_a_closed_directory() {
+    require!(root, ordinary_user, binary, user_namespaces, bwrap);
+    let attack = "chmod -R u+rwx artifacts; rm -r artifacts/executions; ls artifacts/executions; true";
+    for stage in stages(&FAST_RINGS) {
+        let place = Place::of(stage.caller);
+        let mut kept = stage.ringfence("run", &place);
+        kept.args(["--", "false"]).output().expect("ringfence can be started");
+        run(stage, &place, &[], "chmod 000 artifacts");
+        run(stage, &place, &[], attack);
+        let count = content(stage, &place, "artifacts/executions/*.json").matches("policy_sha256").count();
+        assert!(count > 0, "{stage:?}: the record is gone");
+    }
+}
+
+#[test]
+fn rules_hold_in_containers_behind_closed_directories_and_links() {
+    require!(root, ordinary_user, binary, docker);
+    let closed = Blinding {
+        files: "mkdir -p conf/deep; echo SECRET > conf/deep/.env; echo good > conf/deep/file",
+        earlier: "chmod 000 conf",
+        rule: ["--hide", "**/.env"],
+        attack: OPEN_AND_READ,
+    };
+    check_hidden(&[Ring::Docker], &closed);
+    let closed = Blinding { rule: ["--protect", "conf/deep/file"], attack: OPEN_AND_WRITE, ..closed };
+    check_protected(&[Ring::Docker], &closed, "conf/deep/file");
+    let linked = Blinding {
+        files: "mkdir -p real/deep; echo SECRET > real/deep/x.env",
+        earlier: "ln -s real conf",
+        rule: ["--hide", "conf/deep/*.env"],
+        attack: "cat real/deep/x.env; true",
+    };
+    check_hidden(&[Ring::Docker], &linked);
+}
