@@ -11,6 +11,7 @@ mod e2b;
 mod egress;
 mod engines;
 mod escapes;
+mod git_vectors;
 mod hostile_clients;
 mod images;
 mod interpreters;

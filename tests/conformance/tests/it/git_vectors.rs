@@ -1,0 +1,204 @@
+//! What git on the host executes after a run: no program that the sandbox chose, unless the run reported it.
+//!
+//! A vector has a setting with which git runs a program, a scope from which git takes the setting, and
+//! a trick with which the sandbox changes the file of that scope. Each vector gets a fresh repository.
+//! The sandbox's program, the marker, tells when it runs. The control runs the same scripts without a
+//! sandbox: the marker must run there, or the vector would prove nothing.
+//!
+//! Without more, the tests run a share of the vectors. `RINGFENCE_GIT_VECTORS=all` has them run every one,
+//! and `RINGFENCE_GIT_VECTORS=TEXT` those whose name contains the text.
+
+mod scopes;
+mod scripts;
+mod settings;
+mod site;
+mod states;
+mod vector;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use conformance::{Caller, Ring, Stage};
+use ringfence_test_ledger::require;
+
+use self::scopes::{CONFIGURATIONS, HOOK_DIRECTORIES};
+use self::settings::{FSMONITOR, HOOKS, MAIN, MORE, OF_CLONES, PACK_OBJECTS_HOOK, PRE_COMMIT, SUBMODULE_UPDATE};
+use self::site::Templates;
+use self::vector::{MARKER, PLAIN, Payload, Scope, Setting, TRICKS, Vector, compose};
+
+/// Names the environment variable that says which vectors to run.
+const FILTER_VARIABLE: &str = "RINGFENCE_GIT_VECTORS";
+/// Vectors at least, each of which is to be run.
+const LEAST_VECTORS: usize = 500;
+/// Vectors on the backends that take longer.
+const SAMPLE: usize = 60;
+const THREADS: usize = 4;
+
+/// Every vector, restricted or not.
+fn all_vectors() -> Vec<Vector> {
+    let mut vectors = Vec::new();
+    for scope in &CONFIGURATIONS {
+        let add = |setting: &Setting| compose(scope, setting, Payload::Added(setting.config), &PLAIN);
+        vectors.push(add(&FSMONITOR));
+        vectors.extend(MAIN.iter().map(add).map(|vector| Vector { share: 2, ..vector }));
+        if ["config", "include-nested", "submodule-nine-parts"].contains(&scope.name) {
+            let share = if scope.name == "config" { 1 } else { 3 };
+            vectors.extend(MORE.iter().map(add).map(|vector| Vector { share, ..vector }));
+        }
+        if ["global-include", "global-xdg-include", "system-include"].contains(&scope.name) {
+            vectors.push(add(&PACK_OBJECTS_HOOK));
+            let superproject = Scope { template: "uninitialised", ..*scope };
+            let clones = OF_CLONES.iter();
+            vectors
+                .extend(clones.map(|setting| compose(&superproject, setting, Payload::Added(setting.config), &PLAIN)));
+        }
+        let tricks = TRICKS.iter().filter(|trick| trick.fits(scope));
+        vectors.extend(tricks.map(|trick| compose(scope, &FSMONITOR, Payload::Added(FSMONITOR.config), trick)));
+    }
+    let superproject = Scope { name: "superproject", template: "super-sub", file: ".git/config", ..Scope::PLAIN };
+    let payload = Payload::Added(SUBMODULE_UPDATE.config);
+    vectors.push(compose(&superproject, &SUBMODULE_UPDATE, payload, &PLAIN));
+    for directory in &HOOK_DIRECTORIES {
+        let in_directory = |hook: &Setting| {
+            let file: &'static str = format!("{}/{}", directory.file, hook.name).leak();
+            Scope { file, file_exists: directory.file_exists && hook.name == PRE_COMMIT.name, ..*directory }
+        };
+        let scope = in_directory(&PRE_COMMIT);
+        let tricks = [PLAIN].into_iter().chain(TRICKS.into_iter().filter(|trick| trick.fits(&scope)));
+        vectors.extend(tricks.map(|trick| compose(&scope, &PRE_COMMIT, Payload::Whole(MARKER), &trick)));
+        if ["hooks", "hooks-path-global", "hooks-of-submodule"].contains(&directory.name) {
+            let hooks = HOOKS.iter();
+            vectors.extend(hooks.map(|hook| compose(&in_directory(hook), hook, Payload::Whole(MARKER), &PLAIN)));
+        }
+    }
+    vectors.extend(states::vectors());
+    vectors.extend(scripts::vectors());
+    vectors
+}
+
+/// The vectors that the variable names, or else a share of each kind.
+fn chosen_vectors() -> Vec<Vector> {
+    let vectors = all_vectors();
+    match std::env::var(FILTER_VARIABLE).as_deref() {
+        Ok("all") => vectors,
+        Ok(filter) => vectors.into_iter().filter(|vector| vector.id.contains(filter)).collect(),
+        Err(_) => {
+            let is_chosen = |vector: &Vector| vector.hash() % vector.share == 0;
+            vectors.into_iter().filter(is_chosen).collect()
+        }
+    }
+}
+
+/// Every few vectors, so that about [`SAMPLE`] are left.
+fn sampled_vectors() -> Vec<Vector> {
+    let vectors = chosen_vectors();
+    let step = (vectors.len() / SAMPLE).max(1);
+    vectors.into_iter().step_by(step).collect()
+}
+
+/// Judges vectors in parallel, and fails with a line for each that is broken.
+#[track_caller]
+fn check_each(vectors: &[Vector], judge: impl Fn(&Vector) -> Result<(), String> + Sync) {
+    let next = AtomicUsize::new(0);
+    let failures = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                while let Some(vector) = vectors.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if let Err(failure) = judge(vector) {
+                        let line = format!("{}: {failure}", vector.id);
+                        failures.lock().expect("no holder panics").push(line);
+                    }
+                }
+            });
+        }
+    });
+    let mut failures = failures.into_inner().expect("no holder panics");
+    failures.sort();
+    let (count, all) = (failures.len(), vectors.len());
+    let lines = failures.join("\n");
+    assert!(failures.is_empty(), "{count} of {all} vectors failed; {FILTER_VARIABLE}=NAME runs one:\n{lines}");
+}
+
+/// Runs vectors in a sandbox: git on the host must not run the marker unless it was reported.
+#[track_caller]
+fn check_held(stage: Stage, vectors: &[Vector]) {
+    let templates = Templates::build(stage);
+    check_each(vectors, |vector| {
+        let site = templates.copy_for(vector);
+        let mut planted = Vec::new();
+        for script in &vector.runs {
+            let report = site.run_in_sandbox(script, vector);
+            planted.extend(report.planted);
+            if let Some(words) = report.refusal.filter(|_| !vector.may_be_refused) {
+                return Err(format!("the run did not reach its end: {words}"));
+            }
+        }
+        if site.take_marker() {
+            return Err("the marker ran during the run".to_owned());
+        }
+        site.run_on_host(&vector.host, vector);
+        if site.take_marker() && !vector.is_reported_by(&planted, site.workspace()) {
+            return Err(format!("git ran the marker, and reported was {planted:?}"));
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn there_are_enough_vectors_and_each_has_a_name_of_its_own() {
+    let chosen = chosen_vectors().len();
+    let is_restricted = std::env::var_os(FILTER_VARIABLE).is_some();
+    assert!(chosen >= LEAST_VECTORS || is_restricted, "the tests run {chosen} vectors");
+    let mut names: Vec<String> = all_vectors().into_iter().map(|vector| vector.id).collect();
+    let count = names.len();
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), count);
+}
+
+#[test]
+fn every_vector_has_git_run_its_marker_where_there_is_no_sandbox() {
+    require!(ordinary_user, git);
+    let stage = Stage { ring: Ring::Local, caller: Caller::Ordinary };
+    let templates = Templates::build(stage);
+    check_each(&chosen_vectors(), |vector| {
+        let site = templates.copy_for(vector);
+        let mut words = String::new();
+        for script in &vector.runs {
+            let output = site.run_on_host(script, vector);
+            words.push_str(&String::from_utf8_lossy(&output.stderr));
+        }
+        site.take_marker();
+        let output = site.run_on_host(&vector.host, vector);
+        if site.take_marker() {
+            return Ok(());
+        }
+        words.push_str(&String::from_utf8_lossy(&output.stderr));
+        Err(format!("proves nothing, its marker did not run: {}", words.trim().replace('\n', " | ")))
+    });
+}
+
+#[test]
+fn git_runs_nothing_unreported_after_native_runs_of_root() {
+    require!(root, binary, user_namespaces, git);
+    check_held(Stage { ring: Ring::Native, caller: Caller::Root }, &chosen_vectors());
+}
+
+#[test]
+fn git_runs_nothing_unreported_after_native_runs_of_an_ordinary_user() {
+    require!(binary, ordinary_user, ordinary_user_namespaces, git);
+    check_held(Stage { ring: Ring::Native, caller: Caller::Ordinary }, &chosen_vectors());
+}
+
+#[test]
+fn git_runs_nothing_unreported_after_runs_in_bubblewrap() {
+    require!(root, binary, user_namespaces, bwrap, git);
+    check_held(Stage { ring: Ring::Bwrap, caller: Caller::Root }, &sampled_vectors());
+}
+
+#[test]
+fn git_runs_nothing_unreported_after_runs_in_docker() {
+    require!(root, binary, docker, test_image_dev, git);
+    check_held(Stage { ring: Ring::Docker, caller: Caller::Root }, &sampled_vectors());
+}

@@ -1,0 +1,467 @@
+//! Files from which git takes its configuration and its hooks.
+
+use super::vector::Scope;
+
+const PLAIN: Scope = Scope { git_directory: ".git", ..Scope::PLAIN };
+/// A file in the workspace that some configuration includes.
+const INCLUDED: Scope = Scope { file: "conf/inc", ..PLAIN };
+const SUBMODULE: Scope = Scope { template: "super-sub", directory: "sub", ..Scope::PLAIN };
+/// The repository of a linked worktree lies outside the workspace.
+const WORKTREE: Scope = Scope {
+    workspace: "tree",
+    prepare: "mv w main; git -C main worktree add -q ../tree; mkdir -p main/.git/info",
+    ..Scope::PLAIN
+};
+/// The workspace is a directory of a repository.
+const ABOVE: Scope = Scope { workspace: "top/ws", ..Scope::PLAIN };
+
+/// Every file that git reads settings from.
+pub(super) const CONFIGURATIONS: [Scope; 42] = [
+    Scope { name: "config", file: ".git/config", ..PLAIN },
+    Scope {
+        name: "config-worktree",
+        prepare: "git -C w config extensions.worktreeConfig true; : > w/.git/config.worktree",
+        file: ".git/config.worktree",
+        ..PLAIN
+    },
+    Scope {
+        name: "config-worktree-absent",
+        prepare: "git -C w config extensions.worktreeConfig true",
+        file: ".git/config.worktree",
+        file_exists: false,
+        ..PLAIN
+    },
+    Scope {
+        name: "include-relative",
+        prepare: "mkdir w/conf; : > w/conf/inc; git -C w config include.path ../conf/inc",
+        ..INCLUDED
+    },
+    Scope {
+        name: "include-absolute",
+        prepare: "mkdir w/conf; : > w/conf/inc; git -C w config include.path '@W@/conf/inc'",
+        ..INCLUDED
+    },
+    Scope {
+        name: "include-beside-config",
+        prepare: ": > w/.git/inc; git -C w config include.path inc",
+        file: ".git/inc",
+        ..PLAIN
+    },
+    Scope {
+        name: "include-through-link",
+        prepare: "mkdir w/conf; : > w/conf/inc; ln -s conf w/way
+                  git -C w config include.path ../way/inc",
+        leads: &["way"],
+        ..INCLUDED
+    },
+    Scope {
+        name: "include-through-outer-link",
+        prepare: "mkdir w/conf; : > w/conf/inc; ln -s w way
+                  git -C w config include.path '@S@/way/conf/inc'",
+        ..INCLUDED
+    },
+    Scope {
+        name: "include-of-link",
+        prepare: "mkdir w/conf; : > w/conf/inc; ln -s conf/inc w/inc
+                  git -C w config include.path ../inc",
+        leads: &["inc"],
+        ..INCLUDED
+    },
+    Scope {
+        name: "include-nested",
+        prepare: "mkdir w/conf; : > w/conf/inc; git -C w config include.path ../conf/first
+                  git config --file w/conf/first include.path inc",
+        ..INCLUDED
+    },
+    Scope {
+        name: "include-nested-outside",
+        prepare: "mkdir w/conf; : > w/conf/inc; git -C w config include.path '@S@/first'
+                  git config --file first include.path second
+                  git config --file second include.path '@W@/conf/inc'",
+        ..INCLUDED
+    },
+    Scope {
+        name: "include-absent",
+        prepare: "mkdir w/conf; git -C w config include.path ../conf/inc",
+        file_exists: false,
+        ..INCLUDED
+    },
+    Scope {
+        name: "include-absent-with-parent",
+        prepare: "git -C w config include.path ../conf/inc",
+        file_exists: false,
+        ..INCLUDED
+    },
+    Scope {
+        name: "include-nested-absent",
+        prepare: "mkdir w/conf; git -C w config include.path ../conf/first
+                  git config --file w/conf/first include.path inc",
+        file_exists: false,
+        ..INCLUDED
+    },
+    Scope {
+        name: "include-if-directory",
+        prepare: "mkdir w/conf; : > w/conf/inc
+                  git -C w config 'includeIf.gitdir:@S@/.path' ../conf/inc",
+        ..INCLUDED
+    },
+    Scope {
+        name: "include-if-branch",
+        prepare: "mkdir w/conf; : > w/conf/inc
+                  git -C w config includeIf.onbranch:main.path ../conf/inc",
+        ..INCLUDED
+    },
+    Scope {
+        name: "include-if-other-branch",
+        prepare: "mkdir w/conf; : > w/conf/inc
+                  git -C w config includeIf.onbranch:side.path ../conf/inc",
+        extra: "git checkout -q side",
+        git_directory: "",
+        ..INCLUDED
+    },
+    Scope {
+        name: "include-if-remote",
+        prepare: "mkdir w/conf; : > w/conf/inc
+                  git -C w config 'includeIf.hasconfig:remote.*.url:**/origin.git.path' ../conf/inc",
+        ..INCLUDED
+    },
+    Scope {
+        name: "include-of-worktree-config",
+        prepare: "mkdir w/conf; : > w/conf/inc; git -C w config extensions.worktreeConfig true
+                  git -C w config --worktree include.path ../conf/inc",
+        ..INCLUDED
+    },
+    Scope {
+        name: "global-include",
+        prepare: "mkdir w/conf; : > w/conf/inc
+                  git config --global include.path '@W@/conf/inc'",
+        ..INCLUDED
+    },
+    Scope {
+        name: "global-include-of-home",
+        prepare: "mkdir w/conf; : > w/conf/inc; git config --global include.path '~/../w/conf/inc'",
+        ..INCLUDED
+    },
+    Scope {
+        name: "global-include-if-directory",
+        prepare: "mkdir w/conf; : > w/conf/inc
+                  git config --global 'includeIf.gitdir:@S@/.path' '@W@/conf/inc'",
+        ..INCLUDED
+    },
+    Scope {
+        name: "global-include-absent",
+        prepare: "git config --global include.path '@W@/conf/inc'",
+        file_exists: false,
+        ..INCLUDED
+    },
+    Scope {
+        name: "global-xdg-include",
+        prepare: "mkdir w/conf; : > w/conf/inc; mkdir -p home/.config/git
+                  git config --file home/.config/git/config include.path '@W@/conf/inc'",
+        ..INCLUDED
+    },
+    Scope {
+        name: "global-file-is-link",
+        prepare: "mkdir w/conf; mv home/.gitconfig w/conf/inc; ln -s ../w/conf/inc home/.gitconfig",
+        ..INCLUDED
+    },
+    Scope {
+        name: "system-include",
+        prepare: "mkdir w/conf; : > w/conf/inc
+                  git config --file system.gitconfig include.path '@W@/conf/inc'",
+        ..INCLUDED
+    },
+    Scope {
+        name: "above-include",
+        prepare: "mv w top; mkdir -p top/ws/conf; : > top/ws/conf/inc; cp top/file.txt top/ws
+                  git -C top add ws; git -C top commit -q -m ws
+                  git -C top config include.path ../ws/conf/inc",
+        file: "conf/inc",
+        ..ABOVE
+    },
+    Scope {
+        name: "above-include-absent",
+        prepare: "mv w top; mkdir -p top/ws; cp top/file.txt top/ws
+                  git -C top add ws; git -C top commit -q -m ws
+                  git -C top config include.path ../ws/conf/inc",
+        file: "conf/inc",
+        file_exists: false,
+        ..ABOVE
+    },
+    Scope { name: "submodule", file: ".git/modules/sub/config", git_directory: ".git/modules/sub", ..SUBMODULE },
+    Scope {
+        name: "submodule-two-parts",
+        template: "super-two-parts",
+        file: ".git/modules/two/parts/config",
+        git_directory: ".git/modules/two/parts",
+        ..SUBMODULE
+    },
+    Scope {
+        name: "submodule-seven-parts",
+        template: "super-1-2-3-4-5-6-7",
+        file: ".git/modules/1/2/3/4/5/6/7/config",
+        git_directory: ".git/modules/1/2/3/4/5/6/7",
+        ..SUBMODULE
+    },
+    Scope {
+        name: "submodule-nine-parts",
+        template: "super-1-2-3-4-5-6-7-8-9",
+        file: ".git/modules/1/2/3/4/5/6/7/8/9/config",
+        git_directory: ".git/modules/1/2/3/4/5/6/7/8/9",
+        ..SUBMODULE
+    },
+    Scope {
+        name: "submodule-in-submodule",
+        template: "inner",
+        directory: "sub/inner",
+        file: ".git/modules/sub/modules/inner/config",
+        git_directory: ".git/modules/sub/modules/inner",
+        ..SUBMODULE
+    },
+    Scope {
+        name: "submodule-include",
+        prepare: "mkdir w/conf; : > w/conf/inc; git -C w/sub config include.path '@W@/conf/inc'",
+        file: "conf/inc",
+        git_directory: ".git/modules/sub",
+        ..SUBMODULE
+    },
+    Scope {
+        name: "submodule-config-worktree",
+        prepare: "git -C w/sub config extensions.worktreeConfig true",
+        file: ".git/modules/sub/config.worktree",
+        file_exists: false,
+        git_directory: ".git/modules/sub",
+        ..SUBMODULE
+    },
+    Scope {
+        name: "submodule-with-its-own-directory",
+        prepare: "rm w/sub/.git; mv w/.git/modules/sub w/sub/.git
+                  git config --file w/sub/.git/config --unset core.worktree",
+        file: "sub/.git/config",
+        git_directory: "sub/.git",
+        ..SUBMODULE
+    },
+    Scope { name: "worktree", file: "../main/.git/config", git_directory: "../main/.git", ..WORKTREE },
+    Scope {
+        name: "worktree-include",
+        prepare: "mv w main; git -C main worktree add -q ../tree; mkdir -p main/.git/info tree/conf
+                  : > tree/conf/inc; git -C main config include.path ../../tree/conf/inc",
+        file: "conf/inc",
+        ..WORKTREE
+    },
+    Scope {
+        name: "worktree-config-worktree",
+        prepare: "mv w main; git -C main worktree add -q ../tree; mkdir -p main/.git/info
+                  git -C main config extensions.worktreeConfig true",
+        file: "../main/.git/worktrees/tree/config.worktree",
+        file_exists: false,
+        ..WORKTREE
+    },
+    Scope {
+        name: "worktree-inside",
+        prepare: "git -C w worktree add -q wt; git -C w config extensions.worktreeConfig true
+                  : > w/.git/worktrees/wt/config.worktree",
+        directory: "wt",
+        file: ".git/worktrees/wt/config.worktree",
+        git_directory: ".git/worktrees/wt",
+        ..PLAIN
+    },
+    Scope {
+        name: "nested-repository",
+        prepare: "mkdir -p w/vendor; cp -a w/.git nested.git
+                  git clone -q '@W@/.git' w/vendor/nested; mkdir -p w/vendor/nested/.git/info
+                  git -C w/vendor/nested branch -q side origin/side",
+        directory: "vendor/nested",
+        file: "vendor/nested/.git/config",
+        git_directory: "vendor/nested/.git",
+        ..Scope::PLAIN
+    },
+    Scope {
+        name: "separate-directory",
+        prepare: "git -C w init -q --separate-git-dir '@W@/real.git'",
+        file: "real.git/config",
+        git_directory: "real.git",
+        ..Scope::PLAIN
+    },
+];
+
+/// Every directory that git takes hooks from. The file of such a scope is the directory.
+pub(super) const HOOK_DIRECTORIES: [Scope; 25] = [
+    Scope { name: "hooks", file: ".git/hooks", file_exists: false, ..PLAIN },
+    Scope {
+        name: "hooks-with-hook",
+        prepare: "printf '#!/bin/sh\n' > w/.git/hooks/pre-commit; chmod +x w/.git/hooks/pre-commit",
+        file: ".git/hooks",
+        ..PLAIN
+    },
+    Scope { name: "hooks-absent", prepare: "rmdir w/.git/hooks", file: ".git/hooks", file_exists: false, ..PLAIN },
+    Scope {
+        name: "hooks-are-link",
+        prepare: "rmdir w/.git/hooks; mkdir w/githooks; ln -s ../githooks w/.git/hooks",
+        file: "githooks",
+        file_exists: false,
+        leads: &[".git/hooks"],
+        ..PLAIN
+    },
+    Scope {
+        name: "hooks-are-dangling-link",
+        prepare: "rmdir w/.git/hooks; ln -s ../githooks w/.git/hooks",
+        file: "githooks",
+        file_exists: false,
+        leads: &[".git/hooks"],
+        ..PLAIN
+    },
+    Scope {
+        name: "hook-is-link",
+        prepare: "mkdir w/tools; printf '#!/bin/sh\n' > w/tools/pre-commit
+                  chmod +x w/tools/pre-commit; ln -s ../../tools/pre-commit w/.git/hooks/pre-commit",
+        file: "tools",
+        leads: &[".git/hooks/pre-commit"],
+        ..PLAIN
+    },
+    Scope {
+        name: "hooks-path-relative",
+        prepare: "mkdir -p w/tools/hooks; git -C w config core.hooksPath tools/hooks",
+        file: "tools/hooks",
+        file_exists: false,
+        ..PLAIN
+    },
+    Scope {
+        name: "hooks-path-with-hook",
+        prepare: "mkdir -p w/tools/hooks; git -C w config core.hooksPath tools/hooks
+                  printf '#!/bin/sh\n' > w/tools/hooks/pre-commit; chmod +x w/tools/hooks/pre-commit",
+        file: "tools/hooks",
+        ..PLAIN
+    },
+    Scope {
+        name: "hooks-path-absolute",
+        prepare: "mkdir -p w/tools/hooks; git -C w config core.hooksPath '@W@/tools/hooks'",
+        file: "tools/hooks",
+        file_exists: false,
+        ..PLAIN
+    },
+    Scope {
+        name: "hooks-path-through-link",
+        prepare: "mkdir -p w/tools/hooks; ln -s w way
+                  git -C w config core.hooksPath '@S@/way/tools/hooks'",
+        file: "tools/hooks",
+        file_exists: false,
+        ..PLAIN
+    },
+    Scope {
+        name: "hooks-path-absent",
+        prepare: "git -C w config core.hooksPath tools/hooks",
+        file: "tools/hooks",
+        file_exists: false,
+        ..PLAIN
+    },
+    Scope {
+        name: "husky",
+        prepare: "mkdir -p w/.husky/_; git -C w config core.hooksPath .husky/_
+                  printf '#!/bin/sh\nexec sh \"${0%%/_/*}/pre-commit\"\n' > w/.husky/_/pre-commit
+                  chmod +x w/.husky/_/pre-commit",
+        file: ".husky",
+        file_exists: false,
+        ..PLAIN
+    },
+    Scope {
+        name: "husky-own",
+        prepare: "mkdir -p w/.husky/_; git -C w config core.hooksPath .husky/_",
+        file: ".husky/_",
+        file_exists: false,
+        ..PLAIN
+    },
+    Scope {
+        name: "hooks-path-global",
+        prepare: "mkdir -p w/tools/hooks; git config --global core.hooksPath tools/hooks",
+        file: "tools/hooks",
+        file_exists: false,
+        ..PLAIN
+    },
+    Scope {
+        name: "hooks-path-of-home",
+        prepare: "mkdir -p w/tools/hooks; git config --global core.hooksPath '~/../w/tools/hooks'",
+        file: "tools/hooks",
+        file_exists: false,
+        ..PLAIN
+    },
+    Scope {
+        name: "hooks-path-system",
+        prepare: "git config --file system.gitconfig core.hooksPath tools/hooks",
+        file: "tools/hooks",
+        file_exists: false,
+        ..PLAIN
+    },
+    Scope {
+        name: "hooks-path-included",
+        prepare: "mkdir -p w/tools/hooks w/conf; git -C w config include.path '@S@/first'
+                  git config --file first core.hooksPath tools/hooks",
+        file: "tools/hooks",
+        file_exists: false,
+        ..PLAIN
+    },
+    Scope {
+        name: "hooks-path-worktree-config",
+        prepare: "mkdir -p w/tools/hooks; git -C w config extensions.worktreeConfig true
+                  git -C w config --worktree core.hooksPath tools/hooks",
+        file: "tools/hooks",
+        file_exists: false,
+        ..PLAIN
+    },
+    Scope {
+        name: "hooks-path-above",
+        prepare: "mv w top; mkdir -p top/ws/hooks; cp top/file.txt top/ws
+                  git -C top add ws; git -C top commit -q -m ws
+                  git -C top config core.hooksPath ws/hooks",
+        file: "hooks",
+        file_exists: false,
+        ..ABOVE
+    },
+    Scope {
+        name: "hooks-of-submodule",
+        file: ".git/modules/sub/hooks",
+        file_exists: false,
+        git_directory: ".git/modules/sub",
+        ..SUBMODULE
+    },
+    Scope {
+        name: "hooks-of-submodule-nine-parts",
+        template: "super-1-2-3-4-5-6-7-8-9",
+        file: ".git/modules/1/2/3/4/5/6/7/8/9/hooks",
+        file_exists: false,
+        git_directory: ".git/modules/1/2/3/4/5/6/7/8/9",
+        ..SUBMODULE
+    },
+    Scope {
+        name: "hooks-path-of-submodule",
+        prepare: "mkdir w/sub/hooks; git -C w/sub config core.hooksPath hooks",
+        file: "sub/hooks",
+        file_exists: false,
+        git_directory: ".git/modules/sub",
+        ..SUBMODULE
+    },
+    Scope {
+        name: "hooks-of-nested-repository",
+        prepare: "git clone -q '@W@/.git' w/vendor; mkdir -p w/vendor/.git/hooks",
+        directory: "vendor",
+        file: "vendor/.git/hooks",
+        file_exists: false,
+        git_directory: "vendor/.git",
+        ..Scope::PLAIN
+    },
+    Scope {
+        name: "hooks-of-worktree",
+        file: "../main/.git/hooks",
+        file_exists: false,
+        git_directory: "../main/.git",
+        ..WORKTREE
+    },
+    Scope {
+        name: "hooks-path-of-worktree",
+        prepare: "mv w main; git -C main worktree add -q ../tree; mkdir tree/hooks
+                  git -C main config core.hooksPath hooks",
+        file: "hooks",
+        file_exists: false,
+        ..WORKTREE
+    },
+];

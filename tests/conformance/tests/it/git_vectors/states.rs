@@ -1,0 +1,474 @@
+//! Files that tell git what to do next: lists of a rebase, pointers to repositories, planted repositories.
+
+use super::vector::{PLAIN as PLAIN_TRICK, Payload, Scope, Setting, TRICKS, Trick, Vector, compose};
+
+const PLAIN: Scope = Scope::PLAIN;
+const NONE: Setting = Setting { name: "", config: "", extra: "", host: "" };
+const CONTINUE: &str = "git rebase --continue";
+
+/// Makes a repository of the sandbox's own at `.evil/repo`, like the one of the vector's directory.
+macro_rules! make_repository {
+    () => {
+        r#"
+rm -rf .evil/repo
+if real=$(cd '@R@' && git rev-parse --path-format=absolute --git-common-dir 2> /dev/null); then
+    cp -r "$real" .evil/repo
+    rm -rf .evil/repo/worktrees .evil/repo/modules
+    (cd '@R@' && cat "$(git rev-parse --git-path HEAD)") > .evil/repo/HEAD
+    (cd '@R@' && cat "$(git rev-parse --git-path index)") > .evil/repo/index
+else
+    git init -q --bare .evil/repo
+fi
+cat - .evil/config > .evil/repo/config <<'END-OF-CONFIG'
+[core]
+    repositoryformatversion = 0
+    bare = false
+[remote "origin"]
+    url = /x
+    fetch = +refs/heads/*:refs/remotes/origin/*
+END-OF-CONFIG
+"#
+    };
+}
+
+/// Scopes whose file names a repository. The content is that name; the setting goes to `.evil/repo`.
+pub(super) const POINTERS: [(Scope, &str); 17] = [
+    (
+        Scope { name: "submodule-pointer", template: "super-sub", directory: "sub", file: "sub/.git", ..PLAIN },
+        "gitdir: ../.evil/repo",
+    ),
+    (
+        Scope {
+            name: "submodule-pointer-nine-parts",
+            template: "super-1-2-3-4-5-6-7-8-9",
+            directory: "sub",
+            file: "sub/.git",
+            ..PLAIN
+        },
+        "gitdir: @W@/.evil/repo",
+    ),
+    (
+        Scope {
+            name: "submodule-in-submodule-pointer",
+            template: "inner",
+            directory: "sub/inner",
+            file: "sub/inner/.git",
+            ..PLAIN
+        },
+        "gitdir: @W@/.evil/repo",
+    ),
+    (
+        Scope { name: "submodule-as-workspace", template: "super-sub", workspace: "w/sub", file: ".git", ..PLAIN },
+        "gitdir: .evil/repo",
+    ),
+    (
+        Scope {
+            name: "worktree-pointer",
+            workspace: "tree",
+            prepare: "mv w main; git -C main worktree add -q ../tree",
+            file: ".git",
+            ..PLAIN
+        },
+        "gitdir: .evil/repo",
+    ),
+    (
+        Scope {
+            name: "worktree-inside-pointer",
+            prepare: "git -C w worktree add -q wt",
+            directory: "wt",
+            file: "wt/.git",
+            ..PLAIN
+        },
+        "gitdir: ../.evil/repo",
+    ),
+    (
+        Scope {
+            name: "separate-directory-pointer",
+            prepare: "git -C w init -q --separate-git-dir '@W@/real.git'",
+            file: ".git",
+            ..PLAIN
+        },
+        "gitdir: .evil/repo",
+    ),
+    (
+        Scope {
+            name: "link-pointer",
+            prepare: "mv w/.git w/real.git; ln -s real.git w/.git",
+            extra: "rm -f .git",
+            file: ".git",
+            file_exists: false,
+            ..PLAIN
+        },
+        "gitdir: .evil/repo",
+    ),
+    (
+        Scope {
+            name: "outer-link-pointer",
+            prepare: "mv w/.git real.git; ln -s '@S@/real.git' w/.git",
+            extra: "rm -f .git",
+            file: ".git",
+            file_exists: false,
+            ..PLAIN
+        },
+        "gitdir: .evil/repo",
+    ),
+    (
+        Scope { name: "pointer-in-subdirectory", directory: "src", file: "src/.git", file_exists: false, ..PLAIN },
+        "gitdir: ../.evil/repo",
+    ),
+    (
+        Scope {
+            name: "pointer-in-deep-subdirectory",
+            directory: "src/deep/er",
+            file: "src/deep/er/.git",
+            file_exists: false,
+            ..PLAIN
+        },
+        "gitdir: ../../../.evil/repo",
+    ),
+    (
+        Scope { name: "pointer-in-empty-workspace", template: "empty", file: ".git", file_exists: false, ..PLAIN },
+        "gitdir: .evil/repo",
+    ),
+    (
+        Scope {
+            name: "pointer-below-repository",
+            workspace: "top/ws",
+            prepare: "mv w top; mkdir -p top/ws; cp top/file.txt top/ws
+                      git -C top add ws; git -C top commit -q -m ws",
+            file: ".git",
+            file_exists: false,
+            ..PLAIN
+        },
+        "gitdir: .evil/repo",
+    ),
+    (
+        Scope {
+            name: "uninitialised-submodule-pointer",
+            template: "uninitialised",
+            directory: "sub",
+            file: "sub/.git",
+            file_exists: false,
+            ..PLAIN
+        },
+        "gitdir: ../.evil/repo",
+    ),
+    (Scope { name: "common-directory", file: ".git/commondir", file_exists: false, ..PLAIN }, "../.evil/repo"),
+    (
+        Scope {
+            name: "common-directory-of-submodule",
+            template: "super-sub",
+            directory: "sub",
+            file: ".git/modules/sub/commondir",
+            file_exists: false,
+            ..PLAIN
+        },
+        "../../../.evil/repo",
+    ),
+    (
+        Scope {
+            name: "common-directory-of-worktree-inside",
+            prepare: "git -C w worktree add -q wt",
+            directory: "wt",
+            file: ".git/worktrees/wt/commondir",
+            ..PLAIN
+        },
+        "../../../.evil/repo",
+    ),
+];
+
+/// The settings of repositories that pointers lead to.
+pub(super) const OF_POINTERS: [Setting; 3] = [
+    Setting { name: "fsmonitor", config: "[core]\n\tfsmonitor = @M@\n", extra: make_repository!(), host: USE },
+    Setting {
+        name: "hooks",
+        config: "",
+        extra: concat!(make_repository!(), "mkdir -p .evil/repo/hooks; cp .evil/m .evil/repo/hooks/pre-commit"),
+        host: USE,
+    },
+    Setting {
+        name: "external-transport",
+        config: "[protocol \"ext\"]\n\tallow = always\n[url \"ext::@M@ \"]\n\tinsteadOf = /\n",
+        extra: make_repository!(),
+        host: "git fetch",
+    },
+];
+
+/// Uses a repository that may be without commits.
+const USE: &str = "git status; echo x > x; git add x; git status; git commit -m x";
+
+/// Moves git's own directory out of git's sight, so that the workspace's root is looked at.
+const BREAKS: [(&str, &str); 9] = [
+    ("head-moved", "mv .git/HEAD .git/HEAD.away"),
+    ("head-deleted", "rm -f .git/HEAD"),
+    ("head-senseless", "echo nothing > .git/HEAD"),
+    ("head-empty", ": > .git/HEAD"),
+    ("head-directory", "rm -f .git/HEAD; mkdir .git/HEAD"),
+    ("head-link", "rm -f .git/HEAD; ln -s nowhere .git/HEAD"),
+    ("objects-moved", "mv .git/objects .git/objects.away"),
+    ("refs-moved", "mv .git/refs .git/refs.away"),
+    ("refs-file", "mv .git/refs .git/refs.away; : > .git/refs"),
+];
+
+/// Makes a directory a repository without a `.git`.
+fn make_bare(directory: &str) -> String {
+    format!(
+        "cp -r .evil/repo/HEAD .evil/repo/objects .evil/repo/refs '{directory}'
+         test -e .evil/repo/packed-refs && cp .evil/repo/packed-refs '{directory}'
+         sed 's,bare = false,worktree = @W@/{directory},' .evil/repo/config > '{directory}/config'\n"
+    )
+}
+
+/// The sandbox's own repository in place of directories that the user has.
+fn bare_repositories() -> Vec<Vector> {
+    let mut vectors = Vec::new();
+    for setting in &OF_POINTERS[..2] {
+        let hooks = |directory: &str| format!("cp -r .evil/repo/hooks '{directory}'\n");
+        for (name, script) in BREAKS {
+            let scope = Scope { name: "bare-root", file: "HEAD", ..PLAIN };
+            let trick = Trick::scripted(name, None, "");
+            let mut vector = compose(&scope, setting, Payload::Whole(""), &trick);
+            vector.add_to_last_run(&format!("{}{}{script}\n", make_bare("."), hooks(".")));
+            vector.effective.extend(["config", "objects", "refs", "hooks", ".git/HEAD"].map(String::from));
+            vectors.push(vector);
+        }
+        for (name, scope) in [
+            ("src", Scope { directory: "src", ..PLAIN }),
+            ("src/deep/er", Scope { directory: "src/deep/er", ..PLAIN }),
+            (".", Scope { name: "empty", template: "empty", ..PLAIN }),
+            (".", Scope { name: "below-repository", workspace: "top/ws", prepare: "mv w top; mkdir top/ws", ..PLAIN }),
+            ("sub", Scope { template: "uninitialised", directory: "sub", ..PLAIN }),
+        ] {
+            let title = if scope.name.is_empty() { name } else { scope.name };
+            let mut vector = compose(&scope, setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
+            vector.id = format!("bare-in-{}/{}/plain", title.replace('/', "-"), setting.name);
+            vector.add_to_last_run(&format!("{}{}", make_bare(name), hooks(name)));
+            vector.effective =
+                ["HEAD", "config", "objects", "refs", "hooks"].map(|file| format!("{name}/{file}")).into();
+            vectors.push(vector);
+        }
+    }
+    vectors
+}
+
+/// Repositories that the sandbox puts where git looks for one.
+fn planted_repositories() -> Vec<Vector> {
+    // Name, template, directory of the host's git, script after `.evil/repo` is made, reports.
+    type Planted = (&'static str, &'static str, &'static str, &'static str, &'static [&'static str]);
+    let planted: [Planted; 14] = [
+        ("directory-in-subdirectory", "plain", "src", "cp -r .evil/repo src/.git", &["src/.git"]),
+        ("link-in-subdirectory", "plain", "src", "ln -s ../.evil/repo src/.git", &["src/.git"]),
+        (
+            "directory-in-deep-subdirectory",
+            "plain",
+            "src/deep/er",
+            "cp -r .evil/repo src/deep/er/.git",
+            &["src/deep/er/.git"],
+        ),
+        ("directory-in-empty-workspace", "empty", ".", "cp -r .evil/repo .git", &[".git"]),
+        ("link-in-empty-workspace", "empty", ".", "ln -s .evil/repo .git", &[".git"]),
+        ("directory-renewed", "plain", ".", "mv .git .git.old; cp -r .evil/repo .git", &[".git"]),
+        ("directory-linked", "plain", ".", "mv .git .git.old; ln -s .evil/repo .git", &[".git"]),
+        ("submodule-gets-directory", "super-sub", "sub", "rm -f sub/.git; cp -r .evil/repo sub/.git", &["sub/.git"]),
+        ("submodule-gets-link", "super-sub", "sub", "rm -f sub/.git; ln -s ../.evil/repo sub/.git", &["sub/.git"]),
+        (
+            "submodule-renewed",
+            "super-sub",
+            "sub",
+            "mv sub sub.old; mkdir sub; cp sub.old/file.txt sub; cp -r .evil/repo sub/.git",
+            &["sub/.git"],
+        ),
+        (
+            "submodule-linked",
+            "super-sub",
+            "sub",
+            "mv sub .evil/sub; ln -s .evil/sub sub; rm -f sub/.git; cp -r .evil/repo sub/.git",
+            &["sub", ".evil/sub"],
+        ),
+        (
+            "module-linked",
+            "super-sub",
+            "sub",
+            "mv .git/modules/sub .git/modules/old; ln -s ../../.evil/repo .git/modules/sub",
+            &[".git/modules/sub"],
+        ),
+        (
+            "modules-linked",
+            "super-sub",
+            "sub",
+            "mv .git/modules .git/old; mkdir .evil/modules; cp -r .evil/repo .evil/modules/sub
+             ln -s ../.evil/modules .git/modules",
+            &[".git/modules"],
+        ),
+        ("uninitialised-submodule-gets-directory", "uninitialised", "sub", "cp -r .evil/repo sub/.git", &["sub/.git"]),
+    ];
+    let mut vectors = Vec::new();
+    for (name, template, directory, script, effective) in planted {
+        for setting in &OF_POINTERS {
+            let scope = Scope { name, template, directory, file: effective[0], ..PLAIN };
+            let trick = Trick::scripted("plain", None, script);
+            let mut vector = compose(&scope, setting, Payload::Whole(""), &trick);
+            vector.effective.extend(effective.iter().map(|path| (*path).to_owned()));
+            vectors.push(vector);
+        }
+    }
+    vectors
+}
+
+/// Repositories behind new gitlinks, and modules that wait for `git submodule update`.
+fn gitlinks() -> Vec<Vector> {
+    let fsmonitor = &OF_POINTERS[0];
+    let add = |path: &str| format!("\ngit update-index --add --cacheinfo \"160000,$(git rev-parse HEAD),{path}\"\n");
+    let status = "git status; git diff; git commit -a -m more";
+    let cases = [
+        ("new", "mkdir new; cp -r .evil/repo new/.git", "new", status),
+        ("new-pointer", "mkdir new; echo 'gitdir: ../.evil/repo' > new/.git", "new", status),
+        ("new-link", "mkdir new; ln -s ../.evil/repo new/.git", "new", status),
+        ("deep", "mkdir -p one/two/new; cp -r .evil/repo one/two/new/.git", "one/two/new", status),
+        ("existing-directory", "git rm -r -q --cached src; cp -r .evil/repo src/.git", "src", status),
+        ("new-and-update", "mkdir new; cp -r .evil/repo new/.git", "new", "git submodule update; git status"),
+        ("hidden-name", "mkdir .new; cp -r .evil/repo .new/.git", ".new", status),
+    ];
+    let mut vectors = Vec::new();
+    for (name, script, path, host) in cases {
+        let scope = Scope { name: "gitlink", file: "new/.git", ..PLAIN };
+        let setting = Setting { host, ..*fsmonitor };
+        let mut vector = compose(&scope, &setting, Payload::Whole(""), &Trick::scripted(name, None, script));
+        vector.add_to_last_run(&add(path));
+        vector.effective = vec![format!("{path}/.git")];
+        vectors.push(vector.clone());
+
+        // The second run only adds the entry of the index: all else is there when it starts.
+        let (second, first) = (add(path), vector.runs.remove(0).replace(&add(path), "\n"));
+        vector.id.push_str("-in-two-runs");
+        vector.runs = vec![first, second];
+        vectors.push(vector);
+    }
+    let scope = Scope {
+        name: "module-before-update",
+        template: "uninitialised",
+        file: ".git/modules/sub/config",
+        leads: &[".git/modules"],
+        ..PLAIN
+    };
+    let place = "mkdir -p .git/modules; cp -r .evil/repo .git/modules/sub
+        sed 's,bare = false,worktree = ../../../sub,' .evil/repo/config > .git/modules/sub/config";
+    let update = "git submodule update --init; git -C sub status; git status";
+    for (name, more) in [("config", ""), ("hook", "cp .evil/m .git/modules/sub/hooks/post-checkout")] {
+        let setting = Setting { name, host: update, ..OF_POINTERS[1] };
+        let config = if more.is_empty() { fsmonitor.config } else { "" };
+        let setting = Setting { config, ..setting };
+        let script = format!("{place}\n{more}");
+        let mut vector = compose(&scope, &setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
+        vector.add_to_last_run(&script);
+        vectors.push(vector);
+    }
+    vectors
+}
+
+/// Files with which a rebase goes on.
+pub(super) const REBASES: [(Scope, Setting, Payload<'static>); 6] = [
+    (
+        Scope { name: "rebase-todo", template: "rebasing", file: ".git/rebase-merge/git-rebase-todo", ..PLAIN },
+        Setting { name: "exec", host: CONTINUE, ..NONE },
+        Payload::Whole("exec @M@\n"),
+    ),
+    (
+        Scope {
+            name: "rebase-strategy",
+            template: "rebasing",
+            file: ".git/rebase-merge/strategy",
+            file_exists: false,
+            // git runs `git-merge-x/evil`, and a name with a slash is a path from the root of the work tree.
+            extra: "mkdir git-merge-x; cp .evil/m git-merge-x/evil",
+            ..PLAIN
+        },
+        Setting { name: "program", host: CONTINUE, ..NONE },
+        Payload::Whole("x/evil\n"),
+    ),
+    (
+        Scope {
+            name: "planted-rebase",
+            file: ".git/rebase-merge/git-rebase-todo",
+            file_exists: false,
+            extra: PLANT_REBASE,
+            ..PLAIN
+        },
+        Setting { name: "exec", host: CONTINUE, ..NONE },
+        Payload::Whole("exec @M@\n"),
+    ),
+    (
+        Scope {
+            name: "planted-rebase-of-submodule",
+            template: "super-sub",
+            directory: "sub",
+            file: ".git/modules/sub/rebase-merge/git-rebase-todo",
+            file_exists: false,
+            extra: PLANT_REBASE,
+            ..PLAIN
+        },
+        Setting { name: "exec", host: CONTINUE, ..NONE },
+        Payload::Whole("exec @M@\n"),
+    ),
+    (
+        Scope {
+            name: "planted-rebase-of-worktree",
+            workspace: "tree",
+            prepare: "mv w main; git -C main worktree add -q ../tree",
+            file: "../main/.git/worktrees/tree/rebase-merge/git-rebase-todo",
+            file_exists: false,
+            extra: PLANT_REBASE,
+            ..PLAIN
+        },
+        Setting { name: "exec", host: CONTINUE, ..NONE },
+        Payload::Whole("exec @M@\n"),
+    ),
+    (
+        Scope {
+            name: "planted-rebase-of-main-worktree",
+            workspace: "tree",
+            prepare: "mv w main; git -C main worktree add -q ../tree",
+            directory: "../main",
+            file: "../main/.git/rebase-merge/git-rebase-todo",
+            file_exists: false,
+            extra: "mkdir -p ../main/.git/rebase-merge; git rev-parse HEAD > ../main/.git/rebase-merge/onto
+                    cp ../main/.git/rebase-merge/onto ../main/.git/rebase-merge/orig-head
+                    echo refs/heads/main > ../main/.git/rebase-merge/head-name
+                    : > ../main/.git/rebase-merge/interactive",
+            ..PLAIN
+        },
+        Setting { name: "exec", host: CONTINUE, ..NONE },
+        Payload::Whole("exec @M@\n"),
+    ),
+];
+
+/// Makes the state of a rebase that nobody began.
+const PLANT_REBASE: &str = r#"(
+    cd '@R@' || exit
+    state=$(git rev-parse --git-path rebase-merge)
+    mkdir -p "$state"
+    git rev-parse HEAD > "$state/onto"
+    git rev-parse HEAD > "$state/orig-head"
+    echo refs/heads/main > "$state/head-name"
+    : > "$state/interactive"
+)"#;
+
+/// All vectors of this module.
+pub(super) fn vectors() -> Vec<Vector> {
+    let mut vectors = Vec::new();
+    for (scope, text) in &POINTERS {
+        let text = Payload::Whole(text);
+        vectors.extend(OF_POINTERS.iter().map(|setting| compose(scope, setting, text, &PLAIN_TRICK)));
+        let tricks = TRICKS.iter().filter(|trick| trick.fits(scope));
+        vectors.extend(tricks.map(|trick| compose(scope, &OF_POINTERS[0], text, trick)));
+    }
+    for (scope, setting, text) in &REBASES {
+        let tricks = TRICKS.iter().filter(|trick| trick.fits(scope));
+        let all = [PLAIN_TRICK].into_iter().chain(tricks.copied());
+        vectors.extend(all.map(|trick| compose(scope, setting, *text, &trick)));
+    }
+    vectors.extend(bare_repositories());
+    vectors.extend(planted_repositories());
+    vectors.extend(gitlinks());
+    vectors
+}

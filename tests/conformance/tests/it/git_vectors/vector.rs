@@ -1,0 +1,378 @@
+//! Vectors: one way each to have git on the host run a program that a sandbox chose.
+//!
+//! A vector is composed of a setting (the program is an editor, a filter, a hook…), a scope (the file
+//! from which git takes it), and a trick (how the sandbox gets around what guards that file).
+
+use std::path::{Component, Path, PathBuf};
+
+/// One attack, complete: what the user has, what the sandbox does, what the user does afterwards.
+#[derive(Debug, Clone)]
+pub(super) struct Vector {
+    /// `scope/setting/trick`.
+    pub(super) id: String,
+    pub(super) template: &'static str,
+    /// Workspace, relative to the site.
+    pub(super) workspace: &'static str,
+    /// Directory in which git is run on the host, relative to the workspace.
+    pub(super) directory: &'static str,
+    /// Script of the user's before the runs, in the site.
+    pub(super) prepare: String,
+    /// Scripts of the sandbox, one for each run, in the workspace.
+    pub(super) runs: Vec<String>,
+    /// Script of the user's after the runs, in the workspace.
+    pub(super) host: String,
+    /// Paths of which the report of any is enough.
+    pub(super) effective: Vec<String>,
+    /// Whether ringfence may refuse to start a run.
+    pub(super) may_be_refused: bool,
+    /// Of this many vectors of its kind, one is run where nobody asked for all.
+    pub(super) share: usize,
+}
+
+/// File from which git takes what it executes, and the repository around it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Scope {
+    pub(super) name: &'static str,
+    pub(super) template: &'static str,
+    pub(super) workspace: &'static str,
+    pub(super) directory: &'static str,
+    pub(super) prepare: &'static str,
+    /// Script of the sandbox's before it writes the file.
+    pub(super) extra: &'static str,
+    /// File that the sandbox writes, relative to the workspace.
+    pub(super) file: &'static str,
+    pub(super) file_exists: bool,
+    /// Git directory whose `HEAD` can be hidden for a while, if there is one.
+    pub(super) git_directory: &'static str,
+    /// Other paths that lead git to the file.
+    pub(super) leads: &'static [&'static str],
+}
+
+impl Scope {
+    pub(super) const PLAIN: Scope = Scope {
+        name: "",
+        template: "plain",
+        workspace: "w",
+        directory: ".",
+        prepare: "",
+        extra: "",
+        file: "",
+        file_exists: true,
+        git_directory: "",
+        leads: &[],
+    };
+}
+
+/// Content of a scope's file that has git run the marker, and the command that makes git do so.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Setting {
+    pub(super) name: &'static str,
+    /// Configuration of git.
+    pub(super) config: &'static str,
+    /// Script of the sandbox's that makes files the configuration refers to.
+    pub(super) extra: &'static str,
+    /// Script of the user's, in the vector's directory.
+    pub(super) host: &'static str,
+}
+
+/// How the sandbox changes a file: it has new content for `$P` in `.evil/new` after `build`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Trick {
+    pub(super) name: &'static str,
+    needs: Needs,
+    /// Script of the user's before the runs.
+    prepare: &'static str,
+    /// Script of a run before the last one.
+    first: Option<&'static str>,
+    /// Script of the last run that takes back what the first one did.
+    restore: &'static str,
+    /// Script of the last run that writes the file.
+    last: &'static str,
+    /// Path that the trick uses in place of the file.
+    leads: &'static [&'static str],
+    share: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Needs {
+    Nothing,
+    /// The file is there before the runs.
+    File,
+    /// The file is in a directory other than the workspace's root.
+    Parent,
+    /// The file is in a directory of such a directory.
+    Top,
+    /// The scope has a git directory.
+    GitDirectory,
+}
+
+/// Content of the file that is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Payload<'a> {
+    /// Configuration, added at the end.
+    Added(&'a str),
+    /// The whole file.
+    Whole(&'a str),
+}
+
+/// The marker: a program that tells that it ran.
+pub(super) const MARKER: &str = "#!/bin/sh\n: > '@S@/out/ran'\nexit 1\n";
+
+/// Defines what tricks use. `MODE` is `add` or `whole`, `P` the file, `D` its directory.
+const FUNCTIONS: &str = r#"
+build() {
+    rm -f .evil/new
+    if [ "$MODE" = add ]; then cat "$1" > .evil/new 2> /dev/null; fi
+    cat .evil/payload >> .evil/new
+    chmod 755 .evil/new
+}
+put() {
+    mkdir -p "$D"
+    build "$P"
+    cat .evil/new > "$P"
+    chmod 755 "$P"
+}
+renew() { mv "$1" "$1.old" && cp -a "$1.old" "$1"; }
+"#;
+
+pub(super) const PLAIN: Trick = Trick {
+    name: "plain",
+    needs: Needs::Nothing,
+    prepare: "",
+    first: None,
+    restore: "",
+    last: "put",
+    leads: &[],
+    share: 1,
+};
+/// A trick that is tried on every file, which makes many vectors.
+const TRICK: Trick = Trick { share: 5, ..PLAIN };
+
+/// Every trick but the plain one.
+pub(super) const TRICKS: [Trick; 20] = [
+    Trick { name: "delete-and-create", last: "build \"$P\"; rm -f \"$P\"; put", ..TRICK },
+    Trick { name: "rename-over", last: "mkdir -p \"$D\"; build \"$P\"; mv -f .evil/new \"$P\"", ..TRICK },
+    Trick { name: "renew-parent", needs: Needs::Parent, last: "renew \"$D\"; put", ..TRICK },
+    Trick { name: "renew-top", needs: Needs::Top, last: "renew \"$T\"; put", ..TRICK },
+    Trick {
+        name: "link-parent",
+        needs: Needs::Parent,
+        last: "mkdir -p \"$D\"; mv \"$D\" \"$D.real\" && ln -s \"${D##*/}.real\" \"$D\"; put",
+        ..TRICK
+    },
+    Trick {
+        name: "link-top",
+        needs: Needs::Top,
+        last: "mkdir -p \"$D\"; mv \"$T\" \"$T.real\" && ln -s \"$T.real\" \"$T\"; put",
+        ..TRICK
+    },
+    Trick {
+        name: "link-file",
+        last: "mkdir -p \"$D\"; build \"$P\"; mv .evil/new .evil/linked; rm -rf \"$P\"
+               ln -s '@W@/.evil/linked' \"$P\"",
+        ..TRICK
+    },
+    Trick {
+        name: "hard-link-of-the-user",
+        needs: Needs::File,
+        prepare: "ln \"$W/$P\" \"$W/other-name\"",
+        last: "build other-name; cat .evil/new > other-name; chmod 755 other-name",
+        leads: &["other-name"],
+        ..TRICK
+    },
+    Trick {
+        name: "hard-link-of-a-run",
+        needs: Needs::File,
+        first: Some("ln \"$P\" .evil/other"),
+        last: "build .evil/other; cat .evil/new > .evil/other; chmod 755 .evil/other",
+        leads: &[".evil/other"],
+        ..TRICK
+    },
+    Trick { name: "hard-link-over", last: "mkdir -p \"$D\"; build \"$P\"; ln -f .evil/new \"$P\"", ..TRICK },
+    Trick {
+        name: "close-parent",
+        needs: Needs::Parent,
+        first: Some("chmod 000 \"$D\""),
+        restore: "chmod 755 \"$D\"",
+        ..TRICK
+    },
+    Trick {
+        name: "close-top",
+        needs: Needs::Top,
+        first: Some("chmod 000 \"$T\""),
+        restore: "chmod 755 \"$T\"",
+        ..TRICK
+    },
+    Trick {
+        name: "close-file",
+        needs: Needs::File,
+        first: Some("chmod 000 \"$P\""),
+        restore: "chmod 755 \"$P\"",
+        ..TRICK
+    },
+    Trick {
+        name: "away-for-a-run",
+        needs: Needs::File,
+        first: Some("mv \"$P\" \"$P.away\""),
+        last: "test -e \"$P.away\" && build \"$P.away\" && cat .evil/new > \"$P\" &&
+               chmod 755 \"$P\" || put",
+        ..TRICK
+    },
+    Trick {
+        name: "parent-away-for-a-run",
+        needs: Needs::Parent,
+        first: Some("mv \"$D\" \"$D.away\""),
+        restore: "mv \"$D.away\" \"$D\"",
+        ..TRICK
+    },
+    Trick {
+        name: "top-away-for-a-run",
+        needs: Needs::Top,
+        first: Some("mv \"$T\" .evil/away"),
+        restore: "mv .evil/away \"$T\"",
+        ..TRICK
+    },
+    Trick {
+        name: "dangling-link-then-target",
+        first: Some(
+            "mkdir -p \"$D\"; build \"$P\"; mv .evil/new .evil/keep
+             rm -f \"$P\" && ln -s '@W@/.evil/target' \"$P\"",
+        ),
+        last: "test -L \"$P\" && cp .evil/keep .evil/target || put",
+        ..TRICK
+    },
+    Trick {
+        name: "directory-for-a-run",
+        needs: Needs::File,
+        first: Some("cp \"$P\" .evil/keep; rm -f \"$P\" && mkdir \"$P\""),
+        restore: "rmdir \"$P\" && cp .evil/keep \"$P\"",
+        ..TRICK
+    },
+    Trick {
+        name: "other-name-in-proc",
+        last: "mkdir -p \"$D\"; build \"$P\"; cat .evil/new > \"/proc/self/cwd/$P\"
+               chmod 755 \"/proc/self/cwd/$P\"",
+        ..TRICK
+    },
+    Trick {
+        name: "head-away-for-a-run",
+        needs: Needs::GitDirectory,
+        first: Some("mv \"$G/HEAD\" \"$G/HEAD.away\""),
+        restore: "mv \"$G/HEAD.away\" \"$G/HEAD\"",
+        share: 2,
+        ..TRICK
+    },
+];
+
+impl Trick {
+    /// A way that is not applied to the scope's file, but is a script of its own.
+    pub(super) const fn scripted(name: &'static str, first: Option<&'static str>, last: &'static str) -> Trick {
+        Trick { name, first, last, ..PLAIN }
+    }
+
+    /// Whether the trick can be tried on a scope's file.
+    pub(super) fn fits(&self, scope: &Scope) -> bool {
+        let (parent, top) = (parent_of(scope.file), top_of(scope.file));
+        match self.needs {
+            Needs::Nothing => true,
+            Needs::File => scope.file_exists,
+            Needs::GitDirectory => !scope.git_directory.is_empty(),
+            Needs::Parent => parent != "." && top != "..",
+            // With one directory, the trick would be the same as that of the parent.
+            Needs::Top => parent != "." && parent != top && top != "..",
+        }
+    }
+
+    fn may_be_refused(&self) -> bool {
+        self.name.starts_with("close")
+    }
+}
+
+/// Composes the vector of a scope, content for its file, and a trick.
+pub(super) fn compose(scope: &Scope, setting: &Setting, payload: Payload<'_>, trick: &Trick) -> Vector {
+    let (mode, text) = match payload {
+        Payload::Added(text) => ("add", text),
+        Payload::Whole(text) => ("whole", text),
+    };
+    let variables = format!(
+        "W='@W@' R='@R@' P='{}' D='{}' T='{}' G='{}' MODE={mode}\n",
+        scope.file,
+        parent_of(scope.file),
+        top_of(scope.file),
+        scope.git_directory,
+    );
+    let files = format!(
+        "mkdir -p .evil/hooks\n{}{}{}chmod 755 .evil/m .evil/hooks\n",
+        here_document(".evil/m", MARKER),
+        here_document(".evil/config", setting.config),
+        here_document(".evil/payload", text),
+    );
+    let begin = format!("{variables}{FUNCTIONS}{files}");
+    let last = [trick.restore, setting.extra, scope.extra, trick.last].join("\n");
+    let last = format!("{begin}{last}\n");
+    let first = trick.first.map(|first| format!("{begin}{first}\n"));
+    let effective = std::iter::once(&scope.file).chain(scope.leads).chain(trick.leads);
+    Vector {
+        id: format!("{}/{}/{}", scope.name, setting.name, trick.name),
+        template: scope.template,
+        workspace: scope.workspace,
+        directory: scope.directory,
+        prepare: format!("{variables}{}\n{}\n", scope.prepare, trick.prepare),
+        runs: first.into_iter().chain([last]).collect(),
+        host: format!("cd '@W@/@R@' || exit\n{}\n", setting.host),
+        effective: effective.map(|path| (*path).to_owned()).collect(),
+        may_be_refused: trick.may_be_refused(),
+        share: trick.share,
+    }
+}
+
+/// Spells a shell's here-document that writes a file.
+pub(super) fn here_document(file: &str, text: &str) -> String {
+    let line_break = if text.ends_with('\n') || text.is_empty() { "" } else { "\n" };
+    format!("cat > {file} <<'END-OF-FILE'\n{text}{line_break}END-OF-FILE\n")
+}
+
+fn parent_of(file: &str) -> &str {
+    file.rsplit_once('/').map_or(".", |(parent, _)| parent)
+}
+
+fn top_of(file: &str) -> &str {
+    file.split('/').next().unwrap_or(file)
+}
+
+impl Vector {
+    /// A number that depends on the name alone (FNV-1a), so that the same vectors are chosen every time.
+    pub(super) fn hash(&self) -> usize {
+        let step = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+        self.id.bytes().fold(0x811c_9dc5, step) as usize >> 4
+    }
+
+    pub(super) fn add_to_last_run(&mut self, script: &str) {
+        self.runs.last_mut().expect("there is one run at least").push_str(script);
+    }
+
+    /// Whether a report of `planted` tells the user where to look.
+    pub(super) fn is_reported_by(&self, planted: &[String], workspace: &Path) -> bool {
+        let planted: Vec<PathBuf> = planted.iter().map(|path| normalized(&workspace.join(path))).collect();
+        let leads_to = |effective: &String| {
+            let effective = normalized(&workspace.join(effective));
+            let is_near =
+                |path: &PathBuf| path != workspace && effective.starts_with(path) || path.starts_with(&effective);
+            planted.iter().any(is_near)
+        };
+        self.effective.iter().any(leads_to)
+    }
+}
+
+/// Removes `.` and `..` by name.
+fn normalized(path: &Path) -> PathBuf {
+    let mut result = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::CurDir => {}
+            Component::ParentDir => drop(result.pop()),
+            other => result.push(other),
+        }
+    }
+    result
+}
