@@ -8,12 +8,14 @@
 //! Without more, the tests run a share of the vectors. `RINGFENCE_GIT_VECTORS=all` has them run every one,
 //! and `RINGFENCE_GIT_VECTORS=TEXT` those whose name contains the text.
 
+mod ordinary_use;
 mod scopes;
 mod scripts;
 mod settings;
 mod site;
 mod states;
 mod vector;
+mod worktree_links;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,7 +23,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use conformance::{Caller, Ring, Stage};
 use ringfence_test_ledger::require;
 
-use self::scopes::{CONFIGURATIONS, HOOK_DIRECTORIES};
+use self::scopes::{CONFIGURATIONS, HOOK_DIRECTORIES, SPELLINGS, SPELT};
 use self::settings::{FSMONITOR, HOOKS, MAIN, MORE, OF_CLONES, PACK_OBJECTS_HOOK, PRE_COMMIT, SUBMODULE_UPDATE};
 use self::site::Templates;
 use self::vector::{MARKER, PLAIN, Payload, Scope, Setting, TRICKS, Vector, compose};
@@ -54,6 +56,12 @@ fn all_vectors() -> Vec<Vector> {
         }
         let tricks = TRICKS.iter().filter(|trick| trick.fits(scope));
         vectors.extend(tricks.map(|trick| compose(scope, &FSMONITOR, Payload::Added(FSMONITOR.config), trick)));
+    }
+    for (spelling, script) in SPELLINGS {
+        let prepare = format!("mkdir w/conf; : > w/conf/inc\n{script}").leak();
+        let name = format!("include-{spelling}").leak();
+        let scope = Scope { name, prepare, ..SPELT };
+        vectors.push(compose(&scope, &FSMONITOR, Payload::Added(FSMONITOR.config), &PLAIN));
     }
     let superproject = Scope { name: "superproject", template: "super-sub", file: ".git/config", ..Scope::PLAIN };
     let payload = Payload::Added(SUBMODULE_UPDATE.config);
@@ -201,4 +209,15 @@ fn git_runs_nothing_unreported_after_runs_in_bubblewrap() {
 fn git_runs_nothing_unreported_after_runs_in_docker() {
     require!(root, binary, docker, test_image_dev, git);
     check_held(Stage { ring: Ring::Docker, caller: Caller::Root }, &sampled_vectors());
+}
+
+#[test]
+fn a_run_without_json_warns_of_what_it_reports() {
+    require!(root, binary, user_namespaces, git);
+    let stage = Stage { ring: Ring::Native, caller: Caller::Root };
+    let name = "config-worktree-absent/fsmonitor/plain";
+    let vector = all_vectors().into_iter().find(|vector| vector.id == name).expect("it is one of them");
+    let site = Templates::build(stage).copy_for(&vector);
+    let words = site.warnings_of_run(&vector.runs[0], &vector);
+    assert!(words.contains("`.git/config.worktree`"), "{words}");
 }

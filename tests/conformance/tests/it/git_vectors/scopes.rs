@@ -16,7 +16,7 @@ const WORKTREE: Scope = Scope {
 const ABOVE: Scope = Scope { workspace: "top/ws", ..Scope::PLAIN };
 
 /// Every file that git reads settings from.
-pub(super) const CONFIGURATIONS: [Scope; 42] = [
+pub(super) const CONFIGURATIONS: [Scope; 54] = [
     Scope { name: "config", file: ".git/config", ..PLAIN },
     Scope {
         name: "config-worktree",
@@ -283,10 +283,145 @@ pub(super) const CONFIGURATIONS: [Scope; 42] = [
         git_directory: "real.git",
         ..Scope::PLAIN
     },
+    Scope {
+        name: "linked-directory",
+        prepare: "mv w/.git w/real.git; ln -s real.git w/.git",
+        file: "real.git/config",
+        git_directory: "real.git",
+        leads: &[".git"],
+        ..Scope::PLAIN
+    },
+    Scope {
+        name: "nested-repository-deep",
+        prepare: "mkdir -p w/1/2/3/4/5/6/7/8; git clone -q '@W@/.git' w/1/2/3/4/5/6/7/8/nested
+                  mkdir -p w/1/2/3/4/5/6/7/8/nested/.git/info",
+        directory: "1/2/3/4/5/6/7/8/nested",
+        file: "1/2/3/4/5/6/7/8/nested/.git/config",
+        git_directory: "1/2/3/4/5/6/7/8/nested/.git",
+        ..Scope::PLAIN
+    },
+    Scope {
+        name: "nested-repository-ignored",
+        prepare: "mkdir -p w/node_modules; echo node_modules >> w/.gitignore
+                  git clone -q '@W@/.git' w/node_modules/nested
+                  mkdir -p w/node_modules/nested/.git/info",
+        directory: "node_modules/nested",
+        file: "node_modules/nested/.git/config",
+        git_directory: "node_modules/nested/.git",
+        ..Scope::PLAIN
+    },
+    Scope {
+        name: "nested-separate-directory",
+        prepare: "mkdir w/gits; git clone -q --separate-git-dir w/gits/other '@W@/.git' w/other
+                  mkdir -p w/gits/other/info",
+        directory: "other",
+        file: "gits/other/config",
+        git_directory: "gits/other",
+        leads: &["other/.git"],
+        ..Scope::PLAIN
+    },
+    Scope {
+        name: "several-repositories",
+        template: "several",
+        directory: "one",
+        file: "one/.git/config",
+        git_directory: "one/.git",
+        ..Scope::PLAIN
+    },
+    Scope {
+        name: "several-repositories-include",
+        template: "several",
+        prepare: "mkdir w/conf; : > w/conf/inc; git -C w/one config include.path '@W@/conf/inc'",
+        directory: "one",
+        file: "conf/inc",
+        ..Scope::PLAIN
+    },
+    Scope {
+        name: "worktree-of-superproject",
+        template: "super-sub",
+        prepare: "mv w main; git -C main worktree add -q ../tree",
+        workspace: "tree",
+        directory: "../main/sub",
+        file: "../main/.git/modules/sub/config",
+        ..Scope::PLAIN
+    },
+    Scope {
+        name: "worktree-of-others",
+        prepare: "mv w main; git -C main worktree add -q ../tree; git -C main worktree add -q ../other
+                  git -C main config extensions.worktreeConfig true
+                  : > main/.git/worktrees/other/config.worktree",
+        directory: "../other",
+        file: "../main/.git/worktrees/other/config.worktree",
+        ..WORKTREE
+    },
+    Scope {
+        name: "variable-global",
+        prepare: "mkdir w/conf; cp home/.gitconfig w/conf/inc",
+        environment: &[("GIT_CONFIG_GLOBAL", "@W@/conf/inc")],
+        ..INCLUDED
+    },
+    Scope {
+        name: "variable-global-include",
+        prepare: "mkdir w/conf; : > w/conf/inc; cp home/.gitconfig other.gitconfig
+                  git config --file other.gitconfig include.path '@W@/conf/inc'",
+        environment: &[("GIT_CONFIG_GLOBAL", "@S@/other.gitconfig")],
+        ..INCLUDED
+    },
+    Scope {
+        name: "variable-xdg-include",
+        prepare: "mkdir -p w/conf xdg/git; : > w/conf/inc
+                  git config --file xdg/git/config include.path '@W@/conf/inc'",
+        environment: &[("XDG_CONFIG_HOME", "@S@/xdg")],
+        ..INCLUDED
+    },
+    Scope {
+        name: "variable-count-include",
+        prepare: "mkdir w/conf; : > w/conf/inc",
+        environment: &[
+            ("GIT_CONFIG_COUNT", "1"),
+            ("GIT_CONFIG_KEY_0", "include.path"),
+            ("GIT_CONFIG_VALUE_0", "@W@/conf/inc"),
+        ],
+        ..INCLUDED
+    },
 ];
 
+/// Spellings of an include that git understands. The script adds one to the configuration.
+pub(super) const SPELLINGS: [(&str, &str); 14] = [
+    ("one-line", "printf '[include]path=../conf/inc\n' >> w/.git/config"),
+    ("upper-case", "printf '[INCLUDE]\nPATH = ../conf/inc\n' >> w/.git/config"),
+    ("quoted", "printf '[include]\n\tpath = \"../conf/inc\" ; ours\n' >> w/.git/config"),
+    ("half-quoted", "printf '[include]\n\tpath = ..\"/conf\"/inc # ours\n' >> w/.git/config"),
+    ("continued", "printf '[include]\n\tpath = ../co\\\\\nnf/inc\n' >> w/.git/config"),
+    ("two-sections", "printf '[core][include] path = ../conf/inc\n' >> w/.git/config"),
+    ("spaced", "printf '[include]   \n\n# more\n   path\t=\t ../conf/inc  \t\n' >> w/.git/config"),
+    ("carriage-returns", "printf '[include]\r\n\tpath = ../conf/inc\r\n' >> w/.git/config"),
+    (
+        "byte-order-mark",
+        "{ printf '\\357\\273\\277[include]\n\tpath = ../conf/inc\n'; cat w/.git/config; } > c
+         mv c w/.git/config",
+    ),
+    ("first-of-two", "git -C w config --add include.path ../conf/inc; git -C w config --add include.path ../none"),
+    ("not-text", "printf '[x]\n\ty = \\377\\376\n[include]\n\tpath = ../conf/inc\n' >> w/.git/config"),
+    (
+        "after-a-long-file",
+        "{ yes '# a comment that is long' | head -n 20000; printf '[include]\npath = ../conf/inc\n'; } \
+         >> w/.git/config",
+    ),
+    ("condition-with-bracket", "printf '[includeIf \"gitdir:**/[.]git\"]\n\tpath = ../conf/inc\n' >> w/.git/config"),
+    (
+        "deeply-nested",
+        "git -C w config include.path '@S@/1'
+         for n in 1 2 3 4 5 6 7; do git config --file $n include.path $((n + 1)); done
+         git config --file 8 include.path '@W@/conf/inc'",
+    ),
+];
+
+/// The scope of an include that is spelt in a special way.
+pub(super) const SPELT: Scope = INCLUDED;
+
 /// Every directory that git takes hooks from. The file of such a scope is the directory.
-pub(super) const HOOK_DIRECTORIES: [Scope; 25] = [
+pub(super) const HOOK_DIRECTORIES: [Scope; 27] = [
     Scope { name: "hooks", file: ".git/hooks", file_exists: false, ..PLAIN },
     Scope {
         name: "hooks-with-hook",
@@ -463,5 +598,26 @@ pub(super) const HOOK_DIRECTORIES: [Scope; 25] = [
         file: "hooks",
         file_exists: false,
         ..WORKTREE
+    },
+    Scope {
+        name: "hooks-of-several-repositories",
+        template: "several",
+        directory: "one",
+        file: "one/.git/hooks",
+        file_exists: false,
+        git_directory: "one/.git",
+        ..Scope::PLAIN
+    },
+    Scope {
+        name: "hooks-path-of-variable",
+        prepare: "mkdir -p w/tools/hooks",
+        file: "tools/hooks",
+        file_exists: false,
+        environment: &[
+            ("GIT_CONFIG_COUNT", "1"),
+            ("GIT_CONFIG_KEY_0", "core.hooksPath"),
+            ("GIT_CONFIG_VALUE_0", "tools/hooks"),
+        ],
+        ..PLAIN
     },
 ];

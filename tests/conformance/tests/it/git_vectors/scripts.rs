@@ -17,7 +17,7 @@ macro_rules! with_script {
 }
 
 /// Name of a vector, the user's preparation, and the command that has git run the script.
-const SCRIPTS: [(&str, &str, &str); 34] = [
+const SCRIPTS: [(&str, &str, &str); 42] = [
     ("fsmonitor", with_script!("git -C w config core.fsmonitor tools/x.sh"), STATUS),
     ("fsmonitor-dot", with_script!("git -C w config core.fsmonitor ./tools/x.sh"), STATUS),
     ("fsmonitor-absolute", with_script!("git -C w config core.fsmonitor '@W@/tools/x.sh'"), STATUS),
@@ -34,6 +34,25 @@ const SCRIPTS: [(&str, &str, &str); 34] = [
     ("clean-joined", with_script!("git -C w config filter.own.clean 'true && tools/x.sh'"), STATUS),
     ("clean-unspaced", with_script!("git -C w config filter.own.clean 'true;tools/x.sh;true'"), STATUS),
     ("clean-shell-words", with_script!("git -C w config filter.own.clean \"sh -c 'exec tools/x.sh'\""), STATUS),
+    ("clean-directory-first", with_script!("git -C w config filter.own.clean 'cd tools && ./x.sh'"), STATUS),
+    ("clean-sourced", with_script!("git -C w config filter.own.clean '. ./tools/x.sh'"), STATUS),
+    ("clean-input", with_script!("git -C w config filter.own.clean 'sh < tools/x.sh'"), STATUS),
+    ("clean-input-unspaced", with_script!("git -C w config filter.own.clean 'sh <tools/x.sh'"), STATUS),
+    ("clean-option", with_script!("git -C w config filter.own.clean 'env --split-string=tools/x.sh'"), STATUS),
+    ("clean-working-directory", with_script!("git -C w config filter.own.clean '$PWD/tools/x.sh'"), STATUS),
+    (
+        "clean-top-level",
+        with_script!("git -C w config filter.own.clean '\"$(git rev-parse --show-toplevel)\"/tools/x.sh'"),
+        STATUS,
+    ),
+    (
+        "clean-space-in-name",
+        with_script!(
+            "cp w/tools/x.sh 'w/tools/a b.sh'; ln -f 'w/tools/a b.sh' w/tools/x.sh
+             git -C w config filter.own.clean \"'tools/a b.sh' %f\""
+        ),
+        STATUS,
+    ),
     ("process", with_script!("git -C w config filter.own.process tools/x.sh"), STATUS),
     ("smudge", with_script!("git -C w config filter.own.smudge tools/x.sh"), "git checkout HEAD~1"),
     ("textconv", with_script!("git -C w config diff.own.textconv tools/x.sh"), DIFF),

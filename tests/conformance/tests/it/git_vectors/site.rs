@@ -26,6 +26,8 @@ git config --global init.defaultBranch main
 git config --global protocol.file.allow always
 git config --global advice.detachedHead false
 cp -a plain/home empty/home
+mkdir -p several/w/one
+cp -a plain/home several/home
 export GIT_TEMPLATE_DIR=
 git init -q --bare origin.git
 git init -q seed
@@ -46,8 +48,13 @@ git clone -q origin.git plain/w
 git -C plain/w branch -q side origin/side
 mkdir plain/w/.git/hooks plain/w/.git/info
 
+cp -a plain/w/. several/w/one
+
 cp -a plain rebasing
 GIT_SEQUENCE_EDITOR='sed -i 1ibreak' git -C rebasing/w rebase -q -i side 2> /dev/null
+cp -a plain picking
+git -C picking/w cherry-pick side main~1 > /dev/null 2>&1 || true
+test -d picking/w/.git/sequencer
 
 for name in sub two/parts 1/2/3/4/5/6/7 1/2/3/4/5/6/7/8/9; do
     super=super-$(echo "$name" | tr / -)
@@ -131,12 +138,8 @@ impl Site {
 
     /// Runs a script in a sandbox of the workspace.
     pub(super) fn run_in_sandbox(&self, script: &str, vector: &Vector) -> RunReport {
-        let script = self.filled_in(&format!("{script}\necho reached its end"), vector);
-        let mut command = self.stage.ringfence("run", &self.place);
-        command.args(["--json", "--workspace"]).arg(&self.workspace);
-        command.args(["--", "sh", "-c", &script]).current_dir(&self.workspace);
-        self.set_environment(&mut command);
-        let output = command.output().expect("ringfence can be started");
+        let script = format!("{script}\necho reached its end");
+        let output = self.ringfence_run(&["--json"], &script, vector);
         let words = String::from_utf8_lossy(&output.stderr).into_owned();
         let Ok(result) = serde_json::from_slice::<Value>(&output.stdout) else {
             return RunReport { planted: Vec::new(), refusal: Some(words) };
@@ -149,6 +152,25 @@ impl Site {
         RunReport { planted, refusal }
     }
 
+    /// What a run for people says on standard error.
+    pub(super) fn warnings_of_run(&self, script: &str, vector: &Vector) -> String {
+        let output = self.ringfence_run(&[], script, vector);
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    fn ringfence_run(&self, flags: &[&str], script: &str, vector: &Vector) -> Output {
+        let mut command = self.stage.ringfence("run", &self.place);
+        command.args(flags).arg("--workspace").arg(&self.workspace);
+        command.args(["--", "sh", "-c", &self.filled_in(script, vector)]);
+        self.set_environment(command.current_dir(&self.workspace), vector);
+        command.output().expect("ringfence can be started")
+    }
+
+    /// Goes on in another directory of the site.
+    pub(super) fn set_workspace(&mut self, name: &str) {
+        self.workspace = self.path().join(name);
+    }
+
     /// Runs a script with all that the caller may do.
     pub(super) fn run_on_host(&self, script: &str, vector: &Vector) -> Output {
         let mut command = self.host_shell(script, vector);
@@ -159,7 +181,7 @@ impl Site {
     fn host_shell(&self, script: &str, vector: &Vector) -> Command {
         let mut command = self.stage.command("timeout", &self.place);
         command.args([HOST_TIMEOUT, "sh", "-c", &self.filled_in(script, vector)]);
-        self.set_environment(&mut command);
+        self.set_environment(&mut command, vector);
         command
     }
 
@@ -168,11 +190,13 @@ impl Site {
         fs_err::remove_file(self.path().join("out/ran")).is_ok()
     }
 
-    fn set_environment(&self, command: &mut Command) {
+    fn set_environment(&self, command: &mut Command, vector: &Vector) {
         command.env("HOME", self.path().join("home"));
         command.env("GIT_CONFIG_SYSTEM", self.path().join("system.gitconfig"));
         command.env("GIT_TERMINAL_PROMPT", "0").env("EDITOR", "true").env("TERM", "dumb");
         command.env("GIT_TEMPLATE_DIR", "");
+        let variables = vector.environment.iter();
+        command.envs(variables.map(|(name, value)| (name, self.filled_in(value, vector))));
     }
 
     fn filled_in(&self, script: &str, vector: &Vector) -> String {

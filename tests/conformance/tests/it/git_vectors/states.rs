@@ -31,6 +31,21 @@ END-OF-CONFIG
     };
 }
 
+/// Makes the state of a rebase that nobody began.
+macro_rules! plant_rebase {
+    () => {
+        r#"(
+    cd '@R@' || exit
+    state=$(git rev-parse --git-path rebase-merge)
+    mkdir -p "$state"
+    git rev-parse HEAD > "$state/onto"
+    git rev-parse HEAD > "$state/orig-head"
+    echo refs/heads/main > "$state/head-name"
+    : > "$state/interactive"
+)"#
+    };
+}
+
 /// Scopes whose file names a repository. The content is that name; the setting goes to `.evil/repo`.
 pub(super) const POINTERS: [(Scope, &str); 17] = [
     (
@@ -198,7 +213,7 @@ pub(super) const OF_POINTERS: [Setting; 3] = [
 const USE: &str = "git status; echo x > x; git add x; git status; git commit -m x";
 
 /// Moves git's own directory out of git's sight, so that the workspace's root is looked at.
-const BREAKS: [(&str, &str); 9] = [
+const BREAKS: [(&str, &str); 13] = [
     ("head-moved", "mv .git/HEAD .git/HEAD.away"),
     ("head-deleted", "rm -f .git/HEAD"),
     ("head-senseless", "echo nothing > .git/HEAD"),
@@ -208,6 +223,10 @@ const BREAKS: [(&str, &str); 9] = [
     ("objects-moved", "mv .git/objects .git/objects.away"),
     ("refs-moved", "mv .git/refs .git/refs.away"),
     ("refs-file", "mv .git/refs .git/refs.away; : > .git/refs"),
+    ("head-closed", "chmod 000 .git/HEAD"),
+    ("objects-closed", "chmod 000 .git/objects"),
+    ("refs-closed", "chmod 000 .git/refs"),
+    ("directory-moved", "mv .git .git.away"),
 ];
 
 /// Makes a directory a repository without a `.git`.
@@ -230,6 +249,44 @@ fn bare_repositories() -> Vec<Vector> {
             let mut vector = compose(&scope, setting, Payload::Whole(""), &trick);
             vector.add_to_last_run(&format!("{}{}{script}\n", make_bare("."), hooks(".")));
             vector.effective.extend(["config", "objects", "refs", "hooks", ".git/HEAD"].map(String::from));
+            vectors.push(vector);
+        }
+        // Where git finds its directory by a file, or in a directory that is not the root.
+        for (scope, script) in [
+            (Scope { name: "bare-submodule", template: "super-sub", directory: "sub", ..PLAIN }, "rm -f sub/.git"),
+            (
+                Scope { name: "bare-submodule-workspace", template: "super-sub", workspace: "w/sub", ..PLAIN },
+                "rm -f .git",
+            ),
+            (
+                Scope {
+                    name: "bare-worktree",
+                    workspace: "tree",
+                    prepare: "mv w main; git -C main worktree add -q ../tree",
+                    ..PLAIN
+                },
+                "rm -f .git",
+            ),
+            (
+                Scope {
+                    name: "bare-worktree-inside",
+                    prepare: "git -C w worktree add -q wt",
+                    directory: "wt",
+                    ..PLAIN
+                },
+                "rm -f wt/.git",
+            ),
+            (
+                Scope { name: "bare-among-several", template: "several", directory: "one", ..PLAIN },
+                "mv one/.git/HEAD one/.git/HEAD.away",
+            ),
+            (Scope { name: "bare-above-several", template: "several", ..PLAIN }, ""),
+        ] {
+            let name = scope.directory;
+            let mut vector = compose(&scope, setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
+            vector.add_to_last_run(&format!("{}{}{script}\n", make_bare(name), hooks(name)));
+            vector.effective =
+                ["HEAD", "config", "objects", "refs", "hooks", ".git"].map(|file| format!("{name}/{file}")).into();
             vectors.push(vector);
         }
         for (name, scope) in [
@@ -344,6 +401,23 @@ fn gitlinks() -> Vec<Vector> {
         vector.runs = vec![first, second];
         vectors.push(vector);
     }
+    let new_module = Scope {
+        name: "module-of-new-submodule",
+        file: ".git/modules/new/config",
+        file_exists: false,
+        leads: &[".git/modules"],
+        ..PLAIN
+    };
+    let script = r#"
+        git config --file .gitmodules submodule.new.path new
+        git config --file .gitmodules submodule.new.url ./new
+        git update-index --add --cacheinfo "160000,$(git rev-parse HEAD),new"
+        mkdir -p .git/modules; cp -r .evil/repo .git/modules/new; mkdir -p .git/modules/new/hooks
+        cp .evil/m .git/modules/new/hooks/post-checkout
+        sed 's,bare = false,worktree = ../../../new,' .evil/repo/config > .git/modules/new/config"#;
+    let setting = Setting { name: "hook", host: "git submodule update --init", ..OF_POINTERS[1] };
+    vectors.push(compose(&new_module, &setting, Payload::Whole(""), &Trick::scripted("plain", None, script)));
+
     let scope = Scope {
         name: "module-before-update",
         template: "uninitialised",
@@ -367,7 +441,47 @@ fn gitlinks() -> Vec<Vector> {
 }
 
 /// Files with which a rebase goes on.
-pub(super) const REBASES: [(Scope, Setting, Payload<'static>); 6] = [
+pub(super) const REBASES: [(Scope, Setting, Payload<'static>); 9] = [
+    (
+        Scope {
+            name: "cherry-pick-options",
+            template: "picking",
+            file: ".git/sequencer/opts",
+            file_exists: false,
+            extra: "mkdir git-merge-x; cp .evil/m git-merge-x/evil",
+            ..PLAIN
+        },
+        Setting { name: "program", host: "git cherry-pick --skip", ..NONE },
+        Payload::Whole("[options]\n\tstrategy = x/evil\n"),
+    ),
+    (
+        Scope {
+            name: "planted-rebase-strategy",
+            file: ".git/rebase-merge/strategy",
+            file_exists: false,
+            extra: concat!(
+                plant_rebase!(),
+                "\necho \"pick $(git rev-parse side) side\" > .git/rebase-merge/git-rebase-todo
+                mkdir git-merge-x; cp .evil/m git-merge-x/evil"
+            ),
+            ..PLAIN
+        },
+        Setting { name: "program", host: CONTINUE, ..NONE },
+        Payload::Whole("x/evil\n"),
+    ),
+    (
+        Scope {
+            name: "planted-rebase-of-nested-repository",
+            template: "several",
+            directory: "one",
+            file: "one/.git/rebase-merge/git-rebase-todo",
+            file_exists: false,
+            extra: plant_rebase!(),
+            ..PLAIN
+        },
+        Setting { name: "exec", host: CONTINUE, ..NONE },
+        Payload::Whole("exec @M@\n"),
+    ),
     (
         Scope { name: "rebase-todo", template: "rebasing", file: ".git/rebase-merge/git-rebase-todo", ..PLAIN },
         Setting { name: "exec", host: CONTINUE, ..NONE },
@@ -391,7 +505,7 @@ pub(super) const REBASES: [(Scope, Setting, Payload<'static>); 6] = [
             name: "planted-rebase",
             file: ".git/rebase-merge/git-rebase-todo",
             file_exists: false,
-            extra: PLANT_REBASE,
+            extra: plant_rebase!(),
             ..PLAIN
         },
         Setting { name: "exec", host: CONTINUE, ..NONE },
@@ -404,7 +518,7 @@ pub(super) const REBASES: [(Scope, Setting, Payload<'static>); 6] = [
             directory: "sub",
             file: ".git/modules/sub/rebase-merge/git-rebase-todo",
             file_exists: false,
-            extra: PLANT_REBASE,
+            extra: plant_rebase!(),
             ..PLAIN
         },
         Setting { name: "exec", host: CONTINUE, ..NONE },
@@ -417,7 +531,7 @@ pub(super) const REBASES: [(Scope, Setting, Payload<'static>); 6] = [
             prepare: "mv w main; git -C main worktree add -q ../tree",
             file: "../main/.git/worktrees/tree/rebase-merge/git-rebase-todo",
             file_exists: false,
-            extra: PLANT_REBASE,
+            extra: plant_rebase!(),
             ..PLAIN
         },
         Setting { name: "exec", host: CONTINUE, ..NONE },
@@ -441,17 +555,6 @@ pub(super) const REBASES: [(Scope, Setting, Payload<'static>); 6] = [
         Payload::Whole("exec @M@\n"),
     ),
 ];
-
-/// Makes the state of a rebase that nobody began.
-const PLANT_REBASE: &str = r#"(
-    cd '@R@' || exit
-    state=$(git rev-parse --git-path rebase-merge)
-    mkdir -p "$state"
-    git rev-parse HEAD > "$state/onto"
-    git rev-parse HEAD > "$state/orig-head"
-    echo refs/heads/main > "$state/head-name"
-    : > "$state/interactive"
-)"#;
 
 /// All vectors of this module.
 pub(super) fn vectors() -> Vec<Vector> {

@@ -15,6 +15,8 @@ pub(super) struct Vector {
     pub(super) workspace: &'static str,
     /// Directory in which git is run on the host, relative to the workspace.
     pub(super) directory: &'static str,
+    /// Variables of the user's, for ringfence as for git.
+    pub(super) environment: &'static [(&'static str, &'static str)],
     /// Script of the user's before the runs, in the site.
     pub(super) prepare: String,
     /// Scripts of the sandbox, one for each run, in the workspace.
@@ -46,6 +48,8 @@ pub(super) struct Scope {
     pub(super) git_directory: &'static str,
     /// Other paths that lead git to the file.
     pub(super) leads: &'static [&'static str],
+    /// Variables of the user's, for ringfence as for git.
+    pub(super) environment: &'static [(&'static str, &'static str)],
 }
 
 impl Scope {
@@ -60,6 +64,7 @@ impl Scope {
         file_exists: true,
         git_directory: "",
         leads: &[],
+        environment: &[],
     };
 }
 
@@ -317,6 +322,7 @@ pub(super) fn compose(scope: &Scope, setting: &Setting, payload: Payload<'_>, tr
         template: scope.template,
         workspace: scope.workspace,
         directory: scope.directory,
+        environment: scope.environment,
         prepare: format!("{variables}{}\n{}\n", scope.prepare, trick.prepare),
         runs: first.into_iter().chain([last]).collect(),
         host: format!("cd '@W@/@R@' || exit\n{}\n", setting.host),

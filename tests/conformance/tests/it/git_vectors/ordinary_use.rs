@@ -1,0 +1,199 @@
+//! Ordinary work with git inside a sandbox with the defaults: it succeeds, and nothing of it is reported.
+
+use conformance::{Caller, Ring, Stage};
+use ringfence_test_ledger::require;
+
+use super::site::Templates;
+use super::vector::{PLAIN, Payload, Scope, Setting, Vector, compose};
+
+/// Who works, because the home directory inside is empty; a script ends at its first failure.
+const BEGIN: &str = "set -e
+export GIT_AUTHOR_NAME=demo GIT_AUTHOR_EMAIL=demo@example.org
+export GIT_COMMITTER_NAME=demo GIT_COMMITTER_EMAIL=demo@example.org
+export GIT_SEQUENCE_EDITOR=: GIT_EDITOR=:
+";
+
+const COMMITS: &str = "git status > /dev/null
+echo more >> file.txt
+echo new > new.txt
+git add new.txt
+git diff > /dev/null
+git commit -q -a -m more
+git log -p > /dev/null
+git commit -q --amend --no-edit
+git tag one
+echo '*.txt text' > .gitattributes
+git add .gitattributes
+git commit -q -m attributes
+";
+
+const BRANCHES: &str = "git branch other
+git checkout -q -b topic HEAD~1
+echo topic > topic.txt
+git add topic.txt
+git commit -q -m topic
+git checkout -q main
+echo main > main.txt
+git add main.txt
+git commit -q -m main
+git checkout -q topic
+git rebase -q main
+git rebase -q -i --exec true HEAD~1
+git checkout -q main
+git merge -q --no-ff -m merge topic
+git revert --no-edit -m 1 HEAD > /dev/null
+git cherry-pick --strategy-option theirs --keep-redundant-commits topic > /dev/null
+git reset -q --hard HEAD~1
+git branch -D other > /dev/null
+";
+
+const STASHES: &str = "echo more >> file.txt
+git stash -q
+git stash list > /dev/null
+git stash pop -q
+git checkout -q -- file.txt
+git gc -q
+git fsck > /dev/null 2>&1
+git worktree list > /dev/null
+";
+
+const SUBMODULES: &str = "git submodule status > /dev/null
+cd sub
+git checkout -q -b work
+echo more >> file.txt
+git commit -q -a -m more
+cd ..
+git add sub
+git commit -q -m sub
+git submodule foreach --quiet 'git status > /dev/null'
+";
+
+/// A user's workspace, and the work that is done in it.
+struct Session {
+    name: &'static str,
+    template: &'static str,
+    workspace: &'static str,
+    prepare: &'static str,
+    work: &'static [&'static str],
+}
+
+const SESSION: Session =
+    Session { name: "", template: "plain", workspace: "w", prepare: "", work: &[COMMITS, BRANCHES, STASHES] };
+
+const SESSIONS: [Session; 11] = [
+    Session { name: "repository", ..SESSION },
+    Session { name: "repository-without-hooks", prepare: "rmdir w/.git/hooks w/.git/info", ..SESSION },
+    Session { name: "superproject", template: "super-sub", work: &[COMMITS, SUBMODULES, BRANCHES], ..SESSION },
+    Session {
+        name: "superproject-nine-parts",
+        template: "super-1-2-3-4-5-6-7-8-9",
+        work: &[SUBMODULES, COMMITS],
+        ..SESSION
+    },
+    Session { name: "uninitialised-submodule", template: "uninitialised", ..SESSION },
+    Session {
+        name: "worktree",
+        workspace: "tree",
+        prepare: "mv w main; git -C main checkout -q side; git -C main worktree add -q ../tree main",
+        ..SESSION
+    },
+    Session {
+        name: "worktree-inside",
+        prepare: "git -C w worktree add -q wt; echo wt >> w/.git/info/exclude",
+        work: &[COMMITS, "cd wt\n", "echo wt > wt.txt; git add wt.txt; git commit -q -m wt; git status > /dev/null\n"],
+        ..SESSION
+    },
+    Session {
+        name: "several-repositories",
+        template: "several",
+        work: &["cd one\n", COMMITS, BRANCHES, STASHES],
+        ..SESSION
+    },
+    Session {
+        name: "nested-repository",
+        prepare: "git clone -q '@W@/.git' w/vendor; echo vendor >> w/.git/info/exclude",
+        work: &[COMMITS, "cd vendor\n", COMMITS, STASHES],
+        ..SESSION
+    },
+    Session {
+        name: "hooks-and-scripts-of-the-user",
+        prepare: "mkdir -p w/tools/hooks; printf '#!/bin/sh\\n' > w/tools/hooks/pre-commit
+            printf '#!/bin/sh\\nexec cat\\n' > w/tools/x.sh; chmod +x w/tools/x.sh w/tools/hooks/pre-commit
+            git -C w add tools; git -C w commit -q -m tools
+            git -C w config core.hooksPath tools/hooks; git -C w config filter.own.clean tools/x.sh
+            git -C w config filter.own.smudge tools/x.sh; echo '*.txt filter=own' > w/.git/info/attributes
+            mkdir w/conf; : > w/conf/inc; git -C w config include.path ../conf/inc",
+        ..SESSION
+    },
+    Session {
+        name: "rebase-of-the-user-goes-on",
+        template: "rebasing",
+        work: &[
+            "git status > /dev/null
+            git rebase --continue > /dev/null 2>&1 || {
+                git checkout --theirs file.txt; git add file.txt; git rebase --continue > /dev/null
+            }\n",
+            COMMITS,
+        ],
+        ..SESSION
+    },
+];
+
+impl Session {
+    fn as_vector(&self) -> Vector {
+        let scope = Scope {
+            name: self.name,
+            template: self.template,
+            workspace: self.workspace,
+            prepare: self.prepare,
+            ..Scope::PLAIN
+        };
+        let setting = Setting { name: "work", config: "", extra: "", host: "" };
+        let mut vector = compose(&scope, &setting, Payload::Whole(""), &PLAIN);
+        vector.runs = vec![format!("{BEGIN}{}", self.work.concat())];
+        vector
+    }
+}
+
+fn check_ordinary_use(stage: Stage) {
+    let templates = Templates::build(stage);
+    let vectors: Vec<Vector> = SESSIONS.iter().map(Session::as_vector).collect();
+    super::check_each(&vectors, |vector| {
+        let control = templates.copy_for(vector);
+        let output = control.run_on_host(&vector.runs[0], vector);
+        if !output.status.success() {
+            return Err(format!("fails without a sandbox, too: {}", String::from_utf8_lossy(&output.stderr)));
+        }
+        let site = templates.copy_for(vector);
+        let report = site.run_in_sandbox(&vector.runs[0], vector);
+        if let Some(words) = report.refusal {
+            return Err(format!("the work does not reach its end: {words}"));
+        }
+        if !report.planted.is_empty() {
+            return Err(format!("reported as planted: {:?}", report.planted));
+        }
+        let counts = [&control, &site].map(|site| site.run_on_host("git log --oneline --all | wc -l", vector).stdout);
+        if counts[0] != counts[1] {
+            return Err(format!("the commits of the sandbox and of the control differ: {counts:?}"));
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn ordinary_work_with_git_succeeds_in_native_sandboxes_of_root() {
+    require!(root, binary, user_namespaces, git);
+    check_ordinary_use(Stage { ring: Ring::Native, caller: Caller::Root });
+}
+
+#[test]
+fn ordinary_work_with_git_succeeds_in_native_sandboxes_of_an_ordinary_user() {
+    require!(binary, ordinary_user, ordinary_user_namespaces, git);
+    check_ordinary_use(Stage { ring: Ring::Native, caller: Caller::Ordinary });
+}
+
+#[test]
+fn ordinary_work_with_git_succeeds_in_bubblewrap() {
+    require!(root, binary, user_namespaces, bwrap, git);
+    check_ordinary_use(Stage { ring: Ring::Bwrap, caller: Caller::Root });
+}
