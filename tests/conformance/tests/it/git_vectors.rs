@@ -44,7 +44,7 @@ fn all_vectors() -> Vec<Vector> {
         vectors.push(add(&FSMONITOR));
         vectors.extend(MAIN.iter().map(add).map(|vector| Vector { share: 2, ..vector }));
         if ["config", "include-nested", "submodule-nine-parts"].contains(&scope.name) {
-            let share = if scope.name == "config" { 1 } else { 3 };
+            let share = if scope.name == "config" { 1 } else { 4 };
             vectors.extend(MORE.iter().map(add).map(|vector| Vector { share, ..vector }));
         }
         if ["global-include", "global-xdg-include", "system-include"].contains(&scope.name) {
@@ -91,7 +91,7 @@ fn chosen_vectors() -> Vec<Vector> {
         Ok("all") => vectors,
         Ok(filter) => vectors.into_iter().filter(|vector| vector.id.contains(filter)).collect(),
         Err(_) => {
-            let is_chosen = |vector: &Vector| vector.hash() % vector.share == 0;
+            let is_chosen = |vector: &Vector| vector.hash().is_multiple_of(vector.share);
             vectors.into_iter().filter(is_chosen).collect()
         }
     }

@@ -151,7 +151,7 @@ pub(super) const PLAIN: Trick = Trick {
     share: 1,
 };
 /// A trick that is tried on every file, which makes many vectors.
-const TRICK: Trick = Trick { share: 5, ..PLAIN };
+const TRICK: Trick = Trick { share: 8, ..PLAIN };
 
 /// Every trick but the plain one.
 pub(super) const TRICKS: [Trick; 20] = [
