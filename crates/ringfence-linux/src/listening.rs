@@ -1,89 +1,341 @@
 //! Who listens on a port, where several share a network.
+//!
+//! A port alone says nothing: on one machine, `127.0.0.1:80`, `127.0.0.2:80` and `[::1]:80` can be three programs. So a
+//! connection is made to an address at which only processes of the tree listen, and is looked at once more when it is
+//! there: between a look and a connection a program can end, and another one take its address.
 
 use std::collections::HashSet;
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
 use crate::pause::ProcessTree;
 
 /// The state of a socket that listens, proc_net_tcp(5).
 const LISTENS: &str = "0A";
+/// How often a connection is looked at: a server may hand it to another of its processes meanwhile.
+const LOOKS: u32 = 3;
 
-/// Whether a process of a tree listens on a TCP port of the network that the tree is in.
-pub fn listens(tree: &ProcessTree, port: u16) -> io::Result<bool> {
-    let mut sockets = HashSet::new();
+/// A TCP socket, as a table of the kernel's has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Socket {
+    local: SocketAddr,
+    remote: SocketAddr,
+    is_listener: bool,
+    /// Nought for a connection that nobody has accepted yet, or that its process has closed.
+    inode: u64,
+}
+
+/// The addresses at which processes of a tree, and no others, answer on a TCP port of the network that the tree is in.
+pub fn own_addresses(tree: &ProcessTree, port: u16) -> io::Result<Vec<SocketAddr>> {
+    let listeners: Vec<Socket> =
+        sockets(tree)?.into_iter().filter(|socket| socket.is_listener && socket.local.port() == port).collect();
+    let own = held(tree, &listeners);
+    let mut addresses = Vec::new();
+    for listener in listeners.iter().filter(|listener| own.contains(&listener.inode)) {
+        for address in reached_at(listener.local.ip()) {
+            let address = SocketAddr::new(address, port);
+            if !addresses.contains(&address) && is_owned(&listeners, &own, address.ip()) {
+                addresses.push(address);
+            }
+        }
+    }
+    Ok(addresses)
+}
+
+/// Whether a connection from `ours` to `theirs`, both of this network, is one to a process of a tree.
+pub fn leads_to(tree: &ProcessTree, ours: SocketAddr, theirs: SocketAddr) -> io::Result<bool> {
+    for _ in 0..LOOKS {
+        if leads_there_now(tree, ours, theirs)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn leads_there_now(tree: &ProcessTree, ours: SocketAddr, theirs: SocketAddr) -> io::Result<bool> {
+    let sockets = sockets(tree)?;
+    let is_end =
+        |socket: &&Socket| !socket.is_listener && is_same(socket.local, theirs) && is_same(socket.remote, ours);
+    let Some(end) = sockets.iter().find(is_end) else { return Ok(false) };
+    if end.inode != 0 {
+        return Ok(!held(tree, std::slice::from_ref(end)).is_empty());
+    }
+    // It waits to be accepted, by one of those that listen at this moment.
+    let is_listener = |socket: &&Socket| socket.is_listener && socket.local.port() == theirs.port();
+    let listeners: Vec<Socket> = sockets.iter().filter(is_listener).copied().collect();
+    Ok(is_owned(&listeners, &held(tree, &listeners), theirs.ip()))
+}
+
+/// Whether somebody listens at an address, and all who could be reached there are the tree's own.
+fn is_owned(listeners: &[Socket], own: &HashSet<u64>, address: IpAddr) -> bool {
+    let mut here = listeners.iter().filter(|listener| may_answer(listener.local.ip(), address)).peekable();
+    here.peek().is_some() && here.all(|listener| own.contains(&listener.inode))
+}
+
+/// Whether a socket that listens at one address may be reached at another. The table does not tell whether one at `::`
+/// takes IPv4, too, so it may.
+fn may_answer(listens_at: IpAddr, address: IpAddr) -> bool {
+    match listens_at.to_canonical() {
+        exact if exact == address.to_canonical() => true,
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => true,
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => address.to_canonical().is_ipv4(),
+        _ => false,
+    }
+}
+
+/// Where a socket that listens at an address is reached from the same machine.
+fn reached_at(listens_at: IpAddr) -> Vec<IpAddr> {
+    match listens_at.to_canonical() {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => vec![Ipv4Addr::LOCALHOST.into()],
+        // Of its own family first: at the other one it may not listen.
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => vec![Ipv6Addr::LOCALHOST.into(), Ipv4Addr::LOCALHOST.into()],
+        address => vec![address],
+    }
+}
+
+fn is_same(one: SocketAddr, other: SocketAddr) -> bool {
+    (one.ip().to_canonical(), one.port()) == (other.ip().to_canonical(), other.port())
+}
+
+/// The TCP sockets of the network that a tree is in.
+fn sockets(tree: &ProcessTree) -> io::Result<Vec<Socket>> {
+    let mut sockets = Vec::new();
     for table in ["tcp", "tcp6"] {
         match fs_err::read_to_string(format!("/proc/{}/net/{table}", tree.first())) {
-            Ok(text) => sockets.extend(text.lines().filter_map(|line| listener(line, port))),
+            Ok(text) => sockets.extend(text.lines().filter_map(socket)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {} // a kernel without IPv6, or it has ended
             Err(error) => return Err(error),
         }
     }
-    Ok(!sockets.is_empty() && tree.members_at_hand().into_iter().any(|pid| holds(pid, &sockets)))
+    Ok(sockets)
 }
 
-/// The socket of a line of a table, if it listens on the port.
-fn listener(line: &str, port: u16) -> Option<String> {
+/// The socket of a line of a table.
+fn socket(line: &str) -> Option<Socket> {
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-    let [_, address, _, state, _, _, _, _, _, inode, ..] = fields[..] else { return None };
-    let (_, found) = address.rsplit_once(':')?;
-    let is_it = state == LISTENS && u16::from_str_radix(found, 16) == Ok(port);
-    is_it.then(|| format!("socket:[{inode}]"))
+    let [_, local, remote, state, _, _, _, _, _, inode, ..] = fields[..] else { return None };
+    let is_listener = state == LISTENS;
+    Some(Socket { local: address(local)?, remote: address(remote)?, is_listener, inode: inode.parse().ok()? })
 }
 
-/// Whether a process has one of these sockets open.
-fn holds(pid: i32, sockets: &HashSet<String>) -> bool {
-    let descriptors = fs_err::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    let leads_to = |path: &Path| fs_err::read_link(path).ok()?.to_str().map(str::to_owned);
-    descriptors.filter_map(|descriptor| leads_to(&descriptor.path())).any(|target| sockets.contains(&target))
+/// An address and a port in hexadecimal. The address is in words of the machine's own order, as they are in memory.
+fn address(text: &str) -> Option<SocketAddr> {
+    let (address, port) = text.split_once(':')?;
+    let word = |at: usize| Some(u32::from_str_radix(address.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
+    let address = match address.len() {
+        8 => IpAddr::from(word(0)?),
+        32 => {
+            let words: [[u8; 4]; 4] = [word(0)?, word(8)?, word(16)?, word(24)?];
+            let mut bytes = [0; 16];
+            bytes.copy_from_slice(words.as_flattened());
+            IpAddr::from(bytes)
+        }
+        _ => return None,
+    };
+    Some(SocketAddr::new(address, u16::from_str_radix(port, 16).ok()?))
+}
+
+/// Those of some sockets that processes of a tree have open.
+fn held(tree: &ProcessTree, sockets: &[Socket]) -> HashSet<u64> {
+    let mut wanted: HashSet<u64> = sockets.iter().map(|socket| socket.inode).filter(|inode| *inode != 0).collect();
+    let mut held = HashSet::new();
+    for pid in tree.members_at_hand() {
+        if wanted.is_empty() {
+            break;
+        }
+        let descriptors = fs_err::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        held.extend(
+            descriptors.filter_map(|descriptor| inode(&descriptor.path())).filter(|inode| wanted.remove(inode)),
+        );
+    }
+    held
+}
+
+/// The inode of the socket that a descriptor of a process leads to.
+fn inode(descriptor: &Path) -> Option<u64> {
+    let target = fs_err::read_link(descriptor).ok()?;
+    target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
     use std::io::{BufRead, BufReader};
-    use std::net::TcpListener;
-    use std::process::{Command, Stdio};
+    use std::net::{TcpListener, TcpStream};
+    use std::process::{Child, ChildStdout, Command, Stdio};
 
     use super::*;
 
+    /// Listens at each `family/address/port` of its arguments, in a grandchild, and does as it is told: `accept` one
+    /// connection, or `close` all.
     const SERVER: &str = "
-import os, socket, sys, time
-server = socket.socket(getattr(socket, sys.argv[1])); server.bind((sys.argv[2], 0)); server.listen()
+import os, socket, sys
 if os.fork():
-    server.close(); os.wait()
-else:
-    print(server.getsockname()[1], flush=True); time.sleep(600)
+    os.wait(); os._exit(0)
+servers, kept = [], []
+for word in sys.argv[1:]:
+    family, address, port, *flags = word.split('/')
+    server = socket.socket(getattr(socket, family))
+    if 'reuse' in flags: server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    if 'only' in flags: server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    server.bind((address, int(port))); server.listen(); servers.append(server)
+print('listens', flush=True)
+for line in sys.stdin:
+    if line == 'accept\\n': kept.append(servers[0].accept())
+    if line == 'close\\n': [server.close() for server in servers]
+    print('done', flush=True)
 ";
 
-    #[test]
-    fn only_ports_of_the_trees_own_processes_count() {
-        let others = TcpListener::bind("127.0.0.1:0").unwrap();
-        for (family, address) in [("AF_INET", "127.0.0.1"), ("AF_INET6", "::1")] {
+    /// A tree of processes that listens.
+    struct Tree {
+        shell: Child,
+        said: BufReader<ChildStdout>,
+        tree: ProcessTree,
+    }
+
+    impl Tree {
+        fn listening(at: &[String]) -> Tree {
             let mut shell = Command::new("sh");
-            shell.args(["-c", "python3 -c \"$0\" \"$@\" & wait", SERVER, family, address]).stdout(Stdio::piped());
-            let mut shell = shell.spawn().unwrap();
-            let mut said = String::new();
-            BufReader::new(shell.stdout.take().unwrap()).read_line(&mut said).unwrap();
-            let port: u16 = said.trim_end().parse().unwrap();
+            shell.args(["-c", "exec 3<&0; python3 -c \"$0\" \"$@\" <&3 & wait", SERVER]).args(at);
+            let mut shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+            let mut said = BufReader::new(shell.stdout.take().unwrap());
+            let mut line = String::new();
+            said.read_line(&mut line).unwrap();
+            assert_eq!(line, "listens\n", "{at:?}");
             let tree = ProcessTree::of(shell.id().cast_signed()).unwrap();
-            assert!(listens(&tree, port).unwrap(), "{family}");
-            assert!(!listens(&tree, others.local_addr().unwrap().port()).unwrap(), "it is ours");
-            for pid in tree.members_at_hand().into_iter().filter_map(rustix::process::Pid::from_raw) {
+            Tree { shell, said, tree }
+        }
+
+        fn order(&mut self, order: &str) {
+            use std::io::Write;
+            writeln!(self.shell.stdin.as_mut().unwrap(), "{order}").unwrap();
+            let mut line = String::new();
+            self.said.read_line(&mut line).unwrap();
+            assert_eq!(line, "done\n");
+        }
+
+        fn own(&self, port: u16) -> Vec<String> {
+            own_addresses(&self.tree, port).unwrap().iter().map(|address| address.ip().to_string()).collect()
+        }
+    }
+
+    impl Drop for Tree {
+        fn drop(&mut self) {
+            for pid in self.tree.members_at_hand().into_iter().filter_map(rustix::process::Pid::from_raw) {
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL); // it may have ended
             }
-            shell.wait().unwrap();
+            let _ = self.shell.kill(); // see above
+            let _ = self.shell.wait(); // see above
         }
-        let own = ProcessTree::of(std::process::id().cast_signed()).unwrap();
-        assert!(!listens(&own, others.local_addr().unwrap().port()).unwrap(), "the first one is not below itself");
+    }
+
+    fn has_ipv6() -> bool {
+        TcpListener::bind("[::1]:0").is_ok()
     }
 
     #[test]
-    fn a_line_tells_who_listens_where() {
+    fn a_port_is_the_trees_at_the_addresses_where_its_processes_listen() {
+        let mut cases = vec![
+            ("AF_INET", "127.0.0.1", "", vec!["127.0.0.1"]),
+            ("AF_INET", "127.0.0.2", "", vec!["127.0.0.2"]),
+            ("AF_INET", "0.0.0.0", "", vec!["127.0.0.1"]),
+        ];
+        if has_ipv6() {
+            cases.push(("AF_INET6", "::1", "", vec!["::1"]));
+            cases.push(("AF_INET6", "::", "", vec!["::1", "127.0.0.1"]));
+            cases.push(("AF_INET6", "::ffff:127.0.0.3", "", vec!["127.0.0.3"]));
+        }
+        for (family, address, flags, expected) in cases {
+            let port = free_port();
+            let tree = Tree::listening(&[format!("{family}/{address}/{port}/{flags}")]);
+            assert_eq!(tree.own(port), expected, "{family} {address}");
+        }
+    }
+
+    #[test]
+    fn an_address_of_another_program_is_not_the_trees() {
+        let others = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = others.local_addr().unwrap().port();
+        let mut cases = vec![(format!("AF_INET/127.0.0.2/{port}"), vec!["127.0.0.2"])];
+        if has_ipv6() {
+            cases.push((format!("AF_INET6/::1/{port}"), vec!["::1"]));
+            // It may take IPv4, for all that the table tells, and does not.
+            cases.push((format!("AF_INET6/::/{port}/only"), vec!["::1"]));
+        }
+        for (place, expected) in cases {
+            let tree = Tree::listening(std::slice::from_ref(&place));
+            assert_eq!(tree.own(port), expected, "{place}");
+        }
+        let own = ProcessTree::of(std::process::id().cast_signed()).unwrap();
+        assert!(own_addresses(&own, port).unwrap().is_empty(), "the first one is not below itself");
+    }
+
+    #[test]
+    fn an_address_that_is_shared_with_another_program_is_nobodys() {
+        let port = free_port();
+        for (theirs, ours) in
+            [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("127.0.0.1", "0.0.0.0"), ("0.0.0.0", "0.0.0.0")]
+        {
+            let at = |address: &str| [format!("AF_INET/{address}/{port}/reuse")];
+            let tree = Tree::listening(&at(theirs));
+            assert_eq!(tree.own(port), ["127.0.0.1"], "{theirs}, alone");
+            let _other = Tree::listening(&at(ours));
+            assert_eq!(tree.own(port), [""; 0], "{theirs} beside {ours}");
+        }
+    }
+
+    #[test]
+    fn a_connection_is_the_trees_while_its_process_has_it_or_is_about_to() {
+        let port = free_port();
+        let mut tree = Tree::listening(&[format!("AF_INET/127.0.0.2/{port}")]);
+        let connected = TcpStream::connect(("127.0.0.2", port)).unwrap();
+        let (ours, theirs) = (connected.local_addr().unwrap(), connected.peer_addr().unwrap());
+        assert!(leads_to(&tree.tree, ours, theirs).unwrap(), "it waits to be accepted");
+        tree.order("accept");
+        assert!(leads_to(&tree.tree, ours, theirs).unwrap());
+        let other = Tree::listening(&[]);
+        assert!(!leads_to(&other.tree, ours, theirs).unwrap());
+    }
+
+    #[test]
+    fn a_connection_to_a_program_that_took_the_address_over_is_not_the_trees() {
+        let port = free_port();
+        let place = [format!("AF_INET/127.0.0.1/{port}")];
+        let mut tree = Tree::listening(&place);
+        let address = own_addresses(&tree.tree, port).unwrap()[0];
+        tree.order("close");
+        let mut other = Tree::listening(&place);
+        let connected = TcpStream::connect(address).unwrap();
+        let ours = connected.local_addr().unwrap();
+        assert!(!leads_to(&tree.tree, ours, address).unwrap(), "it waits to be accepted by another");
+        other.order("accept");
+        assert!(!leads_to(&tree.tree, ours, address).unwrap());
+        assert!(leads_to(&other.tree, ours, address).unwrap());
+    }
+
+    /// A port on which nobody listens at any address of loopback.
+    fn free_port() -> u16 {
+        let probe = TcpListener::bind("0.0.0.0:0").unwrap();
+        probe.local_addr().unwrap().port()
+    }
+
+    #[test]
+    fn a_line_tells_who_listens_where_and_who_is_connected_to_whom() {
         let line =
             "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 77 1 0 100";
-        assert_eq!(listener(line, 0x1f90).as_deref(), Some("socket:[77]"));
-        assert_eq!(listener(line, 80), None);
-        assert_eq!(listener(&line.replace(" 0A ", " 01 "), 0x1f90), None);
-        assert_eq!(listener("  sl  local_address rem_address   st tx_queue", 0x1f90), None);
+        let found = socket(line).unwrap();
+        assert_eq!((found.local, found.is_listener, found.inode), ("127.0.0.1:8080".parse().unwrap(), true, 77));
+        let connected = line.replace(" 0A ", " 01 ").replace("00000000:0000", "0200007F:0050");
+        let found = socket(&connected).unwrap();
+        assert_eq!((found.remote, found.is_listener), ("127.0.0.2:80".parse().unwrap(), false));
+        let sixth = line
+            .replace("0100007F", "0000000000000000FFFF00000100007F")
+            .replace("00000000:0000 0A", &format!("{}:0000 0A", "0".repeat(32)));
+        assert_eq!(socket(&sixth).unwrap().local.to_string(), "[::ffff:127.0.0.1]:8080");
+        let loopback = sixth.replace("0000000000000000FFFF00000100007F", "00000000000000000000000001000000");
+        assert_eq!(socket(&loopback).unwrap().local.to_string(), "[::1]:8080");
+        for wrong in ["  sl  local_address rem_address   st tx_queue", "0: 0100007F 0 0A 0 0 0 0 0 7", ""] {
+            assert_eq!(socket(wrong), None);
+        }
     }
 }

@@ -2,9 +2,9 @@
 
 mod error;
 mod kept;
+mod own_port;
 
 use std::future::pending;
-use std::io;
 use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ use tokio::io::Interest;
 use crate::contexts::Kept as KeptContexts;
 use crate::instance::StopError;
 use crate::room::{Manifest, Name, RoomError, Rooms};
-use crate::session::{Captured, ChannelDoor, Exec, Session, SessionError};
+use crate::session::{Captured, ChannelDoor, Exec, PortStream, Session, SessionError};
 use crate::start::Started;
 use crate::witness::{Observation, Witness};
 use crate::{Engine, Existing, Host, Interruption, Spec, Stream};
@@ -263,18 +263,19 @@ impl Sandbox {
         self.rooms.path(&self.manifest.name)
     }
 
-    /// Whether a port of its network is one that it listens on: of a network that it shares with its host, others have
-    /// ports, too.
-    pub async fn has_port(&self, port: u16) -> io::Result<bool> {
+    /// Connects to a process of its own that listens on a port, and to nobody else: of a network that it shares with its
+    /// host, others have ports, too.
+    pub async fn connect_own_port(&self, port: u16) -> Result<PortStream, SessionError> {
         let manifest = &self.manifest;
         let is_shared = match crate::backends::engine::flavour(manifest.backend) {
             Some(_) => manifest.network == "host",
             None => ["host", "open"].contains(&manifest.network.as_str()),
         };
-        let Some(tree) = self.witness.tree().filter(|_| is_shared) else { return Ok(!is_shared) };
-        // It reads files for each of their processes.
-        let looked = tokio::task::spawn_blocking(move || ringfence_linux::listening::listens(&tree, port)).await;
-        looked.expect("a look does not panic")
+        if !is_shared {
+            return self.ports().connect(port).await;
+        }
+        let tree = self.witness.tree().ok_or(SessionError::PortClosed { port })?;
+        own_port::connect(tree, port).await
     }
 
     /// Where its log is.

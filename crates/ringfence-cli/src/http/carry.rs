@@ -141,11 +141,8 @@ pub(super) async fn to_port(live: &Live, port: u16, mut request: Request<Request
         request.headers_mut().insert(UPGRADE, protocol);
         request.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
     }
-    if !has_port(live, port).await {
-        return closed(live, port);
-    }
     let sent = async {
-        let stream = live.sandbox.ports().connect(port).await.map_err(Lost::Unreachable)?;
+        let stream = live.sandbox.connect_own_port(port).await.map_err(Lost::Unreachable)?;
         open(stream).await?.send_request(request).await.map_err(Lost::Broken)
     };
     let mut response = match sent.await {
@@ -255,14 +252,6 @@ fn told_by_guest(said: &HeaderMap) -> HeaderMap {
         }
     }
     told
-}
-
-/// Whether it is a sandbox's own port, where others have some in the same network.
-async fn has_port(live: &Live, port: u16) -> bool {
-    live.sandbox.has_port(port).await.unwrap_or_else(|error| {
-        tracing::warn!(id = live.record.id, port, %error, "whose port it is cannot be told");
-        false
-    })
 }
 
 /// Leaves one thing that says how long a body is, RFC 9112, 6.3: where chunks were read, a length beside them is wrong.

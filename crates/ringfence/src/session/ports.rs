@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use super::door::Stream;
@@ -80,6 +80,11 @@ pub struct PortStream {
 impl PortStream {
     pub(super) fn new(early: Bytes, stream: Box<dyn Stream>) -> PortStream {
         PortStream { early, stream }
+    }
+
+    /// A connection that was made without the guest.
+    pub(crate) fn from_socket(stream: TcpStream) -> PortStream {
+        PortStream::new(Bytes::new(), Box::new(stream))
     }
 }
 

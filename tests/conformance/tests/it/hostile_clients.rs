@@ -2,6 +2,7 @@
 
 mod lost;
 mod strain;
+mod visitors;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
