@@ -36,6 +36,8 @@ pub mod header {
     pub const KEEPALIVE: &str = "keepalive-ping-interval";
     /// Proves that the caller may talk to the guest.
     pub const TOKEN: &str = "x-access-token";
+    /// Proves that the caller may use the ports of a sandbox, and its code interpreter's contexts.
+    pub const TRAFFIC: &str = "e2b-traffic-access-token";
     /// Which sandbox a request to a server is for.
     pub const SANDBOX: &str = "e2b-sandbox-id";
     /// Which port of that sandbox it is for.

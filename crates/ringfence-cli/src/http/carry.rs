@@ -44,7 +44,7 @@ const DATA: [&str; 4] = [content::UNARY, content::STREAM, content::OCTETS, "text
 const LONGEST_HEAD: usize = 64 << 10;
 
 /// Headers that are for this server alone: what proves who the caller is must not reach a sandbox.
-const OURS: [&str; 5] = ["x-api-key", "e2b-traffic-access-token", header::TOKEN, header::SANDBOX, header::PORT];
+const OURS: [&str; 5] = ["x-api-key", header::TRAFFIC, header::TOKEN, header::SANDBOX, header::PORT];
 
 /// Ways to one guest that were used before.
 #[derive(Debug, Default)]

@@ -7,7 +7,7 @@ use futures_util::stream::{self, StreamExt};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
-use hyper::{Method, Request, StatusCode};
+use hyper::{HeaderMap, Method, Request, StatusCode};
 use jiff::Timestamp;
 use ringfence::Fault;
 use ringfence::contexts::wire::{CreateRequest, ExecuteRequest, Line, Listed};
@@ -21,6 +21,7 @@ use super::executions::caller;
 use super::place::text;
 use super::registry::Live;
 use super::reply::{Refusal, Reply, bare, json};
+use super::store::Record;
 use super::to_its_end;
 use crate::exchange::RequestBody;
 use crate::telemetry::ExecSpan;
@@ -33,24 +34,35 @@ pub(super) fn is_its(path: &str) -> bool {
     matches!(path, "/execute" | "/contexts") || path.starts_with("/contexts/")
 }
 
-/// Answers a request.
+/// Checks that a request shows a token of its sandbox. E2B's packages show the guest's for code alone, and the traffic
+/// access token for contexts.
+pub(super) fn check_token(record: &Record, path: &str, headers: &HeaderMap) -> Result<(), Refusal> {
+    let may = match (text(headers, header::TOKEN), text(headers, header::TRAFFIC)) {
+        (Some(shown), _) => agree(shown, &record.token),
+        (None, Some(shown)) if path != "/execute" => agree(shown, &record.traffic_access_token()),
+        _ => false,
+    };
+    if may {
+        return Ok(());
+    }
+    let header = if path == "/execute" { header::TOKEN } else { header::TRAFFIC };
+    Err(Refusal::unauthenticated(format!("the header `{header}` is missing or not this sandbox's")))
+}
+
+/// Answers a request that [`check_token`] let pass.
 pub(super) async fn answer(live: &Live, request: Request<RequestBody>) -> Reply {
-    route(live, request).await.unwrap_or_else(|Refusal { status, message, .. }| {
-        let mut reply = bare(status);
-        reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-        *reply.body_mut() = http_body_util::Full::from(message).map_err(|never| match never {}).boxed_unsync();
-        reply
-    })
+    route(live, request).await.unwrap_or_else(refuse)
+}
+
+/// Tells of a refusal in plain text.
+pub(super) fn refuse(Refusal { status, message, .. }: Refusal) -> Reply {
+    let mut reply = bare(status);
+    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    *reply.body_mut() = http_body_util::Full::from(message).map_err(|never| match never {}).boxed_unsync();
+    reply
 }
 
 async fn route(live: &Live, request: Request<RequestBody>) -> Result<Reply, Refusal> {
-    let shown = text(request.headers(), header::TOKEN);
-    let is_wrong = shown.is_some_and(|shown| !agree(shown, &live.record.token));
-    // Clients show the token for code alone.
-    if is_wrong || shown.is_none() && request.uri().path() == "/execute" {
-        let message = format!("the header `{}` is missing or not this sandbox's", header::TOKEN);
-        return Err(Refusal::unauthenticated(message));
-    }
     let contexts = live.sandbox.contexts();
     contexts.keep().await.map_err(refusal)?;
     let path = request.uri().path().to_owned();

@@ -1,5 +1,6 @@
 //! What clients of the control plane are told, as E2B's API has it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
@@ -50,8 +51,7 @@ pub(super) struct Access<'a> {
     #[serde(flatten)]
     identity: Identity<'a>,
     envd_access_token: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    traffic_access_token: Option<&'a str>,
+    traffic_access_token: Cow<'a, str>,
 }
 
 impl<'a> Access<'a> {
@@ -60,7 +60,7 @@ impl<'a> Access<'a> {
         Access {
             identity: Identity::of(record),
             envd_access_token: &record.token,
-            traffic_access_token: record.traffic_token.as_deref(),
+            traffic_access_token: record.traffic_access_token(),
         }
     }
 }

@@ -29,6 +29,7 @@ use super::reply::{Refusal, Reply, bare, plain};
 use super::rest::NotResumed;
 use super::seats::{Holder, Seats, Taken};
 use super::snapshots::Snapshots;
+use super::store::Record;
 use super::template::Template;
 use super::turns::Turns;
 use super::web;
@@ -179,26 +180,24 @@ impl Server {
     /// Carries a request to where it belongs in a sandbox, if its caller may go there.
     async fn carry(&self, live: &Arc<Live>, port: u16, request: Request<RequestBody>) -> Reply {
         let path = request.uri().path();
-        // Of those who need to show something, who has not takes none of the owner's places.
+        // Of those who need to show something, who has not takes none of the owner's places, and wakes nothing.
         let owner = || live.record.owner.clone().map(Holder::Key);
         let visitors = || Some(Holder::Visitors(live.record.owner.clone()));
         if port != ENVD_PORT {
-            let token = live.record.traffic_token.as_deref();
-            let shown = text(request.headers(), "e2b-traffic-access-token").unwrap_or_default();
-            let may_come = token.is_none_or(|token| agree(shown, token));
-            if may_come && let Err(refusal) = self.seat(token.map_or_else(visitors, |_| owner()), &request) {
-                return refusal.into();
-            }
-            return match may_come {
-                true if !self.is_awake(live).await => carry::not_found(&live.record.id),
-                true if port == interpreter::PORT && interpreter::is_its(path) => {
-                    interpreter::answer(live, request).await
-                }
-                true => carry::to_port(live, port, request).await,
-                false => {
-                    let message = "the traffic access token is missing or not this sandbox's";
-                    Refusal::new(StatusCode::FORBIDDEN, message).into()
-                }
+        if port == interpreter::PORT && interpreter::is_its(path) {
+            let checked = may_visit(&live.record, request.headers())
+                .and_then(|()| interpreter::check_token(&live.record, path, request.headers()));
+            return match checked.and_then(|()| self.seat(owner(), &request)) {
+                Err(refusal) => interpreter::refuse(refusal),
+                Ok(()) if !self.is_awake(live).await => carry::not_found(&live.record.id),
+                Ok(()) => interpreter::answer(live, request).await,
+            };
+        }
+            let holder = if live.record.traffic_token.is_some() { owner() } else { visitors() };
+            return match may_visit(&live.record, request.headers()).and_then(|()| self.seat(holder, &request)) {
+                Err(refusal) => refusal.into(),
+                Ok(()) if !self.is_awake(live).await => carry::not_found(&live.record.id),
+                Ok(()) => carry::to_port(live, port, request).await,
             };
         }
         if !is_guests(path) {
@@ -238,6 +237,18 @@ impl Server {
 }
 
 /// Checks that a caller may talk to a guest.
+/// Checks that a caller may use the ports of a sandbox: everybody may, unless its client said otherwise.
+fn may_visit(record: &Record, headers: &HeaderMap) -> Result<(), Refusal> {
+    let shown = text(headers, header::TRAFFIC).unwrap_or_default();
+    match &record.traffic_token {
+        Some(token) if !agree(shown, token) => {
+            let message = "the traffic access token is missing or not this sandbox's";
+            Err(Refusal::new(StatusCode::FORBIDDEN, message))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn may_talk(live: &Live, request: &Request<RequestBody>) -> Result<(), Refusal> {
     let path = request.uri().path();
     if path == "/health" {

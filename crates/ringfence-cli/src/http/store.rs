@@ -1,5 +1,6 @@
 //! What a server keeps of its sandboxes, across its own end: a database in one file.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,10 +10,12 @@ use jiff::Timestamp;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use super::control::Owner;
 use super::life::{AtEnd, Life};
 use super::quota::DayUse;
+use super::secret::hex;
 use super::snapshots::Snapshot;
 
 /// A table: text in JSON, by an id.
@@ -45,13 +48,26 @@ pub(super) struct Record {
     pub(super) is_woken: bool,
     /// What proves that a caller may talk to its guest.
     pub(super) token: String,
-    /// What proves that a caller may use its ports; nothing where everybody may who knows its name.
+    /// What proves that a caller may use its ports; nothing where everybody may who knows its name. Clients are told
+    /// [`Record::traffic_access_token`].
     pub(super) traffic_token: Option<String>,
     /// What its client wants to find it by.
     pub(super) metadata: BTreeMap<String, String>,
     /// The span that its client asked for it from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) trace_parent: Option<String>,
+}
+
+impl Record {
+    /// The traffic access token that clients are told. E2B's packages show it wherever they show nothing else, so that
+    /// the contexts of a sandbox whose ports are everybody's are not: there it follows from the token of the guest, and
+    /// does not lead back to that.
+    pub(super) fn traffic_access_token(&self) -> Cow<'_, str> {
+        match &self.traffic_token {
+            Some(token) => Cow::Borrowed(token),
+            None => Cow::Owned(hex(&Sha256::digest(format!("traffic access token of {}", self.token)))),
+        }
+    }
 }
 
 /// What was found in a table.

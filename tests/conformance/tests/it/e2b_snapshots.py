@@ -311,7 +311,8 @@ def network():
     shut = save(private)
     for more, expected in (({}, True), ({"network": {"allow_public_traffic": True}}, False)):
         child = Sandbox.create(shut.snapshot_id, **more)
-        same(bool(child.traffic_access_token), expected)
+        same(child.get_info().network["allow_public_traffic"], not expected)
+        assert child.traffic_access_token != private.traffic_access_token
         assert child.kill()
     for one in (sandbox, open_, narrow, private):
         assert one.kill()

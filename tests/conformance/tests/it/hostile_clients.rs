@@ -2,6 +2,7 @@
 
 mod lost;
 mod strain;
+mod tokens;
 mod visitors;
 
 use std::io::{Read, Write};

@@ -1,0 +1,211 @@
+//! Which token each route of a sandbox wants.
+
+use std::io::Write;
+
+use ringfence::Backend;
+use ringfence_test_ledger::require;
+use serde_json::Value;
+
+use super::{Client, against};
+use crate::asks;
+use crate::keeper::Keeper;
+use crate::served::{Served, expect_nothing_left};
+
+/// What a route of a sandbox wants to be shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Proof {
+    /// Nothing.
+    None,
+    /// The token of the guest, and no other.
+    Token,
+    /// The token of the guest, or the traffic access token.
+    AnyToken,
+}
+
+/// Every route of a sandbox: its port, the request, and what it wants. `CONTEXT` is the id of one that is there.
+const ROUTES: [(u16, &str, &str, Proof); 27] = [
+    (49999, "GET /contexts", "", Proof::AnyToken),
+    (49999, "POST /contexts", "{}", Proof::AnyToken),
+    (49999, "POST /contexts/CONTEXT/restart", "", Proof::AnyToken),
+    (49999, "DELETE /contexts/CONTEXT", "", Proof::AnyToken),
+    (49999, "GET /contexts/", "", Proof::AnyToken),
+    (49999, "PUT /contexts/any/thing", "", Proof::AnyToken),
+    (49999, "POST /execute", r#"{"code": "1"}"#, Proof::Token),
+    (49999, "GET /execute", "", Proof::Token),
+    (49983, "GET /health", "", Proof::None),
+    (49983, "GET /metrics", "", Proof::Token),
+    (49983, "GET /envs", "", Proof::Token),
+    (49983, "GET /files?path=note", "", Proof::Token),
+    (49983, "POST /files?path=other", "x", Proof::Token),
+    (49983, "POST /process.Process/List", "{}", Proof::Token),
+    (49983, "POST /process.Process/Start", "{}", Proof::Token),
+    (49983, "POST /process.Process/Connect", "{}", Proof::Token),
+    (49983, "POST /process.Process/SendInput", "{}", Proof::Token),
+    (49983, "POST /process.Process/StreamInput", "{}", Proof::Token),
+    (49983, "POST /process.Process/SendSignal", "{}", Proof::Token),
+    (49983, "POST /process.Process/CloseStdin", "{}", Proof::Token),
+    (49983, "POST /process.Process/Update", "{}", Proof::Token),
+    (49983, "POST /filesystem.Filesystem/Stat", r#"{"path": "note"}"#, Proof::Token),
+    (49983, "POST /filesystem.Filesystem/ListDir", r#"{"path": "."}"#, Proof::Token),
+    (49983, "POST /filesystem.Filesystem/MakeDir", r#"{"path": "made"}"#, Proof::Token),
+    (49983, "POST /filesystem.Filesystem/CreateWatcher", r#"{"path": "."}"#, Proof::Token),
+    (49983, "POST /filesystem.Filesystem/Remove", r#"{"path": "made"}"#, Proof::Token),
+    (4000, "GET /", "", Proof::None),
+];
+
+/// The key of whoever asks, and the tokens that they show.
+struct Shown<'a> {
+    who: &'a str,
+    headers: Vec<(&'a str, &'a str)>,
+    opens: &'a [Proof],
+}
+
+/// A context of a sandbox.
+fn context(client: &asks::Client, made: &(String, String)) -> String {
+    let headers = route(49999, &made.0).into_iter().chain([("x-access-token".to_owned(), made.1.clone())]);
+    let headers: Vec<(String, String)> = headers.collect();
+    let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let (status, answer) = client.ask("POST /contexts", &headers, b"{}");
+    assert_eq!(status, 200, "{}", String::from_utf8_lossy(&answer));
+    let answer: Value = serde_json::from_slice(&answer).expect("it is JSON");
+    answer["id"].as_str().expect("it is text").to_owned()
+}
+
+fn route(port: u16, id: &str) -> [(String, String); 3] {
+    [
+        ("e2b-sandbox-id".to_owned(), id.to_owned()),
+        ("e2b-sandbox-port".to_owned(), port.to_string()),
+        ("content-type".to_owned(), "application/json".to_owned()),
+    ]
+}
+
+#[test]
+fn every_route_of_a_sandbox_wants_a_token_but_for_those_that_are_everybodys() {
+    require!(root, binary, user_namespaces, python3);
+    let keeper = Keeper::on(Backend::Native);
+    let key = |name: &str| keeper.expect(&mut keeper.ringfence(&["keys", "create", name])).trim_end().to_owned();
+    let (one, other) = (key("one"), key("other"));
+    let server = Served::by(&keeper);
+    let make = |key: &str| {
+        let client = Client { server: &server, key: key.to_owned() };
+        let answer = client.check("POST /v2/sandboxes", r#"{"templateID": "base", "timeout": 300}"#, 201);
+        server.note_sandboxes();
+        let answer: Value = serde_json::from_str(&answer).expect("it is JSON");
+        let text = |name: &str| answer[name].as_str().unwrap_or_default().to_owned();
+        (text("sandboxID"), text("envdAccessToken"), text("trafficAccessToken"))
+    };
+    let (id, token, traffic) = make(&one);
+    let (strange_id, strange_token, strange_traffic) = make(&other);
+    let client = asks::Client::of(&server.url);
+    let nothing = "0".repeat(token.len());
+    let all = [Proof::None, Proof::Token, Proof::AnyToken];
+    let shown = [
+        Shown { who: "nobody", headers: vec![], opens: &[Proof::None] },
+        Shown { who: "its owner's key alone", headers: vec![("x-api-key", &one)], opens: &[Proof::None] },
+        Shown { who: "another's key", headers: vec![("x-api-key", &other)], opens: &[Proof::None] },
+        Shown { who: "a wrong token", headers: vec![("x-access-token", &nothing)], opens: &[Proof::None] },
+        Shown {
+            who: "another's token",
+            headers: vec![("x-access-token", &strange_token), ("x-api-key", &other)],
+            opens: &[Proof::None],
+        },
+        Shown {
+            who: "another's traffic token",
+            headers: vec![("e2b-traffic-access-token", &strange_traffic)],
+            opens: &[Proof::None],
+        },
+        Shown {
+            who: "the token as traffic token",
+            headers: vec![("e2b-traffic-access-token", &token)],
+            opens: &[Proof::None],
+        },
+        Shown { who: "the traffic token as token", headers: vec![("x-access-token", &traffic)], opens: &[Proof::None] },
+        Shown {
+            who: "its traffic token and a wrong token",
+            headers: vec![("e2b-traffic-access-token", &traffic), ("x-access-token", &nothing)],
+            opens: &[Proof::None],
+        },
+        Shown {
+            who: "its traffic token",
+            headers: vec![("e2b-traffic-access-token", &traffic)],
+            opens: &[Proof::None, Proof::AnyToken],
+        },
+        Shown { who: "its token", headers: vec![("x-access-token", &token)], opens: &all },
+    ];
+    for (port, line, body, proof) in ROUTES {
+        for Shown { who, headers, opens } in &shown {
+            let line = match line.contains("CONTEXT") {
+                true => line.replace("CONTEXT", &context(&client, &(id.clone(), token.clone()))),
+                false => line.to_owned(),
+            };
+            let route = route(port, &id);
+            let route = route.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+            // Those who name the sandbox in the host's name get no further.
+            let host = format!("{port}-{id}.x.localhost");
+            for by_host in [false, true] {
+                let named: Vec<(&str, &str)> = match by_host {
+                    false => route.clone().chain(headers.iter().copied()).collect(),
+                    true => [("content-type", "application/json")].into_iter().chain(headers.iter().copied()).collect(),
+                };
+                let (status, answer) = match by_host {
+                    false => client.ask(&line, &named, body.as_bytes()),
+                    true => ask_by_host(&server, &line, &host, &named, body),
+                };
+                let is_open = !matches!(status, 401 | 403);
+                let told = String::from_utf8_lossy(&answer);
+                assert_eq!(is_open, opens.contains(&proof), "{port} {line}, by {who}: {status} {told}");
+            }
+        }
+    }
+    // A context that nobody but its owner could touch is still there.
+    let kept = context(&client, &(id.clone(), token.clone()));
+    let headers = route(49999, &id);
+    let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    for line in [format!("DELETE /contexts/{kept}"), format!("POST /contexts/{kept}/restart")] {
+        assert_eq!(client.ask(&line, &headers, b"").0, 401);
+    }
+    let (_, listed) =
+        client.ask("GET /contexts", &[&headers[..], &[("e2b-traffic-access-token", &traffic)]].concat(), b"");
+    assert!(String::from_utf8_lossy(&listed).contains(&kept));
+    for (id, key) in [(id, &one), (strange_id, &other)] {
+        Client { server: &server, key: key.clone() }.check(&format!("DELETE /sandboxes/{id}"), "", 204);
+    }
+    server.end();
+    expect_nothing_left(&keeper);
+}
+
+fn ask_by_host(server: &Served<'_>, line: &str, host: &str, headers: &[(&str, &str)], body: &str) -> (u16, Vec<u8>) {
+    use std::io::Read;
+    let mut stream = std::net::TcpStream::connect(server.url.trim_start_matches("http://")).expect("it listens");
+    stream.set_read_timeout(Some(crate::keeper::PATIENCE)).expect("it is a socket");
+    let mut head = format!("{line} HTTP/1.0\r\nHost: {host}\r\nContent-Length: {}\r\n", body.len());
+    headers.iter().for_each(|(name, value)| head.push_str(&format!("{name}: {value}\r\n")));
+    stream.write_all(format!("{head}\r\n{body}").as_bytes()).expect("it reads");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).expect("it answers");
+    let status = String::from_utf8_lossy(&answer[9..12]).parse().expect("it is HTTP");
+    (status, answer)
+}
+
+#[test]
+fn a_paused_sandbox_is_not_woken_by_who_shows_nothing() {
+    require!(root, binary, user_namespaces, python3);
+    against(|client, _| {
+        let asked = r#"{"templateID": "base", "timeout": 300, "autoPause": true, "autoResume": {"enabled": true}}"#;
+        let answer: Value = serde_json::from_str(&client.check("POST /sandboxes", asked, 201)).expect("it is JSON");
+        client.server.note_sandboxes();
+        let text = |name: &str| answer[name].as_str().unwrap_or_default().to_owned();
+        let (id, traffic) = (text("sandboxID"), text("trafficAccessToken"));
+        client.check(&format!("POST /sandboxes/{id}/pause"), "", 204);
+        let contexts = |more: &str| {
+            let headers = format!("E2b-Sandbox-Id: {id}\r\nE2b-Sandbox-Port: 49999\r\n{more}");
+            client.request_with("GET /contexts", &headers, "").0
+        };
+        let is_paused = || client.check(&format!("GET /sandboxes/{id}"), "", 200).contains(r#""state":"paused""#);
+        assert_eq!(contexts(""), 401);
+        assert!(is_paused());
+        assert_eq!(contexts(&format!("E2b-Traffic-Access-Token: {traffic}\r\n")), 200);
+        assert!(!is_paused());
+        client.check(&format!("DELETE /sandboxes/{id}"), "", 204);
+    });
+}
