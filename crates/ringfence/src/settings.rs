@@ -31,6 +31,17 @@ pub struct Settings {
     pub container: ContainerSpec,
     /// Whether this process does nothing but keep one sandbox, so that ending it is how that is stopped.
     pub is_monitor: bool,
+    /// Whether a server started this process, for one of its clients.
+    pub is_for_server: bool,
+}
+
+/// Decides about the `ringfence.toml` of the working directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ProjectFile {
+    /// The file is read, and may narrow what the other layers allow.
+    Read,
+    /// The file is not looked at: whoever wrote it has no say in how their sandbox is started.
+    Ignore,
 }
 
 /// Settings could not be read.
@@ -80,7 +91,8 @@ impl Settings {
             directory: &host.directory,
         };
         let layered = Layered::load(inputs).expect("nothing was said that could be wrong");
-        Settings { layered, host, launcher: None, container: ContainerSpec::default(), is_monitor: false }
+        let container = ContainerSpec::default();
+        Settings { layered, host, launcher: None, container, is_monitor: false, is_for_server: false }
     }
 
     /// What the files and the environment of this process say.
@@ -91,17 +103,33 @@ impl Settings {
 
     /// What the files and the environment of a host say, files that were given by name, and flags on top.
     pub fn load(host: Host, given: Vec<LayerText>, flags: Config) -> Result<Settings, LoadError> {
+        Settings::load_layers(host, ProjectFile::Read, given, flags)
+    }
+
+    /// The same, without the `ringfence.toml` of the working directory: for a directory of somebody else's files.
+    pub fn load_without_project(host: Host, given: Vec<LayerText>, flags: Config) -> Result<Settings, LoadError> {
+        Settings::load_layers(host, ProjectFile::Ignore, given, flags)
+    }
+
+    fn load_layers(
+        host: Host,
+        project: ProjectFile,
+        given: Vec<LayerText>,
+        flags: Config,
+    ) -> Result<Settings, LoadError> {
         let mut files = given;
         files.extend(read(Origin::System, SYSTEM.into())?);
         if let Some(directory) = host.own_directory("XDG_CONFIG_HOME", ".config") {
             files.extend(read(Origin::User, directory.join("config.toml"))?);
         }
-        files.extend(read(Origin::Project, host.directory.join(PROJECT))?);
+        if project == ProjectFile::Read {
+            files.extend(read(Origin::Project, host.directory.join(PROJECT))?);
+        }
         let variables = host.variables.iter().map(|(name, value)| (name.clone(), value.clone()));
         let inputs = Inputs { files: &files, variables, flags, home: host.home.as_deref(), directory: &host.directory };
         let layered = Layered::load(inputs)?;
         let container = ContainerSpec { image: layered.image.clone(), ..ContainerSpec::default() };
-        Ok(Settings { layered, host, launcher: None, container, is_monitor: false })
+        Ok(Settings { layered, host, launcher: None, container, is_monitor: false, is_for_server: false })
     }
 
     /// Uses `program`, a `ringfence` binary, as the launcher. With bubblewrap it is started inside, too: its shared
@@ -181,11 +209,16 @@ mod tests {
 
     use super::*;
 
+    fn load_in(directory: &Path, project: ProjectFile) -> Result<Settings, LoadError> {
+        let host = Host::new(Default::default(), directory.into());
+        Settings::load_layers(host, project, Vec::new(), Config::default())
+    }
+
     /// What comes of loading settings in a directory where `plant` made a `ringfence.toml`.
     fn load(plant: impl FnOnce(&Path)) -> Result<Settings, LoadError> {
         let directory = tempfile::tempdir().unwrap();
         plant(&directory.path().join(PROJECT));
-        Settings::load(Host::new(Default::default(), directory.path().into()), Vec::new(), Config::default())
+        load_in(directory.path(), ProjectFile::Read)
     }
 
     #[track_caller]
@@ -201,6 +234,20 @@ mod tests {
         let settings = load(|path| fs_err::write(path, "[limits]\ntime = '30s'").unwrap()).unwrap();
         assert_eq!(settings.policy.limits.time, Some("30s".parse().unwrap()));
         assert_eq!(load(|_| {}).unwrap().policy, Default::default());
+    }
+
+    #[test]
+    fn a_projects_file_that_is_ignored_is_neither_obeyed_nor_opened() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(PROJECT);
+        for text in ["[limits]\ntime = '30s'", "no settings at all"] {
+            fs_err::write(&path, text).unwrap();
+            assert_eq!(load_in(directory.path(), ProjectFile::Ignore).unwrap().policy, Default::default());
+        }
+        fs_err::remove_file(&path).unwrap();
+        fs_err::create_dir(&path).unwrap();
+        assert!(load_in(directory.path(), ProjectFile::Read).is_err());
+        assert!(load_in(directory.path(), ProjectFile::Ignore).is_ok());
     }
 
     #[test]

@@ -134,6 +134,6 @@ fn describe(core: &Core, spec: &Spec, context: &Context, room: &Room, asked: Str
         policy_sha256: plan.policy_sha256.clone(),
         is_changed: false,
         container: None,
-        owner: Owner::own(core.settings.is_monitor),
+        owner: Owner::own(&core.settings),
     }
 }

@@ -86,6 +86,10 @@ pub(crate) struct PolicyFlags {
     /// Lets DIR hold workspaces although a rule forbids it; `serve` keeps those of its sandboxes in a state directory.
     #[arg(long, value_name = "DIR", hide = true)]
     allow_workspace: Vec<PathBuf>,
+    /// Starts a sandbox for a client of `serve`: the files of its workspace are a stranger's, `ringfence.toml` among
+    /// them, and `stop --all` leaves it to its client.
+    #[arg(long, hide = true)]
+    for_server: bool,
     /// Starts in DIR, as if called there.
     #[arg(short = 'C', long, value_name = "DIR")]
     directory: Option<PathBuf>,
@@ -249,7 +253,13 @@ impl PolicyFlags {
     fn load(&self, host: Host, backend: Option<Choice>, container: ContainerConfig) -> Result<Settings, Failure> {
         let (given, base) = self.named_policy()?;
         let config = Config { container, ..self.config(base, backend)? };
-        Ok(Settings::load(host, given.into_iter().collect(), config)?)
+        let given = given.into_iter().collect();
+        if !self.for_server {
+            return Ok(Settings::load(host, given, config)?);
+        }
+        let mut settings = Settings::load_without_project(host, given, config)?;
+        settings.is_for_server = true;
+        Ok(settings)
     }
 
     /// What the flags say, on top of `base`.

@@ -14,7 +14,7 @@ use super::attach::block_on;
 use super::keys;
 use super::monitor::Ends;
 use crate::answer::print;
-use crate::http::{Audience, DOMAIN, Identity, KeyFile, Ready, ServerConfig, Template};
+use crate::http::{Audience, DOMAIN, FOR_SERVER, Identity, KeyFile, Ready, ServerConfig, Template};
 use crate::keeper;
 use crate::report::Failure;
 use crate::telemetry::Telemetry;
@@ -118,7 +118,8 @@ impl Serve {
 fn templates(config: &ServerConfig, host: &Host) -> Result<BTreeMap<String, Template>, Failure> {
     let mut templates = BTreeMap::new();
     for (name, said) in config.templates() {
-        let line = [OsString::from("ringfence"), "up".into()].into_iter().chain(said.words()).collect();
+        // The same layers as its sandboxes have.
+        let line = ["ringfence", "up", FOR_SERVER].map(OsString::from).into_iter().chain(said.words()).collect();
         let settings = super::up::settings(line, host.clone()).map_err(|failure| failure.about_template(&name))?;
         let engine = Engine::in_this_process(settings);
         let plan = engine.preflight().map_err(|error| Failure::from(error).about_template(&name))?;

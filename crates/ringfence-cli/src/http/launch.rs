@@ -13,6 +13,8 @@ use crate::report::Failure;
 
 /// Where a sandbox's own directory is inside, as E2B's clients expect it.
 const HOME: &str = "/home/user";
+/// The flag of `ringfence up` for the sandboxes of a server's clients: no `ringfence.toml` is read.
+pub(crate) const FOR_SERVER: &str = "--for-server";
 /// How long a sandbox may take to come up: an image may have to be fetched first.
 const START_PATIENCE: Duration = Duration::from_secs(300);
 
@@ -35,7 +37,7 @@ impl Registry {
             "--workspace".into(),
             format!(".:{HOME}").into(),
         ]);
-        words.extend(["--allow-workspace".into(), self.workspaces().into()]);
+        words.extend(["--allow-workspace".into(), self.workspaces().into(), FOR_SERVER.into()]);
         words.extend(["--env".into(), format!("HOME={HOME}").into()]);
         words.extend(more);
         words

@@ -57,6 +57,7 @@ use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
 pub(crate) use keys::{Key, KeyFile};
+pub(crate) use launch::FOR_SERVER;
 pub(crate) use quota::Quota;
 pub(crate) use server::Audience;
 pub(crate) use template::{ServerConfig, Template};

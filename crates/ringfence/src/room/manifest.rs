@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
 use super::Name;
-use crate::ContainerSpec;
+use crate::{ContainerSpec, Settings};
 
 /// What is written down of a sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -78,6 +78,9 @@ pub struct Owner {
     pub pid: i32,
     /// Whether it does nothing else, so that ending it is how the sandbox is stopped.
     pub is_monitor: bool,
+    /// Whether a server started it, for one of its clients; not so where its ringfence did not write that down.
+    #[serde(default)]
+    pub is_for_server: bool,
     /// What tells it from a process that has its id later; nothing where its ringfence did not write that down.
     #[serde(default)]
     process: Option<ProcessTree>,
@@ -85,9 +88,10 @@ pub struct Owner {
 
 impl Owner {
     /// The calling process.
-    pub(crate) fn own(is_monitor: bool) -> Owner {
+    pub(crate) fn own(settings: &Settings) -> Owner {
         let pid = std::process::id().cast_signed();
-        Owner { pid, is_monitor, process: ProcessTree::of(pid) }
+        let &Settings { is_monitor, is_for_server, .. } = settings;
+        Owner { pid, is_monitor, is_for_server, process: ProcessTree::of(pid) }
     }
 
     /// A descriptor of it, pidfd_open(2); nothing when it has ended, or is not seen from here.

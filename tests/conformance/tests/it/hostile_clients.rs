@@ -1,6 +1,7 @@
 //! What hostile clients send to `ringfence serve`, byte by byte. Each refusal stands beside what is answered.
 
 mod lost;
+mod settings;
 mod strain;
 mod tokens;
 mod visitors;
