@@ -4,7 +4,7 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper::header::{CONNECTION, EXPECT, HeaderValue};
 use hyper::{Request, Response, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::{Sleep, sleep, timeout};
 
 /// How much of a body is read that nobody wants, and for how long.
@@ -22,6 +22,18 @@ const MOST_UNWANTED: u64 = 32 << 20;
 const REST_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a peer may take nothing of what it is sent.
 const TAKE_PATIENCE: Duration = Duration::from_secs(330);
+
+/// Counts what happens on all connections: the one on which something happened before all others is idle for longest.
+static MOMENT: AtomicU64 = AtomicU64::new(0);
+
+/// How long a client may take for the head of a request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HeadTimeouts {
+    /// For the whole of the first one, from when it connected.
+    pub(crate) first: Duration,
+    /// For each later one, from its first byte.
+    pub(crate) later: Duration,
+}
 
 /// The exchanges of one connection.
 #[derive(Debug, Clone, Default)]
@@ -33,20 +45,75 @@ struct Counts {
     begun: AtomicUsize,
     /// How many bodies are not at their end, of requests and of answers. While there are none, what is read is a head.
     underway: AtomicUsize,
+    /// How many refused requests are only read so that their refusal arrives.
+    refused: AtomicUsize,
+    /// The [`MOMENT`] at which something last happened.
+    last: AtomicU64,
+    /// Whether its client has shown who it is.
+    is_known: AtomicBool,
+    /// Somebody else needs its place.
+    closed: Notify,
+    /// Who is told when it becomes idle.
+    listener: Option<Arc<Notify>>,
+}
+
+/// How idle a connection is: of two, the lesser one is closed first.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Idleness {
+    is_known: bool,
+    since: u64,
 }
 
 /// A body that is not at its end.
 #[derive(Debug)]
-struct Underway(Exchanges);
+pub(crate) struct Underway(Exchanges);
 
 impl Exchanges {
-    /// Watches what is read of their connection: a head is there within `patience` of its first byte.
-    pub(crate) fn watch<Stream>(&self, stream: Stream, patience: Duration) -> Watched<Stream> {
-        Watched { stream, exchanges: self.clone(), patience, seen: 0, deadline: None, taken_by: None }
+    /// Those of a new connection. `listener` is told when it becomes idle.
+    pub(crate) fn told_to(listener: Arc<Notify>) -> Exchanges {
+        let exchanges = Exchanges(Arc::new(Counts { listener: Some(listener), ..Counts::default() }));
+        exchanges.touch();
+        exchanges
+    }
+
+    /// Notes that something happens.
+    pub(crate) fn touch(&self) {
+        self.0.last.store(MOMENT.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// Notes that the client has shown who it is.
+    pub(crate) fn mark_known(&self) {
+        self.0.is_known.store(true, Ordering::Relaxed);
+    }
+
+    /// How idle the connection is; nothing while a request is answered on it.
+    pub(crate) fn idleness(&self) -> Option<Idleness> {
+        let counts = &self.0;
+        let is_busy = counts.underway.load(Ordering::Relaxed) > 0 && counts.refused.load(Ordering::Relaxed) == 0;
+        let is_known = counts.is_known.load(Ordering::Relaxed);
+        (!is_busy).then(|| Idleness { is_known, since: counts.last.load(Ordering::Relaxed) })
+    }
+
+    /// Has the connection be closed.
+    pub(crate) fn close(&self) {
+        self.0.closed.notify_one();
+    }
+
+    /// Waits until the connection is to be closed.
+    pub(crate) async fn closed(&self) {
+        self.0.closed.notified().await;
+    }
+
+    /// Watches what is read of their connection: heads are there in time.
+    pub(crate) fn watch<Stream>(&self, stream: Stream, timeouts: HeadTimeouts) -> Watched<Stream> {
+        let deadline = Some(Box::pin(sleep(timeouts.first)));
+        let patience = timeouts.later;
+        Watched { stream, exchanges: self.clone(), patience, seen: 0, deadline, taken_by: None }
     }
 
     /// Begins one. What is left of the request's body comes back when the request is dropped.
     pub(crate) fn begin(&self, request: Request<Incoming>) -> (Request<RequestBody>, Exchange) {
+        self.touch();
         self.0.begun.fetch_add(1, Ordering::Relaxed);
         let (back, left) = oneshot::channel();
         let is_withheld = request.headers().contains_key(EXPECT);
@@ -57,9 +124,16 @@ impl Exchanges {
         (request.map(lend), Exchange { left, underway: self.one_more() })
     }
 
-    fn one_more(&self) -> Underway {
+    pub(crate) fn one_more(&self) -> Underway {
         self.0.underway.fetch_add(1, Ordering::Relaxed);
         Underway(self.clone())
+    }
+}
+
+impl Exchanges {
+    fn became_idle(&self) {
+        self.touch();
+        self.0.listener.iter().for_each(|listener| listener.notify_one());
     }
 }
 
@@ -72,7 +146,9 @@ impl Underway {
 
 impl Drop for Underway {
     fn drop(&mut self) {
-        self.0.0.underway.fetch_sub(1, Ordering::Relaxed);
+        if self.0.0.underway.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.0.became_idle();
+        }
     }
 }
 
@@ -88,6 +164,8 @@ impl Exchange {
     /// closed, which can take the answer along, and a client that uses it again learns of that too late.
     pub(crate) async fn end<Body>(mut self, mut reply: Response<Body>) -> Response<ReplyBody<Body>> {
         let is_refusal = reply.status().is_client_error() || reply.status().is_server_error();
+        // Whoever sends what nobody wants is not waited for when others are.
+        let _refused = is_refusal.then(|| Refused::new(self.underway.0.clone()));
         let is_read = match self.left.try_recv() {
             // Both sides of what is not refused may go on talking for long.
             Err(_) if !is_refusal => true,
@@ -101,6 +179,24 @@ impl Exchange {
             self.underway.stay(); // no head comes after it
         }
         reply.map(|body| ReplyBody { body, _underway: self.underway })
+    }
+}
+
+/// A request that was refused, and is read to its end.
+#[derive(Debug)]
+struct Refused(Exchanges);
+
+impl Refused {
+    fn new(exchanges: Exchanges) -> Refused {
+        exchanges.0.refused.fetch_add(1, Ordering::Relaxed);
+        exchanges.became_idle();
+        Refused(exchanges)
+    }
+}
+
+impl Drop for Refused {
+    fn drop(&mut self) {
+        self.0.0.refused.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -218,6 +314,7 @@ impl<Stream> Watched<Stream> {
     fn sent<T>(&mut self, cx: &mut Context<'_>, sent: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if sent.is_ready() {
             self.taken_by = None;
+            self.exchanges.touch();
             return sent;
         }
         let taken_by = self.taken_by.get_or_insert_with(|| Box::pin(sleep(TAKE_PATIENCE)));
@@ -292,9 +389,14 @@ mod tests {
 
     /// A client of a server that refuses what comes to `/no`, unread, and takes all else at its word.
     fn client(patience: Duration) -> DuplexStream {
+        client_with(HeadTimeouts { first: LONG, later: patience }).0
+    }
+
+    fn client_with(timeouts: HeadTimeouts) -> (DuplexStream, Exchanges) {
         let (client, stream) = tokio::io::duplex(64 << 10);
         let exchanges = Exchanges::default();
-        let stream = exchanges.watch(stream, patience);
+        let watched = exchanges.clone();
+        let stream = exchanges.watch(stream, timeouts);
         let service = service_fn(move |request| {
             let (request, exchange) = exchanges.begin(request);
             async move {
@@ -308,7 +410,7 @@ mod tests {
             }
         });
         tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
-        client
+        (client, watched)
     }
 
     fn on_one_thread(test: impl Future<Output = ()>) {
@@ -379,13 +481,53 @@ mod tests {
     fn a_head_that_trickles_in_is_not_waited_for() {
         on_one_thread(async {
             assert!(trickle(&mut client(LONG), 2 * SHORT).await, "it has time");
-            assert!(!trickle(&mut client(SHORT), LONG).await);
+            let timeouts = HeadTimeouts { first: SHORT, later: LONG };
+            assert!(!trickle(&mut client_with(timeouts).0, LONG).await);
             // Nor is one on a connection that was of use, nor one that stops.
             let mut client = client(SHORT);
             client.write_all(PLAIN.as_bytes()).await.unwrap();
             assert!(head(&mut client).await.starts_with("http/1.1 204"));
             client.write_all(b"G").await.unwrap();
             assert_eq!(client.read(&mut [0; 10]).await.unwrap(), 0);
+        });
+    }
+
+    #[test]
+    fn a_connection_that_never_spoke_has_less_time_than_one_that_rests() {
+        on_one_thread(async {
+            let timeouts = HeadTimeouts { first: SHORT, later: LONG };
+            let (mut silent, _) = client_with(timeouts);
+            assert_eq!(silent.read(&mut [0; 10]).await.unwrap(), 0);
+            // Half a head is no more than silence.
+            let (mut half, _) = client_with(timeouts);
+            half.write_all(b"GET / HTTP/1.1\r\nHost").await.unwrap();
+            assert_eq!(half.read(&mut [0; 10]).await.unwrap(), 0);
+            let (mut client, _) = client_with(timeouts);
+            for _ in 0..3 {
+                client.write_all(PLAIN.as_bytes()).await.unwrap();
+                assert!(head(&mut client).await.starts_with("http/1.1 204"));
+                sleep(3 * SHORT).await;
+            }
+        });
+    }
+
+    #[test]
+    fn a_connection_is_idle_unless_a_request_is_answered_on_it() {
+        on_one_thread(async {
+            let (mut client, exchanges) = client_with(HeadTimeouts { first: LONG, later: LONG });
+            let before = exchanges.idleness().unwrap();
+            client.write_all(PLAIN.as_bytes()).await.unwrap();
+            assert!(head(&mut client).await.starts_with("http/1.1 204"));
+            assert!(exchanges.idleness().unwrap() > before, "it was of use since");
+            // What a refused client does not send keeps nobody out.
+            client.write_all(post(5).as_bytes()).await.unwrap();
+            sleep(REST_PATIENCE / 2).await;
+            assert!(exchanges.0.underway.load(Ordering::Relaxed) > 0, "it is read");
+            assert!(exchanges.idleness().is_some());
+            let _busy = exchanges.one_more();
+            drop(client);
+            sleep(REST_PATIENCE).await;
+            assert!(exchanges.idleness().is_none());
         });
     }
 

@@ -5,6 +5,7 @@
 
 mod answer;
 mod cli;
+mod connections;
 mod exchange;
 mod http;
 mod keeper;

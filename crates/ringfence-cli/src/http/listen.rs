@@ -1,6 +1,7 @@
 //! Taking connections: how many, how long, and until when.
 
 use std::convert::Infallible;
+use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,17 +14,20 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepidle};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use super::seats::{Holder, Taken};
 use super::server::Server;
-use crate::exchange::Exchanges;
+use crate::connections::ConnectionLimit;
+use crate::exchange::HeadTimeouts;
 
-/// How many connections are open at once; whoever comes then waits.
+/// How many connections are open at once; for whoever comes then, the one that was idle for longest is closed.
 const MOST_CONNECTIONS: usize = 4096;
+/// How long a client may take from connecting, or agreeing on TLS, to the whole head of its first request.
+const FIRST_HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a connection may rest. E2B's clients keep theirs for five minutes.
 const REST_PATIENCE: Duration = Duration::from_secs(330);
 /// How long a client may take to send the head of a request that it has begun.
@@ -46,22 +50,23 @@ pub(super) async fn serve(
     server: Arc<Server>,
     ended: impl Future<Output = ()>,
 ) {
-    let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let limit = ConnectionLimit::new(MOST_CONNECTIONS);
     let (ending, _) = watch::channel(false);
     let mut connections = JoinSet::new();
     let mut ended = pin!(ended);
     loop {
         while connections.try_join_next().is_some() {}
         let accepted = async {
-            let room = Arc::clone(&room).acquire_owned().await.expect("it is never closed");
-            (listener.accept().await, room)
+            let accepted = listener.accept().await?;
+            // Not before somebody comes: nobody idle is closed in vain.
+            Ok::<_, io::Error>((accepted, limit.admit().await))
         };
-        let (accepted, room) = tokio::select! {
+        let accepted = tokio::select! {
             accepted = accepted => accepted,
             () = &mut ended => break,
         };
         match accepted {
-            Ok((stream, peer)) => {
+            Ok(((stream, peer), admission)) => {
                 // Who comes through a proxy of this machine comes from the same address as all others.
                 let seat = match peer.ip().to_canonical() {
                     address if address.is_loopback() => None,
@@ -71,8 +76,9 @@ pub(super) async fn serve(
                     },
                 };
                 let (server, ending, tls) = (Arc::clone(&server), ending.subscribe(), tls.clone());
-                let taken = Taken::new(room, seat);
-                connections.spawn(async move {
+                let exchanges = admission.exchanges().clone();
+                let taken = Taken::new(admission, seat);
+                let conversation = async move {
                     let _ = stream.set_nodelay(true); // slower without, and no worse
                     // A client whose machine is gone says nothing of it; without, it is waited for until it would speak.
                     let _ = set_socket_keepalive(&stream, true);
@@ -85,10 +91,18 @@ pub(super) async fn serve(
                             }
                         }
                     }
+                };
+                connections.spawn(async move {
+                    tokio::select! {
+                        () = conversation => {}
+                        () = exchanges.closed() => {} // somebody else needs its place
+                    }
                 });
             }
-            // The peer has gone already, or there is no descriptor left.
-            Err(_) => tokio::time::sleep(PAUSE).await,
+            Err(error) => {
+                limit.make_room_after(&error);
+                tokio::time::sleep(PAUSE).await;
+            }
         }
     }
     drop(listener);
@@ -100,8 +114,8 @@ async fn converse<Stream>(stream: Stream, taken: Taken, server: Arc<Server>, mut
 where
     Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let exchanges = Exchanges::default();
-    let stream = exchanges.watch(stream, HEAD_PATIENCE);
+    let exchanges = taken.exchanges().clone();
+    let stream = exchanges.watch(stream, HeadTimeouts { first: FIRST_HEAD_TIMEOUT, later: HEAD_PATIENCE });
     let service = service_fn(move |mut request: Request<Incoming>| {
         let server = Arc::clone(&server);
         request.extensions_mut().insert(taken.clone());

@@ -4,13 +4,15 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::OwnedSemaphorePermit;
-
 use super::control::Owner;
 use super::reply::Refusal;
+use crate::connections::Admission;
+use crate::exchange::Exchanges;
 
 /// How many connections one address has at once, one key, and the visitors of its sandboxes.
 const MOST: usize = 1024;
+/// How many connections the visitors of all sandboxes have at once, so that some are left for those with a key.
+const MOST_VISITORS: usize = 2048;
 /// After how many seconds one with too many may try again.
 const WAIT: u64 = 1;
 
@@ -23,9 +25,27 @@ pub(super) enum Holder {
     Key(String),
     /// Whoever comes to the sandboxes of one owner without showing anything, as their ports' visitors do.
     Visitors(Owner),
+    /// Those of all owners' sandboxes together.
+    AllVisitors,
 }
 
 impl Holder {
+    fn words(&self) -> &'static str {
+        match self {
+            Holder::AllVisitors => "the visitors of all sandboxes have",
+            Holder::Visitors(_) => "the visitors of this owner's sandboxes have",
+            Holder::Key(_) | Holder::Address(_) => "this key has",
+        }
+    }
+
+    /// How many connections it has at once.
+    fn most(&self) -> usize {
+        match self {
+            Holder::AllVisitors => MOST_VISITORS,
+            Holder::Address(_) | Holder::Key(_) | Holder::Visitors(_) => MOST,
+        }
+    }
+
     /// Whoever is at an address. With IPv6, one client has a whole network of 64 bits.
     pub(super) fn at(address: IpAddr) -> Holder {
         Holder::Address(match address.to_canonical() {
@@ -52,10 +72,10 @@ pub(super) struct Taken(Arc<Places>);
 
 #[derive(Debug)]
 struct Places {
-    _among_all: OwnedSemaphorePermit,
+    among_all: Admission,
     _at_address: Option<Seat>,
-    /// By whose request it carries: it is that holder's until another's comes.
-    of_holder: Mutex<Option<Seat>>,
+    /// By whose request it carries: it is that holder's until another's comes. A visitor's is one of all visitors', too.
+    of_holder: Mutex<Vec<Seat>>,
 }
 
 impl Seats {
@@ -63,7 +83,7 @@ impl Seats {
     pub(super) fn take(self: &Arc<Seats>, holder: Holder) -> Option<Seat> {
         let mut seats = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = seats.entry(holder.clone()).or_default();
-        if *count >= MOST {
+        if *count >= holder.most() {
             return None;
         }
         *count += 1;
@@ -73,23 +93,33 @@ impl Seats {
 
 impl Taken {
     /// What a new connection takes up: one place of all, and one of its address's.
-    pub(super) fn new(among_all: OwnedSemaphorePermit, at_address: Option<Seat>) -> Taken {
-        let places = Places { _among_all: among_all, _at_address: at_address, of_holder: Mutex::default() };
-        Taken(Arc::new(places))
+    pub(super) fn new(among_all: Admission, at_address: Option<Seat>) -> Taken {
+        Taken(Arc::new(Places { among_all, _at_address: at_address, of_holder: Mutex::default() }))
+    }
+
+    /// What is asked and answered on this connection.
+    pub(super) fn exchanges(&self) -> &Exchanges {
+        self.0.among_all.exchanges()
     }
 
     /// Has this connection be one of a holder's.
     pub(super) fn be_of(&self, holder: Holder, seats: &Arc<Seats>) -> Result<(), Refusal> {
         let mut taken = self.0.of_holder.lock().unwrap_or_else(PoisonError::into_inner);
-        if taken.as_ref().is_some_and(|seat| seat.holder == holder) {
+        if taken.first().is_some_and(|seat| seat.holder == holder) {
             return Ok(());
         }
-        let whose = match holder {
-            Holder::Visitors(_) => "the visitors of this owner's sandboxes have",
-            Holder::Key(_) | Holder::Address(_) => "this key has",
+        // First: what it has counts no more.
+        taken.clear();
+        let wanted = match holder {
+            Holder::Visitors(_) => vec![holder, Holder::AllVisitors],
+            holder => vec![holder],
         };
-        let seat = seats.take(holder);
-        *taken = Some(seat.ok_or_else(|| Refusal::busy(format!("{whose} {MOST} connections and no more"), WAIT))?);
+        for holder in wanted {
+            let (whose, most) = (holder.words(), holder.most());
+            let seat = seats.take(holder);
+            let full = || Refusal::busy(format!("{whose} {most} connections and no more"), WAIT);
+            taken.push(seat.ok_or_else(full)?);
+        }
         Ok(())
     }
 }
@@ -108,9 +138,8 @@ impl Drop for Seat {
 
 #[cfg(test)]
 mod tests {
-    use tokio::sync::Semaphore;
-
     use super::*;
+    use crate::connections::ConnectionLimit;
 
     #[test]
     fn one_holder_takes_no_more_than_its_share_and_gives_back_what_it_leaves() {
@@ -130,16 +159,34 @@ mod tests {
     fn a_connection_is_counted_once_for_whoever_used_it_last() {
         let seats = Arc::new(Seats::default());
         let count = |key: &str| seats.0.lock().unwrap().get(&Holder::Key(key.to_owned())).copied();
-        let among_all = Arc::new(Semaphore::new(1));
-        let taken = Taken::new(Arc::clone(&among_all).try_acquire_owned().unwrap(), None);
+        let limit = ConnectionLimit::new(1);
+        let taken = Taken::new(limit.try_admit().unwrap(), None);
+        let busy = taken.exchanges().one_more();
         let be_of = |key: &str| taken.be_of(Holder::Key(key.to_owned()), &seats).unwrap();
         be_of("one");
         be_of("one");
         assert_eq!(count("one"), Some(1));
         be_of("other");
         assert_eq!((count("one"), count("other")), (None, Some(1)));
-        assert_eq!(among_all.available_permits(), 0);
+        assert!(limit.try_admit().is_none());
+        drop((busy, taken));
+        assert_eq!(count("other"), None);
+        assert!(limit.try_admit().is_some());
+    }
+
+    #[test]
+    fn visitors_of_many_owners_leave_connections_for_those_with_a_key() {
+        let (seats, limit) = (Arc::new(Seats::default()), ConnectionLimit::new(2 * MOST_VISITORS));
+        let come = |holder: Holder| {
+            let taken = Taken::new(limit.try_admit().unwrap(), None);
+            taken.be_of(holder, &seats).is_ok().then_some(taken)
+        };
+        let visitors = |owner: usize| Holder::Visitors(Some(owner.to_string()));
+        let taken: Vec<Taken> = (0..MOST_VISITORS + 1).map_while(|number| come(visitors(number % 5))).collect();
+        assert_eq!(taken.len(), MOST_VISITORS);
+        assert!(come(visitors(7)).is_none());
+        assert!(come(Holder::Key("key".to_owned())).is_some());
         drop(taken);
-        assert_eq!((count("other"), among_all.available_permits()), (None, 1));
+        assert!(come(visitors(7)).is_some());
     }
 }

@@ -171,10 +171,11 @@ impl Server {
 
     /// Has the connection that a request came by be one of a holder's, who may have too many.
     fn seat(&self, holder: Option<Holder>, request: &Request<RequestBody>) -> Result<(), Refusal> {
-        match (holder, request.extensions().get::<Taken>()) {
-            (Some(holder), Some(taken)) => taken.be_of(holder, &self.seats),
-            _ => Ok(()),
+        let Some(taken) = request.extensions().get::<Taken>() else { return Ok(()) };
+        if !matches!(holder, Some(Holder::Visitors(_))) {
+            taken.exchanges().mark_known();
         }
+        holder.map_or(Ok(()), |holder| taken.be_of(holder, &self.seats))
     }
 
     /// Carries a request to where it belongs in a sandbox, if its caller may go there.
@@ -183,7 +184,6 @@ impl Server {
         // Of those who need to show something, who has not takes none of the owner's places, and wakes nothing.
         let owner = || live.record.owner.clone().map(Holder::Key);
         let visitors = || Some(Holder::Visitors(live.record.owner.clone()));
-        if port != ENVD_PORT {
         if port == interpreter::PORT && interpreter::is_its(path) {
             let checked = may_visit(&live.record, request.headers())
                 .and_then(|()| interpreter::check_token(&live.record, path, request.headers()));
@@ -193,6 +193,7 @@ impl Server {
                 Ok(()) => interpreter::answer(live, request).await,
             };
         }
+        if port != ENVD_PORT {
             let holder = if live.record.traffic_token.is_some() { owner() } else { visitors() };
             return match may_visit(&live.record, request.headers()).and_then(|()| self.seat(holder, &request)) {
                 Err(refusal) => refusal.into(),
@@ -236,7 +237,6 @@ impl Server {
     }
 }
 
-/// Checks that a caller may talk to a guest.
 /// Checks that a caller may use the ports of a sandbox: everybody may, unless its client said otherwise.
 fn may_visit(record: &Record, headers: &HeaderMap) -> Result<(), Refusal> {
     let shown = text(headers, header::TRAFFIC).unwrap_or_default();
@@ -249,6 +249,7 @@ fn may_visit(record: &Record, headers: &HeaderMap) -> Result<(), Refusal> {
     }
 }
 
+/// Checks that a caller may talk to a guest.
 fn may_talk(live: &Live, request: &Request<RequestBody>) -> Result<(), Refusal> {
     let path = request.uri().path();
     if path == "/health" {

@@ -31,7 +31,8 @@ use super::client::{Client, Endings, Terms};
 use super::pulse::Pulse;
 use super::supply::Supply;
 use super::token::Token;
-use crate::exchange::{Exchanges, RequestBody};
+use crate::connections::{Admission, ConnectionLimit};
+use crate::exchange::{Exchanges, HeadTimeouts, RequestBody};
 use crate::telemetry::Telemetry;
 
 /// Where the protocol is spoken.
@@ -45,7 +46,7 @@ const LONGEST_REQUEST: usize = 4 << 20;
 /// How long a client may take to say what it wants.
 const REQUEST_PATIENCE: Duration = Duration::from_secs(30);
 const HEAD_PATIENCE: Duration = Duration::from_secs(10);
-/// How many connections there can be; more wait.
+/// How many connections there can be; for one more, the one that was idle for longest is closed.
 const MOST_CONNECTIONS: usize = 256;
 /// How long to wait when the process has no descriptor left for a connection.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -131,31 +132,41 @@ pub(crate) async fn serve(supply: Supply, telemetry: Telemetry, door: Door, ends
 
 async fn accept(listener: TcpListener, doorman: Doorman) -> Infallible {
     let doorman = Arc::new(doorman);
+    let limit = ConnectionLimit::new(MOST_CONNECTIONS);
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
-        if connections.len() >= MOST_CONNECTIONS {
-            connections.join_next().await;
-        }
         match listener.accept().await {
-            Ok((stream, _)) => drop(connections.spawn(converse(stream, Arc::clone(&doorman)))),
-            Err(_) => tokio::time::sleep(PAUSE).await,
+            Ok((stream, _)) => {
+                let conversation = converse(stream, limit.admit().await, Arc::clone(&doorman));
+                connections.spawn(conversation);
+            }
+            Err(error) => {
+                limit.make_room_after(&error);
+                tokio::time::sleep(PAUSE).await;
+            }
         }
     }
 }
 
-async fn converse(stream: TcpStream, doorman: Arc<Doorman>) {
-    let exchanges = Exchanges::default();
-    let stream = exchanges.watch(stream, HEAD_PATIENCE);
-    let answers = service_fn(|request| {
+async fn converse(stream: TcpStream, admission: Admission, doorman: Arc<Doorman>) {
+    let exchanges = admission.exchanges();
+    let stream = exchanges.watch(stream, HeadTimeouts { first: HEAD_PATIENCE, later: HEAD_PATIENCE });
+    let answers = service_fn(|mut request| {
         let doorman = Arc::clone(&doorman);
+        request.extensions_mut().insert(exchanges.clone());
         let (request, exchange) = exchanges.begin(request);
         async move { Ok::<_, Infallible>(exchange.end(doorman.answer(request).await).await) }
     });
     let mut connection = http1::Builder::new();
     connection.timer(TokioTimer::new()).header_read_timeout(HEAD_PATIENCE);
-    if let Err(error) = connection.serve_connection(TokioIo::new(stream), answers).await {
-        tracing::debug!(error = ringfence::chain(&error), "a connection ended");
+    tokio::select! {
+        ended = connection.serve_connection(TokioIo::new(stream), answers) => {
+            if let Err(error) = ended {
+                tracing::debug!(error = ringfence::chain(&error), "a connection ended");
+            }
+        }
+        () = exchanges.closed() => {} // somebody else needs its place
     }
 }
 
@@ -170,6 +181,7 @@ impl Doorman {
             refusal.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             return refusal;
         }
+        request.extensions().get::<Exchanges>().into_iter().for_each(Exchanges::mark_known);
         if !request.headers().contains_key(SESSION) && self.places.available_permits() == 0 {
             return refuse(StatusCode::SERVICE_UNAVAILABLE, "there are as many clients as there can be");
         }

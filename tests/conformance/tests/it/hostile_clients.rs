@@ -1,5 +1,6 @@
 //! What hostile clients send to `ringfence serve`, byte by byte. Each refusal stands beside what is answered.
 
+mod idle;
 mod lost;
 mod settings;
 mod strain;

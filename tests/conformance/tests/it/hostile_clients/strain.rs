@@ -134,7 +134,7 @@ fn listener_inside(client: &Client<'_>, made: &Made) -> u16 {
 
 /// The status of the next answer on a connection, which is read to its end and is not said to be the last one.
 #[track_caller]
-fn answer_on(stream: &mut TcpStream) -> u16 {
+pub(super) fn answer_on(stream: &mut TcpStream) -> u16 {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
@@ -157,6 +157,8 @@ fn a_head_that_trickles_in_is_not_waited_for_and_a_connection_may_rest() {
         resting.write_all(plain).expect("the server reads");
         assert_eq!(answer_on(&mut resting), 204);
         let mut trickling = client.connect();
+        trickling.write_all(plain).expect("the server reads");
+        assert_eq!(answer_on(&mut trickling), 204);
         trickling.set_read_timeout(Some(Duration::from_millis(100))).expect("it is a socket");
         let begun = Instant::now();
         let is_open = |trickling: &mut TcpStream| {

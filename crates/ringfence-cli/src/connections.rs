@@ -1,0 +1,174 @@
+//! How many connections a server has open at once. When there are as many as there can be, the one that has been idle for
+//! longest makes room for the next, so that clients who say nothing keep nobody out.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::io::Errno;
+use tokio::sync::Notify;
+
+use crate::exchange::Exchanges;
+
+/// The connections of one server.
+#[derive(Debug)]
+pub(crate) struct ConnectionLimit {
+    most: usize,
+    open: Mutex<OpenConnections>,
+    /// Somebody left, or became idle.
+    changed: Arc<Notify>,
+}
+
+#[derive(Debug, Default)]
+struct OpenConnections {
+    /// The number of the next one.
+    next: u64,
+    by_number: HashMap<u64, Exchanges>,
+}
+
+/// The place of one connection, which it has until this is dropped, or until another needs it more.
+#[derive(Debug)]
+pub(crate) struct Admission {
+    limit: Arc<ConnectionLimit>,
+    number: u64,
+    exchanges: Exchanges,
+}
+
+impl ConnectionLimit {
+    /// Lets so many connections be open at once.
+    pub(crate) fn new(most: usize) -> Arc<ConnectionLimit> {
+        Arc::new(ConnectionLimit { most, open: Mutex::default(), changed: Arc::default() })
+    }
+
+    /// Gives a new connection a place. Where there is none, the one of the connection that has been idle for longest is
+    /// taken; where none is idle, it waits.
+    pub(crate) async fn admit(self: &Arc<ConnectionLimit>) -> Admission {
+        loop {
+            if let Some(admission) = self.try_admit() {
+                return admission;
+            }
+            self.changed.notified().await;
+        }
+    }
+
+    /// The same, now or not at all.
+    pub(crate) fn try_admit(self: &Arc<ConnectionLimit>) -> Option<Admission> {
+        let mut open = self.open();
+        if open.by_number.len() >= self.most && !open.close_idle() {
+            return None;
+        }
+        let number = open.next;
+        open.next += 1;
+        let exchanges = Exchanges::told_to(Arc::clone(&self.changed));
+        open.by_number.insert(number, exchanges.clone());
+        Some(Admission { limit: Arc::clone(self), number, exchanges })
+    }
+
+    /// Closes the connection that has been idle for longest, if accept(2) failed for want of a descriptor or of memory,
+    /// and not because the peer has gone already.
+    pub(crate) fn make_room_after(&self, error: &io::Error) {
+        let wants = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
+        if Errno::from_io_error(error).is_some_and(|errno| wants.contains(&errno)) {
+            self.open().close_idle();
+        }
+    }
+
+    fn open(&self) -> MutexGuard<'_, OpenConnections> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl OpenConnections {
+    fn close_idle(&mut self) -> bool {
+        let idle = self.by_number.iter().filter_map(|(number, exchanges)| Some((exchanges.idleness()?, *number)));
+        let Some((_, longest)) = idle.min() else { return false };
+        if let Some(exchanges) = self.by_number.remove(&longest) {
+            exchanges.close();
+        }
+        true
+    }
+}
+
+impl Admission {
+    /// What is asked and answered on the connection.
+    pub(crate) fn exchanges(&self) -> &Exchanges {
+        &self.exchanges
+    }
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        self.limit.open().by_number.remove(&self.number);
+        self.limit.changed.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn admit(limit: &Arc<ConnectionLimit>) -> Option<Admission> {
+        limit.try_admit()
+    }
+
+    /// Whether a connection was told to close.
+    fn is_closed(admission: &Admission) -> bool {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            tokio::select! {
+                biased;
+                () = admission.exchanges().closed() => true,
+                () = std::future::ready(()) => false,
+            }
+        })
+    }
+
+    #[test]
+    fn the_connection_that_was_idle_for_longest_makes_room() {
+        let limit = ConnectionLimit::new(2);
+        let (first, second) = (admit(&limit).unwrap(), admit(&limit).unwrap());
+        first.exchanges().touch();
+        let third = admit(&limit).unwrap();
+        assert_eq!([&first, &second, &third].map(is_closed), [false, true, false]);
+        drop(second); // its place was another's already
+        let fourth = admit(&limit).unwrap();
+        assert_eq!([&first, &third, &fourth].map(is_closed), [true, false, false]);
+        assert_eq!(limit.open().by_number.len(), 2);
+    }
+
+    #[test]
+    fn a_connection_whose_request_is_answered_keeps_its_place_and_others_wait() {
+        let limit = ConnectionLimit::new(2);
+        let (first, second) = (admit(&limit).unwrap(), admit(&limit).unwrap());
+        let (answering, other) = (first.exchanges().one_more(), second.exchanges().one_more());
+        assert!(admit(&limit).is_none());
+        drop(other);
+        let third = admit(&limit).unwrap();
+        assert_eq!([&first, &second].map(is_closed), [false, true]);
+        let _busy = third.exchanges().one_more();
+        assert!(admit(&limit).is_none());
+        drop((answering, first));
+        assert!(admit(&limit).is_some(), "a place that was left is free");
+    }
+
+    #[test]
+    fn a_want_of_descriptors_closes_an_idle_connection_and_a_peer_that_left_does_not() {
+        let limit = ConnectionLimit::new(2);
+        let idle = admit(&limit).unwrap();
+        limit.make_room_after(&Errno::CONNABORTED.into());
+        assert!(!is_closed(&idle));
+        limit.make_room_after(&Errno::MFILE.into());
+        assert!(is_closed(&idle));
+    }
+
+    #[test]
+    fn strangers_make_room_before_clients_who_have_shown_who_they_are() {
+        let limit = ConnectionLimit::new(2);
+        let client = admit(&limit).unwrap();
+        client.exchanges().mark_known();
+        let stranger = admit(&limit).unwrap();
+        stranger.exchanges().touch();
+        let _next = admit(&limit).unwrap();
+        assert_eq!([&client, &stranger].map(is_closed), [false, true]);
+    }
+}
