@@ -12,6 +12,7 @@ mod keeper;
 mod mcp;
 mod report;
 mod telemetry;
+mod terminal;
 
 use std::process::ExitCode;
 

@@ -17,6 +17,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 
 use crate::answer::{Form, print_json};
+use crate::terminal::{CleanStderr, clean_line, clean_message};
 
 /// An error at the edge: what was tried, what to do next, and what to exit with.
 #[derive(Debug)]
@@ -111,9 +112,9 @@ impl Failure {
 
     /// Tells what is wrong, and what to exit with. Whoever wanted JSON gets JSON, too.
     pub(crate) fn tell(&self, form: Form) -> ExitCode {
-        eprintln!("ringfence: error: {}", self.message);
+        eprintln!("ringfence: error: {}", clean_message(&self.message));
         for hint in &self.hints {
-            eprintln!("hint: {hint}");
+            tell_hint(hint);
         }
         if form == Form::Json {
             let error = serde_json::json!({ "code": self.code, "message": self.message, "hints": self.hints });
@@ -260,12 +261,22 @@ impl Failure {
 
 /// Says something that is not the answer.
 pub(crate) fn warn(message: &str) {
-    eprintln!("ringfence: warning: {message}");
+    eprintln!("ringfence: warning: {}", clean_message(message));
+}
+
+/// Says what to type next.
+pub(crate) fn tell_hint(hint: &str) {
+    eprintln!("hint: {}", clean_message(hint));
+}
+
+/// Passes on a line that somebody else says.
+pub(crate) fn pass_on(line: &str) {
+    eprintln!("{}", clean_line(line));
 }
 
 /// Says where an answer belongs.
 pub(crate) fn note(message: &str) {
-    eprintln!("ringfence: {message}");
+    eprintln!("ringfence: {}", clean_message(message));
 }
 
 /// Sends what the library tells to standard error: warnings, and with each `-v` a level more. The variable
@@ -284,11 +295,8 @@ pub(crate) fn listen(verbosity: u8, variable: Option<&str>) -> Result<(), Failur
             Failure::usage(format!("RINGFENCE_LOG=`{text}` is not valid: {error}"), "RINGFENCE_LOG=debug")
         })?,
     };
-    let lines = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
-        .without_time()
-        .with_target(false)
-        .with_ansi(false);
+    let lines =
+        tracing_subscriber::fmt::layer().with_writer(|| CleanStderr).without_time().with_target(false).with_ansi(false);
     let subscriber = tracing_subscriber::registry().with(targets).with(lines);
     tracing::subscriber::set_global_default(subscriber).expect("nothing listened before");
     Ok(())

@@ -6,6 +6,7 @@ use clap::Args;
 use ringfence::{Host, Sandbox, SessionError};
 
 use crate::report::Failure;
+use crate::terminal::clean_line;
 
 /// Names a sandbox that is up.
 #[derive(Debug, Clone, Args)]
@@ -40,5 +41,5 @@ pub(super) fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> R
 
 /// Text of which a terminal obeys nothing.
 pub(super) fn plain(text: &str) -> String {
-    text.chars().map(|character| if character.is_control() { '\u{fffd}' } else { character }).collect()
+    clean_line(text).into_owned()
 }

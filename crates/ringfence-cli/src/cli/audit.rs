@@ -8,7 +8,7 @@ use ringfence::audit::Record;
 use ringfence::{ExitStatus, Host, RecordFile, Records, Settings};
 use ringfence_core::settings::Config;
 
-use crate::answer::{print, print_json};
+use crate::answer::{print_json, print_lines, print_pretty_json};
 use crate::report::{Failure, warn};
 
 /// Shows the records of earlier runs, and whether they are whole.
@@ -67,9 +67,9 @@ impl Audit {
         let lines = found.iter().map(|(_, record)| {
             let time = record.time.split('.').next().unwrap_or_default();
             let ended = ended(record);
-            format!("{}  {time}  {ended:<12}  {}\n", record.result.id, record.command.join(" ").escape_debug())
+            format!("{}  {time}  {ended:<12}  {}", record.result.id, record.command.join(" ").escape_debug())
         });
-        print(&lines.collect::<String>())?;
+        print_lines(lines)?;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -81,9 +81,9 @@ impl Audit {
             print_json(&serde_json::json!({ "records": count, "whole": faults.is_empty(), "faults": faults }))?;
         } else if faults.is_empty() {
             let noun = if count == 1 { "record" } else { "records" };
-            print(&format!("{count} {noun} in {directory}: none was altered, added or removed\n"))?;
+            print_lines([format!("{count} {noun} in {directory}: none was altered, added or removed")])?;
         } else {
-            print(&faults.iter().map(|fault| format!("{fault}\n")).collect::<String>())?;
+            print_lines(faults.iter().map(ToString::to_string))?;
         }
         let status = if faults.is_empty() { ExitStatus::Code(0) } else { ExitStatus::Broken };
         Ok(status.code().into())
@@ -99,7 +99,7 @@ fn show(records: &Records, id: &str) -> Result<ExitCode, Failure> {
     match (named.next(), named.next()) {
         (Some((_, record)), None) => {
             let value = serde_json::to_value(&record).expect("a record has only string keys");
-            print(&super::config::pretty(&value))?;
+            print_pretty_json(&value)?;
             Ok(ExitCode::SUCCESS)
         }
         (Some(_), Some(_)) => Err(wrong("more than one record begins with")),

@@ -7,7 +7,7 @@ use ringfence::Host;
 use ringfence_core::settings::{Explained, Source, schema};
 
 use super::flags::PolicyFlags;
-use crate::answer::{print, print_json};
+use crate::answer::{print_json, print_lines, print_pretty_json};
 use crate::report::Failure;
 
 /// Shows the settings, and what can be set.
@@ -44,7 +44,7 @@ impl ConfigArguments {
     pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
         match self.command {
             ConfigCommand::Explain(explain) => explain.run(host)?,
-            ConfigCommand::Schema => print(&pretty(&schema()))?,
+            ConfigCommand::Schema => print_pretty_json(&schema())?,
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -63,16 +63,14 @@ impl Explain {
         let widest = |width: fn(&Explained) -> usize| explained.iter().map(width).max().unwrap_or_default();
         let key_width = widest(|explained| explained.key.len());
         let value_width = widest(|explained| explained.value.chars().count()).min(40);
-        let mut text = String::new();
-        for Explained { key, value, sources } in &explained {
+        print_lines(explained.iter().map(|Explained { key, value, sources }| {
             let sources: Vec<_> = sources.iter().map(Source::to_string).collect();
-            text.push_str(&format!("{key:<key_width$}  {value:<value_width$}  {}\n", sources.join(", ")));
-        }
-        print(&text)
+            format!("{key:<key_width$}  {value:<value_width$}  {}", sources.join(", "))
+        }))
     }
 }
 
-/// JSON for people, and for files that are kept.
+/// JSON for files that are kept.
 pub(super) fn pretty(value: &serde_json::Value) -> String {
     format!("{value:#}\n")
 }

@@ -10,7 +10,7 @@ use ringfence::Host;
 use ringfence::egress::{self, Entry, Event};
 use ringfence::policy::Span;
 
-use crate::answer::{print, print_json};
+use crate::answer::{print, print_json, print_lines};
 use crate::report::{Failure, warn};
 
 /// Shows what sandboxes reached or were denied, and the policy that this calls for.
@@ -86,9 +86,9 @@ impl EgressArguments {
                 _ => return String::new(),
             };
             let sandbox = entry.sandbox.as_deref().unwrap_or("-");
-            format!("{time}  {sandbox:<16}  {what:<8}  {target}  {why}").trim_end().to_owned() + "\n"
+            format!("{time}  {sandbox:<16}  {what:<8}  {target}  {why}").trim_end().to_owned()
         });
-        print(&lines.collect::<String>())
+        print_lines(lines.filter(|line| !line.is_empty()))
     }
 
     fn suggest(&self, entries: &[Entry]) -> Result<(), Failure> {

@@ -9,6 +9,7 @@ use ringfence_core::settings::Selection;
 
 use super::flags::ENGINES;
 use crate::report::Failure;
+use crate::terminal::clean_line;
 
 /// Fetches what the sandbox of `spec` is to be made from, if that is an image and it is not there already.
 pub(super) async fn fetch(settings: &Settings, spec: &mut Spec) -> Result<(), Failure> {
@@ -23,7 +24,7 @@ pub(super) async fn fetch(settings: &Settings, spec: &mut Spec) -> Result<(), Fa
     let mut layers = Layers::default();
     let bar = ProgressBar::no_length().with_style(style("{msg}"));
     let mut progress = |progress: PullProgress| {
-        bar.set_message(progress.status.clone());
+        bar.set_message(clean_line(&progress.status).into_owned());
         // Until an engine tells of the first part's size, a bar would be full at nothing.
         if let Some((done, total)) = layers.heard(progress) {
             bar.set_style(style("{bar:30} {bytes} of {total_bytes}, {bytes_per_sec}"));

@@ -1,5 +1,4 @@
 //! `ringfence image`.
-#![expect(clippy::print_stderr, reason = "standard error is the conversation")]
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,7 +9,7 @@ use ringfence::{Backend, ContainerError, Host, chain, images};
 use super::attach::block_on;
 use super::flags::ENGINES;
 use crate::answer::print;
-use crate::report::Failure;
+use crate::report::{Failure, pass_on};
 
 /// What the default image of `ringfence up --container` is made by.
 const CONTAINERFILE: &str = include_str!("../../../../images/dev/Containerfile");
@@ -82,7 +81,7 @@ impl Build {
             let mut has_begun = false;
             let mut tell = |line: &str| {
                 has_begun = true;
-                eprintln!("{line}");
+                pass_on(line);
             };
             match images::build(host, backend, text, &self.tag, &mut tell).await {
                 Ok(()) => return Ok(()),

@@ -24,6 +24,7 @@ mod mcp;
 mod page;
 mod planted;
 mod ports;
+mod printed;
 mod promises;
 mod proxied;
 mod remains;
