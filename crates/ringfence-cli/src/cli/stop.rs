@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 
 use super::attach::block_on;
 use crate::answer::{Form, print};
-use crate::report::{Failure, warn};
+use crate::report::{Failure, tell_hint, warn};
 
 /// Ends sandboxes, and waits until nothing of them is left.
 #[derive(Debug, Args)]
@@ -16,7 +16,7 @@ pub(crate) struct Stop {
     /// Which; `ringfence ps` lists them.
     #[arg(id = "sandboxes", value_name = "NAME", required_unless_present = "all")]
     names: Vec<String>,
-    /// All that were started by `ringfence up`.
+    /// All that were started by `ringfence up`; those of clients of `ringfence serve` are left.
     #[arg(long, conflicts_with = "sandboxes")]
     all: bool,
 }
@@ -40,7 +40,21 @@ fn all(host: &Host) -> Result<Vec<String>, Failure> {
     for Manifest { name, owner, .. } in used {
         warn(&format!("`{name}` belongs to the program with process id {}, and is left alone", owner.pid));
     }
+    let (served, kept): (Vec<Manifest>, Vec<Manifest>) =
+        kept.into_iter().partition(|manifest| manifest.owner.is_for_server);
+    if let Some(first) = served.first() {
+        warn(&left_to_clients(served.len()));
+        tell_hint(&format!("`ringfence ps` lists them; to end one all the same: ringfence stop {}", first.name));
+    }
     Ok(kept.into_iter().map(|manifest| manifest.name.to_string()).collect())
+}
+
+/// Tells of sandboxes that belong to clients of a server.
+fn left_to_clients(count: usize) -> String {
+    match count {
+        1 => "1 sandbox belongs to a client of `ringfence serve`, and is left alone".to_owned(),
+        count => format!("{count} sandboxes belong to clients of `ringfence serve`, and are left alone"),
+    }
 }
 
 /// Stops all of them at once, tells which have ended, and returns what is to be said of the others. Those that were seen

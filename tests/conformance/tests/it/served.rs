@@ -10,6 +10,8 @@ use ringfence::Backend;
 use ringfence_test_ledger::{e2b_javascript, e2b_python, require};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::asks::Client;
+use crate::interpreters::until;
 use crate::keeper::{Keeper, PATIENCE};
 
 /// A server of a keeper's.
@@ -264,10 +266,47 @@ fn sandboxes_outlive_their_server_and_are_found_again() {
     server.package("vanished", &[kept]);
     let made = server.package("begin", &[]);
     server.end();
-    keeper.expect(&mut keeper.ringfence(&["stop", "--all"]));
+    keeper.expect(&mut keeper.ringfence(&["stop", &made[0]]));
     let server = Served::by(&keeper);
     server.package("vanished", &[&made[0]]);
     server.end();
+    expect_nothing_left(&keeper);
+}
+
+#[test]
+fn stopping_all_leaves_the_sandboxes_of_a_servers_clients() {
+    require!(root, binary, user_namespaces);
+    let keeper = Keeper::on(Backend::Native);
+    let config = keeper.home().join("server.toml");
+    fs_err::write(&config, "[templates.code-interpreter-v1]\nwarm = 1\n").expect("the home is ours");
+    let server = Served::with(&keeper, &["--config", config.to_str().expect("it is text")]);
+    let client = Client::of(&server.url);
+    let waiting = || {
+        let (_, text) = client.ask("GET /metrics", &[("x-api-key", "e2b_0")], b"");
+        String::from_utf8_lossy(&text).contains("ringfence_sandboxes_waiting 1\n")
+    };
+    until("none waits", waiting);
+    let (one, other) = (client.create(&[]), client.create(&[]));
+    server.note_sandboxes();
+    let is_up = |name: &str| keeper.room(name).exists();
+    keeper.expect(&mut keeper.up("mine"));
+    let told = keeper.expect(&mut keeper.ringfence(&["stop", "--all"]));
+    assert!(told.contains("stopped mine") && !is_up("mine"), "{told}");
+    assert!(told.contains("3 sandboxes belong to clients of `ringfence serve`"), "{told}");
+    assert!(told.contains("hint: ") && told.contains("ringfence stop "), "{told}");
+    assert!(is_up(&one.0) && is_up(&other.0));
+    assert!(client.shell(&one, "echo as before", &[]).contains("exit status 0"));
+    // Also without the server, and once more: there is nothing else to stop.
+    server.end();
+    let told = keeper.expect(&mut keeper.ringfence(&["stop", "--all"]));
+    assert!(told.contains("2 sandboxes belong to clients of `ringfence serve`") && is_up(&one.0), "{told}");
+    keeper.expect(&mut keeper.ringfence(&["stop", &one.0]));
+    let told = keeper.expect(&mut keeper.ringfence(&["stop", "--all"]));
+    assert!(told.contains("1 sandbox belongs to a client of `ringfence serve`"), "{told}");
+    assert!(!is_up(&one.0) && is_up(&other.0));
+    keeper.expect(&mut keeper.ringfence(&["stop", &other.0]));
+    Served::by(&keeper).end(); // it clears what belongs to none
+    fs_err::remove_file(config).expect("it is ours");
     expect_nothing_left(&keeper);
 }
 
