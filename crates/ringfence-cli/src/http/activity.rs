@@ -1,10 +1,12 @@
 //! What is run in a sandbox through this server, as it happens: the commands and cells that clients start, and how they
-//! end. It is seen in what is carried, kept in memory, and believed as far as the sandbox's guest is.
+//! end. It is seen in what is carried, and kept in memory. What was started is the server's own knowledge; how it ended
+//! is what the sandbox says, whose code may have taken the place of its guest.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
+use ringfence_proto::process::ProcessConfig;
 use serde::Serialize;
 use tokio::sync::{Semaphore, watch};
 
@@ -12,6 +14,9 @@ use tokio::sync::{Semaphore, watch};
 const MOST: usize = 200;
 /// How much of a command or of code is remembered, in characters.
 const LONGEST_WORDS: usize = 1000;
+/// How many variables are remembered of a command, by their names, and how much of each name.
+const MOST_VARIABLES: usize = 20;
+const LONGEST_NAME: usize = 100;
 /// How many clients watch a sandbox at once.
 const MOST_WATCHERS: usize = 16;
 
@@ -31,9 +36,8 @@ pub(super) struct Activity {
 pub(super) struct Execution {
     id: u64,
     began: Timestamp,
-    kind: Kind,
-    /// The command and its arguments, or the code.
-    words: Vec<String>,
+    #[serde(flatten)]
+    what: What,
     #[serde(flatten)]
     state: State,
     /// The change that made it what it is.
@@ -41,7 +45,56 @@ pub(super) struct Execution {
     change: u64,
 }
 
-/// What was run.
+/// What was started, as it was passed on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct What {
+    kind: Kind,
+    /// The command and its arguments, or the code; nothing where that was too long to be read on its way.
+    words: Option<Vec<String>>,
+    /// How many characters of them are left out at the end.
+    omitted: usize,
+    /// The directory that a command is started in, where its client said.
+    directory: Option<String>,
+    /// The names of the variables that it is started with besides the sandbox's. They decide what a command does, as
+    /// `PATH` and `LD_PRELOAD` do; their values may be secrets.
+    variables: Vec<String>,
+    /// How many names of those are left out.
+    omitted_variables: usize,
+}
+
+impl What {
+    /// A cell of code.
+    pub(super) fn code(code: String) -> What {
+        let (words, omitted) = bounded([code]);
+        What { kind: Kind::Code, words: Some(words), omitted, ..What::unread(Kind::Code) }
+    }
+
+    /// A command.
+    pub(super) fn command(kind: Kind, process: ProcessConfig) -> What {
+        let ProcessConfig { cmd, args, envs, cwd } = process;
+        let (words, omitted) = bounded(std::iter::once(cmd).chain(args));
+        let omitted_variables = envs.len().saturating_sub(MOST_VARIABLES);
+        let variables = envs.into_keys().take(MOST_VARIABLES).map(|name| shortened(&name, LONGEST_NAME)).collect();
+        let directory = cwd.map(|directory| shortened(&directory, LONGEST_WORDS));
+        What { words: Some(words), omitted, directory, variables, omitted_variables, ..What::unread(kind) }
+    }
+
+    /// Something that was too long to be read on its way.
+    pub(super) fn unread(kind: Kind) -> What {
+        What { kind, words: None, omitted: 0, directory: None, variables: Vec::new(), omitted_variables: 0 }
+    }
+}
+
+/// The beginning of a text, with a mark at its end if there is more.
+fn shortened(text: &str, longest: usize) -> String {
+    match text.char_indices().nth(longest) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// The form of what was run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Kind {
@@ -76,17 +129,10 @@ impl Default for Activity {
 
 impl Activity {
     /// Remembers that something is run.
-    pub(super) fn begin(self: &Arc<Activity>, kind: Kind, words: Vec<String>) -> Begun {
+    pub(super) fn begin(self: &Arc<Activity>, what: What) -> Begun {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let change = self.next_change();
-        kept.push_back(Execution {
-            id: change,
-            began: Timestamp::now(),
-            kind,
-            words: bounded(words),
-            state: State::Running,
-            change,
-        });
+        kept.push_back(Execution { id: change, began: Timestamp::now(), what, state: State::Running, change });
         if kept.len() > MOST {
             kept.pop_front();
         }
@@ -150,18 +196,22 @@ impl Drop for Begun {
     }
 }
 
-fn bounded(words: Vec<String>) -> Vec<String> {
-    let mut left = LONGEST_WORDS;
+/// The beginning of some words, and how many characters are left out. Between two words one is counted.
+fn bounded(words: impl IntoIterator<Item = String>) -> (Vec<String>, usize) {
+    let (mut left, mut omitted) = (LONGEST_WORDS, 0);
     let mut kept = Vec::new();
     for word in words {
+        let length = word.chars().count();
         if left == 0 {
-            break;
+            omitted += length + 1;
+            continue;
         }
         let short: String = word.chars().take(left).collect();
-        left = left.saturating_sub(short.chars().count() + 1); // an empty word costs, too
+        omitted += length.saturating_sub(left);
+        left = left.saturating_sub(length + 1); // an empty word costs, too
         kept.push(short);
     }
-    kept
+    (kept, omitted)
 }
 
 #[cfg(test)]
@@ -171,9 +221,9 @@ mod tests {
     #[test]
     fn what_changed_is_told_once_and_the_oldest_are_forgotten() {
         let activity = Arc::new(Activity::default());
-        let begun: Vec<Begun> = (0..MOST + 1).map(|n| activity.begin(Kind::Command, vec![n.to_string()])).collect();
+        let begun: Vec<Begun> = (0..MOST + 1).map(|n| activity.begin(What::code(n.to_string()))).collect();
         let (all, seen) = activity.after(0);
-        assert_eq!((all.len(), all[0].words.as_slice()), (MOST, &["1".to_owned()][..]));
+        assert_eq!((all.len(), &all[0].what), (MOST, &What::code("1".to_owned())));
         assert_eq!(activity.after(seen).0, []);
         begun[0].ended(true, "forgotten");
         begun[5].ended(false, "exit status 3");
@@ -185,9 +235,25 @@ mod tests {
     }
 
     #[test]
-    fn long_words_are_cut_short() {
-        let words = bounded(vec!["ä".repeat(LONGEST_WORDS - 2), "bc".to_owned(), "d".to_owned()]);
+    fn long_words_are_cut_short_and_what_is_left_out_is_counted() {
+        let (words, omitted) = bounded(["ä".repeat(LONGEST_WORDS - 2), "bc".to_owned(), "d".to_owned()]);
         assert_eq!(words.iter().map(|word| word.chars().count()).collect::<Vec<_>>(), [LONGEST_WORDS - 2, 1]);
-        assert_eq!(bounded(vec![String::new(); 100_000]).len(), LONGEST_WORDS);
+        assert_eq!(omitted, "c d".len());
+        let (words, omitted) = bounded(vec![String::new(); 100_000]);
+        assert_eq!(words.len() + omitted, 100_000);
+        assert_eq!(bounded(["x".repeat(LONGEST_WORDS)]).1, 0);
+        assert_eq!(bounded([" ".repeat(LONGEST_WORDS), "rm".to_owned()]).1, 3);
+    }
+
+    #[test]
+    fn a_command_is_told_with_its_directory_and_the_names_of_its_variables() {
+        let envs = (0..30).map(|number| (format!("V{number:02}{}", "x".repeat(200)), "secret".to_owned())).collect();
+        let process = ProcessConfig { cmd: "ls".to_owned(), args: Vec::new(), envs, cwd: Some("/tmp".to_owned()) };
+        let told = serde_json::to_value(What::command(Kind::Command, process)).unwrap();
+        assert_eq!((&told["words"], &told["directory"]), (&serde_json::json!(["ls"]), &serde_json::json!("/tmp")));
+        assert_eq!((told["variables"].as_array().unwrap().len(), &told["omittedVariables"]), (20, &10.into()));
+        assert!(told["variables"][0].as_str().unwrap().ends_with("x…"));
+        assert!(!told.to_string().contains("secret"));
+        assert!(serde_json::to_value(What::unread(Kind::Terminal)).unwrap()["words"].is_null());
     }
 }

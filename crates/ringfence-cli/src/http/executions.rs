@@ -12,7 +12,7 @@ use ringfence::{Ended, Observation};
 use ringfence_proto::code::{Code, EndOfStream, Failure};
 use ringfence_proto::process::{self, EndEvent, EventMessage, ProcessEvent, StartRequest};
 
-use super::activity::{Begun, Kind};
+use super::activity::{Begun, Kind, What};
 use super::place::text;
 use super::registry::Live;
 use super::reply::{Body, Reply};
@@ -57,12 +57,18 @@ impl Execution {
         let execution = Execution { begun: Arc::default(), traced: span.is_told().then(trace) };
         let (activity, begun) = (Arc::clone(&live.activity), Arc::clone(&execution.begun));
         listen(request.body_mut(), LONGEST_START, move |message| {
-            let start = message.and_then(|message| serde_json::from_slice(message).ok());
-            let StartRequest { process, pty, .. } = start.unwrap_or_default();
-            span.program(&process.cmd, process.args.len());
-            let kind = if pty.is_some() { Kind::Terminal } else { Kind::Command };
-            let words = std::iter::once(process.cmd).chain(process.args).collect();
-            begun.get_or_init(|| activity.begin(kind, words)); // a stream has one such message
+            let what = match message.and_then(|message| serde_json::from_slice(message).ok()) {
+                Some(StartRequest { process, pty, .. }) => {
+                    span.program(&process.cmd, process.args.len());
+                    let kind = if pty.is_some() { Kind::Terminal } else { Kind::Command };
+                    What::command(kind, process)
+                }
+                None => {
+                    span.program("", 0);
+                    What::unread(Kind::Command)
+                }
+            };
+            begun.get_or_init(|| activity.begin(what)); // a stream has one such message
         });
         Some(execution)
     }

@@ -15,7 +15,7 @@ use ringfence::contexts::{Cell, ContextError, Contexts, DEFAULT_LANGUAGE, Event}
 use ringfence_proto::header;
 use ringfence_proto::signature::agree;
 
-use super::activity::{Begun, Kind};
+use super::activity::{Begun, What};
 use super::control::body;
 use super::executions::caller;
 use super::place::text;
@@ -75,7 +75,7 @@ async fn route(live: &Live, request: Request<RequestBody>) -> Result<Reply, Refu
             match to_its_end(async move { execute(sandbox.contexts(), request).await }).await {
                 Ok((language, cell)) => {
                     span.code(&language);
-                    Ok(lines(cell, live.activity.begin(Kind::Code, vec![code]), span))
+                    Ok(lines(cell, live.activity.begin(What::code(code)), span))
                 }
                 Err(refusal) => {
                     span.fail("it was not begun");

@@ -50,7 +50,7 @@ macro_rules! files {
 }
 
 /// All of them.
-const FILES: [File; 17] = files![
+const FILES: [File; 18] = files![
     "/" is HTML of "index.html",
     "/page/icon.svg" is PICTURE of "icon.svg",
     "/page/style.css" is STYLE of "style.css",
@@ -64,6 +64,7 @@ const FILES: [File; 17] = files![
     "/page/charts.js" is SCRIPT of "charts.js",
     "/page/activity.js" is SCRIPT of "activity.js",
     "/page/terminal.js" is SCRIPT of "terminal.js",
+    "/page/text.js" is SCRIPT of "text.js",
     "/page/files.js" is SCRIPT of "files.js",
     "/page/vendor/xterm.mjs" is SCRIPT of "vendor/xterm.mjs",
     "/page/vendor/addon-fit.mjs" is SCRIPT of "vendor/addon-fit.mjs",

@@ -345,6 +345,77 @@ def activity():
         expect(page.locator(".head .badge")).to_have_text("ended")
 
 
+def started(identifier, process, **more):
+    """Has a command started in the words of a client's own, and waits for its end."""
+    _, _, info = asked(f"/sandboxes/{identifier}", message={}, **{"X-API-KEY": ANY})
+    message = json.dumps({"process": process, "stdin": False, **more}).encode()
+    headers = {
+        "E2b-Sandbox-Id": identifier,
+        "X-Access-Token": info["envdAccessToken"],
+        "Content-Type": "application/connect+json",
+        "Connect-Protocol-Version": "1",
+    }
+    body = b"\0" + len(message).to_bytes(4, "big") + message
+    request = urllib.request.Request(URL + "/process.Process/Start", method="POST", headers=headers, data=body)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(request, timeout=PATIENCE / 1000) as answer:
+        return answer.read()
+
+
+OWN_SHELL = "command -v bash >/dev/null && exec bash -i -l; exec sh -i"
+# What is started, and what the page must show of it, whatever it looks like.
+DECEITS = [
+    # Arguments after the line that a shell runs.
+    ({"cmd": "/bin/bash", "args": ["-c", "touch deed-1", "-c", "echo harmless"]}, ["touch deed-1", "echo harmless"]),
+    ({"cmd": "/bin/sh", "args": ["-c", "touch deed-2", OWN_SHELL]}, ["touch deed-2"]),
+    ({"cmd": "/bin/bash", "args": ["-l", "-c", "touch deed-3", "x", "-c", "ls"]}, ["touch deed-3"]),
+    # Not the shell that it is called.
+    ({"cmd": "/home/user/bash", "args": ["-c", "echo deed-4"]}, ["/home/user/bash", "deed-4"]),
+    ({"cmd": "sh", "args": ["-c", "echo deed-5"]}, ["sh -c 'echo deed-5'"]),
+    # The terminal of no page.
+    ({"cmd": "/bin/sh", "args": ["-c", OWN_SHELL]}, [OWN_SHELL]),
+    ({"cmd": "/bin/echo", "args": ["deed-6", OWN_SHELL]}, ["/bin/echo deed-6"]),
+    # Pushed out of sight.
+    ({"cmd": "/bin/sh", "args": ["-c", "echo six" + " " * 700 + "; touch deed-7"]}, ["␣×700", "touch deed-7"]),
+    ({"cmd": "/bin/sh", "args": ["-c", "echo seven" + "\n" * 90 + "touch deed-8"]}, ["⏎×90", "touch deed-8"]),
+    ({"cmd": "/bin/sh", "args": ["-c", "echo nine; " + "true; " * 200 + "touch deed-9"]}, ["more characters", "not kept"]),
+    ({"cmd": "/bin/sh", "args": ["-c", "echo deed-10;" + "true;" * 100 + "touch deed-end"]}, ["characters …", "touch deed-end"]),
+    ({"cmd": "/bin/sh", "args": ["-c", "echo deed-11\u2800\u3164" + "\u00a0" * 3]}, ["U+2800", "U+3164", "U+00A0"]),
+    # Written over, turned around, and not seen.
+    ({"cmd": "/bin/sh", "args": ["-c", "touch deed-12 #\rls"]}, ["touch deed-12", "U+000D"]),
+    ({"cmd": "/bin/sh", "args": ["-c", "touch deed-13 \u202e sl \u2066 \u200b"]}, ["U+202E", "U+2066", "U+200B"]),
+    ({"cmd": "/bin/echo", "args": ["deed-14 ⟨… 9 characters …⟩"]}, ["U+27E8"]),
+    # Other programs by the same words.
+    ({"cmd": "ls", "args": ["deed-15"], "envs": {"PATH": "/home/user", "LD_PRELOAD": "x"}}, ["with LD_PRELOAD, PATH set"]),
+    ({"cmd": "./deed-16", "cwd": "/tmp"}, ["in /tmp"]),
+    ({"cmd": "/bin/true", "args": ["x" * (70 << 10)]}, ["(too long to be shown)"]),
+]
+
+
+def deceived():
+    """What is shown is what was started, however it is dressed up."""
+    identifier = created("allowing", name="deceit")
+    with browser() as page:
+        enter(page)
+        page.get_by_role("link", name="deceit").click()
+        events = page.locator(".events li")
+        for number, (process, shown) in enumerate(DECEITS):
+            started(identifier, process)
+            expect(events).to_have_count(number + 1)
+            for text in shown:
+                expect(events.first).to_contain_text(text)
+            assert events.first.locator("code").first.is_visible()
+        # What is long can be seen whole.
+        folded = events.filter(has_text="deed-10")
+        folded.get_by_role("button", name="Show all").click()
+        expect(folded).to_contain_text("true;" * 100)
+        # Letters that are written from right to left do not turn the rest around.
+        direction = events.first.locator("code").first.evaluate("node => getComputedStyle(node).unicodeBidi")
+        assert direction == "bidi-override", direction
+        expect(page.get_by_text("how it ended is what the sandbox says")).to_be_visible()
+        killed(identifier)
+
+
 def phone():
     """On a phone there is one column, nothing to scroll sideways, and a way back."""
     identifier = created("allowing", **{"name": "pocket", "long" * 30: "word" * 60})

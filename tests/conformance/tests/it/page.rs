@@ -79,6 +79,12 @@ fn what_is_run_and_denied_shows_on_the_page_as_it_happens() {
 }
 
 #[test]
+fn a_command_is_shown_as_it_was_started_however_it_is_dressed_up() {
+    require!(root, binary, user_namespaces, cgroup_limits, e2b_python, playwright_python, chromium);
+    check("deceived");
+}
+
+#[test]
 fn the_page_fits_a_phone() {
     require!(root, binary, user_namespaces, pseudo_terminals, cgroup_limits, e2b_python, playwright_python, chromium);
     check("phone");

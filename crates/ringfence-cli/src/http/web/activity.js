@@ -3,17 +3,58 @@
 import { events } from "./api.js";
 import { clock, element, inWords, span, troubleLine } from "./dom.js";
 import { SHELL as OWN_SHELL } from "./terminal.js";
+import { shortened, visible } from "./text.js";
 
 const MOST = 300;
 const PAUSE = 3000;
-const SHELL = /(^|\/)(ba|z|da|)sh$/;
+/** How the packages and this page have a line of shell run: then the line says all that the words do. */
+const SHELLS = [
+  ["/bin/bash", "-l", "-c"],
+  ["/bin/bash", "-c"],
+  ["/bin/sh", "-c"],
+];
+/** How the guest says that something ended. Whatever else is said was made up inside. */
+const STATUS = /^(exit status \d{1,3}|signal: [a-z0-9 ]{1,30}|not started)$/;
+const ERROR_NAME = /^[A-Za-z_][\w.]{0,60}$/;
 
-/** A command as somebody would type it: what a shell is given, or the words. */
-function typed(words) {
-  if (words.at(-1) === OWN_SHELL) return "the terminal of a page like this";
-  if (!words[0]) return "(too long to be shown)";
-  if (words.length >= 3 && SHELL.test(words[0]) && words.at(-2) === "-c") return words.at(-1);
-  return words.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : JSON.stringify(word))).join(" ");
+/** What was started, exactly: one line of shell, or the words as a shell would have to be given them. */
+export function typed({ kind, words, omitted }) {
+  if (!words) return "(too long to be shown)";
+  const more = omitted ? ` … and ${omitted} more characters, which are not kept` : "";
+  const shell = SHELLS.find((shell) => shell.length + 1 === words.length && shell.every((word, at) => word === words[at]));
+  if (kind === "terminal" && shell?.length === 2 && words[2] === OWN_SHELL) return "the terminal of a page like this";
+  if (kind === "code" || shell) return visible(words.at(-1)) + more;
+  return words.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : quoted(word))).join(" ") + more;
+}
+
+function quoted(word) {
+  return `'${visible(word).replaceAll("'", "'\\''")}'`;
+}
+
+/** What decides what a command does besides its words. */
+function surroundings({ directory, variables, omittedVariables }) {
+  const names = variables.map(visible).join(", ") + (omittedVariables ? ` and ${omittedVariables} more` : "");
+  return (directory ? `; in ${visible(directory)}` : "") + (names ? `; with ${names} set` : "");
+}
+
+/** How something ended, by its own account. */
+function ending({ ok, status, kind }) {
+  if (ok) return ["good", "ok"];
+  const isUsual = STATUS.test(status) || (kind === "code" && ERROR_NAME.test(status));
+  return ["bad", isUsual ? status : `failed: ${shortened(visible(status || "without a word"), 40, 20)}`];
+}
+
+/** A text that is short, or its beginning and its end, and a way to see all of it. */
+function folded(text) {
+  const short = shortened(text, 240, 120);
+  if (short === text) return [text];
+  const shown = element("span", {}, short);
+  const all = element("button", { type: "button", class: "quiet" }, "Show all");
+  all.addEventListener("click", () => {
+    shown.textContent = text;
+    all.remove();
+  });
+  return [shown, " ", all];
 }
 
 export class Activity {
@@ -28,6 +69,7 @@ export class Activity {
       "section",
       { class: "card activity" },
       element("h2", {}, "Activity"),
+      element("p", { class: "hint" }, "What was started is shown as this server passed it on; how it ended is what the sandbox says."),
       this.trouble,
       this.nothing,
       this.entries,
@@ -62,24 +104,20 @@ export class Activity {
   }
 
   executed(one) {
-    const row = this.rows.get(one.id) ?? this.add(one.id, one.began, typed(one.words), one.kind);
-    const [kind, words] = {
-      running: ["busy", "runs"],
-      left: ["dim", "left"],
-      ended: one.ok ? ["good", "ok"] : ["bad", one.status || "failed"],
-    }[one.state];
+    const row = this.rows.get(one.id) ?? this.add(one.id, one.began, typed(one), one.kind);
+    const [kind, words] = { running: ["busy", "runs"], left: ["dim", "left"] }[one.state] ?? ending(one);
     row.badge.className = `badge ${kind}`;
     row.badge.textContent = words;
     const took = one.at ? `, ${span(new Date(one.at) - new Date(one.began))}` : "";
     row.note.textContent =
-      one.kind + took + (one.state === "left" ? "; its client has left, and it may still run" : "");
+      one.kind + took + surroundings(one) + (one.state === "left" ? "; its client has left, and it may still run" : "");
   }
 
   denied({ at, target, reason, allow }) {
-    const row = this.add(null, at, target, "denial");
+    const row = this.add(null, at, visible(target), "denial");
     row.badge.className = "badge bad";
     row.badge.textContent = "denied";
-    row.note.append(reason, ...(allow ? ["; to allow it: ", element("code", {}, allow)] : []));
+    row.note.append(visible(reason), ...(allow ? ["; to allow it: ", element("code", {}, visible(allow))] : []));
   }
 
   add(id, at, text, kind) {
@@ -90,7 +128,7 @@ export class Activity {
       { "data-kind": kind, "data-at": new Date(at).getTime() },
       element("time", { class: "dim" }, clock(at)),
       row.badge,
-      element("code", {}, text),
+      element("code", {}, ...folded(text)),
       row.note,
     );
     // The newest first; the two sources are not in step.
