@@ -32,6 +32,8 @@ const MAX_PATH: u64 = 1 << 16;
 const MAX_CONFIG: u64 = 1 << 22;
 /// More steps than a rebase has.
 const MAX_TODO: u64 = 1 << 24;
+/// More settings than anybody puts into an environment.
+const MAX_ENVIRONMENT_SETTINGS: usize = 1000;
 /// The number of directories of a workspace in which repositories are looked for: some tenths of a millisecond.
 const MAX_NESTED_DIRECTORIES: usize = 64;
 /// Merge strategies that are part of git: any other is a program, and one with a slash is one in the work tree.
@@ -128,11 +130,12 @@ impl GitScope {
     }
 }
 
-/// `GIT_CONFIG_COUNT` and its kin (git-config(1), "Environment"), as a configuration file.
+/// The settings of `GIT_CONFIG_COUNT` and its kin (git-config(1), "Environment") that execute something, as a
+/// configuration file. The others are left out, because a header with a token may be among them.
 fn environment_config(host: &Host) -> String {
     let count: usize = host.text("GIT_CONFIG_COUNT").and_then(|count| count.parse().ok()).unwrap_or(0);
     let mut config = String::new();
-    for number in 0..count.min(1000) {
+    for number in 0..count.min(MAX_ENVIRONMENT_SETTINGS) {
         let key = host.text(&format!("GIT_CONFIG_KEY_{number}"));
         let value = host.text(&format!("GIT_CONFIG_VALUE_{number}"));
         let (Some(key), Some(value)) = (key, value) else { continue };
@@ -142,7 +145,10 @@ fn environment_config(host: &Host) -> String {
             Some((subsection, name)) => (format!("{section} \"{}\"", escape(subsection)), name),
             None => (section.to_owned(), rest),
         };
-        config += &format!("[{header}]\n{name} = \"{}\"\n", escape(value));
+        let setting = format!("[{header}]\n{name} = \"{}\"\n", escape(value));
+        if parse_config(setting.as_bytes()).iter().any(|variable| effect_of(variable) != SettingEffect::None) {
+            config.push_str(&setting);
+        }
     }
     config
 }
@@ -634,4 +640,37 @@ fn executed_lines(todo: &[u8]) -> Vec<u8> {
         matches!(&command[..end], b"exec" | b"x")
     };
     todo.split(|byte| *byte == b'\n').filter(is_executed).collect::<Vec<_>>().join(&b'\n')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_lines_that_run_a_command_count_in_a_rebase() {
+        let check = |todo: &str, expected: &str| {
+            assert_eq!(String::from_utf8_lossy(&executed_lines(todo.as_bytes())), expected, "{todo}");
+        };
+        check("pick 1 exec\n# exec x\nlabel exec\n", "");
+        check("pick 1\nexec make\n\tx  true\nx\n", "exec make\n\tx  true\nx");
+        check("execute 1\nxx 2\n", "");
+    }
+
+    #[test]
+    fn settings_of_the_environment_are_kept_only_where_they_execute_something() {
+        let variables = [
+            ("GIT_CONFIG_COUNT", "3"),
+            ("GIT_CONFIG_KEY_0", "http.https://host/.extraheader"),
+            ("GIT_CONFIG_VALUE_0", "a token"),
+            ("GIT_CONFIG_KEY_1", "filter.a.b.clean"),
+            ("GIT_CONFIG_VALUE_1", "tools/\"x\"\n"),
+            ("GIT_CONFIG_KEY_2", "include.path"),
+            ("GIT_CONFIG_VALUE_2", "/conf"),
+        ];
+        let variables = variables.map(|(name, value)| (name.into(), value.into()));
+        let config = environment_config(&Host::new(variables.into(), "/".into()));
+        let found: Vec<_> = parse_config(config.as_bytes());
+        let found: Vec<_> = found.iter().map(|found| (found.key.as_str(), found.value.as_slice())).collect();
+        assert_eq!(found, [("clean", &b"tools/\"x\"\n"[..]), ("path", b"/conf")]);
+    }
 }
