@@ -59,6 +59,8 @@ pub enum Via {
     Socks5,
     /// The first message of a TLS client.
     Tls,
+    /// First bytes of a tunnel that are neither TLS nor HTTP.
+    Tunnel,
     /// A query for a name.
     Dns,
     /// A connection of a program that knows no proxy.

@@ -1,45 +1,360 @@
-//! The first message of a TLS client, and the name in it.
+//! First messages of a TLS connection: the client's hello, and the server's answer that asks for another.
+//!
+//! The records are read here and not by rustls, because a server may read them otherwise than rustls does: a hello must be
+//! alone in its records, and its server name alone in its list.
 
 use rustls::server::Acceptor;
 
-/// The first byte of a record that carries a handshake, RFC 8446, 5.1.
-pub(crate) const RECORD: u8 = 22;
+/// Content types of records, RFC 8446, 5.1.
+const CHANGE_CIPHER_SPEC: u8 = 20;
+const ALERT: u8 = 21;
+pub(crate) const HANDSHAKE: u8 = 22;
+const APPLICATION_DATA: u8 = 23;
+/// Highest content type that is assigned: `ACK`, RFC 9147.
+pub(crate) const LAST_CONTENT_TYPE: u8 = 26;
+/// Major version of every record since SSL 3.0.
+pub(crate) const MAJOR_VERSION: u8 = 3;
 
-/// What a client said first.
+/// Bytes of a record before its content.
+const RECORD_HEADER: usize = 5;
+/// Longest content of a record that is not encrypted.
+const LONGEST_RECORD: usize = 1 << 14;
+/// Bytes of a handshake message before its body.
+const MESSAGE_HEADER: usize = 4;
+/// Longest client hello that is read, with its header.
+const LONGEST_HELLO: usize = 64 * 1024;
+
+/// Level of an alert that ends a connection, RFC 8446, 6.
+const FATAL: u8 = 2;
+/// Types of handshake messages, RFC 8446, 4.
+const CLIENT_HELLO: u8 = 1;
+const SERVER_HELLO: u8 = 2;
+/// Type of the extension that names the server, RFC 6066, 3.
+const SERVER_NAME: u16 = 0;
+/// Random of a server hello that is a HelloRetryRequest, RFC 8446, 4.1.3.
+const RETRY_RANDOM: [u8; 32] = [
+    0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11, 0xbe, 0x1d, 0x8c, 0x02, 0x1e, 0x65, 0xb8, 0x91, 0xc2, 0xa2, 0x11,
+    0x16, 0x7a, 0xbb, 0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8, 0x33, 0x9c,
+];
+
+/// Hello of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Hello {
-    /// It wants the server of this name.
+    /// The hello is for the server of this name.
     Named(String),
-    /// It names none.
+    /// The hello names no server.
     Unnamed,
-    /// It is no hello, for this reason.
+    /// The bytes are no hello, or one that a server may read otherwise.
     Unreadable(String),
 }
 
-/// Reads a hello as it comes in, in as many pieces and records as it takes.
-#[derive(Default)]
-pub(crate) struct Reader {
-    acceptor: Acceptor,
-    read: usize,
+impl Hello {
+    fn unreadable(fault: &str) -> Hello {
+        Hello::Unreadable(fault.to_owned())
+    }
 }
 
-impl Reader {
+/// Position of a hello in its connection.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum HelloPosition {
+    /// The hello is the first thing that the client says.
+    #[default]
+    First,
+    /// The hello answers a HelloRetryRequest: a change of cipher spec, early data and alerts may precede it.
+    AfterRetry,
+}
+
+/// Reads a client's hello as it comes in, in as many pieces and records as it takes.
+#[derive(Debug, Default)]
+pub(crate) struct HelloReader {
+    position: HelloPosition,
+    /// Bytes in whole records that were read.
+    consumed: usize,
+    message: Vec<u8>,
+}
+
+impl HelloReader {
+    pub(crate) fn new(position: HelloPosition) -> HelloReader {
+        HelloReader { position, ..HelloReader::default() }
+    }
+
+    /// Bytes up to the end of the hello's last record, once the hello was read.
+    pub(crate) fn length(&self) -> usize {
+        self.consumed
+    }
+
     /// Reads on in `bytes`, all that has come so far; nothing while there is more to come.
     pub(crate) fn read(&mut self, bytes: &[u8]) -> Option<Hello> {
         loop {
-            match self.acceptor.read_tls(&mut &bytes[self.read..]) {
-                Ok(0) => return None,
-                Ok(read) => self.read += read,
-                Err(error) => return Some(Hello::Unreadable(error.to_string())),
+            let rest = &bytes[self.consumed..];
+            match self.check_record_header(rest) {
+                Ok(()) => {}
+                Err(fault) => return Some(Hello::unreadable(fault)),
             }
-            match self.acceptor.accept() {
-                Ok(None) => {}
-                Ok(Some(accepted)) => {
-                    let name = accepted.client_hello().server_name().map(str::to_owned);
-                    return Some(name.map_or(Hello::Unnamed, Hello::Named));
-                }
-                Err((error, _)) => return Some(Hello::Unreadable(error.to_string())),
+            let content = record_content(rest)?;
+            self.consumed += RECORD_HEADER + content.len();
+            if rest[0] != HANDSHAKE {
+                continue; // the position allows it
+            }
+            self.message.extend_from_slice(content);
+            if let Some(hello) = self.read_message() {
+                return Some(hello);
             }
         }
+    }
+
+    /// Finds fault with as much of a record's header as there is, so that no fault is waited for.
+    fn check_record_header(&self, record: &[u8]) -> Result<(), &'static str> {
+        let Some(content_type) = record.first() else { return Ok(()) };
+        let may_precede = self.position == HelloPosition::AfterRetry && self.message.is_empty();
+        match *content_type {
+            HANDSHAKE => {}
+            CHANGE_CIPHER_SPEC | ALERT | APPLICATION_DATA if may_precede => {}
+            _ => return Err("a TLS record other than the client's hello stands where the hello must"),
+        }
+        if record.get(1).is_some_and(|major| *major != MAJOR_VERSION) {
+            return Err("a TLS record of the client's hello has no version of TLS");
+        }
+        match (record.get(3), record.get(4)) {
+            (Some(high), Some(low)) => match usize::from(u16::from_be_bytes([*high, *low])) {
+                0 => Err("a TLS record of the client's hello is empty"),
+                length if length > LONGEST_RECORD && *content_type == HANDSHAKE => {
+                    Err("a TLS record of the client's hello is too long")
+                }
+                _ => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    fn read_message(&self) -> Option<Hello> {
+        if self.message.first().is_some_and(|kind| *kind != CLIENT_HELLO) {
+            return Some(Hello::unreadable("the first TLS message is no client's hello"));
+        }
+        let total = MESSAGE_HEADER + message_length(&self.message)?;
+        if total > LONGEST_HELLO {
+            return Some(Hello::unreadable("the client's hello is too long"));
+        }
+        if self.message.len() < total {
+            return None;
+        }
+        if self.message.len() > total {
+            return Some(Hello::unreadable("another message follows in the last TLS record of the client's hello"));
+        }
+        Some(read_hello(&self.message))
+    }
+}
+
+/// Content of the record that `bytes` begin with, if all of it is there.
+fn record_content(bytes: &[u8]) -> Option<&[u8]> {
+    let length = u16::from_be_bytes([*bytes.get(3)?, *bytes.get(4)?]);
+    bytes.get(RECORD_HEADER..RECORD_HEADER + usize::from(length))
+}
+
+/// Length of a handshake message's body, by its header.
+fn message_length(message: &[u8]) -> Option<usize> {
+    let [_, high, middle, low, ..] = *message else { return None };
+    Some(usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low))
+}
+
+/// Reads a whole client hello: by rules of ours that leave one reading, and by rustls.
+fn read_hello(message: &[u8]) -> Hello {
+    let Some(named) = server_names(&message[MESSAGE_HEADER..]) else {
+        return Hello::unreadable("the client's hello is malformed, or names more than one server");
+    };
+    let mut acceptor = Acceptor::default();
+    for content in message.chunks(LONGEST_RECORD) {
+        let length = u16::try_from(content.len()).expect("a chunk fits into a record");
+        let record = [&[HANDSHAKE, MAJOR_VERSION, 1], &length.to_be_bytes()[..], content].concat();
+        let mut rest = &record[..];
+        while !rest.is_empty() {
+            if let Err(error) = acceptor.read_tls(&mut rest) {
+                return Hello::Unreadable(error.to_string());
+            }
+            match acceptor.accept() {
+                Ok(None) => {}
+                Ok(Some(accepted)) => {
+                    return match (accepted.client_hello().server_name(), named) {
+                        (Some(name), Some(own)) if own.eq_ignore_ascii_case(name.as_bytes()) => {
+                            Hello::Named(name.to_owned())
+                        }
+                        // An address is no name, RFC 6066, 3; rustls reads it as none.
+                        (None, _) => Hello::Unnamed,
+                        (Some(_), _) => Hello::unreadable("the client's hello names its server in two ways"),
+                    };
+                }
+                Err((error, _)) => return Hello::Unreadable(error.to_string()),
+            }
+        }
+    }
+    Hello::unreadable("the client's hello is incomplete")
+}
+
+/// Name in the body of a client hello, if it has one; nothing if the body is malformed or leaves a choice.
+fn server_names(body: &[u8]) -> Option<Option<&[u8]>> {
+    let mut body = Fields(body);
+    body.take(2 + 32)?; // version and random
+    body.take_list(1)?; // session
+    body.take_list(2)?; // ciphers
+    body.take_list(1)?; // compression
+    if body.0.is_empty() {
+        return Some(None); // extensions are younger than TLS 1.0
+    }
+    let mut extensions = Fields(body.take_list(2)?);
+    body.end()?;
+    let mut found = None;
+    while !extensions.0.is_empty() {
+        let kind = extensions.take_number()?;
+        let mut content = Fields(extensions.take_list(2)?);
+        if kind != SERVER_NAME {
+            continue;
+        }
+        let mut names = Fields(content.take_list(2)?);
+        content.end()?;
+        let kind = names.take(1)?;
+        let name = names.take_list(2)?;
+        names.end()?;
+        let is_first = found.replace(name).is_none();
+        if !is_first || kind != [0] || name.is_empty() {
+            return None;
+        }
+    }
+    Some(found)
+}
+
+/// Fields of a message that were not read yet.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn take_number(&mut self) -> Option<u16> {
+        self.take(2).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]))
+    }
+
+    /// Takes what its length, a number of `width` bytes, stands before.
+    fn take_list(&mut self, width: usize) -> Option<&'a [u8]> {
+        let length = self.take(width)?.iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
+        self.take(length)
+    }
+
+    fn end(&self) -> Option<()> {
+        self.0.is_empty().then_some(())
+    }
+}
+
+/// Server's answer to a hello.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ServerAnswer {
+    /// A HelloRetryRequest: the client says hello once more, in the clear.
+    Retry,
+    /// Anything else: no other hello can be read from here on.
+    Other,
+}
+
+/// Reads a server's answer to a hello as it comes in, in as many pieces and records as it takes.
+#[derive(Debug, Default)]
+pub(crate) struct ServerAnswerReader {
+    bytes: Vec<u8>,
+    consumed: usize,
+    message: Vec<u8>,
+}
+
+impl ServerAnswerReader {
+    /// Reads on; nothing while there is more to come.
+    pub(crate) fn read(&mut self, bytes: &[u8]) -> Option<ServerAnswer> {
+        self.bytes.extend_from_slice(bytes);
+        if self.bytes.len() > LONGEST_HELLO {
+            return Some(ServerAnswer::Other); // no server asks again after so many warnings
+        }
+        loop {
+            let rest = &self.bytes[self.consumed..];
+            let is_tls = rest.get(1).is_none_or(|major| *major == MAJOR_VERSION);
+            let is_handshake = match rest.first()? {
+                &HANDSHAKE if is_tls => true,
+                // A warning may precede the answer, RFC 6066, 3.
+                &ALERT | &CHANGE_CIPHER_SPEC if is_tls => false,
+                _ => return Some(ServerAnswer::Other),
+            };
+            let [_, _, _, high, low, ..] = *rest else { return None };
+            let length = usize::from(u16::from_be_bytes([high, low]));
+            let content = &rest[RECORD_HEADER..rest.len().min(RECORD_HEADER + length)];
+            let is_whole = content.len() == length;
+            if is_handshake {
+                // The random stands at the beginning: the rest of a long record need not be waited for.
+                let answer = judge_answer(&[&self.message, content].concat());
+                if answer.is_some() {
+                    return answer;
+                }
+            }
+            if !is_whole {
+                return None;
+            }
+            if rest[0] == ALERT && content.first() == Some(&FATAL) {
+                return Some(ServerAnswer::Other);
+            }
+            if is_handshake {
+                self.message.extend_from_slice(content);
+            }
+            self.consumed += RECORD_HEADER + length;
+        }
+    }
+}
+
+/// Judges the beginning of a server's first message.
+fn judge_answer(message: &[u8]) -> Option<ServerAnswer> {
+    let kind = message.first()?;
+    if *kind != SERVER_HELLO {
+        return Some(ServerAnswer::Other);
+    }
+    let start = MESSAGE_HEADER + 2;
+    let random = message.get(start..start + RETRY_RANDOM.len())?;
+    Some(if random == RETRY_RANDOM { ServerAnswer::Retry } else { ServerAnswer::Other })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server_hello(random: [u8; 32]) -> Vec<u8> {
+        [&[SERVER_HELLO, 0, 0, 40, 3, 3][..], &random, &[0, 0x13, 1, 0, 0, 0]].concat()
+    }
+
+    fn in_records(message: &[u8], size: usize) -> Vec<u8> {
+        let record = |content: &[u8]| {
+            let length = u16::try_from(content.len()).unwrap();
+            [&[HANDSHAKE, 3, 3], &length.to_be_bytes()[..], content].concat()
+        };
+        message.chunks(size).flat_map(record).collect()
+    }
+
+    #[track_caller]
+    fn check(bytes: &[u8], expected: Option<ServerAnswer>) {
+        assert_eq!(ServerAnswerReader::default().read(bytes), expected);
+        let mut reader = ServerAnswerReader::default();
+        let mut answer = None;
+        for byte in bytes {
+            answer = answer.or_else(|| reader.read(&[*byte]));
+        }
+        assert_eq!(answer, expected, "one byte at a time");
+    }
+
+    #[test]
+    fn a_retry_is_recognised_in_any_number_of_records_and_after_a_warning() {
+        let retry = server_hello(RETRY_RANDOM);
+        for size in [1, 7, 40, 100] {
+            check(&in_records(&retry, size), Some(ServerAnswer::Retry));
+        }
+        let warned = [&[ALERT, 3, 3, 0, 2, 1, 112][..], &in_records(&retry, 50)].concat();
+        check(&warned, Some(ServerAnswer::Retry));
+        check(&in_records(&server_hello([7; 32]), 11), Some(ServerAnswer::Other));
+        check(&in_records(&retry[..30], 100), None);
+        check(&[ALERT, 3, 3, 0, 2, FATAL, 40], Some(ServerAnswer::Other));
+        check(b"HTTP/1.1 400 Bad Request\r\n", Some(ServerAnswer::Other));
+        check(&[CLIENT_HELLO; 60], Some(ServerAnswer::Other));
     }
 }

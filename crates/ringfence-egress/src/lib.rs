@@ -12,6 +12,7 @@
 //! after its address was judged.
 
 mod address;
+mod answer;
 mod authority;
 mod connect;
 mod copy;
@@ -19,6 +20,7 @@ mod credential;
 mod event;
 mod hello;
 mod http;
+mod opening;
 mod pass;
 mod pem;
 mod proxy;

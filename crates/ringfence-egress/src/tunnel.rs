@@ -1,15 +1,18 @@
-//! A tunnel: what it begins with is looked at, the rest is carried as it is.
+//! Tunnels: the opening is judged, the rest is carried as it is.
 //!
-//! Only what the client says is held back, and only until it is known what it speaks. The server may speak first: its
-//! words go to the client at once.
+//! Only what the client says is held back, and only until its protocol is known; `opening` says how that is told. The
+//! server may speak first: its words go to the client at once.
 //!
 //! - TLS to a host that a credential is for ends here, and is carried on request by request; see `credential`.
-//! - TLS must name the host that was asked for. A client that names none is refused for a name and is fine for an
-//!   address; one older than TLS 1.2 cannot be read, and is refused for both. Where the real name is encrypted (ECH), the outer one
-//!   counts: it is what the connection is routed by. Whether there is an inner one cannot be seen, for clients that have
-//!   none pretend to (GREASE).
+//! - TLS must name the host that was asked for, in one hello that has one reading. A client that names none is refused for
+//!   a name and is fine for an address; a hello older than TLS 1.2 cannot be read, and is refused for both. So is anything
+//!   else that begins like TLS or SSL. Where the real name is encrypted (ECH), the outer one counts: it is what the
+//!   connection is routed by. Whether there is an inner one cannot be seen, for clients that have none pretend to (GREASE).
+//! - A server may ask for another hello (HelloRetryRequest). What the client says meanwhile is held back until the server
+//!   has answered, and the second hello must name the same host as the first.
 //! - Plain HTTP to a name goes through the proxy's own HTTP code, which looks at every request.
-//! - Anything else passes, except on port 80, where it is HTTP or nothing.
+//! - Anything else passes, except on port 80, where it is HTTP or nothing, and except where the server answers in TLS or
+//!   HTTP: then it understood something else than we did.
 //!
 //! Most tunnels wait most of the time, by the thousand: what only some of them need is boxed.
 
@@ -23,17 +26,17 @@ use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::answer::{Answer, AnswerReader};
 use crate::connect::Connection;
 use crate::copy::{self, Direction};
-use crate::hello::{self, Hello};
+use crate::hello::{Hello, HelloPosition, HelloReader};
+use crate::opening::{HostNaming, Opening, OpeningKind};
 use crate::proxy::{Mode, Proxy};
 use crate::stream::{Rewound, Stream, linger};
-use crate::{Denial, Event, Passage, Reason, Target, TargetHost, Verdict, Via, http};
+use crate::{Denial, Event, Passage, Reason, Refusal, Target, TargetHost, Verdict, Via, http};
 
-/// The longest beginning that is looked at: a TLS client's first message has at most 64 KiB, in records.
-const LONGEST_OPENING: usize = 80 * 1024;
-/// The longest first line that may still turn out to be a request.
-const LONGEST_LINE: usize = 8 * 1024;
+/// Most bytes of a client that are held back while its server has not answered a hello.
+const LONGEST_AHEAD: usize = 80 * 1024;
 /// A fatal `access_denied` in an alert record, RFC 8446, 6.
 const ALERT: [u8; 7] = [21, 3, 1, 0, 2, 2, 49];
 
@@ -48,9 +51,9 @@ pub(crate) async fn run<S: Stream>(proxy: &Proxy, mut client: Rewound<S>, connec
     };
     match turn {
         Turn::Ended => {}
-        Turn::Refused => {
+        Turn::Refused(words) => {
             drop(server);
-            if client.write_all(&ALERT).await.is_ok() {
+            if client.write_all(&words).await.is_ok() {
                 linger(client).await;
             }
         }
@@ -64,8 +67,8 @@ pub(crate) async fn run<S: Stream>(proxy: &Proxy, mut client: Rewound<S>, connec
 enum Turn {
     /// It is over.
     Ended,
-    /// What is said inside it is not let through, and the owner was told.
-    Refused,
+    /// What is said inside it is not let through, and the owner was told; the client is told in these bytes.
+    Refused(Vec<u8>),
     /// It carries requests that are looked into.
     Requests,
     /// The same in TLS, to a host that is shown credentials.
@@ -74,54 +77,194 @@ enum Turn {
 
 /// Carries what a tunnel has, unless it is requests that are looked into.
 async fn carry<S: Stream>(proxy: &Proxy, client: &mut Rewound<S>, server: &mut TcpStream, target: &Target) -> Turn {
-    let mut opening = Opening::default();
+    let naming = match target.host {
+        TargetHost::Name(_) => HostNaming::Name,
+        TargetHost::Address(_) => HostNaming::Address,
+    };
+    let mut opening = Opening::new(naming);
     let mut back = Direction::default();
-    let is_name = matches!(target.host, TargetHost::Name(_));
 
     // A silent client has all the time it wants: it may wait for the server.
     let spoken = poll_fn(|cx| {
         let _ = back.poll(cx, server, client)?; // its end is remembered
-        opening.poll_more(cx, client)
+        poll_more(cx, client, &mut opening.bytes)
     });
     if spoken.await.is_err() {
         return Turn::Ended;
     }
     let looked = poll_fn(|cx| {
         let _ = back.poll(cx, server, client)?; // its end is remembered
-        opening.poll_kind(cx, client)
+        poll_kind(cx, client, &mut opening)
     });
-    let Ok(Ok(kind)) = timeout(proxy.settings().limits.greeting, looked).await else { return Turn::Ended };
-    let opening = opening.bytes;
+    let kind = match timeout(proxy.settings().limits.greeting, looked).await {
+        Ok(Ok(kind)) => kind,
+        Ok(Err(_)) => return Turn::Ended,
+        Err(_) => OpeningKind::Undecided("the client did not say in time which protocol it speaks"),
+    };
 
-    let mut other = None;
+    let is_name = naming == HostNaming::Name;
+    let (mut other, mut first) = (None, None);
     match kind {
-        Kind::Tls(hello) => {
+        OpeningKind::Tls(hello) => {
             let named = name_inside(&hello, target);
             let is_for_target = named.as_ref() == Some(target);
             other = named.filter(|named| named != target);
-            if let Err(reason) = agree(proxy, target, hello) {
-                proxy.deny(Denial::of(target, Via::Tls, reason));
-                return Turn::Refused;
+            if let Err(reason) = agree(proxy, target, hello.clone()) {
+                return refuse_tls(proxy, target, reason);
             }
             if is_for_target && proxy.credentials_for(target).is_some() {
-                client.put_back(opening.into());
+                client.put_back(opening.bytes.into());
                 return Turn::SecuredRequests;
             }
+            first = Some(hello);
         }
-        kind if is_name && (kind == Kind::Http || target.port == 80) => {
-            client.put_back(opening.into());
+        OpeningKind::Undecided(fault) => {
+            let reason = Reason::Malformed { fault: fault.to_owned() };
+            return Turn::Refused(proxy.deny(Denial::of(target, Via::Tunnel, reason)).last_words());
+        }
+        kind if is_name && (kind == OpeningKind::Http || target.port == 80) => {
+            client.put_back(opening.bytes.into());
             return Turn::Requests;
         }
+        // A server that speaks first, or has ended, answers no opening.
+        _ if is_name && !back.has_spoken() => back.read_answer(AnswerReader::to_other()),
         _ => {}
     }
     let denied = other.map(|named| Box::pin(async move { proxy.denied_inside(&named).await }));
-    tokio::select! {
-        biased;
-        Some(denial) = OptionFuture::from(denied) => drop(proxy.deny(denial)),
+    let carried = async {
+        let mut forth = match first {
+            Some(hello) => Box::pin(carry_hellos(proxy, client, server, target, opening, hello, &mut back)).await?,
+            None => Direction::after(opening.bytes),
+        };
         // Whoever broke it off, there is nothing left to carry.
-        _ = copy::both(client, server, Direction::after(opening), back) => {}
+        let _ = copy::both(client, server, &mut forth, &mut back).await;
+        Ok(())
+    };
+    let carried = tokio::select! {
+        biased;
+        Some(denial) = OptionFuture::from(denied) => return Turn::from(proxy.deny(denial)),
+        carried = carried => carried,
+    };
+    if let Err(turn) = carried {
+        return turn;
     }
-    Turn::Ended
+    let fault = match back.answer() {
+        Some(Answer::UnexpectedTls) => "the host answered in TLS to what is no readable TLS",
+        Some(Answer::UnexpectedHttp) => "the host answered in HTTP to what is no readable HTTP",
+        _ => return Turn::Ended,
+    };
+    let reason = Reason::Malformed { fault: fault.to_owned() };
+    Turn::from(proxy.deny(Denial::of(target, Via::Tunnel, reason)))
+}
+
+impl From<Refusal> for Turn {
+    /// A tunnel that is cut while it is open: its client sees the end, for words of ours would be taken for the host's.
+    fn from(_: Refusal) -> Turn {
+        Turn::Ended
+    }
+}
+
+fn refuse_tls(proxy: &Proxy, target: &Target, reason: Reason) -> Turn {
+    proxy.deny(Denial::of(target, Via::Tls, reason));
+    Turn::Refused(ALERT.to_vec())
+}
+
+/// Carries a hello and the server's answer to it, and, if that asks for one, the second hello. The direction from client
+/// to server then has all that it may say; the other goes on.
+async fn carry_hellos<S: Stream>(
+    proxy: &Proxy,
+    client: &mut Rewound<S>,
+    server: &mut TcpStream,
+    target: &Target,
+    mut opening: Opening,
+    first: Hello,
+    back: &mut Direction,
+) -> Result<Direction, Turn> {
+    // Early data, or a second hello that did not wait to be asked for.
+    let mut ahead = opening.bytes.split_off(opening.hello_length());
+    let mut forth = Direction::after(opening.bytes);
+    let mut has_ended = false;
+    back.read_answer(AnswerReader::to_hello());
+    let answered = poll_fn(|cx| {
+        let _ = forth.write_held(cx, server)?; // the rest when there is room
+        let _ = back.poll(cx, server, client)?; // its end is an answer
+        while back.answer().is_none() && !has_ended && ahead.len() < LONGEST_AHEAD {
+            match poll_more(cx, client, &mut ahead)? {
+                Poll::Ready(read) => has_ended = read == 0,
+                Poll::Pending => break,
+            }
+        }
+        // A client that has ended and said no more has no second hello.
+        let is_answered = back.answer().is_some() || has_ended && ahead.is_empty();
+        if is_answered { Poll::Ready(io::Result::Ok(())) } else { Poll::Pending }
+    });
+    if answered.await.is_err() {
+        return Err(Turn::Ended);
+    }
+    if back.answer() == Some(Answer::Retry) {
+        let mut reader = HelloReader::new(HelloPosition::AfterRetry);
+        let read = poll_fn(|cx| {
+            let _ = forth.write_held(cx, server)?; // the rest when there is room
+            let _ = back.poll(cx, server, client)?; // its end is remembered
+            loop {
+                if let Some(hello) = reader.read(&ahead) {
+                    return Poll::Ready(Ok(hello));
+                }
+                if ahead.len() > LONGEST_AHEAD {
+                    let fault = "too much precedes the client's second hello".to_owned();
+                    return Poll::Ready(Ok(Hello::Unreadable(fault)));
+                }
+                if ready!(poll_more(cx, client, &mut ahead))? == 0 {
+                    return Poll::Ready(Err(io::Error::from(io::ErrorKind::UnexpectedEof)));
+                }
+            }
+        });
+        let second = match timeout(proxy.settings().limits.greeting, read).await {
+            Ok(Ok(second)) => second,
+            // Without a second hello there is no connection that anything could be said on.
+            Ok(Err(_)) | Err(_) => return Err(Turn::Ended),
+        };
+        let reason = match second {
+            Hello::Unreadable(fault) => Some(Reason::Malformed { fault }),
+            second if second == first => None,
+            Hello::Named(name) => Some(Reason::OtherName { name }),
+            Hello::Unnamed => Some(Reason::Unnamed),
+        };
+        if let Some(reason) = reason {
+            return Err(refuse_tls(proxy, target, reason));
+        }
+    }
+    forth.hold(&ahead);
+    Ok(forth)
+}
+
+/// Reads once, behind what `bytes` has.
+fn poll_more<S: AsyncRead + Unpin>(
+    cx: &mut Context<'_>,
+    client: &mut S,
+    bytes: &mut Vec<u8>,
+) -> Poll<io::Result<usize>> {
+    let mut space = [0; 4096];
+    let mut into = ReadBuf::new(&mut space);
+    ready!(Pin::new(client).poll_read(cx, &mut into))?;
+    bytes.extend_from_slice(into.filled());
+    Poll::Ready(Ok(into.filled().len()))
+}
+
+/// Reads until it is known what the client speaks.
+fn poll_kind<S: AsyncRead + Unpin>(
+    cx: &mut Context<'_>,
+    client: &mut S,
+    opening: &mut Opening,
+) -> Poll<io::Result<OpeningKind>> {
+    loop {
+        if let Some(kind) = opening.kind() {
+            return Poll::Ready(Ok(kind));
+        }
+        if ready!(poll_more(cx, client, &mut opening.bytes))? == 0 {
+            return Poll::Ready(Ok(opening.kind_at_end()));
+        }
+    }
 }
 
 /// The host that a TLS client wants, on the port of its tunnel.
@@ -154,103 +297,5 @@ fn agree(proxy: &Proxy, target: &Target, hello: Hello) -> Result<(), Reason> {
             Ok(())
         }
         _ => Err(Reason::OtherName { name }),
-    }
-}
-
-/// What a client began with.
-#[derive(Debug, PartialEq, Eq)]
-enum Kind {
-    Tls(Hello),
-    Http,
-    Other,
-}
-
-#[derive(Default)]
-struct Opening {
-    bytes: Vec<u8>,
-    /// There as soon as it turns out to be TLS.
-    hello: Option<Box<hello::Reader>>,
-}
-
-impl Opening {
-    /// Reads once.
-    fn poll_more<S: AsyncRead + Unpin>(&mut self, cx: &mut Context<'_>, client: &mut S) -> Poll<io::Result<usize>> {
-        let mut space = [0; 4096];
-        let mut into = ReadBuf::new(&mut space);
-        ready!(Pin::new(client).poll_read(cx, &mut into))?;
-        self.bytes.extend_from_slice(into.filled());
-        Poll::Ready(Ok(into.filled().len()))
-    }
-
-    /// Reads until it is known what the client speaks.
-    fn poll_kind<S: AsyncRead + Unpin>(&mut self, cx: &mut Context<'_>, client: &mut S) -> Poll<io::Result<Kind>> {
-        loop {
-            if let Some(kind) = self.kind() {
-                return Poll::Ready(Ok(kind));
-            }
-            if ready!(self.poll_more(cx, client))? == 0 {
-                // It said all it had to say, and that is no beginning of anything that is looked at.
-                return Poll::Ready(Ok(Kind::Other));
-            }
-        }
-    }
-
-    fn kind(&mut self) -> Option<Kind> {
-        match self.bytes.first() {
-            Some(&hello::RECORD) if self.bytes.len() > LONGEST_OPENING => {
-                Some(Kind::Tls(Hello::Unreadable("the client's first message is too long".to_owned())))
-            }
-            Some(&hello::RECORD) => self.hello.get_or_insert_default().read(&self.bytes).map(Kind::Tls),
-            Some(_) => is_request(&self.bytes).map(|is| if is { Kind::Http } else { Kind::Other }),
-            None => Some(Kind::Other),
-        }
-    }
-}
-
-/// Whether the first line is one of HTTP, of any version; nothing while that is open.
-///
-/// Protocols that begin with words differ early: `SSH-2.0-…`, `EHLO host`, `PING`, `0032git-upload-pack /…`.
-fn is_request(bytes: &[u8]) -> Option<bool> {
-    // A server skips empty lines before a request.
-    let start = bytes.iter().position(|byte| !matches!(byte, b'\r' | b'\n'))?;
-    let rest = &bytes[start..];
-    let end = rest.iter().position(|byte| matches!(byte, b'\r' | b'\n'));
-    let line = &rest[..end.unwrap_or(rest.len())];
-    let method = line.split(|byte| byte.is_ascii_whitespace()).next().unwrap_or_default();
-    let is_text = line.iter().all(|byte| !byte.is_ascii_control() || *byte == b'\t');
-    if !is_text || !http::is_token(method) || line.len() > LONGEST_LINE {
-        return Some(false);
-    }
-    end.map(|_| line.windows(5).any(|part| part.eq_ignore_ascii_case(b"HTTP/")))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn protocols_are_told_from_http_by_their_first_line() {
-        let cases: [(&[u8], Option<bool>); 16] = [
-            (b"GET / HTTP/1.1\r\n", Some(true)),
-            (b"\r\n\r\nGET / HTTP/1.1\r\n", Some(true)),
-            (b"M-SEARCH * HTTP/1.1\n", Some(true)),
-            (b"PRI * HTTP/2.0\r\n", Some(true)),
-            (b"get\t/\xc3\xa9\thttp/1.1\r", Some(true)),
-            (b"GET / HTTP/1.1", None),
-            (b"GE", None),
-            (b"\r\n", None),
-            (b"GET /\r\n", Some(false)),
-            (b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n", Some(false)),
-            (b"EHLO client.test\r\n", Some(false)),
-            (b"PING\r\n", Some(false)),
-            (b"*1\r\n$4\r\nPING\r\n", Some(false)),
-            (b"0032git-upload-pack /project.git\0host=a\0", Some(false)),
-            (b"\0\0\0\x08\x04\xd2\x16\x2f", Some(false)),
-            (b"@RSYNCD: 31.0\n", Some(false)),
-        ];
-        for (bytes, expected) in cases {
-            assert_eq!(is_request(bytes), expected, "{}", bytes.escape_ascii());
-        }
-        assert_eq!(is_request(&[b'a'; LONGEST_LINE + 1]), Some(false));
     }
 }

@@ -9,6 +9,8 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+use crate::answer::{Answer, AnswerReader};
+
 mod splice;
 
 use splice::Pipe;
@@ -47,6 +49,12 @@ pub(crate) struct Direction {
     /// How much was moved since the last pause.
     burst: usize,
     stage: Stage,
+    /// Whether anything was read.
+    has_spoken: bool,
+    /// Reads the first bytes before they are passed on.
+    reader: Option<Box<AnswerReader>>,
+    /// Result of that reading, once there is one.
+    answer: Option<Answer>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -62,6 +70,27 @@ impl Direction {
     /// A direction that says `bytes` before what it reads.
     pub(crate) fn after(bytes: Vec<u8>) -> Direction {
         Direction { held: bytes, ..Direction::default() }
+    }
+
+    /// Says `bytes` after what was read so far.
+    pub(crate) fn hold(&mut self, bytes: &[u8]) {
+        self.held.extend_from_slice(bytes);
+    }
+
+    /// Whether anything was read, or nothing more will be.
+    pub(crate) fn has_spoken(&self) -> bool {
+        self.has_spoken || self.stage != Stage::Open
+    }
+
+    /// Has `reader` read what is read from now on, until it knows the answer. An answer that is not to be passed on ends
+    /// the direction with an error.
+    pub(crate) fn read_answer(&mut self, reader: AnswerReader) {
+        self.reader = Some(Box::new(reader));
+    }
+
+    /// Answer that was read; an end without one counts as any other.
+    pub(crate) fn answer(&self) -> Option<Answer> {
+        self.answer.or_else(|| (self.stage != Stage::Open).then_some(Answer::Other))
     }
 
     /// Carries on for as long as neither side makes it wait; ready when the reader's end was passed on to the writer.
@@ -111,7 +140,8 @@ impl Direction {
         let mut chunk = CHUNK_OF_THREAD.take().unwrap_or_else(|| vec![0; CHUNK].into_boxed_slice());
         let moved = self.poll_copy(cx, reader, writer, &mut chunk);
         CHUNK_OF_THREAD.set(Some(chunk));
-        if matches!(moved, Poll::Ready(Ok(CHUNK))) && reader.tcp().is_some() && writer.tcp().is_some() {
+        let may_splice = self.reader.is_none() && reader.tcp().is_some() && writer.tcp().is_some();
+        if matches!(moved, Poll::Ready(Ok(CHUNK))) && may_splice {
             self.pipe = Pipe::new();
         }
         moved
@@ -135,6 +165,7 @@ impl Direction {
         if read.is_empty() {
             return Poll::Ready(Ok(0));
         }
+        self.show(read)?;
         let written = match Pin::new(writer).poll_write(cx, read)? {
             Poll::Ready(written) => written,
             Poll::Pending => 0,
@@ -144,7 +175,22 @@ impl Direction {
         Poll::Ready(Ok(read.len()))
     }
 
-    fn write_held<W: AsyncWrite + Unpin>(&mut self, cx: &mut Context<'_>, writer: &mut W) -> Poll<io::Result<()>> {
+    /// Shows the answer's reader what was read, and fails if that is not to be passed on.
+    fn show(&mut self, read: &[u8]) -> io::Result<()> {
+        self.has_spoken = true;
+        let Some(reader) = &mut self.reader else { return Ok(()) };
+        let Some(answer) = reader.read(read) else { return Ok(()) };
+        self.reader = None;
+        self.answer = Some(answer);
+        if answer.is_passed_on() { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) }
+    }
+
+    /// Writes what was read before; ready when all of it is written.
+    pub(crate) fn write_held<W: AsyncWrite + Unpin>(
+        &mut self,
+        cx: &mut Context<'_>,
+        writer: &mut W,
+    ) -> Poll<io::Result<()>> {
         while self.written < self.held.len() {
             match ready!(Pin::new(&mut *writer).poll_write(cx, &self.held[self.written..]))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
@@ -162,8 +208,8 @@ impl Direction {
 pub(crate) async fn both<A: End, B: End>(
     a: &mut A,
     b: &mut B,
-    mut a_to_b: Direction,
-    mut b_to_a: Direction,
+    a_to_b: &mut Direction,
+    b_to_a: &mut Direction,
 ) -> io::Result<()> {
     poll_fn(|cx| {
         let forth = a_to_b.poll(cx, a, b)?;

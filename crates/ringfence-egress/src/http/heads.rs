@@ -11,6 +11,7 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::opening::is_token_byte;
 use crate::stream::Rewound;
 
 /// How much of what a refused client wrote is told of.
@@ -113,9 +114,8 @@ fn judge(head: &[u8]) -> Result<Body, HeadFault> {
 }
 
 /// Whether a text is what methods and names of headers are, RFC 9110, 5.6.2.
-pub(crate) fn is_token(text: &[u8]) -> bool {
-    let is_token_byte = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
-    !text.is_empty() && text.iter().all(is_token_byte)
+fn is_token(text: &[u8]) -> bool {
+    !text.is_empty() && text.iter().all(|byte| is_token_byte(*byte))
 }
 
 /// A number of digits alone: a sign, which `parse` takes, is refused.

@@ -34,7 +34,6 @@ mod hops;
 
 use exchange::{Exchange, Unsent};
 use heads::StrictHeads;
-pub(crate) use heads::is_token;
 
 type Body = Either<Incoming, Full<Bytes>>;
 
@@ -142,7 +141,7 @@ async fn converse<S: Stream>(client: Rewound<S>, session: Session) -> Option<(Re
 
 async fn carry<S: Stream, T: Stream>(mut client: Rewound<S>, mut server: Rewound<T>) {
     // Whoever broke it off, there is nothing left to carry.
-    let _ = copy::both(&mut client, &mut server, Direction::default(), Direction::default()).await;
+    let _ = copy::both(&mut client, &mut server, &mut Direction::default(), &mut Direction::default()).await;
 }
 
 /// Whose requests are answered.

@@ -9,6 +9,7 @@ mod http;
 mod limits;
 mod names;
 mod observe;
+mod openings;
 mod smuggling;
 mod socks;
 mod stage;

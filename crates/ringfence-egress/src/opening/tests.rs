@@ -1,0 +1,198 @@
+use super::*;
+
+#[track_caller]
+fn kind(bytes: &[u8]) -> Option<OpeningKind> {
+    let mut opening = Opening::new(HostNaming::Name);
+    opening.bytes = bytes.to_vec();
+    let kind = opening.kind();
+    let mut opening = Opening::new(HostNaming::Name);
+    let mut piecewise = None;
+    for byte in bytes {
+        opening.bytes.push(*byte);
+        piecewise = piecewise.or_else(|| opening.kind());
+    }
+    let is_same = match (&kind, &piecewise) {
+        (Some(OpeningKind::Tls(_)), Some(OpeningKind::Tls(_))) => true, // the fault may be another
+        (kind, piecewise) => kind == piecewise,
+    };
+    assert!(is_same, "{}: {kind:?} at once, {piecewise:?} in pieces", bytes.escape_ascii());
+    kind
+}
+
+#[track_caller]
+fn check(openings: &[&[u8]], expected: Option<OpeningKind>) {
+    for bytes in openings {
+        assert_eq!(kind(bytes), expected, "{}", bytes.escape_ascii());
+    }
+}
+
+#[test]
+fn whatever_a_lenient_server_reads_as_a_request_is_http() {
+    let openings: [&[u8]; 34] = [
+        b"GET / HTTP/1.1\r\n",
+        b"\r\n\r\nGET / HTTP/1.1\r\n",
+        b"\n \t\x0b\x0c\r\nGET / HTTP/1.1\r\n",
+        b" GET / HTTP/1.1\r\n",
+        b"\tget / http/1.1\r\n",
+        b"\0GET / HTTP/1.1\r\n",
+        b"\x01\x7fPOST / HTTP/1.0\r\n",
+        b"\0BREW /pot HTTP/1.1\r\n",
+        b"\0\0delete / http/1.1\n",
+        b"\x1cGET\x1d/\x1eHTTP/1.1\n",
+        b"\xa0GET\xa0/\xa0HTTP/1.1\n",
+        b"\x85GET / HTTP/1.1\n",
+        b"\xef\xbb\xbfGET / HTTP/1.1\n",
+        b"GET / HTTP/1.1\n",
+        b"GET\t/\tHTTP/1.1\n",
+        b"GET\r/\rHTTP/1.1\n",
+        b"GET\0/ HTTP/1.1\n",
+        b"GET /\0\x01\x7f\xff HTTP/1.1\n",
+        b"M-SEARCH * HTTP/1.1\n",
+        b"PRI * HTTP/2.0\r\n",
+        b"0GET / HTTP/1.1\n",
+        b"G@T / HTTP/1.1\n",
+        b"get\t/\xc3\xa9\thttp/1.1\r\n",
+        b"GET / HTTP/9.9.9 \r\n",
+        b"GET /\r\n",
+        b"GET http://front.test/\r\n",
+        b"GET https://front.test/ FTP/1.0\r\n",
+        b"OPTIONS * FOO\r\n",
+        b"PUT / \r\n",
+        b"CONNECT front.test:443 HTTP/1.1\r\n",
+        b"0032git-upload-pack / HTTP/1.1\n",
+        b"PROXY TCP4 10.0.0.1 10.0.0.2 1 2\r\n",
+        b"PROXY UNKNOWN\r\n",
+        b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c",
+    ];
+    check(&openings, Some(OpeningKind::Http));
+    for length in [8 * 1024, 16 * 1024, 63 * 1024, LONGEST_LINE, 70 * 1024] {
+        let long = [b"GET /".to_vec(), vec![b'a'; length], b" HTTP/1.1\r\n".to_vec()].concat();
+        check(&[&long, &[b" \0", &long[..]].concat()], Some(OpeningKind::Http));
+        check(&[&[vec![b'A'; length], b" / HTTP/1.1\r\n".to_vec()].concat()], Some(OpeningKind::Http));
+    }
+}
+
+#[test]
+fn a_request_that_comes_at_once_is_http_behind_any_control_characters() {
+    for lead in [&b"\x01\x02\x03"[..], &[0; 100], &[1; 9000], b"\x05\x01\0\r\n"] {
+        let mut opening = Opening::new(HostNaming::Name);
+        opening.bytes = [lead, b"GET / HTTP/1.1\r\n"].concat();
+        assert_eq!(opening.kind(), Some(OpeningKind::Http), "{}", lead.escape_ascii());
+    }
+}
+
+#[test]
+fn other_protocols_are_told_from_http_as_early_as_they_wait_for_an_answer() {
+    let openings: [&[u8]; 30] = [
+        b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n",
+        b"EHLO client.test\r\n",
+        b"HELO client.test\r\n",
+        b"PING\r\n",
+        b"*1\r\n$4\r\nPING\r\n",
+        b"*2\r\n$3\r\nGET\r\n$1\r\n/\r\n",
+        b"get key\r\n",
+        b"GET key\r\n",
+        b"a1 CAPABILITY\r\n",
+        b"NICK somebody\r\n",
+        b"CONNECT\naccept-version:1.2\nhost:/\n\n\0",
+        b"002egit-upload-pack /project.git\0host=a.test\0",
+        b"0032git-receive-pack /project.git\0host=host.test\0",
+        b"\0\0\0\x08\x04\xd2\x16\x2f",
+        b"\0\0\0\x54\0\x03\0\0user\0me\0",
+        b"\0\0\0\x2a\0\x12\0\x03\0\0\0\0",
+        b"@RSYNCD: 31.0\n",
+        b"AMQP\0\0\x09\x01",
+        b"RFB 003.008\n",
+        b"JRMI\0\x02K",
+        b"{\"method\": \"hello\"",
+        b"<?xml version='1.0'?>",
+        b"\x05\x01\0",
+        b"\x10\x1a\0\x04MQTT\x04",
+        b"\0binary",
+        b"\xff\xfb\x18",
+        b"\x04\0\0\0\x05\0\0\0\0",
+        b"0\x0c\x02\x01\x01`\x07\x02\x01\x03\x04\0\x80\0",
+        &[0; 100],
+        b"\x12\x01\0\x2f\0\0\x01\0",
+    ];
+    check(&openings, Some(OpeningKind::Other));
+}
+
+#[test]
+fn an_opening_whose_protocol_is_open_is_held_back() {
+    let openings: [&[u8]; 12] = [
+        b"GET / HTTP/1.1",
+        b"GET / HTTP/1.1\r",
+        b"GE",
+        b"\r\n",
+        b"\0",
+        b" \r\n\t",
+        b"\0GE",
+        b"\0BREW",
+        b"\xef\xbb",
+        b"0032git-upload-pack /project.git",
+        b"\x80",
+        b"\x80\x2e\x01\x00",
+    ];
+    check(&openings, None);
+    let blanks = vec![b'\n'; LONGEST_LINE + 1];
+    assert!(matches!(kind(&blanks), Some(OpeningKind::Undecided(_))));
+}
+
+#[test]
+fn whatever_begins_like_tls_or_ssl_and_is_no_hello_is_unreadable() {
+    let hello = [&[22, 3, 1, 0, 50, 1, 0, 0, 46, 3, 3][..], &[7; 32], &[0, 0, 2, 0x13, 1, 1, 0, 0, 5, 0, 0, 0, 1, 0]];
+    let hello = hello.concat();
+    let after = |first: &[u8]| [first, &hello].concat();
+    let openings = [
+        after(&[21, 3, 1, 0, 2, 1, 0]),
+        after(&[21, 3, 3, 0, 2, 1, 112]),
+        after(&[20, 3, 3, 0, 1, 1]),
+        after(&[23, 3, 3, 0, 1, 0]),
+        after(&[24, 3, 2, 0, 3, 1, 0, 0]),
+        after(&[25, 3, 3, 0, 1, 0]),
+        after(&[99, 3, 1, 0, 1, 0]),
+        after(&[0, 3, 0, 0, 0]),
+        after(&[255, 3, 4, 0, 1, 0]),
+        after(&[22, 3, 1, 0, 0]),
+        after(&[22, 3, 1, 0, 4, 0, 0, 0, 0]),
+        after(&[22, 3, 0, 0x41, 0]),
+        vec![21, 3, 0x7f],
+        vec![22, 2],
+        vec![0x80, 0x2e, 1, 3, 1, 0, 0x15, 0, 0, 0, 0x10],
+        vec![0x80, 0x2e, 1, 0, 2, 0, 0x15],
+        vec![0xff, 0, 1, 3, 3],
+        [&hello[..4], &[51], &hello[5..], &[1]].concat(),
+    ];
+    for bytes in openings {
+        let found = kind(&bytes);
+        assert!(matches!(&found, Some(OpeningKind::Tls(Hello::Unreadable(_)))), "{bytes:?}: {found:?}");
+    }
+}
+
+#[test]
+fn an_opening_that_ends_is_judged_by_what_it_may_have_begun() {
+    let at_end = |bytes: &[u8]| {
+        let mut opening = Opening::new(HostNaming::Name);
+        opening.bytes = bytes.to_vec();
+        opening.kind_at_end()
+    };
+    for bytes in [&b"GET / HTTP/1.1"[..], b"\0GET /", b"get http://front.test/\r", b"GET\0/ HTTP/1.0"] {
+        assert!(matches!(at_end(bytes), OpeningKind::Undecided(_)), "{}", bytes.escape_ascii());
+    }
+    assert!(matches!(at_end(&[22, 3, 1, 0, 9, 1]), OpeningKind::Tls(Hello::Unreadable(_))));
+    for bytes in [&b""[..], b"hello", b"\r\n", b"\0\0", b"\x80"] {
+        assert_eq!(at_end(bytes), OpeningKind::Other, "{}", bytes.escape_ascii());
+    }
+}
+
+#[test]
+fn to_an_address_any_protocol_but_unreadable_tls_passes_at_once() {
+    for (bytes, passes) in
+        [(&b"G"[..], true), (b"\0", true), (&[99, 3, 1], true), (&[21, 3, 1], false), (&[22, 9], false)]
+    {
+        let mut opening = Opening::new(HostNaming::Address);
+        opening.bytes = bytes.to_vec();
+        assert_eq!(opening.kind() == Some(OpeningKind::Other), passes, "{bytes:?}");
+    }
+}

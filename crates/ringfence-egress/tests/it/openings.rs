@@ -1,0 +1,521 @@
+//! First bytes of tunnels to a host that is named by name: disguised TLS and HTTP, and ordinary protocols.
+
+use std::sync::Arc;
+
+use rustls::crypto::ring::{default_provider, kx_group};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ServerConfig};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector, rustls};
+
+use ringfence_egress::{Limits, Via};
+
+use crate::stage::{Dns, Host, Running, Stage, in_time};
+use crate::tls::{configured, first_message};
+
+/// A change of cipher spec, which clients say before their second hello.
+const CHANGE_CIPHER_SPEC: [u8; 6] = [20, 3, 3, 0, 1, 1];
+/// A warning that the client will say no more, which a server may ignore.
+const WARNING: [u8; 7] = [21, 3, 1, 0, 2, 1, 0];
+/// Random of a HelloRetryRequest, RFC 8446, 4.1.3.
+const RETRY_RANDOM: [u8; 32] = [
+    0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11, 0xbe, 0x1d, 0x8c, 0x02, 0x1e, 0x65, 0xb8, 0x91, 0xc2, 0xa2, 0x11,
+    0x16, 0x7a, 0xbb, 0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8, 0x33, 0x9c,
+];
+
+/// The content of a message in records of `size` bytes.
+fn in_records(message: &[u8], size: usize) -> Vec<u8> {
+    let record = |content: &[u8]| {
+        let length = u16::try_from(content.len()).unwrap();
+        [&[22, 3, 3], &length.to_be_bytes()[..], content].concat()
+    };
+    message.chunks(size).flat_map(record).collect()
+}
+
+/// A server's hello with this random, as one message.
+fn server_hello(random: [u8; 32]) -> Vec<u8> {
+    [&[2, 0, 0, 40, 3, 3][..], &random, &[0, 0x13, 1, 0, 0, 0]].concat()
+}
+
+/// A host that answers the first words of a client with `answer`, in pieces of `size` bytes, and hears the rest.
+async fn answering(answer: Vec<u8>, size: usize) -> Host {
+    Host::new(move |mut stream, heard| {
+        let answer = answer.clone();
+        async move {
+            stream.set_nodelay(true).unwrap();
+            let mut buffer = vec![0; 64 * 1024];
+            let mut has_answered = false;
+            while let Ok(read @ 1..) = stream.read(&mut buffer).await {
+                heard.lock().unwrap().extend_from_slice(&buffer[..read]);
+                for piece in answer.chunks(size).filter(|_| !has_answered) {
+                    if stream.write_all(piece).await.is_err() {
+                        return;
+                    }
+                    tokio::task::yield_now().await;
+                }
+                has_answered = true;
+            }
+        }
+    })
+    .await
+}
+
+/// Waits until a host has heard this, or the tunnel to it is over.
+async fn is_heard(host: &Host, tunnel: &mut TcpStream, words: &[u8]) -> bool {
+    let is_there = || host.heard.lock().unwrap().windows(words.len()).any(|part| part == words);
+    let mut rest = [0; 1024];
+    loop {
+        tokio::select! {
+            read = tunnel.read(&mut rest) => if !matches!(read, Ok(1..)) {
+                return is_there();
+            },
+            () = tokio::task::yield_now() => if is_there() {
+                return true;
+            },
+        }
+    }
+}
+
+async fn stage(host: &Host) -> (Dns, Running, String) {
+    let dns = Dns::loopback().await;
+    let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+    (dns, proxy, format!("origin.test:{}", host.port()))
+}
+
+/// Says `opening` in a tunnel, and checks that the host hears nothing of it and the owner is told why.
+#[track_caller]
+fn refused<'a>(
+    proxy: &'a Running,
+    host: &'a Host,
+    authority: &'a str,
+    opening: &'a [u8],
+) -> impl Future<Output = ()> + 'a {
+    let caller = std::panic::Location::caller();
+    async move {
+        let before = proxy.denials().len();
+        let mut tunnel = proxy.tunnel(authority).await;
+        let _ = tunnel.write_all(opening).await; // it may be refused before its end
+        let _ = tunnel.shutdown().await;
+        let _ = tunnel.read_to_end(&mut Vec::new()).await;
+        let shown = opening[..opening.len().min(80)].escape_ascii();
+        assert_eq!(host.heard(), "", "{caller}: {shown} was let through");
+        assert_eq!(proxy.denials().len(), before + 1, "{caller}: the owner is not told of {shown}");
+    }
+}
+
+/// Says `opening` in a tunnel to a host that sends everything back, and checks that it does.
+async fn passes(proxy: &Running, authority: &str, opening: &[u8]) {
+    let mut tunnel = proxy.tunnel(authority).await;
+    tunnel.write_all(opening).await.unwrap();
+    let mut echo = vec![0; opening.len()];
+    let read = tunnel.read_exact(&mut echo).await;
+    assert!(read.is_ok() && echo == opening, "{} was not let through", opening.escape_ascii());
+}
+
+#[tokio::test]
+async fn a_hello_behind_another_record_reaches_nobody() {
+    in_time(async {
+        let host = Host::echo().await;
+        let (_dns, proxy, authority) = stage(&host).await;
+        let (client, _) = configured();
+        let (own, front) = (first_message(&client, "origin.test"), first_message(&client, "front.test"));
+        for before in [
+            &WARNING[..],
+            &WARNING.repeat(4),
+            &[21, 3, 3, 0, 2, 1, 112],
+            &CHANGE_CIPHER_SPEC,
+            &[23, 3, 3, 0, 1, 0],
+            &[24, 3, 3, 0, 4, 1, 0, 1, 7],
+            &[99, 3, 1, 0, 1, 0],
+            &[0, 3, 0, 0, 1, 0],
+            &[22, 3, 1, 0, 0],
+            &[22, 3, 1, 0, 4, 0, 0, 0, 0],
+            &[21, 3, 0x7f, 0, 2, 1, 0],
+        ] {
+            refused(&proxy, &host, &authority, &[before, &front].concat()).await;
+            refused(&proxy, &host, &authority, &[before, &own].concat()).await;
+        }
+        // Two hellos in one record, and a hello that goes on for longer than one can be.
+        let twice = in_records(&[&own[5..], &front[5..]].concat(), 1 << 14);
+        refused(&proxy, &host, &authority, &twice).await;
+        let long = in_records(&[&[1, 2, 0, 0][..], &[0; 0x20000]].concat(), 1 << 14);
+        refused(&proxy, &host, &authority, &long).await;
+        assert!(proxy.denials().iter().all(|denial| denial.via == Via::Tls), "{:?}", proxy.denials());
+        passes(&proxy, &authority, &own).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_hello_of_ssl_or_with_two_readings_reaches_nobody() {
+    in_time(async {
+        let host = Host::echo().await;
+        let (_dns, proxy, authority) = stage(&host).await;
+        let (client, _) = configured();
+        let own = first_message(&client, "origin.test");
+        let ssl2 = [&[0x80, 0x2e, 1, 3, 1, 0, 0x15, 0, 0, 0, 0x10][..], &[7; 0x25]].concat();
+        let ssl2_alone = [&[0x80, 0x2e, 1, 0, 2, 0, 0x15, 0, 0, 0, 0x10][..], &[7; 0x25]].concat();
+        let ssl3 = [&[22, 3, 0, 0, 43, 1, 0, 0, 39, 3, 0][..], &[7; 32], &[0, 0, 2, 0, 10, 1, 0]].concat();
+        for opening in [ssl2, ssl2_alone, ssl3] {
+            refused(&proxy, &host, &authority, &opening).await;
+        }
+        for names in [
+            &[&b"origin.test"[..], b"front.test"][..],
+            &[b""],
+            &[b"origin.test\0.front.test"],
+            &[b"127.0.0.1"],
+            &[b"origin.test "],
+            &[b"front.test\0"],
+        ] {
+            let list: Vec<u8> = names.iter().flat_map(|name| named(0, name)).collect();
+            refused(&proxy, &host, &authority, &with_names(&own, &[list])).await;
+        }
+        // A name of an unknown type before or behind the real one, two lists, and an empty one.
+        for lists in [
+            vec![[named(1, b"front.test"), named(0, b"origin.test")].concat()],
+            vec![[named(0, b"origin.test"), named(1, b"front.test")].concat()],
+            vec![named(0, b"origin.test"), named(0, b"front.test")],
+            vec![Vec::new()],
+            Vec::new(),
+        ] {
+            refused(&proxy, &host, &authority, &with_names(&own, &lists)).await;
+        }
+        for name in [&b"origin.test"[..], b"ORIGIN.tesT"] {
+            passes(&proxy, &authority, &with_names(&own, &[named(0, name)])).await;
+        }
+    })
+    .await;
+}
+
+/// An entry of a list of server names.
+fn named(kind: u8, name: &[u8]) -> Vec<u8> {
+    [&[kind], &u16::try_from(name.len()).unwrap().to_be_bytes()[..], name].concat()
+}
+
+/// A hello with these lists of server names in place of its own.
+fn with_names(hello: &[u8], lists: &[Vec<u8>]) -> Vec<u8> {
+    let number = |at: usize| usize::from(u16::from_be_bytes([hello[at], hello[at + 1]]));
+    let listed = |content: &[u8]| [&u16::try_from(content.len()).unwrap().to_be_bytes()[..], content].concat();
+    // Behind the record's head, the message's, the version, and 32 random bytes stand three lists of their own length.
+    let mut at = 5 + 4 + 2 + 32;
+    at += 1 + usize::from(hello[at]);
+    at += 2 + number(at);
+    at += 1 + usize::from(hello[at]);
+    let front = &hello[9..at];
+    let mut extensions = Vec::new();
+    for list in lists {
+        extensions.extend_from_slice(&[&[0, 0][..], &listed(&listed(list))].concat());
+    }
+    at += 2;
+    while at < hello.len() {
+        let end = at + 4 + number(at + 2);
+        if number(at) != 0 {
+            extensions.extend_from_slice(&hello[at..end]);
+        }
+        at = end;
+    }
+    let body = [front, &listed(&extensions)].concat();
+    let length = u32::try_from(body.len()).unwrap().to_be_bytes();
+    in_records(&[&[1], &length[1..], &body].concat(), 1 << 14)
+}
+
+#[tokio::test]
+async fn a_second_hello_is_judged_like_the_first() {
+    in_time(async {
+        let (client, _) = configured();
+        let own = first_message(&client, "origin.test");
+        let front = first_message(&client, "front.test");
+        let nameless = with_names(&own, &[]);
+        let early_data = [&[23, 3, 3, 0, 9][..], b"too early"].concat();
+        let retry = server_hello(RETRY_RANDOM);
+        for (answer, size) in [
+            (in_records(&retry, 100), 100),
+            (in_records(&retry, 100), 1),
+            (in_records(&retry, 9), 100),
+            ([&[21, 3, 3, 0, 2, 1, 112], &in_records(&retry, 100)[..]].concat(), 7),
+            ([in_records(&retry, 100), CHANGE_CIPHER_SPEC.to_vec()].concat(), 100),
+        ] {
+            let host = answering(answer, size).await;
+            let (_dns, proxy, authority) = stage(&host).await;
+            for (before, second, code) in [
+                (&[][..], &front, "other_name"),
+                (&CHANGE_CIPHER_SPEC, &front, "other_name"),
+                (&early_data, &in_records(&front[5..], 50), "other_name"),
+                (&WARNING, &front, "other_name"),
+                (&CHANGE_CIPHER_SPEC, &nameless, "unnamed"),
+                (&[99, 3, 3, 0, 1, 0], &front, "malformed"),
+                (b"GET / HTTP/1.1\r\nHost: front.test\r\n\r\n", &front, "malformed"),
+                (&[22, 3, 3, 0, 4, 20, 0, 0, 0], &front, "malformed"),
+            ] {
+                let said = [before, second].concat();
+                // Once asked for, and once before the host could have asked for it.
+                for is_early in [false, true] {
+                    let before = proxy.codes().len();
+                    host.heard.lock().unwrap().clear();
+                    let mut tunnel = proxy.tunnel(&authority).await;
+                    let first = if is_early { [&own[..], &said].concat() } else { own.clone() };
+                    tunnel.write_all(&first).await.unwrap();
+                    if !is_early {
+                        tunnel.read_u8().await.unwrap();
+                        let _ = tunnel.write_all(&said).await; // it may be refused before its end
+                    }
+                    assert!(!is_heard(&host, &mut tunnel, b"front.test").await, "{code}, early: {is_early}");
+                    assert_eq!(host.heard.lock().unwrap().len(), own.len(), "{code}, early: {is_early}");
+                    assert_eq!(proxy.codes()[before..], [code], "early: {is_early}");
+                }
+            }
+            // The same with the name of the first hello passes, and with it what preceded it.
+            for before in [&[][..], &CHANGE_CIPHER_SPEC, &early_data, &WARNING] {
+                for second in [own.clone(), in_records(&own[5..], 50)] {
+                    host.heard.lock().unwrap().clear();
+                    let mut tunnel = proxy.tunnel(&authority).await;
+                    let said = [before, &second, b"\x17\x03\x03 and so on"].concat();
+                    tunnel.write_all(&own).await.unwrap();
+                    tunnel.read_u8().await.unwrap();
+                    tunnel.write_all(&said).await.unwrap();
+                    assert!(is_heard(&host, &mut tunnel, &said).await);
+                }
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_follows_a_hello_is_carried_once_the_server_has_answered() {
+    in_time(async {
+        let (client, _) = configured();
+        let own = first_message(&client, "origin.test");
+        for answer in [in_records(&server_hello([7; 32]), 100), vec![21, 3, 3, 0, 2, 2, 40], b"no TLS at all".to_vec()]
+        {
+            let host = answering(answer, 3).await;
+            let (_dns, proxy, authority) = stage(&host).await;
+            let mut tunnel = proxy.tunnel(&authority).await;
+            let early_data = [&[23, 3, 3, 0, 9][..], b"too early"].concat();
+            tunnel.write_all(&[&own[..], &early_data].concat()).await.unwrap();
+            assert!(is_heard(&host, &mut tunnel, &early_data).await);
+            assert_eq!(proxy.codes(), [""; 0]);
+        }
+        // A client that has gone takes its connection with it, though the server never answered.
+        let host = Host::new(|mut stream, heard| async move {
+            let mut all = Vec::new();
+            let _ = stream.read_to_end(&mut all).await;
+            heard.lock().unwrap().extend_from_slice(b"ended");
+        });
+        let host = host.await;
+        let (_dns, proxy, authority) = stage(&host).await;
+        let mut tunnel = proxy.tunnel(&authority).await;
+        tunnel.write_all(&own).await.unwrap();
+        tunnel.shutdown().await.unwrap();
+        assert!(is_heard(&host, &mut tunnel, b"ended").await);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn tls_with_a_retry_ends_in_a_connection() {
+    in_time(async {
+        let (client, mut server) = configured();
+        // The client offers a key of another group first, so the server asks for one of its own.
+        let provider = rustls::crypto::CryptoProvider { kx_groups: vec![kx_group::SECP384R1], ..default_provider() };
+        let made =
+            ServerConfig::builder_with_provider(Arc::new(provider)).with_safe_default_protocol_versions().unwrap();
+        server = made.with_no_client_auth().with_cert_resolver(Arc::clone(&server.cert_resolver));
+        let acceptor = TlsAcceptor::from(Arc::new(server));
+        let host = Host::new(move |stream, _| {
+            let acceptor = acceptor.clone();
+            async move {
+                if let Ok(mut stream) = acceptor.accept(stream).await {
+                    let mut said = [0; 4];
+                    stream.read_exact(&mut said).await.unwrap();
+                    stream.write_all(&said).await.unwrap();
+                    let _ = stream.shutdown().await; // the client may have gone
+                }
+            }
+        })
+        .await;
+        let (_dns, proxy, authority) = stage(&host).await;
+        let connected = connect(&proxy, &authority, client).await;
+        assert_eq!(connected.as_deref().ok(), Some("ping"), "{connected:?}");
+        assert_eq!(proxy.codes(), [""; 0]);
+    })
+    .await;
+}
+
+async fn connect(proxy: &Running, authority: &str, client: ClientConfig) -> std::io::Result<String> {
+    let tunnel = proxy.tunnel(authority).await;
+    let name = ServerName::try_from("origin.test").unwrap();
+    let mut stream = TlsConnector::from(Arc::new(client)).connect(name, tunnel).await?;
+    stream.write_all(b"ping").await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    let (_, session) = stream.get_ref();
+    assert_eq!(session.handshake_kind(), Some(rustls::HandshakeKind::FullWithHelloRetryRequest));
+    Ok(answer)
+}
+
+#[tokio::test]
+async fn a_disguised_request_for_another_host_reaches_nobody() {
+    in_time(async {
+        let host = Host::web().await;
+        let (_dns, proxy, authority) = stage(&host).await;
+        let front = "Host: front.test\r\n\r\n";
+        let long = "a".repeat(9 * 1024);
+        let longer = "a".repeat(70 * 1024);
+        let mut openings: Vec<Vec<u8>> = [
+            format!("GET /{long} HTTP/1.1\r\n{front}"),
+            format!("GET /{longer} HTTP/1.1\r\n{front}"),
+            format!("{long} / HTTP/1.1\r\n{front}"),
+            format!("{}GET / HTTP/1.1\r\n{front}", "\r\n".repeat(9 * 1024)),
+            format!("{}GET / HTTP/1.1\r\n{front}", "\r\n".repeat(40 * 1024)),
+            format!("{}GET / HTTP/1.1\r\n{front}", " ".repeat(9 * 1024)),
+            "GET / HTTP/1.1\r\nHost: origin.test\r\n Host: front.test\r\n\r\n".to_owned(),
+            "GET / HTTP/1.1\r\nHost: origin.test\r\nHost: front.test\r\n\r\n".to_owned(),
+            "GET / HTTP/1.1\nHost: front.test\n\n".to_owned(),
+            "GET http://front.test/ HTTP/1.1\r\nHost: origin.test\r\n\r\n".to_owned(),
+            "GET http://front.test/\r\n\r\n".to_owned(),
+            format!("GET / HTTX/1.1\r\n{front}"),
+            format!("GET / \r\n{front}"),
+            "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(),
+            format!("PROXY TCP4 10.0.0.1 10.0.0.2 1 2\r\nGET / HTTP/1.1\r\n{front}"),
+            "GET / HTTP/1.1".to_owned(),
+        ]
+        .map(String::into_bytes)
+        .into();
+        for blank in [" ", "\t", "\x0b", "\x0c", "\0", "\x01", "\x1c", "\x7f", "\r", "\n", " \0\r\n\t"] {
+            openings.push(format!("{blank}GET / HTTP/1.1\r\n{front}").into_bytes());
+            openings.push(format!("{blank}get / http/1.1\r\n{front}").into_bytes());
+            openings.push(format!("{blank}BREW / HTTP/1.1\r\n{front}").into_bytes());
+        }
+        for blank in ["\t", "\x0b", "\x0c", "\r", "\x1c", "  ", "\0"] {
+            openings.push(format!("GET{blank}/ HTTP/1.1\r\n{front}").into_bytes());
+            openings.push(format!("GET /{blank}HTTP/1.1\r\n{front}").into_bytes());
+        }
+        for first in [&b"\xa0"[..], b"\x85", b"\xef\xbb\xbf"] {
+            openings.push([first, b"GET / HTTP/1.1\r\n", front.as_bytes()].concat());
+        }
+        for opening in &openings {
+            refused(&proxy, &host, &authority, opening).await;
+        }
+        // The same request for the tunnel's own host passes, also behind an empty line and with a long target.
+        for target in ["/", &format!("/{long}")] {
+            let mut tunnel = proxy.tunnel(&authority).await;
+            let request = format!("\r\nGET {target} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n");
+            tunnel.write_all(request.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            tunnel.read_to_string(&mut answer).await.unwrap();
+            assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_opening_that_nobody_can_place_is_refused_in_time_and_told() {
+    in_time(async {
+        let host = Host::echo().await;
+        let dns = Dns::loopback().await;
+        let limits = Limits { greeting: std::time::Duration::from_millis(200), ..Limits::default() };
+        let proxy = Stage { limits, ..Stage::allowing(host.rules("origin.test")) }.start(&dns).await;
+        let authority = format!("origin.test:{}", host.port());
+        for opening in [&b"GET / HTTP/1.1\rHost: front.test\r\r"[..], b"\0", b"\r\n", &[22, 3, 1, 0]] {
+            let before = proxy.denials().len();
+            let mut tunnel = proxy.tunnel(&authority).await;
+            tunnel.write_all(opening).await.unwrap();
+            let _ = tunnel.read_to_end(&mut Vec::new()).await;
+            assert_eq!(proxy.codes()[before..], ["malformed"], "{}", opening.escape_ascii());
+        }
+        assert_eq!(host.heard(), "");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn ordinary_protocols_pass_as_soon_as_they_wait_for_an_answer() {
+    in_time(async {
+        let host = Host::echo().await;
+        let (_dns, proxy, authority) = stage(&host).await;
+        for opening in [
+            &b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n"[..],
+            b"EHLO client.test\r\n",
+            b"\0\0\0\x08\x04\xd2\x16\x2f",
+            b"\0\0\0\x29\0\x03\0\0user\0somebody\0database\0data\0\0",
+            b"002egit-upload-pack /project.git\0host=a.test\0",
+            b"*1\r\n$4\r\nPING\r\n",
+            b"PING\r\n",
+            b"get key\r\n",
+            b"CONNECT\naccept-version:1.2\nhost:/\n\n\0",
+            b"AMQP\0\0\x09\x01",
+            b"a1 CAPABILITY\r\n",
+            b"{\"method\": \"hello\"}",
+            b"\x05\x01\0",
+            b"\0binary",
+            b"\xff\xfb\x18",
+        ] {
+            passes(&proxy, &authority, opening).await;
+        }
+        assert_eq!(proxy.codes(), [""; 0]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_that_speaks_first_may_be_answered_in_any_protocol_but_tls_for_another() {
+    in_time(async {
+        let host = Host::new(|mut stream, heard| async move {
+            stream.write_all(b"220 mail.test ESMTP\r\n").await.unwrap();
+            let mut buffer = vec![0; 4096];
+            while let Ok(read @ 1..) = stream.read(&mut buffer).await {
+                heard.lock().unwrap().extend_from_slice(&buffer[..read]);
+                let _ = stream.write_all(b"250 mail.test\r\n").await; // the client may have gone
+            }
+        })
+        .await;
+        let (_dns, proxy, authority) = stage(&host).await;
+        let (client, _) = configured();
+        let mut banner = [0; 21];
+        for (opening, passes) in
+            [(b"EHLO client.test\r\n".to_vec(), true), (first_message(&client, "front.test"), false)]
+        {
+            let mut tunnel = proxy.tunnel(&authority).await;
+            tunnel.read_exact(&mut banner).await.unwrap();
+            assert_eq!(&banner, b"220 mail.test ESMTP\r\n");
+            tunnel.write_all(&opening).await.unwrap();
+            assert_eq!(is_heard(&host, &mut tunnel, &opening).await, passes);
+        }
+        assert_eq!(proxy.codes(), ["other_name"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_answer_in_tls_or_http_to_something_else_is_not_passed_on() {
+    in_time(async {
+        for (answer, is_cut) in [
+            (&b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nfronts"[..], true),
+            (&in_records(&server_hello([7; 32]), 100), true),
+            (b"220 mail.test ESMTP\r\n", false),
+            (b"S", false),
+        ] {
+            for size in [1, 100] {
+                let host = answering(answer.to_vec(), size).await;
+                let (_dns, proxy, authority) = stage(&host).await;
+                let mut tunnel = proxy.tunnel(&authority).await;
+                tunnel.write_all(b"\xff\x02\x03").await.unwrap();
+                if is_cut {
+                    let mut answered = Vec::new();
+                    let _ = tunnel.read_to_end(&mut answered).await;
+                    assert!(answered.len() < 5, "{}", answered.escape_ascii());
+                    assert_eq!(proxy.codes(), ["malformed"]);
+                    assert_eq!(proxy.denials()[0].via, Via::Tunnel);
+                } else {
+                    let mut answered = vec![0; answer.len()];
+                    tunnel.read_exact(&mut answered).await.unwrap();
+                    assert_eq!((&answered[..], proxy.codes().len()), (answer, 0));
+                }
+            }
+        }
+    })
+    .await;
+}
