@@ -302,9 +302,25 @@ async fn a_request_that_would_bring_the_secret_back_is_refused() {
     in_time(async {
         let world = World::new();
         let (_dns, host, proxy) = staged(&world).await;
-        let answer = ask(&proxy, &world, "api.test", host.port(), "TRACE /", "").await;
-        refused(&answer, 400, "malformed");
-        assert!(!host.heard().contains(SECRET));
+        for (line, rest) in [
+            ("TRACE /", ""),
+            ("trace /", ""),
+            ("TrAcE /", "Max-Forwards: 0\r\n"),
+            ("TRACK /", ""),
+            ("track /", ""),
+            ("GET /", "X-HTTP-Method-Override: TRACE\r\n"),
+            ("POST /", "x-http-method: track\r\n"),
+            ("POST /", "X-Method-Override: GET\r\nX-Method-Override: \ttrace \r\n"),
+        ] {
+            let before = proxy.codes().len();
+            let answer = ask(&proxy, &world, "api.test", host.port(), line, rest).await;
+            refused(&answer, 400, "malformed");
+            assert_eq!(proxy.codes().len(), before + 1, "{line} {rest}");
+            assert!(!host.heard().contains(SECRET), "{line} {rest}");
+        }
+        let overridden = "X-HTTP-Method-Override: PATCH\r\nMax-Forwards: 9\r\n";
+        assert!(ask(&proxy, &world, "api.test", host.port(), "tracer /", overridden).await.ends_with("hello"));
+        assert!(host.heard().contains(SECRET));
     })
     .await;
 }
