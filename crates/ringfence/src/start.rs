@@ -47,7 +47,7 @@ pub(crate) async fn start(core: &Arc<Core>, spec: &Spec, room: &Room, asked: Str
     context.sandbox = Some(room.name.to_string());
     context.workspace.require_text().map_err(RunError::from)?;
     let watched = context.guarded.watched().clone();
-    let log = egress::gate(&context.plan.policy).and_then(|_| egress::log_of(&core.settings.host));
+    let log = egress::gate(&context.plan.policy).map(|_| egress::log_in(&room.directory));
     let mut manifest = describe(core, spec, &context, room, asked);
     let (mut variables, mut egress) = (BTreeMap::new(), None);
     let instance = match Core::means(&context.plan)? {

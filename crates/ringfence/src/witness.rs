@@ -48,12 +48,12 @@ impl Witness {
 
     /// Looks at the sandbox before a command.
     pub(crate) fn observe(self: &Arc<Witness>, manifest: &Arc<Manifest>) -> Observation {
-        let logged = self.egress.as_deref().map_or(0, egress::length);
+        let logged = self.egress.as_deref().map_or(0, egress::last_number);
         let (witness, manifest) = (Arc::clone(self), Arc::clone(manifest));
         Observation { oom_kills: witness.oom_kills(), witness, manifest, logged }
     }
 
-    /// What the sandbox was denied since its log was so long.
+    /// Denials of the sandbox since the event of this number.
     fn denials(&self, sandbox: &str, logged: u64) -> Vec<Denial> {
         self.egress.as_deref().map(|log| egress::denials_since(log, logged, sandbox)).unwrap_or_default()
     }
@@ -76,7 +76,7 @@ pub struct Observation {
     manifest: Arc<Manifest>,
     /// How many of its processes had been killed for want of memory.
     oom_kills: u64,
-    /// How long the log of what was denied had been.
+    /// Number of the last event in its egress log.
     logged: u64,
 }
 

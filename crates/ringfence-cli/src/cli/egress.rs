@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use clap::{Args, Subcommand};
 use ringfence::Host;
-use ringfence::egress::{self, Entry, Event};
+use ringfence::egress::{self, Entry, Event, Recorded};
 use ringfence::policy::Span;
 
 use crate::answer::{print, print_json, print_lines};
@@ -61,9 +61,12 @@ impl EgressArguments {
     }
 
     fn entries(&self, host: &Host) -> Result<Vec<Entry>, Failure> {
-        let entries = egress::recorded(host).map_err(|error| {
+        let Recorded { entries, omitted, .. } = egress::recorded(host).map_err(|error| {
             Failure::usage(format!("cannot read the egress log: {error}"), "ls -l ~/.local/state/ringfence")
         })?;
+        if omitted > 0 {
+            warn(&format!("{omitted} more events, of all sandboxes together, were counted and not kept"));
+        }
         let earliest = self.since.and_then(|span| SystemTime::now().checked_sub(span.duration()));
         let is_here = |entry: &Entry| {
             let here = [&host.directory, &fs_err::canonicalize(&host.directory).unwrap_or_default()];

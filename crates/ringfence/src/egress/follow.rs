@@ -5,32 +5,36 @@ use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::log::{Entry, LONGEST, OLD, log_of};
+use super::log::{Entry, parts_of_sandbox};
 use crate::Host;
 
-/// Reads what the egress log of a user tells of one sandbox, as it grows.
+/// Most bytes of one part that are read at once.
+const LONGEST_READ: u64 = 16 << 20;
+
+/// Reads the egress log of one sandbox, as it grows.
 #[derive(Debug)]
 pub struct Follower {
-    log: Option<PathBuf>,
+    /// Parts of the log, oldest first; none if there can be none.
+    parts: Vec<PathBuf>,
     sandbox: String,
-    /// How far each file was read, by its inode: whoever had a log open when a new one was begun goes on writing there.
+    /// How far each part was read, by its inode: a part gets another name when a new one is begun.
     read: HashMap<u64, u64>,
 }
 
 impl Follower {
-    /// Begins at the beginning of the log of `host`'s user.
+    /// Begins at the beginning of the log of a sandbox of `host`'s user.
     pub fn of(host: &Host, sandbox: &str) -> Follower {
-        Follower { log: log_of(host), sandbox: sandbox.to_owned(), read: HashMap::new() }
+        let parts = parts_of_sandbox(host, sandbox).map(Vec::from).unwrap_or_default();
+        Follower { parts, sandbox: sandbox.to_owned(), read: HashMap::new() }
     }
 
     /// Returns what was written since the last time, oldest first; a line that cannot be read is left out.
     pub fn read_on(&mut self) -> io::Result<Vec<Entry>> {
-        let Some(log) = &self.log else { return Ok(Vec::new()) };
         let mut entries = Vec::new();
         // Only of the files that are there: a later one may have the number of one that is gone.
         let mut read = HashMap::new();
-        for path in [log.with_file_name(OLD), log.clone()] {
-            if let Some((inode, end)) = self.append_from(&path, &mut entries)? {
+        for path in &self.parts {
+            if let Some((inode, end)) = self.append_from(path, &mut entries)? {
                 read.insert(inode, end);
             }
         }
@@ -39,7 +43,7 @@ impl Follower {
     }
 
     /// Appends what the lines of a file tell that were not read yet, and returns which file it is and how far it is read
-    /// now. No more is kept at once than one line, and what is wanted: the log is that of all sandboxes.
+    /// now. No more is kept at once than one line, and what is wanted.
     fn append_from(&self, path: &Path, entries: &mut Vec<Entry>) -> io::Result<Option<(u64, u64)>> {
         let mut file = match fs_err::File::open(path) {
             Ok(file) => file,
@@ -49,7 +53,7 @@ impl Follower {
         let found = file.metadata()?;
         let mut end = self.read.get(&found.ino()).copied().filter(|end| *end <= found.len()).unwrap_or_default();
         file.seek(SeekFrom::Start(end))?;
-        let mut lines = BufReader::new(file.take(2 * LONGEST));
+        let mut lines = BufReader::new(file.take(LONGEST_READ));
         let mut line = String::new();
         loop {
             line.clear();
@@ -86,7 +90,7 @@ mod tests {
         let denial = Denial { target: target.to_owned(), reason: Reason::Unlisted, via: Via::Connect, policy: None };
         let event = Event::Denied(denial);
         let sandbox = Some(sandbox.to_owned());
-        let entry = Entry { time: String::new(), sandbox, workspace: PathBuf::new(), event };
+        let entry = Entry { time: String::new(), sandbox, workspace: PathBuf::new(), event, number: None };
         serde_json::to_string(&entry).unwrap() + "\n"
     }
 
@@ -104,7 +108,9 @@ mod tests {
     fn every_line_is_read_once_also_when_a_new_log_is_begun() {
         let place = tempfile::tempdir().unwrap();
         let log = place.path().join("egress.jsonl");
-        let mut follower = Follower { log: Some(log.clone()), sandbox: "own".to_owned(), read: HashMap::new() };
+        let old = log.with_file_name("egress.jsonl.1");
+        let parts = vec![old.clone(), log.clone()];
+        let mut follower = Follower { parts, sandbox: "own".to_owned(), read: HashMap::new() };
         check(&mut follower, &[]);
         let append = |path: &Path| fs_err::OpenOptions::new().append(true).create(true).open(path).unwrap();
         let mut first = append(&log);
@@ -113,7 +119,7 @@ mod tests {
         check(&mut follower, &["a"]);
         check(&mut follower, &[]);
         write!(first, "{rest}").unwrap();
-        fs_err::rename(&log, log.with_file_name(OLD)).unwrap();
+        fs_err::rename(&log, old).unwrap();
         write!(append(&log), "{}", line("d")).unwrap();
         write!(first, "{}", line("c")).unwrap();
         check(&mut follower, &["b", "c", "d"]);

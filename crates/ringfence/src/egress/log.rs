@@ -1,26 +1,45 @@
-//! What was let out and what was not, for whoever asks later: a line of JSON for each, in the user's own state.
+//! Egress logs: what was denied, and what was let out under observation, as lines of JSON.
+//!
+//! A sandbox that stays has a log in its own directory, which no other sandbox can fill. It keeps the first events and the
+//! last ones, and numbers all, so that the number of those in between is known. When the sandbox ends, its log is handed
+//! over to its user's, to which runs of one command write, too. There each of them has a bounded share, and events beyond it
+//! are counted. Code inside decides how much there is to tell, and can neither fill the disk nor take an earlier denial
+//! away without a trace.
 
-use std::io::Write;
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use fs_err::os::unix::fs::OpenOptionsExt;
 use jiff::Timestamp;
 use ringfence_core::result::Denial;
-use ringfence_egress::Event;
+use ringfence_egress::{Event, Reason};
+use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-use super::{MOST_DENIALS, told};
-use crate::{Host, untrusted};
+use super::{MOST_DENIALS, counted, told};
+use crate::Host;
+use crate::room::Rooms;
 
-/// What the log is called.
+/// File name of a log.
 const NAME: &str = "egress.jsonl";
-/// What it is called when a new one was begun.
-pub(super) const OLD: &str = "egress.jsonl.1";
-/// How long it may get before a new one is begun, in bytes.
-pub(super) const LONGEST: u64 = 8 << 20;
-/// How many lines one sandbox may write: code inside decides how much there is to tell.
-const MOST_LINES: u32 = 10_000;
+/// File name of the part before.
+const OLD: &str = "egress.jsonl.1";
+/// File name of a sandbox's first part.
+const FIRST: &str = "egress.jsonl.first";
+/// Length at which a new part of a user's log is begun, in bytes.
+const LONGEST: u64 = 8 << 20;
+/// Length at which a new part of a sandbox's log is begun, in bytes.
+const LONGEST_OF_SANDBOX: u64 = 1 << 20;
+/// Most bytes that one run, or one sandbox that has ended, adds to its user's log.
+const LONGEST_SHARE: u64 = 1 << 20;
+/// Longest line, in bytes.
+const LONGEST_LINE: u64 = 8 << 10;
+/// Longest text of a client's in an event that would not fit into a line, in characters.
+const LONGEST_TEXT: usize = 300;
+/// Most bytes of a part that are read, from its end: those who had it open when it grew too long wrote on.
+const LONGEST_READ: u64 = 64 << 20;
 
 /// One line of the log.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -33,6 +52,9 @@ pub struct Entry {
     pub workspace: PathBuf,
     /// What.
     pub event: Event,
+    /// Position among all events of a sandbox that stays, from 1 on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub number: Option<u64>,
 }
 
 impl Entry {
@@ -42,27 +64,48 @@ impl Entry {
     }
 }
 
-/// Where one sandbox's events are written.
+/// A line that stands for events that have none.
+#[derive(Debug, Serialize, Deserialize)]
+struct Omission {
+    time: String,
+    omitted: u64,
+}
+
+/// Events that the logs of a user have.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct Recorded {
+    /// Events, oldest first.
+    pub entries: Vec<Entry>,
+    /// Number of events that were not kept.
+    pub omitted: u64,
+}
+
+/// Log of one sandbox's events.
 #[derive(Debug)]
 pub(crate) struct Log {
-    path: Option<PathBuf>,
     sandbox: Option<String>,
     workspace: PathBuf,
     /// Whether what is let out is written down, too.
     observes: bool,
-    written: Mutex<Written>,
+    sink: Mutex<Option<LogSink>>,
 }
 
-#[derive(Debug, Default)]
-struct Written {
-    file: Option<fs_err::File>,
-    lines: u32,
+#[derive(Debug)]
+enum LogSink {
+    Shared(SharedLog),
+    Own(OwnLog),
 }
 
 impl Log {
-    /// The log of a user, for one sandbox of theirs.
+    /// Log for one sandbox of a user: its own if it stays, and a share of the user's if not.
     pub(crate) fn of(host: &Host, sandbox: Option<String>, workspace: &Path, observes: bool) -> Log {
-        Log { path: log_of(host), sandbox, workspace: workspace.into(), observes, written: Mutex::default() }
+        let directory = sandbox.as_deref().and_then(|name| directory_of(host, name));
+        let sink = match (&sandbox, directory) {
+            (Some(_), Some(directory)) => Some(LogSink::Own(OwnLog::new(&directory))),
+            _ => host.state_directory().map(|state| LogSink::Shared(SharedLog::new(&state))),
+        };
+        Log { sandbox, workspace: workspace.into(), observes, sink: Mutex::new(sink) }
     }
 
     /// Writes one event down. Where that fails the event was still acted on, and is in the result.
@@ -70,70 +113,335 @@ impl Log {
         if !self.observes && !matches!(event, Event::Denied(_)) {
             return;
         }
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(path) = self.path.as_ref().filter(|_| written.lines < MOST_LINES) else { return };
-        if written.file.is_none() {
-            written.file = open(path).inspect_err(|error| tracing::warn!(%error, "cannot open the egress log")).ok();
-        }
         let entry = Entry {
             time: Timestamp::now().to_string(),
             sandbox: self.sandbox.clone(),
             workspace: self.workspace.clone(),
             event: event.clone(),
+            number: None,
         };
-        let Ok(mut line) = serde_json::to_vec(&entry) else { return }; // a workspace that is not text
-        line.push(b'\n');
-        written.lines += 1;
-        if let Some(file) = &mut written.file {
-            let _ = file.write_all(&line); // the disk is full: the proxy goes on
+        match &mut *self.sink.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(LogSink::Shared(log)) => log.write(entry),
+            Some(LogSink::Own(log)) => log.write(entry),
+            None => {}
         }
     }
 }
 
-/// Opens the log for one more line, and begins a new one when it has grown long.
-fn open(path: &Path) -> std::io::Result<fs_err::File> {
-    fs_err::create_dir_all(path.parent().unwrap_or(path))?;
-    if length(path) > LONGEST {
-        fs_err::rename(path, path.with_file_name(OLD))?;
+/// Directory of a sandbox that stays.
+fn directory_of(host: &Host, sandbox: &str) -> Option<PathBuf> {
+    let name = crate::room::Name::new(sandbox).ok()?;
+    Rooms::of(host).ok().map(|rooms| rooms.path(&name))
+}
+
+/// Path of the log of a sandbox whose directory this is.
+pub(crate) fn log_in(directory: &Path) -> PathBuf {
+    directory.join(NAME)
+}
+
+/// Paths of the parts of a log, oldest first.
+fn parts_of(log: &Path) -> [PathBuf; 3] {
+    [log.with_file_name(FIRST), log.with_file_name(OLD), log.to_owned()]
+}
+
+/// Paths of the parts of a sandbox's log, oldest first; nothing if there can be none.
+pub(super) fn parts_of_sandbox(host: &Host, sandbox: &str) -> Option<[PathBuf; 3]> {
+    directory_of(host, sandbox).map(|directory| parts_of(&log_in(&directory)))
+}
+
+/// Spells a line, or nothing for a workspace that is not text.
+fn spell_line(mut entry: Entry) -> Option<Vec<u8>> {
+    let spell = |entry: &Entry| serde_json::to_vec(entry).ok();
+    let mut line = spell(&entry)?;
+    if line.len() as u64 >= LONGEST_LINE {
+        shorten(&mut entry.event);
+        line = spell(&entry)?;
     }
+    line.push(b'\n');
+    (line.len() as u64 <= LONGEST_LINE).then_some(line)
+}
+
+/// Shortens what a client wrote.
+fn shorten(event: &mut Event) {
+    let shorten = |text: &mut String| *text = text.chars().take(LONGEST_TEXT).collect();
+    match event {
+        Event::Denied(denial) => {
+            shorten(&mut denial.target);
+            match &mut denial.reason {
+                Reason::Malformed { fault } => shorten(fault),
+                Reason::OtherName { name } => shorten(name),
+                _ => {}
+            }
+        }
+        Event::Allowed(passage) => shorten(&mut passage.target),
+        _ => {}
+    }
+}
+
+fn open_part(path: &Path) -> io::Result<fs_err::File> {
     fs_err::OpenOptions::new().append(true).create(true).mode(0o600).open(path)
 }
 
-/// Where the log of a user is.
-pub(crate) fn log_of(host: &Host) -> Option<PathBuf> {
-    Some(host.state_directory()?.join(NAME))
+/// Log of a sandbox that stays, which one process writes.
+#[derive(Debug)]
+struct OwnLog {
+    path: PathBuf,
+    /// The part that is written, and its length.
+    part: Option<(fs_err::File, u64)>,
+    /// Number of the last event.
+    number: u64,
 }
 
-/// How long a log is, in bytes.
-pub(crate) fn length(log: &Path) -> u64 {
-    fs_err::metadata(log).map_or(0, |log| log.len())
-}
-
-/// What a sandbox was denied, by what stands in a log beyond its first `start` bytes; one that has grown too long to
-/// read, or was begun anew, tells nothing.
-pub(crate) fn denials_since(log: &Path, start: u64, sandbox: &str) -> Vec<Denial> {
-    let text = untrusted::read_from(log, start, 2 * LONGEST).unwrap_or_default();
-    let entries = text.lines().filter_map(|line| serde_json::from_str::<Entry>(line).ok());
-    let denials =
-        entries.filter(|entry| entry.sandbox.as_deref() == Some(sandbox)).filter_map(|entry| match entry.event {
-            Event::Denied(denial) => Some(told(denial)),
-            _ => None,
-        });
-    denials.take(MOST_DENIALS).collect()
-}
-
-/// What the log of a user tells, oldest first; a line that cannot be read is left out.
-pub fn recorded(host: &Host) -> std::io::Result<Vec<Entry>> {
-    let Some(log) = log_of(host) else { return Ok(Vec::new()) };
-    let mut entries = Vec::new();
-    for path in [log.with_file_name(OLD), log] {
-        let file = match fs_err::File::open(path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(error),
-        };
-        let text = untrusted::text(file.into(), 2 * LONGEST)?;
-        entries.extend(text.lines().filter_map(|line| serde_json::from_str(line).ok()));
+impl OwnLog {
+    fn new(directory: &Path) -> OwnLog {
+        let path = log_in(directory);
+        let number = last_number(&path);
+        OwnLog { path, part: None, number }
     }
-    Ok(entries)
+
+    fn write(&mut self, entry: Entry) {
+        // An event that cannot be written has its number all the same: the gap tells of it.
+        self.number += 1;
+        let Some(line) = spell_line(Entry { number: Some(self.number), ..entry }) else { return };
+        let written = self.append(&line);
+        if let Err(error) = written {
+            self.part = None;
+            tracing::warn!(%error, "cannot write the egress log of a sandbox");
+        }
+    }
+
+    fn append(&mut self, line: &[u8]) -> io::Result<()> {
+        let length = line.len() as u64;
+        if self.part.as_ref().is_some_and(|(_, written)| written + length > LONGEST_OF_SANDBOX) {
+            self.part = None;
+            let [first, old, _] = parts_of(&self.path);
+            // The first part stays: a flood cannot take away what preceded it.
+            let to = if first.exists() { old } else { first };
+            fs_err::rename(&self.path, to)?;
+        }
+        let (file, written) = match &mut self.part {
+            Some(part) => part,
+            None => {
+                let file = open_part(&self.path)?;
+                let length = file.metadata()?.len();
+                self.part.insert((file, length))
+            }
+        };
+        file.write_all(line)?;
+        *written += length;
+        Ok(())
+    }
 }
+
+/// One writer's share of a user's log.
+#[derive(Debug)]
+struct SharedLog {
+    path: PathBuf,
+    file: Option<fs_err::File>,
+    written: u64,
+    /// Events that no line tells of yet.
+    omitted: u64,
+    /// Number of such events at which the next line tells of them.
+    told_at: u64,
+}
+
+impl SharedLog {
+    fn new(state: &Path) -> SharedLog {
+        SharedLog { path: state.join(NAME), file: None, written: 0, omitted: 0, told_at: 1 }
+    }
+
+    fn write(&mut self, entry: Entry) {
+        match spell_line(entry) {
+            Some(line) if self.written + line.len() as u64 <= LONGEST_SHARE => self.append(&line),
+            _ => self.omit(1),
+        }
+    }
+
+    /// Counts events that are not written. Lines that tell of them are ever farther apart: a process that is killed leaves
+    /// at least half of the count, and a flood leaves few lines.
+    fn omit(&mut self, events: u64) {
+        self.omitted += events;
+        if self.omitted >= self.told_at {
+            self.tell_omitted();
+            self.told_at = self.told_at.saturating_mul(2);
+        }
+    }
+
+    fn tell_omitted(&mut self) {
+        if let Some(line) = omission(std::mem::take(&mut self.omitted)) {
+            self.append(&line);
+        }
+    }
+
+    fn append(&mut self, line: &[u8]) {
+        if self.file.is_none() {
+            let opened = open_shared(&self.path);
+            self.file = opened.inspect_err(|error| tracing::warn!(%error, "cannot open the egress log")).ok();
+        }
+        self.written += line.len() as u64;
+        if let Some(file) = &mut self.file {
+            let _ = file.write_all(line); // the disk is full: the proxy goes on
+        }
+    }
+}
+
+impl Drop for SharedLog {
+    fn drop(&mut self) {
+        self.tell_omitted();
+    }
+}
+
+/// Line that tells of events without one; nothing if there are none.
+fn omission(omitted: u64) -> Option<Vec<u8>> {
+    if omitted == 0 {
+        return None;
+    }
+    let mut line = serde_json::to_vec(&Omission { time: Timestamp::now().to_string(), omitted }).ok()?;
+    line.push(b'\n');
+    Some(line)
+}
+
+/// Opens a user's log for one more line, and begins a new part when it has grown long. The events of the part that goes
+/// for it are counted in the new one.
+fn open_shared(path: &Path) -> io::Result<fs_err::File> {
+    fs_err::create_dir_all(path.parent().unwrap_or(path))?;
+    loop {
+        let mut file = open_part(path)?;
+        if file.metadata()?.len() <= LONGEST {
+            return Ok(file);
+        }
+        // One writer at a time: the second would rename the part that the first has just begun.
+        flock(&file, FlockOperation::LockExclusive)?;
+        if fs_err::metadata(path).is_ok_and(|there| there.ino() == file.metadata().map_or(0, |own| own.ino())) {
+            let old = path.with_file_name(OLD);
+            let gone = read_part(&old)?;
+            fs_err::rename(path, &old)?;
+            file = open_part(path)?;
+            if let Some(line) = omission(gone.omitted + gone.entries.len() as u64) {
+                file.write_all(&line)?;
+            }
+            return Ok(file);
+        }
+    }
+}
+
+/// Hands over the log of a sandbox, whose directory is about to be cleared, to its user's in `state`. The first and the
+/// last events are kept.
+pub(crate) fn hand_over(directory: &Path, state: &Path) {
+    let recorded = match read_numbered(&log_in(directory)) {
+        Ok(recorded) => recorded,
+        Err(error) => return tracing::warn!(%error, "cannot read the egress log of a sandbox that ends"),
+    };
+    let lines: Vec<Vec<u8>> = recorded.entries.into_iter().filter_map(spell_line).collect();
+    let mut log = SharedLog::new(state);
+    let first = fitting(lines.iter());
+    let last = fitting(lines[first..].iter().rev());
+    for line in &lines[..first] {
+        log.append(line);
+    }
+    log.omit(recorded.omitted + (lines.len() - first - last) as u64);
+    for line in &lines[lines.len() - last..] {
+        log.append(line);
+    }
+}
+
+/// Number of lines that fit into half a share, beside the line that tells of the others.
+fn fitting<'a>(lines: impl Iterator<Item = &'a Vec<u8>>) -> usize {
+    let most = LONGEST_SHARE / 2 - LONGEST_LINE;
+    let lengths = lines.scan(0, |sum, line| {
+        *sum += line.len() as u64;
+        Some(*sum)
+    });
+    lengths.take_while(|sum| *sum <= most).count()
+}
+
+/// Number of the last event in a sandbox's log.
+pub(crate) fn last_number(log: &Path) -> u64 {
+    let last = |path: PathBuf| -> Option<u64> {
+        let mut file = fs_err::File::open(path).ok()?;
+        let length = file.metadata().ok()?.len();
+        // Enough for a whole line before one that is being written.
+        file.seek(SeekFrom::Start(length.saturating_sub(2 * LONGEST_LINE))).ok()?;
+        let mut tail = Vec::new();
+        file.take(2 * LONGEST_LINE).read_to_end(&mut tail).ok()?;
+        let whole = &tail[..tail.iter().rposition(|byte| *byte == b'\n')?];
+        let line = whole.rsplit(|byte| *byte == b'\n').next()?;
+        serde_json::from_slice::<Entry>(line).ok()?.number
+    };
+    parts_of(log).into_iter().rev().find_map(last).unwrap_or(0)
+}
+
+/// Denials of a sandbox that its log has beyond the event with the number `start`.
+pub(crate) fn denials_since(log: &Path, start: u64, sandbox: &str) -> Vec<Denial> {
+    let read =
+        read_numbered(log).inspect_err(|error| tracing::warn!(%error, "cannot read the egress log of a sandbox"));
+    let recent = |entry: &Entry| entry.number.unwrap_or(0) > start && entry.sandbox.as_deref() == Some(sandbox);
+    let entries: Vec<Entry> = read.unwrap_or_default().entries.into_iter().filter(recent).collect();
+    // What is not there was written before what is, or was never written.
+    let last = last_number(log).max(start);
+    let missing = (last - start).saturating_sub(entries.len() as u64);
+    let mut denials = entries.into_iter().filter_map(|entry| match entry.event {
+        Event::Denied(denial) => Some(told(denial)),
+        _ => None,
+    });
+    let kept: Vec<Denial> = denials.by_ref().take(MOST_DENIALS).collect();
+    counted(kept, missing + denials.count() as u64)
+}
+
+/// What the logs of a user and of their sandboxes tell.
+pub fn recorded(host: &Host) -> io::Result<Recorded> {
+    let Some(state) = host.state_directory() else { return Ok(Recorded::default()) };
+    let mut recorded = Recorded::default();
+    for path in [state.join(OLD), state.join(NAME)] {
+        recorded.add(read_part(&path)?);
+    }
+    if let Ok(rooms) = Rooms::of(host) {
+        for name in rooms.names() {
+            recorded.add(read_numbered(&log_in(&rooms.path(&name)))?);
+        }
+    }
+    recorded.entries.sort_by_key(Entry::time);
+    Ok(recorded)
+}
+
+impl Recorded {
+    fn add(&mut self, other: Recorded) {
+        self.entries.extend(other.entries);
+        self.omitted += other.omitted;
+    }
+}
+
+/// Reads all parts of a sandbox's log. An event that has a number and no line was omitted.
+fn read_numbered(log: &Path) -> io::Result<Recorded> {
+    let mut recorded = Recorded::default();
+    for path in parts_of(log) {
+        recorded.add(read_part(&path)?);
+    }
+    let last = recorded.entries.iter().filter_map(|entry| entry.number).max().unwrap_or(0);
+    recorded.omitted += last.saturating_sub(recorded.entries.len() as u64);
+    Ok(recorded)
+}
+
+/// Reads the end of one part of a log, if there is one; a line that cannot be read is left out.
+fn read_part(path: &Path) -> io::Result<Recorded> {
+    let mut file = match fs_err::File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Recorded::default()),
+        Err(error) => return Err(error),
+    };
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(LONGEST_READ)))?;
+    let mut recorded = Recorded::default();
+    for line in BufReader::new(file.take(LONGEST_READ)).split(b'\n') {
+        let line = line?;
+        if let Ok(entry) = serde_json::from_slice::<Entry>(&line) {
+            recorded.entries.push(entry);
+        } else if let Ok(omission) = serde_json::from_slice::<Omission>(&line) {
+            recorded.omitted = recorded.omitted.saturating_add(omission.omitted);
+        }
+    }
+    Ok(recorded)
+}
+
+#[cfg(test)]
+mod tests;

@@ -37,8 +37,8 @@ pub use change::ChangeError;
 use change::Orders;
 pub(crate) use change::changed;
 pub use follow::Follower;
-pub use log::{Entry, recorded};
-pub(crate) use log::{Log, denials_since, length, log_of};
+pub use log::{Entry, Recorded, recorded};
+pub(crate) use log::{Log, denials_since, hand_over, last_number, log_in};
 pub(crate) use remote::RemoteProxy;
 pub use remote::serve;
 pub use ringfence_egress::{Event, Passage, Reason, Via};
@@ -47,7 +47,7 @@ pub use secret::{SecretError, SecretFault};
 pub use suggest::suggest;
 pub(crate) use variables::{remote_variables, variables};
 
-/// How many denials a result tells of; all are in the log.
+/// How many denials a result tells of one by one; the others are counted.
 const MOST_DENIALS: usize = 100;
 
 /// The gate that a policy asks for.
@@ -81,10 +81,36 @@ pub(crate) enum WayOut {
 /// Holds the gate of one sandbox, as long as it lives.
 #[derive(Debug)]
 pub(crate) struct GateHolder {
-    denials: Arc<Mutex<Vec<Denial>>>,
+    denials: Arc<Mutex<KeptDenials>>,
     /// Dropping it ends the thread.
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// Denials of a sandbox: the first ones, and the number of others.
+#[derive(Debug, Default)]
+struct KeptDenials {
+    first: Vec<Denial>,
+    more: u64,
+}
+
+impl KeptDenials {
+    fn add(&mut self, denial: ringfence_egress::Denial) {
+        if self.first.len() < MOST_DENIALS {
+            self.first.push(told(denial));
+        } else {
+            self.more += 1;
+        }
+    }
+}
+
+/// Denials for a result, of which the last stands for `more` that are not among them.
+fn counted(mut denials: Vec<Denial>, more: u64) -> Vec<Denial> {
+    if more > 0 {
+        let what = format!("{more} more, of which `ringfence egress log` has those that were kept");
+        denials.push(Denial { clause: Clause::Egress, what, allow: None });
+    }
+    denials
 }
 
 impl Core {
@@ -152,17 +178,14 @@ type Tell = Box<dyn Fn(Event) + Send + Sync>;
 impl GateHolder {
     /// Does `work` on a thread of its own, and keeps what it tells.
     fn start(log: Log, work: impl AsyncFnOnce(Tell) -> io::Result<()> + Send + 'static) -> io::Result<GateHolder> {
-        let denials: Arc<Mutex<Vec<Denial>>> = Arc::default();
+        let denials: Arc<Mutex<KeptDenials>> = Arc::default();
         let (stop, stopped) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let kept = Arc::clone(&denials);
         let tell = Box::new(move |event| {
             log.write(&event);
             if let Event::Denied(denial) = event {
-                let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-                if kept.len() < MOST_DENIALS {
-                    kept.push(told(denial));
-                }
+                kept.lock().unwrap_or_else(PoisonError::into_inner).add(denial);
             }
         });
         let thread = std::thread::Builder::new().name("ringfence-egress".to_owned()).spawn(move || {
@@ -181,7 +204,8 @@ impl GateHolder {
     /// Lets nothing through any more, and returns what was denied.
     pub(crate) fn close(mut self) -> Vec<Denial> {
         self.end();
-        std::mem::take(&mut *self.denials.lock().unwrap_or_else(PoisonError::into_inner))
+        let kept = std::mem::take(&mut *self.denials.lock().unwrap_or_else(PoisonError::into_inner));
+        counted(kept.first, kept.more)
     }
 
     fn end(&mut self) {

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     fn entry(event: Event) -> Entry {
-        Entry { time: String::new(), sandbox: None, workspace: "/w".into(), event }
+        Entry { time: String::new(), sandbox: None, workspace: "/w".into(), event, number: None }
     }
 
     fn allowed(target: &str) -> Entry {

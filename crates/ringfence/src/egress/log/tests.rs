@@ -1,0 +1,156 @@
+use ringfence_egress::Via;
+
+use super::*;
+
+fn denied(target: &str) -> Entry {
+    let denial = ringfence_egress::Denial {
+        target: target.to_owned(),
+        reason: Reason::Unlisted,
+        via: Via::Connect,
+        policy: None,
+    };
+    let (time, sandbox) = (Timestamp::now().to_string(), Some("own".to_owned()));
+    Entry { time, sandbox, workspace: "/w".into(), event: Event::Denied(denial), number: None }
+}
+
+fn targets(entries: &[Entry]) -> Vec<&str> {
+    let target = |entry: &'_ Entry| match &entry.event {
+        Event::Denied(denial) => Some(denial.target.len()),
+        _ => None,
+    };
+    assert!(entries.iter().all(|entry| target(entry).is_some()));
+    entries
+        .iter()
+        .filter_map(|entry| if let Event::Denied(denial) = &entry.event { Some(&*denial.target) } else { None })
+        .collect()
+}
+
+/// Bytes of all files in a directory.
+fn size_of(directory: &Path) -> u64 {
+    let files = fs_err::read_dir(directory).unwrap();
+    files.map(|file| file.unwrap().metadata().unwrap().len()).sum()
+}
+
+#[test]
+fn a_flood_leaves_the_first_and_the_last_events_of_a_sandbox_and_the_number_of_all() {
+    let room = tempfile::tempdir().unwrap();
+    let mut log = OwnLog::new(room.path());
+    log.write(denied("first.test:443"));
+    for number in 0..30_000 {
+        log.write(denied(&format!("{number}.flood.test:443")));
+    }
+    log.write(denied("last.test:443"));
+    let recorded = read_numbered(&log.path).unwrap();
+    let found = targets(&recorded.entries);
+    assert_eq!((found[0], found[found.len() - 1]), ("first.test:443", "last.test:443"));
+    assert!(recorded.omitted > 0);
+    assert_eq!(recorded.omitted + recorded.entries.len() as u64, 30_002);
+    assert_eq!(last_number(&log.path), 30_002);
+    assert!(size_of(room.path()) <= 3 * LONGEST_OF_SANDBOX);
+    // Another process goes on where this one was.
+    let mut log = OwnLog::new(room.path());
+    log.write(denied("later.test:443"));
+    assert_eq!(last_number(&log.path), 30_003);
+}
+
+#[test]
+fn a_result_tells_of_the_denials_since_its_command_began_whatever_became_of_the_log() {
+    let room = tempfile::tempdir().unwrap();
+    let mut log = OwnLog::new(room.path());
+    let path = log.path.clone();
+    let since = |start: u64| -> Vec<String> {
+        denials_since(&path, start, "own").into_iter().map(|denial| denial.what).collect()
+    };
+    assert!(since(0).is_empty());
+    for number in 0..12_000 {
+        log.write(denied(&format!("{number}.flood.test:443")));
+    }
+    let start = last_number(&path);
+    assert_eq!(start, 12_000);
+    assert!(since(start).is_empty());
+    log.write(denied("mine.test:443"));
+    assert_eq!(since(start), ["mine.test:443: no rule of the policy allows it"]);
+    assert!(denials_since(&path, start, "other").iter().all(|denial| denial.what.starts_with("1 more")));
+    // A command that floods its own log has its first denial still counted.
+    for number in 0..30_000 {
+        log.write(denied(&format!("{number}.again.test:443")));
+    }
+    let told = since(start);
+    assert_eq!(told.len(), MOST_DENIALS + 1);
+    let more: u64 = told[MOST_DENIALS].split(' ').next().unwrap().parse().unwrap();
+    assert_eq!(more + MOST_DENIALS as u64, 30_001);
+}
+
+#[test]
+fn the_log_of_a_sandbox_that_ends_goes_to_its_user() {
+    let (room, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    hand_over(room.path(), state.path());
+    assert!(!state.path().join(NAME).exists(), "nothing was denied");
+    let mut log = OwnLog::new(room.path());
+    log.write(denied("first.test:443"));
+    hand_over(room.path(), state.path());
+    assert_eq!(targets(&read_part(&state.path().join(NAME)).unwrap().entries), ["first.test:443"]);
+
+    for number in 0..30_000 {
+        log.write(denied(&format!("{number}.flood.test:443")));
+    }
+    log.write(denied("last.test:443"));
+    let state = tempfile::tempdir().unwrap();
+    hand_over(room.path(), state.path());
+    let recorded = read_part(&state.path().join(NAME)).unwrap();
+    let found = targets(&recorded.entries);
+    assert_eq!((found[0], found[found.len() - 1]), ("first.test:443", "last.test:443"));
+    assert_eq!(recorded.omitted + found.len() as u64, 30_002);
+    assert!(size_of(state.path()) <= LONGEST_SHARE);
+}
+
+#[test]
+fn one_run_takes_its_share_of_a_users_log_and_the_rest_is_counted() {
+    let state = tempfile::tempdir().unwrap();
+    let path = state.path().join(NAME);
+    SharedLog::new(state.path()).write(denied("earlier.test:443"));
+    let mut log = SharedLog::new(state.path());
+    for number in 0..20_000 {
+        log.write(denied(&format!("{number}.flood.test:443")));
+    }
+    // Also one that is killed leaves a count.
+    let killed = read_part(&path).unwrap();
+    assert!(killed.omitted > (20_001 - killed.entries.len() as u64) / 2);
+    drop(log);
+    let recorded = read_part(&path).unwrap();
+    assert_eq!(targets(&recorded.entries)[0], "earlier.test:443");
+    assert_eq!(recorded.omitted + recorded.entries.len() as u64, 20_001);
+    assert!(size_of(state.path()) < LONGEST_SHARE + 2 * LONGEST_LINE);
+}
+
+#[test]
+fn what_goes_when_a_new_part_is_begun_is_counted() {
+    let state = tempfile::tempdir().unwrap();
+    let path = state.path().join(NAME);
+    for round in 0..30 {
+        let mut log = SharedLog::new(state.path());
+        for number in 0..7_000 {
+            log.write(denied(&format!("{number}.round{round}.test:443")));
+        }
+    }
+    let (mut old, new) = (read_part(&path.with_file_name(OLD)).unwrap(), read_part(&path).unwrap());
+    assert!(!old.entries.is_empty() && !new.entries.is_empty());
+    old.add(new);
+    assert_eq!(old.omitted + old.entries.len() as u64, 30 * 7_000);
+    assert!(size_of(state.path()) <= 2 * (LONGEST + 2 * LONGEST_SHARE));
+}
+
+#[test]
+fn what_a_client_wrote_does_not_make_a_line_longer_than_it_may_be() {
+    let room = tempfile::tempdir().unwrap();
+    let mut log = OwnLog::new(room.path());
+    let mut long = denied(&"\u{1}".repeat(60_000));
+    let Event::Denied(denial) = &mut long.event else { unreachable!("it is a denial") };
+    denial.reason = Reason::Malformed { fault: "x".repeat(60_000) };
+    log.write(long);
+    log.write(denied("short.test:443"));
+    let recorded = read_numbered(&log.path).unwrap();
+    assert_eq!((recorded.entries.len(), recorded.omitted), (2, 0));
+    assert!(size_of(room.path()) < 2 * LONGEST_LINE);
+    assert_eq!(last_number(&log.path), 2);
+}
