@@ -11,6 +11,7 @@
 //! - A server may ask for another hello (HelloRetryRequest). What the client says meanwhile is held back until the server
 //!   has answered, and the second hello must name the same host as the first.
 //! - Plain HTTP to a name goes through the proxy's own HTTP code, which looks at every request.
+//! - A protocol that becomes TLS after a word of the server's (STARTTLS) is judged by its hello then, too.
 //! - Anything else passes, except on port 80, where it is HTTP or nothing, and except where the server answers in TLS or
 //!   HTTP: then it understood something else than we did.
 //!
@@ -131,13 +132,24 @@ async fn carry<S: Stream>(proxy: &Proxy, client: &mut Rewound<S>, server: &mut T
         _ => {}
     }
     let denied = other.map(|named| Box::pin(async move { proxy.denied_inside(&named).await }));
+    let first_is_other = first.is_none();
     let carried = async {
         let mut forth = match first {
-            Some(hello) => Box::pin(carry_hellos(proxy, client, server, target, opening, hello, &mut back)).await?,
+            Some(hello) => {
+                let length = opening.hello_length();
+                Box::pin(carry_hellos(proxy, client, server, target, (opening.bytes, length), hello, &mut back)).await?
+            }
             None => Direction::after(opening.bytes),
         };
+        if is_name && first_is_other {
+            forth.watch_turns();
+        }
         // Whoever broke it off, there is nothing left to carry.
         let _ = copy::both(client, server, &mut forth, &mut back).await;
+        if let Some(head) = forth.take_hello() {
+            let mut forth = Box::pin(carry_late_hello(proxy, client, server, target, head, &mut back)).await?;
+            let _ = copy::both(client, server, &mut forth, &mut back).await; // see above
+        }
         Ok(())
     };
     let carried = tokio::select! {
@@ -145,13 +157,10 @@ async fn carry<S: Stream>(proxy: &Proxy, client: &mut Rewound<S>, server: &mut T
         Some(denial) = OptionFuture::from(denied) => return Turn::from(proxy.deny(denial)),
         carried = carried => carried,
     };
-    if let Err(turn) = carried {
-        return turn;
-    }
     let fault = match back.answer() {
         Some(Answer::UnexpectedTls) => "the host answered in TLS to what is no readable TLS",
         Some(Answer::UnexpectedHttp) => "the host answered in HTTP to what is no readable HTTP",
-        _ => return Turn::Ended,
+        _ => return carried.err().unwrap_or(Turn::Ended),
     };
     let reason = Reason::Malformed { fault: fault.to_owned() };
     Turn::from(proxy.deny(Denial::of(target, Via::Tunnel, reason)))
@@ -169,20 +178,51 @@ fn refuse_tls(proxy: &Proxy, target: &Target, reason: Reason) -> Turn {
     Turn::Refused(ALERT.to_vec())
 }
 
-/// Carries a hello and the server's answer to it, and, if that asks for one, the second hello. The direction from client
-/// to server then has all that it may say; the other goes on.
+/// Carries a hello in a tunnel that has been another protocol until now, which `head` begins. A hello without a name is
+/// fine here: it leads to nobody else, and clients of old protocols have none.
+async fn carry_late_hello<S: Stream>(
+    proxy: &Proxy,
+    client: &mut Rewound<S>,
+    server: &mut TcpStream,
+    target: &Target,
+    mut head: Vec<u8>,
+    back: &mut Direction,
+) -> Result<Direction, Turn> {
+    let mut reader = HelloReader::default();
+    let read = poll_fn(|cx| {
+        let _ = back.poll(cx, server, client)?; // its end is remembered
+        loop {
+            if let Some(hello) = reader.read(&head) {
+                return Poll::Ready(Ok(hello));
+            }
+            if ready!(poll_more(cx, client, &mut head))? == 0 {
+                return Poll::Ready(Err(io::Error::from(io::ErrorKind::UnexpectedEof)));
+            }
+        }
+    });
+    let Ok(Ok(hello)) = timeout(proxy.settings().limits.greeting, read).await else { return Err(Turn::Ended) };
+    if hello != Hello::Unnamed
+        && let Err(reason) = agree(proxy, target, hello.clone())
+    {
+        return Err(refuse_tls(proxy, target, reason));
+    }
+    carry_hellos(proxy, client, server, target, (head, reader.length()), hello, back).await
+}
+
+/// Carries a hello and the server's answer to it, and, if that asks for one, the second hello. `said` begins with the
+/// hello, of so many bytes. The direction from client to server then has all that it may say; the other goes on.
 async fn carry_hellos<S: Stream>(
     proxy: &Proxy,
     client: &mut Rewound<S>,
     server: &mut TcpStream,
     target: &Target,
-    mut opening: Opening,
+    (mut said, length): (Vec<u8>, usize),
     first: Hello,
     back: &mut Direction,
 ) -> Result<Direction, Turn> {
     // Early data, or a second hello that did not wait to be asked for.
-    let mut ahead = opening.bytes.split_off(opening.hello_length());
-    let mut forth = Direction::after(opening.bytes);
+    let mut ahead = said.split_off(length);
+    let mut forth = Direction::after(said);
     let mut has_ended = false;
     back.read_answer(AnswerReader::to_hello());
     let answered = poll_fn(|cx| {

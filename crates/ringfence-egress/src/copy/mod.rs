@@ -10,6 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::answer::{Answer, AnswerReader};
+use crate::hello::begins_hello;
 
 mod splice;
 
@@ -55,6 +56,17 @@ pub(crate) struct Direction {
     reader: Option<Box<AnswerReader>>,
     /// Result of that reading, once there is one.
     answer: Option<Answer>,
+    /// There for a protocol that may become TLS.
+    turns: Option<Box<TurnWatch>>,
+}
+
+/// Watch for a turn that begins with a hello of TLS, as it does in a protocol that becomes TLS on request (STARTTLS).
+#[derive(Debug, Default)]
+struct TurnWatch {
+    /// Whether the other side has spoken since the last look.
+    is_new: bool,
+    /// First bytes of a turn, while it is open whether they are a hello.
+    head: Vec<u8>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -75,6 +87,17 @@ impl Direction {
     /// Says `bytes` after what was read so far.
     pub(crate) fn hold(&mut self, bytes: &[u8]) {
         self.held.extend_from_slice(bytes);
+    }
+
+    /// Ends the direction with an error when the reader's turn begins with a hello, which [`Direction::take_hello`] has then.
+    pub(crate) fn watch_turns(&mut self) {
+        self.turns = Some(Box::default());
+    }
+
+    /// Beginning of the hello that ended the direction, if one did.
+    pub(crate) fn take_hello(&mut self) -> Option<Vec<u8>> {
+        let turns = self.turns.take()?;
+        (begins_hello(&turns.head) == Some(true)).then_some(turns.head)
     }
 
     /// Whether anything was read, or nothing more will be.
@@ -113,8 +136,16 @@ impl Direction {
                     }
                 }
                 Stage::Open => match ready!(self.poll_move(cx, reader, writer))? {
-                    0 => self.stage = Stage::Ending,
-                    moved => self.burst += moved,
+                    0 => {
+                        if let Some(turns) = &mut self.turns {
+                            self.held.append(&mut turns.head);
+                        }
+                        self.stage = Stage::Ending;
+                    }
+                    moved => {
+                        self.has_spoken = true;
+                        self.burst += moved;
+                    }
                 },
             }
         }
@@ -127,6 +158,9 @@ impl Direction {
         reader: &mut R,
         writer: &mut W,
     ) -> Poll<io::Result<usize>> {
+        if self.turns.as_ref().is_some_and(|turns| turns.is_new) && self.pipe.as_ref().is_some_and(Pipe::is_empty) {
+            self.pipe = None; // the first bytes of a turn are looked at
+        }
         if let (Some(pipe), Some(from), Some(to)) = (&mut self.pipe, reader.tcp(), writer.tcp()) {
             let moved = pipe.poll(cx, from, to);
             if moved.is_pending() && pipe.is_empty() {
@@ -166,6 +200,18 @@ impl Direction {
             return Poll::Ready(Ok(0));
         }
         self.show(read)?;
+        if let Some(turns) = self.turns.as_mut().filter(|turns| turns.is_new) {
+            turns.head.extend_from_slice(read);
+            match begins_hello(&turns.head) {
+                None => {}
+                Some(true) => return Poll::Ready(Err(io::ErrorKind::InvalidData.into())),
+                Some(false) => {
+                    turns.is_new = false;
+                    self.held.append(&mut turns.head);
+                }
+            }
+            return Poll::Ready(Ok(read.len()));
+        }
         let written = match Pin::new(writer).poll_write(cx, read)? {
             Poll::Ready(written) => written,
             Poll::Pending => 0,
@@ -177,7 +223,6 @@ impl Direction {
 
     /// Shows the answer's reader what was read, and fails if that is not to be passed on.
     fn show(&mut self, read: &[u8]) -> io::Result<()> {
-        self.has_spoken = true;
         let Some(reader) = &mut self.reader else { return Ok(()) };
         let Some(answer) = reader.read(read) else { return Ok(()) };
         self.reader = None;
@@ -214,6 +259,9 @@ pub(crate) async fn both<A: End, B: End>(
     poll_fn(|cx| {
         let forth = a_to_b.poll(cx, a, b)?;
         let back = b_to_a.poll(cx, b, a)?;
+        if let Some(turns) = &mut a_to_b.turns {
+            turns.is_new |= std::mem::take(&mut b_to_a.has_spoken);
+        }
         if forth.is_ready() && back.is_ready() { Poll::Ready(Ok(())) } else { Poll::Pending }
     })
     .await

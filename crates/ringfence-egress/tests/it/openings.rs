@@ -490,6 +490,64 @@ async fn a_server_that_speaks_first_may_be_answered_in_any_protocol_but_tls_for_
 }
 
 #[tokio::test]
+async fn a_protocol_that_becomes_tls_says_hello_to_its_own_host() {
+    in_time(async {
+        let (client, _) = configured();
+        let own = first_message(&client, "origin.test");
+        let front = first_message(&client, "front.test");
+        let nameless = with_names(&own, &[]);
+        let ssl_request = b"\0\0\0\x08\x04\xd2\x16\x2f".to_vec();
+        for (hello, code) in [
+            (own.clone(), None),
+            (in_records(&own[5..], 1), None),
+            (nameless, None),
+            (front.clone(), Some("other_name")),
+            (in_records(&front[5..], 1), Some("other_name")),
+            (in_records(&front[5..], 1 << 14), Some("other_name")),
+            (in_records(&[&[1, 0, 0, 9][..], &[0; 9]].concat(), 1 << 14), Some("malformed")),
+        ] {
+            // A server that agrees with one byte, and one that speaks first and is spoken to for long before that.
+            let host = Host::new(|mut stream, heard| async move {
+                let mut buffer = vec![0; 1 << 16];
+                while let Ok(read @ 1..) = stream.read(&mut buffer).await {
+                    heard.lock().unwrap().extend_from_slice(&buffer[..read]);
+                    if stream.write_all(b"S").await.is_err() {
+                        return;
+                    }
+                }
+            })
+            .await;
+            let (_dns, proxy, authority) = stage(&host).await;
+            let long: Vec<Vec<u8>> = (0..30).map(|_| [&b"NOOP "[..], &[b'x'; 9000], b"\r\n"].concat()).collect();
+            for before in [vec![ssl_request.clone()], [&long[..], &[b"STARTTLS\r\n".to_vec()]].concat()] {
+                host.heard.lock().unwrap().clear();
+                let told = proxy.codes().len();
+                let mut tunnel = proxy.tunnel(&authority).await;
+                for words in &before {
+                    tunnel.write_all(words).await.unwrap();
+                    assert!(is_answered(&host, &mut tunnel, words).await);
+                }
+                for piece in hello.chunks(3) {
+                    let _ = tunnel.write_all(piece).await; // it may be refused before its end
+                }
+                assert_eq!(is_heard(&host, &mut tunnel, &hello).await, code.is_none(), "{code:?}");
+                assert_eq!(proxy.codes()[told..], code.into_iter().collect::<Vec<_>>());
+                assert!(!host.heard().contains("front.test"));
+            }
+        }
+    })
+    .await;
+}
+
+/// Waits until a host has heard all of these words, and has answered.
+async fn is_answered(host: &Host, tunnel: &mut TcpStream, words: &[u8]) -> bool {
+    while !host.heard.lock().unwrap().ends_with(words) {
+        tokio::task::yield_now().await;
+    }
+    tunnel.read_u8().await.is_ok()
+}
+
+#[tokio::test]
 async fn an_answer_in_tls_or_http_to_something_else_is_not_passed_on() {
     in_time(async {
         for (answer, is_cut) in [

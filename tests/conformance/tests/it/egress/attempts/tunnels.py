@@ -85,6 +85,31 @@ def in_records(token):
     return answered(stream)
 
 
+def without_key(message):
+    """The same hello without a key of the client's, so that a server asks for another hello (RFC 8446, 4.1.4)."""
+    at = 5 + 4 + 2 + 32
+    at += 1 + message[at]
+    at += 2 + struct.unpack_from("!H", message, at)[0]
+    at += 1 + message[at]
+    front, extensions, at = message[9:at], b"", at + 2
+    while at < len(message):
+        kind, length = struct.unpack_from("!HH", message, at)
+        content = b"\0\0" if kind == 51 else message[at + 4 : at + 4 + length]
+        extensions += struct.pack("!HH", kind, len(content)) + content
+        at += 4 + length
+    body = front + struct.pack("!H", len(extensions)) + extensions
+    return message[:3] + struct.pack("!HI", len(body) + 4, len(body) | 1 << 24) + body
+
+
+def after_a_retry(token):
+    """The name in the second hello, which the server asks for after a first one with an allowed name."""
+    stream = wire.tunnel("good.test:443")
+    stream.sendall(without_key(hello("good.test")))
+    wire.more(stream)
+    stream.sendall(bytes([20, 3, 3, 0, 1, 1]) + hello(f"{token}.evil.test"))
+    return answered(stream)
+
+
 def first_words(token):
     """The name of a host to which the same tunnel led before: TLS to one, and then to another."""
     stream = wire.tunnel("good.test:80")
@@ -225,6 +250,7 @@ ATTEMPTS = [
             ALERT),
     Attempt("sni-in-pieces", "ask for another host, a byte at a time", in_pieces, ALERT),
     Attempt("sni-in-records", "ask for another host, in two records", in_records, ALERT),
+    Attempt("sni-after-retry", "ask for another host in the second hello of a TLS handshake", after_a_retry, ALERT),
     Attempt("sni-none", "ask for no host in the TLS of a tunnel", secure("{token}.wild.test:443", None), ALERT,
             "good evil"),
     Attempt("host-in-tunnel", "ask for another host in a plain request in a tunnel",
