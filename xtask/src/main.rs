@@ -1,4 +1,4 @@
-//! The chores of ringfence: `cargo xtask check`, `test`, `dist`, `bench`, `docs` and `seccomp-profile`.
+//! The chores of ringfence: `cargo xtask check`, `test`, `fuzz`, `dist`, `bench`, `docs` and `seccomp-profile`.
 //!
 //! Pure cargo on a fresh machine: CI calls nothing else.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line speaks to its user")]
@@ -9,6 +9,7 @@ mod check;
 mod dist;
 mod docs;
 mod elf;
+mod fuzz;
 mod seccomp_profile;
 mod table;
 mod test;
@@ -41,6 +42,12 @@ const CHORES: &[Chore] = &[
         usage: "test [--no-install] [--no-engines] [FILTER…]",
         about: "every test; as root, installs and starts what they need unless told not to",
         run: test::run,
+    },
+    Chore {
+        name: "fuzz",
+        usage: "fuzz [--seconds N] [TARGET…]",
+        about: "runs each fuzz target for N seconds, 30 unless told; installs cargo-fuzz in target/ if it is missing",
+        run: fuzz::run,
     },
     Chore { name: "dist", usage: "dist", about: "makes dist/ringfence, one fully static file", run: dist::run },
     Chore {

@@ -10,6 +10,7 @@ use anyhow::{Result, bail};
 
 use crate::arguments::Arguments;
 use crate::docs;
+use crate::fuzz;
 use crate::seccomp_profile;
 use crate::workspace::{Workspace, find_program, run as run_command};
 
@@ -27,6 +28,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: Arguments) -> Result<()> {
         ("unsafe code stays in its place, files stay small", |workspace| report(source::check(workspace)?)),
         ("formatting", |workspace| run_command(&mut workspace.cargo(["fmt", "--all", "--check"]))),
         ("lints", lints),
+        ("fuzz targets compile, and have inputs", fuzz::check),
         ("documentation builds", documentation),
         ("generated documents are up to date", docs::check),
         ("the dev container's seccomp profile is up to date", seccomp_profile::check),

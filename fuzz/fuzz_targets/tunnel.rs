@@ -1,0 +1,139 @@
+//! First bytes of a tunnel to a host that is named by name, in any pieces: TLS that is read is one hello that names one
+//! server in any reading, and what passes unread begins like neither TLS, SSL nor HTTP.
+//!
+//! The readers here share no code with the proxy's. They are as lenient as the most lenient server that we know of.
+#![no_main]
+#![expect(dead_code, reason = "the proxy uses more of what is read here")]
+
+use libfuzzer_sys::fuzz_target;
+
+// The modules are private to the proxy, which has no business with a fuzzer.
+#[path = "../../crates/ringfence-egress/src/hello.rs"]
+mod hello;
+#[path = "../../crates/ringfence-egress/src/opening/mod.rs"]
+mod opening;
+
+use hello::{Hello, HelloPosition, HelloReader};
+use opening::{HostNaming, Opening, OpeningKind};
+
+fuzz_target!(|input: (u8, &[u8])| {
+    let (size, bytes) = input;
+    for size in [bytes.len(), usize::from(size)] {
+        let mut opening = Opening::new(HostNaming::Name);
+        let mut kind = None;
+        for piece in bytes.chunks(size.max(1)) {
+            opening.bytes.extend_from_slice(piece);
+            kind = opening.kind();
+            if kind.is_some() {
+                break;
+            }
+        }
+        let kind = kind.unwrap_or_else(|| opening.kind_at_end());
+        let passed = &opening.bytes;
+        match kind {
+            OpeningKind::Tls(Hello::Named(name)) => check_hello(&passed[..opening.hello_length()], Some(&name)),
+            OpeningKind::Tls(Hello::Unnamed) => check_hello(&passed[..opening.hello_length()], None),
+            OpeningKind::Other => check_unread(bytes, passed.len()),
+            OpeningKind::Tls(Hello::Unreadable(_)) | OpeningKind::Http | OpeningKind::Undecided(_) => {}
+        }
+    }
+    check_second_hello(bytes);
+});
+
+/// Checks that bytes are one hello in whole records, and that it names this server alone.
+fn check_hello(bytes: &[u8], name: Option<&str>) {
+    let message = content_of(bytes, &[22]);
+    let names = names_in(&message).unwrap_or_else(|| panic!("a hello that cannot be read passes"));
+    let named: Vec<String> = names.iter().map(|name| String::from_utf8_lossy(name).to_lowercase()).collect();
+    match name {
+        Some(name) => assert_eq!(named, [name.to_lowercase()]),
+        None => assert!(named.iter().all(|name| name.parse::<std::net::IpAddr>().is_ok()), "{named:?} passes as none"),
+    }
+}
+
+/// Checks that a second hello is the only handshake message in what precedes its end.
+fn check_second_hello(bytes: &[u8]) {
+    let mut reader = HelloReader::new(HelloPosition::AfterRetry);
+    if let Some(Hello::Named(name)) = reader.read(bytes) {
+        let names = names_in(&content_of(&bytes[..reader.length()], &[22])).expect("it can be read");
+        assert_eq!(names, [name.as_bytes()].map(<[u8]>::to_ascii_lowercase));
+    }
+}
+
+/// Joins the contents of all records of these types.
+fn content_of(mut bytes: &[u8], types: &[u8]) -> Vec<u8> {
+    let mut content = Vec::new();
+    while let [kind, 3, _, high, low, rest @ ..] = bytes {
+        let length = usize::from(*high) << 8 | usize::from(*low);
+        assert!(length > 0 && rest.len() >= length, "half a record passes, or an empty one");
+        if types.contains(kind) {
+            content.extend_from_slice(&rest[..length]);
+        }
+        bytes = &rest[length..];
+    }
+    assert!(bytes.is_empty(), "something else than records passes");
+    content
+}
+
+/// All names in all lists of a hello, in lower case, whatever their type; nothing if it is no hello and nothing else.
+fn names_in(message: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let [1, a, b, c, body @ ..] = message else { return None };
+    let length = usize::from(*a) << 16 | usize::from(*b) << 8 | usize::from(*c);
+    if length != body.len() {
+        return None;
+    }
+    let skip = |bytes: &'_ [u8], width: usize| -> Option<usize> {
+        let length = bytes.get(..width)?.iter().fold(0, |length, byte| length * 256 + usize::from(*byte));
+        (width + length <= bytes.len()).then_some(width + length)
+    };
+    let mut rest = body.get(34..)?;
+    for width in [1, 2, 1] {
+        rest = &rest[skip(rest, width)?..];
+    }
+    let mut names = Vec::new();
+    if rest.is_empty() {
+        return Some(names);
+    }
+    let mut extensions = &rest[2..skip(rest, 2)?];
+    while !extensions.is_empty() {
+        let end = 2 + skip(extensions.get(2..)?, 2)?;
+        let (extension, next) = extensions.split_at(end);
+        if extension[..2] == [0, 0] {
+            // Each entry is a type, a length and a name. An entry that is cut short counts, too.
+            let mut list = extension.get(6..).unwrap_or_default();
+            while !list.is_empty() {
+                let end = list.get(1..).and_then(|list| skip(list, 2)).map_or(list.len(), |end| end + 1);
+                names.push(list.get(3..end).unwrap_or_default().to_ascii_lowercase());
+                list = &list[end..];
+            }
+        }
+        extensions = next;
+    }
+    Some(names)
+}
+
+/// Checks that bytes, of which the first `released` were passed on together, begin like neither TLS, SSL nor HTTP.
+fn check_unread(bytes: &[u8], released: usize) {
+    if let [first, second, third, ..] = *bytes {
+        assert!(!(second == 3 && (third <= 4 || (20..=26).contains(&first))), "a TLS record passes unread");
+        let is_version = matches!(bytes.get(3..5), Some([3, _] | [0, 2]));
+        assert!(!(first >= 0x80 && third == 1 && is_version), "a hello of SSL 2 passes unread");
+    }
+    assert!(bytes.first() != Some(&22), "a handshake passes unread");
+    // Three control characters alone are passed on at once; what was passed on with them counts.
+    let is_lead = |byte: &u8| *byte <= b' ' || matches!(byte, 0x7f | 0x85 | 0xa0);
+    let lead = bytes.iter().take_while(|byte| is_lead(byte)).count();
+    let seen = if lead >= 3 { &bytes[..released] } else { bytes };
+    let Some(rest) = seen.get(lead..).filter(|rest| !rest.is_empty()) else { return };
+    let Some(line) = rest.split(|byte| *byte == b'\n').next() else { return };
+    let text: String = line.iter().map(|byte| char::from(*byte)).collect();
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let is_known = |word: &str| {
+        ["GET", "HEAD", "POST", "PUT", "OPTIONS", "PRI"].iter().any(|known| known.eq_ignore_ascii_case(word))
+    };
+    if let [method, target, ..] = words[..] {
+        let is_versioned = words[2..].iter().any(|word| word.to_ascii_uppercase().starts_with("HTTP/"));
+        let is_request = is_versioned || target.starts_with('/') || target.contains("://");
+        assert!(!(is_known(method) && is_request), "a request passes unread: {text:?}");
+    }
+}
