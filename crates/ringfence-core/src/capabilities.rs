@@ -46,6 +46,11 @@ impl Support {
         Support::Absent { why: why.into(), fix: fix.into() }
     }
 
+    /// Whether nothing is done for the clause. What holds in part is done as far as it goes.
+    pub fn is_absent(&self) -> bool {
+        matches!(self, Support::Absent { .. })
+    }
+
     /// Whether the clause holds in full.
     pub fn is_enforced(&self) -> bool {
         matches!(self, Support::Enforced { .. })

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ringfence_core::plan::demands;
 use ringfence_core::result::Meta;
 use ringfence_core::settings::{ChooseError, Chosen, Level, Selection, Source, detect_container, resolve};
-use ringfence_core::{Backend, Capabilities, Ground, Plan, Policy, Refusal, plan};
+use ringfence_core::{Backend, Capabilities, Clause, Ground, Plan, Policy, Refusal, Support, plan};
 
 use crate::backends::{self, Freshness, Means, Preparation, Question, Site, Unavailable};
 use crate::egress::Sealed;
@@ -212,7 +212,10 @@ impl Core {
         ground: Ground,
         container: &ContainerSpec,
     ) -> Result<Plan, Declined> {
-        let policy = &backends::get(backend).map_err(Declined::Unavailable)?.backend().complete(policy, container);
+        let mut completed =
+            backends::get(backend).map_err(Declined::Unavailable)?.backend().complete(policy, container);
+        let added = added_limits(policy, &completed);
+        let policy = &completed;
         let clauses = demands(policy, ground).into_keys().collect();
         let question = Question {
             host: &self.settings.host,
@@ -224,8 +227,22 @@ impl Core {
         };
         let capabilities = ask(backend, &question).map_err(Declined::Unavailable)?;
         tracing::debug!(%backend, summary = capabilities.summary, "probed");
-        plan(policy, ground, &capabilities).map_err(Declined::Refused)
+        // Nobody asked for a limit that the backend adds, so nobody has to accept that it holds in part.
+        let is_in_part = |clause: &Clause| matches!(capabilities.support(*clause), Support::Weaker { .. });
+        completed.allow_weaker.extend(added.into_iter().filter(is_in_part));
+        plan(&completed, ground, &capabilities).map_err(Declined::Refused)
     }
+}
+
+/// The limits that a backend added to a policy.
+fn added_limits(policy: &Policy, completed: &Policy) -> Vec<Clause> {
+    let (asked, all) = (&policy.limits, &completed.limits);
+    let added = [
+        (Clause::Memory, asked.memory.is_none() && all.memory.is_some()),
+        (Clause::Cpus, asked.cpus.is_none() && all.cpus.is_some()),
+        (Clause::ProcessCount, asked.processes.is_none() && all.processes.is_some()),
+    ];
+    added.into_iter().filter(|(_, is_added)| *is_added).map(|(clause, _)| clause).collect()
 }
 
 /// What native said, when it works and refuses: that says more than that nothing else would do, either.

@@ -11,7 +11,7 @@ use ringfence_linux::{Files, Launch, Started, Survivors, Terminal};
 use rustix::fs::{FileType, fstat};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 
-use crate::backends::{Preparation, PrivateDirectory, limits};
+use crate::backends::{GroupNeed, Preparation, PrivateDirectory, limits};
 use crate::egress::{Awaited, GateHolder};
 use crate::engine::Core;
 use crate::ready::{Context, Ready};
@@ -108,8 +108,9 @@ impl Core {
     ) -> Result<Underway, RunError> {
         refuse_directories(&files)?;
         let Ready { context, preparation } = ready;
-        let group = limits::wanted(&context.plan, &preparation).map(|wanted| Group::create(&wanted)).transpose()?;
-        let Preparation { exec, confinement, mut passed, gate, holder, private, needs_group, .. } = preparation;
+        let group = limits::create_group(&context.plan, &preparation)?;
+        let ends_by_group = preparation.group != GroupNeed::None;
+        let Preparation { exec, confinement, mut passed, gate, holder, private, .. } = preparation;
         files.passed.append(&mut passed);
         files.gate = holder;
         let path = private.as_ref().map(|private| private.path().to_path_buf());
@@ -117,7 +118,7 @@ impl Core {
         let started = self.launcher.start(&launch, files, group.as_ref())?;
         // Only now: a process that is forked must not have a second thread.
         let egress = gate.map(|gate| self.hold_gate(&context, Awaited::Sent(gate))).transpose()?;
-        Ok(Underway { started, context, group, ends_by_group: needs_group, egress, _private: private })
+        Ok(Underway { started, context, group, ends_by_group, egress, _private: private })
     }
 }
 

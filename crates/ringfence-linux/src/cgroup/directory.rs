@@ -24,7 +24,7 @@ pub(super) struct Setting {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Presence {
     Required,
-    /// Accounting of swap can be left out of a kernel; then there is nothing to limit.
+    /// A kernel can be built or started without this accounting.
     Optional,
 }
 
@@ -71,7 +71,7 @@ impl Directory {
         self.handle.as_fd()
     }
 
-    /// Writes a setting, and fails unless the kernel kept it.
+    /// Writes a setting, and fails unless the kernel kept it or may lack its file.
     pub(super) fn set(&self, setting: &Setting) -> Result<(), CgroupError> {
         let path = self.path.join(setting.file);
         if setting.presence == Presence::Optional && !path.exists() {
@@ -85,6 +85,20 @@ impl Directory {
         } else {
             Err(CgroupError::NotKept { path, value: setting.value.clone(), kept: kept.trim_end().to_owned() })
         }
+    }
+
+    /// Tells whether the group has a file, and so the accounting that the file stands for.
+    pub(super) fn has(&self, file: &str) -> bool {
+        self.path.join(file).exists()
+    }
+
+    /// Tells whether a process with the rights of this one can leave the group.
+    ///
+    /// Both versions want the right to write to a `cgroup.procs` outside of the group: version 2 to that of the group
+    /// that holds both the old place and the new one, version 1 to that of the new place (cgroups(7)).
+    pub(super) fn can_be_left(&self) -> bool {
+        let around = self.path.ancestors().skip(1).map(|group| group.join("cgroup.procs"));
+        around.take_while(|file| file.exists()).any(|file| fs::OpenOptions::new().write(true).open(file).is_ok())
     }
 
     /// Kills every process in the group and below it. A killed group kills newcomers, too: it is never used again.

@@ -56,6 +56,11 @@ impl Hierarchies {
     }
 }
 
+/// Lists the mount points of every hierarchy, whether or not this process has a group in it.
+pub(super) fn mount_points(mounts: &str) -> Vec<PathBuf> {
+    mounts.lines().filter_map(Mount::parse).map(|mount| mount.point).collect()
+}
+
 /// A line of `/proc/self/cgroup`: `number:controllers:path`.
 struct Membership<'text> {
     controllers: Vec<&'text str>,

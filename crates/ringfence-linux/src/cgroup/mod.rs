@@ -52,16 +52,28 @@ impl Wanted {
         })
     }
 
+    /// The part of the memory limit that version 1 lets sockets have besides: one of so many.
+    const SOCKET_SHARE: u64 = 8;
+
     /// The kernel counts memory in pages and rounds down.
     fn memory_in_pages(&self) -> Option<u64> {
-        let page = rustix::param::page_size() as u64;
-        self.memory.map(|bytes| bytes / page * page)
+        self.memory.map(whole_pages)
+    }
+
+    /// Bytes of socket buffers where they are counted apart from memory. A share, because it comes on top.
+    fn socket_memory(&self) -> u64 {
+        whole_pages(self.memory.unwrap_or(0) / Self::SOCKET_SHARE).max(rustix::param::page_size() as u64)
     }
 
     /// Microseconds of processor time in each period; the kernel refuses less than a thousand.
     fn quota(&self) -> Option<u64> {
         self.cpus.map(|cpus| (cpus * Self::PERIOD as f64).round() as u64)
     }
+}
+
+fn whole_pages(bytes: u64) -> u64 {
+    let page = rustix::param::page_size() as u64;
+    bytes / page * page
 }
 
 /// One thing that a group can hold.
@@ -121,17 +133,37 @@ impl Version {
 #[derive(Debug)]
 #[expect(missing_docs, reason = "named as the fields of `Wanted`")]
 pub struct CgroupSupport {
-    pub memory: Result<Version, CgroupError>,
-    pub cpus: Result<Version, CgroupError>,
-    pub processes: Result<Version, CgroupError>,
-    pub tree_kill: Result<Version, CgroupError>,
+    pub memory: Result<Holder, CgroupError>,
+    pub cpus: Result<Holder, CgroupError>,
+    pub processes: Result<Holder, CgroupError>,
+    pub tree_kill: Result<Holder, CgroupError>,
+}
+
+/// How a group holds one limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Holder {
+    /// The interface.
+    pub version: Version,
+    /// Whether a process with the rights of the probing one can leave the group.
+    pub can_be_left: bool,
+    /// What the limit does not count, where it is one of memory.
+    pub uncounted: UncountedMemory,
+}
+
+/// Kinds of memory that a group's limit does not cover.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct UncountedMemory {
+    /// Buffers of TCP and UDP sockets.
+    pub sockets: bool,
+    /// What is swapped out, on a host that swaps.
+    pub swap: bool,
 }
 
 /// Makes a group for each limit and removes it again, to learn what this process can have.
 ///
 /// In a delegated scope of version 2 this moves the process into a leaf, as any run with limits does.
 pub fn probe() -> CgroupSupport {
-    let attempt = |limit, wanted| Group::create(&wanted).map(|group| group.version(limit));
+    let attempt = |limit, wanted| Group::create(&wanted).map(|group| group.holder(limit));
     let nothing = Wanted::default();
     CgroupSupport {
         memory: attempt(Limit::Memory, Wanted { memory: Some(64 << 20), ..nothing }),
@@ -140,6 +172,16 @@ pub fn probe() -> CgroupSupport {
         processes: attempt(Limit::Processes, Wanted { processes: Some(1), ..nothing }),
         tree_kill: attempt(Limit::TreeKill, Wanted { tree_kill: true, ..nothing }),
     }
+}
+
+/// Tells whether this host has a place to swap to; its table has a line of titles (proc_swaps(5)).
+pub fn is_swapping() -> bool {
+    fs::read_to_string("/proc/swaps").is_ok_and(|table| table.lines().count() > 1)
+}
+
+/// Returns where file systems of control groups are mounted.
+pub fn mount_points() -> Vec<PathBuf> {
+    discover::mount_points(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
 }
 
 /// Where version 1 counts processes that were killed for want of memory.
@@ -281,6 +323,24 @@ impl Group {
     pub fn version(&self, limit: Limit) -> Version {
         let held = self.held.iter().find(|(held, _)| *held == limit);
         held.expect("only wanted limits are asked for").1
+    }
+
+    fn holder(&self, limit: Limit) -> Holder {
+        let version = self.version(limit);
+        Holder { version, can_be_left: self.can_be_left(), uncounted: self.uncounted_memory(version) }
+    }
+
+    /// Tells whether a process with the rights of this one can leave the group, in any hierarchy.
+    fn can_be_left(&self) -> bool {
+        self.directories().any(Directory::can_be_left)
+    }
+
+    fn uncounted_memory(&self, version: Version) -> UncountedMemory {
+        let lacks = |file: &str| !self.directories().any(|directory| directory.has(file));
+        match version {
+            Version::V1 => UncountedMemory { sockets: lacks(v1::SOCKETS), swap: lacks(v1::SWAP) && is_swapping() },
+            Version::V2 => UncountedMemory { sockets: false, swap: lacks(v2::SWAP) && is_swapping() },
+        }
     }
 
     /// Kills every process of the run. The group takes no new ones afterwards.

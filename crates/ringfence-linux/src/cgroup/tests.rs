@@ -44,6 +44,45 @@ fn a_process_over_its_memory_is_killed_and_the_group_says_so() {
 }
 
 #[test]
+fn a_group_of_version_1_limits_the_buffers_of_sockets_too() {
+    let wanted = Wanted { memory: Some((64 << 20) + 1), ..Wanted::default() };
+    let Some(group) = group(wanted) else { return };
+    let holder = group.holder(Limit::Memory);
+    let limits: Vec<String> =
+        paths(&group).iter().filter_map(|path| fs::read_to_string(path.join(v1::SOCKETS)).ok()).collect();
+    match holder.version {
+        Version::V1 => assert_eq!(limits.is_empty(), holder.uncounted.sockets),
+        Version::V2 => assert!(limits.is_empty() && !holder.uncounted.sockets),
+    }
+    assert!(limits.iter().all(|limit| limit.trim_end() == (8 << 20).to_string()), "{limits:?}");
+}
+
+#[test]
+fn a_group_can_be_left_by_whoever_may_write_the_files_around_it() {
+    let Some(group) = group(Wanted { processes: Some(8), ..Wanted::default() }) else { return };
+    let parent = paths(&group)[0].parent().unwrap().to_owned();
+    let script = format!("echo 0 > '{}/cgroup.procs' && cat /proc/self/cgroup", parent.display());
+    let output = shell(&group, &script).output().unwrap();
+    let name = paths(&group)[0].file_name().unwrap().to_str().unwrap().to_owned();
+    let has_left = output.status.success() && !String::from_utf8_lossy(&output.stdout).contains(&name);
+    assert_eq!(group.can_be_left(), has_left, "{output:?}");
+}
+
+#[test]
+fn an_imitation_of_a_group_can_be_left_only_while_the_file_around_it_can_be_written() {
+    if rustix::process::geteuid().is_root() {
+        return; // root may write whatever the modes say
+    }
+    let around = tempfile::tempdir().unwrap();
+    let procs = around.path().join("cgroup.procs");
+    fs::write(&procs, "").unwrap();
+    let directory = Directory::make(around.path().join("ringfence-1-1-1")).unwrap();
+    assert!(directory.can_be_left());
+    fs::set_permissions(&procs, std::os::unix::fs::PermissionsExt::from_mode(0o444)).unwrap();
+    assert!(!directory.can_be_left());
+}
+
+#[test]
 fn a_group_with_a_limit_of_processes_stops_forks() {
     let Some(group) = group(Wanted { processes: Some(3), ..Wanted::default() }) else { return };
     assert!(shell(&group, "sleep 0 & wait $!").status().unwrap().success());

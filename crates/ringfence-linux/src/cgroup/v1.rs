@@ -12,6 +12,12 @@ use super::discover::Place;
 use super::name::{self, Name};
 use super::{Limit, Obstacle, Wanted};
 
+/// Limits memory and swap together.
+pub(super) const SWAP: &str = "memory.memsw.limit_in_bytes";
+/// Limits the buffers of sockets, which nothing else here counts: those of TCP, as the name says, and what waits at UDP
+/// sockets to be read. It holds for sockets that are made after it was written.
+pub(super) const SOCKETS: &str = "memory.kmem.tcp.limit_in_bytes";
+
 /// Makes a group below this process's own, so that what bounds this process bounds the group.
 pub(super) fn make(place: &Place, name: Name) -> Result<Directory, Obstacle> {
     name::sweep(&place.own);
@@ -33,7 +39,8 @@ pub(super) fn settings(limit: Limit, wanted: &Wanted) -> Vec<Setting> {
         Limit::Memory => wanted.memory_in_pages().map_or_else(Vec::new, |bytes| {
             vec![
                 Setting::required("memory.limit_in_bytes", bytes),
-                Setting::optional("memory.memsw.limit_in_bytes", bytes),
+                Setting::optional(SWAP, bytes),
+                Setting::optional(SOCKETS, wanted.socket_memory()),
             ]
         }),
         Limit::Cpus => wanted.quota().map_or_else(Vec::new, |quota| {
@@ -41,5 +48,21 @@ pub(super) fn settings(limit: Limit, wanted: &Wanted) -> Vec<Setting> {
         }),
         Limit::Processes => wanted.processes.iter().map(|count| Setting::required("pids.max", count)).collect(),
         Limit::TreeKill => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_written_as_version_1_spells_them() {
+        let wanted = Wanted { memory: Some((1 << 20) + 1), cpus: Some(1.5), processes: Some(7), tree_kill: true };
+        let settings = Limit::ALL.iter().flat_map(|&limit| settings(limit, &wanted));
+        let written: Vec<String> = settings.map(|setting| format!("{}={}", setting.file, setting.value)).collect();
+        let memory = ["memory.limit_in_bytes=1048576", "memory.memsw.limit_in_bytes=1048576"];
+        let sockets = ["memory.kmem.tcp.limit_in_bytes=131072"];
+        let others = ["cpu.cfs_period_us=100000", "cpu.cfs_quota_us=150000", "pids.max=7"];
+        assert_eq!(written, [&memory[..], &sockets, &others].concat());
     }
 }

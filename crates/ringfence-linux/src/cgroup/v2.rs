@@ -20,6 +20,9 @@ use super::name::{self, Name};
 use super::{Limit, Obstacle, Wanted};
 use crate::processes::Stat;
 
+/// Limits swap; buffers of sockets are counted as memory.
+pub(super) const SWAP: &str = "memory.swap.max";
+
 /// Makes a group whose parent passes the controllers on to it.
 pub(super) fn make(place: &Place, controllers: &[&'static str], name: Name) -> Result<Directory, Obstacle> {
     let mut nearest = None;
@@ -142,9 +145,9 @@ fn words(path: &Path) -> io::Result<Vec<String>> {
 /// Returns what must be written for a limit.
 pub(super) fn settings(limit: Limit, wanted: &Wanted) -> Vec<Setting> {
     match limit {
-        Limit::Memory => wanted.memory_in_pages().map_or_else(Vec::new, |bytes| {
-            vec![Setting::required("memory.max", bytes), Setting::optional("memory.swap.max", 0)]
-        }),
+        Limit::Memory => wanted
+            .memory_in_pages()
+            .map_or_else(Vec::new, |bytes| vec![Setting::required("memory.max", bytes), Setting::optional(SWAP, 0)]),
         Limit::Cpus => wanted
             .quota()
             .map(|quota| Setting::required("cpu.max", format_args!("{quota} {}", Wanted::PERIOD)))

@@ -4,7 +4,8 @@ use ringfence_core::settings::detect_container;
 use ringfence_core::{Backend as Name, Capabilities, Clause, Defaults, Plan, Support};
 use ringfence_linux::Confinement;
 
-use super::{Backend, Preparation, PrepareError, Processes, Question, Site, Unavailable, exec, limits};
+use super::limits::{self, CgroupAccess};
+use super::{Backend, GroupNeed, Preparation, PrepareError, Processes, Question, Site, Unavailable, exec};
 use crate::Command;
 
 /// A backend that only supervises.
@@ -24,9 +25,9 @@ impl Backend for Bare {
             (Name::Outer, None) => "trusts whatever is around it; no container was detected".to_owned(),
             _ => "no isolation, by explicit choice".to_owned(),
         };
-        let mut support = limits::support(question);
+        let mut support = limits::support(question, CgroupAccess::Callers);
         if question.clauses.contains(&Clause::Cleanup) {
-            support.insert(Clause::Cleanup, limits::cleanup_of_a_tree());
+            support.insert(Clause::Cleanup, limits::cleanup_of_a_tree(question, CgroupAccess::Callers));
         }
         for clause in Clause::ALL {
             let why = || format!("backend `{}` isolates nothing itself", self.name);
@@ -50,7 +51,7 @@ impl Processes for Bare {
             gate: None,
             holder: None,
             described: Vec::new(),
-            needs_group: site.plan.held.get(&Clause::Cleanup).is_some_and(Support::is_enforced),
+            group: GroupNeed::for_tree(site.plan),
             own_processes: 1,
             private: None,
         })

@@ -20,10 +20,11 @@ use ringfence_linux::{
 use rustix::fs::{Access as Permission, Mode, OFlags};
 use rustix::net::RecvFlags;
 
+use super::limits::{self, CgroupAccess};
 use super::mounted::{self, on_host};
 use super::native::{egress_support, ipc};
 use super::{
-    Backend, Freshness, Preparation, PrepareError, Processes, Question, Site, Unavailable, apparmor, exec, limits,
+    Backend, Freshness, GroupNeed, Preparation, PrepareError, Processes, Question, Site, Unavailable, apparmor, exec,
 };
 use crate::memory::{Memory, Subject};
 use crate::{Command, Host, egress, view};
@@ -45,7 +46,7 @@ impl Backend for Bwrap {
         } else {
             Support::weaker("files that standard streams were opened from can be reopened: the kernel has no Landlock")
         };
-        let mut support = limits::support(question);
+        let mut support = limits::support(question, CgroupAccess::AsPolicySays);
         support.extend([
             (Clause::Filesystem, files),
             (Clause::Hide, Support::enforced("bubblewrap: mount namespace")),
@@ -115,7 +116,7 @@ impl Processes for Bwrap {
             gate,
             holder: None,
             described,
-            needs_group: false,
+            group: GroupNeed::None,
             // The supervisor, bubblewrap outside, and bubblewrap inside.
             own_processes: 3,
             private: None,

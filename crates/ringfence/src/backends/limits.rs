@@ -1,17 +1,53 @@
 //! Limits that the kernel's control groups hold, for every backend that is a process tree of ours.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use ringfence_core::{Clause, Plan, Support};
-use ringfence_linux::cgroup::{CgroupError, CgroupSupport, Wanted, probe};
+use ringfence_linux::cgroup::{
+    self, CgroupError, CgroupSupport, Group, Holder, Limit, UncountedMemory, Version, Wanted, probe,
+};
 
-use super::{Preparation, Question};
+use super::{GroupNeed, Preparation, Question};
 
 /// The clauses that a control group holds.
 const HELD: [Clause; 3] = [Clause::Memory, Clause::Cpus, Clause::ProcessCount];
+/// What is missing where a command can write the files of control groups.
+const CAN_BE_LEFT: &str = "the command can write cgroup files, and so leave the group that holds it";
+/// What version 1 leaves uncounted. The rest of a socket's buffers is limited apart from memory.
+const UNCOUNTED_BY_V1: &str = "cgroup v1 limits the buffers of sockets apart, to an eighth of the limit more, and \
+                               counts neither their error queues, nor netlink, nor what UDP is yet to send";
+
+/// The rights that a command has on the files of control groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CgroupAccess {
+    /// Those of the caller: nothing confines the command.
+    Callers,
+    /// None, unless the policy lets the command write where these files are.
+    AsPolicySays,
+}
+
+impl CgroupAccess {
+    fn is_given(self, question: &Question<'_>) -> bool {
+        self == CgroupAccess::Callers || shows_cgroups(question)
+    }
+}
+
+/// Whether the policy lets a command write in a file system of control groups.
+fn shows_cgroups(question: &Question<'_>) -> bool {
+    let files = &question.policy.filesystem;
+    let workspace = files.workspace.as_ref().map_or(Path::new("."), |workspace| &workspace.source);
+    let writable = files.write.iter().flatten().map(|path| path.as_path()).chain([workspace]);
+    let mounts = cgroup::mount_points();
+    writable.map(|path| question.host.absolute(path)).any(|given| {
+        let resolved = fs_err::canonicalize(&given).unwrap_or(given);
+        // What is mounted below is shown with a directory.
+        mounts.iter().any(|mount| mount.starts_with(&resolved) || resolved.starts_with(mount))
+    })
+}
 
 /// How well the limits in question are held here.
-pub(super) fn support(question: &Question<'_>) -> BTreeMap<Clause, Support> {
+pub(super) fn support(question: &Question<'_>, access: CgroupAccess) -> BTreeMap<Clause, Support> {
     let mut support: BTreeMap<Clause, Support> = [
         (Clause::Time, Support::enforced("a deadline kept by the supervisor")),
         (Clause::Output, Support::enforced("a bounded buffer")),
@@ -25,43 +61,105 @@ pub(super) fn support(question: &Question<'_>) -> BTreeMap<Clause, Support> {
     ]
     .into();
     if HELD.iter().any(|clause| question.clauses.contains(clause)) {
+        let is_given = access.is_given(question);
         let CgroupSupport { memory, cpus, processes, .. } = probe();
         for (clause, found) in HELD.into_iter().zip([memory, cpus, processes]) {
-            support.insert(clause, from_cgroup(found.map(|version| version.name())));
+            support.insert(clause, from_cgroup(clause, found, is_given));
         }
     }
     support
 }
 
 /// Whether a whole tree can be ended at once without a pid namespace.
-pub(super) fn cleanup_of_a_tree() -> Support {
+pub(super) fn cleanup_of_a_tree(question: &Question<'_>, access: CgroupAccess) -> Support {
     match probe().tree_kill {
-        Ok(version) => Support::enforced(version.name()),
+        Ok(holder) => from_cgroup(Clause::Cleanup, Ok(holder), access.is_given(question)),
         Err(_) => {
             Support::weaker("no cgroup can be had: a subreaper ends the tree, and a process that kills it gets away")
         }
     }
 }
 
-fn from_cgroup(found: Result<&str, CgroupError>) -> Support {
-    match found {
-        Ok(version) => Support::enforced(version),
-        Err(error) => Support::absent(crate::chain(&error), error.hint()),
+/// The clause as a control group holds it, for a command that may write the files of groups or not.
+fn from_cgroup(clause: Clause, found: Result<Holder, CgroupError>, is_given: bool) -> Support {
+    let Holder { version, can_be_left, uncounted } = match found {
+        Ok(holder) => holder,
+        Err(error) => return Support::absent(crate::chain(&error), error.hint()),
+    };
+    let mut missing = Vec::new();
+    if clause == Clause::Memory {
+        missing.extend(missing_from_memory(version, uncounted));
+    }
+    if is_given && can_be_left {
+        missing.push(CAN_BE_LEFT);
+    }
+    if missing.is_empty() { Support::enforced(version.name()) } else { Support::weaker(missing.join("; ")) }
+}
+
+/// What a limit of memory leaves out, in sentences. `version` is that of the memory controller.
+pub(crate) fn missing_from_memory(version: Version, uncounted: UncountedMemory) -> Vec<&'static str> {
+    let sockets = match version {
+        Version::V1 if uncounted.sockets => {
+            Some("cgroup v1 counts no buffers of sockets, and nothing else limits them")
+        }
+        Version::V1 => Some(UNCOUNTED_BY_V1),
+        Version::V2 => None,
+    };
+    let swap = uncounted.swap.then_some("what is swapped out is not counted");
+    sockets.into_iter().chain(swap).collect()
+}
+
+/// Makes the control group that a plan needs; none when nothing asks for one.
+pub(crate) fn create_group(plan: &Plan, preparation: &Preparation) -> Result<Option<Group>, CgroupError> {
+    let wanted = wanted(plan, preparation);
+    let create = |wanted: Wanted| (wanted != Wanted::default()).then(|| Group::create(&wanted)).transpose();
+    match (create(wanted), preparation.group) {
+        (Err(CgroupError::Unavailable { limit: Limit::TreeKill, .. }), GroupNeed::IfPossible) => {
+            create(Wanted { tree_kill: false, ..wanted })
+        }
+        (created, _) => created,
     }
 }
 
-/// The control group that a plan needs; none when nothing asks for one.
-pub(crate) fn wanted(plan: &Plan, preparation: &Preparation) -> Option<Wanted> {
+/// What a control group must hold. A limit that holds in part is set as well.
+fn wanted(plan: &Plan, preparation: &Preparation) -> Wanted {
     let limits = &plan.policy.limits;
-    let is_held = |clause| plan.held.get(&clause).is_some_and(Support::is_enforced);
-    let wanted = Wanted {
-        memory: limits.memory.filter(|_| is_held(Clause::Memory)).map(|size| size.bytes()),
-        cpus: limits.cpus.filter(|_| is_held(Clause::Cpus)),
+    let is_set = |clause| plan.held.get(&clause).is_some_and(|support| !support.is_absent());
+    Wanted {
+        memory: limits.memory.filter(|_| is_set(Clause::Memory)).map(|size| size.bytes()),
+        cpus: limits.cpus.filter(|_| is_set(Clause::Cpus)),
         processes: limits
             .processes
-            .filter(|_| is_held(Clause::ProcessCount))
+            .filter(|_| is_set(Clause::ProcessCount))
             .map(|count| count.saturating_add(preparation.own_processes)),
-        tree_kill: preparation.needs_group,
-    };
-    (wanted != Wanted::default()).then_some(wanted)
+        tree_kill: preparation.group != GroupNeed::None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holder(version: Version) -> Holder {
+        Holder { version, can_be_left: true, uncounted: UncountedMemory::default() }
+    }
+
+    #[test]
+    fn a_group_that_the_command_can_leave_holds_nothing_in_full() {
+        for clause in [Clause::Cpus, Clause::ProcessCount, Clause::Cleanup] {
+            assert_eq!(from_cgroup(clause, Ok(holder(Version::V2)), true), Support::weaker(CAN_BE_LEFT));
+            assert!(from_cgroup(clause, Ok(holder(Version::V2)), false).is_enforced());
+            let kept = Holder { can_be_left: false, ..holder(Version::V2) };
+            assert!(from_cgroup(clause, Ok(kept), true).is_enforced());
+        }
+    }
+
+    #[test]
+    fn memory_is_held_in_full_by_version_2_alone() {
+        assert!(from_cgroup(Clause::Memory, Ok(holder(Version::V2)), false).is_enforced());
+        assert_eq!(from_cgroup(Clause::Memory, Ok(holder(Version::V1)), false), Support::weaker(UNCOUNTED_BY_V1));
+        let swapping = Holder { uncounted: UncountedMemory { sockets: false, swap: true }, ..holder(Version::V2) };
+        assert!(!from_cgroup(Clause::Memory, Ok(swapping), false).is_enforced());
+        assert!(from_cgroup(Clause::Cpus, Ok(swapping), false).is_enforced());
+    }
 }

@@ -135,12 +135,33 @@ pub(crate) struct Preparation {
     pub(crate) holder: Option<OwnedFd>,
     /// The words that the launched program is given, where it is not the command itself.
     pub(crate) described: Vec<String>,
-    /// Whether only a control group can end the whole tree.
-    pub(crate) needs_group: bool,
+    /// Whether a control group is needed to end the whole tree.
+    pub(crate) group: GroupNeed,
     /// How many processes are there for the command's sake, and are not its own.
     pub(crate) own_processes: u32,
     /// A directory on the host that goes with the run.
     pub(crate) private: Option<PrivateDirectory>,
+}
+
+/// Whether a control group is needed to end every process of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum GroupNeed {
+    /// No: the end of a pid namespace is the end of its processes.
+    None,
+    /// A subreaper ends the tree as well as it can; a group, where one can be had, does it better.
+    IfPossible,
+    /// Yes: the plan says that the tree ends with its group.
+    Required,
+}
+
+impl GroupNeed {
+    /// The need of a run without a pid namespace.
+    pub(crate) fn for_tree(plan: &Plan) -> GroupNeed {
+        match plan.held.get(&Clause::Cleanup) {
+            Some(support) if support.is_enforced() => GroupNeed::Required,
+            _ => GroupNeed::IfPossible,
+        }
+    }
 }
 
 /// A launch could not be prepared.

@@ -18,9 +18,10 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
+use super::limits::{self, CgroupAccess};
 use super::{
-    Backend, Freshness, Preparation, PrepareError, PrivateDirectory, Processes, Question, Site, Unavailable, apparmor,
-    exec, limits,
+    Backend, Freshness, GroupNeed, Preparation, PrepareError, PrivateDirectory, Processes, Question, Site, Unavailable,
+    apparmor, exec,
 };
 use crate::memory::{Memory, Subject};
 use crate::{Command, egress, view};
@@ -38,7 +39,7 @@ enum Tier {
 
 impl Backend for Native {
     fn capabilities(&self, question: &Question<'_>) -> Result<Capabilities, Unavailable> {
-        let mut support = limits::support(question);
+        let mut support = limits::support(question, CgroupAccess::AsPolicySays);
         let summary = match tier(question)? {
             Tier::Namespaces { landlock } => {
                 support.extend(with_namespaces(landlock, question));
@@ -77,7 +78,7 @@ impl Processes for Native {
                 gate,
                 holder,
                 described: Vec::new(),
-                needs_group: false,
+                group: GroupNeed::None,
                 own_processes: 1,
                 private: None,
             });
@@ -100,7 +101,7 @@ impl Processes for Native {
             gate: None,
             holder: None,
             described: Vec::new(),
-            needs_group: site.plan.held.get(&Clause::Cleanup).is_some_and(Support::is_enforced),
+            group: GroupNeed::for_tree(site.plan),
             own_processes: 1,
             private: Some(private),
         })
@@ -253,7 +254,7 @@ fn with_landlock_alone(abi: u32, because: &str, question: &Question<'_>) -> Vec<
         "System V shared memory and queues of the same user can be reached"
     };
     let cleanup = if question.clauses.contains(&Clause::Cleanup) {
-        limits::cleanup_of_a_tree()
+        limits::cleanup_of_a_tree(question, CgroupAccess::AsPolicySays)
     } else {
         Support::weaker("not looked at")
     };

@@ -4,7 +4,9 @@ use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use ringfence::policy::Size;
-use ringfence::{AttachError, Backend, ContainerSpec, Engine, Exec, Existing, Policy, Pull, Sandbox, Spec, StartError};
+use ringfence::{
+    AttachError, Backend, Clause, ContainerSpec, Engine, Exec, Existing, Policy, Pull, Sandbox, Spec, StartError,
+};
 use ringfence_test_ledger::engine::{DOCKER_VARIABLE, PODMAN_VARIABLE, TINY_IMAGE};
 use ringfence_test_ledger::require;
 
@@ -159,7 +161,8 @@ fn a_command_that_the_memory_limit_ended_says_so_and_others_do_not() {
     let engine = engine(home.path());
     runtime().block_on(async {
         for backend in [Backend::Native, Backend::Bwrap] {
-            let limited = Spec::new(Policy::default().backend(backend).memory(Size::mebibytes(64)));
+            let limited =
+                Spec::new(Policy::default().backend(backend).memory(Size::mebibytes(64)).allow_weaker(Clause::Memory));
             // tail(1) keeps what has no end of line.
             let greedy = "head -c 150000000 /dev/zero | tail -n 1 | wc -c";
             let sandbox = engine.start(limited).await.unwrap();
@@ -298,7 +301,11 @@ fn in_a_container(backend: Backend, variable: &str, own: &str) {
     let engine = engine_with(home.path(), &[(own, &std::env::var(variable).unwrap())]);
     let container = ContainerSpec { image: Some(TINY_IMAGE.to_owned()), pull: Some(Pull::Never), ..Default::default() };
     runtime().block_on(async {
-        let policy = Policy::default().backend(backend).memory(Size::mebibytes(64)).set_env("TOLD", "a value");
+        let policy = Policy::default()
+            .backend(backend)
+            .memory(Size::mebibytes(64))
+            .allow_weaker(Clause::Memory)
+            .set_env("TOLD", "a value");
         let asked = Spec { container, ..Spec::new(policy) };
         let outcome = engine.scoped(asked, async |sandbox| {
             let first = sandbox.execute("echo kept > note; echo $TOLD; exit 3", None).await.unwrap();

@@ -219,7 +219,7 @@ fn capabilities_beyond_the_known_few_are_refused_by_name() {
 #[test]
 fn limits_are_the_kernels_or_the_run_is_refused() {
     require!(root, binary, ordinary_user, docker, podman, rootless_podman, test_image_dev);
-    let flags = ["--memory", "96M", "--cpus", "0.5", "--processes", "60"];
+    let flags = ["--memory", "96M", "--allow-weaker", "memory", "--cpus", "0.5", "--processes", "60"];
     for stage in ROOTFUL {
         let seen = look(stage, &flags);
         assert_eq!(seen["memory"], serde_json::json!([(96 << 20).to_string()]), "{stage:?}: {seen}");

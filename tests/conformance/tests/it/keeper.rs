@@ -119,7 +119,7 @@ impl Keeper {
         let ((mark, home), backend) = (self.mark(), self.backend.name());
         let kind: &[&str] = match self.backend {
             Backend::Docker | Backend::Podman => &["--image", TINY_IMAGE, "--pull", "never"],
-            Backend::Native | Backend::Bwrap => &["--memory", "256M"],
+            Backend::Native | Backend::Bwrap => &["--memory", "256M", "--allow-weaker", "memory"],
             _ => &[],
         };
         let words = ["--backend", backend, "--env", &format!("{mark}={home}")];

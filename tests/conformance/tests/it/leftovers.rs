@@ -68,7 +68,10 @@ fn nothing_is_left_after_a_kill(ring: Ring, digit: u32) {
     let (mark, mounts) = (mark(digit), mounts_of_the_host());
     let mut command = stage.ringfence("run", &place);
     let script = format!("sleep {mark} & setsid sh -c 'sleep {mark} & wait' & wait");
-    command.args(["--memory", "256M", "--", "sh", "-c", &script]).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+        .args(["--memory", "256M", "--allow-weaker", "memory", "--", "sh", "-c", &script])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     let mut ringfence = command.spawn().expect("ringfence can be started");
     wait_until("both processes run", || processes_with(&mark).len() == 2);
     assert!(!groups_of(ringfence.id()).is_empty(), "the run has a control group");
@@ -80,7 +83,7 @@ fn nothing_is_left_after_a_kill(ring: Ring, digit: u32) {
 
     let status = stage
         .ringfence("run", &place)
-        .args(["--memory", "256M", "--", "true"])
+        .args(["--memory", "256M", "--allow-weaker", "memory", "--", "true"])
         .status()
         .expect("ringfence can be started");
     assert!(status.success());
@@ -106,8 +109,10 @@ fn a_run_that_ends_leaves_no_process_control_group_or_mount() {
     let place = Place::of(Caller::Root);
     let (mark, mounts) = (mark(3), mounts_of_the_host());
     let mut command = Stage { ring: Ring::Native, caller: Caller::Root }.ringfence("run", &place);
-    let mut ringfence =
-        command.args(["--memory", "256M", "--", "sh", "-c", &format!("setsid sleep {mark} &")]).spawn().unwrap();
+    let mut ringfence = command
+        .args(["--memory", "256M", "--allow-weaker", "memory", "--", "sh", "-c", &format!("setsid sleep {mark} &")])
+        .spawn()
+        .unwrap();
     assert!(ringfence.wait().unwrap().success());
     wait_until("no process is left", || processes_with(&mark).is_empty());
     assert_eq!((groups_of(ringfence.id()), mounts_of_the_host()), (Vec::new(), mounts));

@@ -249,7 +249,8 @@ fn a_server_bears_many_clients_and_its_own_restarts() {
     let keeper = Keeper::on(Backend::Native);
     let config = keeper.home().join("server.toml");
     fs_err::write(&config, "[templates.base]\npolicy = \"base.toml\"\n").expect("the home is ours");
-    fs_err::write(keeper.home().join("base.toml"), "[limits]\nmemory = \"256M\"\n").expect("the home is ours");
+    fs_err::write(keeper.home().join("base.toml"), "allow_weaker = [\"memory\"]\n[limits]\nmemory = \"256M\"\n")
+        .expect("the home is ours");
     let serve = || Served::with(&keeper, &["--config", config.to_str().expect("it is text")]);
 
     let server = serve();

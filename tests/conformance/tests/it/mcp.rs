@@ -23,7 +23,7 @@ fn client(keeper: &Keeper, what: &str, flags: &[&str]) -> Command {
     let mut client = Command::new(mcp_python().expect("the test requires it"));
     client.env_clear().envs(keeper.variables()).current_dir(keeper.workspace()).stdin(Stdio::null());
     client.args(["-c", include_str!("mcp_client.py"), what]).arg(keeper.program()).args(flags);
-    client.args(["--memory", "256M", "--env", &format!("{mark}={home}")]);
+    client.args(["--memory", "256M", "--allow-weaker", "memory", "--env", &format!("{mark}={home}")]);
     client
 }
 

@@ -10,7 +10,8 @@ use crate::served::{Served, expect_nothing_left, log_of, script};
 
 /// A template whose sandboxes reach one host, and are denied all others.
 const CONFIG: &str = "[templates.allowing]\npolicy = 'allowing.toml'\n";
-const POLICY: &str = "[network]\nmode = 'allow'\nallow = ['allowed.example']\n[limits]\nmemory = '512M'\n";
+const POLICY: &str =
+    "allow_weaker = ['memory']\n[network]\nmode = 'allow'\nallow = ['allowed.example']\n[limits]\nmemory = '512M'\n";
 
 /// A server with that template.
 #[track_caller]

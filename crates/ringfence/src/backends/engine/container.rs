@@ -7,7 +7,7 @@ use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig, Mount, MountType,
 };
 use ringfence_core::policy::Network;
-use ringfence_core::{Clause, Plan, Support};
+use ringfence_core::{Clause, Plan};
 use ringfence_linux::Access;
 use ringfence_linux::seccomp::{Profile, Sockets, oci_profile};
 use sha2::{Digest, Sha256};
@@ -130,10 +130,10 @@ impl Parts<'_> {
 
     fn host_config(&self, reach: Reach) -> Result<HostConfig, Failure> {
         let limits = &self.plan.policy.limits;
-        let is_held = |clause| self.plan.held.get(&clause).is_some_and(Support::is_enforced);
-        let memory = limits.memory.filter(|_| is_held(Clause::Memory)).map(|size| size.bytes() as i64);
-        let cpus = limits.cpus.filter(|_| is_held(Clause::Cpus)).map(|cpus| (cpus * 1e9) as i64);
-        let processes = limits.processes.filter(|_| is_held(Clause::ProcessCount));
+        let is_set = |clause| self.plan.held.get(&clause).is_some_and(|support| !support.is_absent());
+        let memory = limits.memory.filter(|_| is_set(Clause::Memory)).map(|size| size.bytes() as i64);
+        let cpus = limits.cpus.filter(|_| is_set(Clause::Cpus)).map(|cpus| (cpus * 1e9) as i64);
+        let processes = limits.processes.filter(|_| is_set(Clause::ProcessCount));
         Ok(HostConfig {
             tmpfs: Some(self.scratch()),
             readonly_rootfs: Some(self.root() == Root::ReadOnly),

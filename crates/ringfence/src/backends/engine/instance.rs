@@ -276,7 +276,7 @@ impl ContainerInstance {
         let Evidence { memory, cpus, processes } = self.evidence;
         for (clause, is_limited) in [(Clause::Memory, memory), (Clause::Cpus, cpus), (Clause::ProcessCount, processes)]
         {
-            let was_set = plan.held.get(&clause).is_some_and(Support::is_enforced);
+            let was_set = plan.held.get(&clause).is_some_and(|support| !support.is_absent());
             if was_set && !is_limited && !plan.policy.allow_weaker.contains(&clause) {
                 return Err(Failure::Ignored { clause });
             }

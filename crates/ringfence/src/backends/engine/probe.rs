@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use bollard::models::SystemInfoCgroupVersionEnum;
 use ringfence_core::policy::Size;
 use ringfence_core::{Capabilities, Clause, Defaults, Plan, Policy, Support};
+use ringfence_linux::cgroup::{UncountedMemory, Version, is_swapping};
 use ringfence_linux::gate::Kind;
 use rustix::process::Pid;
 
@@ -15,6 +17,7 @@ use super::evidence::Evidence;
 use super::identity::{Circumstances, Identity, Owner};
 use super::instance::{Request, start};
 use super::{Place, image};
+use crate::backends::limits::missing_from_memory;
 use crate::backends::{Freshness, Question, Unavailable};
 use crate::instance::Instance;
 use crate::memory::{Memory, Subject};
@@ -59,13 +62,15 @@ struct Found {
     limits: Evidence,
     /// Whether memory can be exceeded by swapping.
     swaps: bool,
+    /// Whether its control groups are of version 1, which count no buffers of sockets.
+    is_version_1: bool,
 }
 
 fn support(
     client: &Client,
     question: &Question<'_>,
     identity: &Identity,
-    Found { limits, swaps }: Found,
+    Found { limits, swaps, is_version_1 }: Found,
 ) -> BTreeMap<Clause, Support> {
     let limit = |is_limited: bool| match is_limited {
         true => Support::enforced("the container's cgroup"),
@@ -74,8 +79,11 @@ fn support(
             "use an engine that runs as root, or a host with cgroup v2 that delegates to users",
         ),
     };
-    let memory = match limits.memory && swaps {
-        true => Support::weaker("memory is limited, and what is swapped out is not: the kernel does not count swap"),
+    // No engine limits the buffers of sockets where they are counted apart.
+    let version = if is_version_1 { Version::V1 } else { Version::V2 };
+    let missing = missing_from_memory(version, UncountedMemory { sockets: is_version_1, swap: swaps });
+    let memory = match limits.memory && !missing.is_empty() {
+        true => Support::weaker(missing.join("; ")),
         false => limit(limits.memory),
     };
     let ipc = match Reach::of(question.policy.network.as_ref(), question.container) {
@@ -166,9 +174,9 @@ async fn trial(client: &Client, question: &Question<'_>, owner: Owner) -> Result
         Err(error) => Err(failed(&error)),
     };
     room.leave();
-    let swaps = info.swap_limit == Some(false)
-        && fs_err::read_to_string("/proc/swaps").is_ok_and(|table| table.lines().count() > 1);
-    tried.map(|limits| Found { limits, swaps })
+    let swaps = info.swap_limit == Some(false) && is_swapping();
+    let is_version_1 = info.cgroup_version == Some(SystemInfoCgroupVersionEnum::_1);
+    tried.map(|limits| Found { limits, swaps, is_version_1 })
 }
 
 fn make_workspace(place: &Place, host: &Host, owner: Owner) -> std::io::Result<PathBuf> {

@@ -16,7 +16,7 @@ use bollard::models::{
 use bollard::query_parameters::{
     CreateContainerOptionsBuilder, InspectContainerOptions, InspectNetworkOptions, StartContainerOptions,
 };
-use ringfence_core::{Clause, Support};
+use ringfence_core::Clause;
 use ringfence_linux::gate::PROXY;
 
 use super::OWN_INSIDE;
@@ -161,8 +161,8 @@ fn body(parts: &Parts<'_>, program: &str, owner: PathBuf) -> Result<ContainerCre
         Program::of(Path::new(program)).map_err(|source| Failure::Files { what: "find this program", source })?;
     binds.push(Bind::ours(owner, OWNER_INSIDE));
     words.extend(["egress", "serve", OWNER_INSIDE].map(str::to_owned));
-    let is_held = |clause| parts.plan.held.get(&clause).is_some_and(Support::is_enforced);
-    let memory = is_held(Clause::Memory).then_some(MEMORY);
+    let is_set = |clause| parts.plan.held.get(&clause).is_some_and(|support| !support.is_absent());
+    let memory = is_set(Clause::Memory).then_some(MEMORY);
     Ok(ContainerCreateBody {
         hostname: Some(ALIAS.to_owned()),
         user: Some(NOBODY.to_owned()),
@@ -178,7 +178,7 @@ fn body(parts: &Parts<'_>, program: &str, owner: PathBuf) -> Result<ContainerCre
             sysctls: Some(HashMap::from([("net.ipv4.ip_forward".to_owned(), "0".to_owned())])),
             memory,
             memory_swap: memory,
-            pids_limit: is_held(Clause::ProcessCount).then_some(PROCESSES),
+            pids_limit: is_set(Clause::ProcessCount).then_some(PROCESSES),
             ..parts.hardening(&binds)?
         }),
         ..parts.base()
