@@ -14,6 +14,7 @@ use rustix::thread::{
 use crate::init::{SetupError, Step};
 use crate::landlock::{self, Rules};
 use crate::seccomp::{Filter, Profile, Sockets};
+use crate::shares;
 use crate::sys::process::join_new_session_keyring;
 use crate::view::View;
 
@@ -59,6 +60,7 @@ pub(crate) fn confine_in_namespaces(
 ) -> Result<(), SetupError> {
     let rules = Rules::in_own_root(landlock_abi, view.writable().cloned());
     give_up_resources()?;
+    shares::limit_queues().step("limit signals and message queues")?;
     set_no_new_privs(true).step("forbid new privileges")?;
     if landlock_abi > 0 {
         landlock::restrict(&rules, passed).step("restrict the process with Landlock")?;

@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags, statx};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +20,7 @@ use crate::launch::Exec;
 use crate::seccomp::Sockets;
 use crate::sys::process;
 use crate::sys::signal::restore_default;
-use crate::{confine, exec, gate, launcher};
+use crate::{confine, exec, gate, launcher, mounts, shares};
 
 /// The first argument of a program that is started for this; the number of a descriptor follows, which an
 /// [`Inside`] can be read from.
@@ -31,6 +31,8 @@ pub const NAME: &str = "ringfence-inside";
 pub struct Inside {
     /// What must be there.
     pub expected: Vec<Expectation>,
+    /// Limits that only the root of the user namespace can set, where this program is started as that one.
+    pub root: Option<NamespaceRoot>,
     /// The way out of the network that is made.
     pub gate: Option<Way>,
     /// What Landlock adds, unless its ABI is 0.
@@ -46,20 +48,21 @@ pub struct Inside {
 pub struct Way {
     /// Whom it is sent to.
     pub holder: i32,
-    /// The tunnel, where there is to be one.
-    pub tunnel: Option<Device>,
+    /// The descriptor of a tunnel's device, where there is to be one: it has no name inside. Only the root of the user
+    /// namespace that the network belongs to can make a tunnel with it.
+    pub tunnel: Option<i32>,
 }
 
-/// What a tunnel is made with by the root of the user namespace that the network belongs to. That one has no filter yet,
-/// so as to become the user that the command runs as, in a user namespace of its own.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub struct Device {
-    /// The device's descriptor: it has no name inside.
-    pub number: i32,
-    /// The user.
+/// The root of the user namespace that the mounts and the network belong to. It has no filter yet, so as to become the
+/// user that the command runs as, in a user namespace of its own.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct NamespaceRoot {
+    /// The user that it becomes.
     pub user: u32,
     /// The user's group.
     pub group: u32,
+    /// File systems in memory, and how many inodes each may have.
+    pub scratch: Vec<(PathBuf, u64)>,
 }
 
 /// What must be found inside.
@@ -129,10 +132,13 @@ impl Inside {
 
     fn enter(self) -> Result<(), InsideError> {
         self.expected.iter().try_for_each(Expectation::check)?;
+        if let Some(root) = &self.root {
+            root.set_limits()?;
+        }
         if let Some(Way { holder, tunnel }) = self.gate {
             let holder = process::duplicate(holder).step("find who is to hold the gate")?;
             let opened = match tunnel {
-                Some(Device { number, .. }) => {
+                Some(number) => {
                     let device = PathBuf::from(format!("/proc/self/fd/{number}"));
                     gate::open_with(gate::Kind::Transparent, holder, &device)
                 }
@@ -140,11 +146,8 @@ impl Inside {
             };
             opened.step("open the gate of the sandbox's network")?;
         }
-        if let Some(Device { user, group, .. }) = self.gate.and_then(|way| way.tunnel) {
-            process::enter_new_user_namespace().step("enter a user namespace of the command's own")?;
-            confine::map_root_to(user, group).step("map the user and group ids")?;
-            confine::drop_capabilities()?;
-            confine::install_filter(Sockets::Private)?;
+        if let Some(root) = &self.root {
+            root.become_user()?;
         }
         if self.rules.abi > 0 {
             let kept = kept(self.highest_descriptor).step("duplicate the command's descriptors")?;
@@ -158,6 +161,28 @@ impl Inside {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => InsideError::NotFound { program },
             _ => InsideError::NotExecutable { program, source },
         })
+    }
+}
+
+impl NamespaceRoot {
+    fn set_limits(&self) -> Result<(), SetupError> {
+        for (path, inodes) in &self.scratch {
+            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            rustix::fs::open(path, flags, Mode::empty())
+                .and_then(|root| mounts::limit_inodes(root, *inodes))
+                .step(format_args!("limit the files of `{}`", path.display()))?;
+        }
+        // The settings in `/proc` that is mounted can no longer be written.
+        let proc = mounts::detached_proc().step("make a proc")?;
+        shares::limit_watchers(proc).step("limit the watchers of files")
+    }
+
+    fn become_user(&self) -> Result<(), SetupError> {
+        process::enter_new_user_namespace().step("enter a user namespace of the command's own")?;
+        confine::map_root_to(self.user, self.group).step("map the user and group ids")?;
+        shares::limit_queues().step("limit signals and message queues")?;
+        confine::drop_capabilities()?;
+        confine::install_filter(Sockets::Private)
     }
 }
 
@@ -263,7 +288,7 @@ impl InsideError {
 
 #[cfg(test)]
 mod tests {
-    use rustix::fs::{Mode, OFlags, RenameFlags, renameat_with};
+    use rustix::fs::{RenameFlags, renameat_with};
 
     use super::*;
 

@@ -13,13 +13,15 @@ use std::rc::Rc;
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat2, symlinkat};
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
-    fsconfig_create, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount, open_tree, unmount,
+    FsMountFlags, FsOpenFlags, FsPickFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
+    UnmountFlags, fsconfig_create, fsconfig_reconfigure, fsconfig_set_string, fsmount, fsopen, fspick, mount_change,
+    move_mount, open_tree, unmount,
 };
 
 use crate::init::{SetupError, Step};
+use crate::shares;
 use crate::sys::mount::{Restrict, restrict, restrict_tree};
-use crate::view::{Access, Entry, View};
+use crate::view::{Access, Entry, SHARED_MEMORY_SIZE, View, inode_limit};
 
 /// Devices that programs expect; each is the host's own, mounted one by one.
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
@@ -33,8 +35,8 @@ const DEVICE_LINKS: [(&str, &str); 5] = [
 ];
 /// What the root itself may hold: directories, links and small files.
 const ROOT_SIZE: u64 = 16 << 20;
-/// What `/dev/shm` may hold when it is private.
-const SHARED_MEMORY_SIZE: u64 = 1 << 30;
+/// How many of them: they are made from the policy before the command starts, which can add none.
+const ROOT_INODES: u64 = 1 << 16;
 /// An existing directory to cover while the new root is being built; everything below it was opened before.
 const BUILDING_SITE: &str = "/usr";
 
@@ -57,7 +59,7 @@ pub(crate) fn build(view: &View, stdin: BorrowedFd<'_>) -> Result<(), SetupError
     let devices = DEVICES.map(|name| open_device(Path::new("/dev").join(name)));
     let console = open_terminal(stdin);
 
-    let root = memory(ROOT_SIZE, 0o755).step("make a root in memory")?;
+    let root = memory(ROOT_SIZE, ROOT_INODES, 0o755).step("make a root in memory")?;
     move_mount(&root, "", CWD, BUILDING_SITE, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).step("mount the new root")?;
     let device = device_of(&root).step("look at the new root")?;
     let mut root = Root { fd: root, memory: vec![device], parents: HashMap::new() };
@@ -99,7 +101,7 @@ impl Root {
             }
             Entry::Scratch { path, size, mode } => {
                 let target = self.directory(path)?;
-                let scratch = memory(*size, *mode).step("make a file system in memory")?;
+                let scratch = memory(*size, inode_limit(*size), *mode).step("make a file system in memory")?;
                 self.memory.push(device_of(&scratch).step("look at a file system in memory")?);
                 self.mount(&scratch, &target, path).step(format_args!("mount `{}`", path.display()))?;
             }
@@ -145,7 +147,9 @@ impl Root {
 
     fn process_files(&mut self) -> Result<(), SetupError> {
         let target = self.directory(Path::new("/proc"))?;
-        mount_on(&filesystem("proc", &[]).step("make a proc")?, &target).step("mount a proc")?;
+        let proc = detached_proc().step("make a proc")?;
+        shares::limit_watchers(&proc).step("limit the watchers of files")?;
+        mount_on(&proc, &target).step("mount a proc")?;
         for entry in View::of_proc() {
             unless_missing(self.apply(&entry, None))?;
         }
@@ -299,6 +303,19 @@ fn open_terminal(stdin: BorrowedFd<'_>) -> Option<OwnedFd> {
     (is_same && restrict(tree.as_fd(), Restrict::Changing).is_ok()).then_some(tree)
 }
 
+/// Limits the inodes of a file system in memory that another program made. `root` is the root of the one mount that is
+/// meant, as a descriptor, so that no link leads elsewhere.
+pub fn limit_inodes(root: impl AsFd, inodes: u64) -> Result<(), Errno> {
+    let context = fspick(root, "", FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_EMPTY_PATH)?;
+    fsconfig_set_string(&context, "nr_inodes", inodes.to_string())?;
+    fsconfig_reconfigure(&context)
+}
+
+/// Makes a proc file system of this process's pid namespace that is mounted nowhere.
+pub(crate) fn detached_proc() -> Result<OwnedFd, Errno> {
+    filesystem("proc", &[])
+}
+
 fn filesystem(kind: &str, options: &[(&str, &str)]) -> Result<OwnedFd, Errno> {
     let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
     for (key, value) in options {
@@ -319,8 +336,9 @@ fn filesystem(kind: &str, options: &[(&str, &str)]) -> Result<OwnedFd, Errno> {
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
 }
 
-fn memory(size: u64, mode: u32) -> Result<OwnedFd, Errno> {
-    filesystem("tmpfs", &[("size", &size.to_string()), ("mode", &format!("{mode:o}"))])
+fn memory(size: u64, inodes: u64, mode: u32) -> Result<OwnedFd, Errno> {
+    let (size, inodes, mode) = (size.to_string(), inodes.to_string(), format!("{mode:o}"));
+    filesystem("tmpfs", &[("size", &size), ("nr_inodes", &inodes), ("mode", &mode)])
 }
 
 fn mount_on(tree: impl AsFd, target: impl AsFd) -> Result<(), Errno> {

@@ -102,6 +102,21 @@ impl Entry {
     }
 }
 
+/// What `/dev/shm` may hold when it is private.
+pub const SHARED_MEMORY_SIZE: u64 = 1 << 30;
+/// Bytes of a file system in memory for which it may hold one file: with a page to each, files fill it first.
+const BYTES_PER_INODE: u64 = 4096;
+/// Inodes that even the smallest file system in memory may have.
+const LEAST_INODES: u64 = 64;
+
+/// Returns how many inodes a file system in memory of `size` bytes may have.
+///
+/// A file without a page costs no space there, and still a kilobyte of the kernel's memory. Since Linux 6.6, when
+/// files in memory got extended attributes, an attribute is charged to the same bound by its length (mm/shmem.c).
+pub fn inode_limit(size: u64) -> u64 {
+    (size / BYTES_PER_INODE).max(LEAST_INODES)
+}
+
 impl View {
     /// What is hidden and protected in the fresh `/proc` of every view, as far as the kernel has it.
     pub fn of_proc() -> Vec<Entry> {

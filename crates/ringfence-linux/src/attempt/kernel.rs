@@ -28,6 +28,13 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
         family("mount")
     }),
     refused("call-setns", Kernel, "enter a namespace of somebody else by setns", EPERM, |_| family("setns")),
+    refused(
+        "call-setxattrat",
+        Kernel,
+        "set an attribute by setxattrat, whose length a filter cannot see",
+        ENOSYS,
+        |_| family("setxattrat"),
+    ),
     refused("call-clone3", Kernel, "make a process by clone3, whose flags a filter cannot see", ENOSYS, |_| {
         family("clone3")
     }),

@@ -33,6 +33,8 @@ const TIOCLINUX: u32 = 0x541c;
 /// `SOCK_TYPE_MASK` of the kernel: the bits of a socket's type that are not flags.
 const SOCKET_TYPE: u32 = 0xf;
 const NETLINK_ROUTE: u32 = 0;
+/// The first length of an extended attribute that is refused: a power of two, the size of a block.
+const LONGEST_ATTRIBUTE: u32 = 4096;
 
 impl Architecture {
     pub(super) const X86_64: Self = Self {
@@ -153,6 +155,7 @@ impl Compiler {
             Rule::Terminal => self.terminal(),
             Rule::Socket => self.socket(),
             Rule::SocketPair => self.socket_pair(),
+            Rule::AttributeSize => self.attribute_size(),
         };
         self.checks.push((rule, label));
         label
@@ -231,6 +234,13 @@ impl Compiler {
         };
         let family = self.assembler.branch(equals(libc::AF_UNIX), unix, unknown);
         self.assembler.load(argument(0), family)
+    }
+
+    /// The kernel reads all 64 bits of a length, and refuses every one above 64 KiB itself (linux/limits.h).
+    fn attribute_size(&mut self) -> Label {
+        let (allow, refuse) = (self.allow(), self.refuse(Verdict::Errno(libc::ENOSPC)));
+        let test = self.assembler.branch(Test::HasAnyOf(!(LONGEST_ATTRIBUTE - 1)), refuse, allow);
+        self.assembler.load(argument(3), test)
     }
 
     fn socket_type(&mut self, types: [i32; 2], yes: Label, no: Label) -> Label {

@@ -40,7 +40,7 @@ pub(super) static ALLOWED: &[Syscall] = &[
     both("sched_get_priority_min", 147, 126), both("sched_rr_get_interval", 148, 127), both("mlock", 149, 228),
     both("munlock", 150, 229), both("mlockall", 151, 230), both("munlockall", 152, 231), both("prctl", 157, 167),
     both("setrlimit", 160, 164), both("sync", 162, 81), both("gettid", 186, 178), both("readahead", 187, 213),
-    both("setxattr", 188, 5), both("lsetxattr", 189, 6), both("fsetxattr", 190, 7), both("getxattr", 191, 8),
+    both("getxattr", 191, 8),
     both("lgetxattr", 192, 9), both("fgetxattr", 193, 10), both("listxattr", 194, 11), both("llistxattr", 195, 12),
     both("flistxattr", 196, 13), both("removexattr", 197, 14), both("lremovexattr", 198, 15),
     both("fremovexattr", 199, 16), both("tkill", 200, 130), both("futex", 202, 98),
@@ -85,7 +85,7 @@ pub(super) static ALLOWED: &[Syscall] = &[
     shared("map_shadow_stack", 453), shared("futex_wake", 454), shared("futex_wait", 455),
     shared("futex_requeue", 456), shared("statmount", 457), shared("listmount", 458),
     shared("lsm_get_self_attr", 459), shared("lsm_set_self_attr", 460), shared("lsm_list_modules", 461),
-    shared("mseal", 462), shared("setxattrat", 463), shared("getxattrat", 464), shared("listxattrat", 465),
+    shared("mseal", 462), shared("getxattrat", 464), shared("listxattrat", 465),
     shared("removexattrat", 466), shared("file_getattr", 468), shared("file_setattr", 469),
     // Calls that newer ones have replaced, and which arm64 never had.
     x86("open", 2), x86("stat", 4), x86("lstat", 6), x86("poll", 7), x86("access", 21), x86("pipe", 22),

@@ -39,12 +39,13 @@ pub fn nesting_profile() -> String {
 }
 
 /// The calls that a sandbox is built with, by the native backend and by bubblewrap.
-const BUILDING: [&str; 13] = [
+const BUILDING: [&str; 14] = [
     "clone",
     "clone3",
     "fsconfig",
     "fsmount",
     "fsopen",
+    "fspick",
     "mount",
     "mount_setattr",
     "move_mount",

@@ -51,6 +51,8 @@ pub enum Rule {
     Socket,
     /// `socketpair` makes pairs of Unix sockets.
     SocketPair,
+    /// `setxattr` and its kin set values that are no longer than those of common file systems.
+    AttributeSize,
 }
 
 pub(super) const fn both(name: &'static str, x86_64: u32, aarch64: u32) -> Syscall {
@@ -257,5 +259,19 @@ static FAMILIES: &[Family] = &[
         reason: "only pairs of Unix sockets: other families are out of reach by socket(2) too",
         syscalls: &[both("socketpair", 53, 199)],
         rule: Rule::SocketPair,
+    },
+    Family {
+        // An access control list of 64 KiB on each of two inodes would be as much memory as a file system in memory of
+        // 128 KiB. No file system in memory counts these lists.
+        name: "attributes",
+        reason: "long access control lists take memory that no limit counts; ext4 takes no longer ones, either",
+        syscalls: &[both("setxattr", 188, 5), both("lsetxattr", 189, 6), both("fsetxattr", 190, 7)],
+        rule: Rule::AttributeSize,
+    },
+    Family {
+        name: "setxattrat",
+        reason: "the length lies behind a pointer, out of a filter's sight; on ENOSYS a libc falls back to setxattr",
+        syscalls: &[shared("setxattrat", 463)],
+        rule: Rule::Refuse(libc::ENOSYS),
     },
 ];

@@ -137,6 +137,9 @@ fn the_numbers_in_the_table_are_those_of_libc() {
         ("ioctl", libc::SYS_ioctl),
         ("socket", libc::SYS_socket),
         ("socketpair", libc::SYS_socketpair),
+        ("setxattr", libc::SYS_setxattr),
+        ("lsetxattr", libc::SYS_lsetxattr),
+        ("fsetxattr", libc::SYS_fsetxattr),
     ];
     for (name, number) in known {
         let syscall = families().iter().flat_map(|family| family.syscalls).find(|syscall| syscall.name == name);
@@ -185,6 +188,21 @@ fn no_namespace_can_be_made() {
         // What pthread_create of glibc passes, and a signal that shares its bit with CLONE_NEWTIME.
         subject.expect("clone", &[0x003d_0f00], Ok(()));
         subject.expect("clone", &[0x80], Ok(()));
+    });
+}
+
+#[test]
+fn an_attribute_is_no_longer_than_a_block() {
+    each_filter(Sockets::Private, |subject| {
+        for call in ["setxattr", "lsetxattr", "fsetxattr"] {
+            for length in [0, 1, 4095] {
+                subject.expect(call, &[0, 0, 0, length], Ok(()));
+            }
+            for length in [4096, 65_000, u32::MAX] {
+                subject.expect(call, &[0, 0, 0, length], Err(libc::ENOSPC));
+            }
+        }
+        subject.expect("setxattrat", &[], Err(ENOSYS));
     });
 }
 

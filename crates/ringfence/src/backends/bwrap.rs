@@ -10,12 +10,13 @@ use std::path::{Path, PathBuf};
 use ringfence_core::policy::Network;
 use ringfence_core::{Backend as Name, Capabilities, Clause, Defaults, Plan, Policy, Support};
 use ringfence_linux::gate::{self, Kind};
-use ringfence_linux::inside::{self, Device, Inside, Way};
+use ringfence_linux::inside::{self, Inside, NamespaceRoot, Way};
 use ringfence_linux::landlock::{Rules, abi};
 use ringfence_linux::launcher::in_memory;
 use ringfence_linux::seccomp::{Filter, Profile, Sockets};
+use ringfence_linux::view::inode_limit;
 use ringfence_linux::{
-    Access, Confinement, Entry, Files, Launch, Launcher, Report, Survivors, Terminal, View, control,
+    Access, Confinement, Entry, Files, Launch, Launcher, Report, SHARED_MEMORY_SIZE, Survivors, Terminal, View, control,
 };
 use rustix::fs::{Access as Permission, Mode, OFlags};
 use rustix::net::RecvFlags;
@@ -35,11 +36,7 @@ pub(super) struct Bwrap;
 impl Backend for Bwrap {
     fn capabilities(&self, question: &Question<'_>) -> Result<Capabilities, Unavailable> {
         let program = find(question.host, question.policy)?;
-        let memory = Memory::of(question.host, Subject::Bwrap(&program));
-        if question.freshness == Freshness::Now || !memory.recalls() {
-            preflight(&program, question)?;
-            memory.keep();
-        }
+        let start = StartsAs::find(&program, question.host, question.launcher, question.freshness)?;
         let landlock = abi();
         let files = if landlock > 0 {
             Support::enforced("bubblewrap: mount namespace+landlock")
@@ -60,7 +57,7 @@ impl Backend for Bwrap {
             (Clause::Terminal, Support::enforced("seccomp")),
             (Clause::Environment, Support::enforced("a clean environment, closed descriptors")),
             (Clause::Cleanup, Support::enforced("bubblewrap: pid namespace")),
-            (Clause::Tmp, Support::enforced("tmpfs size")),
+            (Clause::Tmp, start.bound_on_tmp()),
         ]);
         let with_landlock = if landlock > 0 { format!("Landlock ABI {landlock}, ") } else { String::new() };
         let summary = format!("bubblewrap at {}, {with_landlock}seccomp", program.display());
@@ -91,16 +88,22 @@ impl Processes for Bwrap {
             arguments.entry(entry, &view).map_err(failed("bubblewrap's arguments"))?;
         }
         arguments.close().map_err(failed("bubblewrap's arguments"))?;
+        let start = StartsAs::find(&program, site.host, site.launcher, Freshness::Remembered)
+            .map_err(|unavailable| io::Error::other(unavailable.why))
+            .map_err(failed("bubblewrap"))?;
         let has_tunnel = egress::gate(&site.plan.policy) == Some(Kind::Transparent);
-        if !has_tunnel {
-            arguments.filter().map_err(failed("bubblewrap's arguments"))?;
-        }
         let described = arguments.described(&program, &sight.variables, command);
-        let tunnel =
-            has_tunnel.then(|| arguments.tunnel(site.host)).transpose().map_err(failed("the tunnel's device"))?;
+        let root = if has_tunnel || start == StartsAs::Root {
+            Some(arguments.start_as_root(site.host, &view))
+        } else {
+            arguments.filter().map_err(failed("bubblewrap's arguments"))?;
+            None
+        };
+        let tunnel = has_tunnel.then(|| arguments.tunnel()).transpose().map_err(failed("the tunnel's device"))?;
         let way = holder.map(|holder| Way { holder: arguments.pass(holder), tunnel });
         let inside = Inside {
             expected,
+            root,
             gate: way,
             rules: Rules::in_own_root(abi(), view.writable().cloned()),
             highest_descriptor: crate::HIGHEST_DESCRIPTOR,
@@ -138,6 +141,9 @@ struct Arguments {
 /// The number of the first descriptor that bubblewrap reads itself; those below it are the command's.
 const FIRST_DESCRIPTOR: i32 = crate::HIGHEST_DESCRIPTOR + 1;
 
+/// Where programs make shared memory.
+const SHARED_MEMORY: &str = "/dev/shm";
+
 impl Arguments {
     fn new(network: &Network, directory: &Path) -> Arguments {
         let mut arguments = Arguments { words: Vec::new(), passed: Vec::new() };
@@ -147,8 +153,16 @@ impl Arguments {
         }
         arguments.push(["--hostname", "ringfence", "--die-with-parent", "--cap-drop", "ALL"]);
         arguments.push([OsStr::new("--chdir"), directory.as_os_str()]);
-        arguments.push(["--dev", "/dev"]);
+        arguments.devices();
         arguments
+    }
+
+    /// Adds `/dev`.
+    fn devices(&mut self) {
+        let size = SHARED_MEMORY_SIZE.to_string();
+        self.push(["--dev", "/dev", "--perms", "1777", "--size", &size, "--tmpfs", SHARED_MEMORY]);
+        // Bubblewrap's own `/dev` is a file system in memory without a bound, in which its owner may write.
+        self.push(["--remount-ro", "/dev"]);
     }
 
     fn push<W: AsRef<OsStr>>(&mut self, words: impl IntoIterator<Item = W>) {
@@ -167,16 +181,29 @@ impl Arguments {
         number
     }
 
-    /// Has our own program make a tunnel: as the root of the network's user namespace, with capabilities that it gives up
-    /// before the command, and with a device that has no name inside.
-    fn tunnel(&mut self, host: &Host) -> io::Result<Device> {
-        // For any other user bubblewrap makes a second user namespace, from which the network cannot be changed.
-        self.push(["--uid", "0", "--gid", "0", "--cap-add", "CAP_NET_ADMIN"]);
+    /// Has our own program start as the root of the user namespace, with capabilities that it gives up before the
+    /// command: to limit what is in memory in `view`, and what the kernel grants to a user.
+    fn start_as_root(&mut self, host: &Host, view: &View) -> NamespaceRoot {
+        // For any other user bubblewrap makes a second user namespace, from which no mount can be changed.
+        self.push(["--uid", "0", "--gid", "0", "--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SYS_RESOURCE"]);
         // Only with this one may a namespace's root be somebody within another (user_namespaces(7), since Linux 5.12).
         self.push(["--cap-add", "CAP_SETFCAP"]);
+        let shared_memory = (PathBuf::from(SHARED_MEMORY), inode_limit(SHARED_MEMORY_SIZE));
+        let scratch = view.entries.iter().filter_map(|entry| match entry {
+            Entry::Scratch { path, size, .. } => Some((path.clone(), inode_limit(*size))),
+            _ => None,
+        });
+        let scratch = scratch.chain([shared_memory]).collect();
+        NamespaceRoot { user: host.user_id, group: host.group_id, scratch }
+    }
+
+    /// Has our own program, as the root of the network's user namespace, make a tunnel, with a device that has no name
+    /// inside.
+    fn tunnel(&mut self) -> io::Result<i32> {
+        self.push(["--cap-add", "CAP_NET_ADMIN"]);
         // Not opened before it is inside: what is made with it is made in the network that it was opened in.
         let device = rustix::fs::open(gate::DEVICE, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Device { number: self.pass(device), user: host.user_id, group: host.group_id })
+        Ok(self.pass(device))
     }
 
     /// A command line of bubblewrap's that gives `inner` the same view, for people to read.
@@ -330,11 +357,62 @@ fn can_be_planted(program: &Path, host: &Host, policy: &Policy) -> bool {
     program.is_relative() || places.any(|place| programs.iter().any(|program| program.starts_with(&place)))
 }
 
+/// The part of our program that bubblewrap starts inside, by the user it begins as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StartsAs {
+    /// The root of the sandbox's user namespace, who sets limits and then becomes the command's user.
+    Root,
+    /// The command's user: a security module takes the capabilities from whatever bubblewrap starts.
+    User,
+}
+
+impl StartsAs {
+    /// Every way, the better one first.
+    const ALL: [StartsAs; 2] = [StartsAs::Root, StartsAs::User];
+
+    /// Finds the better way that works here, by running bubblewrap unless an earlier run may serve.
+    fn find(program: &Path, host: &Host, launcher: &Launcher, freshness: Freshness) -> Result<StartsAs, Unavailable> {
+        let memory = Memory::of(host, Subject::Bwrap(program));
+        let note = memory.note().filter(|_| freshness == Freshness::Remembered);
+        if let Some(known) = note.and_then(|note| Self::ALL.into_iter().find(|way| way.name() == note)) {
+            return Ok(known);
+        }
+        let mut failure = None;
+        for way in Self::ALL {
+            match preflight(program, host, launcher, way) {
+                Ok(()) => {
+                    memory.keep_note(way.name());
+                    return Ok(way);
+                }
+                Err(unavailable) => failure = Some(unavailable),
+            }
+        }
+        Err(failure.expect("there is a way to fail"))
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            StartsAs::Root => "root",
+            StartsAs::User => "user",
+        }
+    }
+
+    fn bound_on_tmp(self) -> Support {
+        match self {
+            StartsAs::Root => Support::enforced("tmpfs size and inodes"),
+            StartsAs::User => Support::weaker(
+                "the number of files and their attributes are not bounded: bubblewrap sets a size alone, and a security \
+                 module keeps ringfence from setting the rest inside",
+            ),
+        }
+    }
+}
+
 /// What a preflight that worked exits with: nothing that a program says by chance which took our words for its own.
 const WORKED: i32 = 86;
 
 /// Runs bubblewrap for real, with every kind of namespace that a run uses.
-fn preflight(program: &Path, question: &Question<'_>) -> Result<(), Unavailable> {
+fn preflight(program: &Path, host: &Host, launcher: &Launcher, way: StartsAs) -> Result<(), Unavailable> {
     let unavailable = |why: String| Unavailable {
         fix: apparmor::fix(program)
             .unwrap_or_else(|| "allow user namespaces for this user (sysctl user.max_user_namespaces)".to_owned()),
@@ -342,18 +420,26 @@ fn preflight(program: &Path, question: &Question<'_>) -> Result<(), Unavailable>
     };
     let failed = |error: io::Error| unavailable(format!("cannot run `{}`: {error}", program.display()));
     let mut arguments = Arguments::new(&Network::Closed, Path::new("/"));
-    arguments.push(["--ro-bind", "/", "/", "--perms", "1777", "--size", "1048576", "--tmpfs", "/tmp", "--dev", "/dev"]);
+    arguments.push(["--ro-bind", "/", "/", "--perms", "1777", "--size", "1048576", "--tmpfs", "/tmp"]);
+    arguments.devices();
     arguments.close().map_err(failed)?;
-    arguments.filter().map_err(failed)?;
+    let root = match way {
+        StartsAs::Root => Some(arguments.start_as_root(host, &View::default())),
+        StartsAs::User => {
+            arguments.filter().map_err(failed)?;
+            None
+        }
+    };
     let inner = Command::new("/bin/sh").arguments(["-c".to_owned(), format!("exit {WORKED}")]);
     let inside = Inside {
         expected: Vec::new(),
+        root,
         gate: None,
         rules: Rules::in_own_root(abi(), [PathBuf::from("/tmp")]),
         highest_descriptor: crate::HIGHEST_DESCRIPTOR,
         exec: exec(&inner, [], "/".into()).map_err(|error| unavailable(error.to_string()))?,
     };
-    let (trial, passed) = arguments.command(program, question.launcher, &inside).map_err(failed)?;
+    let (trial, passed) = arguments.command(program, launcher, &inside).map_err(failed)?;
     let (reader, writer) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
     let launch = Launch {
@@ -365,7 +451,7 @@ fn preflight(program: &Path, question: &Question<'_>) -> Result<(), Unavailable>
         private: None,
     };
     let files = Files { stdio: [None, None, Some(writer)], terminal: None, gate: None, passed };
-    let started = question.launcher.start(&launch, files, None).map_err(|error| unavailable(crate::chain(&error)))?;
+    let started = launcher.start(&launch, files, None).map_err(|error| unavailable(crate::chain(&error)))?;
     let mut report = control::receive(&started.control, RecvFlags::empty()).map_err(failed)?;
     if let Some(Report::Started { .. }) = report {
         report = control::receive(&started.control, RecvFlags::empty()).map_err(failed)?;

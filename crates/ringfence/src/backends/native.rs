@@ -223,7 +223,7 @@ fn with_namespaces(landlock: u32, question: &Question<'_>) -> Vec<(Clause, Suppo
         (Clause::Terminal, Support::enforced("seccomp")),
         (Clause::Environment, Support::enforced("a clean environment, closed descriptors")),
         (Clause::Cleanup, Support::enforced("pid namespace")),
-        (Clause::Tmp, Support::enforced("tmpfs size")),
+        (Clause::Tmp, Support::enforced("tmpfs size and inodes")),
     ]
 }
 

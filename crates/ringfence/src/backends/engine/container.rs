@@ -10,6 +10,7 @@ use ringfence_core::policy::Network;
 use ringfence_core::{Clause, Plan};
 use ringfence_linux::Access;
 use ringfence_linux::seccomp::{Profile, Sockets, oci_profile};
+use ringfence_linux::view::inode_limit;
 use sha2::{Digest, Sha256};
 
 use super::client::Client;
@@ -24,7 +25,7 @@ use crate::{ContainerSpec, Host, Preset, Root};
 /// Variables of the caller that pass without being named.
 const PASSED: [&str; 3] = ["LANG", "TERM", "COLORTERM"];
 /// How large shared memory can get, in bytes.
-const SHARED_MEMORY: i64 = 64 << 20;
+const SHARED_MEMORY: u64 = 64 << 20;
 /// How much of what the guest says an engine keeps.
 const LOG_SIZE: &str = "8m";
 
@@ -86,6 +87,31 @@ impl Reach {
     }
 }
 
+/// A directory in memory.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    pub(super) path: String,
+    size: u64,
+    options: String,
+}
+
+impl Scratch {
+    /// How many files it may have.
+    pub(super) fn inodes(&self) -> u64 {
+        inode_limit(self.size)
+    }
+
+    /// Its path, and its options as an engine takes them. Podman knows none for the number of files.
+    fn described(&self, flavour: Flavour) -> (String, String) {
+        let Scratch { path, size, options } = self;
+        let inodes = match flavour {
+            Flavour::Docker => format!(",nr_inodes={}", self.inodes()),
+            Flavour::Podman => String::new(),
+        };
+        (path.clone(), format!("{options},size={size}{inodes}"))
+    }
+}
+
 /// What a container is made of.
 pub(super) struct Parts<'a> {
     pub(super) client: &'a Client,
@@ -135,7 +161,7 @@ impl Parts<'_> {
         let cpus = limits.cpus.filter(|_| is_set(Clause::Cpus)).map(|cpus| (cpus * 1e9) as i64);
         let processes = limits.processes.filter(|_| is_set(Clause::ProcessCount));
         Ok(HostConfig {
-            tmpfs: Some(self.scratch()),
+            tmpfs: Some(self.scratch().iter().map(|scratch| scratch.described(self.client.flavour)).collect()),
             readonly_rootfs: Some(self.root() == Root::ReadOnly),
             cap_add: Some(capabilities(self.spec, self.client)?),
             network_mode: Some(reach.mode(&self.place.name)),
@@ -145,7 +171,6 @@ impl Parts<'_> {
             memory_swap: memory,
             nano_cpus: cpus,
             pids_limit: processes.map(|count| i64::from(count) + super::OWN_PROCESSES),
-            shm_size: Some(SHARED_MEMORY),
             ..self.hardening(self.binds)?
         })
     }
@@ -206,28 +231,32 @@ impl Parts<'_> {
     }
 
     /// The directories in memory. Each is bounded: Podman would add some to a read-only root that are not.
-    fn scratch(&self) -> HashMap<String, String> {
+    pub(super) fn scratch(&self) -> Vec<Scratch> {
         let size = self.plan.policy.limits.tmp.map_or(0, |size| size.bytes()).max(rustix::param::page_size() as u64);
-        let options = |rest: &str| format!("rw,exec,nosuid,nodev,size={size},{rest}");
+        let scratch = |path: &str, options: &str| Scratch {
+            path: path.to_owned(),
+            size,
+            options: format!("rw,exec,nosuid,nodev,{options}"),
+        };
         // In memory, an image's volumes are bounded, too; with a writable root they would change nothing.
         let volumes = self.image.volumes.iter().filter(|_| self.root() == Root::ReadOnly);
-        let mut scratch: HashMap<_, _> = volumes.map(|path| (path.clone(), options("mode=1777"))).collect();
-        scratch.extend([
-            ("/tmp".to_owned(), options("mode=1777")),
-            ("/var/tmp".to_owned(), options("mode=1777")),
-            ("/run".to_owned(), options("mode=0755")),
-        ]);
+        let mut all: Vec<Scratch> = volumes.map(|path| scratch(path, "mode=1777")).collect();
+        all.extend([scratch("/tmp", "mode=1777"), scratch("/var/tmp", "mode=1777"), scratch("/run", "mode=0755")]);
+        // Engines bound the size of their own alone.
+        all.push(Scratch {
+            path: "/dev/shm".to_owned(),
+            size: SHARED_MEMORY,
+            options: "rw,noexec,nosuid,nodev,mode=1777".to_owned(),
+        });
         if !self.has_images_home() {
             let owner = self.identity.inside;
-            scratch.insert(
-                self.identity.home.to_owned(),
-                match self.client.flavour {
-                    Flavour::Docker => options(&format!("mode=0700,uid={},gid={}", owner.user, owner.group)),
-                    Flavour::Podman => options("mode=0700,U"),
-                },
-            );
+            let owned = match self.client.flavour {
+                Flavour::Docker => format!("mode=0700,uid={},gid={}", owner.user, owner.group),
+                Flavour::Podman => "mode=0700,U".to_owned(),
+            };
+            all.push(scratch(self.identity.home, &owned));
         }
-        scratch
+        all
     }
 
     /// Whether the home that the image has is the home of the user inside.

@@ -4,14 +4,16 @@ use std::path::Path;
 
 use bollard::models::{ContainerInspectResponse, HostConfig};
 use ringfence_linux::inside::Identity as File;
+use ringfence_linux::limit_inodes;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::process::Pid;
 
+use super::container::Scratch;
 use super::error::Failure;
 use super::mounts::Bind;
 
 /// What holds a container, as far as could be found out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Evidence {
     /// Whether its memory is limited.
     pub(super) memory: bool,
@@ -19,18 +21,28 @@ pub(super) struct Evidence {
     pub(super) cpus: bool,
     /// Whether its processes are limited.
     pub(super) processes: bool,
+    /// Whether every directory in memory that it can write is limited in size and in inodes.
+    pub(super) scratch: bool,
 }
 
 impl Evidence {
-    /// Looks at a container that runs and was given all three limits.
-    pub(super) fn of(inspected: &ContainerInspectResponse, guest: Pid) -> Evidence {
-        let said = Evidence::said(inspected.host_config.as_ref());
+    /// Looks at a container that runs, was given all three limits, and has directories in memory at `scratch`.
+    pub(super) fn of<'a>(
+        inspected: &ContainerInspectResponse,
+        guest: Pid,
+        scratch: impl IntoIterator<Item = &'a Scratch>,
+    ) -> Evidence {
+        // What an engine says of these differs; what the kernel says does not.
+        let mounts = fs_err::read_to_string(format!("/proc/{guest}/mountinfo")).unwrap_or_default();
+        let scratch = scratch.into_iter().all(|scratch| is_bounded(&mounts, &scratch.path));
+        let said = Evidence { scratch, ..Evidence::said(inspected.host_config.as_ref()) };
         match Evidence::found(guest) {
             // An engine may say what it was told, and the kernel know nothing of it.
             Some(found) => Evidence {
                 memory: said.memory && found.memory,
                 cpus: said.cpus && found.cpus,
                 processes: said.processes && found.processes,
+                scratch: said.scratch,
             },
             None => said,
         }
@@ -43,6 +55,7 @@ impl Evidence {
             memory: config.is_some_and(|config| is_set(config.memory)),
             cpus: config.is_some_and(|config| is_set(config.nano_cpus) || is_set(config.cpu_quota)),
             processes: config.is_some_and(|config| is_set(config.pids_limit)),
+            scratch: false,
         }
     }
 
@@ -68,8 +81,20 @@ impl Evidence {
             memory: limit("memory", "memory.limit_in_bytes", "memory.max")?,
             cpus: limit("cpu", "cpu.cfs_quota_us", "cpu.max")?,
             processes: limit("pids", "pids.max", "pids.max")?,
+            scratch: false,
         })
     }
+}
+
+/// Whether the last file system that a table of mounts has at a path is one in memory with both bounds.
+fn is_bounded(mounts: &str, path: &str) -> bool {
+    // The mount point is field 5; after a dash come the kind, the source and the options (proc_pid_mountinfo(5)).
+    let at_path = mounts.lines().filter(|line| line.split(' ').nth(4) == Some(path)).next_back();
+    let Some((_, filesystem)) = at_path.and_then(|line| line.split_once(" - ")) else { return false };
+    let mut fields = filesystem.split(' ');
+    let (kind, options) = (fields.next(), fields.nth(1).unwrap_or_default());
+    let is_set = |key: &str| options.split(',').any(|option| option.starts_with(key));
+    kind == Some("tmpfs") && is_set("size=") && is_set("nr_inodes=")
 }
 
 /// A part of the caller's files, by what it was when it was chosen.
@@ -105,6 +130,18 @@ impl Expected {
     }
 }
 
+/// Limits the files of directories in memory where the guest is, as far as this process may: an engine that takes no
+/// number of files has made them without. The evidence tells what came of it.
+pub(super) fn limit_files(scratch: &[Scratch], guest: Pid) {
+    let path = OFlags::PATH | OFlags::CLOEXEC;
+    let Ok(root) = rustix::fs::open(format!("/proc/{guest}/root"), path, Mode::empty()) else { return };
+    for scratch in scratch {
+        let inside = scratch.path.trim_start_matches('/');
+        let opened = openat2(&root, inside, path | OFlags::NOFOLLOW, Mode::empty(), ResolveFlags::IN_ROOT);
+        let _ = opened.and_then(|mount| limit_inodes(mount, scratch.inodes())); // only root may, in root's containers
+    }
+}
+
 fn identify(directory: impl std::os::fd::AsFd, path: &Path, resolve: ResolveFlags) -> Option<File> {
     let opened = openat2(directory, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve).ok()?;
     File::of(&opened).ok()
@@ -115,6 +152,17 @@ mod tests {
     use ringfence_linux::view::Access;
 
     use super::*;
+
+    #[test]
+    fn a_directory_in_memory_is_bounded_when_the_kernel_knows_both_bounds() {
+        let mounts = "31 23 0:28 / / ro - overlay overlay ro\n\
+            35 31 0:32 / /tmp rw,nosuid - tmpfs tmpfs rw,size=1024k,nr_inodes=256\n\
+            36 31 0:33 / /run rw,nosuid - tmpfs tmpfs rw,size=1024k\n\
+            37 31 0:34 / /var/tmp rw - tmpfs tmpfs rw,size=1024k,nr_inodes=256\n\
+            38 31 0:35 / /var/tmp rw - tmpfs tmpfs rw,size=1024k\n";
+        let bounded = ["/tmp", "/run", "/var/tmp", "/home"].map(|path| is_bounded(mounts, path));
+        assert_eq!(bounded, [true, false, false, false]);
+    }
 
     #[test]
     fn what_was_replaced_or_cannot_be_looked_at_is_not_what_was_chosen() {

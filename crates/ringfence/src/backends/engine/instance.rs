@@ -19,7 +19,7 @@ use tokio::time::{sleep, timeout};
 use super::client::Client;
 use super::container::{Parts, Reach};
 use super::error::{Failure, printable};
-use super::evidence::{Evidence, Expected};
+use super::evidence::{Evidence, Expected, limit_files};
 use super::handover::Handover;
 use super::identity::{Circumstances, Identity, Owner};
 use super::image::{self, is_missing};
@@ -27,7 +27,7 @@ use super::mapped::Mapped;
 use super::mounts::{self, OwnFiles};
 use super::proxy_network::{ProxyNetwork, confine};
 use super::removal::{Registration, make_way, remove_all};
-use super::{Place, block_on};
+use super::{Flavour, Place, block_on};
 use crate::egress::{Sealed, WayOut};
 use crate::instance::{Instance, LOG_SIZE, StopError};
 use crate::readiness::ProcessEnd;
@@ -136,6 +136,7 @@ pub(super) async fn start(
         workspace: destination,
     };
     let mut body = parts.body(reach)?;
+    let scratch = parts.scratch();
 
     let container = place.container();
     make_way(&client, &place.state, &container).await?;
@@ -164,7 +165,7 @@ pub(super) async fn start(
         client: Some(client.clone()),
         container,
         beside,
-        evidence: Evidence { memory: false, cpus: false, processes: false },
+        evidence: Evidence::default(),
         guest: None,
         way_out: None,
         oom_counter: None,
@@ -198,8 +199,11 @@ pub(super) async fn start(
     // Nothing of the caller's runs yet: whoever came is our guest, and waits to be told what to do.
     let guest = instance.guest()?;
     Expected::check(&expected, guest)?;
+    if flavour == Flavour::Podman {
+        limit_files(&scratch, guest);
+    }
     let inspected = instance.inspect().await?;
-    instance.evidence = Evidence::of(&inspected, guest);
+    instance.evidence = Evidence::of(&inspected, guest, &scratch);
     let id = inspected.id.as_deref().unwrap_or(&instance.container);
     instance.oom_counter = oom_counter_of(guest.as_raw_nonzero().get(), id);
     instance.refuse_ignored(plan)?;
@@ -273,7 +277,11 @@ impl ContainerInstance {
 
     /// Fails when a limit was set that the engine dropped with a mere warning, unless that was accepted by name.
     fn refuse_ignored(&self, plan: &Plan) -> Result<(), Failure> {
-        let Evidence { memory, cpus, processes } = self.evidence;
+        let Evidence { memory, cpus, processes, scratch } = self.evidence;
+        let is_claimed = plan.held.get(&Clause::Tmp).is_some_and(Support::is_enforced);
+        if is_claimed && !scratch && !plan.policy.allow_weaker.contains(&Clause::Tmp) {
+            return Err(Failure::Ignored { clause: Clause::Tmp });
+        }
         for (clause, is_limited) in [(Clause::Memory, memory), (Clause::Cpus, cpus), (Clause::ProcessCount, processes)]
         {
             let was_set = plan.held.get(&clause).is_some_and(|support| !support.is_absent());

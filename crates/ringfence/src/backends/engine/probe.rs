@@ -86,6 +86,10 @@ fn support(
         true => Support::weaker(missing.join("; ")),
         false => limit(limits.memory),
     };
+    let tmp = match limits.scratch {
+        true => Support::enforced("tmpfs size and inodes"),
+        false => Support::weaker("the number of files is not bounded: the engine sets the size of a tmpfs alone"),
+    };
     let ipc = match Reach::of(question.policy.network.as_ref(), question.container) {
         Ok(Reach::Host) => Support::weaker("with the host's network, abstract Unix sockets of the host can be reached"),
         // What cannot be is refused when it is made.
@@ -114,7 +118,7 @@ fn support(
         (Clause::Terminal, Support::enforced("seccomp")),
         (Clause::Environment, Support::enforced("the image's variables and none of the host's, closed descriptors")),
         (Clause::Cleanup, Support::enforced("pid namespace, removed with its container")),
-        (Clause::Tmp, Support::enforced("tmpfs size")),
+        (Clause::Tmp, tmp),
         (Clause::Memory, memory),
         (Clause::Cpus, limit(limits.cpus)),
         (Clause::ProcessCount, limit(limits.processes)),
