@@ -170,9 +170,21 @@ fn claim(certificates: &Certificates, ring: Ring, clause: Clause) -> String {
     let Some(certificate) = certificates.get(&stage) else { return NOT_TESTED.to_owned() };
     let promise = certificate.promises.get(&clause);
     match promise.map(|promise| &promise.claimed) {
+        Some(Support::Enforced { .. } | Support::Weaker { .. }) if clause == Clause::Memory => {
+            "cgroup v2; weaker on cgroup v1".to_owned()
+        }
         Some(Support::Enforced { by }) => by.replace("cgroup v1", "cgroup").replace("cgroup v2", "cgroup"),
         Some(Support::Weaker { how }) => format!("weaker: {how}"),
         Some(Support::Absent { .. }) | None => "absent".to_owned(),
+    }
+}
+
+/// Orders claims by how much they promise.
+fn strength(claimed: &Support) -> u8 {
+    match claimed {
+        Support::Absent { .. } => 0,
+        Support::Weaker { .. } => 1,
+        Support::Enforced { .. } => 2,
     }
 }
 
@@ -181,14 +193,17 @@ fn claim(certificates: &Certificates, ring: Ring, clause: Clause) -> String {
 fn outcome(certificates: &Certificates, ring: Ring, clause: Clause, attempt: &str) -> &'static str {
     let on_ring = certificates.iter().filter(|(stage, _)| stage.ring == ring);
     let promises: Vec<_> = on_ring.filter_map(|(_, certificate)| certificate.promises.get(&clause)).collect();
+    let best = promises.iter().map(|promise| strength(&promise.claimed)).max().unwrap_or_default();
     let is_claimed = promises.iter().any(|promise| promise.claimed.is_enforced());
     if ring.depends_on_host(clause) && !is_claimed {
         return NOT_TESTED;
     }
-    let counted = promises.iter().filter(|promise| promise.claimed.is_enforced() == is_claimed);
+    let counted = promises.iter().filter(|promise| strength(&promise.claimed) == best);
     let proofs = counted.flat_map(|promise| &promise.proofs).filter(|proof| proof.attempt == attempt);
     let verdicts: Vec<&Verdict> = proofs.map(|proof| &proof.verdict).collect();
-    if verdicts.contains(&&Verdict::Broken) {
+    if verdicts.contains(&&Verdict::Broken) && clause == Clause::Memory && !is_claimed {
+        NOT_TESTED // on a host with cgroup v2 it is held
+    } else if verdicts.contains(&&Verdict::Broken) {
         "gets through"
     } else if verdicts.contains(&&Verdict::Held) {
         "held"

@@ -1,13 +1,19 @@
 //! Appetite without end: each attempt takes more than the limit that it is run under.
 
 use std::io::{self, Write};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ringfence_core::Clause::{Cleanup, Cpus, Memory, Output, ProcessCount, Time, Tmp};
+use rustix::fs::XattrFlags;
+use rustix::net::{self, AddressFamily, SendFlags, SocketType};
 
-use super::{Attempt, denied, empty_handed};
-use crate::sys::attempt::own_processor_time;
+use super::{Attempt, Context, denied, empty_handed, impossible};
+use crate::cgroup;
+use crate::sys::attempt::{own_processor_time, socket_memory};
 
 /// How much the attempts take; what they are limited to must be well below it.
 #[derive(Debug)]
@@ -22,6 +28,10 @@ impl Appetite {
     pub const OUTPUT: usize = 2 << 20;
     /// Bytes in a temporary directory.
     pub const TEMPORARY: usize = 8 << 20;
+    /// Empty files in a temporary directory.
+    pub const FILES: usize = 4096;
+    /// Bytes of an extended attribute: what ext4 takes in the one block that it has for all of a file's.
+    const ATTRIBUTE: usize = 3800;
     /// Time.
     pub const TIME: Duration = Duration::from_millis(1500);
     /// How long an attempt that must be ended would go on.
@@ -37,6 +47,33 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
             page[0] = 1;
         }
         Ok(format!("{} bytes were used", std::hint::black_box(memory).len()))
+    }),
+    denied("exhaust-socket-buffers", Memory, "hold more memory in buffers of sockets than the limit", |_| {
+        let mut sockets = Vec::new();
+        let mut held = 0;
+        while held < Appetite::MEMORY {
+            let before = held;
+            for kind in [SocketType::STREAM, SocketType::DGRAM] {
+                held += hoard(kind, &mut sockets)?;
+            }
+            if held - before < 1 << 16 {
+                return Err(empty_handed(format!("no more than {held} bytes could be held")));
+            }
+        }
+        Ok(format!("{held} bytes were held by {} sockets", sockets.len()))
+    }),
+    denied("leave-cgroup", ProcessCount, "leave the cgroup by writing to the file of another", |_| {
+        let mut refusal = impossible("no file of a cgroup is to be seen");
+        for group in cgroup::mount_points() {
+            match fs_err::OpenOptions::new().write(true).open(group.join("cgroup.procs")) {
+                Ok(mut file) => match file.write_all(b"0") {
+                    Ok(()) => return Ok(format!("`{}` was entered", group.display())),
+                    Err(error) => refusal = error,
+                },
+                Err(error) => refusal = error,
+            }
+        }
+        Err(refusal)
     }),
     denied("exhaust-processes", ProcessCount, "start more processes than the limit", |_| {
         let mut children = Vec::new();
@@ -68,9 +105,25 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
         (0..Appetite::OUTPUT / line.len()).try_for_each(|_| out.write_all(&line))?;
         writeln!(out).map(|()| "it was written".to_owned())
     }),
+    denied("exhaust-temporary-inodes", Tmp, "make more empty files in /tmp than the limit has pages", |context| {
+        in_temporary_directory(context, |directory| {
+            (0..Appetite::FILES).try_for_each(|number| fs_err::write(directory.join(number.to_string()), ""))?;
+            Ok(format!("{} files were made", Appetite::FILES))
+        })
+    }),
+    denied("exhaust-temporary-attributes", Tmp, "keep more in attributes of files in /tmp than the limit", |context| {
+        in_temporary_directory(context, |directory| {
+            let value = [b'x'; Appetite::ATTRIBUTE];
+            for number in 0..Appetite::TEMPORARY / Appetite::ATTRIBUTE {
+                let path = directory.join(number.to_string());
+                fs_err::write(&path, "")?;
+                rustix::fs::setxattr(&path, "user.ringfence", &value, XattrFlags::CREATE)?;
+            }
+            Ok(format!("{} bytes were kept", Appetite::TEMPORARY))
+        })
+    }),
     denied("exhaust-temporary-files", Tmp, "fill /tmp beyond the limit", |context| {
-        let directory = std::env::var_os("TMPDIR").map_or_else(|| "/tmp".into(), std::path::PathBuf::from);
-        let path = directory.join(&context.name);
+        let path = temporary_directory().join(&context.name);
         let filled = fs_err::write(&path, vec![0; Appetite::TEMPORARY]);
         let _ = fs_err::remove_file(&path); // it may not have been made
         filled.map(|()| format!("{} bytes were written", Appetite::TEMPORARY))
@@ -95,6 +148,47 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
         Ok("it went on".to_owned())
     }),
 ];
+
+fn temporary_directory() -> PathBuf {
+    std::env::var_os("TMPDIR").map_or_else(|| "/tmp".into(), PathBuf::from)
+}
+
+/// Does something in a new directory below the temporary one, which goes again.
+fn in_temporary_directory(context: &Context, work: impl FnOnce(&Path) -> io::Result<String>) -> io::Result<String> {
+    let directory = temporary_directory().join(&context.name);
+    fs_err::create_dir(&directory)?;
+    let done = work(&directory);
+    let _ = fs_err::remove_dir_all(&directory); // it goes with its sandbox, too
+    done
+}
+
+/// Fills the buffers of two connected sockets, keeps them in `sockets`, and says how many bytes the kernel holds there.
+fn hoard(kind: SocketType, sockets: &mut Vec<OwnedFd>) -> io::Result<usize> {
+    let here = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
+    let receiver = net::socket(AddressFamily::INET, kind, None)?;
+    net::sockopt::set_socket_recv_buffer_size(&receiver, 1 << 20)?;
+    net::bind(&receiver, &here)?;
+    let sender = net::socket(AddressFamily::INET, kind, None)?;
+    net::sockopt::set_socket_send_buffer_size(&sender, 1 << 20)?;
+    let receiver = if kind == SocketType::STREAM {
+        net::listen(&receiver, 1)?;
+        net::connect(&sender, &net::getsockname(&receiver)?)?;
+        net::accept(&receiver)?
+    } else {
+        net::connect(&sender, &net::getsockname(&receiver)?)?;
+        receiver
+    };
+    let chunk = [b'x'; 16 << 10];
+    // A datagram for which there is no room is dropped and counts as sent: so many would fill any buffer.
+    for _ in 0..256 {
+        if net::send(&sender, &chunk, SendFlags::DONTWAIT).is_err() {
+            break;
+        }
+    }
+    let held = socket_memory(&sender)? + socket_memory(&receiver)?;
+    sockets.extend([sender, receiver]);
+    Ok(held)
+}
 
 /// How a lingering process is tied to the one that starts it.
 #[derive(Clone, Copy)]

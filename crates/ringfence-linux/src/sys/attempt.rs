@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use crate::seccomp::{Rule, Syscall};
@@ -309,4 +309,22 @@ pub fn own_processor_time() -> Duration {
     // SAFETY: the pointer is to a live rusage; RUSAGE_SELF cannot fail with a valid pointer.
     unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
     Duration::from_micros(super::process::Usage::from(&usage).cpu_micros)
+}
+
+/// Returns the bytes of memory that the kernel holds in a socket's buffers, to be read and to be sent.
+pub fn socket_memory(socket: impl AsFd) -> io::Result<usize> {
+    // linux/sock_diag.h: SK_MEMINFO_RMEM_ALLOC is the first number, SK_MEMINFO_WMEM_QUEUED the sixth of nine.
+    let mut numbers = [0u32; 9];
+    let mut length = size_of_val(&numbers) as libc::socklen_t;
+    // SAFETY: getsockopt writes at most `length` bytes to the array, which has as many, and then how many to `length`.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            numbers.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    checked(result.into()).map(|_| numbers[0] as usize + numbers[5] as usize)
 }

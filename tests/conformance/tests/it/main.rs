@@ -31,6 +31,7 @@ mod remains;
 mod scene;
 mod sdks;
 mod served;
+mod shares;
 mod snapshots;
 mod soak;
 mod ssh;

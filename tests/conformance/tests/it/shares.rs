@@ -1,0 +1,165 @@
+//! What a sandbox can take of the machine where a limit has another shape than the thing that is taken: files and
+//! attributes of a bounded `/tmp`, what the kernel grants to a user as a whole, and groups that can be left.
+
+use conformance::{Caller, Place, Ring, Stage};
+use ringfence_test_ledger::require;
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+
+/// How far `shares.py` got: how many it took, and with which error it ended.
+type Taken = (u64, i32);
+
+const ISOLATED: [Ring; 2] = [Ring::Native, Ring::Bwrap];
+const CALLERS: [Caller; 2] = [Caller::Root, Caller::Ordinary];
+/// The size of `/tmp` here, and how many inodes come with it: one for each page.
+const TMP: [&str; 2] = ["--tmp", "1M"];
+const INODES: u64 = 256;
+
+/// Runs `shares.py WHAT COUNT DIRECTORY` behind a ring.
+#[track_caller]
+fn take(stage: Stage, flags: &[&str], words: &[&str]) -> Taken {
+    let place = Place::of(stage.caller);
+    let mut command = stage.ringfence("run", &place);
+    command.args(flags).args(["--", "python3", "-c", include_str!("shares.py")]).args(words);
+    let output = command.output().expect("ringfence can be started");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let numbers = said.trim().split_once(' ').and_then(|(got, errno)| Some((got.parse().ok()?, errno.parse().ok()?)));
+    numbers.unwrap_or_else(|| panic!("{stage:?} {words:?}: {said}{}", String::from_utf8_lossy(&output.stderr)))
+}
+
+/// Makes sure that all is had without a sandbox, and behind each ring no more than `most`, which ends with `errno`.
+#[track_caller]
+fn check(what: &str, count: u64, most: u64, errno: Errno, directories: &[&str]) {
+    let count = count.to_string();
+    for caller in CALLERS {
+        let local = Stage { ring: Ring::Local, caller };
+        // A file system in memory, as the ones inside are.
+        let (all, _) = take(local, &[], &[what, &count, "/dev/shm"]);
+        assert_eq!(all.to_string(), count, "{what} on {local:?}");
+        for ring in ISOLATED {
+            let stage = Stage { ring, caller };
+            for directory in directories {
+                let (got, ended_with) = take(stage, &TMP, &[what, &count, directory]);
+                assert!(got <= most, "{what} in {directory} on {stage:?}: {got}");
+                assert_eq!(ended_with, errno.raw_os_error(), "{what} in {directory} on {stage:?}");
+            }
+        }
+    }
+}
+
+const PRIVATE: [&str; 2] = ["/tmp", "$HOME"];
+
+#[test]
+fn a_bounded_directory_holds_no_more_files_than_pages() {
+    require!(root, binary, user_namespaces, ordinary_user, ordinary_user_namespaces, bwrap, python3);
+    for what in ["files", "links", "directories", "names"] {
+        check(what, 1024, INODES, Errno::NOSPC, &PRIVATE);
+    }
+}
+
+#[test]
+fn attributes_of_files_count_towards_the_bound_of_a_directory() {
+    require!(root, binary, user_namespaces, ordinary_user, ordinary_user_namespaces, bwrap, python3);
+    if take(Stage { ring: Ring::Local, caller: Caller::Root }, &[], &["attributes", "1", "/dev/shm"]).0 == 0 {
+        return; // before Linux 6.6 a file system in memory has no attributes of users
+    }
+    // A kilobyte for each inode: 256 KiB, in values of 4000 bytes.
+    check("attributes", 1024, INODES * 1024 / 4000, Errno::NOSPC, &PRIVATE);
+    check("long_attributes", 64, 0, Errno::NOSPC, &["/tmp", "$HOME", "/dev/shm"]);
+}
+
+#[test]
+fn access_control_lists_take_no_more_than_a_block_of_memory_each() {
+    require!(root, binary, user_namespaces, ordinary_user, ordinary_user_namespaces, bwrap, python3);
+    check("access_lists", 32, 0, Errno::NOSPC, &["/tmp", "$HOME", "/dev/shm"]);
+}
+
+#[test]
+fn nothing_can_be_made_in_the_directory_of_devices() {
+    require!(root, binary, user_namespaces, ordinary_user, ordinary_user_namespaces, bwrap, python3);
+    for caller in CALLERS {
+        for ring in ISOLATED {
+            assert_eq!(
+                take(Stage { ring, caller }, &[], &["files", "1", "/dev"]),
+                (0, Errno::ROFS.raw_os_error()),
+                "{ring:?}"
+            );
+        }
+    }
+}
+
+/// A number that the kernel shows in a file.
+fn granted(file: &str) -> u64 {
+    fs_err::read_to_string(file).expect("the kernel has it").trim().parse().expect("it is a number")
+}
+
+#[test]
+fn a_sandbox_has_a_share_of_its_callers_watchers() {
+    require!(root, binary, user_namespaces, ordinary_user, ordinary_user_namespaces, bwrap, python3);
+    let share = granted("/proc/sys/fs/inotify/max_user_instances").div_ceil(4);
+    // No more than one beyond the share: others use them, too.
+    check("inotify_instances", share + 1, share, Errno::MFILE, &["/tmp"]);
+}
+
+#[test]
+fn a_sandbox_has_a_share_of_its_callers_queued_signals() {
+    require!(root, binary, user_namespaces, ordinary_user, ordinary_user_namespaces, bwrap, python3);
+    let share = getrlimit(Resource::Sigpending).current.expect("the kernel's default is finite").div_ceil(4);
+    check("signals", share + 1, share, Errno::AGAIN, &["/tmp"]);
+}
+
+/// Has a shell move itself into the group around its own, in every hierarchy, and say whether it could.
+const LEAVE: &str = "left=no; for group in /sys/fs/cgroup /sys/fs/cgroup/*; do
+    echo 0 2>/dev/null > $group/cgroup.procs && left=yes; done 2>/dev/null; echo $left";
+
+/// What a run says of a clause, and whether its command left its group.
+#[track_caller]
+fn leave(stage: Stage, flags: &[&str]) -> (String, bool) {
+    let place = Place::of(stage.caller);
+    let mut command = stage.ringfence("run", &place);
+    let output = command.arg("--json").args(flags).args(["--", "sh", "-c", LEAVE]).output().expect("it can be started");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let result: serde_json::Value = serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    let held = result["meta"]["held"]["process-count"].as_str().unwrap_or_else(|| panic!("{stage:?}: {said}"));
+    (held.to_owned(), result["stdout"] == "yes\n")
+}
+
+#[test]
+fn a_limit_that_a_command_can_walk_away_from_is_not_claimed() {
+    require!(root, binary, user_namespaces, landlock, bwrap, cgroup_limits);
+    let stage = |ring| Stage { ring, caller: Caller::Root };
+    let accepted = ["--processes", "64", "--allow-weaker", "process-count"];
+    let (held, has_left) = leave(stage(Ring::Local), &accepted);
+    assert!(has_left && held.starts_with("weaker: the command can write cgroup files"), "{held}");
+    for ring in [Ring::Native, Ring::NativeInPlace, Ring::Bwrap] {
+        let (held, has_left) = leave(stage(ring), &["--processes", "64"]);
+        assert!(!has_left && held.starts_with("cgroup v"), "{ring:?}: {held}");
+    }
+}
+
+#[test]
+fn a_policy_that_shows_the_files_of_control_groups_holds_no_limit_in_full() {
+    require!(root, binary, user_namespaces, bwrap, cgroup_limits);
+    for ring in ISOLATED {
+        let stage = Stage { ring, caller: Caller::Root };
+        for shown in ["/sys/fs/cgroup", "/sys/fs", "/sys/fs/../fs/cgroup"] {
+            let flags = ["--write", shown, "--processes", "64", "--allow-weaker", "process-count"];
+            let (held, has_left) = leave(stage, &flags);
+            assert!(has_left, "{ring:?} {shown}: the test would prove nothing");
+            assert!(held.starts_with("weaker: "), "{ring:?} {shown}: {held}");
+        }
+        let read = leave(stage, &["--read", "/sys/fs/cgroup", "--processes", "64"]);
+        assert!(!read.1 && read.0.starts_with("cgroup v"), "{ring:?}: {read:?}");
+    }
+}
+
+#[test]
+fn the_end_of_a_tree_is_not_claimed_where_its_processes_can_leave_their_group() {
+    require!(root, binary, cgroup_limits);
+    let place = Place::of(Caller::Root);
+    let mut command = Stage { ring: Ring::Local, caller: Caller::Root }.ringfence("run", &place);
+    let output = command.args(["--json", "--", "true"]).output().expect("ringfence can be started");
+    let result: serde_json::Value = serde_json::from_slice(&output.stdout).expect("it is a result");
+    let held = result["meta"]["held"]["cleanup"].as_str().expect("it is told");
+    assert!(held.starts_with("weaker: the command can write cgroup files"), "{held}");
+}
