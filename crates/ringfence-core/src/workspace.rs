@@ -17,8 +17,6 @@ pub struct Rules {
     pub workspace_root: Option<PathBuf>,
     /// Directories that may be workspaces, and hold them, although a rule forbids it.
     pub allow_workspace: Vec<PathBuf>,
-    /// The project whose own file chose the workspace, resolved: such a workspace must lie in it.
-    pub project: Option<PathBuf>,
 }
 
 /// Why a directory cannot be a workspace.
@@ -45,6 +43,12 @@ pub enum WorkspaceRefusal {
         /// The system directory.
         system: PathBuf,
     },
+    /// It is everybody's.
+    #[error("`{path}` cannot be a workspace: files and sockets of other programs lie in it")]
+    Shared {
+        /// The path that is refused.
+        path: PathBuf,
+    },
     /// It is outside the tree that all workspaces must lie in.
     #[error("`{path}` cannot be a workspace: `workspace_root` limits workspaces to `{root}`")]
     OutsideRoot {
@@ -52,14 +56,6 @@ pub enum WorkspaceRefusal {
         path: PathBuf,
         /// The tree.
         root: PathBuf,
-    },
-    /// A project's own file chose a directory that is not the project's.
-    #[error("`{path}` cannot be a workspace: the project's `ringfence.toml` chose it, and it is outside `{project}`")]
-    OutsideProject {
-        /// The path that is refused.
-        path: PathBuf,
-        /// The project.
-        project: PathBuf,
     },
     /// The caller did not resolve the path.
     #[error("`{path}` was not resolved: it is relative or contains `..`")]
@@ -88,22 +84,26 @@ impl WorkspaceRefusal {
         };
         match self {
             WorkspaceRefusal::Root { .. } => "name the directory to work in: --workspace DIR".to_owned(),
-            WorkspaceRefusal::Home { path } | WorkspaceRefusal::System { path, .. } => allow(path),
+            WorkspaceRefusal::Home { .. } => "choose a directory in it: --workspace DIR".to_owned(),
+            WorkspaceRefusal::System { path, .. } => allow(path),
+            WorkspaceRefusal::Shared { path } => {
+                format!("make a directory in it: --workspace \"$(mktemp -d -p '{}')\"", path.display())
+            }
             WorkspaceRefusal::OutsideRoot { root, .. } => {
                 format!("choose a directory beneath `{}`, or change `workspace_root` where it is set", root.display())
             }
-            WorkspaceRefusal::OutsideProject { .. } => "choose it yourself: --workspace DIR".to_owned(),
             WorkspaceRefusal::Unresolved { .. } => "this is a bug in ringfence; please report it".to_owned(),
         }
     }
 }
 
-/// The system's directories; `/var/tmp` and `/var/folders` are everybody's.
+/// The system's directories; what is in `/var/tmp` and `/var/folders` is not.
 const SYSTEM: [&str; 15] = [
     "/etc", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/boot", "/dev", "/proc", "/sys", "/root",
     "/run", "/var",
 ];
-const SHARED: [&str; 2] = ["/var/tmp", "/var/folders"];
+/// Directories that everybody may make files in; each is a workspace of nobody, and may hold those of anybody.
+const SHARED: [&str; 3] = ["/tmp", "/var/tmp", "/var/folders"];
 
 /// Judges a workspace by the path as given and the path it resolves to.
 pub fn validate(given: &Path, resolved: &Path, rules: &Rules) -> Result<(), WorkspaceRefusal> {
@@ -118,9 +118,6 @@ pub fn validate(given: &Path, resolved: &Path, rules: &Rules) -> Result<(), Work
     if let Some(root) = rules.workspace_root.as_ref().filter(|root| !resolved.starts_with(root)) {
         return Err(WorkspaceRefusal::OutsideRoot { path: resolved.to_owned(), root: root.clone() });
     }
-    if let Some(project) = rules.project.as_ref().filter(|project| !resolved.starts_with(project)) {
-        return Err(WorkspaceRefusal::OutsideProject { path: resolved.to_owned(), project: project.clone() });
-    }
     Ok(())
 }
 
@@ -131,6 +128,9 @@ fn judge(path: &Path, rules: &Rules) -> Result<(), WorkspaceRefusal> {
     }
     if rules.allow_workspace.iter().any(|allowed| path.starts_with(allowed)) {
         return Ok(());
+    }
+    if SHARED.iter().any(|shared| path == Path::new(shared)) {
+        return Err(WorkspaceRefusal::Shared { path: owned() });
     }
     let homes = Path::new("/home");
     let holds_home = rules.home.as_ref().is_some_and(|home| home.starts_with(path));
@@ -187,7 +187,6 @@ mod tests {
             "/tmp/x",
             "/opt/x",
             "/work",
-            "/var/tmp",
             "/var/tmp/x",
             "/var/folders/a/b",
             "/libraries/x",
@@ -243,6 +242,18 @@ mod tests {
     }
 
     #[test]
+    fn a_directory_that_everybody_writes_to_is_refused_and_those_in_it_are_not() {
+        for path in ["/tmp", "/var/tmp", "/var/folders", "/tmp/", "/tmp/.", "/tmp/x/.."] {
+            let plain = path.trim_end_matches("/x/..").trim_end_matches(['/', '.']);
+            let message = format!("`{plain}` cannot be a workspace: files and sockets of other programs lie in it");
+            refuse(path, "/srv", &rules(), &message);
+            refuse("link", plain, &rules(), &message);
+            allow(&format!("{plain}/x"), &rules());
+        }
+        allow("/var/tmp", &Rules { allow_workspace: vec!["/var/tmp".into()], ..rules() });
+    }
+
+    #[test]
     fn a_symlink_helps_in_neither_direction() {
         let message = "`/etc/x` cannot be a workspace: it is in the system directory `/etc`";
         refuse("/tmp/link", "/etc/x", &rules(), message);
@@ -272,19 +283,6 @@ mod tests {
         refuse("/srv/link", "/tmp/app", &limited, &format!("`/tmp/app` {outside}"));
         refuse("x", "/etc/app", &limited, &format!("`/etc/app` {outside}"));
         refuse("x", "/srvs", &limited, &format!("`/srvs` {outside}"));
-    }
-
-    #[test]
-    fn a_project_cannot_choose_its_way_out_by_a_symlink() {
-        let project = Rules { project: Some("/work/app".into()), ..rules() };
-        allow("/work/app/sub", &project);
-        refuse(
-            "/work/app/link",
-            "/work/other",
-            &project,
-            "`/work/other` cannot be a workspace: the project's `ringfence.toml` chose it, \
-             and it is outside `/work/app`",
-        );
     }
 
     #[test]

@@ -12,8 +12,10 @@ use rustix::io::Errno;
 
 use crate::{ContainerSpec, Host, untrusted};
 
-/// The system's settings.
-const SYSTEM: &str = "/etc/ringfence/config.toml";
+/// The directory of the system's settings.
+pub(crate) const SYSTEM_DIRECTORY: &str = "/etc/ringfence";
+/// The name of the system's and the user's settings in their directories.
+const CONFIG: &str = "config.toml";
 /// A project's settings, in the working directory.
 const PROJECT: &str = "ringfence.toml";
 /// More than anybody writes by hand.
@@ -118,9 +120,9 @@ impl Settings {
         flags: Config,
     ) -> Result<Settings, LoadError> {
         let mut files = given;
-        files.extend(read(Origin::System, SYSTEM.into())?);
+        files.extend(read(Origin::System, Path::new(SYSTEM_DIRECTORY).join(CONFIG))?);
         if let Some(directory) = host.own_directory("XDG_CONFIG_HOME", ".config") {
-            files.extend(read(Origin::User, directory.join("config.toml"))?);
+            files.extend(read(Origin::User, directory.join(CONFIG))?);
         }
         if project == ProjectFile::Read {
             files.extend(read(Origin::Project, host.directory.join(PROJECT))?);
@@ -170,7 +172,6 @@ impl Settings {
         let mut rules = self.layered.workspace_rules(self.host.home.as_deref().map(resolve));
         rules.workspace_root = rules.workspace_root.as_deref().map(resolve);
         rules.allow_workspace = rules.allow_workspace.iter().map(|path| resolve(path)).collect();
-        rules.project = rules.project.as_deref().map(resolve);
         rules
     }
 }

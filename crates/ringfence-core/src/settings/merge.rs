@@ -1,7 +1,7 @@
 //! Putting layers on top of each other.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::layer::{Layer, Rank};
 use super::{Audit, Code, Config, Language, Module, Selection, Settings, Sources};
@@ -16,7 +16,6 @@ pub(super) struct Merged {
     pub(super) sources: Sources,
     /// Languages that the project added.
     project_languages: BTreeSet<String>,
-    workspace_is_from_project: bool,
 }
 
 impl Merged {
@@ -31,9 +30,7 @@ impl Merged {
         }
         onto.replace("backend", &mut own.backend, &from.backend);
 
-        if onto.replace("filesystem.workspace", &mut own.filesystem.workspace, &from.filesystem.workspace) {
-            self.workspace_is_from_project = layer.rank == Rank::Project;
-        }
+        onto.replace("filesystem.workspace", &mut own.filesystem.workspace, &from.filesystem.workspace);
         onto.unite("filesystem.read", &mut own.filesystem.read, &from.filesystem.read);
         onto.unite("filesystem.write", &mut own.filesystem.write, &from.filesystem.write);
         onto.unite("filesystem.hide", &mut own.filesystem.hide, &from.filesystem.hide);
@@ -126,13 +123,12 @@ impl Merged {
     }
 
     /// The end of it.
-    pub(super) fn settle(self, directory: &Path) -> Settings {
-        let Merged { config, selection, sources, project_languages, workspace_is_from_project } = self;
+    pub(super) fn settle(self) -> Settings {
+        let Merged { config, selection, sources, project_languages } = self;
         Settings {
             selection,
             workspace_root: config.workspace_root.clone(),
             allow_workspace: config.allow_workspace.clone(),
-            workspace_bound: workspace_is_from_project.then(|| directory.to_owned()),
             image: config.container.image.clone(),
             credentials: config.credentials.clone(),
             audit: Audit {
@@ -157,13 +153,12 @@ impl Onto<'_> {
         self.sources.replace(key, self.layer.source(key));
     }
 
-    /// Replaces a value if the layer has one, and says whether it had.
-    fn replace<T: Clone>(&mut self, key: &str, own: &mut Option<T>, from: &Option<T>) -> bool {
+    /// Replaces a value if the layer has one.
+    fn replace<T: Clone>(&mut self, key: &str, own: &mut Option<T>, from: &Option<T>) {
         if from.is_some() {
             own.clone_from(from);
             self.mark(key);
         }
-        from.is_some()
     }
 
     /// Adds to a list what it does not have.

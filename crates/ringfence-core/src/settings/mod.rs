@@ -135,8 +135,6 @@ pub struct Settings {
     pub workspace_root: Option<PathBuf>,
     /// Directories that may be workspaces although a rule forbids it.
     pub allow_workspace: Vec<PathBuf>,
-    /// The project, when its own file chose the workspace: the resolved workspace must lie in it.
-    pub workspace_bound: Option<PathBuf>,
     /// What containers are made from, when somebody said it.
     pub image: Option<String>,
     /// Secrets that hosts outside are shown and no sandbox is.
@@ -171,7 +169,7 @@ impl Settings {
             }
             merged.add(layer);
         }
-        Ok(merged.settle(inputs.directory))
+        Ok(merged.settle())
     }
 
     /// Where the choice of a backend comes from.
@@ -192,7 +190,6 @@ impl Settings {
             home,
             workspace_root: self.workspace_root.clone(),
             allow_workspace: self.allow_workspace.clone(),
-            project: self.workspace_bound.clone(),
         }
     }
 }

@@ -7,8 +7,8 @@ use super::code::Code;
 use super::keys::KEYS;
 use super::layer::Layer;
 use super::merge::Merged;
-use super::{Selection, Source};
-use crate::policy::{Egress, Network, PathGlob, Workspace};
+use super::{AuditConfig, CodeConfig, Config, ContainerConfig, Selection, Source};
+use crate::policy::{Egress, Environment, Filesystem, HostRule, Limits, Network, NetworkTable, Workspace};
 use crate::{Backend, Policy};
 
 /// A project's attempt to widen the policy.
@@ -58,31 +58,39 @@ pub(super) fn narrow(below: &mut Merged, mut project: Layer, directory: &Path) -
     check.lists()?;
     check.user_only()?;
     check.code()?;
-    let moved = check.workspace()?;
 
-    let files = &mut project.config.filesystem;
-    // They lie beneath what is allowed already; to list them again would follow a symlink planted since.
-    files.read = None;
-    files.write = None;
-    project.config.env.pass = None;
-    project.config.allow_weaker.clear();
+    // Without `..`, so that a new key does not compile before somebody has decided what a project may say of it.
+    let Config {
+        backend: _,
+        filesystem: Filesystem { workspace, read, write, hide: _, protect },
+        network: NetworkTable { mode: _, allow: _, deny: _, transparent: _, observe: _ },
+        limits: Limits { time: _, memory: _, cpus: _, processes: _, output: _, tmp: _, disk: _ },
+        env: Environment { pass, set },
+        require: _,
+        allow_weaker,
+        workspace_root,
+        allow_workspace,
+        container: ContainerConfig { image },
+        credentials,
+        audit: AuditConfig { store, dir },
+        code: CodeConfig { block_imports: _, imports, store_code, warm, preload, languages },
+    } = &mut project.config;
+    // These repeat what is below, or were refused. To list them again would make the project their source, and would
+    // follow a symbolic link that was planted since.
+    (*workspace, *read, *write, *pass) = (None, None, None, None);
+    set.clear();
+    allow_weaker.clear();
+    (*workspace_root, *image) = (None, None);
+    allow_workspace.clear();
+    credentials.clear();
+    (*store, *dir, *store_code, *warm, *preload) = (None, None, None, None, None);
     // What is the same below is not the project's.
     let known = below.languages();
-    project.config.code.languages.retain(|name, _| !known.contains_key(name));
-    if let Some(moved) = moved {
-        let hidden = moved.patterns(below.config.filesystem.hide.as_deref().unwrap_or_default());
-        if !hidden.is_empty() {
-            files.hide.get_or_insert_default().extend(hidden);
-        }
-        let protected = moved.patterns(&below.protected());
-        if !protected.is_empty() {
-            files.protect.get_or_insert_default().extend(protected);
-        }
-    }
-    if files.protect.is_some() && below.config.filesystem.protect.is_none() {
+    languages.retain(|name, _| !known.contains_key(name));
+    if protect.is_some() && below.config.filesystem.protect.is_none() {
         below.config.filesystem.protect = Some(below.protected());
     }
-    if project.config.code.imports.is_some() && below.config.code.imports.is_none() {
+    if imports.is_some() && below.config.code.imports.is_none() {
         below.config.code.imports = Some(below.imports());
     }
     Ok(project)
@@ -116,15 +124,15 @@ impl Check<'_> {
         }))
     }
 
+    /// A project may name the backend that holds the most, where the caller left the choice open.
+    ///
+    /// Any other would be chosen for what it lacks: a bubblewrap or an engine's runtime with a known hole is as good as
+    /// an escape to code that may ask for it, and `auto` never makes containers.
     fn backend(&self) -> Result<(), Box<Widening>> {
         let Some(asked) = self.project.selection else { return Ok(()) };
         let below = self.below.selection;
-        let isolates = |backend| !matches!(backend, Backend::E2b | Backend::Outer | Backend::Local);
-        match (below, asked) {
-            _ if below == asked => Ok(()),
-            (Selection::Auto, Selection::Only(backend)) if isolates(backend) => Ok(()),
-            _ => self.widens("backend", quoted(asked), below),
-        }
+        let is_strongest = (below, asked) == (Selection::Auto, Selection::Only(Backend::Native));
+        if below == asked || is_strongest { Ok(()) } else { self.widens("backend", quoted(asked), below) }
     }
 
     fn network(&self) -> Result<(), Box<Widening>> {
@@ -141,7 +149,16 @@ impl Check<'_> {
         }
         let Some(asked) = asked.network() else { return Ok(()) };
         match (self.below.network(), asked) {
-            (_, Network::Closed) | (Network::Open, _) => Ok(()),
+            (_, Network::Closed) | (Network::Open, Network::Open) => Ok(()),
+            // Only a network that lets some hosts be reached has a proxy that shows them secrets.
+            (below @ Network::Open, Network::Allow(Egress { allow, .. })) => {
+                let credentials = &self.below.config.credentials;
+                let has_secret = |rule: &&HostRule| credentials.iter().any(|own| rule.overlaps(&own.host));
+                match allow.iter().find(has_secret) {
+                    Some(rule) => self.widens("network.allow", quoted(rule), below),
+                    None => Ok(()),
+                }
+            }
             (below, Network::Open) => self.widens("network.mode", quoted("open"), below),
             (below, Network::Allow(Egress { allow, .. })) => {
                 let own = below.rules();
@@ -228,6 +245,12 @@ impl Check<'_> {
     /// Keys that are the user's and the system's alone.
     fn user_only(&self) -> Result<(), Box<Widening>> {
         let (own, below) = (&self.project.config, &self.below.config);
+        // Patterns of `hide` and `protect` are relative to the workspace, so that another directory would take away what
+        // they say; a destination covers what is there inside, programs of the system among it.
+        let workspace = below.filesystem.workspace.clone().unwrap_or_else(|| Workspace::at("."));
+        if let Some(asked) = own.filesystem.workspace.as_ref().filter(|asked| **asked != workspace) {
+            return self.widens("filesystem.workspace", quoted(asked), workspace);
+        }
         let path = |path: &Option<PathBuf>| path.as_ref().map_or("unset".to_owned(), |path| path.display().to_string());
         if own.workspace_root.is_some() {
             return self.widens("workspace_root", quoted(path(&own.workspace_root)), path(&below.workspace_root));
@@ -287,57 +310,11 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// A project may choose a directory within its own; patterns that are relative to the old one move with it.
-    fn workspace(&self) -> Result<Option<Moved>, Box<Widening>> {
-        const KEY: &str = "filesystem.workspace";
-        let Some(asked) = &self.project.config.filesystem.workspace else { return Ok(None) };
-        let below = self.below.config.filesystem.workspace.clone().unwrap_or_else(|| Workspace::at("."));
-        let inner = self.absolute(&asked.source).filter(|new| new.starts_with(self.directory)).and_then(|new| {
-            let old = self.absolute(&below.source)?;
-            new.strip_prefix(old).ok().map(Path::to_owned)
-        });
-        let Some(inner) = inner else { return self.widens(KEY, quoted(asked), below).map(|()| None) };
-        if inner.as_os_str().is_empty() {
-            return Ok(None);
-        }
-        let moved = Moved { inner };
-        let hidden = self.below.config.filesystem.hide.clone().unwrap_or_default();
-        for (key, globs) in [("filesystem.hide", hidden), ("filesystem.protect", self.below.protected())] {
-            if let Some(glob) = globs.iter().find(|glob| !moved.can_move(glob)) {
-                self.widens_another(KEY, quoted(asked), glob, key)?;
-            }
-        }
-        Ok(Some(moved))
-    }
-
     /// The path from the root, by name alone; none when it climbs with `..`.
     fn absolute(&self, path: &Path) -> Option<PathBuf> {
         let path = self.directory.join(path);
         let climbs = path.components().any(|component| component == Component::ParentDir);
         (!climbs).then(|| path.components().collect())
-    }
-}
-
-/// A workspace that moved to a directory within the old one.
-struct Moved {
-    inner: PathBuf,
-}
-
-impl Moved {
-    /// Whether a pattern means the same files after the move, or can be rewritten so that it does.
-    fn can_move(&self, glob: &PathGlob) -> bool {
-        match glob.as_literal() {
-            // The new workspace itself, or a directory around it, is what the pattern names.
-            Some(literal) => !self.inner.starts_with(literal),
-            // `**/name` means the same wherever it starts.
-            None => glob.as_str().strip_prefix("**/").is_some_and(|rest| !rest.contains('/') && !rest.contains("**")),
-        }
-    }
-
-    /// The patterns that have to be added for the new workspace.
-    fn patterns(&self, globs: &[PathGlob]) -> Vec<PathGlob> {
-        let inside = globs.iter().filter_map(|glob| glob.as_literal()?.strip_prefix(&self.inner).ok());
-        inside.filter_map(|rest| rest.to_str()?.parse().ok()).collect()
     }
 }
 

@@ -51,7 +51,8 @@ impl Stage {
         written.map_err(failed)?;
 
         let mut policy = policy.clone();
-        let start = if names_workspace(settings, &policy) {
+        // Code that is run on its own has no business in whatever directory its caller happens to be in.
+        let start = if policy.filesystem.workspace.is_some() {
             policy = policy.read(&root);
             None
         } else {
@@ -63,14 +64,6 @@ impl Stage {
         let command = command(script, file.clone(), start);
         Ok(Stage { policy, command, file, directory, teller })
     }
-}
-
-/// Whether somebody has said what code may work on. A project's word is not enough: code that is run on its own has no
-/// business in whatever directory its caller happens to be in.
-fn names_workspace(settings: &Settings, policy: &Policy) -> bool {
-    let named = &policy.filesystem.workspace;
-    let is_projects = settings.workspace_bound.is_some() && *named == settings.policy.filesystem.workspace;
-    named.is_some() && !is_projects
 }
 
 fn command(script: &Script, file: PathBuf, start: Option<PathBuf>) -> Command {

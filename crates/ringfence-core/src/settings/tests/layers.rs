@@ -9,7 +9,6 @@ fn with_nothing_said_nothing_is_stated() {
     assert_eq!(settings.selection, Selection::Auto);
     assert_eq!(settings.audit, Audit { store: Store::OnError, dir: "artifacts/executions".into() });
     assert_eq!(settings.sources, Sources::default());
-    assert_eq!(settings.workspace_bound, None);
 }
 
 #[test]

@@ -1,10 +1,12 @@
+use std::collections::BTreeSet;
+
 use super::*;
 use crate::policy::{Network, PathGlob, Size};
 use crate::{Backend, Clause};
 
 #[track_caller]
 fn allowed(given: Given) -> Settings {
-    given.load().unwrap_or_else(|error| panic!("{error}"))
+    given.load().unwrap_or_else(|error| panic!("{error:?}"))
 }
 
 fn globs(texts: &[&str]) -> Option<Vec<PathGlob>> {
@@ -129,16 +131,14 @@ fn a_project_may_lower_limits_and_set_new_ones() {
 }
 
 #[test]
-fn a_project_may_choose_a_backend_that_isolates_where_nobody_chose() {
+fn a_project_may_choose_the_strongest_backend_where_nobody_chose_and_no_other() {
     for backend in Backend::ALL {
         let given = || given().project(&format!("backend = '{backend}'"));
-        match backend {
-            Backend::E2b | Backend::Outer | Backend::Local => {
-                let message =
-                    format!("ringfence.toml:1: backend = \"{backend}\" would widen `auto`, the built-in default");
-                refuse(given(), &message);
-            }
-            _ => assert_eq!(allowed(given()).selection, Selection::Only(backend)),
+        if backend == Backend::Native {
+            assert_eq!(allowed(given()).selection, Selection::Only(backend));
+        } else {
+            let message = format!("ringfence.toml:1: backend = \"{backend}\" would widen `auto`, the built-in default");
+            refuse(given(), &message);
         }
         allowed(given().user(&format!("backend = '{backend}'")));
     }
@@ -151,6 +151,29 @@ fn a_project_may_choose_a_backend_that_isolates_where_nobody_chose() {
         );
         refuse(given().user("backend = 'native'").project(text), &message);
     }
+    for below in [Backend::Bwrap, Backend::Docker, Backend::Local] {
+        let given = given().user(&format!("backend = '{below}'")).project("backend = 'native'");
+        let message = format!(
+            "ringfence.toml:1: backend = \"native\" would widen `{below}`, \
+             set at /home/ada/.config/ringfence/config.toml:1"
+        );
+        refuse(given, &message);
+    }
+}
+
+#[test]
+fn a_project_puts_no_credential_to_use_that_an_open_network_leaves_alone() {
+    let user = "network.mode = 'open'\n[[credentials]]\nhost = 'api.a.org'\nfile = '/x'";
+    allowed(given().user(user).project("network.allow = ['b.org']"));
+    for host in ["api.a.org", "*.a.org", "api.a.org:443"] {
+        let message = format!(
+            "ringfence.toml:1: network.allow = \"{host}\" would widen `open`, \
+             set at /home/ada/.config/ringfence/config.toml:1"
+        );
+        refuse(given().user(user).project(&format!("network.allow = ['{host}']")), &message);
+    }
+    let closed = user.replace("mode = 'open'", "allow = ['*.a.org']");
+    allowed(given().user(&closed).project("network.allow = ['api.a.org']"));
 }
 
 #[test]
@@ -232,42 +255,270 @@ fn a_project_may_not_say_what_is_the_users_alone() {
 }
 
 #[test]
-fn a_projects_workspace_stays_within_the_project() {
-    let settings = allowed(given().project("filesystem.workspace = 'sub'"));
-    assert_eq!(settings.workspace_bound.as_deref(), Some(Path::new("/home/ada/app")));
-    assert_eq!(settings.workspace_rules(None).project.as_deref(), Some(Path::new("/home/ada/app")));
-    allowed(given().project("filesystem.workspace = '.'"));
-    allowed(given().project("filesystem.workspace = '/home/ada/app/sub'"));
-    for outside in ["..", "sub/../..", "/home/ada", "/home/ada/application", "~"] {
-        let shown = if outside == "~" { "/home/ada" } else { outside };
+fn a_project_neither_moves_the_workspace_nor_says_where_it_is_inside() {
+    let moves =
+        ["sub", ".git", "./sub", "..", "sub/../..", "/home/ada/app", "/home/ada", "~", ".:/usr", ".:/home/ada/app"];
+    for asked in moves {
+        let shown = if asked == "~" { "/home/ada" } else { asked };
         let message =
             format!("ringfence.toml:1: filesystem.workspace = \"{shown}\" would widen `.`, the built-in default");
-        refuse(given().project(&format!("filesystem.workspace = '{outside}'")), &message);
+        let error = refuse(given().project(&format!("filesystem.workspace = '{asked}'")), &message);
+        let hint = "remove the line, move it to your own config.toml, or say it yourself with --workspace";
+        assert_eq!(error.hint().unwrap(), format!("a project may only narrow the policy: {hint}"));
+        // Not even where somebody above would have the last word.
+        let above = given().flags(Policy::default().workspace("/srv"));
+        refuse(above.project(&format!("filesystem.workspace = '{asked}'")), &message);
     }
     refuse(
         given().user("filesystem.workspace = '/srv/x'").project("filesystem.workspace = '.'"),
         "ringfence.toml:1: filesystem.workspace = \".\" would widen `/srv/x`, \
          set at /home/ada/.config/ringfence/config.toml:1",
     );
-    let settings = given().project("filesystem.workspace = 'sub'").flags(Policy::default().workspace("/srv"));
-    assert_eq!(allowed(settings).workspace_bound, None, "the caller's own choice is not bound to the project");
+    // The same again adds nothing, and is not the project's.
+    assert_eq!(allowed(given().project("filesystem.workspace = '.'")).policy.filesystem.workspace, None);
+    let user = "filesystem.workspace = '/srv/x:/y'";
+    check_source(
+        &allowed(given().user(user).project(user)),
+        "filesystem.workspace",
+        "/home/ada/.config/ringfence/config.toml:1",
+    );
+}
+
+/// What a project may say of a key.
+struct Decision {
+    key: &'static str,
+    /// What the user's own file says.
+    user: &'static str,
+    /// What a hostile project says in vain.
+    refused: &'static [&'static str],
+    /// What a project may say, and what comes of it in all settings: nothing, or less than before.
+    allowed: &'static [&'static str],
+}
+
+/// What a project may say of each key there is. Whatever is allowed leaves every other key as it was.
+const DECISIONS: [Decision; 34] = [
+    Decision {
+        key: "backend",
+        user: "backend = 'auto'",
+        refused: &[
+            "backend = 'local'",
+            "backend = 'outer'",
+            "backend = 'docker'",
+            "backend = 'bwrap'",
+            "backend = 'e2b'",
+        ],
+        allowed: &["backend = 'auto'", "backend = 'native'"],
+    },
+    Decision {
+        key: "filesystem.workspace",
+        user: "filesystem.workspace = '/home/ada/app'",
+        refused: &["filesystem.workspace = '.'", "filesystem.workspace = 'sub'", "filesystem.workspace = '.:/usr'"],
+        allowed: &["filesystem.workspace = '/home/ada/app'"],
+    },
+    Decision {
+        key: "filesystem.read",
+        user: "filesystem.read = ['/opt/a']",
+        refused: &["filesystem.read = ['/opt']", "filesystem.read = ['/opt/a/../b']", "filesystem.read = ['~']"],
+        allowed: &["filesystem.read = ['/opt/a/b']", "filesystem.read = []"],
+    },
+    Decision {
+        key: "filesystem.write",
+        user: "[filesystem]\nwrite = ['/opt/a']\nread = ['/opt/b']",
+        refused: &["filesystem.write = ['/opt/b']", "filesystem.write = ['/opt/a/..']", "filesystem.write = ['.']"],
+        allowed: &["filesystem.write = ['/opt/a/b']", "filesystem.write = []"],
+    },
+    Decision {
+        key: "filesystem.hide",
+        user: "filesystem.hide = ['.env']",
+        refused: &["filesystem.hide = ['../x']", "filesystem.hide = ['/etc/x']"],
+        allowed: &["filesystem.hide = []", "filesystem.hide = ['*.pem']"],
+    },
+    Decision {
+        key: "filesystem.protect",
+        user: "",
+        refused: &["filesystem.protect = ['../x']", "filesystem.protect = ['/etc/x']"],
+        allowed: &["filesystem.protect = []", "filesystem.protect = ['Makefile']"],
+    },
+    Decision {
+        key: "network.mode",
+        user: "network.mode = 'closed'",
+        refused: &["network.mode = 'open'"],
+        allowed: &["network.mode = 'closed'", "network.mode = 'allow'"],
+    },
+    Decision {
+        key: "network.allow",
+        user: "network.allow = ['*.a.org']",
+        refused: &["network.allow = ['b.org']", "network.allow = ['a.org']", "network.allow = ['x.a.org:22']"],
+        allowed: &["network.allow = []", "network.allow = ['x.a.org']"],
+    },
+    Decision {
+        key: "network.deny",
+        user: "[network]\nallow = ['*.a.org']\ndeny = ['x.a.org']",
+        refused: &["network.deny = ['*']"],
+        allowed: &["network.deny = []", "network.deny = ['y.a.org']"],
+    },
+    Decision {
+        key: "network.transparent",
+        user: "network.allow = ['a.org']",
+        refused: &["network.transparent = true"],
+        allowed: &["network.transparent = false"],
+    },
+    Decision {
+        key: "network.observe",
+        user: "network.allow = ['a.org']",
+        refused: &["network.observe = true"],
+        allowed: &["network.observe = false"],
+    },
+    limit("limits.time", "limits.time = '1m'", &["limits.time = '61s'"], &["limits.time = '1s'"]),
+    limit("limits.memory", "limits.memory = '1G'", &["limits.memory = '2G'"], &["limits.memory = '0'"]),
+    limit(
+        "limits.cpus",
+        "limits.cpus = 2",
+        &["limits.cpus = 3", "limits.cpus = 0", "limits.cpus = nan"],
+        &["limits.cpus = 1"],
+    ),
+    limit(
+        "limits.processes",
+        "limits.processes = 9",
+        &["limits.processes = 10", "limits.processes = 0"],
+        &["limits.processes = 1"],
+    ),
+    limit("limits.output", "", &["limits.output = '11M'"], &["limits.output = '0'", "limits.output = '1M'"]),
+    limit("limits.tmp", "", &["limits.tmp = '2G'"], &["limits.tmp = '0'", "limits.tmp = '1M'"]),
+    limit("limits.disk", "limits.disk = '1G'", &["limits.disk = '2G'"], &["limits.disk = '0'", "limits.disk = '1M'"]),
+    Decision {
+        key: "env.pass",
+        user: "env.pass = ['LANG']",
+        refused: &["env.pass = ['TOKEN']", "env.pass = ['LANG', 'TOKEN']"],
+        allowed: &["env.pass = ['LANG']", "env.pass = []"],
+    },
+    Decision {
+        key: "env.set",
+        user: "env.set.A = '1'",
+        refused: &["env.set.A = '2'", "env.set.LD_PRELOAD = 'x'"],
+        allowed: &["env.set.A = '1'"],
+    },
+    Decision { key: "require", user: "", refused: &["require = ['nothing']"], allowed: &["require = ['memory']"] },
+    Decision {
+        key: "allow_weaker",
+        user: "allow_weaker = ['memory']",
+        refused: &["allow_weaker = ['filesystem']"],
+        allowed: &["allow_weaker = ['memory']", "allow_weaker = []"],
+    },
+    users("workspace_root", "workspace_root = '/srv'", &["workspace_root = '/'", "workspace_root = '/srv'"]),
+    users(
+        "allow_workspace",
+        "allow_workspace = ['/opt/x']",
+        &["allow_workspace = ['/etc']", "allow_workspace = ['/opt/x']"],
+    ),
+    users("container.image", "container.image = 'a'", &["container.image = 'b'", "container.image = 'a'"]),
+    users("credentials", "", &["[[credentials]]\nhost = 'a.org'\nfile = '/x'"]),
+    users("audit.store", "audit.store = 'always'", &["audit.store = 'never'", "audit.store = 'always'"]),
+    users("audit.dir", "audit.dir = '/srv/a'", &["audit.dir = '/tmp'", "audit.dir = '.'", "audit.dir = '/srv/a'"]),
+    Decision {
+        key: "code.block_imports",
+        user: "code.block_imports = 'warn'",
+        refused: &["code.block_imports = 'off'"],
+        allowed: &["code.block_imports = 'warn'", "code.block_imports = 'block'"],
+    },
+    Decision {
+        key: "code.imports",
+        user: "",
+        refused: &["code.imports = ['..']"],
+        allowed: &["code.imports = []", "code.imports = ['pickle']"],
+    },
+    users("code.store_code", "", &["code.store_code = 'never'", "code.store_code = 'always'"]),
+    users("code.warm", "code.warm = 1", &["code.warm = 0", "code.warm = 1", "code.warm = 9"]),
+    users("code.preload", "code.preload = ['json']", &["code.preload = []", "code.preload = ['json']"]),
+    Decision {
+        key: "code.languages",
+        user: "code.languages.ruby = { command = ['ruby'], suffix = '.rb' }",
+        refused: &[
+            "code.languages.ruby = { command = ['./ruby'], suffix = '.rb' }",
+            "code.languages.ruby = { command = ['ruby'], suffix = '.x' }",
+            "code.languages.other = { command = ['./ruby'], suffix = '.rb' }",
+            "code.languages.python = { command = ['./python'], suffix = '.py' }",
+            "code.languages.other = { command = ['./python'], suffix = '.py' }",
+        ],
+        allowed: &["code.languages.ruby = { command = ['ruby'], suffix = '.rb' }"],
+    },
+];
+
+const fn limit(
+    key: &'static str,
+    user: &'static str,
+    refused: &'static [&'static str],
+    allowed: &'static [&'static str],
+) -> Decision {
+    Decision { key, user, refused, allowed }
+}
+
+/// A key that a project may not speak of at all.
+const fn users(key: &'static str, user: &'static str, refused: &'static [&'static str]) -> Decision {
+    Decision { key, user, refused, allowed: &[] }
+}
+
+/// The keys of the schema: a table is its keys, and what maps names to anything is one key.
+fn keys_of_schema() -> BTreeSet<String> {
+    fn walk(node: &serde_json::Value, root: &serde_json::Value, above: &str, keys: &mut BTreeSet<String>) {
+        let reference = node["$ref"].as_str().or_else(|| node["allOf"][0]["$ref"].as_str());
+        let node =
+            reference.map_or(node, |path| root.pointer(path.trim_start_matches('#')).expect("it is in the schema"));
+        match node["properties"].as_object() {
+            Some(properties) => {
+                for (name, inner) in properties {
+                    let dot = if above.is_empty() { "" } else { "." };
+                    walk(inner, root, &format!("{above}{dot}{name}"), keys);
+                }
+            }
+            None => drop(keys.insert(above.to_owned())),
+        }
+    }
+    let schema = schema();
+    let mut keys = BTreeSet::new();
+    walk(&schema, &schema, "", &mut keys);
+    keys
 }
 
 #[test]
-fn moving_the_workspace_uncovers_nothing() {
-    let settings =
-        allowed(given().user("filesystem.hide = ['**/.env', 'sub/key']").project("filesystem.workspace = 'sub'"));
-    assert_eq!(settings.policy.filesystem.hide, globs(&["**/.env", "sub/key", "key"]));
-    let settings = allowed(given().project("filesystem.workspace = '.git'"));
-    assert_eq!(settings.policy.filesystem.protect, globs(&[".git/hooks", ".git/config", "hooks", "config"]));
-    for (hide, workspace) in [("sub", "sub"), ("sub", "sub/deeper"), ("*/key", "sub"), ("**/sub/key", "sub")] {
-        let message = format!(
-            "ringfence.toml:1: filesystem.workspace = \"{workspace}\" would widen `{hide}`, \
-             set at /home/ada/.config/ringfence/config.toml:1"
-        );
-        let given = given().user(&format!("filesystem.hide = ['{hide}']"));
-        refuse(given.project(&format!("filesystem.workspace = '{workspace}'")), &message);
+fn every_key_of_the_schema_has_a_decision() {
+    let decided: BTreeSet<String> = DECISIONS.iter().map(|decision| decision.key.to_owned()).collect();
+    assert_eq!(decided.len(), DECISIONS.len(), "each key is decided once");
+    assert_eq!(decided, keys_of_schema());
+    assert_eq!(decided, KEYS.iter().map(|key| key.name.to_owned()).collect());
+}
+
+#[test]
+fn a_project_widens_no_key_and_changes_none_that_it_does_not_name() {
+    for Decision { key, user, refused, allowed: texts } in &DECISIONS {
+        let before = allowed(given().user(user));
+        for text in *refused {
+            // Refused because a project says it, unless it makes no sense to anybody.
+            let error = given().user(user).project(text).load().expect_err(text);
+            let is_told = matches!(&error, SettingsError::Widening(widening) if widening.key.starts_with(key));
+            let is_nonsense = given().user(text).load().is_err();
+            let is_credential = matches!(error, SettingsError::Credentials { .. });
+            assert!(is_told || is_nonsense || is_credential, "{text}: {error}");
+        }
+        for text in *texts {
+            let after = allowed(given().user(user).project(text));
+            for known in KEYS.iter().filter(|known| known.name != *key && !is_of_network(known.name, key)) {
+                let [before, after] = [&before, &after].map(|settings| explained(settings, known.name));
+                assert_eq!(before, after, "{text} changes {}", known.name);
+            }
+        }
+        assert!(!refused.is_empty(), "{key}: nothing shows that it cannot be widened");
     }
+}
+
+/// Whether two keys are one value: mode and hosts of the network.
+fn is_of_network(key: &str, other: &str) -> bool {
+    let parts = ["network.mode", "network.allow"];
+    parts.contains(&key) && parts.contains(&other)
+}
+
+fn explained(settings: &Settings, key: &str) -> Vec<String> {
+    settings.explain().into_iter().filter(|line| line.key.starts_with(key)).map(|line| line.value).collect()
 }
 
 #[test]
