@@ -13,6 +13,7 @@ use ringfence_core::{Backend, Capabilities, Clause, Ground, Plan, Policy, Refusa
 use crate::backends::{self, Freshness, Means, Preparation, Question, Site, Unavailable};
 use crate::egress::Sealed;
 use crate::engine::Core;
+use crate::granted::Grants;
 use crate::view::Guarded;
 use crate::workspace::{self, ResolvedWorkspace};
 use crate::{Command, ContainerSpec, RunError};
@@ -113,7 +114,9 @@ impl Core {
     /// Agrees on a plan for `policy`, where its workspace is.
     pub(crate) fn settle(&self, policy: &Policy, container: &ContainerSpec) -> Result<Context, RunError> {
         let host = &self.settings.host;
-        let workspace = workspace::resolve(policy, host, &self.settings.workspace_rules())?;
+        let grants = Grants::on(host);
+        let workspace = workspace::resolve(policy, host, &self.settings.workspace_rules(), &grants)?;
+        grants.check_policy(policy, &workspace)?;
         let guarded = self.guarded(policy, &workspace)?;
         let ground = Ground { protected_paths_exist: guarded.protects_something() };
         let Agreed { plan, because } = self.agree(policy, ground, container)?;

@@ -8,6 +8,7 @@ use ringfence_core::workspace::{Rules, WorkspaceRefusal, validate};
 
 use crate::Host;
 use crate::backends::PrivateDirectory;
+use crate::granted::{GrantError, Grants};
 
 /// A workspace that exists and that the rules allow.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +45,9 @@ pub enum WorkspaceError {
         /// Which.
         path: PathBuf,
     },
+    /// It is nothing that a sandbox may have.
+    #[error(transparent)]
+    Grant(#[from] GrantError),
     /// A rule forbids it.
     #[error(transparent)]
     Refused {
@@ -62,13 +66,19 @@ impl WorkspaceError {
             WorkspaceError::NotText { .. } => {
                 "rename the directory; or, for one command: ringfence run --backend native -- COMMAND".to_owned()
             }
+            WorkspaceError::Grant(error) => error.hint(),
             WorkspaceError::Refused { source } => source.hint(),
         }
     }
 }
 
 /// Finds the workspace that `policy` names and checks it, as given and as resolved.
-pub(crate) fn resolve(policy: &Policy, host: &Host, rules: &Rules) -> Result<ResolvedWorkspace, WorkspaceError> {
+pub(crate) fn resolve(
+    policy: &Policy,
+    host: &Host,
+    rules: &Rules,
+    grants: &Grants<'_>,
+) -> Result<ResolvedWorkspace, WorkspaceError> {
     let named = policy.filesystem.workspace.clone().unwrap_or_else(|| Workspace::at("."));
     let given = host.absolute(&named.source);
     let source = Host::resolve(&given).map_err(|source| WorkspaceError::Missing { path: given.clone(), source })?;
@@ -76,9 +86,11 @@ pub(crate) fn resolve(policy: &Policy, host: &Host, rules: &Rules) -> Result<Res
         return Err(WorkspaceError::NotADirectory { path: given });
     }
     // The rules are about directories of the user's; one that was made for a run is nobody else's.
-    if !PrivateDirectory::is_ours(host.user_id, &source) {
+    if !PrivateDirectory::holds(&source) {
         validate(&given, &source, rules)?;
     }
+    // No exception of the user's opens ringfence's own directories.
+    grants.check_workspace(&given, &source)?;
     let destination = named.destination.unwrap_or_else(|| source.clone());
     Ok(ResolvedWorkspace { given, source, destination })
 }

@@ -8,6 +8,7 @@ use ringfence_core::Policy;
 use ringfence_core::policy::Workspace;
 use rustix::fs::{Access, access};
 
+use crate::granted::Grants;
 use crate::{Settings, WorkspaceError, workspace};
 
 /// The second line of every wrapper and the first of its policy, by which they are known again.
@@ -111,7 +112,7 @@ impl Drop for Wrapper {
 /// The policy lies beside it rather than in its words: a value that it sets is in no process list.
 pub(crate) fn create(settings: &Settings, repository: &Path, program: &Path) -> Result<Wrapper, WrapperError> {
     let policy = rooted(settings, repository)?;
-    workspace::resolve(&policy, &settings.host, &settings.workspace_rules())?;
+    workspace::resolve(&policy, &settings.host, &settings.workspace_rules(), &Grants::on(&settings.host))?;
     let ringfence = match &settings.launcher {
         Some(launcher) => launcher.clone(),
         None => find(settings, Path::new("ringfence"))?,

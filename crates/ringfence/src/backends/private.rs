@@ -1,15 +1,20 @@
 //! A directory on the host that belongs to one run and goes with it.
 
-use std::ffi::{CStr, CString, OsStr};
+use std::collections::BTreeSet;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, chmod, fstat, mkdir, mkdirat, openat, renameat, unlinkat};
 use rustix::io::Errno;
 use rustix::path::Arg;
 use rustix::process::{Pid, test_kill_process};
+
+/// Those that this process has made and not removed.
+static LIVE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 /// A private directory, removed with its contents when dropped. One that a killed ringfence left is removed
 /// by the next.
@@ -22,13 +27,17 @@ impl PrivateDirectory {
     /// Makes one below `/tmp/ringfence-<user>`, and removes those whose makers are gone.
     pub(crate) fn create(user_id: u32) -> io::Result<PrivateDirectory> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let base = base(user_id);
-        let name = format!("{}{}", own_prefix(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let base = PrivateDirectory::base(user_id);
+        let name = format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         loop {
             let opened = make_base(&base, user_id)?;
             sweep(&opened);
             match mkdirat(&opened, &name, Mode::RWXU) {
-                Ok(()) => return Ok(PrivateDirectory { path: base.join(name) }),
+                Ok(()) => {
+                    let path = base.join(name);
+                    LIVE.lock().unwrap_or_else(PoisonError::into_inner).insert(path.clone());
+                    return Ok(PrivateDirectory { path });
+                }
                 Err(Errno::NOENT) => {} // another ringfence ended and took the empty base along
                 Err(error) => return Err(error.into()),
             }
@@ -39,30 +48,26 @@ impl PrivateDirectory {
         &self.path
     }
 
-    /// Whether a resolved path is one that this process made for a run.
-    pub(crate) fn is_ours(user_id: u32, path: &Path) -> bool {
-        let name = path.file_name().and_then(OsStr::to_str);
-        path.parent() == Some(&base(user_id)) && name.is_some_and(|name| name.starts_with(&own_prefix()))
+    /// Whether a resolved path lies in one that this process made for a run, and that is still there.
+    pub(crate) fn holds(path: &Path) -> bool {
+        let live = LIVE.lock().unwrap_or_else(PoisonError::into_inner);
+        live.iter().any(|own| fs_err::canonicalize(own).is_ok_and(|own| path.starts_with(own)))
+    }
+
+    /// The directory that all of a user's are in.
+    pub(crate) fn base(user_id: u32) -> PathBuf {
+        format!("/tmp/ringfence-{user_id}").into()
     }
 }
 
 impl Drop for PrivateDirectory {
     fn drop(&mut self) {
+        LIVE.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.path);
         let _ = remove(CWD, &self.path); // the next run sweeps what is left
         if let Some(base) = self.path.parent() {
             let _ = rustix::fs::rmdir(base); // others may be in it
         }
     }
-}
-
-/// The directory that all of a user's are in.
-fn base(user_id: u32) -> PathBuf {
-    format!("/tmp/ringfence-{user_id}").into()
-}
-
-/// How the names of this process's own begin.
-fn own_prefix() -> String {
-    format!("{}-", std::process::id())
 }
 
 /// Removes a directory that code in a sandbox has written to, with all that it put there, when nothing of it runs any

@@ -24,6 +24,7 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use crate::Host;
 use crate::backends::Site;
 use crate::egress::{self, Sealed};
+use crate::granted::{GrantError, Grants};
 
 pub(crate) use deciders::Watched;
 pub(crate) use guarded::Guarded;
@@ -76,6 +77,9 @@ pub enum ViewError {
         /// The reason.
         source: io::Error,
     },
+    /// It is nothing that a sandbox may have.
+    #[error(transparent)]
+    Grant(#[from] GrantError),
     /// The workspace could not be searched for what `hide` or `protect` match.
     #[error("cannot search `{path}` for what `hide` and `protect` match")]
     Search {
@@ -93,6 +97,7 @@ impl ViewError {
             ViewError::Missing { path, key, .. } => {
                 format!("create `{}`, or take it out of `{key}`", path.display())
             }
+            ViewError::Grant(error) => error.hint(),
             ViewError::Reserved { .. } => "name the paths below it that the command needs".to_owned(),
             ViewError::Undecided { path, .. } => {
                 format!("look at it, then make it readable: chmod u+rw '{}'", path.display())
@@ -154,6 +159,8 @@ pub(crate) fn build(site: &Site<'_>) -> Result<Sight, ViewError> {
         return Err(ViewError::Reserved { path: workspace.destination.clone() });
     }
     for directory in guarded.shared() {
+        // Files of the workspace name it.
+        Grants::on(host).check_path(directory, directory, Access::Write)?;
         binds.insert(directory.clone(), (directory.clone(), Access::Write));
     }
     binds.insert(workspace.destination.clone(), (workspace.source.clone(), Access::Write));
@@ -173,6 +180,7 @@ pub(crate) fn build(site: &Site<'_>) -> Result<Sight, ViewError> {
     mounts.extend(pins.into_iter().map(|path| (path.clone(), Entry::Pin { path })));
     entries.extend(mounts.into_values());
     entries.extend(guards);
+    entries.extend(own_in_system(host, site.shown).into_iter().map(|path| Entry::Hide { path }));
     let view = View { entries };
     let variables = environment(site, &view, &home);
     Ok(Sight { view, variables })
@@ -192,6 +200,25 @@ fn system() -> Vec<Entry> {
     entries
 }
 
+/// Those of ringfence's own files that lie in system directories, which every sandbox can read, as they do for a user
+/// whose home is there. Programs of ours that are `shown` stay.
+fn own_in_system(host: &Host, shown: &[PathBuf]) -> Vec<PathBuf> {
+    let own = [("XDG_CONFIG_HOME", ".config"), ("XDG_STATE_HOME", ".local/state")];
+    let own = own.into_iter().filter_map(|(variable, fallback)| host.own_directory(variable, fallback));
+    let own = own.filter_map(|directory| Host::resolve(&directory).ok());
+    let mut hidden = Vec::new();
+    for directory in own.filter(|directory| SYSTEM.iter().any(|system| directory.starts_with(system))) {
+        let is_needed = |path: &Path| shown.iter().any(|program| program.starts_with(path));
+        if is_needed(&directory) {
+            let parts = fs_err::read_dir(&directory).into_iter().flatten().flatten().map(|part| part.path());
+            hidden.extend(parts.filter(|part| !part.is_symlink() && !is_needed(part)));
+        } else {
+            hidden.push(directory);
+        }
+    }
+    hidden
+}
+
 /// Whether a path is one that the sandbox makes itself.
 fn is_reserved(path: &Path) -> bool {
     path == Path::new("/") || ["/proc", "/dev"].iter().any(|own| path.starts_with(own))
@@ -202,7 +229,7 @@ fn under_system(path: &Path) -> bool {
 }
 
 /// Whether a path exists and no component of it is a symbolic link; one system call tells.
-fn is_resolved(path: &Path) -> bool {
+pub(crate) fn is_resolved(path: &Path) -> bool {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS).is_ok()
 }

@@ -2,9 +2,13 @@
 //! credentials that live beside it are not.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
+
+use ringfence_core::workspace::without_dots;
+use ringfence_linux::Access;
 
 use crate::Host;
+use crate::granted::Grants;
 
 /// A toolchain: where `PATH` enters it, and what it is made of, relative to the home directory.
 struct Toolchain {
@@ -71,7 +75,7 @@ const CARGO_SETTINGS: [&str; 2] = [".cargo/config.toml", ".cargo/config"];
 /// The paths in the home directory that are readable inside.
 pub(super) fn readable(host: &Host, home: &Path) -> BTreeSet<PathBuf> {
     let mut readable = BTreeSet::new();
-    for directory in host.path() {
+    for directory in host.path().filter_map(|entry| without_parents(&entry)) {
         let Ok(inside) = directory.strip_prefix(home) else { continue };
         // The home itself in PATH would show everything.
         if inside.as_os_str().is_empty() {
@@ -88,7 +92,24 @@ pub(super) fn readable(host: &Host, home: &Path) -> BTreeSet<PathBuf> {
     }
     // Only what is really there, and not by way of a link to somewhere else.
     readable.retain(|path| super::is_resolved(path));
+    if !readable.is_empty() {
+        let grants = Grants::on(host);
+        readable.retain(|path| grants.check_path(path, path, Access::Read).is_ok());
+    }
     without_nested(readable)
+}
+
+/// An entry of `PATH` without `.` and `..`: a name that ends in `..` would show all of the directory above it.
+///
+/// An entry that is empty or relative is the directory that a command is called in, and nothing of the home is shown for
+/// its sake. Through a link, `..` leads elsewhere than by name: such an entry is left out, as are all links.
+fn without_parents(entry: &Path) -> Option<PathBuf> {
+    if !entry.is_absolute() {
+        return None;
+    }
+    let plain = without_dots(entry);
+    let climbs = entry.components().any(|component| component == Component::ParentDir);
+    (!climbs || Host::resolve(entry).is_ok_and(|resolved| resolved == plain)).then_some(plain)
 }
 
 /// Whether a settings file may hold a token; one that cannot be read is taken to.
@@ -100,4 +121,75 @@ fn has_token(file: &Path) -> bool {
 fn without_nested(paths: BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
     let is_nested = |path: &PathBuf| path.ancestors().skip(1).any(|parent| paths.contains(parent));
     paths.iter().filter(|path| !is_nested(path)).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// The names, in the home, of what is readable with that `PATH`, in which `~` is the home.
+    fn shown(home: &Path, path: &str) -> Vec<String> {
+        let path = path.replace('~', home.to_str().unwrap());
+        let variables = BTreeMap::from([("HOME".into(), home.into()), ("PATH".into(), path.into())]);
+        let host = Host::new(variables, home.join("project"));
+        let relative = |path: &PathBuf| path.strip_prefix(home).unwrap().display().to_string();
+        readable(&host, home).iter().map(relative).collect()
+    }
+
+    #[test]
+    fn no_entry_of_path_shows_more_than_its_own_directory() {
+        let root = tempfile::tempdir().unwrap();
+        let home = fs_err::canonicalize(root.path()).unwrap().join("home");
+        for directory in ["bin", ".ssh", ".cargo/bin", "project/deep", ".local/state/ringfence", ".config/ringfence"] {
+            fs_err::create_dir_all(home.join(directory)).unwrap();
+        }
+        symlink(&home, home.join("me")).unwrap();
+        symlink("../.ssh", home.join("bin/keys")).unwrap();
+        symlink("project/deep", home.join("deep")).unwrap();
+        for path in [
+            "",
+            ":",
+            ".",
+            "..",
+            "bin",
+            "project/..",
+            "~",
+            "~/",
+            "~/.",
+            "~/bin/..",
+            "~/bin/../",
+            "~/bin/../.",
+            "~/.cargo/bin/../..",
+            "~/project/deep/../../.",
+            "~/missing/..",
+            "~/me",
+            "~/me/bin",
+            "~/me/.",
+            "~/..",
+            "~/../home",
+            "~/bin/../../home",
+            "/",
+            "/..",
+            "~/bin/keys",
+            "~/bin/keys/..",
+            "~/deep/..",
+            "~/deep/../..",
+            "~/.config",
+            "~/.local",
+            "~/.local/state",
+            "~/.local/state/ringfence",
+            "~/.config/ringfence",
+            "~/.local/state/ringfence/..",
+        ] {
+            assert_eq!(shown(&home, path), [] as [&str; 0], "{path}");
+        }
+        for path in ["~/bin", "~/bin/", "~/./bin", "~/bin/../bin", "~/.cargo/../bin", "~/bin:~", "~/../home/bin"] {
+            assert_eq!(shown(&home, path), ["bin"], "{path}");
+        }
+        assert_eq!(shown(&home, "~/bin/../.cargo/bin"), [".cargo/bin"]);
+        assert_eq!(shown(&home, "~/.cargo/bin/../../project"), ["project"]);
+    }
 }

@@ -128,6 +128,32 @@ impl From<&ConnectError> for Unavailable {
     }
 }
 
+/// Sockets of engines in the system's directory of those.
+const SYSTEM_SOCKETS: [&str; 9] = [
+    "docker.sock",
+    "podman/podman.sock",
+    "containerd/containerd.sock",
+    "containerd/containerd.sock.ttrpc",
+    "k3s/containerd/containerd.sock",
+    "docker/containerd/containerd.sock",
+    "crio/crio.sock",
+    "cri-dockerd.sock",
+    "buildkit/buildkitd.sock",
+];
+/// Sockets of rootless engines in a user's directory of those.
+const OWN_SOCKETS: [&str; 5] = [
+    "docker.sock",
+    "podman/podman.sock",
+    "containerd/containerd.sock",
+    "containerd-rootless/api.sock",
+    "buildkit/buildkitd.sock",
+];
+/// Sockets of engines in a home directory.
+const HOME_SOCKETS: [&str; 2] = [".docker/run/docker.sock", ".docker/desktop/docker.sock"];
+/// Variables that name an engine's socket.
+const SOCKET_VARIABLES: [&str; 5] =
+    ["DOCKER_HOST", "CONTAINER_HOST", "CONTAINERD_ADDRESS", "CONTAINER_RUNTIME_ENDPOINT", "BUILDKIT_HOST"];
+
 impl Flavour {
     /// As a backend is called.
     pub(crate) fn backend(self) -> Backend {
@@ -152,7 +178,7 @@ impl Flavour {
     }
 
     /// Where its engine listens unless a variable says.
-    pub(crate) fn usual_sockets(self, host: &Host) -> Vec<PathBuf> {
+    fn usual_sockets(self, host: &Host) -> Vec<PathBuf> {
         match self {
             Flavour::Docker => vec!["/var/run/docker.sock".into()],
             Flavour::Podman => {
@@ -175,6 +201,18 @@ impl Flavour {
             },
         }
     }
+}
+
+/// The places where container engines listen, whichever is in use here.
+pub(crate) fn engine_sockets(host: &Host) -> Vec<PathBuf> {
+    let system = ["/run", "/var/run"].into_iter().flat_map(|run| SYSTEM_SOCKETS.map(|name| Path::new(run).join(name)));
+    let named = host.text("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
+    let usual = PathBuf::from(format!("/run/user/{}", host.user_id));
+    let own = named.into_iter().chain([usual]).flat_map(|run| OWN_SOCKETS.map(|name| run.join(name)));
+    let home = host.home.iter().flat_map(|home| HOME_SOCKETS.map(|name| home.join(name)));
+    let said = SOCKET_VARIABLES.iter().filter_map(|variable| host.text(variable));
+    let said = said.map(|address| PathBuf::from(address.strip_prefix("unix://").unwrap_or(address)));
+    system.chain(own).chain(home).chain(said.filter(|path| path.is_absolute())).collect()
 }
 
 /// Connects to the engine of that flavour. What it says of itself may be what it said before.

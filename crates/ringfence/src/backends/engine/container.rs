@@ -157,7 +157,9 @@ impl Parts<'_> {
     fn host_config(&self, reach: Reach) -> Result<HostConfig, Failure> {
         let limits = &self.plan.policy.limits;
         let is_set = |clause| self.plan.held.get(&clause).is_some_and(|support| !support.is_absent());
-        let memory = limits.memory.filter(|_| is_set(Clause::Memory)).map(|size| size.bytes() as i64);
+        // An engine takes 0 for no limit, and a negative number too.
+        let bytes = |size: ringfence_core::policy::Size| i64::try_from(size.bytes()).unwrap_or(i64::MAX).max(1);
+        let memory = limits.memory.filter(|_| is_set(Clause::Memory)).map(bytes);
         let cpus = limits.cpus.filter(|_| is_set(Clause::Cpus)).map(|cpus| (cpus * 1e9) as i64);
         let processes = limits.processes.filter(|_| is_set(Clause::ProcessCount));
         Ok(HostConfig {

@@ -28,8 +28,6 @@ pub(super) enum Failure {
         "the capability `{name}` is not given by a Podman that runs as root: code inside could become root with it"
     )]
     CapabilityOfRoot { name: String },
-    #[error("cannot show `{}` inside: it is, or holds, the socket `{}` of a container engine", path.display(), socket.display())]
-    EngineSocket { path: PathBuf, socket: PathBuf },
     #[error("cannot show `{}` inside: the workspace is there", path.display())]
     InWorkspace { path: PathBuf },
     #[error("cannot show `{}` inside: an engine takes only paths that are text", path.display())]
@@ -105,7 +103,6 @@ impl Failure {
         match self {
             Failure::Capability { .. }
             | Failure::CapabilityOfRoot { .. }
-            | Failure::EngineSocket { .. }
             | Failure::InWorkspace { .. }
             | Failure::Volume { .. }
             | Failure::NotText { .. }
@@ -136,9 +133,6 @@ impl Failure {
             Failure::Capability { .. } => one("leave `--cap` out: code inside is no root, and cannot become it"),
             Failure::CapabilityOfRoot { .. } => {
                 one("leave `--cap` out, or use a rootless engine: systemctl --user start podman.socket")
-            }
-            Failure::EngineSocket { .. } => {
-                one("name paths beside it: whoever reaches that socket is the engine's user on the host")
             }
             Failure::InWorkspace { .. } | Failure::Volume { .. } => {
                 one("give the workspace another place: --workspace DIR:/elsewhere")

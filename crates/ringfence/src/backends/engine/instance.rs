@@ -114,7 +114,6 @@ pub(super) async fn start(
     if let Some(sealed) = request.sealed {
         binds.extend(mounts::trust(place, sealed)?);
     }
-    mounts::refuse_sockets(&binds, &client, host)?;
     let expected = Expected::note(&binds)?;
     let handover = Handover::at(&files.handover, &place.channel)?;
     let mapped = match identity.mapped {

@@ -36,9 +36,10 @@ use crate::instance::Instance;
 use crate::room::Room;
 use crate::{ContainerSpec, Host, Preset};
 
-pub(crate) use client::Flavour;
+pub(crate) use client::{Flavour, engine_sockets};
 pub use image::{OWN_IMAGE, PullProgress};
 use removal::Registration;
+pub(crate) use runtime::Version;
 
 /// What our own files inside are below.
 const OWN_INSIDE: &str = "/run/ringfence";

@@ -1,14 +1,13 @@
 //! What of the host a container is shown: the workspace, what the policy names, and what the guest needs.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use ringfence_core::Policy;
 use ringfence_linux::{Access, Entry, View};
 use rustix::fs::{FlockOperation, fcntl_lock};
 
-use super::client::{Client, Flavour};
 use super::error::Failure;
 use super::identity::Identity;
 use super::{GUEST_INSIDE, HANDOVER_INSIDE, LEASH_INSIDE, OWN_INSIDE, Place};
@@ -215,27 +214,6 @@ fn unescaped(text: &str) -> String {
     [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
         .iter()
         .fold(text.to_owned(), |text, (code, character)| text.replace(code, character))
-}
-
-/// Refuses to show an engine's socket: who reaches it is whoever the engine runs as, on the host.
-pub(super) fn refuse_sockets(binds: &[Bind], client: &Client, host: &Host) -> Result<(), Failure> {
-    let usual = [Flavour::Docker, Flavour::Podman].into_iter().flat_map(|flavour| flavour.usual_sockets(host));
-    let others = ["/run/containerd/containerd.sock", "/run/crio/crio.sock"].map(PathBuf::from);
-    let sockets: Vec<PathBuf> = usual.chain(others).chain([client.socket.clone()]).collect();
-    let identity = |path: &Path| {
-        let metadata = fs_err::metadata(path).ok()?;
-        metadata.file_type().is_socket().then(|| (metadata.dev(), metadata.ino()))
-    };
-    for bind in binds.iter().filter(|bind| bind.is_callers) {
-        for socket in &sockets {
-            let resolved = Host::resolve(socket).unwrap_or_else(|_| socket.clone());
-            let is_same = identity(&bind.source).is_some_and(|source| identity(socket) == Some(source));
-            if is_same || (resolved.starts_with(&bind.source) && resolved.exists()) {
-                return Err(Failure::EngineSocket { path: bind.source.clone(), socket: socket.clone() });
-            }
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

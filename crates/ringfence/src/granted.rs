@@ -1,0 +1,154 @@
+//! What no policy may give to a sandbox: ringfence's own files, and the sockets of container engines.
+//!
+//! Whoever can write ringfence's settings has their commands run on the host, and whoever reaches the sockets in its
+//! state directory has every other sandbox. So a grant (the workspace, and each path of `read` and `write`) is compared
+//! with them in both directions: it may neither lie in such a place nor hold one, under any name that either has.
+
+mod location;
+mod reserved;
+
+use std::path::{Path, PathBuf};
+
+use ringfence_core::Policy;
+use ringfence_linux::Access;
+
+use crate::backends::PrivateDirectory;
+use crate::workspace::ResolvedWorkspace;
+use crate::{Host, ViewError};
+use location::{Locations, Trail};
+use reserved::{Reserved, ReservedKind};
+
+/// A path cannot be given to a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GrantError {
+    /// It is a part of ringfence's own files, or holds one.
+    #[error("cannot give `{path}` to a sandbox: it is, holds or lies in `{own}`, {what}")]
+    Own {
+        /// The path that was to be given.
+        path: PathBuf,
+        /// The directory or file of ringfence's.
+        own: PathBuf,
+        /// The use that ringfence has for it.
+        what: &'static str,
+    },
+    /// It is the socket of a container engine, or holds one.
+    #[error("cannot show `{path}` inside: it is, or holds, the socket `{socket}` of a container engine")]
+    EngineSocket {
+        /// The path that was to be given.
+        path: PathBuf,
+        /// The socket.
+        socket: PathBuf,
+    },
+    /// A link on the way to it lies where a sandbox can change it.
+    #[error(
+        "cannot give `{path}` to a sandbox: the link `{link}` on the way to it can be changed by code in a sandbox"
+    )]
+    ChangeableLink {
+        /// The path that was to be given.
+        path: PathBuf,
+        /// The link.
+        link: PathBuf,
+    },
+}
+
+impl GrantError {
+    /// The next thing to do.
+    pub fn hint(&self) -> String {
+        match self {
+            GrantError::Own { .. } => "name a directory that holds nothing of ringfence's, or keep ringfence's own \
+                                       elsewhere: XDG_CONFIG_HOME, XDG_STATE_HOME, XDG_CACHE_HOME"
+                .to_owned(),
+            GrantError::EngineSocket { .. } => {
+                "name paths beside it: whoever reaches that socket is the engine's user on the host".to_owned()
+            }
+            GrantError::ChangeableLink { path, .. } => {
+                let leads = Host::resolve(path).unwrap_or_else(|_| path.clone());
+                format!("name the path that is meant: `{}` if it is this one", leads.display())
+            }
+        }
+    }
+}
+
+/// How a sandbox is to use what it is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Use {
+    Workspace,
+    Named(Access),
+}
+
+/// Everything that is compared with grants, as it is on the host at this moment.
+#[derive(Debug)]
+pub(crate) struct Grants<'a> {
+    host: &'a Host,
+    locations: Locations,
+    reserved: Vec<Reserved>,
+}
+
+impl<'a> Grants<'a> {
+    /// Looks at the host.
+    pub(crate) fn on(host: &'a Host) -> Grants<'a> {
+        let locations = Locations::read();
+        let reserved = Reserved::all(host, &locations);
+        Grants { host, locations, reserved }
+    }
+
+    /// Refuses a workspace that is given as `given` and lies at `resolved`.
+    pub(crate) fn check_workspace(&self, given: &Path, resolved: &Path) -> Result<(), GrantError> {
+        self.check(given, resolved, Use::Workspace)
+    }
+
+    /// Refuses a path that a sandbox would be given beside its workspace.
+    pub(crate) fn check_path(&self, given: &Path, resolved: &Path, access: Access) -> Result<(), GrantError> {
+        self.check(given, resolved, Use::Named(access))
+    }
+
+    /// Refuses what `policy` names beside the workspace.
+    pub(crate) fn check_policy(&self, policy: &Policy, workspace: &ResolvedWorkspace) -> Result<(), ViewError> {
+        let files = &policy.filesystem;
+        let read = files.read.iter().flatten().map(|path| ("read", path, Access::Read));
+        let write = files.write.iter().flatten().map(|path| ("write", path, Access::Write));
+        let mut found = Vec::new();
+        for (key, path, access) in read.chain(write) {
+            let given = self.host.absolute(path);
+            let resolved =
+                Host::resolve(&given).map_err(|source| ViewError::Missing { path: given.clone(), key, source })?;
+            self.check_path(&given, &resolved, access)?;
+            found.push((given, resolved, access));
+        }
+        let written = found.iter().filter(|(_, _, access)| *access == Access::Write).map(|(_, resolved, _)| resolved);
+        let writable: Vec<&PathBuf> = written.chain([&workspace.source]).collect();
+        let is_changeable = |link: &PathBuf| writable.iter().any(|own| link.starts_with(own));
+        for given in found.iter().map(|(given, ..)| given).chain([&workspace.given]) {
+            if let Some(link) = Trail::of(given).links.into_iter().find(is_changeable) {
+                return Err(GrantError::ChangeableLink { path: given.clone(), link }.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self, given: &Path, resolved: &Path, used: Use) -> Result<(), GrantError> {
+        let names = self.locations.names([given, resolved]);
+        for reserved in self.reserved.iter().filter(|reserved| reserved.forbids(used)) {
+            if reserved.is_same_file(resolved) || reserved.touches(&names) {
+                if self.is_meant(reserved, resolved, &names, used) {
+                    continue;
+                }
+                return Err(reserved.refusal(given.to_path_buf()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a grant lies in a place of ringfence's that was made to be given: the directory of one run of this
+    /// process, or the workspace that `ringfence serve` made for one of its sandboxes.
+    fn is_meant(&self, reserved: &Reserved, resolved: &Path, names: &location::Names, used: Use) -> bool {
+        let lies_in_it = reserved.holds(names);
+        lies_in_it
+            && match reserved.kind {
+                ReservedKind::Temporary => PrivateDirectory::holds(resolved),
+                ReservedKind::State => used == Use::Workspace && resolved.parent() == reserved.workspaces.as_deref(),
+                _ => false,
+            }
+    }
+}

@@ -1,0 +1,232 @@
+//! Where a path really is: the links on the way to it, and its place in its filesystem, which a bind mount has in common
+//! with the directory that it shows.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+
+use crate::view::is_resolved;
+
+/// More links than a kernel follows (path_resolution(7)).
+const MOST_LINKS: usize = 40;
+
+/// The way to a path that need not exist.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Trail {
+    /// The symbolic links on the way, each under a name without links.
+    pub(super) links: Vec<PathBuf>,
+    /// The path that the last of them leads to; what does not exist is taken for a plain name.
+    pub(super) end: PathBuf,
+}
+
+impl Trail {
+    /// Follows an absolute path.
+    pub(super) fn of(path: &Path) -> Trail {
+        // One system call tells of the usual case that there is nothing to follow.
+        if is_resolved(path) {
+            return Trail { links: Vec::new(), end: path.components().collect() };
+        }
+        let mut links = Vec::new();
+        let mut end = PathBuf::from("/");
+        let mut left: Vec<OsString> = names_in_reverse(path);
+        while let Some(name) = left.pop() {
+            if name == ".." {
+                end.pop();
+                continue;
+            }
+            let next = end.join(&name);
+            match fs_err::read_link(&next) {
+                Ok(target) if links.len() < MOST_LINKS => {
+                    if target.is_absolute() {
+                        end = PathBuf::from("/");
+                    }
+                    left.extend(names_in_reverse(&target));
+                    links.push(next);
+                }
+                _ => end = next,
+            }
+        }
+        Trail { links, end }
+    }
+}
+
+/// The names of a path, the last one first.
+fn names_in_reverse(path: &Path) -> Vec<OsString> {
+    let name = |component: Component<'_>| match component {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
+    };
+    let mut names: Vec<OsString> = path.components().filter_map(name).collect();
+    names.reverse();
+    names
+}
+
+/// A place in a filesystem, whatever it is mounted at.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Location {
+    /// The filesystem's device; empty where the mount table does not tell.
+    device: String,
+    path: PathBuf,
+}
+
+/// All that a path is known by: its own names, and places in filesystems.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Names {
+    paths: BTreeSet<PathBuf>,
+    locations: BTreeSet<Location>,
+}
+
+impl Names {
+    /// Whether one of these names is, or lies in, one of the `other`.
+    pub(super) fn lie_in(&self, other: &Names) -> bool {
+        let lies = |path: &PathBuf| other.paths.iter().any(|above| path.starts_with(above));
+        let is_located = |own: &Location| {
+            other.locations.iter().any(|above| own.device == above.device && own.path.starts_with(&above.path))
+        };
+        self.paths.iter().any(lies) || self.locations.iter().any(is_located)
+    }
+}
+
+/// One line of the mount table, proc_pid_mountinfo(5).
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Mount {
+    id: u64,
+    device: String,
+    /// The directory of the filesystem that is mounted.
+    root: PathBuf,
+    /// The place that it is mounted at.
+    point: PathBuf,
+}
+
+/// The mounts of this process.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Locations(Vec<Mount>);
+
+impl Locations {
+    pub(super) fn read() -> Locations {
+        let table = fs_err::read("/proc/self/mountinfo").unwrap_or_default();
+        Locations(table.split(|byte| *byte == b'\n').filter_map(Mount::parse).collect())
+    }
+
+    /// Every name of something that has these, with what is mounted below.
+    pub(super) fn names<'p>(&self, paths: impl IntoIterator<Item = &'p Path>) -> Names {
+        let mut names = Names::default();
+        for path in paths {
+            names.paths.insert(path.to_path_buf());
+            names.locations.extend(self.locate(path));
+            let below = self.0.iter().filter(|mount| mount.point.starts_with(path) && mount.point != path);
+            names
+                .locations
+                .extend(below.map(|mount| Location { device: mount.device.clone(), path: mount.root.clone() }));
+        }
+        names
+    }
+
+    /// Where a path is in its filesystem, or would be.
+    fn locate(&self, path: &Path) -> Option<Location> {
+        let mount = path.ancestors().find_map(|above| {
+            let stat = statx(CWD, above, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID).ok()?;
+            // Kernels before 5.8 do not tell, and say so.
+            let is_told = stat.stx_mask & StatxFlags::MNT_ID.bits() != 0;
+            is_told.then(|| self.0.iter().find(|mount| mount.id == stat.stx_mnt_id)).flatten()
+        });
+        let deepest = || {
+            let above = self.0.iter().filter(|mount| path.starts_with(&mount.point));
+            above.max_by_key(|mount| mount.point.components().count())
+        };
+        let mount = mount.filter(|mount| path.starts_with(&mount.point)).or_else(deepest)?;
+        let rest = path.strip_prefix(&mount.point).ok()?;
+        Some(Location { device: mount.device.clone(), path: mount.root.join(rest).components().collect() })
+    }
+}
+
+impl Mount {
+    fn parse(line: &[u8]) -> Option<Mount> {
+        let mut fields = line.split(|byte| *byte == b' ');
+        let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+        let device = String::from_utf8(fields.nth(1)?.to_vec()).ok()?;
+        Some(Mount { id, device, root: unescaped(fields.next()?), point: unescaped(fields.next()?) })
+    }
+}
+
+/// A path of the mount table, in which white space and backslashes are octal.
+fn unescaped(text: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&first, tail)) = rest.split_first() {
+        let code = tail
+            .get(..3)
+            .filter(|_| first == b'\\')
+            .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        bytes.push(code.unwrap_or(first));
+        rest = if code.is_some() { &tail[3..] } else { tail };
+    }
+    PathBuf::from(OsString::from_vec(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn directory() -> (tempfile::TempDir, PathBuf) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = fs_err::canonicalize(directory.path()).unwrap();
+        (directory, path)
+    }
+
+    #[test]
+    fn every_link_on_the_way_is_told_and_so_is_an_end_that_does_not_exist() {
+        let (_kept, root) = directory();
+        fs_err::create_dir_all(root.join("real/sub")).unwrap();
+        symlink("../real", root.join("real/up")).unwrap();
+        symlink(root.join("real/up"), root.join("link")).unwrap();
+        symlink("missing/x", root.join("dangling")).unwrap();
+        let trail = |path: &str| Trail::of(&root.join(path));
+        let links = |names: &[&str]| names.iter().map(|name| root.join(name)).collect::<Vec<_>>();
+        assert_eq!(trail("real/sub"), Trail { links: vec![], end: root.join("real/sub") });
+        assert_eq!(trail("real/new/x"), Trail { links: vec![], end: root.join("real/new/x") });
+        assert_eq!(trail("link/sub"), Trail { links: links(&["link", "real/up"]), end: root.join("real/sub") });
+        assert_eq!(trail("dangling/y"), Trail { links: links(&["dangling"]), end: root.join("missing/x/y") });
+        symlink("loop", root.join("loop")).unwrap();
+        assert!(trail("loop/x").links.len() >= MOST_LINKS, "a loop comes to an end");
+    }
+
+    #[test]
+    fn a_bind_mount_is_where_its_directory_is() {
+        let mount = |id: u64, device: &str, root: &str, point: &str| Mount {
+            id,
+            device: device.to_owned(),
+            root: root.into(),
+            point: point.into(),
+        };
+        let table = Locations(vec![
+            mount(u64::MAX, "8:1", "/", "/"),
+            mount(u64::MAX - 1, "8:1", "/nowhere/ada/.config", "/nowhere/mnt/bind"),
+            mount(u64::MAX - 2, "8:2", "/", "/nowhere/volume"),
+        ]);
+        let names = |path: &str| table.names([Path::new(path)]);
+        let config = names("/nowhere/ada/.config/ringfence");
+        for holder in ["/nowhere/mnt/bind", "/nowhere/mnt", "/nowhere", "/nowhere/mnt/bind/ringfence"] {
+            assert!(config.lie_in(&names(holder)), "{holder}");
+        }
+        assert!(names("/nowhere/mnt/bind/ringfence/x").lie_in(&config));
+        for other in ["/nowhere/mnt/bind/other", "/nowhere/volume", "/nowhere/ada/.configuration"] {
+            assert!(!config.lie_in(&names(other)) && !names(other).lie_in(&config), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_line_of_the_mount_table_is_read_back() {
+        let line = b"36 35 98:0 /m\\040nt /mnt\\134x rw,noatime master:1 - ext3 /dev/root rw";
+        let expected = Mount { id: 36, device: "98:0".to_owned(), root: "/m nt".into(), point: "/mnt\\x".into() };
+        assert_eq!(Mount::parse(line), Some(expected));
+        assert_eq!(Mount::parse(b""), None);
+        assert!(Locations::read().0.iter().any(|mount| mount.point == Path::new("/")));
+    }
+}
