@@ -1,9 +1,10 @@
 //! The last steps inside a sandbox that another program built: this program, started there, checks what it was
 //! given, adds Landlock, and becomes the command.
 //!
-//! Who builds a tree by path, as bubblewrap does, can be raced by whoever renames what the paths name. What was
-//! built does not change any more, so it is looked at then: unless every mount is the one that was asked for, the
-//! command is not run.
+//! Who builds a tree by path, as bubblewrap does, can be raced by whoever renames what the paths name: it follows a link
+//! that has taken a directory's place, and makes a mount point where the link leads. So whatever is to be mounted where
+//! code in a sandbox could have put a link is mounted here, by descriptor. What was built does not change any more, so it
+//! is looked at then: unless every mount is the one that was asked for, the command is not run.
 
 use std::ffi::OsString;
 use std::io;
@@ -20,6 +21,7 @@ use crate::launch::Exec;
 use crate::seccomp::Sockets;
 use crate::sys::process;
 use crate::sys::signal::restore_default;
+use crate::view::Entry;
 use crate::{confine, exec, gate, launcher, mounts, shares};
 
 /// The first argument of a program that is started for this; the number of a descriptor follows, which an
@@ -29,17 +31,20 @@ pub const NAME: &str = "ringfence-inside";
 /// What is done inside, in this order.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Inside {
-    /// What must be there.
-    pub expected: Vec<Expectation>,
     /// Limits that only the root of the user namespace can set, where this program is started as that one.
     pub root: Option<NamespaceRoot>,
+    /// Mounts below the root that the other program built, in this order. Only the root of the user namespace can
+    /// make them.
+    pub mounts: Vec<Entry>,
+    /// What must be there.
+    pub expected: Vec<Expectation>,
     /// The way out of the network that is made.
     pub gate: Option<Way>,
     /// What Landlock adds, unless its ABI is 0.
     pub rules: Rules,
     /// The highest number of a descriptor that is the command's; those above it are closed.
     pub highest_descriptor: i32,
-    /// The command. Its directory is the one that this program is started in.
+    /// The command, and the directory that it starts in.
     pub exec: Exec,
 }
 
@@ -131,7 +136,6 @@ impl Inside {
     }
 
     fn enter(self) -> Result<(), InsideError> {
-        self.expected.iter().try_for_each(Expectation::check)?;
         if let Some(root) = &self.root {
             root.set_limits()?;
         }
@@ -146,6 +150,12 @@ impl Inside {
             };
             opened.step("open the gate of the sandbox's network")?;
         }
+        if !self.mounts.is_empty() {
+            mounts::add(&self.mounts)?;
+            // The directory that this program was started in lies below what has been mounted since.
+            rustix::process::chdir(&self.exec.directory).step("enter the command's directory")?;
+        }
+        self.expected.iter().try_for_each(Expectation::check)?;
         if let Some(root) = &self.root {
             root.become_user()?;
         }

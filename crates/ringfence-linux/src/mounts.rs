@@ -78,6 +78,26 @@ pub(crate) fn build(view: &View, stdin: BorrowedFd<'_>) -> Result<(), SetupError
     rustix::process::chdir("/").step("enter the root")
 }
 
+/// Mounts `entries` below the root that this process has, and follows no symbolic link on the way to any of them. Their
+/// mount points are there, and so are the covers of what is hidden.
+pub(crate) fn add(entries: &[Entry]) -> Result<(), SetupError> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let fd = rustix::fs::open("/", flags, Mode::empty()).step("open the root")?;
+    let mut root = Root { fd, memory: Vec::new(), parents: HashMap::new() };
+    for entry in entries {
+        match entry {
+            Entry::Bind { source, destination, access } => {
+                let Source { tree, .. } = open_source(source, *access)?;
+                let target = root.open(destination).step(format_args!("find `{}` inside", destination.display()))?;
+                let step = format_args!("mount `{}`", destination.display());
+                root.mount(&tree, &target, destination).step(step)?;
+            }
+            other => root.apply(other, None)?,
+        }
+    }
+    Ok(())
+}
+
 /// The new root while it is being built.
 struct Root {
     fd: OwnedFd,
@@ -170,7 +190,7 @@ impl Root {
     fn hide(&mut self, path: &Path) -> Result<(), SetupError> {
         let target = self.open(path).step(format_args!("find `{}` inside", path.display()))?;
         let is_directory = is_directory(&target).step(format_args!("look at `{}`", path.display()))?;
-        let cover = if is_directory { ".hidden-directory" } else { ".hidden-file" };
+        let cover = if is_directory { View::COVER_DIRECTORY } else { View::COVER_FILE };
         let cover = match openat2(&self.fd, cover, OFlags::PATH, Mode::empty(), RESOLVE) {
             Err(Errno::NOENT) => {
                 if is_directory {

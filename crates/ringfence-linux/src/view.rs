@@ -118,6 +118,11 @@ pub fn inode_limit(size: u64) -> u64 {
 }
 
 impl View {
+    /// Name, in the root, of the directory that covers hidden ones.
+    pub const COVER_DIRECTORY: &'static str = ".hidden-directory";
+    /// Name, in the root, of the file that covers hidden ones.
+    pub const COVER_FILE: &'static str = ".hidden-file";
+
     /// What is hidden and protected in the fresh `/proc` of every view, as far as the kernel has it.
     pub fn of_proc() -> Vec<Entry> {
         let from_root: &[&str] = if rustix::process::geteuid().is_root() { &PROC_HIDDEN_FROM_ROOT } else { &[] };

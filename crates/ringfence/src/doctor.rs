@@ -10,7 +10,7 @@ use ringfence_linux::landlock;
 use serde::Serialize;
 
 use crate::Engine;
-use crate::backends::{Freshness, Question, Unavailable, engine};
+use crate::backends::{Freshness, Question, Unavailable, bwrap, engine};
 use crate::ready::ask;
 
 /// The backends that this version has.
@@ -92,9 +92,12 @@ pub fn examine(engine: &Engine, only: Option<Backend>) -> Vec<Examination> {
     backends.into_iter().map(look).collect()
 }
 
-/// Says what is known against what a backend relies on: the runtime of a container engine.
+/// Says what is known against what a backend relies on: bubblewrap, or the runtime of a container engine.
 fn warnings(engine: &Engine, backend: Backend) -> Vec<String> {
     let host = &engine.settings().host;
+    if backend == Backend::Bwrap {
+        return bwrap::warnings(host, &engine.settings().policy);
+    }
     engine::flavour(backend).map(|flavour| engine::runtime_warnings(host, flavour)).unwrap_or_default()
 }
 

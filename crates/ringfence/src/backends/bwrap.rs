@@ -21,6 +21,7 @@ use ringfence_linux::{
 use rustix::fs::{Access as Permission, Mode, OFlags};
 use rustix::net::RecvFlags;
 
+use super::engine::Version;
 use super::limits::{self, CgroupAccess};
 use super::mounted::{self, on_host};
 use super::native::{egress_support, ipc};
@@ -65,6 +66,51 @@ impl Backend for Bwrap {
     }
 }
 
+/// The directory inside from which our own program mounts what bubblewrap would mount in a writable directory.
+const STAGING: &str = "/.staged";
+
+/// A view in two parts: what bubblewrap mounts, and what our own program does after that.
+#[derive(Debug, Default)]
+struct Division {
+    by_bubblewrap: Vec<Entry>,
+    inside: Vec<Entry>,
+}
+
+impl Division {
+    fn of(view: &View, start: StartsAs) -> Division {
+        let mut division = Division::default();
+        for entry in &view.entries {
+            match entry {
+                _ if start == StartsAs::User => division.by_bubblewrap.push(entry.clone()),
+                Entry::Pin { .. } | Entry::Protect { .. } | Entry::Hide { .. } => division.inside.push(entry.clone()),
+                Entry::Bind { source, destination, access } if lies_in_writable(view, destination) => {
+                    let staged = Path::new(STAGING).join(division.inside.len().to_string());
+                    let bind = |source: &Path, destination: &Path| Entry::Bind {
+                        source: source.to_path_buf(),
+                        destination: destination.to_path_buf(),
+                        access: *access,
+                    };
+                    division.by_bubblewrap.push(bind(source, &staged));
+                    division.inside.push(bind(&staged, destination));
+                }
+                _ => division.by_bubblewrap.push(entry.clone()),
+            }
+        }
+        if division.inside.iter().any(|entry| matches!(entry, Entry::Bind { .. })) {
+            division.inside.push(Entry::Hide { path: STAGING.into() });
+        }
+        division
+    }
+}
+
+/// Whether something is mounted where code in a sandbox could put a link on the way.
+fn lies_in_writable(view: &View, path: &Path) -> bool {
+    view.entries.iter().any(|entry| match entry {
+        Entry::Bind { destination, access: Access::Write, .. } => path != destination && path.starts_with(destination),
+        _ => false,
+    })
+}
+
 impl Processes for Bwrap {
     fn prepare(&self, site: &Site<'_>, command: &Command) -> Result<Preparation, PrepareError> {
         let failed = |what: &str| {
@@ -84,15 +130,21 @@ impl Processes for Bwrap {
         let network = site.plan.policy.network.clone().unwrap_or(Network::Closed);
         let mut arguments = Arguments::new(&network, &directory);
         let (gate, holder) = egress::await_gate(&site.plan.policy)?.unzip();
-        for entry in &view.entries {
-            arguments.entry(entry, &view).map_err(failed("bubblewrap's arguments"))?;
-        }
-        arguments.close().map_err(failed("bubblewrap's arguments"))?;
         let start = StartsAs::find(&program, site.host, site.launcher, Freshness::Remembered)
             .map_err(|unavailable| io::Error::other(unavailable.why))
             .map_err(failed("bubblewrap"))?;
+        let division = Division::of(&view, start);
+        for entry in &division.by_bubblewrap {
+            arguments.entry(entry, &view).map_err(failed("bubblewrap's arguments"))?;
+        }
+        let mounts_inside = !division.inside.is_empty();
         let has_tunnel = egress::gate(&site.plan.policy) == Some(Kind::Transparent);
-        let described = arguments.described(&program, &sight.variables, command);
+        let described = arguments.described(&program, &sight.variables, &division.inside, &view, command);
+        let described = described.map_err(failed("bubblewrap's arguments"))?;
+        if mounts_inside {
+            arguments.covers().map_err(failed("bubblewrap's arguments"))?;
+        }
+        arguments.close().map_err(failed("bubblewrap's arguments"))?;
         let root = if has_tunnel || start == StartsAs::Root {
             Some(arguments.start_as_root(site.host, &view))
         } else {
@@ -102,6 +154,7 @@ impl Processes for Bwrap {
         let tunnel = has_tunnel.then(|| arguments.tunnel()).transpose().map_err(failed("the tunnel's device"))?;
         let way = holder.map(|holder| Way { holder: arguments.pass(holder), tunnel });
         let inside = Inside {
+            mounts: division.inside,
             expected,
             root,
             gate: way,
@@ -207,12 +260,34 @@ impl Arguments {
     }
 
     /// A command line of bubblewrap's that gives `inner` the same view, for people to read.
-    fn described(&self, program: &Path, variables: &BTreeMap<OsString, OsString>, inner: &Command) -> Vec<String> {
+    fn described(
+        &self,
+        program: &Path,
+        variables: &BTreeMap<OsString, OsString>,
+        mounts_inside: &[Entry],
+        view: &View,
+        inner: &Command,
+    ) -> io::Result<Vec<String>> {
+        let mut rest = Arguments { words: Vec::new(), passed: Vec::new() };
+        for entry in mounts_inside.iter().filter(|entry| !entry.path().starts_with(STAGING)) {
+            rest.entry(entry, view)?;
+        }
+        rest.close()?;
         let variables = variables.iter().flat_map(|(name, value)| [OsStr::new("--setenv"), name, value]);
-        let words = std::iter::once(program.as_os_str()).chain(self.words.iter().map(OsString::as_os_str));
+        let words = self.words.iter().chain(&rest.words).map(OsString::as_os_str);
+        let words = std::iter::once(program.as_os_str()).chain(words);
         let inner =
             [OsStr::new("--"), &inner.program].into_iter().chain(inner.arguments.iter().map(OsString::as_os_str));
-        words.chain(variables).chain(inner).map(|word| word.to_string_lossy().into_owned()).collect()
+        Ok(words.chain(variables).chain(inner).map(|word| word.to_string_lossy().into_owned()).collect())
+    }
+
+    /// Has bubblewrap make what our own program covers hidden files and directories with.
+    fn covers(&mut self) -> io::Result<()> {
+        let [directory, file] = [View::COVER_DIRECTORY, View::COVER_FILE].map(|name| Path::new("/").join(name));
+        self.push([OsStr::new("--perms"), OsStr::new("0000"), OsStr::new("--dir"), directory.as_os_str()]);
+        let data = self.data(b"")?;
+        self.push([OsString::from("--perms"), "0000".into(), "--file".into(), data, file.into()]);
+        Ok(())
     }
 
     /// The command that has our own program do `inside` with these arguments, and the descriptors it needs. They are
@@ -360,9 +435,11 @@ fn can_be_planted(program: &Path, host: &Host, policy: &Policy) -> bool {
 /// The part of our program that bubblewrap starts inside, by the user it begins as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StartsAs {
-    /// The root of the sandbox's user namespace, who sets limits and then becomes the command's user.
+    /// The root of the sandbox's user namespace, who sets limits, mounts what lies in writable directories by
+    /// descriptor, and then becomes the command's user.
     Root,
-    /// The command's user: a security module takes the capabilities from whatever bubblewrap starts.
+    /// The command's user: a security module takes the capabilities from whatever bubblewrap starts. Bubblewrap then
+    /// mounts everything, by path. It may be led astray by a link, and our program refuses to run the command.
     User,
 }
 
@@ -408,6 +485,26 @@ impl StartsAs {
     }
 }
 
+/// Says what is known against the bubblewrap that would be used.
+pub(crate) fn warnings(host: &Host, policy: &Policy) -> Vec<String> {
+    let Ok(program) = find(host, policy) else { return Vec::new() };
+    let mut command = std::process::Command::new(program);
+    let Ok(output) = command.arg("--version").env_clear().output() else { return Vec::new() };
+    follows_links(&String::from_utf8_lossy(&output.stdout)).into_iter().collect()
+}
+
+/// The warning of a bubblewrap that says of itself `bubblewrap 0.8.0`, if one is due.
+fn follows_links(said: &str) -> Option<String> {
+    let version = said.split_whitespace().nth(1)?;
+    let is_fixed = Version::parse(version)? >= Version::new(0, 12, 0);
+    (!is_fixed).then(|| {
+        format!(
+            "bubblewrap {version} may follow symbolic links out of a sandbox that it sets up (GHSA-pxhw-h44j-8pfx), \
+             unless its distributor has patched it: 0.12.0 has the fix"
+        )
+    })
+}
+
 /// What a preflight that worked exits with: nothing that a program says by chance which took our words for its own.
 const WORKED: i32 = 86;
 
@@ -423,8 +520,12 @@ fn preflight(program: &Path, host: &Host, launcher: &Launcher, way: StartsAs) ->
     arguments.push(["--ro-bind", "/", "/", "--perms", "1777", "--size", "1048576", "--tmpfs", "/tmp"]);
     arguments.devices();
     arguments.close().map_err(failed)?;
+    let mut mounts = Vec::new();
     let root = match way {
-        StartsAs::Root => Some(arguments.start_as_root(host, &View::default())),
+        StartsAs::Root => {
+            mounts.push(Entry::Protect { path: "/tmp".into() });
+            Some(arguments.start_as_root(host, &View::default()))
+        }
         StartsAs::User => {
             arguments.filter().map_err(failed)?;
             None
@@ -432,6 +533,7 @@ fn preflight(program: &Path, host: &Host, launcher: &Launcher, way: StartsAs) ->
     };
     let inner = Command::new("/bin/sh").arguments(["-c".to_owned(), format!("exit {WORKED}")]);
     let inside = Inside {
+        mounts,
         expected: Vec::new(),
         root,
         gate: None,
@@ -472,6 +574,39 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+
+    #[test]
+    fn exactly_the_versions_that_follow_links_are_reported() {
+        for old in ["0.8.0", "0.11.9", "0.4", "0.12.0-rc1"] {
+            let warning = follows_links(&format!("bubblewrap {old}\n")).expect(old);
+            assert!(warning.starts_with(&format!("bubblewrap {old} may follow symbolic links")), "{warning}");
+        }
+        for good in ["0.12.0", "0.12.1", "0.20", "1.0.0"] {
+            assert_eq!(follows_links(&format!("bubblewrap {good}\n")), None, "{good}");
+        }
+        assert_eq!(follows_links("something else"), None);
+    }
+
+    #[test]
+    fn what_lies_where_a_sandbox_can_write_is_mounted_by_our_own_program() {
+        let bind = |source: &str, destination: &str, access| Entry::Bind {
+            source: source.into(),
+            destination: destination.into(),
+            access,
+        };
+        let guard = [Entry::Pin { path: "/w/.git".into() }, Entry::Hide { path: "/w/key".into() }];
+        let plain = [bind("/usr", "/usr", Access::Read), bind("/w", "/w", Access::Write)];
+        let nested = bind("/w/data", "/w/data", Access::Read);
+        let view = View { entries: plain.iter().chain([&nested]).chain(&guard).cloned().collect() };
+        let Division { by_bubblewrap, inside } = Division::of(&view, StartsAs::Root);
+        let staged = bind("/w/data", "/.staged/0", Access::Read);
+        assert_eq!(by_bubblewrap, plain.iter().chain([&staged]).cloned().collect::<Vec<_>>());
+        let mounted = bind("/.staged/0", "/w/data", Access::Read);
+        let cover = Entry::Hide { path: STAGING.into() };
+        assert_eq!(inside, [&mounted].into_iter().chain(&guard).chain([&cover]).cloned().collect::<Vec<_>>());
+        let by_path = Division::of(&view, StartsAs::User);
+        assert_eq!((by_path.by_bubblewrap, by_path.inside), (view.entries, Vec::new()));
+    }
 
     #[test]
     fn a_program_that_a_sandbox_could_have_written_is_not_bubblewrap() {

@@ -12,6 +12,7 @@ mod egress;
 mod engines;
 mod escapes;
 mod git_vectors;
+mod granted;
 mod hostile_clients;
 mod images;
 mod interpreters;
