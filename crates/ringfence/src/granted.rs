@@ -7,6 +7,7 @@
 mod location;
 mod reserved;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use ringfence_core::Policy;
@@ -16,7 +17,7 @@ use crate::backends::PrivateDirectory;
 use crate::workspace::ResolvedWorkspace;
 use crate::{Host, ViewError};
 use location::{Locations, Trail};
-use reserved::{Reserved, ReservedKind};
+use reserved::{Reserved, ReservedKind, file_identity};
 
 /// A path cannot be given to a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -128,9 +129,10 @@ impl<'a> Grants<'a> {
     }
 
     fn check(&self, given: &Path, resolved: &Path, used: Use) -> Result<(), GrantError> {
-        let names = self.locations.names([given, resolved]);
+        let names = self.locations.names(BTreeSet::from([given, resolved]));
+        let file = file_identity(resolved);
         for reserved in self.reserved.iter().filter(|reserved| reserved.forbids(used)) {
-            if reserved.is_same_file(resolved) || reserved.touches(&names) {
+            if file.is_some_and(|file| reserved.has_file(file)) || reserved.touches(&names) {
                 if self.is_meant(reserved, resolved, &names, used) {
                     continue;
                 }
@@ -147,7 +149,7 @@ impl<'a> Grants<'a> {
         lies_in_it
             && match reserved.kind {
                 ReservedKind::Temporary => PrivateDirectory::holds(resolved),
-                ReservedKind::State => used == Use::Workspace && resolved.parent() == reserved.workspaces.as_deref(),
+                ReservedKind::State => used == Use::Workspace && resolved.parent() == Some(&reserved.workspaces()),
                 _ => false,
             }
     }

@@ -1,5 +1,6 @@
 //! The places that are compared with grants: ringfence's own directories, and where container engines listen.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -31,6 +32,9 @@ pub(super) enum ReservedKind {
     EngineSocket,
 }
 
+/// A file, by device and inode.
+pub(super) type FileIdentity = (u64, u64);
+
 /// A place that no grant may touch.
 #[derive(Debug)]
 pub(super) struct Reserved {
@@ -41,9 +45,7 @@ pub(super) struct Reserved {
     /// The links that lead there: whoever can change one of them leads ringfence elsewhere.
     links: Names,
     /// Files, by device and inode, that may have other names.
-    files: Vec<(u64, u64)>,
-    /// Directory of the workspaces that a server makes, resolved.
-    pub(super) workspaces: Option<PathBuf>,
+    files: Vec<FileIdentity>,
 }
 
 impl Reserved {
@@ -71,21 +73,32 @@ impl Reserved {
 
     fn at(kind: ReservedKind, path: PathBuf, locations: &Locations) -> Reserved {
         let Trail { mut links, end } = Trail::of(&path);
-        let mut parts = vec![path.clone(), end.clone()];
-        let mut files: Vec<(u64, u64)> = identity(&end).into_iter().collect();
+        let mut parts = BTreeSet::from([path.clone(), end.clone()]);
+        let has_files =
+            matches!(kind, ReservedKind::Settings | ReservedKind::SystemSettings | ReservedKind::EngineSocket);
+        let mut files: Vec<FileIdentity> = Vec::new();
+        if kind == ReservedKind::EngineSocket {
+            files.extend(file_identity(&end));
+        }
         // A part of it may be kept elsewhere: a `config.toml` that is a link into a repository of dotfiles.
         for part in fs_err::read_dir(&end).into_iter().flatten().flatten() {
             if part.file_type().is_ok_and(|kind| kind.is_symlink()) {
                 let trail = Trail::of(&part.path());
                 links.extend(trail.links);
-                parts.push(trail.end);
+                parts.insert(trail.end);
             }
-            files.extend(identity(&part.path()));
+            if has_files {
+                files.extend(file_identity(&part.path()));
+            }
         }
         let names = locations.names(parts.iter().map(PathBuf::as_path));
         let links = locations.names(links.iter().map(PathBuf::as_path));
-        let workspaces = (kind == ReservedKind::State).then(|| Trail::of(&path.join(SERVED_WORKSPACES)).end);
-        Reserved { kind, path, names, links, files, workspaces }
+        Reserved { kind, path, names, links, files }
+    }
+
+    /// The directory of the workspaces that a server makes, resolved.
+    pub(super) fn workspaces(&self) -> PathBuf {
+        Trail::of(&self.path.join(SERVED_WORKSPACES)).end
     }
 
     /// Whether a grant for this use may not touch it.
@@ -109,8 +122,8 @@ impl Reserved {
     }
 
     /// Whether a file is one of its own under another name: a hard link, or a socket that is mounted elsewhere.
-    pub(super) fn is_same_file(&self, path: &Path) -> bool {
-        identity(path).is_some_and(|file| self.files.contains(&file))
+    pub(super) fn has_file(&self, file: FileIdentity) -> bool {
+        self.files.contains(&file)
     }
 
     pub(super) fn refusal(&self, path: PathBuf) -> GrantError {
@@ -130,8 +143,8 @@ fn is_socket(path: &Path) -> bool {
     fs_err::metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket())
 }
 
-/// What tells a file from all others; a directory has no second name.
-fn identity(path: &Path) -> Option<(u64, u64)> {
+/// Reads the identity of a file; a directory has no second name, and none is told.
+pub(super) fn file_identity(path: &Path) -> Option<FileIdentity> {
     let metadata = fs_err::metadata(path).ok().filter(|metadata| !metadata.is_dir())?;
     Some((metadata.dev(), metadata.ino()))
 }

@@ -1,5 +1,6 @@
 //! Finding a container engine, and talking to it.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -205,10 +206,13 @@ impl Flavour {
 
 /// The places where container engines listen, whichever is in use here.
 pub(crate) fn engine_sockets(host: &Host) -> Vec<PathBuf> {
-    let system = ["/run", "/var/run"].into_iter().flat_map(|run| SYSTEM_SOCKETS.map(|name| Path::new(run).join(name)));
+    // Most hosts have `/var/run` as a link to `/run`: its sockets are the same.
+    let runs = ["/run", "/var/run"].map(Path::new).into_iter().filter(|run| !run.is_symlink());
+    let system = runs.flat_map(|run| SYSTEM_SOCKETS.map(|name| run.join(name)));
     let named = host.text("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
     let usual = PathBuf::from(format!("/run/user/{}", host.user_id));
-    let own = named.into_iter().chain([usual]).flat_map(|run| OWN_SOCKETS.map(|name| run.join(name)));
+    let own: BTreeSet<PathBuf> = named.into_iter().chain([usual]).filter(|run| run.is_dir()).collect();
+    let own = own.into_iter().flat_map(|run| OWN_SOCKETS.map(|name| run.join(name)));
     let home = host.home.iter().flat_map(|home| HOME_SOCKETS.map(|name| home.join(name)));
     let said = SOCKET_VARIABLES.iter().filter_map(|variable| host.text(variable));
     let said = said.map(|address| PathBuf::from(address.strip_prefix("unix://").unwrap_or(address)));
