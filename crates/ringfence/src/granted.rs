@@ -80,18 +80,17 @@ enum Use {
 
 /// Everything that is compared with grants, as it is on the host at this moment.
 #[derive(Debug)]
-pub(crate) struct Grants<'a> {
-    host: &'a Host,
+pub(crate) struct Grants {
     locations: Locations,
     reserved: Vec<Reserved>,
 }
 
-impl<'a> Grants<'a> {
+impl Grants {
     /// Looks at the host.
-    pub(crate) fn on(host: &'a Host) -> Grants<'a> {
+    pub(crate) fn on(host: &Host) -> Grants {
         let locations = Locations::read();
         let reserved = Reserved::all(host, &locations);
-        Grants { host, locations, reserved }
+        Grants { locations, reserved }
     }
 
     /// Refuses a workspace that is given as `given` and lies at `resolved`.
@@ -105,13 +104,18 @@ impl<'a> Grants<'a> {
     }
 
     /// Refuses what `policy` names beside the workspace.
-    pub(crate) fn check_policy(&self, policy: &Policy, workspace: &ResolvedWorkspace) -> Result<(), ViewError> {
+    pub(crate) fn check_policy(
+        &self,
+        policy: &Policy,
+        host: &Host,
+        workspace: &ResolvedWorkspace,
+    ) -> Result<(), ViewError> {
         let files = &policy.filesystem;
         let read = files.read.iter().flatten().map(|path| ("read", path, Access::Read));
         let write = files.write.iter().flatten().map(|path| ("write", path, Access::Write));
         let mut found = Vec::new();
         for (key, path, access) in read.chain(write) {
-            let given = self.host.absolute(path);
+            let given = host.absolute(path);
             let resolved =
                 Host::resolve(&given).map_err(|source| ViewError::Missing { path: given.clone(), key, source })?;
             self.check_path(&given, &resolved, access)?;

@@ -49,6 +49,8 @@ pub(crate) struct Context {
     pub(crate) plan: Plan,
     pub(crate) because: String,
     pub(crate) workspace: ResolvedWorkspace,
+    /// The places that no sandbox is given, as they were when the policy was judged.
+    pub(crate) grants: Grants,
     pub(crate) guarded: Guarded,
     /// What the sandbox is called, if it is one that stays.
     pub(crate) sandbox: Option<String>,
@@ -116,12 +118,12 @@ impl Core {
         let host = &self.settings.host;
         let grants = Grants::on(host);
         let workspace = workspace::resolve(policy, host, &self.settings.workspace_rules(), &grants)?;
-        grants.check_policy(policy, &workspace)?;
+        grants.check_policy(policy, host, &workspace)?;
         let guarded = self.guarded(policy, &workspace)?;
         let ground = Ground { protected_paths_exist: guarded.protects_something() };
         let Agreed { plan, because } = self.agree(policy, ground, container)?;
         tracing::info!(backend = %plan.backend, because, "a backend was chosen");
-        Ok(Context { plan, because, workspace, guarded, sandbox: None, sealed: None })
+        Ok(Context { plan, because, workspace, grants, guarded, sandbox: None, sealed: None })
     }
 
     /// What of a workspace is guarded at this moment. Records that lie in the workspace are evidence: the code they
@@ -159,9 +161,9 @@ impl Core {
         container: &'a ContainerSpec,
         shown: &'a [PathBuf],
     ) -> Site<'a> {
-        let Context { plan, workspace, guarded, .. } = context;
+        let Context { plan, workspace, grants, guarded, .. } = context;
         let (host, launcher, sealed) = (&self.settings.host, &self.launcher, context.sealed.as_ref());
-        Site { plan, host, launcher, workspace, guarded, container, shown, sealed }
+        Site { plan, host, launcher, workspace, grants, guarded, container, shown, sealed }
     }
 
     /// Chooses a backend that can hold the whole policy.

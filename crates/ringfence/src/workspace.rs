@@ -77,7 +77,7 @@ pub(crate) fn resolve(
     policy: &Policy,
     host: &Host,
     rules: &Rules,
-    grants: &Grants<'_>,
+    grants: &Grants,
 ) -> Result<ResolvedWorkspace, WorkspaceError> {
     let named = policy.filesystem.workspace.clone().unwrap_or_else(|| Workspace::at("."));
     let given = host.absolute(&named.source);

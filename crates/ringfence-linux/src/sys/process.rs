@@ -153,8 +153,6 @@ pub fn enter_new_user_namespace() -> io::Result<()> {
     }
 }
 
-}
-
 /// Makes the cgroup that this process is in the root of what it sees of cgroups, cgroup_namespaces(7).
 pub fn enter_new_cgroup_namespace() -> io::Result<()> {
     // SAFETY: unshare reads no memory; CLONE_NEWCGROUP changes neither memory nor the descriptor table.

@@ -19,6 +19,7 @@ use ringfence_core::{Backend as Name, Capabilities, Clause, Fault, Plan, Policy}
 use ringfence_linux::{Confinement, Exec, Launcher};
 
 use crate::egress::Sealed;
+use crate::granted::Grants;
 use crate::instance::Instance;
 use crate::room::Room;
 use crate::view::{Guarded, ViewError};
@@ -113,6 +114,8 @@ pub(crate) struct Site<'a> {
     pub(crate) host: &'a Host,
     pub(crate) launcher: &'a Launcher,
     pub(crate) workspace: &'a ResolvedWorkspace,
+    /// The places that no sandbox is given.
+    pub(crate) grants: &'a Grants,
     pub(crate) guarded: &'a Guarded,
     /// What only a container engine is told.
     pub(crate) container: &'a ContainerSpec,

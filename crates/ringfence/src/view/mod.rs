@@ -24,7 +24,7 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use crate::Host;
 use crate::backends::Site;
 use crate::egress::{self, Sealed};
-use crate::granted::{GrantError, Grants};
+use crate::granted::GrantError;
 
 pub(crate) use deciders::Watched;
 pub(crate) use guarded::Guarded;
@@ -137,7 +137,7 @@ pub(crate) fn build(site: &Site<'_>) -> Result<Sight, ViewError> {
     entries.push(Entry::Scratch { path: home.clone(), size: scratch, mode: 0o700 });
 
     let mut binds: BTreeMap<PathBuf, (PathBuf, Access)> = BTreeMap::new();
-    for path in toolchains::readable(host, &home).into_iter().chain(site.shown.iter().cloned()) {
+    for path in toolchains::readable(host, &home, site.grants).into_iter().chain(site.shown.iter().cloned()) {
         binds.insert(path.clone(), (path, Access::Read));
     }
     let files = &policy.filesystem;
@@ -160,7 +160,7 @@ pub(crate) fn build(site: &Site<'_>) -> Result<Sight, ViewError> {
     }
     for directory in guarded.shared() {
         // Files of the workspace name it.
-        Grants::on(host).check_path(directory, directory, Access::Write)?;
+        site.grants.check_path(directory, directory, Access::Write)?;
         binds.insert(directory.clone(), (directory.clone(), Access::Write));
     }
     binds.insert(workspace.destination.clone(), (workspace.source.clone(), Access::Write));

@@ -73,7 +73,7 @@ pub(super) const VARIABLES: [&str; 11] = [
 const CARGO_SETTINGS: [&str; 2] = [".cargo/config.toml", ".cargo/config"];
 
 /// The paths in the home directory that are readable inside.
-pub(super) fn readable(host: &Host, home: &Path) -> BTreeSet<PathBuf> {
+pub(super) fn readable(host: &Host, home: &Path, grants: &Grants) -> BTreeSet<PathBuf> {
     let mut readable = BTreeSet::new();
     for directory in host.path().filter_map(|entry| without_parents(&entry)) {
         let Ok(inside) = directory.strip_prefix(home) else { continue };
@@ -92,10 +92,7 @@ pub(super) fn readable(host: &Host, home: &Path) -> BTreeSet<PathBuf> {
     }
     // Only what is really there, and not by way of a link to somewhere else.
     readable.retain(|path| super::is_resolved(path));
-    if !readable.is_empty() {
-        let grants = Grants::on(host);
-        readable.retain(|path| grants.check_path(path, path, Access::Read).is_ok());
-    }
+    readable.retain(|path| grants.check_path(path, path, Access::Read).is_ok());
     without_nested(readable)
 }
 
@@ -136,7 +133,7 @@ mod tests {
         let variables = BTreeMap::from([("HOME".into(), home.into()), ("PATH".into(), path.into())]);
         let host = Host::new(variables, home.join("project"));
         let relative = |path: &PathBuf| path.strip_prefix(home).unwrap().display().to_string();
-        readable(&host, home).iter().map(relative).collect()
+        readable(&host, home, &Grants::on(&host)).iter().map(relative).collect()
     }
 
     #[test]
