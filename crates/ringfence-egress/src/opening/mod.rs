@@ -293,10 +293,14 @@ fn is_request_line(line: &[u8]) -> bool {
     if line.windows(5).any(|part| part.eq_ignore_ascii_case(b"HTTP/")) {
         return true;
     }
-    let mut words = line.split(|byte| is_blank(*byte)).filter(|word| !word.is_empty());
-    let (Some(first), Some(second)) = (words.next(), words.next()) else { return false };
-    // HTTP/0.9 has no version; the PROXY protocol says for whom the real first line is.
-    first == b"PROXY" || second[0] == b'/' || second == b"*" || second.windows(3).any(|part| part == b"://")
+    // Not every server takes the separators of ASCII for blanks, so both readings count.
+    let is_space = |byte: u8| is_blank(byte) && !matches!(byte, 0x1c..=0x1f);
+    [is_blank, is_space].into_iter().any(|separates: fn(u8) -> bool| {
+        let mut words = line.split(|byte| separates(*byte)).filter(|word| !word.is_empty());
+        let (Some(first), Some(second)) = (words.next(), words.next()) else { return false };
+        // HTTP/0.9 has no version; the PROXY protocol says for whom the real first line is.
+        first == b"PROXY" || second[0] == b'/' || second == b"*" || second.windows(3).any(|part| part == b"://")
+    })
 }
 
 /// Tells whether bytes are a request of git's own protocol: a length, a service, a path up to a NUL, and no line.

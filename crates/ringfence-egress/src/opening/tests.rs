@@ -28,7 +28,7 @@ fn check(openings: &[&[u8]], expected: Option<OpeningKind>) {
 
 #[test]
 fn whatever_a_lenient_server_reads_as_a_request_is_http() {
-    let openings: [&[u8]; 34] = [
+    let openings: [&[u8]; 35] = [
         b"GET / HTTP/1.1\r\n",
         b"\r\n\r\nGET / HTTP/1.1\r\n",
         b"\n \t\x0b\x0c\r\nGET / HTTP/1.1\r\n",
@@ -55,6 +55,7 @@ fn whatever_a_lenient_server_reads_as_a_request_is_http() {
         b"GET / HTTP/9.9.9 \r\n",
         b"GET /\r\n",
         b"GET http://front.test/\r\n",
+        b"GET h\x1etp://front.test/\r\n",
         b"GET https://front.test/ FTP/1.0\r\n",
         b"OPTIONS * FOO\r\n",
         b"PUT / \r\n",
