@@ -16,7 +16,7 @@ const WORKTREE: Scope = Scope {
 const ABOVE: Scope = Scope { workspace: "top/ws", ..Scope::PLAIN };
 
 /// Every file that git reads settings from.
-pub(super) const CONFIGURATIONS: [Scope; 54] = [
+pub(super) const CONFIGURATIONS: [Scope; 59] = [
     Scope { name: "config", file: ".git/config", ..PLAIN },
     Scope {
         name: "config-worktree",
@@ -384,6 +384,41 @@ pub(super) const CONFIGURATIONS: [Scope; 54] = [
         ],
         ..INCLUDED
     },
+    Scope {
+        name: "variable-xdg-empty",
+        prepare: "mkdir -p w/conf home/.config/git; : > w/conf/inc
+                  git config --file home/.config/git/config include.path '@W@/conf/inc'",
+        environment: &[("XDG_CONFIG_HOME", "")],
+        ..INCLUDED
+    },
+    Scope {
+        name: "variable-global-relative",
+        prepare: "mkdir w/conf; cp home/.gitconfig w/conf/inc",
+        environment: &[("GIT_CONFIG_GLOBAL", "conf/inc")],
+        ..INCLUDED
+    },
+    Scope {
+        name: "include-of-named-home",
+        // The home directory of `daemon` is two directories below the root.
+        prepare: "mkdir w/conf; : > w/conf/inc; git -C w config include.path '~daemon/../..@W@/conf/inc'",
+        ..INCLUDED
+    },
+    Scope {
+        name: "include-blank-at-end",
+        prepare: "mkdir w/conf; : > 'w/conf/inc '
+                  printf '[include]\\n\\tpath = \"../conf/inc \"\\n' >> w/.git/config",
+        file: "conf/inc ",
+        ..PLAIN
+    },
+    Scope {
+        name: "nested-repository-among-many",
+        prepare: "for n in $(seq 200); do mkdir w/$n; done; git clone -q '@W@/.git' w/vendor
+                  mkdir -p w/vendor/.git/info",
+        directory: "vendor",
+        file: "vendor/.git/config",
+        git_directory: "vendor/.git",
+        ..Scope::PLAIN
+    },
 ];
 
 /// Spellings of an include that git understands. The script adds one to the configuration.
@@ -421,7 +456,7 @@ pub(super) const SPELLINGS: [(&str, &str); 14] = [
 pub(super) const SPELT: Scope = INCLUDED;
 
 /// Every directory that git takes hooks from. The file of such a scope is the directory.
-pub(super) const HOOK_DIRECTORIES: [Scope; 27] = [
+pub(super) const HOOK_DIRECTORIES: [Scope; 29] = [
     Scope { name: "hooks", file: ".git/hooks", file_exists: false, ..PLAIN },
     Scope {
         name: "hooks-with-hook",
@@ -618,6 +653,21 @@ pub(super) const HOOK_DIRECTORIES: [Scope; 27] = [
             ("GIT_CONFIG_KEY_0", "core.hooksPath"),
             ("GIT_CONFIG_VALUE_0", "tools/hooks"),
         ],
+        ..PLAIN
+    },
+    Scope {
+        name: "hooks-path-is-the-root",
+        prepare: "git -C w config core.hooksPath '@W@'",
+        file: ".",
+        file_exists: false,
+        ..PLAIN
+    },
+    Scope {
+        name: "hooks-path-of-named-home",
+        prepare: "mkdir -p w/tools/hooks
+                  git -C w config core.hooksPath '~daemon/../..@W@/tools/hooks'",
+        file: "tools/hooks",
+        file_exists: false,
         ..PLAIN
     },
 ];

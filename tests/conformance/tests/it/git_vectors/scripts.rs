@@ -117,8 +117,43 @@ const STATUS: &str = "touch -d tomorrow file.txt; git status; echo more >> file.
 const DIFF: &str = "echo more >> file.txt; git diff";
 const COMMIT: &str = "echo more >> file.txt; git commit -a -m more";
 
+/// The marker as a module of Python.
+const PYTHON_MARKER: &str = "open('@S@/out/ran', 'w')\n";
+
 /// Scripts that other repositories than the workspace's own name, and scripts that are not there yet.
-const ELSEWHERE: [(Scope, &str); 5] = [
+const ELSEWHERE: [(Scope, &str); 8] = [
+    (
+        Scope {
+            name: "script-of-rebase",
+            template: "rebasing",
+            prepare: "mkdir w/tools; printf '#!/bin/sh\n' > w/tools/x.sh; chmod +x w/tools/x.sh
+                      echo 'exec tools/x.sh' > w/.git/rebase-merge/git-rebase-todo",
+            ..SCRIPT
+        },
+        "git rebase --continue",
+    ),
+    (
+        Scope {
+            name: "module-of-python",
+            prepare: "echo '* filter=own' > w/.git/info/attributes
+                      git -C w config filter.own.clean '\"/usr/bin/python3\" -m x %f'",
+            file: "x.py",
+            file_exists: false,
+            ..SCRIPT
+        },
+        STATUS,
+    ),
+    (
+        Scope {
+            name: "package-of-python",
+            prepare: "echo '* filter=own' > w/.git/info/attributes
+                      git -C w config filter.own.clean 'python3 -m some.x'",
+            file: "some/x.py",
+            file_exists: false,
+            ..SCRIPT
+        },
+        STATUS,
+    ),
     (
         Scope {
             name: "script-above",
@@ -200,6 +235,7 @@ pub(super) fn vectors() -> Vec<Vector> {
         let setting = Setting { name: "clean", host, ..NONE };
         let tricks = TRICKS.iter().filter(|trick| trick.fits(scope)).step_by(3);
         let all = [PLAIN_TRICK].into_iter().chain(tricks.copied());
+        let content = if scope.file.ends_with(".py") { Payload::Whole(PYTHON_MARKER) } else { content };
         vectors.extend(all.map(|trick| compose(scope, &setting, content, &trick)));
     }
     vectors

@@ -47,7 +47,18 @@ macro_rules! plant_rebase {
 }
 
 /// Scopes whose file names a repository. The content is that name; the setting goes to `.evil/repo`.
-pub(super) const POINTERS: [(Scope, &str); 17] = [
+pub(super) const POINTERS: [(Scope, &str); 18] = [
+    (
+        Scope {
+            name: "pointer-among-many",
+            prepare: "for n in $(seq 200); do mkdir w/$n; done; mkdir w/zz",
+            directory: "zz",
+            file: "zz/.git",
+            file_exists: false,
+            ..PLAIN
+        },
+        "gitdir: ../.evil/repo",
+    ),
     (
         Scope { name: "submodule-pointer", template: "super-sub", directory: "sub", file: "sub/.git", ..PLAIN },
         "gitdir: ../.evil/repo",
@@ -291,6 +302,15 @@ fn bare_repositories() -> Vec<Vector> {
         }
         for (name, scope) in [
             ("src", Scope { directory: "src", ..PLAIN }),
+            (
+                "zz",
+                Scope {
+                    name: "directory-among-many",
+                    directory: "zz",
+                    prepare: "for n in $(seq 200); do mkdir w/$n; done; mkdir w/zz",
+                    ..PLAIN
+                },
+            ),
             ("src/deep/er", Scope { directory: "src/deep/er", ..PLAIN }),
             (".", Scope { name: "empty", template: "empty", ..PLAIN }),
             (".", Scope { name: "below-repository", workspace: "top/ws", prepare: "mv w top; mkdir top/ws", ..PLAIN }),
@@ -384,6 +404,18 @@ fn gitlinks() -> Vec<Vector> {
         ("deep", "mkdir -p one/two/new; cp -r .evil/repo one/two/new/.git", "one/two/new", status),
         ("existing-directory", "git rm -r -q --cached src; cp -r .evil/repo src/.git", "src", status),
         ("new-and-update", "mkdir new; cp -r .evil/repo new/.git", "new", "git submodule update; git status"),
+        (
+            "of-a-commit-among-many",
+            // The entry comes into the index when the user checks the branch out.
+            "for n in $(seq 200); do mkdir $n; done; mkdir -p zz/new; cp -r .evil/repo zz/new/.git
+             cp .git/index .evil/index; export GIT_INDEX_FILE=.evil/index
+             git update-index --add --cacheinfo \"160000,$(git rev-parse HEAD),zz/new\"
+             tree=$(git write-tree); unset GIT_INDEX_FILE
+             export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a
+             git update-ref refs/heads/side \"$(git commit-tree -p HEAD -m x \"$tree\")\"",
+            "zz/new",
+            "git checkout side; git status",
+        ),
         ("hidden-name", "mkdir .new; cp -r .evil/repo .new/.git", ".new", status),
     ];
     let mut vectors = Vec::new();
@@ -391,8 +423,12 @@ fn gitlinks() -> Vec<Vector> {
         let scope = Scope { name: "gitlink", file: "new/.git", ..PLAIN };
         let setting = Setting { host, ..*fsmonitor };
         let mut vector = compose(&scope, &setting, Payload::Whole(""), &Trick::scripted(name, None, script));
-        vector.add_to_last_run(&add(path));
         vector.effective = vec![format!("{path}/.git")];
+        if name.starts_with("of-a-commit") {
+            vectors.push(vector);
+            continue;
+        }
+        vector.add_to_last_run(&add(path));
         vectors.push(vector.clone());
 
         // The second run only adds the entry of the index: all else is there when it starts.
@@ -441,7 +477,7 @@ fn gitlinks() -> Vec<Vector> {
 }
 
 /// Files with which a rebase goes on.
-pub(super) const REBASES: [(Scope, Setting, Payload<'static>); 9] = [
+pub(super) const REBASES: [(Scope, Setting, Payload<'static>); 10] = [
     (
         Scope {
             name: "cherry-pick-options",
@@ -484,6 +520,19 @@ pub(super) const REBASES: [(Scope, Setting, Payload<'static>); 9] = [
     ),
     (
         Scope { name: "rebase-todo", template: "rebasing", file: ".git/rebase-merge/git-rebase-todo", ..PLAIN },
+        Setting { name: "exec", host: CONTINUE, ..NONE },
+        Payload::Whole("exec @M@\n"),
+    ),
+    (
+        Scope {
+            name: "rebase-todo-long",
+            template: "rebasing",
+            file: ".git/rebase-merge/git-rebase-todo",
+            // The list that is written is longer than anybody would read.
+            extra: r"{ printf '#'; head -c 17000000 /dev/zero | tr '\0' x; echo; cat .evil/payload; } > .evil/long
+                     mv .evil/long .evil/payload",
+            ..PLAIN
+        },
         Setting { name: "exec", host: CONTINUE, ..NONE },
         Payload::Whole("exec @M@\n"),
     ),
@@ -566,7 +615,8 @@ pub(super) fn vectors() -> Vec<Vector> {
         vectors.extend(tricks.map(|trick| compose(scope, &OF_POINTERS[0], text, trick)));
     }
     for (scope, setting, text) in &REBASES {
-        let tricks = TRICKS.iter().filter(|trick| trick.fits(scope));
+        // A trick on a long file takes long, and shows nothing more.
+        let tricks = TRICKS.iter().filter(|trick| trick.fits(scope) && !scope.name.ends_with("-long"));
         let all = [PLAIN_TRICK].into_iter().chain(tricks.copied());
         vectors.extend(all.map(|trick| compose(scope, setting, *text, &trick)));
     }
