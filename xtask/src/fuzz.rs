@@ -95,6 +95,6 @@ fn path_with_cargo_fuzz(workspace: &Workspace) -> Result<std::ffi::OsString> {
         run_command(install.arg(&tools))
             .context("cannot install cargo-fuzz\nhint: cargo install --locked cargo-fuzz")?;
     }
-    let directories = std::iter::once(tools.join("bin")).chain(std::env::split_paths(&path).map(PathBuf::from));
+    let directories = std::iter::once(tools.join("bin")).chain(std::env::split_paths(&path));
     Ok(std::env::join_paths(directories)?)
 }

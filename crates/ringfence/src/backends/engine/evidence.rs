@@ -89,7 +89,7 @@ impl Evidence {
 /// Whether the last file system that a table of mounts has at a path is one in memory with both bounds.
 fn is_bounded(mounts: &str, path: &str) -> bool {
     // The mount point is field 5; after a dash come the kind, the source and the options (proc_pid_mountinfo(5)).
-    let at_path = mounts.lines().filter(|line| line.split(' ').nth(4) == Some(path)).next_back();
+    let at_path = mounts.lines().rfind(|line| line.split(' ').nth(4) == Some(path));
     let Some((_, filesystem)) = at_path.and_then(|line| line.split_once(" - ")) else { return false };
     let mut fields = filesystem.split(' ');
     let (kind, options) = (fields.next(), fields.nth(1).unwrap_or_default());
