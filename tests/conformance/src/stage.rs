@@ -127,7 +127,7 @@ impl Ring {
     fn weaknesses(self) -> &'static [Clause] {
         match self {
             Ring::NativeInPlace => &[Clause::Filesystem, Clause::Processes, Clause::Ipc, Clause::Cleanup],
-            Ring::RootlessPodman => &LIMITS,
+            Ring::RootlessPodman => &[Clause::Memory, Clause::Cpus, Clause::ProcessCount, Clause::Tmp],
             Ring::Native | Ring::Bwrap | Ring::Docker | Ring::Podman | Ring::Local => &[],
         }
     }

@@ -269,6 +269,11 @@ fn begins_like_tls(bytes: &[u8], naming: HostNaming) -> Option<bool> {
     if naming == HostNaming::Address && !is_assigned {
         return Some(false);
     }
+    // One printable character may be all that a client says before it waits. If a server skipped it as the type of a
+    // record, its answer in TLS would be cut.
+    if bytes.len() == 1 && matches!(first, b' '..=b'~') {
+        return Some(false);
+    }
     if *bytes.get(1)? == hello::MAJOR_VERSION && (is_assigned || *bytes.get(2)? <= 4) {
         return Some(true);
     }

@@ -155,6 +155,11 @@ impl Deciders {
             .ok()
     }
 
+    /// The trees that the sandbox may write to.
+    pub(super) fn writable_trees(&self) -> impl Iterator<Item = PathBuf> {
+        self.writable.clone().into_iter()
+    }
+
     /// Tells whether the sandbox could write to a path.
     pub(super) fn is_writable(&self, path: &Path) -> bool {
         self.writable.iter().any(|root| path.starts_with(root))

@@ -12,7 +12,7 @@ use super::ViewError;
 use super::deciders::{Deciders, SearchScope, Watched};
 use super::git::{GitScope, shared_repository};
 use super::names::Names;
-use super::observed::TraceEnd;
+use super::observed::{ObservedFiles, TraceEnd, Unreadable};
 use super::patterns::{Inode, PatternSearch, is_absent, shared_inode};
 use crate::Host;
 use crate::workspace::ResolvedWorkspace;
@@ -84,7 +84,7 @@ impl Guarded {
         };
         let protect_patterns = patterns(&protect);
         let mut protected = deciders.protected.clone();
-        let twins = twins_of(&protected)?;
+        let twins = twins_of(&protected, &mut deciders.files)?;
         if !hide.is_empty() || !protect_patterns.is_empty() || !twins.is_empty() {
             let read = files.read.iter().flatten().filter_map(resolved);
             let shown: Vec<PathBuf> = scope.writable.iter().cloned().chain(read).collect();
@@ -156,23 +156,27 @@ impl Guarded {
 }
 
 /// The protected files, and those right in protected directories, that have more names than one.
-fn twins_of(protected: &BTreeSet<PathBuf>) -> Result<BTreeSet<Inode>, ViewError> {
+fn twins_of(protected: &BTreeSet<PathBuf>, files: &mut ObservedFiles) -> Result<BTreeSet<Inode>, ViewError> {
     let mut twins = BTreeSet::new();
     for path in protected {
-        let failed = |source| ViewError::Search { path: path.clone(), source };
         let metadata = match fs_err::symlink_metadata(path) {
             Err(error) if is_absent(&error) => continue,
-            looked => looked.map_err(failed)?,
+            looked => looked.map_err(|source| ViewError::Search { path: path.clone(), source })?,
         };
         twins.extend(shared_inode(&metadata));
         if !metadata.is_dir() {
             continue;
         }
-        for child in fs_err::read_dir(path).map_err(failed)? {
-            let child = child.map_err(failed)?;
-            match child.metadata() {
+        let listed = files.list(path).map_err(|Unreadable { path, source }| ViewError::Search { path, source })?;
+        // Git runs no sample of a hook, and every repository has a dozen of them.
+        let children = listed.iter().map(|(name, _)| path.join(name));
+        for child in children.filter(|child| child.extension().is_none_or(|extension| extension != "sample")) {
+            match fs_err::symlink_metadata(&child) {
                 Err(error) if is_absent(&error) => {}
-                looked => twins.extend(shared_inode(&looked.map_err(failed)?)),
+                looked => {
+                    let metadata = looked.map_err(|source| ViewError::Search { path: child, source })?;
+                    twins.extend(shared_inode(&metadata));
+                }
             }
         }
     }

@@ -90,6 +90,8 @@ pub(super) struct ObservedFiles {
     /// A directory of which no component is a link.
     base: PathBuf,
     seen: HashMap<PathBuf, (NodeKind, FileIdentity)>,
+    /// Directories by their entries. While a directory has not changed, its entries have the same names and kinds.
+    listed: HashMap<PathBuf, HashMap<OsString, FileType>>,
     /// The clock of file time stamps when the search began.
     began: (i64, i64),
 }
@@ -98,7 +100,12 @@ impl ObservedFiles {
     /// Begins a search. No component of `base` is a symbolic link.
     pub(super) fn new(base: &Path) -> ObservedFiles {
         let now = clock_gettime(ClockId::RealtimeCoarse);
-        ObservedFiles { base: base.to_path_buf(), seen: HashMap::new(), began: (now.tv_sec, now.tv_nsec) }
+        ObservedFiles {
+            base: base.to_path_buf(),
+            seen: HashMap::new(),
+            listed: HashMap::new(),
+            began: (now.tv_sec, now.tv_nsec),
+        }
     }
 
     /// Follows a path to its end. `path` is absolute.
@@ -162,17 +169,29 @@ impl ObservedFiles {
     /// Reads a file that is no link, up to `limit` bytes; nothing where no regular file is.
     pub(super) fn read(&mut self, path: &Path, limit: u64) -> Result<Option<Vec<u8>>, Unreadable> {
         let failed = |source: io::Error| Unreadable { path: path.to_path_buf(), source };
-        let Some(file) = self.open(path)? else { return Ok(None) };
-        let mut bytes = Vec::new();
-        file.take(limit + 1).read_to_end(&mut bytes).map_err(failed)?;
-        if bytes.len() as u64 > limit {
+        let Some((mut file, size)) = self.open_with_size(path)? else { return Ok(None) };
+        if size > limit {
             return Err(failed(io::Error::other(format!("it is longer than {limit} bytes"))));
         }
+        let mut bytes = vec![0; usize::try_from(size).unwrap_or(usize::MAX)];
+        // A file that is cut meanwhile has another identity afterwards, and is read again then.
+        let mut length = 0;
+        while length < bytes.len() {
+            match file.read(&mut bytes[length..]).map_err(failed)? {
+                0 => break,
+                read => length += read,
+            }
+        }
+        bytes.truncate(length);
         Ok(Some(bytes))
     }
 
     /// Opens a file that is no link, to be read; nothing where no regular file is.
     pub(super) fn open(&mut self, path: &Path) -> Result<Option<File>, Unreadable> {
+        Ok(self.open_with_size(path)?.map(|(file, _)| file))
+    }
+
+    fn open_with_size(&mut self, path: &Path) -> Result<Option<(File, u64)>, Unreadable> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let failed = |error: Errno| Unreadable { path: path.to_path_buf(), source: error.into() };
         // A device or a pipe is not even opened: opening one can have an effect.
@@ -188,11 +207,17 @@ impl ObservedFiles {
         };
         let stat = self.strengthen(path, &file).map_err(failed)?;
         let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        Ok(is_regular.then(|| File::from(file)))
+        let size = u64::try_from(stat.st_size).unwrap_or(0);
+        Ok(is_regular.then(|| (File::from(file), size)))
     }
 
     /// Lists a directory that is no link, as names and kinds of file. Nothing where no directory is.
     pub(super) fn list(&mut self, path: &Path) -> Result<Vec<(OsString, FileType)>, Unreadable> {
+        if let Some(listing) = self.listed.get(path) {
+            let mut names: Vec<_> = listing.iter().map(|(name, kind)| (name.clone(), *kind)).collect();
+            names.sort_by(|one, other| one.0.cmp(&other.0));
+            return Ok(names);
+        }
         if !matches!(self.look(path), NodeKind::Directory | NodeKind::Denied) {
             return Ok(Vec::new());
         }
@@ -223,6 +248,7 @@ impl ObservedFiles {
             names.push((name.to_owned(), kind));
         }
         names.sort_by(|one, other| one.0.cmp(&other.0));
+        self.listed.insert(path.to_path_buf(), names.iter().cloned().collect());
         Ok(names)
     }
 
@@ -248,6 +274,9 @@ impl ObservedFiles {
         if let Some((kind, _)) = self.seen.get(path) {
             return kind.clone();
         }
+        if let Some(kind) = self.look_in_listing(path) {
+            return kind;
+        }
         let (kind, identity) = match statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => match FileType::from_raw_mode(stat.st_mode) {
                 FileType::Directory => (NodeKind::Directory, FileIdentity::passed(&stat)),
@@ -269,12 +298,26 @@ impl ObservedFiles {
         kind
     }
 
+    /// The kind of a file whose directory was listed. A link has to be read, and some file systems tell no kind.
+    fn look_in_listing(&self, path: &Path) -> Option<NodeKind> {
+        let listing = self.listed.get(path.parent()?)?;
+        match listing.get(path.file_name()?) {
+            None => Some(NodeKind::Absent),
+            Some(FileType::Directory) => Some(NodeKind::Directory),
+            Some(FileType::RegularFile) => Some(NodeKind::File),
+            Some(_) => None,
+        }
+    }
+
     /// Remembers that the content of an open file or directory was used.
     fn strengthen(&mut self, path: &Path, file: &OwnedFd) -> Result<Stat, Errno> {
         let stat = fstat(file)?;
-        if let Some((_, identity)) = self.seen.get_mut(path) {
-            *identity = FileIdentity::read(&stat);
-        }
+        let kind = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => NodeKind::Directory,
+            FileType::RegularFile => NodeKind::File,
+            _ => NodeKind::Other,
+        };
+        self.seen.insert(path.to_path_buf(), (kind, FileIdentity::read(&stat)));
         Ok(stat)
     }
 }

@@ -12,13 +12,6 @@ pub(super) struct ConfigVariable {
     pub(super) value: Vec<u8>,
 }
 
-impl ConfigVariable {
-    /// The value as a path, without the blanks around it.
-    pub(super) fn text(&self) -> &[u8] {
-        self.value.trim_ascii()
-    }
-}
-
 /// Parses a configuration file.
 pub(super) fn parse_config(bytes: &[u8]) -> Vec<ConfigVariable> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);

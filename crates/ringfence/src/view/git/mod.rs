@@ -32,6 +32,8 @@ const MAX_PATH: u64 = 1 << 16;
 const MAX_CONFIG: u64 = 1 << 22;
 /// More steps than a rebase has.
 const MAX_TODO: u64 = 1 << 24;
+/// The system's configuration, where the usual builds of git look for it.
+const SYSTEM_CONFIG_FILES: [&str; 2] = ["/etc/gitconfig", "/usr/local/etc/gitconfig"];
 /// More settings than anybody puts into an environment.
 const MAX_ENVIRONMENT_SETTINGS: usize = 1000;
 /// The number of directories of a workspace in which repositories are looked for: some tenths of a millisecond.
@@ -90,7 +92,10 @@ impl GitScope {
     /// The surroundings of git on `host`. What is not text cannot name a file of a workspace that is kept.
     pub(super) fn for_host(host: &Host) -> GitScope {
         let home = host.home.clone().filter(|home| home.to_str().is_some());
-        let mut config_files = vec![host.text("GIT_CONFIG_SYSTEM").unwrap_or("/etc/gitconfig").into()];
+        let mut config_files: Vec<PathBuf> = match host.text("GIT_CONFIG_SYSTEM") {
+            Some(file) => vec![file.into()],
+            None => SYSTEM_CONFIG_FILES.map(PathBuf::from).into(),
+        };
         match host.text("GIT_CONFIG_GLOBAL") {
             Some(file) => config_files.push(file.into()),
             None => {
@@ -100,7 +105,7 @@ impl GitScope {
                 config_files.extend(base.map(|base| base.join("git/config")));
             }
         }
-        config_files.retain(|file| file.is_absolute());
+        let config_files = config_files.iter().map(|file| host.directory.join(file)).collect();
         let commands = COMMAND_VARIABLES.iter().filter_map(|name| host.text(name)).map(str::to_owned);
         GitScope {
             config_files,
@@ -118,16 +123,23 @@ impl GitScope {
 
     /// A path of a setting, from `base` on when it is relative.
     fn expand(&self, path: &[u8], base: &Path) -> Option<PathBuf> {
-        let path = path.trim_ascii();
         if path.is_empty() || path.contains(&0) {
             return None;
         }
-        if path.starts_with(b"~") {
-            let rest = path_from(path).strip_prefix("~").ok()?;
-            return Some(self.home.as_ref()?.join(rest));
-        }
-        Some(base.join(path_from(path)))
+        let Some(rest) = path.strip_prefix(b"~") else { return Some(base.join(path_from(path))) };
+        let end = rest.iter().position(|byte| *byte == b'/').unwrap_or(rest.len());
+        let (user, rest) = (&rest[..end], path_from(rest.get(end + 1..).unwrap_or_default()));
+        let home = if user.is_empty() { self.home.clone() } else { home_of(user) };
+        Some(home?.join(rest))
     }
+}
+
+/// The home directory of a user by name (passwd(5)).
+fn home_of(user: &[u8]) -> Option<PathBuf> {
+    let users = fs_err::read("/etc/passwd").ok()?;
+    let mut lines = users.split(|byte| *byte == b'\n').map(|line| line.split(|byte| *byte == b':'));
+    let home = lines.find_map(|mut fields| (fields.next() == Some(user)).then(|| fields.nth(4)).flatten())?;
+    Some(path_from(home).to_path_buf())
 }
 
 /// The settings of `GIT_CONFIG_COUNT` and its kin (git-config(1), "Environment") that execute something, as a
@@ -161,6 +173,7 @@ pub(super) fn find_git_deciders(deciders: &mut Deciders, scope: &GitScope, works
         workspace,
         global: Vec::new(),
         seen_gitdirs: BTreeSet::new(),
+        submodules: BTreeSet::new(),
         commons: BTreeMap::new(),
     };
     search.run();
@@ -179,12 +192,15 @@ struct GitSearch<'a> {
     /// Settings of the system, the user and the environment.
     global: Vec<ConfigVariable>,
     seen_gitdirs: BTreeSet<PathBuf>,
+    /// The work trees of submodules.
+    submodules: BTreeSet<PathBuf>,
     commons: BTreeMap<PathBuf, CommonConfig>,
 }
 
 impl GitSearch<'_> {
     fn run(&mut self) {
         let workspace = self.workspace.to_path_buf();
+        let _ = self.deciders.files.list(&workspace); // most words of commands are no files of it
         let mut global = Vec::new();
         let mut seen = BTreeSet::new();
         for file in &self.scope.config_files {
@@ -200,14 +216,22 @@ impl GitSearch<'_> {
         let global = std::mem::take(&mut self.global);
         self.apply(&global, &workspace);
         self.global = global;
-        self.git_entry(&workspace.join(".git"), &workspace, GitEntry::Discovered);
-        if self.is_git_directory(&workspace) {
-            // Such a `HEAD` has git take the workspace itself for a repository.
-            self.deciders.note(&workspace.join("HEAD"), PathState::File);
-            self.repository(&workspace, Some(&workspace));
-        }
+        self.repository_in(&workspace, GitEntry::Discovered);
         self.repository_above();
+        for written in self.deciders.writable_trees().filter(|tree| *tree != workspace).collect::<Vec<_>>() {
+            self.repository_in(&written, GitEntry::Discovered);
+        }
         self.nested_repositories();
+    }
+
+    /// Looks at the repository of a directory, or at the directory as a repository.
+    fn repository_in(&mut self, directory: &Path, role: GitEntry<'_>) {
+        self.git_entry(&directory.join(".git"), directory, role);
+        if self.is_git_directory(directory) {
+            // Such a `HEAD` has git take the directory itself for a repository.
+            self.deciders.note(&directory.join("HEAD"), PathState::File);
+            self.repository(directory, Some(directory));
+        }
     }
 
     /// Looks for repositories in directories of the workspace, the nearest first. Git started there takes them, and
@@ -235,15 +259,15 @@ impl GitSearch<'_> {
     }
 
     fn nested_repository(&mut self, nested: PathBuf, pending: &mut VecDeque<PathBuf>) {
+        if self.submodules.contains(&nested) {
+            return;
+        }
         let entry = nested.join(".git");
         if let TraceEnd::Denied(closed) = self.deciders.files.trace(&entry).end {
             return self.deciders.note(&closed, PathState::Denied);
         }
-        self.git_entry(&entry, &nested, GitEntry::Discovered);
-        if self.is_git_directory(&nested) {
-            self.deciders.note(&nested.join("HEAD"), PathState::File);
-            self.repository(&nested, None);
-        } else if !self.seen_gitdirs.contains(&nested) {
+        self.repository_in(&nested, GitEntry::Discovered);
+        if !self.seen_gitdirs.contains(&nested) {
             pending.push_back(nested);
         }
     }
@@ -277,12 +301,15 @@ impl GitSearch<'_> {
         if found.is_directory {
             return self.repository(&found.path, Some(worktree));
         }
-        let gitdir = self.gitfile_target(&found.path);
-        let is_expected = matches!(role, GitEntry::OfWorktree(own) if gitdir.as_deref() == Some(own));
-        if is_expected {
-            self.deciders.protect_silently(&found.path);
-        } else {
-            self.deciders.protect_resolved(&found);
+        let content = self.deciders.read(&found.path, MAX_PATH).unwrap_or_default();
+        let gitdir = self.gitfile_target(&found.path, &content);
+        match role {
+            GitEntry::OfWorktree(own) if gitdir.as_deref() == Some(own) => {
+                self.deciders.protect_silently(&found.path);
+            }
+            // Two mounts for each of many submodules would cost more than the rest of the search.
+            GitEntry::OfSubmodule => self.deciders.note_content(&found.path, &content),
+            GitEntry::OfWorktree(_) | GitEntry::Discovered => self.deciders.protect_resolved(&found),
         }
         if let Some(gitdir) = gitdir {
             self.repository(&gitdir, Some(worktree));
@@ -290,8 +317,7 @@ impl GitSearch<'_> {
     }
 
     /// The directory that a `.git` file names.
-    fn gitfile_target(&mut self, file: &Path) -> Option<PathBuf> {
-        let content = self.deciders.read(file, MAX_PATH)?;
+    fn gitfile_target(&mut self, file: &Path, content: &[u8]) -> Option<PathBuf> {
         let named = trim_line(content.strip_prefix(b"gitdir:")?.trim_ascii_start());
         let base = file.parent()?;
         let found = self.deciders.resolve(&base.join(path_from(named)))?;
@@ -303,6 +329,8 @@ impl GitSearch<'_> {
         if !self.seen_gitdirs.insert(gitdir.to_path_buf()) {
             return;
         }
+        // One list tells which of its many files there are.
+        let _ = self.deciders.files.list(gitdir); // where it fails, each file is looked at
         let common = self.common_directory(gitdir);
         let CommonConfig { mut variables } = self.common(&common);
         let mut seen = BTreeSet::new();
@@ -318,12 +346,13 @@ impl GitSearch<'_> {
             self.apply(&global, &worktree);
             self.global = global;
         }
-        self.sequences(gitdir);
+        self.sequences(gitdir, &worktree);
         let format = last_value(&variables, "extensions", "objectformat");
         let hash_length = if format.is_some_and(|format| format.eq_ignore_ascii_case(b"sha256")) { 32 } else { 20 };
         for path in self.gitlinks(gitdir, "index", hash_length) {
             let place = worktree.join(path);
-            self.git_entry(&place.join(".git"), &place, GitEntry::Discovered);
+            self.repository_in(&place, GitEntry::OfSubmodule);
+            self.submodules.insert(place);
         }
         self.modules(&common, &variables);
     }
@@ -350,6 +379,7 @@ impl GitSearch<'_> {
         if let Some(known) = self.commons.get(common) {
             return known.clone();
         }
+        let _ = self.deciders.files.list(common); // as above
         let mut variables = Vec::new();
         self.load_config(&common.join("config"), &mut BTreeSet::new(), &mut variables);
         let config = CommonConfig { variables };
@@ -450,12 +480,15 @@ impl GitSearch<'_> {
     }
 
     /// Looks at a rebase or a sequence that is in progress: it holds commands for `--continue`.
-    fn sequences(&mut self, gitdir: &Path) {
+    fn sequences(&mut self, gitdir: &Path, worktree: &Path) {
         if self.deciders.files.has_name(&gitdir.join("rebase-merge")) {
             let todo = gitdir.join("rebase-merge/git-rebase-todo");
             let commands = self.read_sequence_file(&todo).map(|todo| executed_lines(&todo));
             if let Some(commands) = commands.filter(|commands| !commands.is_empty()) {
                 self.deciders.note_content(&todo, &commands);
+                for command in commands.split(|byte| *byte == b'\n') {
+                    self.protect_command(command, worktree);
+                }
             }
             let strategy = gitdir.join("rebase-merge/strategy");
             if let Some(name) = self.read_sequence_file(&strategy) {
@@ -505,7 +538,7 @@ impl GitSearch<'_> {
         for variable in found {
             if effect_of(&variable) == SettingEffect::Include {
                 for base in bases {
-                    if let Some(included) = self.scope.expand(variable.text(), base) {
+                    if let Some(included) = self.scope.expand(&variable.value, base) {
                         self.load_config(&included, seen, variables);
                     }
                 }
@@ -519,9 +552,9 @@ impl GitSearch<'_> {
     fn apply(&mut self, variables: &[ConfigVariable], worktree: &Path) {
         for variable in variables {
             match effect_of(variable) {
-                SettingEffect::Command => self.protect_command(variable.text(), worktree),
+                SettingEffect::Command => self.protect_command(&variable.value, worktree),
                 SettingEffect::ProgramDirectory => {
-                    let Some(path) = self.scope.expand(variable.text(), worktree) else { continue };
+                    let Some(path) = self.scope.expand(&variable.value, worktree) else { continue };
                     // Husky's `_` does nothing but run the scripts beside it.
                     let beside = path.parent().filter(|above| path.ends_with("_") && *above != worktree);
                     self.program_directory(beside.unwrap_or(&path));
@@ -588,7 +621,7 @@ impl GitSearch<'_> {
 
     /// Looks at a repository of the workspace that another one fetches from or pushes to.
     fn local_repository(&mut self, variable: &ConfigVariable, worktree: &Path) {
-        let url = variable.text();
+        let url = &variable.value;
         let path = url.strip_prefix(b"file://").unwrap_or(url);
         // A submodule's relative URL starts at another URL, not at a directory.
         let is_relative_url = variable.section == "submodule" && path.starts_with(b".");
@@ -601,10 +634,7 @@ impl GitSearch<'_> {
         if !found.is_directory || !self.deciders.is_writable(&found.path) {
             return;
         }
-        self.git_entry(&found.path.join(".git"), &found.path, GitEntry::Discovered);
-        if self.is_git_directory(&found.path) {
-            self.repository(&found.path, None);
-        }
+        self.repository_in(&found.path, GitEntry::Discovered);
     }
 
     fn list(&mut self, directory: &Path) -> Vec<(OsString, FileType)> {
@@ -618,6 +648,8 @@ impl GitSearch<'_> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum GitEntry<'a> {
     Discovered,
+    /// An index has a submodule here.
+    OfSubmodule,
     /// A repository has this directory for the worktree, and says that the worktree is here.
     OfWorktree(&'a Path),
 }
@@ -629,7 +661,7 @@ fn trim_line(bytes: &[u8]) -> &[u8] {
 
 fn last_value<'v>(variables: &'v [ConfigVariable], section: &str, key: &str) -> Option<&'v [u8]> {
     let mut matching = variables.iter().filter(|variable| variable.section == section && variable.key == key);
-    matching.next_back().map(ConfigVariable::text)
+    matching.next_back().map(|variable| variable.value.as_slice())
 }
 
 /// The lines of a rebase's list that run a command (git-rebase(1), "exec").

@@ -55,13 +55,13 @@ pub(super) fn effect_of(variable: &ConfigVariable) -> SettingEffect {
         ("include" | "includeif", "path") => SettingEffect::Include,
         ("core", "hookspath") | ("init", "templatedir") => SettingEffect::ProgramDirectory,
         ("alias" | "pager", _) => SettingEffect::Command,
-        ("remote" | "submodule", "url" | "pushurl") if !variable.text().starts_with(b"ext::") => {
+        ("remote" | "submodule", "url" | "pushurl") if !variable.value.starts_with(b"ext::") => {
             SettingEffect::Repository
         }
         ("remote" | "submodule", "url" | "pushurl") => SettingEffect::Command,
         pair if COMMANDS.contains(&pair) => SettingEffect::Command,
         (_, key) if COMMAND_SUFFIXES.iter().any(|suffix| key.ends_with(suffix)) => SettingEffect::Command,
-        _ if variable.text().starts_with(b"!") => SettingEffect::Command,
+        _ if variable.value.starts_with(b"!") => SettingEffect::Command,
         _ => SettingEffect::None,
     }
 }
@@ -101,6 +101,13 @@ pub(super) fn words_of_command(command: &[u8]) -> Vec<CommandWord> {
     words.extend(split_quoted(command));
     let is_separator = |byte: &u8| byte.is_ascii_whitespace() || b"'\"`$(){};|&<>=,:!*?\\".contains(byte);
     words.extend(command.split(is_separator).map(<[u8]>::to_vec));
+    // `python3 -m tools.lint` runs a module of the work tree.
+    let mut plain = command.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    while plain.by_ref().any(|word| word == b"-m") {
+        let Some(module) = plain.next() else { break };
+        let path: Vec<u8> = module.iter().map(|byte| if *byte == b'.' { b'/' } else { *byte }).collect();
+        words.extend([".py", "/__main__.py", "/__init__.py"].map(|end| [&path, end.as_bytes()].concat()));
+    }
     // What follows a variable that may hold the work tree's path: `$PWD/tools/run`.
     for variable in command.split(|byte| *byte == b'$').skip(1) {
         let word = variable.split(|byte| byte.is_ascii_whitespace() || b"'\";|&<>".contains(byte)).next();
@@ -162,6 +169,7 @@ mod tests {
         check_words("my\\ tools/clean", &["my tools/clean"]);
         check_words("python3 --config=conf/x.toml lint.py", &["conf/x.toml", "lint.py"]);
         check_words("\"$(git rev-parse --show-toplevel)/tools/x\"", &["/tools/x"]);
+        check_words("python3 -u -m tools.lint %f", &["tools/lint.py", "tools/lint/__main__.py"]);
         check_words("$PWD/tools/x %f", &["tools/x"]);
         check_words("sh -c '\"${TOP:-.}/tools/x\" a'", &["tools/x"]);
         check_words("env PATH=bin:/usr/bin thing", &["bin", "thing"]);

@@ -165,10 +165,12 @@ fn said(output: &Output) -> String {
 /// Runs the script on the host of a world whose caller has a credential.
 fn run(case: &Case, secret: Option<&str>) -> Output {
     let place = Place::on_the_host_of(World::shared(), case.stage.caller);
-    case.configure(&place, place.path());
+    // Settings of ringfence's own cannot lie in a workspace.
+    let home = Place::of(case.stage.caller);
+    case.configure(&place, home.path());
     let mut command = case.stage.ringfence("run", &place);
     case.prepare(&mut command, &place);
-    command.env("XDG_CONFIG_HOME", place.path().join(".config")).env_remove("API_KEY");
+    command.env("XDG_CONFIG_HOME", home.path().join(".config")).env_remove("API_KEY");
     command.envs(secret.map(|secret| ("API_KEY", secret)));
     command.args(["--json", "--"]).args(case.words()).output().expect("ringfence can be started")
 }

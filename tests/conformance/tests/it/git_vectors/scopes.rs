@@ -16,7 +16,7 @@ const WORKTREE: Scope = Scope {
 const ABOVE: Scope = Scope { workspace: "top/ws", ..Scope::PLAIN };
 
 /// Every file that git reads settings from.
-pub(super) const CONFIGURATIONS: [Scope; 59] = [
+pub(super) const CONFIGURATIONS: [Scope; 58] = [
     Scope { name: "config", file: ".git/config", ..PLAIN },
     Scope {
         name: "config-worktree",
@@ -409,15 +409,6 @@ pub(super) const CONFIGURATIONS: [Scope; 59] = [
                   printf '[include]\\n\\tpath = \"../conf/inc \"\\n' >> w/.git/config",
         file: "conf/inc ",
         ..PLAIN
-    },
-    Scope {
-        name: "nested-repository-among-many",
-        prepare: "for n in $(seq 200); do mkdir w/$n; done; git clone -q '@W@/.git' w/vendor
-                  mkdir -p w/vendor/.git/info",
-        directory: "vendor",
-        file: "vendor/.git/config",
-        git_directory: "vendor/.git",
-        ..Scope::PLAIN
     },
 ];
 

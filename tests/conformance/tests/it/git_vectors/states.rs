@@ -47,18 +47,7 @@ macro_rules! plant_rebase {
 }
 
 /// Scopes whose file names a repository. The content is that name; the setting goes to `.evil/repo`.
-pub(super) const POINTERS: [(Scope, &str); 18] = [
-    (
-        Scope {
-            name: "pointer-among-many",
-            prepare: "for n in $(seq 200); do mkdir w/$n; done; mkdir w/zz",
-            directory: "zz",
-            file: "zz/.git",
-            file_exists: false,
-            ..PLAIN
-        },
-        "gitdir: ../.evil/repo",
-    ),
+pub(super) const POINTERS: [(Scope, &str); 17] = [
     (
         Scope { name: "submodule-pointer", template: "super-sub", directory: "sub", file: "sub/.git", ..PLAIN },
         "gitdir: ../.evil/repo",
@@ -302,15 +291,6 @@ fn bare_repositories() -> Vec<Vector> {
         }
         for (name, scope) in [
             ("src", Scope { directory: "src", ..PLAIN }),
-            (
-                "zz",
-                Scope {
-                    name: "directory-among-many",
-                    directory: "zz",
-                    prepare: "for n in $(seq 200); do mkdir w/$n; done; mkdir w/zz",
-                    ..PLAIN
-                },
-            ),
             ("src/deep/er", Scope { directory: "src/deep/er", ..PLAIN }),
             (".", Scope { name: "empty", template: "empty", ..PLAIN }),
             (".", Scope { name: "below-repository", workspace: "top/ws", prepare: "mv w top; mkdir top/ws", ..PLAIN }),
@@ -404,18 +384,6 @@ fn gitlinks() -> Vec<Vector> {
         ("deep", "mkdir -p one/two/new; cp -r .evil/repo one/two/new/.git", "one/two/new", status),
         ("existing-directory", "git rm -r -q --cached src; cp -r .evil/repo src/.git", "src", status),
         ("new-and-update", "mkdir new; cp -r .evil/repo new/.git", "new", "git submodule update; git status"),
-        (
-            "of-a-commit-among-many",
-            // The entry comes into the index when the user checks the branch out.
-            "for n in $(seq 200); do mkdir $n; done; mkdir -p zz/new; cp -r .evil/repo zz/new/.git
-             cp .git/index .evil/index; export GIT_INDEX_FILE=.evil/index
-             git update-index --add --cacheinfo \"160000,$(git rev-parse HEAD),zz/new\"
-             tree=$(git write-tree); unset GIT_INDEX_FILE
-             export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a
-             git update-ref refs/heads/side \"$(git commit-tree -p HEAD -m x \"$tree\")\"",
-            "zz/new",
-            "git checkout side; git status",
-        ),
         ("hidden-name", "mkdir .new; cp -r .evil/repo .new/.git", ".new", status),
     ];
     let mut vectors = Vec::new();
