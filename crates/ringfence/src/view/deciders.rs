@@ -180,7 +180,7 @@ pub(crate) struct Watched {
     protected: BTreeSet<PathBuf>,
     before: BTreeMap<PathBuf, PathState>,
     /// All that the search looked at. While that is the same, another search finds the same.
-    identities: Option<BTreeMap<PathBuf, FileIdentity>>,
+    identities: Option<Vec<(PathBuf, FileIdentity)>>,
 }
 
 impl Watched {
@@ -208,7 +208,7 @@ impl Watched {
     /// The deciding paths that were made or changed since. Links of git among them are remembered, so that no later
     /// run shares a repository because of one.
     fn changed(&self) -> Vec<PathBuf> {
-        let is_unchanged = |identities: &BTreeMap<PathBuf, FileIdentity>| {
+        let is_unchanged = |identities: &Vec<(PathBuf, FileIdentity)>| {
             identities.iter().all(|(path, identity)| identity.still_holds(path))
         };
         if self.identities.as_ref().is_some_and(is_unchanged) {

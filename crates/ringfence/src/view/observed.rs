@@ -5,7 +5,7 @@
 //! later look tells in one system call per path whether the same search could have another result.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
@@ -89,9 +89,10 @@ pub(super) struct Unreadable {
 pub(super) struct ObservedFiles {
     /// A directory of which no component is a link.
     base: PathBuf,
-    seen: HashMap<PathBuf, (NodeKind, FileIdentity)>,
+    /// By paths as they are written: comparing components takes longer than looking twice.
+    seen: HashMap<OsString, (NodeKind, FileIdentity)>,
     /// Directories by their entries. While a directory has not changed, its entries have the same names and kinds.
-    listed: HashMap<PathBuf, HashMap<OsString, FileType>>,
+    listed: HashMap<OsString, HashMap<OsString, FileType>>,
     /// The clock of file time stamps when the search began.
     began: (i64, i64),
 }
@@ -110,6 +111,9 @@ impl ObservedFiles {
 
     /// Follows a path to its end. `path` is absolute.
     pub(super) fn trace(&mut self, path: &Path) -> Trace {
+        if let Some(end) = self.trace_in_listing(path) {
+            return Trace { links: Vec::new(), end };
+        }
         let mut links = Vec::new();
         let mut pending: Vec<OsString> = Vec::new();
         let mut so_far = PathBuf::from("/");
@@ -166,6 +170,18 @@ impl ObservedFiles {
         Trace { links, end: TraceEnd::At { path: so_far, is_directory } }
     }
 
+    /// The end of a path whose directory was listed, which therefore is free of links.
+    fn trace_in_listing(&mut self, path: &Path) -> Option<TraceEnd> {
+        match self.look_in_listing(path)? {
+            NodeKind::Absent => Some(TraceEnd::Missing(path.to_path_buf())),
+            kind @ (NodeKind::Directory | NodeKind::File) => {
+                let is_directory = kind == NodeKind::Directory;
+                Some(TraceEnd::At { path: path.to_path_buf(), is_directory })
+            }
+            _ => None,
+        }
+    }
+
     /// Reads a file that is no link, up to `limit` bytes; nothing where no regular file is.
     pub(super) fn read(&mut self, path: &Path, limit: u64) -> Result<Option<Vec<u8>>, Unreadable> {
         let failed = |source: io::Error| Unreadable { path: path.to_path_buf(), source };
@@ -213,7 +229,7 @@ impl ObservedFiles {
 
     /// Lists a directory that is no link, as names and kinds of file. Nothing where no directory is.
     pub(super) fn list(&mut self, path: &Path) -> Result<Vec<(OsString, FileType)>, Unreadable> {
-        if let Some(listing) = self.listed.get(path) {
+        if let Some(listing) = self.listed.get(path.as_os_str()) {
             let mut names: Vec<_> = listing.iter().map(|(name, kind)| (name.clone(), *kind)).collect();
             names.sort_by(|one, other| one.0.cmp(&other.0));
             return Ok(names);
@@ -248,7 +264,7 @@ impl ObservedFiles {
             names.push((name.to_owned(), kind));
         }
         names.sort_by(|one, other| one.0.cmp(&other.0));
-        self.listed.insert(path.to_path_buf(), names.iter().cloned().collect());
+        self.listed.insert(path.into(), names.iter().cloned().collect());
         Ok(names)
     }
 
@@ -258,20 +274,20 @@ impl ObservedFiles {
     }
 
     /// The identities of all paths below `roots` that were looked at, unless a change could go unnoticed.
-    pub(super) fn into_identities(self, roots: &[PathBuf]) -> Option<BTreeMap<PathBuf, FileIdentity>> {
+    pub(super) fn into_identities(self, roots: &[PathBuf]) -> Option<Vec<(PathBuf, FileIdentity)>> {
         let edge = earlier(self.began, TIMESTAMP_GRANULARITY_NANOS);
         let inside = |path: &Path| roots.iter().any(|root| path.starts_with(root));
-        let seen = self.seen.into_iter().filter(|(path, _)| inside(path));
-        let identities: BTreeMap<_, _> = seen.map(|(path, (_, identity))| (path, identity)).collect();
+        let seen = self.seen.into_iter().map(|(path, (_, identity))| (PathBuf::from(path), identity));
+        let identities: Vec<_> = seen.filter(|(path, _)| inside(path)).collect();
         let is_fresh = |identity: &FileIdentity| match identity {
             FileIdentity::Read { changed, .. } => changed.cmp(&edge) != Ordering::Less,
             _ => false,
         };
-        (!identities.values().any(is_fresh)).then_some(identities)
+        (!identities.iter().any(|(_, identity)| is_fresh(identity))).then_some(identities)
     }
 
     fn look(&mut self, path: &Path) -> NodeKind {
-        if let Some((kind, _)) = self.seen.get(path) {
+        if let Some((kind, _)) = self.seen.get(path.as_os_str()) {
             return kind.clone();
         }
         if let Some(kind) = self.look_in_listing(path) {
@@ -294,13 +310,13 @@ impl ObservedFiles {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) => (NodeKind::Absent, FileIdentity::Absent),
             Err(_) => (NodeKind::Denied, FileIdentity::Denied),
         };
-        self.seen.insert(path.to_path_buf(), (kind.clone(), identity));
+        self.seen.insert(path.into(), (kind.clone(), identity));
         kind
     }
 
     /// The kind of a file whose directory was listed. A link has to be read, and some file systems tell no kind.
     fn look_in_listing(&self, path: &Path) -> Option<NodeKind> {
-        let listing = self.listed.get(path.parent()?)?;
+        let listing = self.listed.get(path.parent()?.as_os_str())?;
         match listing.get(path.file_name()?) {
             None => Some(NodeKind::Absent),
             Some(FileType::Directory) => Some(NodeKind::Directory),
@@ -317,7 +333,7 @@ impl ObservedFiles {
             FileType::RegularFile => NodeKind::File,
             _ => NodeKind::Other,
         };
-        self.seen.insert(path.to_path_buf(), (kind, FileIdentity::read(&stat)));
+        self.seen.insert(path.into(), (kind, FileIdentity::read(&stat)));
         Ok(stat)
     }
 }
@@ -412,6 +428,7 @@ mod tests {
         }
         let identities = identities.unwrap();
         let holds = || identities.iter().all(|(path, identity)| identity.still_holds(path));
+        let identity_of = |wanted: &Path| identities.iter().find(|(path, _)| path == wanted).unwrap().1;
         assert!(holds());
         fs_err::write(root.join("unrelated"), "").unwrap();
         assert!(holds());
@@ -426,7 +443,7 @@ mod tests {
         ];
         for (name, change) in steps {
             let path = root.join(name);
-            let identity = identities[&path];
+            let identity = identity_of(&path);
             assert!(identity.still_holds(&path), "{name}");
             change();
             assert!(!identity.still_holds(&path), "{name}");

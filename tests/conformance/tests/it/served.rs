@@ -245,6 +245,16 @@ fn who_visits_a_sandbox_in_the_hosts_network_reaches_its_own_ports_alone() {
     }
 }
 
+/// Waits until a sandbox is gone whose lease is short.
+#[track_caller]
+fn wait_for_end_of_lease(keeper: &Keeper, sandbox: &str) {
+    let begun = Instant::now();
+    while keeper.room(sandbox).exists() {
+        assert!(begun.elapsed() < PATIENCE, "its lease does not end it");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
 #[test]
 fn sandboxes_outlive_their_server_and_are_found_again() {
     require!(root, binary, user_namespaces, python3, e2b_python);
@@ -254,11 +264,7 @@ fn sandboxes_outlive_their_server_and_are_found_again() {
     let [kept, short] = made.as_slice() else { panic!("{made:?}") };
     // As a crash does. The lease of the other one ends while there is no server.
     drop(server);
-    let begun = Instant::now();
-    while keeper.room(short).exists() {
-        assert!(begun.elapsed() < PATIENCE, "its lease does not end it");
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    wait_for_end_of_lease(&keeper, short);
     let server = Served::by(&keeper);
     server.package("found_again", &[kept, short]);
     // Behind its back, while it is there and while it is not.
@@ -267,6 +273,7 @@ fn sandboxes_outlive_their_server_and_are_found_again() {
     let made = server.package("begin", &[]);
     server.end();
     keeper.expect(&mut keeper.ringfence(&["stop", &made[0]]));
+    wait_for_end_of_lease(&keeper, &made[1]);
     let server = Served::by(&keeper);
     server.package("vanished", &[&made[0]]);
     server.end();

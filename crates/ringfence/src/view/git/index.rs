@@ -41,6 +41,13 @@ pub(super) fn read_index(file: impl Read, hash_length: usize) -> io::Result<Inde
     let fixed_length = 40 + hash_length + 2;
     let mut fixed = vec![0; fixed_length];
     for _ in 0..number(&header[8..12]) {
+        // Most entries lie in the buffer as a whole and are files: those are passed over where they are.
+        if version < 4
+            && let Some(length) = buffered_file(reader.buffer(), fixed_length, version)
+        {
+            reader.consume(length);
+            continue;
+        }
         reader.read_exact(&mut fixed)?;
         let mode = number(&fixed[24..28]);
         let flags = u16::from_be_bytes(fixed[fixed_length - 2..].try_into().expect("it is two bytes long"));
@@ -74,6 +81,21 @@ pub(super) fn read_index(file: impl Read, hash_length: usize) -> io::Result<Inde
     }
     links.shared_index = read_shared_index(&mut reader, hash_length)?;
     Ok(links)
+}
+
+/// The length of the entry at the start of a buffer, if the entry is whole, of a file, and has a short name.
+fn buffered_file(buffer: &[u8], fixed_length: usize, version: u32) -> Option<usize> {
+    let mode = u32::from_be_bytes(buffer.get(24..28)?.try_into().expect("it is four bytes long"));
+    let flags = buffer.get(fixed_length - 2..fixed_length)?.try_into().expect("it is two bytes long");
+    let flags = u16::from_be_bytes(flags);
+    let name_length = usize::from(flags) & NAME_LENGTH_MASK;
+    if mode & 0o170_000 == GITLINK_MODE || name_length == NAME_LENGTH_MASK {
+        return None;
+    }
+    let extended = if version >= 3 && flags & EXTENDED_FLAG != 0 { 2 } else { 0 };
+    let length = fixed_length + extended + name_length;
+    let whole = length + padding(length);
+    (whole <= buffer.len()).then_some(whole)
 }
 
 /// Entries of versions 2 and 3 end with one to eight NULs, so that they are a multiple of eight bytes long.

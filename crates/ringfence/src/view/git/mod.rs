@@ -37,7 +37,7 @@ const SYSTEM_CONFIG_FILES: [&str; 2] = ["/etc/gitconfig", "/usr/local/etc/gitcon
 /// More settings than anybody puts into an environment.
 const MAX_ENVIRONMENT_SETTINGS: usize = 1000;
 /// The number of directories of a workspace in which repositories are looked for: some tenths of a millisecond.
-const MAX_NESTED_DIRECTORIES: usize = 64;
+const MAX_NESTED_DIRECTORIES: usize = 32;
 /// Merge strategies that are part of git: any other is a program, and one with a slash is one in the work tree.
 const BUILTIN_STRATEGIES: [&str; 6] = ["ort", "recursive", "resolve", "octopus", "ours", "subtree"];
 /// Files by which interpreters start a directory.
@@ -385,8 +385,10 @@ impl GitSearch<'_> {
         let config = CommonConfig { variables };
         self.commons.insert(common.to_path_buf(), config.clone());
         self.program_directory(&common.join("hooks"));
-        // Remotes of old (gitrepository-layout(5)): each file names a host, and how to reach it.
-        for directory in ["remotes", "branches"] {
+        // Remotes of old (gitrepository-layout(5)): each file names a host, and how to reach it. Git reads one where the
+        // configuration has no remote of that name.
+        let has_remote = config.variables.iter().any(|variable| variable.section == "remote" && variable.key == "url");
+        for directory in ["remotes", "branches"].iter().filter(|_| !has_remote) {
             let directory = common.join(directory);
             for (name, _) in self.list(&directory) {
                 self.deciders.protect(&directory.join(name));
