@@ -12,6 +12,7 @@ use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
+use std::rc::Rc;
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat, statat};
 use rustix::io::Errno;
@@ -84,6 +85,9 @@ pub(super) struct Unreadable {
     pub(super) source: io::Error,
 }
 
+/// The entries of a directory, sorted by name.
+pub(super) type Listing = Rc<Vec<(OsString, FileType)>>;
+
 /// Files of the host, and a memory of all that was looked at.
 #[derive(Debug)]
 pub(super) struct ObservedFiles {
@@ -92,7 +96,7 @@ pub(super) struct ObservedFiles {
     /// By paths as they are written: comparing components takes longer than looking twice.
     seen: HashMap<OsString, (NodeKind, FileIdentity)>,
     /// Directories by their entries. While a directory has not changed, its entries have the same names and kinds.
-    listed: HashMap<OsString, HashMap<OsString, FileType>>,
+    listed: HashMap<OsString, Listing>,
     /// The clock of file time stamps when the search began.
     began: (i64, i64),
 }
@@ -228,20 +232,18 @@ impl ObservedFiles {
     }
 
     /// Lists a directory that is no link, as names and kinds of file. Nothing where no directory is.
-    pub(super) fn list(&mut self, path: &Path) -> Result<Vec<(OsString, FileType)>, Unreadable> {
+    pub(super) fn list(&mut self, path: &Path) -> Result<Listing, Unreadable> {
         if let Some(listing) = self.listed.get(path.as_os_str()) {
-            let mut names: Vec<_> = listing.iter().map(|(name, kind)| (name.clone(), *kind)).collect();
-            names.sort_by(|one, other| one.0.cmp(&other.0));
-            return Ok(names);
+            return Ok(Rc::clone(listing));
         }
         if !matches!(self.look(path), NodeKind::Directory | NodeKind::Denied) {
-            return Ok(Vec::new());
+            return Ok(Listing::default());
         }
         let failed = |error: Errno| Unreadable { path: path.to_path_buf(), source: error.into() };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let directory = match openat(CWD, path, flags, Mode::empty()) {
             Ok(directory) => directory,
-            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Vec::new()),
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Listing::default()),
             Err(error) => return Err(failed(error)),
         };
         self.strengthen(path, &directory).map_err(failed)?;
@@ -264,8 +266,9 @@ impl ObservedFiles {
             names.push((name.to_owned(), kind));
         }
         names.sort_by(|one, other| one.0.cmp(&other.0));
-        self.listed.insert(path.into(), names.iter().cloned().collect());
-        Ok(names)
+        let listing = Rc::new(names);
+        self.listed.insert(path.into(), Rc::clone(&listing));
+        Ok(listing)
     }
 
     /// Tells whether anything has this name, be it a link that leads nowhere.
@@ -317,11 +320,12 @@ impl ObservedFiles {
     /// The kind of a file whose directory was listed. A link has to be read, and some file systems tell no kind.
     fn look_in_listing(&self, path: &Path) -> Option<NodeKind> {
         let listing = self.listed.get(path.parent()?.as_os_str())?;
-        match listing.get(path.file_name()?) {
-            None => Some(NodeKind::Absent),
-            Some(FileType::Directory) => Some(NodeKind::Directory),
-            Some(FileType::RegularFile) => Some(NodeKind::File),
-            Some(_) => None,
+        let name = path.file_name()?;
+        match listing.binary_search_by(|(entry, _)| entry.as_os_str().cmp(name)).map(|at| listing[at].1) {
+            Err(_) => Some(NodeKind::Absent),
+            Ok(FileType::Directory) => Some(NodeKind::Directory),
+            Ok(FileType::RegularFile) => Some(NodeKind::File),
+            Ok(_) => None,
         }
     }
 

@@ -11,14 +11,14 @@ mod programs;
 mod worktree;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use rustix::fs::FileType;
 use serde::{Deserialize, Serialize};
 
 use super::deciders::{Deciders, PathState, ResolvedPath, path_from};
-use super::observed::TraceEnd;
+use super::observed::{Listing, TraceEnd};
 use crate::Host;
 use config::{ConfigVariable, parse_config};
 use index::{IndexLinks, read_index};
@@ -179,12 +179,6 @@ pub(super) fn find_git_deciders(deciders: &mut Deciders, scope: &GitScope, works
     search.run();
 }
 
-/// The configuration that the worktrees of a repository share.
-#[derive(Debug, Clone, Default)]
-struct CommonConfig {
-    variables: Vec<ConfigVariable>,
-}
-
 struct GitSearch<'a> {
     deciders: &'a mut Deciders,
     scope: &'a GitScope,
@@ -194,7 +188,8 @@ struct GitSearch<'a> {
     seen_gitdirs: BTreeSet<PathBuf>,
     /// The work trees of submodules.
     submodules: BTreeSet<PathBuf>,
-    commons: BTreeMap<PathBuf, CommonConfig>,
+    /// The configuration that the worktrees of each repository share.
+    commons: BTreeMap<PathBuf, Rc<Vec<ConfigVariable>>>,
 }
 
 impl GitSearch<'_> {
@@ -245,8 +240,8 @@ impl GitSearch<'_> {
                 self.deciders.note(&directory, PathState::Denied);
                 continue;
             };
-            for (name, kind) in entries {
-                if kind != FileType::Directory || name == ".git" {
+            for (name, kind) in entries.iter() {
+                if *kind != FileType::Directory || name == ".git" {
                     continue;
                 }
                 if looked_at == MAX_NESTED_DIRECTORIES {
@@ -332,29 +327,31 @@ impl GitSearch<'_> {
         // One list tells which of its many files there are.
         let _ = self.deciders.files.list(gitdir); // where it fails, each file is looked at
         let common = self.common_directory(gitdir);
-        let CommonConfig { mut variables } = self.common(&common);
-        let mut seen = BTreeSet::new();
-        self.load_config(&gitdir.join("config.worktree"), &mut seen, &mut variables);
-        let set_worktree = last_value(&variables, "core", "worktree");
+        let shared = self.common(&common);
+        let mut own = Vec::new();
+        self.load_config(&gitdir.join("config.worktree"), &mut BTreeSet::new(), &mut own);
+        let value = |key: [&str; 2]| last_value(&own, key).or_else(|| last_value(&shared, key));
+        let set_worktree = value(["core", "worktree"]);
         let set_worktree = set_worktree.and_then(|path| self.scope.expand(path, gitdir));
         let set_worktree = set_worktree.and_then(|path| self.deciders.resolve(&path)).map(|found| found.path);
         let worktree = set_worktree.or_else(|| worktree.map(Path::to_path_buf)).unwrap_or_else(|| gitdir.to_path_buf());
 
-        self.apply(&variables, &worktree);
+        self.apply(&shared, &worktree);
+        self.apply(&own, &worktree);
         if worktree != self.workspace {
             let global = std::mem::take(&mut self.global);
             self.apply(&global, &worktree);
             self.global = global;
         }
         self.sequences(gitdir, &worktree);
-        let format = last_value(&variables, "extensions", "objectformat");
+        let format = value(["extensions", "objectformat"]);
         let hash_length = if format.is_some_and(|format| format.eq_ignore_ascii_case(b"sha256")) { 32 } else { 20 };
         for path in self.gitlinks(gitdir, "index", hash_length) {
             let place = worktree.join(path);
             self.repository_in(&place, GitEntry::OfSubmodule);
             self.submodules.insert(place);
         }
-        self.modules(&common, &variables);
+        self.modules(&common, &shared);
     }
 
     /// The directory with the configuration and the hooks of a repository.
@@ -375,22 +372,22 @@ impl GitSearch<'_> {
     }
 
     /// Looks at what all worktrees of a repository share.
-    fn common(&mut self, common: &Path) -> CommonConfig {
+    fn common(&mut self, common: &Path) -> Rc<Vec<ConfigVariable>> {
         if let Some(known) = self.commons.get(common) {
-            return known.clone();
+            return Rc::clone(known);
         }
         let _ = self.deciders.files.list(common); // as above
         let mut variables = Vec::new();
         self.load_config(&common.join("config"), &mut BTreeSet::new(), &mut variables);
-        let config = CommonConfig { variables };
-        self.commons.insert(common.to_path_buf(), config.clone());
+        let variables = Rc::new(variables);
+        self.commons.insert(common.to_path_buf(), Rc::clone(&variables));
         self.program_directory(&common.join("hooks"));
         // Remotes of old (gitrepository-layout(5)): each file names a host, and how to reach it. Git reads one where the
         // configuration has no remote of that name.
-        let has_remote = config.variables.iter().any(|variable| variable.section == "remote" && variable.key == "url");
+        let has_remote = variables.iter().any(|variable| variable.section == "remote" && variable.key == "url");
         for directory in ["remotes", "branches"].iter().filter(|_| !has_remote) {
             let directory = common.join(directory);
-            for (name, _) in self.list(&directory) {
+            for (name, _) in self.list(&directory).iter() {
                 self.deciders.protect(&directory.join(name));
             }
         }
@@ -398,15 +395,15 @@ impl GitSearch<'_> {
         if common.ends_with(".git") {
             self.repository(common, common.parent());
         }
-        config
+        variables
     }
 
     /// Looks at the worktrees that a repository knows.
     fn worktrees(&mut self, common: &Path) {
         let directory = common.join("worktrees");
-        for (name, kind) in self.list(&directory) {
+        for (name, kind) in self.list(&directory).iter() {
             let own = directory.join(name);
-            if kind != FileType::Directory {
+            if *kind != FileType::Directory {
                 self.deciders.protect(&own);
                 continue;
             }
@@ -470,7 +467,7 @@ impl GitSearch<'_> {
 
     /// Protects what lies among the repositories of submodules and is none that is in use.
     fn unknown_modules(&mut self, directory: &Path) {
-        for (name, _) in self.list(directory) {
+        for (name, _) in self.list(directory).iter() {
             let path = directory.join(name);
             let mut in_use = self.seen_gitdirs.range(path.clone()..);
             match in_use.next() {
@@ -500,7 +497,7 @@ impl GitSearch<'_> {
         if self.deciders.files.has_name(&gitdir.join("sequencer")) {
             let options = gitdir.join("sequencer/opts");
             let variables = parse_config(&self.read_sequence_file(&options).unwrap_or_default());
-            if let Some(name) = last_value(&variables, "options", "strategy") {
+            if let Some(name) = last_value(&variables, ["options", "strategy"]) {
                 self.note_strategy(&options, name);
             }
         }
@@ -572,8 +569,8 @@ impl GitSearch<'_> {
         let Some(found) = self.deciders.resolve(path) else { return };
         if !found.is_directory || !self.deciders.holds_writable(&found.path) {
             self.deciders.protect_resolved(&found);
-            for (name, kind) in self.list(&found.path) {
-                if kind == FileType::Symlink {
+            for (name, kind) in self.list(&found.path).iter() {
+                if *kind == FileType::Symlink {
                     self.deciders.protect(&found.path.join(name));
                 }
             }
@@ -639,8 +636,8 @@ impl GitSearch<'_> {
         self.repository_in(&found.path, GitEntry::Discovered);
     }
 
-    fn list(&mut self, directory: &Path) -> Vec<(OsString, FileType)> {
-        let Some(found) = self.deciders.resolve(directory) else { return Vec::new() };
+    fn list(&mut self, directory: &Path) -> Listing {
+        let Some(found) = self.deciders.resolve(directory) else { return Listing::default() };
         let listed = self.deciders.files.list(&found.path);
         self.deciders.or_denied(listed).unwrap_or_default()
     }
@@ -661,7 +658,7 @@ fn trim_line(bytes: &[u8]) -> &[u8] {
     &bytes[..end]
 }
 
-fn last_value<'v>(variables: &'v [ConfigVariable], section: &str, key: &str) -> Option<&'v [u8]> {
+fn last_value<'v>(variables: &'v [ConfigVariable], [section, key]: [&str; 2]) -> Option<&'v [u8]> {
     let mut matching = variables.iter().filter(|variable| variable.section == section && variable.key == key);
     matching.next_back().map(|variable| variable.value.as_slice())
 }
