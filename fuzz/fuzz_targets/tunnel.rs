@@ -33,6 +33,8 @@ fuzz_target!(|input: (u8, &[u8])| {
         match kind {
             OpeningKind::Tls(Hello::Named(name)) => check_hello(&passed[..opening.hello_length()], Some(&name)),
             OpeningKind::Tls(Hello::Unnamed) => check_hello(&passed[..opening.hello_length()], None),
+            // One printable character passes alone, and an answer in TLS to it is cut.
+            OpeningKind::Other if matches!(passed.as_slice(), [b' '..=b'~']) => {}
             OpeningKind::Other => check_unread(bytes, passed.len()),
             OpeningKind::Tls(Hello::Unreadable(_)) | OpeningKind::Http | OpeningKind::Undecided(_) => {}
         }
