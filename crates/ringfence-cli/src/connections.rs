@@ -1,4 +1,4 @@
-//! How many connections a server has open at once. When there are as many as there can be, the one that has been idle for
+//! The number of connections that a server has open at once. When there are as many as there can be, the one that has been idle for
 //! longest makes room for the next, so that clients who say nothing keep nobody out.
 
 use std::collections::HashMap;
@@ -90,7 +90,7 @@ impl OpenConnections {
 }
 
 impl Admission {
-    /// What is asked and answered on the connection.
+    /// The requests and answers on the connection.
     pub(crate) fn exchanges(&self) -> &Exchanges {
         &self.exchanges
     }
@@ -111,7 +111,7 @@ mod tests {
         limit.try_admit()
     }
 
-    /// Whether a connection was told to close.
+    /// Set once the connection was told to close.
     fn is_closed(admission: &Admission) -> bool {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {

@@ -26,7 +26,7 @@ const TAKE_PATIENCE: Duration = Duration::from_secs(330);
 /// Counts what happens on all connections: the one on which something happened before all others is idle for longest.
 static MOMENT: AtomicU64 = AtomicU64::new(0);
 
-/// How long a client may take for the head of a request.
+/// The time that a client has for the head of a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HeadTimeouts {
     /// For the whole of the first one, from when it connected.
@@ -45,19 +45,19 @@ struct Counts {
     begun: AtomicUsize,
     /// How many bodies are not at their end, of requests and of answers. While there are none, what is read is a head.
     underway: AtomicUsize,
-    /// How many refused requests are only read so that their refusal arrives.
+    /// The number of refused requests that are only read so that their refusal arrives.
     refused: AtomicUsize,
     /// The [`MOMENT`] at which something last happened.
     last: AtomicU64,
-    /// Whether its client has shown who it is.
+    /// Set once its client has shown who it is.
     is_known: AtomicBool,
     /// Somebody else needs its place.
     closed: Notify,
-    /// Who is told when it becomes idle.
+    /// The task that is told when it becomes idle.
     listener: Option<Arc<Notify>>,
 }
 
-/// How idle a connection is: of two, the lesser one is closed first.
+/// The idleness of a connection: of two, the lesser one is closed first.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Idleness {
     is_known: bool,
@@ -86,7 +86,7 @@ impl Exchanges {
         self.0.is_known.store(true, Ordering::Relaxed);
     }
 
-    /// How idle the connection is; nothing while a request is answered on it.
+    /// The connection's idleness; nothing while a request is answered on it.
     pub(crate) fn idleness(&self) -> Option<Idleness> {
         let counts = &self.0;
         let is_busy = counts.underway.load(Ordering::Relaxed) > 0 && counts.refused.load(Ordering::Relaxed) == 0;

@@ -14,7 +14,7 @@ use tokio::sync::{Semaphore, watch};
 const MOST: usize = 200;
 /// How much of a command or of code is remembered, in characters.
 const LONGEST_WORDS: usize = 1000;
-/// How many variables are remembered of a command, by their names, and how much of each name.
+/// The number of variables that are remembered of a command, by their names, and the length of each name.
 const MOST_VARIABLES: usize = 20;
 const LONGEST_NAME: usize = 100;
 /// How many clients watch a sandbox at once.
