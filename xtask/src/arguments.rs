@@ -37,18 +37,23 @@ impl Arguments {
 
     /// Takes `--name N` or `--name=N` out, if it is there.
     pub(crate) fn number(&mut self, name: &str) -> Result<Option<usize>> {
+        let Some(value) = self.value(name, "a number")? else { return Ok(None) };
+        match value.parse() {
+            Ok(number) if number > 0 => Ok(Some(number)),
+            _ => Err(UsageError(format!("`{name}` takes a number above zero, not `{value}`")).into()),
+        }
+    }
+
+    /// Takes `--name VALUE` or `--name=VALUE` out, if it is there; `kind` says what the value is.
+    pub(crate) fn value(&mut self, name: &str, kind: &str) -> Result<Option<String>> {
         let Some(position) = self.0.iter().position(|argument| argument.split('=').next() == Some(name)) else {
             return Ok(None);
         };
         let option = self.0.remove(position);
-        let value = match option.split_once('=') {
-            Some((_, value)) => value.to_owned(),
-            None if position < self.0.len() => self.0.remove(position),
-            None => return Err(UsageError(format!("`{name}` needs a number after it")).into()),
-        };
-        match value.parse() {
-            Ok(number) if number > 0 => Ok(Some(number)),
-            _ => Err(UsageError(format!("`{name}` takes a number above zero, not `{value}`")).into()),
+        match option.split_once('=') {
+            Some((_, value)) => Ok(Some(value.to_owned())),
+            None if position < self.0.len() => Ok(Some(self.0.remove(position))),
+            None => Err(UsageError(format!("`{name}` needs {kind} after it")).into()),
         }
     }
 

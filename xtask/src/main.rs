@@ -52,7 +52,7 @@ const CHORES: &[Chore] = &[
     Chore { name: "dist", usage: "dist", about: "makes dist/ringfence, one fully static file", run: dist::run },
     Chore {
         name: "bench",
-        usage: "bench [--runs N] [--quick] [--egress] [--no-install] [--no-engines]",
+        usage: "bench [--runs N] [--quick] [--against REVISION] [--egress] [--no-install] [--no-engines]",
         about: "measures ringfence beside its peers, as root with engines; writes docs/bench",
         run: bench::run,
     },

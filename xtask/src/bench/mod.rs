@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: ringfence beside its peers, interleaved in one run, as ratios.
 
+mod against;
 mod chart;
 mod code;
 mod contenders;
@@ -43,9 +44,13 @@ const COMMANDS: &[&[&str]] = &[&["/bin/true"], &["sh", "-c", "echo hi"]];
 pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()> {
     let default = if arguments.flag("--quick") { QUICK_RUNS } else { RUNS };
     let runs = arguments.number("--runs")?.unwrap_or(default);
+    let against = arguments.value("--against", "a revision")?;
     let is_egress_alone = arguments.flag("--egress");
     let (install, with_engines) = (!arguments.flag("--no-install"), !arguments.flag("--no-engines"));
-    arguments.end(&["--runs", "--quick", "--egress", "--no-install", "--no-engines"])?;
+    arguments.end(&["--runs", "--quick", "--against", "--egress", "--no-install", "--no-engines"])?;
+    if let Some(revision) = against {
+        return against::measure(workspace, &revision, runs);
+    }
     packages::provide(Chore::Bench, install, with_engines && !is_egress_alone)?;
     if is_egress_alone {
         return measure_egress(workspace, &build_egress(workspace)?);

@@ -29,8 +29,34 @@ impl Comparison {
         self.results.iter().find(|(contender, _)| *contender == name)?.1.as_ref().ok()?.percentile(50)
     }
 
+    /// A table with the times of every contender.
+    pub(super) fn as_text(&self) -> String {
+        let yardstick = self.yardstick;
+        let faster = format!("faster than {yardstick}");
+        let head = [
+            (self.title.as_str(), Align::Left),
+            ("p50 ms", Align::Right),
+            ("p95 ms", Align::Right),
+            ("× plain", Align::Right),
+            (faster.as_str(), Align::Right),
+        ];
+        let row = |(name, samples): &(&'static str, Result<Samples, String>)| match samples {
+            Ok(samples) => [
+                (*name).to_owned(),
+                milliseconds(samples.percentile(50)),
+                milliseconds(samples.percentile(95)),
+                times(self.ratio(name, PLAIN)),
+                times(self.ratio(yardstick, name)),
+            ],
+            Err(_) => [(*name).to_owned(), "–".to_owned(), "–".to_owned(), "–".to_owned(), "–".to_owned()],
+        };
+        let mut text = table(head, &self.results.iter().map(row).collect::<Vec<_>>());
+        text.extend(self.note.iter().map(|note| format!("{note}\n")));
+        text + &absences(&self.results) + "\n"
+    }
+
     /// Divides the median of one contender by another's.
-    fn ratio(&self, of: &str, to: &str) -> Option<f64> {
+    pub(super) fn ratio(&self, of: &str, to: &str) -> Option<f64> {
         Some(self.median(of)?.as_secs_f64() / self.median(to)?.as_secs_f64())
     }
 }
@@ -61,7 +87,7 @@ impl Goal {
         Self { name, measured, unit, reached: measured.map(|measured| measured >= least) }
     }
 
-    fn below(limit: f64, name: String, measured: Option<f64>, unit: &'static str) -> Self {
+    pub(super) fn below(limit: f64, name: String, measured: Option<f64>, unit: &'static str) -> Self {
         Self { name, measured, unit, reached: measured.map(|measured| measured < limit) }
     }
 }
@@ -108,29 +134,7 @@ impl Report {
     pub(super) fn as_text(&self) -> String {
         let mut text = String::new();
         for comparison in &self.comparisons {
-            let yardstick = comparison.yardstick;
-            let faster = format!("faster than {yardstick}");
-            let head = [
-                (comparison.title.as_str(), Align::Left),
-                ("p50 ms", Align::Right),
-                ("p95 ms", Align::Right),
-                ("× plain", Align::Right),
-                (faster.as_str(), Align::Right),
-            ];
-            let row = |(name, samples): &(&'static str, Result<Samples, String>)| match samples {
-                Ok(samples) => [
-                    (*name).to_owned(),
-                    milliseconds(samples.percentile(50)),
-                    milliseconds(samples.percentile(95)),
-                    times(comparison.ratio(name, PLAIN)),
-                    times(comparison.ratio(yardstick, name)),
-                ],
-                Err(_) => [(*name).to_owned(), "–".to_owned(), "–".to_owned(), "–".to_owned(), "–".to_owned()],
-            };
-            text += &table(head, &comparison.results.iter().map(row).collect::<Vec<_>>());
-            text.extend(comparison.note.iter().map(|note| format!("{note}\n")));
-            text += &absences(&comparison.results);
-            text.push('\n');
+            text += &comparison.as_text();
         }
         text += &format!("{}\n{}\n", rates::copies_as_text(&self.copies), rates::commands_as_text(&self.commands));
         match &self.output {

@@ -1,0 +1,145 @@
+//! `cargo xtask bench --against REVISION`: this build beside another one, in the repositories that cost most.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use super::compare;
+use super::contenders::{Contender, PLAIN, Start};
+use super::report::{Goal, goals_as_text};
+use crate::dist;
+use crate::workspace::{Workspace, output_of, run as run_command};
+
+const THIS_BUILD: &str = "this build";
+const OTHER_BUILD: &str = "other build";
+/// This build may take this many times as long as the other one.
+const MOST: f64 = 1.05;
+
+const FILES: usize = 10_000;
+const FILES_PER_DIRECTORY: usize = 100;
+const SUBMODULES: usize = 20;
+const CONFIG_LINES: usize = 200;
+
+/// Builds `revision`, and measures `ringfence run` of both builds in turn.
+pub(super) fn measure(workspace: &Workspace, revision: &str, runs: usize) -> Result<()> {
+    let other = build(workspace, revision)?;
+    let ours = dist::build(workspace)?;
+    let directory = tempfile::tempdir_in("/var/tmp")?;
+    let (empty, repository) = (directory.path().join("empty"), directory.path().join("repository"));
+    fs_err::create_dir(&empty)?;
+    println!(
+        "making a repository with {FILES} files, {SUBMODULES} submodules and {CONFIG_LINES} lines of configuration"
+    );
+    make_repository(&repository)?;
+
+    let mut goals = Vec::new();
+    for (place, name) in [(&empty, "an empty directory"), (&repository, "the repository")] {
+        std::env::set_current_dir(place).context("cannot enter the working directory of the runs")?;
+        let contenders = vec![
+            Contender { name: PLAIN, start: Ok(Start::Spawn(vec!["/bin/true".into()])) },
+            Contender { name: THIS_BUILD, start: Ok(native(&ours)) },
+            Contender { name: OTHER_BUILD, start: Ok(native(&other)) },
+        ];
+        let comparison = compare(format!("/bin/true in {name}"), OTHER_BUILD, None, contenders, runs)?;
+        print!("\n{}", comparison.as_text());
+        let ratio = comparison.ratio(THIS_BUILD, OTHER_BUILD);
+        goals.push(Goal::below(MOST, format!("in {name}: below {MOST}× of {revision}"), ratio, "×"));
+    }
+    std::env::set_current_dir(&workspace.root).context("cannot leave the working directory of the runs")?;
+    print!("{}", goals_as_text(goals));
+    Ok(())
+}
+
+fn native(program: &Path) -> Start {
+    let flags = ["run", "--backend", "native", "--", "/bin/true"];
+    Start::Spawn(std::iter::once(program.into()).chain(flags.map(Into::into)).collect())
+}
+
+/// Builds another revision as `cargo xtask dist` would, from a work tree of its own, and returns its program.
+fn build(workspace: &Workspace, revision: &str) -> Result<PathBuf> {
+    let commit = git(&workspace.root, &["rev-parse", "--verify", "--quiet", &format!("{revision}^{{commit}}")])
+        .with_context(|| format!("`{revision}` is no commit of this repository"))?;
+    let place = workspace.target.join("bench").join(commit.trim());
+    let (sources, program) = (place.join("sources"), place.join("ringfence"));
+    if program.is_file() {
+        return Ok(program);
+    }
+    if !sources.is_dir() {
+        let sources = sources.to_str().context("the path of the target directory is not text")?;
+        git(&workspace.root, &["worktree", "prune"])?;
+        git(&workspace.root, &["worktree", "add", "--detach", sources, commit.trim()])?;
+    }
+    let host = dist::host_triple()?;
+    // Dependencies are shared with this checkout; the program of either build replaces the other's.
+    let mut command = dist::static_release(workspace, &host, &["-p", "ringfence-cli"]);
+    run_command(command.current_dir(&sources).env("CARGO_TARGET_DIR", &workspace.target))?;
+    fs_err::copy(workspace.target.join(host).join("release/ringfence"), &program)?;
+    git(&workspace.root, &["worktree", "remove", "--force", sources.to_str().unwrap_or_default()])?;
+    Ok(program)
+}
+
+fn make_repository(repository: &Path) -> Result<()> {
+    let source = repository.with_extension("source");
+    make_commit(&source, |directory| Ok(fs_err::write(directory.join("file"), "content\n")?))?;
+    make_commit(repository, |directory| {
+        for number in 0..FILES {
+            let parent = directory.join(format!("directory-{}", number / FILES_PER_DIRECTORY));
+            fs_err::create_dir_all(&parent)?;
+            fs_err::write(parent.join(format!("file-{number}")), "content\n")?;
+        }
+        Ok(())
+    })?;
+    let source = source.to_str().context("the path of a temporary directory is not text")?;
+    for number in 0..SUBMODULES {
+        let path = format!("modules/module-{number}");
+        git(repository, &["-c", "protocol.file.allow=always", "submodule", "--quiet", "add", source, &path])?;
+    }
+    git(repository, &["commit", "--quiet", "--message", "submodules"])?;
+    let config = repository.join(".git/config");
+    let mut text = fs_err::read_to_string(&config)?;
+    for number in 0.. {
+        let missing = CONFIG_LINES.saturating_sub(text.lines().count());
+        if missing == 0 {
+            break;
+        }
+        let lines = format!("[branch \"topic-{number}\"]\n\tremote = origin\n\tmerge = refs/heads/topic-{number}\n");
+        text.extend(lines.split_inclusive('\n').take(missing));
+    }
+    ensure!(text.lines().count() == CONFIG_LINES, "git itself wrote more lines of configuration");
+    fs_err::write(&config, text)?;
+    git(repository, &["status"]).map(drop)
+}
+
+fn make_commit(directory: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    fs_err::create_dir(directory)?;
+    git(directory, &["init", "--quiet"])?;
+    git(directory, &["config", "user.name", "bench"])?;
+    git(directory, &["config", "user.email", "bench@localhost"])?;
+    fill(directory)?;
+    git(directory, &["add", "."])?;
+    git(directory, &["commit", "--quiet", "--message", "files"]).map(drop)
+}
+
+fn git(directory: &Path, words: &[&str]) -> Result<String> {
+    output_of(Command::new("git").args(words).current_dir(directory))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_repository_has_as_much_as_it_says() {
+        let directory = tempfile::tempdir().unwrap();
+        let repository = directory.path().join("repository");
+        make_repository(&repository).unwrap();
+        let files = git(&repository, &["ls-files"]).unwrap();
+        assert_eq!(files.lines().count(), FILES + SUBMODULES + 1, "with .gitmodules");
+        let links = git(&repository, &["submodule", "status"]).unwrap();
+        assert_eq!(links.lines().count(), SUBMODULES);
+        let config = fs_err::read_to_string(repository.join(".git/config")).unwrap();
+        assert_eq!(config.lines().count(), CONFIG_LINES);
+        assert_eq!(git(&repository, &["status", "--porcelain"]).unwrap(), "");
+    }
+}
