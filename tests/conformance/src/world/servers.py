@@ -17,7 +17,7 @@ from names import Names
 
 PLAIN, SECURE, TALKING = (80, 8080), (443, 853), {21: b"220 ftp\r\n", 22: b"SSH-2.0-test\r\n", 25: b"220 smtp\r\n"}
 # A request wherever one may begin: no reading of what was sent is too careless for this server.
-REQUEST = re.compile(rb"[A-Z]+ (\S+) HTTP/1\.[01]\r?\n((?:[^\r\n]+\r?\n)*)\r?\n")
+REQUEST = re.compile(rb"[A-Za-z]+ (\S+) HTTP/1\.[01]\r?\n((?:[^\r\n]+\r?\n)*)\r?\n")
 HTTP2, SETTINGS = b"PRI * HTTP/2.0", bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 PATIENCE = 30
 
@@ -77,6 +77,13 @@ def response(path, headers):
     return b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
+def skip_alerts(connection):
+    """Reads the alerts that precede a TLS handshake, which some libraries pass over and others refuse."""
+    while connection.recv(1, socket.MSG_PEEK) == b"\x15":
+        head = connection.recv(5, socket.MSG_WAITALL)
+        connection.recv(int.from_bytes(head[3:], "big"), socket.MSG_WAITALL)
+
+
 class Files(http.server.SimpleHTTPRequestHandler):
     """Serves files to real clients; `@ORIGIN@` in one is where it came from."""
 
@@ -131,6 +138,7 @@ class World:
         if port in SECURE:
             # The name that a client wants is looked for in its first message, and told of by TLS.
             record(connection.recv(65536, socket.MSG_PEEK))
+            skip_alerts(connection)
             self.handshake.record = record
             connection = self.tls.wrap_socket(connection, server_side=True)
         if service == "files":

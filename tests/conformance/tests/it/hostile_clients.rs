@@ -108,13 +108,23 @@ fn status(head: &str) -> u16 {
     status.unwrap_or_else(|| panic!("{head:?}"))
 }
 
-/// Does something against a server that has no keys.
+/// Does something against a server of root's that has no keys.
 fn against(act: impl FnOnce(&Client<'_>, &Keeper)) {
-    let keeper = Keeper::on(Backend::Native);
-    let server = Served::by(&keeper);
-    act(&Client { server: &server, key: ANY.to_owned() }, &keeper);
+    against_server_of(&Keeper::on(Backend::Native), act);
+}
+
+/// Does the same against a server of root's, and against one of an ordinary user's.
+fn against_each(act: impl Fn(&Client<'_>, &Keeper)) {
+    for keeper in Keeper::each_on(Backend::Native) {
+        against_server_of(&keeper, &act);
+    }
+}
+
+fn against_server_of(keeper: &Keeper, act: impl FnOnce(&Client<'_>, &Keeper)) {
+    let server = Served::by(keeper);
+    act(&Client { server: &server, key: ANY.to_owned() }, keeper);
     server.end();
-    expect_nothing_left(&keeper);
+    expect_nothing_left(keeper);
 }
 
 #[test]

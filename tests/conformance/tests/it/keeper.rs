@@ -1,15 +1,16 @@
 //! Somebody who keeps sandboxes: a home and a program of their own, by which everything of theirs on the host is known.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ringfence::Backend;
-use ringfence_test_ledger::binary;
 use ringfence_test_ledger::engine::{DOCKER_VARIABLE, Engine, PODMAN_VARIABLE, TINY_IMAGE};
+use ringfence_test_ledger::{User, binary};
 use tempfile::TempDir;
 
 use crate::remains::{self, Process};
@@ -25,6 +26,8 @@ const MARK: &str = "RINGFENCE_TEST_KEEPER";
 #[derive(Debug)]
 pub(crate) struct Keeper {
     pub(crate) backend: Backend,
+    /// The ordinary user that everything is started as; root without one.
+    user: Option<User>,
     home: TempDir,
     /// The processes that started sandboxes. What has no other sign of whose it is has their number in its name.
     makers: Mutex<BTreeSet<u32>>,
@@ -45,15 +48,35 @@ impl Outcome {
 }
 
 impl Keeper {
+    /// Root, on a backend.
     pub(crate) fn on(backend: Backend) -> Keeper {
+        Keeper::started_as(None, backend)
+    }
+
+    /// Root and an ordinary user, each on a backend.
+    pub(crate) fn each_on(backend: Backend) -> [Keeper; 2] {
+        let user = User::for_tests().expect("the test requires one");
+        [None, Some(user)].map(|user| Keeper::started_as(user, backend))
+    }
+
+    fn started_as(user: Option<User>, backend: Backend) -> Keeper {
         let home = TempDir::new_in("/var/tmp").expect("a temporary directory can be made");
-        let keeper = Keeper { backend, home, makers: Mutex::default() };
+        let keeper = Keeper { backend, user, home, makers: Mutex::default() };
         fs_err::create_dir(keeper.workspace()).expect("the home is ours");
         // A process that was never told of the home is known by its program. Another process copies it: of a file that
         // is open here for writing, every child that is just being started has a descriptor, and it cannot be run.
         let copied = Command::new("cp").arg(binary()).arg(keeper.program()).status();
         assert!(copied.is_ok_and(|status| status.success()), "the program can be copied");
+        keeper.give(keeper.home());
+        keeper.give(&keeper.workspace());
         keeper
+    }
+
+    /// Makes this keeper's user the owner of what the test has made.
+    pub(crate) fn give(&self, path: &Path) {
+        if let Some(user) = &self.user {
+            chown(path, Some(user.uid), Some(user.gid)).expect("it is given by root");
+        }
     }
 
     pub(crate) fn home(&self) -> &Path {
@@ -108,8 +131,16 @@ impl Keeper {
         (MARK.to_owned(), self.home().display().to_string())
     }
 
+    /// A program that this keeper's user starts.
+    pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        match &self.user {
+            Some(user) => user.command(program),
+            None => Command::new(program),
+        }
+    }
+
     pub(crate) fn ringfence(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(self.program());
+        let mut command = self.command(self.program());
         command.env_clear().envs(self.variables()).current_dir(self.workspace()).stdin(Stdio::null()).args(words);
         command
     }

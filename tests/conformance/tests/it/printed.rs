@@ -53,9 +53,15 @@ impl Checked<'_> {
 
 #[test]
 fn names_and_values_of_strangers_do_not_steer_the_terminal() {
-    require!(root, binary, user_namespaces);
-    let keeper = Keeper::on(Backend::Native);
-    let mut checked = Checked { keeper: &keeper, wrong: Vec::new() };
+    require!(root, ordinary_user, binary, user_namespaces, ordinary_user_namespaces);
+    for keeper in Keeper::each_on(Backend::Native) {
+        check_all_printed(&keeper);
+    }
+}
+
+#[track_caller]
+fn check_all_printed(keeper: &Keeper) {
+    let mut checked = Checked { keeper, wrong: Vec::new() };
     let workspace = keeper.workspace();
     let project = workspace.join("ringfence.toml");
     let native = ["run", "--backend", "native"];
@@ -116,6 +122,7 @@ fn names_and_values_of_strangers_do_not_steer_the_terminal() {
     checked.check(keeper.ringfence(&["serve", "--tls", "--listen", &taken]).env("XDG_STATE_HOME", &state));
     fs_err::remove_dir_all(state).expect("it is ours");
     fs_err::create_dir(workspace.join(HOSTILE)).expect("the workspace is ours");
+    keeper.give(&workspace.join(HOSTILE));
     checked.check(run(&["--dry-run", "--workspace", HOSTILE, "--", "true"]).current_dir(&workspace));
 
     // What a run makes, and records of it.
@@ -123,6 +130,7 @@ fn names_and_values_of_strangers_do_not_steer_the_terminal() {
     fs_err::create_dir_all(&config).expect("the home is ours");
     let kept = workspace.join("kept");
     fs_err::create_dir(&kept).expect("the workspace is ours");
+    keeper.give(&kept);
     let audit = format!("[audit]\nstore = 'always'\ndir = '{}'\n", kept.display());
     fs_err::write(config.join("config.toml"), audit).expect("the home is ours");
     let planted = format!("planted-{HOSTILE}").replace(['[', ']'], ""); // which make a pattern

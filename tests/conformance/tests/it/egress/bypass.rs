@@ -281,7 +281,13 @@ fn native_lets_out_what_its_rules_name_and_nothing_else_for_an_ordinary_user() {
 }
 
 #[test]
-fn bubblewrap_lets_out_what_its_rules_name_and_nothing_else() {
+fn bubblewrap_lets_out_what_its_rules_name_and_nothing_else_for_root() {
+    require!(root, binary, python3, own_network, user_namespaces, bwrap);
+    holds(Stage { ring: Ring::Bwrap, caller: Caller::Root }, &[], Reasons::Named);
+}
+
+#[test]
+fn bubblewrap_lets_out_what_its_rules_name_and_nothing_else_for_an_ordinary_user() {
     require!(root, binary, python3, own_network, ordinary_user, ordinary_user_namespaces, bwrap);
     holds(Stage { ring: Ring::Bwrap, caller: Caller::Ordinary }, &[], Reasons::Named);
 }

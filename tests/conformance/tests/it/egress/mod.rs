@@ -3,6 +3,7 @@
 mod bypass;
 mod changes;
 mod clients;
+mod floods;
 mod kept_secrets;
 mod owners;
 mod results;

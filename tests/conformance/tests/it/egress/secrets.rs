@@ -10,16 +10,20 @@ use ringfence_test_ledger::require;
 /// Looks for a secret in all that can be read where it runs.
 pub(super) const SEARCH: &str = include_str!("search.py");
 const PLACEHOLDER: &str = "placeholder-for-a-secret-that-stays-outside";
-/// What code inside does: clients that go by variables, one that takes its header along wherever it is sent, another
-/// host, the clear, a client that goes by the system's bundle alone, where variables lead, and a look around: into the
-/// first process, and everywhere.
+/// A script that does what code inside does. It uses clients that go by variables, one that takes its header along
+/// wherever it is sent, another host, the clear, methods whose answer repeats the request, and a client that goes by the
+/// system's bundle alone. It checks where variables lead, and looks into the first process and everywhere else.
 const SCRIPT: &str = r#"
 fetch() { curl --silent --show-error --header "Authorization: Bearer $API_KEY" "$@"; echo; }
 fetch "https://$HOST/curl"
 python3 -c 'import sys, urllib.request as r; print(r.urlopen(sys.argv[1], timeout=10).status)' "https://$HOST/python"
 fetch --location-trusted "https://$HOST/to/$REDIRECT"
 fetch "https://$OTHER/other"
-curl --silent --output /dev/null --write-out '%{http_code}\n' "http://$HOST/clear"
+status() { curl --silent --output /dev/null --write-out '%{http_code}\n' "$@"; }
+status "http://$HOST/clear"
+for method in TRACE trace TRACK tRaCk; do
+    echo "$(status --request "$method" "https://$HOST/echo") $(status --request "$method" "https://$OTHER/echo")"
+done
 env --unset SSL_CERT_FILE --unset CURL_CA_BUNDLE curl --silent "https://$HOST/bundle"; echo " $?"
 for name in AWS_CA_BUNDLE CARGO_HTTP_CAINFO CURL_CA_BUNDLE DENO_CERT GIT_SSL_CAINFO NIX_SSL_CERT_FILE \
     NODE_EXTRA_CA_CERTS PIP_CERT REQUESTS_CA_BUNDLE SSL_CERT_FILE; do
@@ -109,7 +113,8 @@ impl Case {
         // guest; elsewhere that may be a copy of a process of the host's.
         let is_container = stage.ring.engine().is_some();
         let [bundle, first] = if is_container { [" 60", "open"] } else { ["ok 0", "closed"] };
-        let expected = format!("ok\n200\nok\nok\n403\n{bundle}\n{first}\nlooked at many\n{PLACEHOLDER}\n");
+        let echoes = "400 200\n".repeat(4);
+        let expected = format!("ok\n200\nok\nok\n403\n{echoes}{bundle}\n{first}\nlooked at many\n{PLACEHOLDER}\n");
         assert_eq!(result["stdout"], expected, "{self:?}: {said}");
         assert_eq!(self.shown(), Shown { secret: if is_container { 3 } else { 4 }, placeholder: 2 }, "{self:?}");
     }

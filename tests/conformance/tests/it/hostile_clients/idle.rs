@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use ringfence_test_ledger::require;
 
 use super::strain::answer_on;
-use super::{ANY, Client, Made, against};
+use super::{ANY, Client, Made, against_each};
 use crate::asks;
 
 /// How many connections a server has open at once.
@@ -44,11 +44,11 @@ fn watch(client: &Client<'_>, made: &Made) -> TcpStream {
 
 #[test]
 fn connections_on_which_nothing_happens_keep_nobody_out_and_those_of_use_stay() {
-    require!(root, binary, user_namespaces);
+    require!(root, ordinary_user, binary, user_namespaces, ordinary_user_namespaces);
     let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let raised = rustix::process::Rlimit { current: descriptors.maximum, maximum: descriptors.maximum };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).expect("it is this process's own");
-    against(|client, _| {
+    against_each(|client, _| {
         let made = client.make();
         let mut watching = watch(client, &made);
         let never_spoke = take_all(client, |_| {});

@@ -109,7 +109,8 @@ fn a_server_without_descriptors_says_which_sandbox_it_could_not_pause_or_end() {
     let id = &made[0].id;
     let requests = [(format!("POST /sandboxes/{id}/pause"), "paused"), (format!("DELETE /sandboxes/{id}"), "ended")]
         .map(|request| (request, accepted(&client)));
-    let former = set_descriptor_limit(&server, Rlimit { current: Some(3), maximum: getrlimit(Resource::Nofile).maximum });
+    let former =
+        set_descriptor_limit(&server, Rlimit { current: Some(3), maximum: getrlimit(Resource::Nofile).maximum });
     for ((line, undone), mut stream) in requests {
         let head = format!("{line} HTTP/1.1\r\nHost: x.localhost\r\nX-API-KEY: {ANY}\r\nConnection: close\r\n");
         stream.write_all(format!("{head}Content-Length: 0\r\n\r\n").as_bytes()).expect("the server reads");

@@ -3,7 +3,7 @@
 use ringfence_test_ledger::require;
 use serde_json::{Value, json};
 
-use super::{Client, Made, against};
+use super::{Client, Made, against_each};
 use crate::asks;
 
 /// The policy of a sandbox, as its page shows it.
@@ -15,8 +15,8 @@ fn policy_of(client: &Client<'_>, id: &str) -> Value {
 
 #[test]
 fn settings_among_a_clients_files_do_not_decide_how_its_next_sandbox_is_started() {
-    require!(root, binary, user_namespaces);
-    against(|client, _| {
+    require!(root, ordinary_user, binary, user_namespaces, ordinary_user_namespaces);
+    against_each(|client, _| {
         let asks = asks::Client::of(&client.server.url);
         let policy = |made: &Made| policy_of(client, &made.id);
         for plant in [

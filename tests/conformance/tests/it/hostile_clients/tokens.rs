@@ -6,7 +6,7 @@ use ringfence::Backend;
 use ringfence_test_ledger::require;
 use serde_json::Value;
 
-use super::{Client, against};
+use super::{Client, against_each};
 use crate::asks;
 use crate::keeper::Keeper;
 use crate::served::{Served, expect_nothing_left};
@@ -81,11 +81,18 @@ fn route(port: u16, id: &str) -> [(String, String); 3] {
 
 #[test]
 fn every_route_of_a_sandbox_wants_a_token_but_for_those_that_are_everybodys() {
-    require!(root, binary, user_namespaces, python3);
-    let keeper = Keeper::on(Backend::Native);
+    require!(root, ordinary_user, binary, user_namespaces, ordinary_user_namespaces, python3);
+    for keeper in Keeper::each_on(Backend::Native) {
+        check_every_route(&keeper);
+        expect_nothing_left(&keeper);
+    }
+}
+
+#[track_caller]
+fn check_every_route(keeper: &Keeper) {
     let key = |name: &str| keeper.expect(&mut keeper.ringfence(&["keys", "create", name])).trim_end().to_owned();
     let (one, other) = (key("one"), key("other"));
-    let server = Served::by(&keeper);
+    let server = Served::by(keeper);
     let make = |key: &str| {
         let client = Client { server: &server, key: key.to_owned() };
         let answer = client.check("POST /v2/sandboxes", r#"{"templateID": "base", "timeout": 300}"#, 201);
@@ -171,7 +178,6 @@ fn every_route_of_a_sandbox_wants_a_token_but_for_those_that_are_everybodys() {
         Client { server: &server, key: key.clone() }.check(&format!("DELETE /sandboxes/{id}"), "", 204);
     }
     server.end();
-    expect_nothing_left(&keeper);
 }
 
 fn ask_by_host(server: &Served<'_>, line: &str, host: &str, headers: &[(&str, &str)], body: &str) -> (u16, Vec<u8>) {
@@ -189,8 +195,8 @@ fn ask_by_host(server: &Served<'_>, line: &str, host: &str, headers: &[(&str, &s
 
 #[test]
 fn a_paused_sandbox_is_not_woken_by_who_shows_nothing() {
-    require!(root, binary, user_namespaces, python3);
-    against(|client, _| {
+    require!(root, ordinary_user, binary, user_namespaces, ordinary_user_namespaces, python3);
+    against_each(|client, _| {
         let asked = r#"{"templateID": "base", "timeout": 300, "autoPause": true, "autoResume": {"enabled": true}}"#;
         let answer: Value = serde_json::from_str(&client.check("POST /sandboxes", asked, 201)).expect("it is JSON");
         client.server.note_sandboxes();

@@ -1,7 +1,7 @@
 //! Whom visitors of a sandbox's ports reach, where it shares the network of its host.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use ringfence::Backend;
 use ringfence_test_ledger::require;
@@ -46,8 +46,9 @@ struct HostsPage {
 }
 
 impl HostsPage {
-    fn serve(places: &[&str]) -> HostsPage {
-        let mut command = Command::new("python3");
+    /// Starts one as the user of the server, because two users cannot share a port.
+    fn serve(keeper: &Keeper, places: &[&str]) -> HostsPage {
+        let mut command = keeper.command("python3");
         command.args(["-c", PAGE, "the host's"]).args(places).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().expect("the test requires it");
         let mut line = String::new();
@@ -71,9 +72,9 @@ fn visit(client: &Client<'_>, made: &Made, port: u16) -> (u16, String) {
 
 #[test]
 fn a_visitor_reaches_what_the_sandbox_listens_at_and_no_service_of_the_host() {
-    require!(root, binary, user_namespaces, bwrap, python3, ipv6);
-    for backend in [Backend::Native, Backend::Bwrap] {
-        let keeper = Keeper::on(backend);
+    require!(root, ordinary_user, binary, user_namespaces, ordinary_user_namespaces, bwrap, python3, ipv6);
+    for keeper in [Backend::Native, Backend::Bwrap].into_iter().flat_map(Keeper::each_on) {
+        let backend = keeper.backend;
         let policy = format!("backend = '{backend}'\n[network]\nmode = 'open'\n");
         fs_err::write(keeper.workspace().join("open.toml"), policy).expect("the workspace is ours");
         let server = Served::configured(&keeper, "[templates.base]\npolicy = 'open.toml'\n");
@@ -94,7 +95,7 @@ fn a_visitor_reaches_what_the_sandbox_listens_at_and_no_service_of_the_host() {
             (&["127.0.0.1@0/reuse"], "0.0.0.0/reuse", false),
             (&["127.0.0.1@0/reuse"], "::/reuse", true),
         ] {
-            let host = HostsPage::serve(hosts);
+            let host = HostsPage::serve(&keeper, hosts);
             let made = client.make();
             let asks = asks::Client::of(&server.url);
             assert_eq!(client.guest(&made, "POST /files?path=page.py", PAGE).0, 200);

@@ -14,6 +14,10 @@ NOT_INSIDE = "private host evil"
 UNLISTED = "403 unlisted"
 OTHER_NAME = "403 other_name"
 ALERT = "TLS .*ACCESS_DENIED"
+# Records of TLS (RFC 8446, 5.1 and 6).
+CHANGE_CIPHER_SPEC = bytes([20, 3, 3, 0, 1, 1])
+WARNING = bytes([21, 3, 1, 0, 2, 1, 112])
+EMPTY = bytes([22, 3, 1, 0, 0])
 
 
 def plain(authority, host=None, use=wire.fetch):
@@ -57,10 +61,20 @@ def hello(name):
     return outgoing.read()
 
 
-def answered(stream):
-    """Whether TLS goes on: the first record is a handshake's, and no alert."""
-    record = wire.more(stream)
-    return THROUGH if record[0] == 22 else "TLS ACCESS_DENIED"
+def records(stream):
+    """The type of each TLS record that the other side sends, without the change_cipher_spec that has no meaning."""
+    received = b""
+    while True:
+        while len(received) < 5 or len(received) < 5 + int.from_bytes(received[3:5], "big"):
+            received = wire.more(stream, received)
+        if received[0] != CHANGE_CIPHER_SPEC[0]:
+            yield received[0]
+        received = received[5 + int.from_bytes(received[3:5], "big") :]
+
+
+def answered(told):
+    """Whether TLS goes on: the next record is a handshake's, and no alert."""
+    return THROUGH if next(told) == 22 else "TLS ACCESS_DENIED"
 
 
 def in_pieces(token):
@@ -71,7 +85,7 @@ def in_pieces(token):
     at = message.index(token.encode())
     for piece in [message[:at], *(message[at + index : at + index + 1] for index in range(10)), message[at + 10 :]]:
         stream.sendall(piece)
-    return answered(stream)
+    return answered(records(stream))
 
 
 def in_records(token):
@@ -82,7 +96,7 @@ def in_records(token):
     stream = wire.tunnel("good.test:443")
     for part in (body[:cut], body[cut:]):
         stream.sendall(head + struct.pack("!H", len(part)) + part)
-    return answered(stream)
+    return answered(records(stream))
 
 
 def without_key(message):
@@ -101,13 +115,42 @@ def without_key(message):
     return message[:3] + struct.pack("!HI", len(body) + 4, len(body) | 1 << 24) + body
 
 
-def after_a_retry(token):
+def behind(record):
+    """The name in a hello that follows a record which TLS libraries skip."""
+
+    def make(token):
+        stream = wire.tunnel("good.test:443")
+        stream.sendall(record + hello(f"{token}.evil.test"))
+        return answered(records(stream))
+
+    return make
+
+
+def after_a_retry(waits):
     """The name in the second hello, which the server asks for after a first one with an allowed name."""
-    stream = wire.tunnel("good.test:443")
-    stream.sendall(without_key(hello("good.test")))
-    wire.more(stream)
-    stream.sendall(bytes([20, 3, 3, 0, 1, 1]) + hello(f"{token}.evil.test"))
-    return answered(stream)
+
+    def make(token):
+        stream = wire.tunnel("good.test:443")
+        told = records(stream)
+        first, second = without_key(hello("good.test")), CHANGE_CIPHER_SPEC + hello(f"{token}.evil.test")
+        stream.sendall(first if waits else first + second)
+        assert next(told) == 22, "the server asks for another hello"
+        if waits:
+            stream.sendall(second)
+        return answered(told)
+
+    return make
+
+
+def opened_by(start):
+    """A plain request for another host, in a tunnel that begins with `start`."""
+
+    def make(token):
+        stream = wire.tunnel("good.test:80")
+        stream.sendall(f"{start} HTTP/1.1\r\nHost: {token}.evil.test\r\n\r\n".encode())
+        return wire.verdict(wire.answers(stream, 1))
+
+    return make
 
 
 def first_words(token):
@@ -250,13 +293,33 @@ ATTEMPTS = [
             ALERT),
     Attempt("sni-in-pieces", "ask for another host, a byte at a time", in_pieces, ALERT),
     Attempt("sni-in-records", "ask for another host, in two records", in_records, ALERT),
-    Attempt("sni-after-retry", "ask for another host in the second hello of a TLS handshake", after_a_retry, ALERT),
+    Attempt("sni-after-alert", "ask for another host in a hello that follows a warning alert", behind(WARNING), ALERT),
+    Attempt("sni-after-alerts", "ask for another host in a hello that follows four warning alerts",
+            behind(WARNING * 4), ALERT),
+    Attempt("sni-after-empty-record", "ask for another host in a hello that follows an empty record", behind(EMPTY),
+            ALERT),
+    Attempt("sni-after-retry", "ask for another host in the second hello of a TLS handshake",
+            after_a_retry(waits=True), ALERT),
+    Attempt("sni-after-retry-early", "ask for another host in a second hello that is sent with the first",
+            after_a_retry(waits=False), ALERT),
     Attempt("sni-none", "ask for no host in the TLS of a tunnel", secure("{token}.wild.test:443", None), ALERT,
             "good evil"),
     Attempt("host-in-tunnel", "ask for another host in a plain request in a tunnel",
             plain("good.test:80", "{token}.evil.test"), OTHER_NAME),
     Attempt("host-in-tunnel-later", "ask for another host in a tunnel's second request", first_words,
             f"200, {OTHER_NAME}"),
+    Attempt("host-in-long-line", "ask for another host in a tunnel, behind a first line of 9 KiB",
+            opened_by("GET /" + "x" * 9216), OTHER_NAME),
+    Attempt("host-after-blank-line", "ask for another host in a tunnel that begins with a blank line",
+            opened_by("\r\nGET /"), OTHER_NAME),
+    Attempt("host-after-space", "ask for another host in a tunnel that begins with a space", opened_by(" GET /"),
+            "400 malformed"),
+    Attempt("host-after-control", "ask for another host in a tunnel that begins with a control byte",
+            opened_by("\x0bGET /"), "400 malformed"),
+    Attempt("host-after-nul", "ask for another host in a tunnel that begins with a NUL", opened_by("\0GET /"),
+            "400 malformed"),
+    Attempt("host-lower-case", "ask for another host in a tunnel, with a method in lower case", opened_by("get /"),
+            OTHER_NAME),
     Attempt("http2-in-tunnel", "ask for another host in HTTP/2 in a tunnel", http2, "400 malformed"),
     Attempt("dns-over-allowed", "ask for a name in the TLS of a tunnel to a host that is no name server",
             lambda token: wire.fetch(wire.secured(wire.tunnel("good.test:443"), f"{token}.dns.test"), "dns-query"),
