@@ -41,6 +41,12 @@ pub enum GrantError {
         /// The socket.
         socket: PathBuf,
     },
+    /// The way to it was changed while ringfence followed it.
+    #[error("cannot give `{path}` to a sandbox: a link on the way to it was changed just now")]
+    Changed {
+        /// The path that was to be given.
+        path: PathBuf,
+    },
     /// A link on the way to it lies where a sandbox can change it.
     #[error(
         "cannot give `{path}` to a sandbox: the link `{link}` on the way to it can be changed by code in a sandbox"
@@ -63,6 +69,9 @@ impl GrantError {
             GrantError::EngineSocket { .. } => {
                 "name paths beside it: whoever reaches that socket is the engine's user on the host".to_owned()
             }
+            GrantError::Changed { .. } => {
+                "look for a sandbox that changes it, `ringfence ps`, then try again".to_owned()
+            }
             GrantError::ChangeableLink { path, .. } => {
                 let leads = Host::resolve(path).unwrap_or_else(|_| path.clone());
                 format!("name the path that is meant: `{}` if it is this one", leads.display())
@@ -76,6 +85,19 @@ impl GrantError {
 enum Use {
     Workspace,
     Named(Access),
+}
+
+/// A path of `read` or `write`, which was followed once and judged.
+///
+/// Code in another sandbox may change links while a sandbox is started. Therefore nobody follows `given` again:
+/// whoever mounts this path opens `source` without following a link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct GrantedPath {
+    /// The path that the policy names, made absolute; it is the path inside, too.
+    pub(crate) given: PathBuf,
+    /// The path on the host that `given` led to, without links.
+    pub(crate) source: PathBuf,
+    pub(crate) access: Access,
 }
 
 /// Everything that is compared with grants, as it is on the host at this moment.
@@ -103,33 +125,39 @@ impl Grants {
         self.check(given, resolved, Use::Named(access))
     }
 
-    /// Refuses what `policy` names beside the workspace.
-    pub(crate) fn check_policy(
+    /// Follows and judges the paths that `policy` names beside the workspace.
+    pub(crate) fn grant_paths(
         &self,
         policy: &Policy,
         host: &Host,
         workspace: &ResolvedWorkspace,
-    ) -> Result<(), ViewError> {
+    ) -> Result<Vec<GrantedPath>, ViewError> {
         let files = &policy.filesystem;
         let read = files.read.iter().flatten().map(|path| ("read", path, Access::Read));
         let write = files.write.iter().flatten().map(|path| ("write", path, Access::Write));
-        let mut found = Vec::new();
+        let way = Trail::of(&workspace.given);
+        if way.end != workspace.source {
+            return Err(GrantError::Changed { path: workspace.given.clone() }.into());
+        }
+        let mut links = vec![(workspace.given.clone(), way.links)];
+        let mut granted = Vec::new();
         for (key, path, access) in read.chain(write) {
             let given = host.absolute(path);
-            let resolved =
-                Host::resolve(&given).map_err(|source| ViewError::Missing { path: given.clone(), key, source })?;
-            self.check_path(&given, &resolved, access)?;
-            found.push((given, resolved, access));
+            let way =
+                Trail::existing(&given).map_err(|source| ViewError::Missing { path: given.clone(), key, source })?;
+            self.check_path(&given, &way.end, access)?;
+            links.push((given.clone(), way.links));
+            granted.push(GrantedPath { given, source: way.end, access });
         }
-        let written = found.iter().filter(|(_, _, access)| *access == Access::Write).map(|(_, resolved, _)| resolved);
-        let writable: Vec<&PathBuf> = written.chain([&workspace.source]).collect();
+        let written = granted.iter().filter(|granted| granted.access == Access::Write);
+        let writable: Vec<&PathBuf> = written.map(|granted| &granted.source).chain([&workspace.source]).collect();
         let is_changeable = |link: &PathBuf| writable.iter().any(|own| link.starts_with(own));
-        for given in found.iter().map(|(given, ..)| given).chain([&workspace.given]) {
-            if let Some(link) = Trail::of(given).links.into_iter().find(is_changeable) {
-                return Err(GrantError::ChangeableLink { path: given.clone(), link }.into());
+        for (path, links) in links {
+            if let Some(link) = links.into_iter().find(is_changeable) {
+                return Err(GrantError::ChangeableLink { path, link }.into());
             }
         }
-        Ok(())
+        Ok(granted)
     }
 
     fn check(&self, given: &Path, resolved: &Path, used: Use) -> Result<(), GrantError> {

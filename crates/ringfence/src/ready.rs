@@ -117,8 +117,8 @@ impl Core {
     pub(crate) fn settle(&self, policy: &Policy, container: &ContainerSpec) -> Result<Context, RunError> {
         let host = &self.settings.host;
         let grants = Grants::on(host);
-        let workspace = workspace::resolve(policy, host, &self.settings.workspace_rules(), &grants)?;
-        grants.check_policy(policy, host, &workspace)?;
+        let mut workspace = workspace::resolve(policy, host, &self.settings.workspace_rules(), &grants)?;
+        workspace.granted = grants.grant_paths(policy, host, &workspace)?;
         let guarded = self.guarded(policy, &workspace)?;
         let ground = Ground { protected_paths_exist: guarded.protects_something() };
         let Agreed { plan, because } = self.agree(policy, ground, container)?;

@@ -8,9 +8,9 @@ use ringfence_core::workspace::{Rules, WorkspaceRefusal, validate};
 
 use crate::Host;
 use crate::backends::PrivateDirectory;
-use crate::granted::{GrantError, Grants};
+use crate::granted::{GrantError, GrantedPath, Grants};
 
-/// A workspace that exists and that the rules allow.
+/// A workspace that exists and that the rules allow, and the other paths that its policy gives to a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResolvedWorkspace {
     /// As it was given, made absolute.
@@ -19,6 +19,8 @@ pub struct ResolvedWorkspace {
     pub source: PathBuf,
     /// Where it is inside.
     pub destination: PathBuf,
+    /// The paths of `read` and `write`.
+    pub(crate) granted: Vec<GrantedPath>,
 }
 
 /// A directory cannot be a workspace.
@@ -92,7 +94,7 @@ pub(crate) fn resolve(
     // No exception of the user's opens ringfence's own directories.
     grants.check_workspace(&given, &source)?;
     let destination = named.destination.unwrap_or_else(|| source.clone());
-    Ok(ResolvedWorkspace { given, source, destination })
+    Ok(ResolvedWorkspace { given, source, destination, granted: Vec::new() })
 }
 
 impl ResolvedWorkspace {

@@ -3,10 +3,12 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use rustix::io::Errno;
 
 use crate::view::is_resolved;
 
@@ -50,6 +52,17 @@ impl Trail {
             }
         }
         Trail { links, end }
+    }
+
+    /// Follows an absolute path to something that exists. The error does not name the path.
+    #[expect(clippy::disallowed_methods, reason = "its callers name the path in their own errors")]
+    pub(super) fn existing(path: &Path) -> io::Result<Trail> {
+        let trail = Trail::of(path);
+        if trail.links.len() >= MOST_LINKS {
+            return Err(Errno::LOOP.into());
+        }
+        std::fs::symlink_metadata(&trail.end)?;
+        Ok(trail)
     }
 }
 

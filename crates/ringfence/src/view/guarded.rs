@@ -6,7 +6,7 @@ use std::iter;
 use std::path::{Path, PathBuf};
 
 use ringfence_core::policy::{PathGlob, Policy};
-use ringfence_linux::Entry;
+use ringfence_linux::{Access, Entry};
 
 use super::ViewError;
 use super::deciders::{Deciders, SearchScope, Watched};
@@ -54,13 +54,14 @@ impl Guarded {
         let hide = files.hide.clone().unwrap_or_default();
         let protect = files.protect.clone().unwrap_or_default();
         let root = workspace.source.as_path();
-        let resolved = |path: &PathBuf| Host::resolve(&host.absolute(path)).ok();
         let git = GitScope::for_host(host);
         let shared = shared_repository(root, git.distrusted());
-        let writable: Vec<PathBuf> = iter::once(root.to_path_buf())
-            .chain(shared.clone())
-            .chain(files.write.iter().flatten().filter_map(resolved))
-            .collect();
+        let granted = |access: Access| {
+            let paths = workspace.granted.iter().filter(move |granted| granted.access == access);
+            paths.map(|granted| granted.source.clone())
+        };
+        let writable: Vec<PathBuf> =
+            iter::once(root.to_path_buf()).chain(shared.clone()).chain(granted(Access::Write)).collect();
         let literals: Vec<PathBuf> = protect.iter().filter_map(PathGlob::as_literal).map(Path::to_path_buf).collect();
         let protects_git = literals.iter().any(|path| path.starts_with(".git"));
         let scope = SearchScope { workspace: root.to_path_buf(), writable, literals, git: protects_git.then_some(git) };
@@ -86,7 +87,7 @@ impl Guarded {
         let mut protected = deciders.protected.clone();
         let twins = twins_of(&protected, &mut deciders.files)?;
         if !hide.is_empty() || !protect_patterns.is_empty() || !twins.is_empty() {
-            let read = files.read.iter().flatten().filter_map(resolved);
+            let read = granted(Access::Read);
             let shown: Vec<PathBuf> = scope.writable.iter().cloned().chain(read).collect();
             let search = PatternSearch::new(root, &shown, &patterns(&hide), &protect_patterns);
             let matches = search.run(&mut deciders.files)?;

@@ -24,7 +24,7 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use crate::Host;
 use crate::backends::Site;
 use crate::egress::{self, Sealed};
-use crate::granted::GrantError;
+use crate::granted::{GrantError, GrantedPath};
 
 pub(crate) use deciders::Watched;
 pub(crate) use guarded::Guarded;
@@ -140,20 +140,13 @@ pub(crate) fn build(site: &Site<'_>) -> Result<Sight, ViewError> {
     for path in toolchains::readable(host, &home, site.grants).into_iter().chain(site.shown.iter().cloned()) {
         binds.insert(path.clone(), (path, Access::Read));
     }
-    let files = &policy.filesystem;
-    let named = [("read", &files.read, Access::Read), ("write", &files.write, Access::Write)];
-    for (key, paths, access) in named {
-        for path in paths.iter().flatten() {
-            let given = host.absolute(path);
-            let resolved =
-                Host::resolve(&given).map_err(|source| ViewError::Missing { path: given.clone(), key, source })?;
-            for path in [&given, &resolved] {
-                if is_reserved(path) {
-                    return Err(ViewError::Reserved { path: path.clone() });
-                }
+    for GrantedPath { given, source, access } in &workspace.granted {
+        for path in [given, source] {
+            if is_reserved(path) {
+                return Err(ViewError::Reserved { path: path.to_path_buf() });
             }
-            binds.insert(given, (resolved, access));
         }
+        binds.insert(given.clone(), (source.clone(), *access));
     }
     if is_reserved(&workspace.destination) {
         return Err(ViewError::Reserved { path: workspace.destination.clone() });

@@ -366,15 +366,23 @@ fn a_link_that_takes_a_parents_place_during_the_start_leads_nothing_out() {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     use std::sync::atomic::{AtomicBool, Ordering};
     require!(root, binary, user_namespaces, ordinary_user, bwrap);
-    const STARTS: usize = 8;
+    const STARTS: usize = 10;
     for home in households() {
-        home.shell("mkdir -p project/a/b victim && echo mine > project/a/b/file && mkdir project/a/b/tree");
+        home.shell(
+            "mkdir -p project/a/b/tree victim/tree && echo mine > project/a/b/file && echo VICTIM > victim/file",
+        );
+        let use_both = "cat a/b/file swap/file; for place in a/b swap; do
+            echo gone > $place/file; echo x > $place/planted; echo x > $place/tree/planted; done; :";
+        // Without a link in its place the same path is given.
+        home.expect(&["--read", "a/b/file", "--write", "a/b/tree"], "echo x > a/b/tree/new; cat a/b/file", "mine\n");
         // Bubblewrap sees the host at `/oldroot` while it sets up.
         for root in ["", "/oldroot"] {
             home.shell(&format!("ln -sfn {root}{} project/swap", home.path("victim").display()));
-            let before = names(&home.path("victim"));
+            let victims = ["victim", "victim/tree"];
+            let before = victims.map(|name| names(&home.path(name)));
             let (one, two) = (home.path("project/a/b"), home.path("project/swap"));
             let is_over = AtomicBool::new(false);
+            let mut shown = Vec::new();
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     while !is_over.load(Ordering::Relaxed) {
@@ -390,12 +398,18 @@ fn a_link_that_takes_a_parents_place_during_the_start_leads_nothing_out() {
                     ["--write", "a/b/tree"],
                 ] {
                     for _ in 0..STARTS {
-                        home.run(&flags, "echo x > a/b/planted; :");
+                        let output = home.run(&flags, use_both);
+                        if String::from_utf8_lossy(&output.stdout).contains("VICTIM") {
+                            shown.push(flags);
+                        }
                     }
                 }
                 is_over.store(true, Ordering::Relaxed);
             });
-            assert_eq!(names(&home.path("victim")), before, "{:?}: something was made where the link led", home.stage);
+            assert!(shown.is_empty(), "{:?}: the victim is shown with {shown:?}", home.stage);
+            let after = victims.map(|name| names(&home.path(name)));
+            assert_eq!(after, before, "{:?}: something was made where the link led", home.stage);
+            assert_eq!(fs_err::read_to_string(home.path("victim/file")).unwrap(), "VICTIM\n", "{:?}", home.stage);
             let is_link = fs_err::symlink_metadata(&one).is_ok_and(|metadata| metadata.is_symlink());
             if is_link {
                 renameat_with(CWD, &one, CWD, &two, RenameFlags::EXCHANGE).expect("both are there");

@@ -109,7 +109,7 @@ pub(super) async fn start(
     }
     let filter = reach.filter();
     let files = OwnFiles::write(place, &identity, "/bin/sh", &filter)?;
-    let view = mounts::view(&plan.policy, host, workspace, request.guarded)?;
+    let view = mounts::view(workspace, request.guarded)?;
     let mut binds = mounts::binds(&view, place, &files);
     if let Some(sealed) = request.sealed {
         binds.extend(mounts::trust(place, sealed)?);

@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use ringfence_core::Policy;
 use ringfence_linux::{Access, Entry, View};
 use rustix::fs::{FlockOperation, fcntl_lock};
 
 use super::error::Failure;
 use super::identity::Identity;
 use super::{GUEST_INSIDE, HANDOVER_INSIDE, LEASH_INSIDE, OWN_INSIDE, Place};
+use crate::ResolvedWorkspace;
 use crate::backends::mounted::{on_host, uncovered};
 use crate::egress::Sealed;
+use crate::granted::GrantedPath;
 use crate::view::{self, Guarded, ViewError};
-use crate::{Host, ResolvedWorkspace};
 
 /// Something of the host, at a path inside.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,33 +96,20 @@ impl OwnFiles {
 }
 
 /// What a policy shows of the host, in the order in which it is mounted: shallow before deep, guards last.
-pub(super) fn view(
-    policy: &Policy,
-    host: &Host,
-    workspace: &ResolvedWorkspace,
-    guarded: &Guarded,
-) -> Result<View, Failure> {
+pub(super) fn view(workspace: &ResolvedWorkspace, guarded: &Guarded) -> Result<View, Failure> {
     let mut binds: BTreeMap<PathBuf, Entry> = BTreeMap::new();
-    let files = &policy.filesystem;
-    for (key, paths, access) in [("read", &files.read, Access::Read), ("write", &files.write, Access::Write)] {
-        for path in paths.iter().flatten() {
-            let destination = host.absolute(path);
-            let source = Host::resolve(&destination).map_err(|source| ViewError::Missing {
-                path: destination.clone(),
-                key,
-                source,
-            })?;
-            for path in [&destination, &source] {
-                if is_reserved(path) {
-                    return Err(ViewError::Reserved { path: path.clone() }.into());
-                }
+    for GrantedPath { given, source, access } in &workspace.granted {
+        for path in [given, source] {
+            if is_reserved(path) {
+                return Err(ViewError::Reserved { path: path.to_path_buf() }.into());
             }
-            // A mount point would have to be made in the workspace, on the host's own files.
-            if destination.starts_with(&workspace.destination) || workspace.destination.starts_with(&destination) {
-                return Err(Failure::InWorkspace { path: destination });
-            }
-            binds.insert(destination.clone(), Entry::Bind { source, destination, access });
         }
+        // A mount point would have to be made in the workspace, on the host's own files.
+        if given.starts_with(&workspace.destination) || workspace.destination.starts_with(given) {
+            return Err(Failure::InWorkspace { path: given.clone() });
+        }
+        let (source, destination) = (source.clone(), given.clone());
+        binds.insert(given.clone(), Entry::Bind { source, destination, access: *access });
     }
     if is_reserved(&workspace.destination) {
         return Err(ViewError::Reserved { path: workspace.destination.clone() }.into());
@@ -221,6 +208,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::Host;
+    use crate::granted::Grants;
     use crate::policy::Policy;
 
     fn host() -> Host {
@@ -228,7 +217,12 @@ mod tests {
     }
 
     fn workspace(source: &Path) -> ResolvedWorkspace {
-        ResolvedWorkspace { given: source.into(), source: source.into(), destination: "/workspace".into() }
+        let (given, destination, granted) = (source.into(), "/workspace".into(), Vec::new());
+        ResolvedWorkspace { given, source: source.into(), destination, granted }
+    }
+
+    fn granted(policy: &Policy, workspace: &ResolvedWorkspace) -> Vec<GrantedPath> {
+        Grants::on(&host()).grant_paths(policy, &host(), workspace).unwrap()
     }
 
     fn place(directory: &Path) -> Place {
@@ -262,11 +256,12 @@ mod tests {
             fs_err::create_dir_all(root.join(directory)).unwrap();
         }
         fs_err::write(root.join("ws/.env"), "SECRET").unwrap();
-        let workspace = workspace(&root.join("ws"));
+        let mut workspace = workspace(&root.join("ws"));
         let policy = Policy::default().read(root.join("models")).write(root.join("cache"));
+        workspace.granted = granted(&policy, &workspace);
         let policy = policy.hide(".env".parse().unwrap()).with_defaults();
         let guarded = Guarded::find(&policy, &workspace, &host(), None).unwrap();
-        let view = view(&policy, &host(), &workspace, &guarded).unwrap();
+        let view = view(&workspace, &guarded).unwrap();
         let binds = binds(&view, &place(&root), &own_files(&root));
         let find = |target: &str| binds.iter().find(|bind| bind.target == Path::new(target));
         let shown = |target: &str| find(target).map(|bind| (bind.source.clone(), bind.access));
@@ -296,8 +291,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let root = fs_err::canonicalize(root.path()).unwrap();
         let refuse = |policy: Policy, workspace: &ResolvedWorkspace| {
-            let guarded = Guarded::default();
-            view(&policy, &host(), workspace, &guarded).unwrap_err().to_string()
+            let workspace = ResolvedWorkspace { granted: granted(&policy, workspace), ..workspace.clone() };
+            view(&workspace, &Guarded::default()).unwrap_err().to_string()
         };
         let ordinary = workspace(&root);
         let proc = refuse(Policy::default().read("/proc/sys"), &ordinary);

@@ -234,6 +234,7 @@ async fn try_in(
         given: workspace.into(),
         source: workspace.into(),
         destination: super::WORKSPACE_OF_AGENTS.into(),
+        granted: Vec::new(),
     };
     let guarded = Guarded::default();
     let request =

@@ -16,6 +16,7 @@ use super::identity::Owner;
 use super::instance::{ContainerInstance, Request, start};
 use super::{LABEL, Place, block_on, container_name, image, probe, removal, sweep};
 use crate::backends::{Freshness, Question};
+use crate::granted::Grants;
 use crate::instance::Instance;
 use crate::session::{Captured, ChannelDoor, Exec, Session};
 use crate::view::Guarded;
@@ -110,7 +111,9 @@ impl Scene {
         let policy = super::with_defaults(&policy, &spec).with_defaults();
         let source = fs_err::canonicalize(self.workspace()).unwrap();
         let destination = policy.filesystem.workspace.as_ref().unwrap().destination.clone().unwrap();
-        let workspace = ResolvedWorkspace { given: source.clone(), source, destination };
+        let given = source.clone();
+        let mut workspace = ResolvedWorkspace { given, source, destination, granted: Vec::new() };
+        workspace.granted = Grants::on(&self.host).grant_paths(&policy, &self.host, &workspace).unwrap();
         let guarded = Guarded::find(&policy, &workspace, &self.host, None).unwrap();
         let plan = Plan {
             backend: self.flavour.backend(),

@@ -1,8 +1,7 @@
 use std::os::unix::fs::symlink;
 
-use ringfence_linux::Access;
-
 use super::*;
+use crate::granted::Grants;
 
 /// A workspace at `ws` of a directory, seen at `/work`.
 struct Place {
@@ -28,7 +27,8 @@ impl Place {
     }
 
     fn workspace(&self) -> ResolvedWorkspace {
-        ResolvedWorkspace { given: self.path("ws"), source: self.path("ws"), destination: "/work".into() }
+        let (source, destination) = (self.path("ws"), "/work".into());
+        ResolvedWorkspace { given: source.clone(), source, destination, granted: Vec::new() }
     }
 
     fn guarded(&self, hide: &[&'static str]) -> Guarded {
@@ -43,7 +43,9 @@ impl Place {
     fn try_find(&self, policy: &Policy) -> Result<Guarded, ViewError> {
         let variables = [("HOME".into(), self.path("home").into())];
         let host = Host::new(variables.into(), self.path("ws"));
-        Guarded::find(&policy.with_defaults(), &self.workspace(), &host, None)
+        let mut workspace = self.workspace();
+        workspace.granted = Grants::on(&host).grant_paths(policy, &host, &workspace)?;
+        Guarded::find(&policy.with_defaults(), &workspace, &host, None)
     }
 
     /// What becomes of `guarded` where the workspace is all that is shown, and `more`.
