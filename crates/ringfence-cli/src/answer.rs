@@ -3,10 +3,11 @@
 
 use std::io::{self, Write};
 
+use ringfence_core::terminal::{clean, clean_line};
 use serde::Serialize;
 
 use crate::report::Failure;
-use crate::terminal::{CleanJson, clean, clean_line, escape_json};
+use crate::terminal::{CleanJson, escape_json};
 
 /// What form the answer is wanted in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,13 +11,14 @@ use ringfence::{
     RunError, SessionError, StartError, WrapperError, chain,
 };
 use ringfence_core::settings::SettingsError;
+use ringfence_core::terminal::{clean_line, clean_message};
 use serde::{Deserialize, Serialize};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 
 use crate::answer::{Form, print_json};
-use crate::terminal::{CleanStderr, clean_line, clean_message};
+use crate::terminal::CleanStderr;
 
 /// An error at the edge: what was tried, what to do next, and what to exit with.
 #[derive(Debug)]

@@ -13,6 +13,7 @@ pub mod plan;
 pub mod policy;
 pub mod result;
 pub mod settings;
+pub mod terminal;
 pub mod workspace;
 
 pub use backend::{Backend, Choice};

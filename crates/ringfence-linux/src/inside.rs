@@ -11,6 +11,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use ringfence_core::terminal::clean_message;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags, statx};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -273,7 +274,9 @@ impl InsideError {
     /// Says it where the command would have spoken, and returns what to exit with.
     fn tell(&self) -> i32 {
         let cause = std::error::Error::source(self).map(|source| format!(": {source}")).unwrap_or_default();
-        let message = format!("ringfence: error: {self}{cause}\nhint: {}\n", self.hint());
+        let error = format!("{self}{cause}");
+        let (error, hint) = (clean_message(&error), self.hint());
+        let message = format!("ringfence: error: {error}\nhint: {}\n", clean_message(&hint));
         let _ = rustix::io::write(rustix::stdio::stderr(), message.as_bytes()); // nobody else to tell
         match self {
             InsideError::Exchanged { .. } | InsideError::Setup { .. } => 125,

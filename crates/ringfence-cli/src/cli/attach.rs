@@ -4,9 +4,9 @@ use std::future::Future;
 
 use clap::Args;
 use ringfence::{Host, Sandbox, SessionError};
+use ringfence_core::terminal::clean_line;
 
 use crate::report::Failure;
-use crate::terminal::clean_line;
 
 /// Names a sandbox that is up.
 #[derive(Debug, Clone, Args)]

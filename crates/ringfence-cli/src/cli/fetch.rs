@@ -6,10 +6,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use ringfence::images::{self, PullProgress};
 use ringfence::{Pull, Sandbox, Settings, Spec, StartError};
 use ringfence_core::settings::Selection;
+use ringfence_core::terminal::clean_line;
 
 use super::flags::ENGINES;
 use crate::report::Failure;
-use crate::terminal::clean_line;
 
 /// Fetches what the sandbox of `spec` is to be made from, if that is an image and it is not there already.
 pub(super) async fn fetch(settings: &Settings, spec: &mut Spec) -> Result<(), Failure> {

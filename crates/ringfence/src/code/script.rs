@@ -101,7 +101,7 @@ impl Lint {
     /// Why nothing was run.
     pub(crate) fn words(&self) -> String {
         let lines: String = self.found.iter().map(|found| format!("  {found}\n")).collect();
-        format!("the code was not run, for the lint of imports found:\n{lines}{NOTE}\n")
+        format!("the code was not run, for the lint of imports found:\n{lines}  {NOTE}\n")
     }
 
     /// Makes a result tell that nothing was run.

@@ -53,8 +53,8 @@ impl Checked<'_> {
 
 #[test]
 fn names_and_values_of_strangers_do_not_steer_the_terminal() {
-    require!(root, ordinary_user, binary, user_namespaces, ordinary_user_namespaces);
-    for keeper in Keeper::each_on(Backend::Native) {
+    require!(root, ordinary_user, binary, user_namespaces, ordinary_user_namespaces, bwrap);
+    for keeper in [Backend::Native, Backend::Bwrap].into_iter().flat_map(Keeper::each_on) {
         check_all_printed(&keeper);
     }
 }
@@ -64,11 +64,9 @@ fn check_all_printed(keeper: &Keeper) {
     let mut checked = Checked { keeper, wrong: Vec::new() };
     let workspace = keeper.workspace();
     let project = workspace.join("ringfence.toml");
-    let native = ["run", "--backend", "native"];
-    let run = |more: &[&str]| [&native[..], more].concat().into_iter().map(str::to_owned).collect::<Vec<_>>();
     let run = |more: &[&str]| {
-        let mut command = keeper.ringfence(&[]);
-        command.args(run(more));
+        let mut command = keeper.ringfence(&["run", "--backend", keeper.backend.name()]);
+        command.args(more);
         command
     };
 
@@ -95,6 +93,19 @@ fn check_all_printed(keeper: &Keeper) {
         checked.check(&mut run(&["--", "true"]));
         checked.check(&mut run(&["--json", "--", "true"]));
     }
+    // A value of several lines does not look like several messages.
+    for forged in ["x\\nringfence: warning: all is well", "x\\n\\u200Bringfence: error: x\\n\\u2060hint: rm -r ~"] {
+        for key in ["backend", "\"x\"", "network.allow", "limits.time"] {
+            let value = if key == "network.allow" { format!("[\"{forged}\"]") } else { format!("\"{forged}\"") };
+            let text = if key == "\"x\"" { format!("\"{forged}\" = 1\n") } else { format!("{key} = {value}\n") };
+            fs_err::write(&project, text).expect("the workspace is ours");
+            let told = keeper.run(&mut run(&["--", "true"])).said;
+            let visible = |line: &str| line.replace(['\u{200b}', '\u{2060}'], "");
+            let messages = told.lines().skip(1).map(visible).filter(|line| line.starts_with("ringfence:")).count();
+            let hints = told.lines().map(visible).filter(|line| line.starts_with("hint:")).count();
+            assert!(told.starts_with("ringfence: error:") && (messages, hints) == (0, 1), "{key}: {told:?}");
+        }
+    }
     fs_err::remove_file(&project).expect("it is ours");
 
     // Words of the command line, variables, and names of files.
@@ -105,6 +116,10 @@ fn check_all_printed(keeper: &Keeper) {
     checked.check(&mut run(&["-C", HOSTILE, "true"]));
     checked.check(&mut run(&["--", HOSTILE]));
     checked.check(&mut run(&["--", &format!("./{HOSTILE}")]));
+    let not_executable = workspace.join(HOSTILE);
+    fs_err::write(&not_executable, "").expect("the workspace is ours");
+    checked.check(&mut run(&["--", &format!("./{HOSTILE}")]));
+    fs_err::remove_file(&not_executable).expect("it is ours");
     checked.words(&[HOSTILE]);
     checked.words(&["stop", HOSTILE]);
     checked.words(&["exec", HOSTILE, "--", "true"]);
