@@ -71,10 +71,12 @@ fn build(workspace: &Workspace, revision: &str) -> Result<PathBuf> {
         git(&workspace.root, &["worktree", "add", "--detach", sources, commit.trim()])?;
     }
     let host = dist::host_triple()?;
-    // Dependencies are shared with this checkout; the program of either build replaces the other's.
+    // A directory of its own: cargo takes a crate of one checkout for the same crate of another.
+    let target = place.join("target");
     let mut command = dist::static_release(workspace, &host, &["-p", "ringfence-cli"]);
-    run_command(command.current_dir(&sources).env("CARGO_TARGET_DIR", &workspace.target))?;
-    fs_err::copy(workspace.target.join(host).join("release/ringfence"), &program)?;
+    run_command(command.current_dir(&sources).env("CARGO_TARGET_DIR", &target))?;
+    fs_err::copy(target.join(host).join("release/ringfence"), &program)?;
+    fs_err::remove_dir_all(&target)?;
     git(&workspace.root, &["worktree", "remove", "--force", sources.to_str().unwrap_or_default()])?;
     Ok(program)
 }

@@ -1,10 +1,11 @@
 //! Files of the workspace that `hide` and `protect` guard.
 //!
-//! The workspace holds `hidden.txt` and `nested/hidden.txt`, which are hidden, other names of the first, and a
-//! `.git` whose hooks and configuration are protected.
+//! The workspace holds `hidden.txt`, `nested/hidden.txt`, `keys/hidden.key` and `closed/hidden.txt`, which are hidden,
+//! other names of the first, and a `.git` whose hooks and configuration are protected, with the file that the
+//! configuration includes and the directory of hooks that this one names.
 
 use std::io::Write;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use fs_err as fs;
@@ -51,10 +52,16 @@ pub(super) const HIDDEN: &[Attempt] = &[
     }),
     denied("read-hidden-mode", Hide, "give oneself the right to read a hidden file", |context| {
         let path = at(context, "hidden.txt");
-        let mut permissions = fs::metadata(&path)?.permissions();
-        std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o600);
-        fs::set_permissions(&path, permissions)?;
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o600))?;
         reveal(&path)
+    }),
+    denied("read-hidden-behind-link", Hide, "read a file that a pattern hides by the way of a link", |context| {
+        reveal(&at(context, "keys/hidden.key"))
+    }),
+    denied("read-hidden-closed", Hide, "open a closed directory and read a hidden file in it", |context| {
+        let closed = at(context, "closed");
+        fs::set_permissions(&closed, PermissionsExt::from_mode(0o700))?;
+        reveal(&closed.join("hidden.txt"))
     }),
     refused("unmount-hidden", Hide, "unmount what covers a hidden file", &[libc::EPERM], |context| {
         unmount(at(context, "hidden.txt"), UnmountFlags::DETACH)?;
@@ -92,6 +99,12 @@ pub(super) const PROTECTED: &[Attempt] = &[
     }),
     denied("create-protected", Protect, "make a file in a protected directory", |context| {
         fs::write(at(context, ".git/hooks/post-commit"), "x").map(|()| "it was made".to_owned())
+    }),
+    denied("write-protected-include", Protect, "write to a file that git's configuration includes", |context| {
+        scribble(&at(context, "team-config"))
+    }),
+    denied("create-protected-hook", Protect, "make a hook where git's configuration has them", |context| {
+        fs::write(at(context, "team-hooks/pre-push"), "x").map(|()| "it was made".to_owned())
     }),
     denied("write-protected-link", Protect, "write to a protected file by a symbolic link made inside", |context| {
         symlink(".git/config", at(context, "link-to-protected"))?;

@@ -48,10 +48,20 @@ impl PrivateDirectory {
         &self.path
     }
 
-    /// Whether a resolved path lies in one that this process made for a run, and that is still there.
+    /// Whether a resolved path lies in one that this process made for a run and that is still there, or in one of the
+    /// process that started this one, as a proof starts a ringfence of its own.
     pub(crate) fn holds(path: &Path) -> bool {
         let live = LIVE.lock().unwrap_or_else(PoisonError::into_inner);
         live.iter().any(|own| fs_err::canonicalize(own).is_ok_and(|own| path.starts_with(own)))
+            || Self::is_of_parent(path)
+    }
+
+    fn is_of_parent(path: &Path) -> bool {
+        let base = Self::base(rustix::process::geteuid().as_raw());
+        let Ok(base) = fs_err::canonicalize(base) else { return false };
+        let name = path.strip_prefix(base).ok().and_then(|rest| rest.iter().next()?.to_str());
+        let maker = name.and_then(|name| name.split_once('-')?.0.parse().ok());
+        maker == Some(std::os::unix::process::parent_id())
     }
 
     /// The directory that all of a user's are in.

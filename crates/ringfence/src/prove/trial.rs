@@ -141,7 +141,8 @@ impl<'a> Trials<'a> {
         let (source, destination) = (tree.workspace(), Some(tree.workspace()));
         policy.filesystem.workspace = Some(Workspace { source, destination });
         policy = policy.read(tree.readable()).read(&self.program);
-        policy = Tree::HIDDEN.into_iter().fold(policy, |policy, name| policy.hide(PathGlob::literal(name)));
+        let hidden = Tree::HIDDEN.into_iter().map(|text| text.parse().expect("each is a pattern"));
+        policy = hidden.fold(policy, Policy::hide);
         let guards = Policy::PROTECTED.map(PathGlob::literal);
         policy.filesystem.protect.get_or_insert_default().extend(guards);
         policy.allow_weaker(Clause::Hide).allow_weaker(Clause::Protect)

@@ -15,6 +15,12 @@ fn holds(stage: Stage, works_by: &str) {
     let made: usize = certificate.promises.values().map(|promise| promise.proofs.len()).sum();
     assert_eq!(made, corpus().len());
 
+    // An attempt that does not prove anything here was made all the same, once with a sandbox and once without.
+    let proofs = certificate.promises.values().flat_map(|promise| &promise.proofs);
+    let is_unmade = |verdict: &Verdict| matches!(verdict, Verdict::NotTested { .. });
+    let unmade: Vec<_> = proofs.filter(|proof| is_unmade(&proof.verdict) && proof.control.is_none()).collect();
+    assert!(unmade.is_empty(), "on {stage:?}\n{unmade:#?}");
+
     let broken: Vec<String> =
         certificate.broken().map(|proof| format!("{} ({}): {}", proof.attempt, proof.clause, proof.observed)).collect();
     assert!(broken.is_empty(), "on {stage:?}\n{}", broken.join("\n"));
