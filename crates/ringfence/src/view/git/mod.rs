@@ -8,6 +8,9 @@
 mod config;
 mod index;
 mod programs;
+mod protection;
+mod scope;
+mod sequences;
 mod worktree;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -15,155 +18,22 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use rustix::fs::FileType;
-use serde::{Deserialize, Serialize};
 
-use super::deciders::{Deciders, PathState, ResolvedPath, path_from};
+use super::deciders::{Deciders, PathState, path_from};
 use super::observed::{Listing, TraceEnd};
-use crate::Host;
 use config::{ConfigVariable, parse_config};
 use index::{IndexLinks, read_index};
-use programs::{COMMAND_VARIABLES, SettingEffect, effect_of, words_of_command};
+use programs::{SettingEffect, effect_of};
 
-pub(super) use worktree::{DistrustedLinks, shared_repository};
+pub(super) use scope::GitScope;
+pub(super) use worktree::shared_repository;
 
 /// More than a path can be long.
 const MAX_PATH: u64 = 1 << 16;
 /// More than anybody configures.
 const MAX_CONFIG: u64 = 1 << 22;
-/// More steps than a rebase has.
-const MAX_TODO: u64 = 1 << 24;
-/// The system's configuration, where the usual builds of git look for it.
-const SYSTEM_CONFIG_FILES: [&str; 2] = ["/etc/gitconfig", "/usr/local/etc/gitconfig"];
-/// More settings than anybody puts into an environment.
-const MAX_ENVIRONMENT_SETTINGS: usize = 1000;
 /// The number of directories of a workspace in which repositories are looked for: some tenths of a millisecond.
 const MAX_NESTED_DIRECTORIES: usize = 32;
-/// Merge strategies that are part of git: any other is a program, and one with a slash is one in the work tree.
-const BUILTIN_STRATEGIES: [&str; 6] = ["ort", "recursive", "resolve", "octopus", "ours", "subtree"];
-/// Files by which interpreters start a directory.
-const DIRECTORY_PROGRAMS: [&str; 5] = ["__main__.py", "index.js", "package.json", "Makefile", "makefile"];
-/// The hooks that git knows (githooks(5)), for a hook directory that cannot be protected as a whole.
-const HOOKS: [&str; 28] = [
-    "applypatch-msg",
-    "pre-applypatch",
-    "post-applypatch",
-    "pre-commit",
-    "pre-merge-commit",
-    "prepare-commit-msg",
-    "commit-msg",
-    "post-commit",
-    "pre-rebase",
-    "post-checkout",
-    "post-merge",
-    "pre-push",
-    "pre-receive",
-    "update",
-    "proc-receive",
-    "post-receive",
-    "post-update",
-    "reference-transaction",
-    "push-to-checkout",
-    "pre-auto-gc",
-    "post-rewrite",
-    "sendemail-validate",
-    "fsmonitor-watchman",
-    "p4-changelist",
-    "p4-prepare-changelist",
-    "p4-post-changelist",
-    "p4-pre-submit",
-    "post-index-change",
-];
-
-/// The caller's surroundings as far as git looks at them.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct GitScope {
-    home: Option<PathBuf>,
-    /// The configuration files of the system and of the user.
-    config_files: Vec<PathBuf>,
-    /// Settings that come from the environment, as a configuration file.
-    environment_config: String,
-    /// Commands that come from the environment.
-    commands: Vec<String>,
-    /// Links of git that sandboxes made.
-    distrusted: DistrustedLinks,
-}
-
-impl GitScope {
-    /// The surroundings of git on `host`. What is not text cannot name a file of a workspace that is kept.
-    pub(super) fn for_host(host: &Host) -> GitScope {
-        let home = host.home.clone().filter(|home| home.to_str().is_some());
-        let mut config_files: Vec<PathBuf> = match host.text("GIT_CONFIG_SYSTEM") {
-            Some(file) => vec![file.into()],
-            None => SYSTEM_CONFIG_FILES.map(PathBuf::from).into(),
-        };
-        match host.text("GIT_CONFIG_GLOBAL") {
-            Some(file) => config_files.push(file.into()),
-            None => {
-                config_files.extend(home.iter().map(|home| home.join(".gitconfig")));
-                let base = host.text("XDG_CONFIG_HOME").map(PathBuf::from);
-                let base = base.or_else(|| home.as_ref().map(|home| home.join(".config")));
-                config_files.extend(base.map(|base| base.join("git/config")));
-            }
-        }
-        let config_files = config_files.iter().map(|file| host.directory.join(file)).collect();
-        let commands = COMMAND_VARIABLES.iter().filter_map(|name| host.text(name)).map(str::to_owned);
-        GitScope {
-            config_files,
-            environment_config: environment_config(host),
-            commands: commands.collect(),
-            distrusted: DistrustedLinks::for_host(host),
-            home,
-        }
-    }
-
-    /// Links of git that sandboxes made.
-    pub(super) fn distrusted(&self) -> &DistrustedLinks {
-        &self.distrusted
-    }
-
-    /// A path of a setting, from `base` on when it is relative.
-    fn expand(&self, path: &[u8], base: &Path) -> Option<PathBuf> {
-        if path.is_empty() || path.contains(&0) {
-            return None;
-        }
-        let Some(rest) = path.strip_prefix(b"~") else { return Some(base.join(path_from(path))) };
-        let end = rest.iter().position(|byte| *byte == b'/').unwrap_or(rest.len());
-        let (user, rest) = (&rest[..end], path_from(rest.get(end + 1..).unwrap_or_default()));
-        let home = if user.is_empty() { self.home.clone() } else { home_of(user) };
-        Some(home?.join(rest))
-    }
-}
-
-/// The home directory of a user by name (passwd(5)).
-fn home_of(user: &[u8]) -> Option<PathBuf> {
-    let users = fs_err::read("/etc/passwd").ok()?;
-    let mut lines = users.split(|byte| *byte == b'\n').map(|line| line.split(|byte| *byte == b':'));
-    let home = lines.find_map(|mut fields| (fields.next() == Some(user)).then(|| fields.nth(4)).flatten())?;
-    Some(path_from(home).to_path_buf())
-}
-
-/// The settings of `GIT_CONFIG_COUNT` and its kin (git-config(1), "Environment") that execute something, as a
-/// configuration file. The others are left out, because a header with a token may be among them.
-fn environment_config(host: &Host) -> String {
-    let count: usize = host.text("GIT_CONFIG_COUNT").and_then(|count| count.parse().ok()).unwrap_or(0);
-    let mut config = String::new();
-    for number in 0..count.min(MAX_ENVIRONMENT_SETTINGS) {
-        let key = host.text(&format!("GIT_CONFIG_KEY_{number}"));
-        let value = host.text(&format!("GIT_CONFIG_VALUE_{number}"));
-        let (Some(key), Some(value)) = (key, value) else { continue };
-        let Some((section, rest)) = key.split_once('.') else { continue };
-        let escape = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-        let (header, name) = match rest.rsplit_once('.') {
-            Some((subsection, name)) => (format!("{section} \"{}\"", escape(subsection)), name),
-            None => (section.to_owned(), rest),
-        };
-        let setting = format!("[{header}]\n{name} = \"{}\"\n", escape(value));
-        if parse_config(setting.as_bytes()).iter().any(|variable| effect_of(variable) != SettingEffect::None) {
-            config.push_str(&setting);
-        }
-    }
-    config
-}
 
 /// Finds all that decides what git executes in a workspace, on the way from its root up.
 pub(super) fn find_git_deciders(deciders: &mut Deciders, scope: &GitScope, workspace: &Path) {
@@ -478,42 +348,6 @@ impl GitSearch<'_> {
         }
     }
 
-    /// Looks at a rebase or a sequence that is in progress: it holds commands for `--continue`.
-    fn sequences(&mut self, gitdir: &Path, worktree: &Path) {
-        if self.deciders.files.has_name(&gitdir.join("rebase-merge")) {
-            let todo = gitdir.join("rebase-merge/git-rebase-todo");
-            let commands = self.read_sequence_file(&todo).map(|todo| executed_lines(&todo));
-            if let Some(commands) = commands.filter(|commands| !commands.is_empty()) {
-                self.deciders.note_content(&todo, &commands);
-                for command in commands.split(|byte| *byte == b'\n') {
-                    self.protect_command(command, worktree);
-                }
-            }
-            let strategy = gitdir.join("rebase-merge/strategy");
-            if let Some(name) = self.read_sequence_file(&strategy) {
-                self.note_strategy(&strategy, name.trim_ascii());
-            }
-        }
-        if self.deciders.files.has_name(&gitdir.join("sequencer")) {
-            let options = gitdir.join("sequencer/opts");
-            let variables = parse_config(&self.read_sequence_file(&options).unwrap_or_default());
-            if let Some(name) = last_value(&variables, ["options", "strategy"]) {
-                self.note_strategy(&options, name);
-            }
-        }
-    }
-
-    fn read_sequence_file(&mut self, path: &Path) -> Option<Vec<u8>> {
-        let found = self.deciders.resolve(path)?;
-        self.deciders.read(&found.path, MAX_TODO)
-    }
-
-    fn note_strategy(&mut self, path: &Path, name: &[u8]) {
-        if !name.is_empty() && BUILTIN_STRATEGIES.iter().all(|known| known.as_bytes() != name) {
-            self.deciders.note_content(path, name);
-        }
-    }
-
     /// Reads a configuration file and all that it includes. Conditions of includes can change: all count as met.
     fn load_config(&mut self, file: &Path, seen: &mut BTreeSet<PathBuf>, variables: &mut Vec<ConfigVariable>) {
         let Some(found) = self.deciders.protect(file) else { return };
@@ -547,95 +381,6 @@ impl GitSearch<'_> {
         }
     }
 
-    /// Protects the files of `worktree` that settings have git run.
-    fn apply(&mut self, variables: &[ConfigVariable], worktree: &Path) {
-        for variable in variables {
-            match effect_of(variable) {
-                SettingEffect::Command => self.protect_command(&variable.value, worktree),
-                SettingEffect::ProgramDirectory => {
-                    let Some(path) = self.scope.expand(&variable.value, worktree) else { continue };
-                    // Husky's `_` does nothing but run the scripts beside it.
-                    let beside = path.parent().filter(|above| path.ends_with("_") && *above != worktree);
-                    self.program_directory(beside.unwrap_or(&path));
-                }
-                SettingEffect::Repository => self.local_repository(variable, worktree),
-                SettingEffect::Include | SettingEffect::None => {}
-            }
-        }
-    }
-
-    /// Protects a directory whose files git runs, and those that links in it lead to.
-    fn program_directory(&mut self, path: &Path) {
-        let Some(found) = self.deciders.resolve(path) else { return };
-        if !found.is_directory || !self.deciders.holds_writable(&found.path) {
-            self.deciders.protect_resolved(&found);
-            for (name, kind) in self.list(&found.path).iter() {
-                if *kind == FileType::Symlink {
-                    self.deciders.protect(&found.path.join(name));
-                }
-            }
-        } else {
-            // The workspace itself cannot be protected as a whole.
-            for name in HOOKS {
-                self.deciders.protect(&found.path.join(name));
-            }
-        }
-    }
-
-    /// Protects the files of `worktree` that a command names.
-    fn protect_command(&mut self, command: &[u8], worktree: &Path) {
-        let words = words_of_command(command);
-        let mut directories = Vec::new();
-        for word in words.iter().filter(|word| !word.is_program) {
-            let Some(path) = self.scope.expand(&word.text, worktree) else { continue };
-            self.protect_word(&path, &mut directories);
-            // What follows a substitution looks absolute and is not: `$(git rev-parse --show-toplevel)/run`.
-            if word.text.starts_with(b"/") {
-                let relative = path_from(&word.text).strip_prefix("/").expect("it starts with a slash");
-                self.protect_word(&worktree.join(relative), &mut directories);
-            }
-        }
-        // `cd tools && ./run`, `make -C tools`, `python3 tools`.
-        for directory in directories {
-            let names = words.iter().map(|word| path_from(&word.text));
-            for name in names.chain(DIRECTORY_PROGRAMS.map(Path::new)).filter(|name| name.is_relative()) {
-                self.protect_word(&directory.join(name), &mut Vec::new());
-            }
-        }
-    }
-
-    /// Protects a file that a word of a command may be.
-    fn protect_word(&mut self, path: &Path, directories: &mut Vec<PathBuf>) {
-        // A word that leads nowhere through no link of the sandbox's is a word.
-        let Some(ResolvedPath { path, is_directory }) = self.deciders.resolve(path) else { return };
-        if !self.deciders.is_writable(&path) {
-            return;
-        }
-        if !is_directory {
-            self.deciders.protect_resolved(&ResolvedPath { path, is_directory });
-        } else if !self.deciders.holds_writable(&path) {
-            directories.push(path);
-        }
-    }
-
-    /// Looks at a repository of the workspace that another one fetches from or pushes to.
-    fn local_repository(&mut self, variable: &ConfigVariable, worktree: &Path) {
-        let url = &variable.value;
-        let path = url.strip_prefix(b"file://").unwrap_or(url);
-        // A submodule's relative URL starts at another URL, not at a directory.
-        let is_relative_url = variable.section == "submodule" && path.starts_with(b".");
-        let has_host = path.split(|byte| *byte == b'/').next().is_some_and(|start| start.contains(&b':'));
-        if is_relative_url || has_host {
-            return;
-        }
-        let Some(path) = self.scope.expand(path, worktree) else { return };
-        let Some(found) = self.deciders.resolve(&path) else { return };
-        if !found.is_directory || !self.deciders.is_writable(&found.path) {
-            return;
-        }
-        self.repository_in(&found.path, GitEntry::Discovered);
-    }
-
     fn list(&mut self, directory: &Path) -> Listing {
         let Some(found) = self.deciders.resolve(directory) else { return Listing::default() };
         let listed = self.deciders.files.list(&found.path);
@@ -661,47 +406,4 @@ fn trim_line(bytes: &[u8]) -> &[u8] {
 fn last_value<'v>(variables: &'v [ConfigVariable], [section, key]: [&str; 2]) -> Option<&'v [u8]> {
     let mut matching = variables.iter().filter(|variable| variable.section == section && variable.key == key);
     matching.next_back().map(|variable| variable.value.as_slice())
-}
-
-/// The lines of a rebase's list that run a command (git-rebase(1), "exec").
-fn executed_lines(todo: &[u8]) -> Vec<u8> {
-    let is_executed = |line: &&[u8]| {
-        let command = line.trim_ascii_start();
-        let end = command.iter().position(u8::is_ascii_whitespace).unwrap_or(command.len());
-        matches!(&command[..end], b"exec" | b"x")
-    };
-    todo.split(|byte| *byte == b'\n').filter(is_executed).collect::<Vec<_>>().join(&b'\n')
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_lines_that_run_a_command_count_in_a_rebase() {
-        let check = |todo: &str, expected: &str| {
-            assert_eq!(String::from_utf8_lossy(&executed_lines(todo.as_bytes())), expected, "{todo}");
-        };
-        check("pick 1 exec\n# exec x\nlabel exec\n", "");
-        check("pick 1\nexec make\n\tx  true\nx\n", "exec make\n\tx  true\nx");
-        check("execute 1\nxx 2\n", "");
-    }
-
-    #[test]
-    fn settings_of_the_environment_are_kept_only_where_they_execute_something() {
-        let variables = [
-            ("GIT_CONFIG_COUNT", "3"),
-            ("GIT_CONFIG_KEY_0", "http.https://host/.extraheader"),
-            ("GIT_CONFIG_VALUE_0", "a token"),
-            ("GIT_CONFIG_KEY_1", "filter.a.b.clean"),
-            ("GIT_CONFIG_VALUE_1", "tools/\"x\"\n"),
-            ("GIT_CONFIG_KEY_2", "include.path"),
-            ("GIT_CONFIG_VALUE_2", "/conf"),
-        ];
-        let variables = variables.map(|(name, value)| (name.into(), value.into()));
-        let config = environment_config(&Host::new(variables.into(), "/".into()));
-        let found: Vec<_> = parse_config(config.as_bytes());
-        let found: Vec<_> = found.iter().map(|found| (found.key.as_str(), found.value.as_slice())).collect();
-        assert_eq!(found, [("clean", &b"tools/\"x\"\n"[..]), ("path", b"/conf")]);
-    }
 }

@@ -1,0 +1,135 @@
+//! Protection of the programs that settings name.
+
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FileType;
+
+use super::config::ConfigVariable;
+use super::programs::{SettingEffect, effect_of, words_of_command};
+use super::{GitEntry, GitSearch};
+use crate::view::deciders::{ResolvedPath, path_from};
+
+/// Files by which interpreters start a directory.
+const DIRECTORY_PROGRAMS: [&str; 5] = ["__main__.py", "index.js", "package.json", "Makefile", "makefile"];
+/// The hooks that git knows (githooks(5)), for a hook directory that cannot be protected as a whole.
+const HOOKS: [&str; 28] = [
+    "applypatch-msg",
+    "pre-applypatch",
+    "post-applypatch",
+    "pre-commit",
+    "pre-merge-commit",
+    "prepare-commit-msg",
+    "commit-msg",
+    "post-commit",
+    "pre-rebase",
+    "post-checkout",
+    "post-merge",
+    "pre-push",
+    "pre-receive",
+    "update",
+    "proc-receive",
+    "post-receive",
+    "post-update",
+    "reference-transaction",
+    "push-to-checkout",
+    "pre-auto-gc",
+    "post-rewrite",
+    "sendemail-validate",
+    "fsmonitor-watchman",
+    "p4-changelist",
+    "p4-prepare-changelist",
+    "p4-post-changelist",
+    "p4-pre-submit",
+    "post-index-change",
+];
+
+impl GitSearch<'_> {
+    /// Protects the files of `worktree` that settings have git run.
+    pub(super) fn apply(&mut self, variables: &[ConfigVariable], worktree: &Path) {
+        for variable in variables {
+            match effect_of(variable) {
+                SettingEffect::Command => self.protect_command(&variable.value, worktree),
+                SettingEffect::ProgramDirectory => {
+                    let Some(path) = self.scope.expand(&variable.value, worktree) else { continue };
+                    // Husky's `_` does nothing but run the scripts beside it.
+                    let beside = path.parent().filter(|above| path.ends_with("_") && *above != worktree);
+                    self.program_directory(beside.unwrap_or(&path));
+                }
+                SettingEffect::Repository => self.local_repository(variable, worktree),
+                SettingEffect::Include | SettingEffect::None => {}
+            }
+        }
+    }
+
+    /// Protects a directory whose files git runs, and those that links in it lead to.
+    pub(super) fn program_directory(&mut self, path: &Path) {
+        let Some(found) = self.deciders.resolve(path) else { return };
+        if !found.is_directory || !self.deciders.holds_writable(&found.path) {
+            self.deciders.protect_resolved(&found);
+            for (name, kind) in self.list(&found.path).iter() {
+                if *kind == FileType::Symlink {
+                    self.deciders.protect(&found.path.join(name));
+                }
+            }
+        } else {
+            // The workspace itself cannot be protected as a whole.
+            for name in HOOKS {
+                self.deciders.protect(&found.path.join(name));
+            }
+        }
+    }
+
+    /// Protects the files of `worktree` that a command names.
+    pub(super) fn protect_command(&mut self, command: &[u8], worktree: &Path) {
+        let words = words_of_command(command);
+        let mut directories = Vec::new();
+        for word in words.iter().filter(|word| !word.is_program) {
+            let Some(path) = self.scope.expand(&word.text, worktree) else { continue };
+            self.protect_word(&path, &mut directories);
+            // What follows a substitution looks absolute and is not: `$(git rev-parse --show-toplevel)/run`.
+            if word.text.starts_with(b"/") {
+                let relative = path_from(&word.text).strip_prefix("/").expect("it starts with a slash");
+                self.protect_word(&worktree.join(relative), &mut directories);
+            }
+        }
+        // `cd tools && ./run`, `make -C tools`, `python3 tools`.
+        for directory in directories {
+            let names = words.iter().map(|word| path_from(&word.text));
+            for name in names.chain(DIRECTORY_PROGRAMS.map(Path::new)).filter(|name| name.is_relative()) {
+                self.protect_word(&directory.join(name), &mut Vec::new());
+            }
+        }
+    }
+
+    /// Protects a file that a word of a command may be.
+    fn protect_word(&mut self, path: &Path, directories: &mut Vec<PathBuf>) {
+        // A word that leads nowhere through no link of the sandbox's is a word.
+        let Some(ResolvedPath { path, is_directory }) = self.deciders.resolve(path) else { return };
+        if !self.deciders.is_writable(&path) {
+            return;
+        }
+        if !is_directory {
+            self.deciders.protect_resolved(&ResolvedPath { path, is_directory });
+        } else if !self.deciders.holds_writable(&path) {
+            directories.push(path);
+        }
+    }
+
+    /// Looks at a repository of the workspace that another one fetches from or pushes to.
+    fn local_repository(&mut self, variable: &ConfigVariable, worktree: &Path) {
+        let url = &variable.value;
+        let path = url.strip_prefix(b"file://").unwrap_or(url);
+        // A submodule's relative URL starts at another URL, not at a directory.
+        let is_relative_url = variable.section == "submodule" && path.starts_with(b".");
+        let has_host = path.split(|byte| *byte == b'/').next().is_some_and(|start| start.contains(&b':'));
+        if is_relative_url || has_host {
+            return;
+        }
+        let Some(path) = self.scope.expand(path, worktree) else { return };
+        let Some(found) = self.deciders.resolve(&path) else { return };
+        if !found.is_directory || !self.deciders.is_writable(&found.path) {
+            return;
+        }
+        self.repository_in(&found.path, GitEntry::Discovered);
+    }
+}

@@ -1,0 +1,130 @@
+//! The caller's surroundings as far as git looks at them: configuration files outside repositories, and variables.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::config::parse_config;
+use super::programs::{COMMAND_VARIABLES, SettingEffect, effect_of};
+use super::worktree::DistrustedLinks;
+use crate::Host;
+use crate::view::deciders::path_from;
+
+/// The system's configuration, where the usual builds of git look for it.
+const SYSTEM_CONFIG_FILES: [&str; 2] = ["/etc/gitconfig", "/usr/local/etc/gitconfig"];
+/// More settings than anybody puts into an environment.
+const MAX_ENVIRONMENT_SETTINGS: usize = 1000;
+
+/// The caller's surroundings as far as git looks at them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::view) struct GitScope {
+    home: Option<PathBuf>,
+    /// The configuration files of the system and of the user.
+    pub(super) config_files: Vec<PathBuf>,
+    /// Settings that come from the environment, as a configuration file.
+    pub(super) environment_config: String,
+    /// Commands that come from the environment.
+    pub(super) commands: Vec<String>,
+    /// Links of git that sandboxes made.
+    distrusted: DistrustedLinks,
+}
+
+impl GitScope {
+    /// The surroundings of git on `host`. What is not text cannot name a file of a workspace that is kept.
+    pub(in crate::view) fn for_host(host: &Host) -> GitScope {
+        let home = host.home.clone().filter(|home| home.to_str().is_some());
+        let mut config_files: Vec<PathBuf> = match host.text("GIT_CONFIG_SYSTEM") {
+            Some(file) => vec![file.into()],
+            None => SYSTEM_CONFIG_FILES.map(PathBuf::from).into(),
+        };
+        match host.text("GIT_CONFIG_GLOBAL") {
+            Some(file) => config_files.push(file.into()),
+            None => {
+                config_files.extend(home.iter().map(|home| home.join(".gitconfig")));
+                let base = host.text("XDG_CONFIG_HOME").map(PathBuf::from);
+                let base = base.or_else(|| home.as_ref().map(|home| home.join(".config")));
+                config_files.extend(base.map(|base| base.join("git/config")));
+            }
+        }
+        let config_files = config_files.iter().map(|file| host.directory.join(file)).collect();
+        let commands = COMMAND_VARIABLES.iter().filter_map(|name| host.text(name)).map(str::to_owned);
+        GitScope {
+            config_files,
+            environment_config: environment_config(host),
+            commands: commands.collect(),
+            distrusted: DistrustedLinks::for_host(host),
+            home,
+        }
+    }
+
+    /// Links of git that sandboxes made.
+    pub(in crate::view) fn distrusted(&self) -> &DistrustedLinks {
+        &self.distrusted
+    }
+
+    /// A path of a setting, from `base` on when it is relative.
+    pub(super) fn expand(&self, path: &[u8], base: &Path) -> Option<PathBuf> {
+        if path.is_empty() || path.contains(&0) {
+            return None;
+        }
+        let Some(rest) = path.strip_prefix(b"~") else { return Some(base.join(path_from(path))) };
+        let end = rest.iter().position(|byte| *byte == b'/').unwrap_or(rest.len());
+        let (user, rest) = (&rest[..end], path_from(rest.get(end + 1..).unwrap_or_default()));
+        let home = if user.is_empty() { self.home.clone() } else { home_of(user) };
+        Some(home?.join(rest))
+    }
+}
+
+/// The home directory of a user by name (passwd(5)).
+fn home_of(user: &[u8]) -> Option<PathBuf> {
+    let users = fs_err::read("/etc/passwd").ok()?;
+    let mut lines = users.split(|byte| *byte == b'\n').map(|line| line.split(|byte| *byte == b':'));
+    let home = lines.find_map(|mut fields| (fields.next() == Some(user)).then(|| fields.nth(4)).flatten())?;
+    Some(path_from(home).to_path_buf())
+}
+
+/// The settings of `GIT_CONFIG_COUNT` and its kin (git-config(1), "Environment") that execute something, as a
+/// configuration file. The others are left out, because a header with a token may be among them.
+fn environment_config(host: &Host) -> String {
+    let count: usize = host.text("GIT_CONFIG_COUNT").and_then(|count| count.parse().ok()).unwrap_or(0);
+    let mut config = String::new();
+    for number in 0..count.min(MAX_ENVIRONMENT_SETTINGS) {
+        let key = host.text(&format!("GIT_CONFIG_KEY_{number}"));
+        let value = host.text(&format!("GIT_CONFIG_VALUE_{number}"));
+        let (Some(key), Some(value)) = (key, value) else { continue };
+        let Some((section, rest)) = key.split_once('.') else { continue };
+        let escape = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+        let (header, name) = match rest.rsplit_once('.') {
+            Some((subsection, name)) => (format!("{section} \"{}\"", escape(subsection)), name),
+            None => (section.to_owned(), rest),
+        };
+        let setting = format!("[{header}]\n{name} = \"{}\"\n", escape(value));
+        if parse_config(setting.as_bytes()).iter().any(|variable| effect_of(variable) != SettingEffect::None) {
+            config.push_str(&setting);
+        }
+    }
+    config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_of_the_environment_are_kept_only_where_they_execute_something() {
+        let variables = [
+            ("GIT_CONFIG_COUNT", "3"),
+            ("GIT_CONFIG_KEY_0", "http.https://host/.extraheader"),
+            ("GIT_CONFIG_VALUE_0", "a token"),
+            ("GIT_CONFIG_KEY_1", "filter.a.b.clean"),
+            ("GIT_CONFIG_VALUE_1", "tools/\"x\"\n"),
+            ("GIT_CONFIG_KEY_2", "include.path"),
+            ("GIT_CONFIG_VALUE_2", "/conf"),
+        ];
+        let variables = variables.map(|(name, value)| (name.into(), value.into()));
+        let config = environment_config(&Host::new(variables.into(), "/".into()));
+        let found: Vec<_> = parse_config(config.as_bytes());
+        let found: Vec<_> = found.iter().map(|found| (found.key.as_str(), found.value.as_slice())).collect();
+        assert_eq!(found, [("clean", &b"tools/\"x\"\n"[..]), ("path", b"/conf")]);
+    }
+}
