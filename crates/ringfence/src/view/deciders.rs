@@ -23,6 +23,18 @@ pub(super) enum PathState {
     Content(String),
     /// A directory that cannot be searched, or a file that cannot be read.
     Denied,
+    /// A file or directory that no search can judge. Every run reports it, because whatever a run does
+    /// with it looks the same.
+    Unknown,
+}
+
+/// The time of a search, on which its extent depends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SearchPhase {
+    /// The search keeps a command waiting.
+    BeforeRun,
+    /// The search has to find all that a run may have made.
+    AfterRun,
 }
 
 /// The place and the extent of a search.
@@ -42,6 +54,9 @@ pub(super) struct SearchScope {
 #[derive(Debug)]
 pub(super) struct Deciders {
     pub(super) files: ObservedFiles,
+    pub(super) phase: SearchPhase,
+    /// The search left something out, so that the identities of what it saw do not tell all.
+    pub(super) is_partial: bool,
     writable: Vec<PathBuf>,
     /// Existing paths that the sandbox must not write to.
     pub(super) protected: BTreeSet<PathBuf>,
@@ -62,9 +77,11 @@ pub(super) struct ResolvedPath {
 
 impl Deciders {
     /// Searches where `scope` says.
-    pub(super) fn find(scope: &SearchScope) -> Deciders {
+    pub(super) fn find(scope: &SearchScope, phase: SearchPhase) -> Deciders {
         let mut deciders = Deciders {
             files: ObservedFiles::new(&scope.workspace),
+            phase,
+            is_partial: false,
             writable: scope.writable.clone(),
             protected: BTreeSet::new(),
             denied: BTreeSet::new(),
@@ -185,9 +202,10 @@ pub(crate) struct Watched {
 
 impl Watched {
     pub(super) fn new(scope: SearchScope, deciders: Deciders) -> Watched {
-        let Deciders { files, protected, denied, states, writable, .. } = deciders;
+        let Deciders { files, protected, denied, states, writable, is_partial, .. } = deciders;
         let protected = protected.into_iter().chain(denied).collect();
-        let identities = files.into_identities(&writable);
+        let is_judged = !is_partial && states.values().all(|state| *state != PathState::Unknown);
+        let identities = files.into_identities(&writable).filter(|_| is_judged);
         Watched { scope, protected, before: states, identities }
     }
 
@@ -215,8 +233,10 @@ impl Watched {
             return Vec::new();
         }
         let is_protected = |path: &Path| path.ancestors().any(|above| self.protected.contains(above));
-        let after = Deciders::find(&self.scope).states.into_iter();
-        let changed = after.filter(|(path, state)| self.before.get(path) != Some(state) && !is_protected(path));
+        let after = Deciders::find(&self.scope, SearchPhase::AfterRun).states.into_iter();
+        let is_changed =
+            |path: &PathBuf, state: &PathState| *state == PathState::Unknown || self.before.get(path) != Some(state);
+        let changed = after.filter(|(path, state)| is_changed(path, state) && !is_protected(path));
         let changed: Vec<PathBuf> = changed.map(|(path, _)| path).collect();
         if let Some(git) = &self.scope.git {
             let is_git_link = |path: &&PathBuf| path.ends_with(".git") || path.ends_with("gitdir");

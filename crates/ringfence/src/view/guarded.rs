@@ -9,7 +9,7 @@ use ringfence_core::policy::{PathGlob, Policy};
 use ringfence_linux::{Access, Entry};
 
 use super::ViewError;
-use super::deciders::{Deciders, SearchScope, Watched};
+use super::deciders::{Deciders, SearchPhase, SearchScope, Watched};
 use super::git::{GitScope, shared_repository};
 use super::names::Names;
 use super::observed::{ObservedFiles, TraceEnd, Unreadable};
@@ -66,7 +66,7 @@ impl Guarded {
         let protects_git = literals.iter().any(|path| path.starts_with(".git"));
         let scope = SearchScope { workspace: root.to_path_buf(), writable, literals, git: protects_git.then_some(git) };
 
-        let mut deciders = Deciders::find(&scope);
+        let mut deciders = Deciders::find(&scope, SearchPhase::BeforeRun);
         if let Some(unreadable) = deciders.unreadable.pop() {
             return Err(ViewError::Undecided { path: unreadable.path, source: unreadable.source });
         }

@@ -88,6 +88,15 @@ pub(super) struct Unreadable {
 /// The entries of a directory, sorted by name.
 pub(super) type Listing = Rc<Vec<(OsString, FileType)>>;
 
+/// The entries of a directory that lead further.
+#[derive(Debug, Default)]
+pub(super) struct DirectoryScan {
+    pub(super) links: Vec<PathBuf>,
+    pub(super) directories: Vec<PathBuf>,
+    /// An entry is called `HEAD`, as in every repository.
+    pub(super) has_head: bool,
+}
+
 /// Files of the host, and a memory of all that was looked at.
 #[derive(Debug)]
 pub(super) struct ObservedFiles {
@@ -236,18 +245,44 @@ impl ObservedFiles {
         if let Some(listing) = self.listed.get(path.as_os_str()) {
             return Ok(Rc::clone(listing));
         }
-        if !matches!(self.look(path), NodeKind::Directory | NodeKind::Denied) {
+        let mut names = Vec::new();
+        if !self.for_each_entry(path, |name, kind| names.push((name.to_owned(), kind)))? {
             return Ok(Listing::default());
+        }
+        names.sort_by(|one, other| one.0.cmp(&other.0));
+        let listing = Rc::new(names);
+        self.listed.insert(path.into(), Rc::clone(&listing));
+        Ok(listing)
+    }
+
+    /// Lists the links and directories in a directory that is no link. A directory of references can hold
+    /// thousands of files, which are passed over without a copy of their names.
+    pub(super) fn scan(&mut self, path: &Path) -> Result<DirectoryScan, Unreadable> {
+        let mut scan = DirectoryScan::default();
+        self.for_each_entry(path, |name, kind| {
+            scan.has_head |= name == "HEAD";
+            match kind {
+                FileType::Directory => scan.directories.push(path.join(name)),
+                FileType::Symlink => scan.links.push(path.join(name)),
+                _ => {}
+            }
+        })?;
+        Ok(scan)
+    }
+
+    /// Calls `visit` with each entry of a directory; returns false where no directory is.
+    fn for_each_entry(&mut self, path: &Path, mut visit: impl FnMut(&OsStr, FileType)) -> Result<bool, Unreadable> {
+        if !matches!(self.look(path), NodeKind::Directory | NodeKind::Denied) {
+            return Ok(false);
         }
         let failed = |error: Errno| Unreadable { path: path.to_path_buf(), source: error.into() };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let directory = match openat(CWD, path, flags, Mode::empty()) {
             Ok(directory) => directory,
-            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Listing::default()),
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(false),
             Err(error) => return Err(failed(error)),
         };
         self.strengthen(path, &directory).map_err(failed)?;
-        let mut names = Vec::new();
         for entry in rustix::fs::Dir::new(directory).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
@@ -263,12 +298,9 @@ impl ObservedFiles {
                 },
                 kind => kind,
             };
-            names.push((name.to_owned(), kind));
+            visit(name, kind);
         }
-        names.sort_by(|one, other| one.0.cmp(&other.0));
-        let listing = Rc::new(names);
-        self.listed.insert(path.into(), Rc::clone(&listing));
-        Ok(listing)
+        Ok(true)
     }
 
     /// Tells whether anything has this name, be it a link that leads nowhere.

@@ -7,6 +7,7 @@
 
 mod config;
 mod index;
+mod links;
 mod programs;
 mod protection;
 mod scope;
@@ -45,6 +46,8 @@ pub(super) fn find_git_deciders(deciders: &mut Deciders, scope: &GitScope, works
         seen_gitdirs: BTreeSet::new(),
         submodules: BTreeSet::new(),
         commons: BTreeMap::new(),
+        searched_for_links: BTreeSet::new(),
+        directories_of_links: 0,
     };
     search.run();
 }
@@ -60,6 +63,10 @@ struct GitSearch<'a> {
     submodules: BTreeSet<PathBuf>,
     /// The configuration that the worktrees of each repository share.
     commons: BTreeMap<PathBuf, Rc<Vec<ConfigVariable>>>,
+    /// Directories of repositories whose links are known.
+    searched_for_links: BTreeSet<PathBuf>,
+    /// The number of directories that were searched for links.
+    directories_of_links: usize,
 }
 
 impl GitSearch<'_> {
@@ -196,6 +203,7 @@ impl GitSearch<'_> {
         }
         // One list tells which of its many files there are.
         let _ = self.deciders.files.list(gitdir); // where it fails, each file is looked at
+        self.note_links(gitdir);
         let common = self.common_directory(gitdir);
         let shared = self.common(&common);
         let mut own = Vec::new();
@@ -247,6 +255,7 @@ impl GitSearch<'_> {
             return Rc::clone(known);
         }
         let _ = self.deciders.files.list(common); // as above
+        self.note_links(common);
         let mut variables = Vec::new();
         self.load_config(&common.join("config"), &mut BTreeSet::new(), &mut variables);
         let variables = Rc::new(variables);

@@ -149,6 +149,80 @@ fn a_link_in_place_of_a_repository_is_followed_and_watched() {
     assert_eq!(guarded.planted(), [".git"]);
 }
 
+/// A repository at `ws/.git`, with a module `sub` and a worktree at `ws/wt`.
+fn repository() -> Place {
+    let place = Place::new(&[
+        "ws/.git/HEAD",
+        "ws/.git/objects/x",
+        "ws/.git/refs/heads/main",
+        "ws/.git/logs/refs/heads/main",
+        "ws/.git/modules/sub/HEAD",
+        "ws/.git/modules/sub/config",
+        "ws/.git/modules/sub/objects/x",
+        "ws/.git/modules/sub/refs/x",
+    ]);
+    place.write("ws/.git/config", "[submodule \"sub\"]\n\turl = /x\n");
+    place.write("ws/.git/worktrees/wt/HEAD", "");
+    place.write("ws/.git/worktrees/wt/commondir", "../..\n");
+    place.write("ws/.git/worktrees/wt/gitdir", &place.path("ws/wt/.git").display().to_string());
+    place.write("ws/wt/.git", "gitdir: ../.git/worktrees/wt\n");
+    place
+}
+
+#[test]
+fn a_link_through_which_git_writes_is_reported_wherever_it_is() {
+    let place = repository();
+    symlink("../elsewhere", place.path("ws/.git/logs/user")).unwrap();
+    place.write("ws/.git/elsewhere/log", "");
+    let guarded = place.guarded(&[]);
+    assert_eq!(guarded.planted(), [] as [&str; 0]);
+    let links = [
+        ".git/COMMIT_EDITMSG",
+        ".git/elsewhere/link",
+        ".git/info",
+        ".git/logs/HEAD",
+        ".git/logs/refs/remotes",
+        ".git/modules/sub/FETCH_HEAD",
+        ".git/modules/sub/logs/HEAD",
+        ".git/packed-refs",
+        ".git/rebase-merge/message",
+        ".git/refs/heads/a/b/c/d",
+        ".git/rr-cache/1/preimage",
+        ".git/sequencer/x",
+        ".git/worktrees/wt/ORIG_HEAD",
+        ".git/worktrees/wt/logs",
+    ];
+    for link in links {
+        let path = place.path("ws").join(link);
+        fs_err::create_dir_all(path.parent().unwrap()).unwrap();
+        symlink("/nowhere", path).unwrap();
+    }
+    assert_eq!(guarded.planted(), links);
+}
+
+#[test]
+fn a_link_that_turns_is_reported() {
+    let place = repository();
+    let link = place.path("ws/.git/logs/HEAD");
+    symlink("one", &link).unwrap();
+    let guarded = place.guarded(&[]);
+    fs_err::remove_file(&link).unwrap();
+    symlink("two", &link).unwrap();
+    assert_eq!(guarded.planted(), [".git/logs/HEAD"]);
+}
+
+#[test]
+fn a_link_behind_more_directories_than_are_searched_before_a_run_is_reported() {
+    let place = repository();
+    (0..300).for_each(|number| place.write(&format!("ws/.git/refs/heads/{number}/x"), ""));
+    let guarded = place.guarded(&[]);
+    assert_eq!(guarded.planted(), [] as [&str; 0]);
+    for number in 0..300 {
+        symlink("/nowhere", place.path(&format!("ws/.git/refs/heads/{number}/link"))).unwrap();
+    }
+    assert_eq!(guarded.planted().len(), 300);
+}
+
 #[test]
 fn a_shared_repository_is_guarded_with_its_worktrees() {
     let own = "repo/.git/worktrees/ws";
