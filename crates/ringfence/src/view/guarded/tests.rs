@@ -201,6 +201,32 @@ fn a_link_through_which_git_writes_is_reported_wherever_it_is() {
 }
 
 #[test]
+fn a_sequence_that_a_run_left_or_changed_is_reported() {
+    for (file, reported) in [
+        (".git/MERGE_AUTOSTASH", ".git/MERGE_AUTOSTASH"),
+        (".git/rebase-merge/autostash", ".git/rebase-merge"),
+        (".git/rebase-merge/git-rebase-todo", ".git/rebase-merge"),
+        (".git/rebase-merge/onto", ".git/rebase-merge"),
+        (".git/rebase-apply/autostash", ".git/rebase-apply"),
+        (".git/rebase-apply/0001", ".git/rebase-apply"),
+        (".git/sequencer/todo", ".git/sequencer"),
+        (".git/worktrees/wt/rebase-merge/git-rebase-todo", ".git/worktrees/wt/rebase-merge"),
+        (".git/modules/sub/MERGE_AUTOSTASH", ".git/modules/sub/MERGE_AUTOSTASH"),
+    ] {
+        let place = repository();
+        let before = place.guarded(&[]);
+        place.write(&format!("ws/{file}"), "pick 1\n");
+        assert_eq!(before.planted(), [reported], "{file} is new");
+        let guarded = place.guarded(&[]);
+        assert_eq!(guarded.planted(), [] as [&str; 0], "{file} stays as it is");
+        place.write(&format!("ws/{file}"), "pick 2\n");
+        assert_eq!(guarded.planted(), [reported], "{file} changes");
+        fs_err::remove_file(place.path("ws").join(file)).unwrap();
+        assert_eq!(guarded.planted(), [] as [&str; 0], "{file} is gone");
+    }
+}
+
+#[test]
 fn a_link_that_turns_is_reported() {
     let place = repository();
     let link = place.path("ws/.git/logs/HEAD");
