@@ -10,6 +10,8 @@ pub(super) struct ConfigVariable {
     /// Lower case.
     pub(super) key: String,
     pub(super) value: Vec<u8>,
+    /// The variable is in a file that another one includes.
+    pub(super) is_included: bool,
 }
 
 /// Parses a configuration file.
@@ -134,7 +136,7 @@ impl ConfigParser<'_> {
             Some(_) => return self.skip_line(),
         };
         let (section, subsection) = (self.section.clone(), self.subsection.clone());
-        self.found.push(ConfigVariable { section, subsection, key, value });
+        self.found.push(ConfigVariable { section, subsection, key, value, is_included: false });
     }
 
     fn parse_value(&mut self) -> Vec<u8> {

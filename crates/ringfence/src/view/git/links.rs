@@ -13,6 +13,10 @@ use crate::view::observed::TraceEnd;
 /// their names and their content are no choice of a sandbox.
 const WRITTEN_DIRECTORIES: [&str; 8] =
     ["NOTES_MERGE_WORKTREE", "info", "logs", "rebase-apply", "rebase-merge", "refs", "rr-cache", "sequencer"];
+/// Directories of a submodule's repository that are not searched for other repositories. Git looks for
+/// hooks and objects alone in there, and the others are searched as what they are.
+const OWN_DIRECTORIES: [&str; 9] =
+    ["annex", "branches", "hooks", "lfs", "modules", "objects", "remotes", "svn", "worktrees"];
 /// The number of such directories that are searched before a run: a millisecond. Most repositories have
 /// less than 20. Where there are more, links that were there before count as new.
 const MAX_DIRECTORIES_BEFORE: usize = 256;
@@ -28,10 +32,13 @@ impl GitSearch<'_> {
         // A directory that cannot be listed has every file of it looked at, and noted.
         let entries = self.deciders.files.list(gitdir).unwrap_or_default();
         let mut pending = Vec::new();
+        let is_module = self.is_module(gitdir);
         for (name, kind) in entries.iter() {
             let path = gitdir.join(name);
             let is_written = WRITTEN_DIRECTORIES.iter().any(|written| name == written);
+            let is_strange = || !OWN_DIRECTORIES.iter().any(|own| name == own);
             match kind {
+                FileType::Directory if is_module && is_strange() => pending.push(path),
                 FileType::Symlink => pending.extend(self.note_link(&path).filter(|_| is_written)),
                 _ if is_written => pending.push(path),
                 _ => {}
@@ -52,12 +59,24 @@ impl GitSearch<'_> {
             self.directories_of_links += 1;
             match self.deciders.files.scan(&directory) {
                 Ok(scan) => {
+                    if is_module && scan.has_head && self.is_git_directory(&directory) {
+                        self.visit_repository(&directory, None);
+                    }
                     pending.extend(scan.links.iter().filter_map(|link| self.note_link(link)));
                     pending.extend(scan.directories);
                 }
                 Err(_) => self.deciders.note(&directory, PathState::Unknown),
             }
         }
+    }
+
+    /// Tells whether a directory is kept for a submodule. The name of another submodule can lead into it: the
+    /// repository of `sub/logs/more` lies among the logs of `sub`.
+    fn is_module(&self, gitdir: &Path) -> bool {
+        gitdir.ancestors().skip(1).any(|above| {
+            let keeper = above.parent().filter(|_| above.ends_with("modules"));
+            keeper.is_some_and(|keeper| self.commons.contains_key(keeper) || self.repositories.contains_key(keeper))
+        })
     }
 
     /// Keeps a link, and returns the directory that it leads to where that is still to be searched.

@@ -8,6 +8,7 @@
 mod config;
 mod index;
 mod links;
+mod modules;
 mod programs;
 mod protection;
 mod scope;
@@ -17,13 +18,13 @@ mod worktree;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::{io, iter};
 
 use rustix::fs::FileType;
 
 use super::deciders::{Deciders, PathState, path_from};
-use super::observed::{Listing, TraceEnd};
+use super::observed::{Listing, TraceEnd, Unreadable};
 use config::{ConfigVariable, parse_config};
-use index::{IndexLinks, read_index};
 use programs::{SettingEffect, effect_of};
 
 pub(super) use scope::GitScope;
@@ -35,6 +36,10 @@ const MAX_PATH: u64 = 1 << 16;
 const MAX_CONFIG: u64 = 1 << 22;
 /// The number of directories of a workspace in which repositories are looked for: some tenths of a millisecond.
 const MAX_NESTED_DIRECTORIES: usize = 32;
+/// More work trees than anybody gives one and the same directory of a repository.
+const MAX_WORK_TREES: usize = 16;
+/// More than git follows: it refuses a chain of more than 10 includes.
+const MAX_INCLUDE_DEPTH: usize = 64;
 
 /// Finds all that decides what git executes in a workspace, on the way from its root up.
 pub(super) fn find_git_deciders(deciders: &mut Deciders, scope: &GitScope, workspace: &Path) {
@@ -43,9 +48,13 @@ pub(super) fn find_git_deciders(deciders: &mut Deciders, scope: &GitScope, works
         scope,
         workspace,
         global: Vec::new(),
-        seen_gitdirs: BTreeSet::new(),
-        submodules: BTreeSet::new(),
+        pending: VecDeque::new(),
+        repositories: BTreeMap::new(),
         commons: BTreeMap::new(),
+        worktrees: BTreeMap::new(),
+        submodules: BTreeSet::new(),
+        module_directories: BTreeSet::new(),
+        ancestors: BTreeSet::new(),
         searched_for_links: BTreeSet::new(),
         directories_of_links: 0,
     };
@@ -58,11 +67,21 @@ struct GitSearch<'a> {
     workspace: &'a Path,
     /// Settings of the system, the user and the environment.
     global: Vec<ConfigVariable>,
-    seen_gitdirs: BTreeSet<PathBuf>,
-    /// The work trees of submodules.
-    submodules: BTreeSet<PathBuf>,
+    /// Places to look at. Repositories lead to each other in chains of any length, so that each is
+    /// looked at in turn and not from within the one that leads there.
+    pending: VecDeque<PendingVisit>,
+    /// Repositories and worktrees' parts of them, by their directories.
+    repositories: BTreeMap<PathBuf, KnownRepository>,
     /// The configuration that the worktrees of each repository share.
     commons: BTreeMap<PathBuf, Rc<Vec<ConfigVariable>>>,
+    /// Worktrees in the workspace, by what their repositories keep for them.
+    worktrees: BTreeMap<PathBuf, PathBuf>,
+    /// The work trees of submodules.
+    submodules: BTreeSet<PathBuf>,
+    /// Directories with the repositories of submodules.
+    module_directories: BTreeSet<PathBuf>,
+    /// Directories above a writable tree in which a repository was looked for.
+    ancestors: BTreeSet<PathBuf>,
     /// Directories of repositories whose links are known.
     searched_for_links: BTreeSet<PathBuf>,
     /// The number of directories that were searched for links.
@@ -73,14 +92,13 @@ impl GitSearch<'_> {
     fn run(&mut self) {
         let workspace = self.workspace.to_path_buf();
         let _ = self.deciders.files.list(&workspace); // most words of commands are no files of it
-        let mut global = Vec::new();
-        let mut seen = BTreeSet::new();
+        let mut reading = ConfigReading::default();
         for file in &self.scope.config_files {
-            self.load_config(file, &mut seen, &mut global);
+            self.load_config(file, &mut reading);
         }
         let environment = parse_config(self.scope.environment_config.as_bytes());
-        self.load_variables(environment, &[&workspace], &mut seen, &mut global);
-        self.global = global;
+        self.load_variables(environment, &[&workspace], &mut reading);
+        self.global = reading.variables;
         for command in &self.scope.commands {
             self.protect_command(command.as_bytes(), &workspace);
         }
@@ -88,28 +106,54 @@ impl GitSearch<'_> {
         let global = std::mem::take(&mut self.global);
         self.apply(&global, &workspace);
         self.global = global;
-        self.repository_in(&workspace, GitEntry::Discovered);
-        self.repository_above();
-        for written in self.deciders.writable_trees().filter(|tree| *tree != workspace).collect::<Vec<_>>() {
-            self.repository_in(&written, GitEntry::Discovered);
+        self.visit_all(PendingVisit::Directory { path: workspace.clone(), role: GitEntry::Discovered });
+        let other_trees: Vec<PathBuf> = self.deciders.writable_trees().filter(|tree| *tree != workspace).collect();
+        for tree in &other_trees {
+            self.visit_all(PendingVisit::Directory { path: tree.clone(), role: GitEntry::Discovered });
         }
-        self.nested_repositories();
+        for tree in iter::once(&workspace).chain(&other_trees) {
+            // A repository that is writable as a whole has none in it, and its work tree above it.
+            if *tree == workspace || !self.is_git_directory(tree) {
+                self.repositories_above(tree);
+                self.nested_repositories(tree);
+            }
+        }
+    }
+
+    /// Looks at a place, and at all that it leads to.
+    fn visit_all(&mut self, visit: PendingVisit) {
+        self.pending.push_back(visit);
+        loop {
+            match self.pending.pop_front() {
+                Some(PendingVisit::Directory { path, role }) => self.repository_in(&path, role),
+                Some(PendingVisit::Entry { entry, worktree, role }) => self.git_entry(&entry, &worktree, role),
+                Some(PendingVisit::Repository { gitdir, worktree }) => self.repository(&gitdir, worktree),
+                None => match self.module_directories.pop_first() {
+                    Some(directory) => self.unknown_modules(&directory),
+                    None => return,
+                },
+            }
+        }
     }
 
     /// Looks at the repository of a directory, or at the directory as a repository.
-    fn repository_in(&mut self, directory: &Path, role: GitEntry<'_>) {
+    fn repository_in(&mut self, directory: &Path, role: GitEntry) {
         self.git_entry(&directory.join(".git"), directory, role);
         if self.is_git_directory(directory) {
             // Such a `HEAD` has git take the directory itself for a repository.
             self.deciders.note(&directory.join("HEAD"), PathState::File);
-            self.repository(directory, Some(directory));
+            self.visit_repository(directory, Some(directory.to_path_buf()));
         }
     }
 
-    /// Looks for repositories in directories of the workspace, the nearest first. Git started there takes them, and
-    /// git started in the workspace does not. A search of all directories would take longer than a short run.
-    fn nested_repositories(&mut self) {
-        let mut pending = VecDeque::from([self.workspace.to_path_buf()]);
+    fn visit_repository(&mut self, gitdir: &Path, worktree: Option<PathBuf>) {
+        self.pending.push_back(PendingVisit::Repository { gitdir: gitdir.to_path_buf(), worktree });
+    }
+
+    /// Looks for repositories in directories of a tree, the nearest first. Git started there takes them, and git
+    /// started in the workspace does not. A search of all directories would take longer than a short run.
+    fn nested_repositories(&mut self, tree: &Path) {
+        let mut pending = VecDeque::from([tree.to_path_buf()]);
         let mut looked_at = 0;
         while let Some(directory) = pending.pop_front() {
             // A directory that is closed to everybody is no repository yet: it stays as it is, and is reported.
@@ -138,23 +182,25 @@ impl GitSearch<'_> {
         if let TraceEnd::Denied(closed) = self.deciders.files.trace(&entry).end {
             return self.deciders.note(&closed, PathState::Denied);
         }
-        self.repository_in(&nested, GitEntry::Discovered);
-        if !self.seen_gitdirs.contains(&nested) {
+        self.visit_all(PendingVisit::Directory { path: nested.clone(), role: GitEntry::Discovered });
+        if !self.repositories.contains_key(&nested) {
             pending.push_back(nested);
         }
     }
 
-    /// The nearest repository above the workspace is git's once the workspace's own one is broken.
-    fn repository_above(&mut self) {
-        for directory in self.workspace.ancestors().skip(1) {
-            let entry = directory.join(".git");
-            if self.deciders.files.has_name(&entry) {
-                self.git_entry(&entry, directory, GitEntry::Discovered);
+    /// Looks at the repositories above a tree, which are git's once the tree's own one is broken. A `.git` that is no
+    /// repository does not end git's way up, and git alone knows which one is.
+    fn repositories_above(&mut self, tree: &Path) {
+        for directory in tree.ancestors().skip(1) {
+            if !self.ancestors.insert(directory.to_path_buf()) {
                 return;
             }
-            if self.is_git_directory(directory) {
-                self.repository(directory, Some(directory));
-                return;
+            let entry = directory.join(".git");
+            let worktree = directory.to_path_buf();
+            if self.deciders.files.has_name(&entry) {
+                self.visit_all(PendingVisit::Entry { entry, worktree, role: GitEntry::Discovered });
+            } else if self.is_git_directory(directory) {
+                self.visit_all(PendingVisit::Repository { gitdir: worktree.clone(), worktree: Some(worktree) });
             }
         }
     }
@@ -168,23 +214,23 @@ impl GitSearch<'_> {
     }
 
     /// Looks at a `.git`, which is a repository or a file that names one.
-    fn git_entry(&mut self, entry: &Path, worktree: &Path, role: GitEntry<'_>) {
+    fn git_entry(&mut self, entry: &Path, worktree: &Path, role: GitEntry) {
         let Some(found) = self.deciders.resolve(entry) else { return };
         if found.is_directory {
-            return self.repository(&found.path, Some(worktree));
+            return self.visit_repository(&found.path, Some(worktree.to_path_buf()));
         }
         let content = self.deciders.read(&found.path, MAX_PATH).unwrap_or_default();
         let gitdir = self.gitfile_target(&found.path, &content);
+        // A repository that has this directory for a worktree: git made both links.
+        let is_own = gitdir.as_ref().and_then(|gitdir| self.worktrees.get(gitdir)).is_some_and(|own| own == worktree);
         match role {
-            GitEntry::OfWorktree(own) if gitdir.as_deref() == Some(own) => {
-                self.deciders.protect_silently(&found.path);
-            }
+            _ if is_own => self.deciders.protect_silently(&found.path),
             // Two mounts for each of many submodules would cost more than the rest of the search.
             GitEntry::OfSubmodule => self.deciders.note_content(&found.path, &content),
-            GitEntry::OfWorktree(_) | GitEntry::Discovered => self.deciders.protect_resolved(&found),
+            GitEntry::Discovered => self.deciders.protect_resolved(&found),
         }
         if let Some(gitdir) = gitdir {
-            self.repository(&gitdir, Some(worktree));
+            self.visit_repository(&gitdir, Some(worktree.to_path_buf()));
         }
     }
 
@@ -196,40 +242,72 @@ impl GitSearch<'_> {
         found.is_directory.then_some(found.path)
     }
 
-    /// Looks at the directory of a repository, or at what a repository keeps for one of its worktrees.
-    fn repository(&mut self, gitdir: &Path, worktree: Option<&Path>) {
-        if !self.seen_gitdirs.insert(gitdir.to_path_buf()) {
-            return;
+    /// Looks at the directory of a repository, or at what a repository keeps for one of its worktrees. Git takes the
+    /// work tree that the configuration names, or else the one it was started in: settings count for both.
+    fn repository(&mut self, gitdir: &Path, worktree: Option<PathBuf>) {
+        if !self.repositories.contains_key(gitdir) {
+            let repository = self.load_repository(gitdir);
+            self.repositories.insert(gitdir.to_path_buf(), repository);
         }
+        let known = &self.repositories[gitdir];
+        let set = known.set_worktrees.clone();
+        let is_used = !known.worktrees.is_empty() || !set.is_empty();
+        let other = worktree.or_else(|| (!is_used).then(|| gitdir.to_path_buf()));
+        for worktree in set.into_iter().chain(other) {
+            // A path with links in it has endless forms.
+            let worktree = self.deciders.resolve(&worktree).map_or(worktree, |found| found.path);
+            let Some(known) = self.repositories.get_mut(gitdir) else { return };
+            if known.worktrees.contains(&worktree) {
+                continue;
+            }
+            if known.worktrees.len() == MAX_WORK_TREES {
+                return self.deciders.note(&worktree.join(".git"), PathState::Unknown);
+            }
+            known.worktrees.insert(worktree.clone());
+            let known = known.clone();
+            self.work_tree(gitdir, &known, &worktree);
+        }
+    }
+
+    /// Reads what a repository is, whatever its work tree.
+    fn load_repository(&mut self, gitdir: &Path) -> KnownRepository {
         // One list tells which of its many files there are.
         let _ = self.deciders.files.list(gitdir); // where it fails, each file is looked at
         self.note_links(gitdir);
         let common = self.common_directory(gitdir);
         let shared = self.common(&common);
-        let mut own = Vec::new();
-        self.load_config(&gitdir.join("config.worktree"), &mut BTreeSet::new(), &mut own);
-        let value = |key: [&str; 2]| last_value(&own, key).or_else(|| last_value(&shared, key));
-        let set_worktree = value(["core", "worktree"]);
-        let set_worktree = set_worktree.and_then(|path| self.scope.expand(path, gitdir));
-        let set_worktree = set_worktree.and_then(|path| self.deciders.resolve(&path)).map(|found| found.path);
-        let worktree = set_worktree.or_else(|| worktree.map(Path::to_path_buf)).unwrap_or_else(|| gitdir.to_path_buf());
+        let mut reading = ConfigReading::default();
+        self.load_config(&gitdir.join("config.worktree"), &mut reading);
+        let own = reading.variables;
+        // Git takes these settings from the files themselves, and from `config.worktree` only where the other says so.
+        let worktree_config = direct_value(&shared, ["extensions", "worktreeconfig"]);
+        let obeyed = worktree_config.is_some_and(is_true).then_some(&own);
+        let set = obeyed.into_iter().chain([&*shared]);
+        let set = set.filter_map(|variables| direct_value(variables, ["core", "worktree"]));
+        let set: Vec<PathBuf> = set.filter_map(|path| self.scope.expand(path, gitdir)).collect();
+        let set_worktrees = set.iter().filter_map(|path| self.deciders.resolve(path)).map(|found| found.path).collect();
+        let format = direct_value(&shared, ["extensions", "objectformat"]);
+        let hash_length = if format.is_some_and(|format| format.eq_ignore_ascii_case(b"sha256")) { 32 } else { 20 };
+        let gitlinks = Rc::new(self.gitlinks(gitdir, "index", hash_length));
+        KnownRepository { common, shared, own: Rc::new(own), set_worktrees, gitlinks, worktrees: BTreeSet::new() }
+    }
 
-        self.apply(&shared, &worktree);
-        self.apply(&own, &worktree);
+    /// Looks at what the settings of a repository mean in one work tree.
+    fn work_tree(&mut self, gitdir: &Path, repository: &KnownRepository, worktree: &Path) {
+        self.apply(&repository.shared, worktree);
+        self.apply(&repository.own, worktree);
         if worktree != self.workspace {
             let global = std::mem::take(&mut self.global);
-            self.apply(&global, &worktree);
+            self.apply(&global, worktree);
             self.global = global;
         }
-        self.sequences(gitdir, &worktree);
-        let format = value(["extensions", "objectformat"]);
-        let hash_length = if format.is_some_and(|format| format.eq_ignore_ascii_case(b"sha256")) { 32 } else { 20 };
-        for path in self.gitlinks(gitdir, "index", hash_length) {
-            let place = worktree.join(path);
-            self.repository_in(&place, GitEntry::OfSubmodule);
-            self.submodules.insert(place);
+        self.sequences(gitdir, worktree);
+        for path in repository.gitlinks.iter() {
+            let path = worktree.join(path);
+            self.submodules.insert(path.clone());
+            self.pending.push_back(PendingVisit::Directory { path, role: GitEntry::OfSubmodule });
         }
-        self.modules(&common, &shared);
+        self.modules(gitdir, repository, worktree);
     }
 
     /// The directory with the configuration and the hooks of a repository.
@@ -256,9 +334,9 @@ impl GitSearch<'_> {
         }
         let _ = self.deciders.files.list(common); // as above
         self.note_links(common);
-        let mut variables = Vec::new();
-        self.load_config(&common.join("config"), &mut BTreeSet::new(), &mut variables);
-        let variables = Rc::new(variables);
+        let mut reading = ConfigReading::default();
+        self.load_config(&common.join("config"), &mut reading);
+        let variables = Rc::new(reading.variables);
         self.commons.insert(common.to_path_buf(), Rc::clone(&variables));
         self.program_directory(&common.join("hooks"));
         // Remotes of old (gitrepository-layout(5)): each file names a host, and how to reach it. Git reads one where the
@@ -272,7 +350,7 @@ impl GitSearch<'_> {
         }
         self.worktrees(common);
         if common.ends_with(".git") {
-            self.repository(common, common.parent());
+            self.visit_repository(common, common.parent().map(Path::to_path_buf));
         }
         variables
     }
@@ -298,94 +376,46 @@ impl GitSearch<'_> {
                 Some(file) => self.deciders.protect_resolved(file),
                 None => {}
             }
-            self.repository(&own, worktree.as_ref().map(|worktree| worktree.path.as_path()));
+            let worktree = worktree.map(|worktree| worktree.path);
+            self.visit_repository(&own, worktree.clone());
             if let Some(worktree) = worktree {
-                let entry = worktree.path.join(".git");
-                self.git_entry(&entry, &worktree.path, GitEntry::OfWorktree(&own));
-            }
-        }
-    }
-
-    /// The submodules in an index.
-    fn gitlinks(&mut self, gitdir: &Path, name: &str, hash_length: usize) -> Vec<PathBuf> {
-        let path = gitdir.join(name);
-        let Some(found) = self.deciders.resolve(&path) else { return Vec::new() };
-        let opened = self.deciders.files.open(&found.path);
-        let Some(Some(file)) = self.deciders.or_denied(opened) else { return Vec::new() };
-        match read_index(file, hash_length) {
-            Ok(IndexLinks { mut gitlinks, shared_index }) => {
-                if let Some(shared) = shared_index.filter(|_| name == "index") {
-                    gitlinks.extend(self.gitlinks(gitdir, &shared, hash_length));
-                }
-                gitlinks
-            }
-            // Git refuses such an index, too; yet a newer git may not.
-            Err(_) => {
-                self.deciders.note(&path, PathState::Denied);
-                Vec::new()
-            }
-        }
-    }
-
-    /// Looks at the repositories of submodules that a repository keeps.
-    fn modules(&mut self, common: &Path, variables: &[ConfigVariable]) {
-        let directory = common.join("modules");
-        if !self.deciders.files.has_name(&directory) {
-            return;
-        }
-        let of_submodule = variables.iter().filter(|variable| variable.section == "submodule");
-        let names: BTreeSet<&[u8]> = of_submodule.filter_map(|variable| variable.subsection.as_deref()).collect();
-        for name in names {
-            let module = directory.join(path_from(name));
-            if let Some(found) = self.deciders.resolve(&module).filter(|found| found.is_directory) {
-                self.repository(&found.path, None);
-            }
-        }
-        self.unknown_modules(&directory);
-    }
-
-    /// Protects what lies among the repositories of submodules and is none that is in use.
-    fn unknown_modules(&mut self, directory: &Path) {
-        for (name, _) in self.list(directory).iter() {
-            let path = directory.join(name);
-            let mut in_use = self.seen_gitdirs.range(path.clone()..);
-            match in_use.next() {
-                Some(known) if *known == path => {}
-                Some(known) if known.starts_with(&path) => self.unknown_modules(&path),
-                _ => drop(self.deciders.protect(&path)),
+                let entry = worktree.join(".git");
+                self.worktrees.insert(own, worktree.clone());
+                self.pending.push_back(PendingVisit::Entry { entry, worktree, role: GitEntry::Discovered });
             }
         }
     }
 
     /// Reads a configuration file and all that it includes. Conditions of includes can change: all count as met.
-    fn load_config(&mut self, file: &Path, seen: &mut BTreeSet<PathBuf>, variables: &mut Vec<ConfigVariable>) {
+    fn load_config(&mut self, file: &Path, reading: &mut ConfigReading) {
         let Some(found) = self.deciders.protect(file) else { return };
-        if !seen.insert(found.path.clone()) {
+        if reading.depth > MAX_INCLUDE_DEPTH {
+            let source = io::Error::other("it is at the end of a long chain of includes");
+            let _ = self.deciders.or_denied::<()>(Err(Unreadable { path: found.path, source })); // it is kept there
+            return;
+        }
+        if !reading.seen.insert(found.path.clone()) {
             return;
         }
         let Some(content) = self.deciders.read(&found.path, MAX_CONFIG) else { return };
         // Git starts at the file as it was named; a link on the way there counts as well.
         let bases: Vec<&Path> = [file, &found.path].into_iter().filter_map(Path::parent).collect();
-        self.load_variables(parse_config(&content), &bases, seen, variables);
+        self.load_variables(parse_config(&content), &bases, reading);
     }
 
     /// Adds variables, and those of the files that they include from one of `bases`.
-    fn load_variables(
-        &mut self,
-        found: Vec<ConfigVariable>,
-        bases: &[&Path],
-        seen: &mut BTreeSet<PathBuf>,
-        variables: &mut Vec<ConfigVariable>,
-    ) {
+    fn load_variables(&mut self, found: Vec<ConfigVariable>, bases: &[&Path], reading: &mut ConfigReading) {
         for variable in found {
             if effect_of(&variable) == SettingEffect::Include {
+                reading.depth += 1;
                 for base in bases {
                     if let Some(included) = self.scope.expand(&variable.value, base) {
-                        self.load_config(&included, seen, variables);
+                        self.load_config(&included, reading);
                     }
                 }
+                reading.depth -= 1;
             } else {
-                variables.push(variable);
+                reading.variables.push(ConfigVariable { is_included: reading.depth > 0, ..variable });
             }
         }
     }
@@ -397,14 +427,58 @@ impl GitSearch<'_> {
     }
 }
 
+/// Configuration that is being read, with all that it includes.
+#[derive(Debug, Default)]
+struct ConfigReading {
+    seen: BTreeSet<PathBuf>,
+    variables: Vec<ConfigVariable>,
+    /// The number of files that include each other on the way to the current one.
+    depth: usize,
+}
+
+/// A place that the search has yet to look at.
+#[derive(Debug)]
+enum PendingVisit {
+    /// A directory that may have a repository or be one.
+    Directory {
+        path: PathBuf,
+        role: GitEntry,
+    },
+    /// A `.git`.
+    Entry {
+        entry: PathBuf,
+        worktree: PathBuf,
+        role: GitEntry,
+    },
+    Repository {
+        gitdir: PathBuf,
+        worktree: Option<PathBuf>,
+    },
+}
+
 /// The way by which a `.git` was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum GitEntry<'a> {
+enum GitEntry {
     Discovered,
     /// An index has a submodule here.
     OfSubmodule,
-    /// A repository has this directory for the worktree, and says that the worktree is here.
-    OfWorktree(&'a Path),
+}
+
+/// The content of a repository's directory, as far as a search depends on it.
+#[derive(Debug, Clone)]
+struct KnownRepository {
+    /// The directory with what all worktrees share.
+    common: PathBuf,
+    /// The configuration that all worktrees share.
+    shared: Rc<Vec<ConfigVariable>>,
+    /// The configuration of this worktree alone.
+    own: Rc<Vec<ConfigVariable>>,
+    /// The work trees that the configuration names.
+    set_worktrees: Vec<PathBuf>,
+    /// The submodules in the index, relative to the work tree.
+    gitlinks: Rc<Vec<PathBuf>>,
+    /// The work trees in which settings were looked at.
+    worktrees: BTreeSet<PathBuf>,
 }
 
 fn trim_line(bytes: &[u8]) -> &[u8] {
@@ -415,4 +489,15 @@ fn trim_line(bytes: &[u8]) -> &[u8] {
 fn last_value<'v>(variables: &'v [ConfigVariable], [section, key]: [&str; 2]) -> Option<&'v [u8]> {
     let mut matching = variables.iter().filter(|variable| variable.section == section && variable.key == key);
     matching.next_back().map(|variable| variable.value.as_slice())
+}
+
+/// The value of a setting that git takes from a file itself, not from those that the file includes.
+fn direct_value<'v>(variables: &'v [ConfigVariable], [section, key]: [&str; 2]) -> Option<&'v [u8]> {
+    let is_match =
+        |variable: &&ConfigVariable| !variable.is_included && variable.section == section && variable.key == key;
+    variables.iter().rfind(is_match).map(|variable| variable.value.as_slice())
+}
+
+fn is_true(value: &[u8]) -> bool {
+    !["", "false", "no", "off", "0"].iter().any(|no| value.eq_ignore_ascii_case(no.as_bytes()))
 }

@@ -6,7 +6,7 @@ use rustix::fs::FileType;
 
 use super::config::ConfigVariable;
 use super::programs::{SettingEffect, effect_of, words_of_command};
-use super::{GitEntry, GitSearch};
+use super::{GitEntry, GitSearch, PendingVisit};
 use crate::view::deciders::{ResolvedPath, path_from};
 
 /// Files by which interpreters start a directory.
@@ -130,6 +130,10 @@ impl GitSearch<'_> {
         if !found.is_directory || !self.deciders.is_writable(&found.path) {
             return;
         }
-        self.repository_in(&found.path, GitEntry::Discovered);
+        if self.is_git_directory(&found.path) {
+            self.visit_repository(&found.path, None);
+        }
+        let (entry, worktree) = (found.path.join(".git"), found.path);
+        self.pending.push_back(PendingVisit::Entry { entry, worktree, role: GitEntry::Discovered });
     }
 }

@@ -227,6 +227,90 @@ fn a_sequence_that_a_run_left_or_changed_is_reported() {
 }
 
 #[test]
+fn a_module_inside_a_known_one_is_reported() {
+    let files =
+        |module: &str| ["HEAD", "config", "objects/x", "refs/x"].map(|file| format!("ws/.git/modules/{module}/{file}"));
+    for module in ["sub/foo", "sub/one/two/foo", "sub/logs/foo", "sub/refs/heads/foo", "sub/modules/foo", "other"] {
+        let place = repository();
+        let guarded = place.guarded(&[]);
+        files(module).iter().for_each(|file| place.write(file, ""));
+        let planted = guarded.planted();
+        assert!(
+            planted.iter().any(|path| path.starts_with(&format!(".git/modules/{module}"))),
+            "{module}: {planted:?}"
+        );
+    }
+    // Only its name leads there.
+    let place = repository();
+    let guarded = place.guarded(&[]);
+    files("sub/objects/foo").iter().for_each(|file| place.write(file, ""));
+    place.write("ws/.gitmodules", "[submodule \"sub/objects/foo\"]\n\tpath = new\n");
+    assert_eq!(guarded.planted(), [".git/modules/sub/objects/foo/config"]);
+}
+
+#[test]
+fn settings_count_for_every_work_tree_of_a_repository() {
+    let place = repository();
+    place.write("ws/.git/config", "[core]\n\tfsmonitor = ./x.sh\n");
+    place.write("ws/x.sh", "");
+    // A run left these: git does not obey the one, and takes the other where it is started there.
+    place.write("ws/.git/config.worktree", "[core]\n\tworktree = ../other\n");
+    place.write("ws/aaa/.git", "gitdir: ../.git");
+    place.write("ws/aaa/x.sh", "");
+    place.write("ws/other/x.sh", "");
+    let steps = place.steps(&place.guarded(&[]), &[]);
+    for step in ["protect /work/x.sh", "protect /work/aaa/x.sh"] {
+        assert!(steps.contains(&step.to_owned()), "{step} is not in {steps:?}");
+    }
+    assert!(!steps.contains(&"protect /work/other/x.sh".to_owned()), "{steps:?}");
+}
+
+#[test]
+fn an_index_that_cannot_be_judged_is_reported_after_every_run() {
+    let place = repository();
+    place.write("ws/.git/index", "no index");
+    let guarded = place.guarded(&[]);
+    assert_eq!(guarded.planted(), [".git/index"]);
+}
+
+#[test]
+fn repositories_that_lead_to_each_other_in_a_long_chain_are_all_found() {
+    let place = Place::new(&["ws/.git/HEAD"]);
+    for number in 0..1000 {
+        let include = format!("[include]\n\tpath = inc{}\n", number + 1);
+        place.write(&format!("ws/.git/inc{number}"), &include);
+        let next = place.path(&format!("ws/many/r{}", number + 1));
+        let config = format!("[remote \"origin\"]\n\turl = {}\n", next.display());
+        place.write(&format!("ws/many/r{number}/.git/config"), &config);
+    }
+    let first = place.path("ws/many/r0");
+    place.write("ws/.git/config", &format!("[remote \"o\"]\n\turl = {}\n", first.display()));
+    let guarded = place.guarded(&[]);
+    place.write("ws/many/r1000/.git/config", "");
+    assert_eq!(guarded.planted(), ["many/r1000/.git/config"]);
+    let config = "[include]\n\tpath = inc0\n";
+    place.write("ws/.git/config", config);
+    assert!(place.try_find(&Policy::default()).is_err(), "git refuses such a chain, and a later one may not");
+}
+
+#[test]
+fn a_worktree_and_a_clone_that_a_run_makes_inside_are_not_reported() {
+    let place = repository();
+    let guarded = place.guarded(&[]);
+    place.write("ws/.git/worktrees/new/HEAD", "");
+    place.write("ws/.git/worktrees/new/commondir", "../..\n");
+    place.write("ws/.git/worktrees/new/gitdir", &place.path("ws/new/.git").display().to_string());
+    place.write("ws/new/.git", "gitdir: ../.git/worktrees/new\n");
+    assert_eq!(guarded.planted(), [] as [&str; 0]);
+    let url = format!("[remote \"origin\"]\n\turl = {}\n", place.path("ws/.git").display());
+    place.write("ws/vendor/.git/config", &url);
+    assert_eq!(guarded.planted(), ["vendor/.git/config"]);
+    // Another directory that says to be this worktree.
+    place.write("ws/false/.git", "gitdir: ../.git/worktrees/new\n");
+    assert_eq!(guarded.planted(), ["false/.git", "vendor/.git/config"]);
+}
+
+#[test]
 fn a_link_that_turns_is_reported() {
     let place = repository();
     let link = place.path("ws/.git/logs/HEAD");

@@ -1,0 +1,79 @@
+//! Submodules: those in an index, and the repositories that a superproject keeps for them.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+use super::config::parse_config;
+use super::index::{IndexLinks, read_index};
+use super::{GitSearch, KnownRepository, MAX_CONFIG};
+use crate::view::deciders::{PathState, path_from};
+
+impl GitSearch<'_> {
+    /// The submodules in an index.
+    pub(super) fn gitlinks(&mut self, gitdir: &Path, name: &str, hash_length: usize) -> Vec<PathBuf> {
+        let path = gitdir.join(name);
+        let Some(found) = self.deciders.resolve(&path) else { return Vec::new() };
+        let opened = self.deciders.files.open(&found.path);
+        let Some(Some(file)) = self.deciders.or_denied(opened) else { return Vec::new() };
+        match read_index(file, hash_length) {
+            Ok(IndexLinks { mut gitlinks, shared_index }) => {
+                if let Some(shared) = shared_index.filter(|_| name == "index") {
+                    gitlinks.extend(self.gitlinks(gitdir, &shared, hash_length));
+                }
+                gitlinks
+            }
+            // Git refuses such an index, too; yet a newer git may not.
+            Err(_) => {
+                self.deciders.note(&path, PathState::Unknown);
+                Vec::new()
+            }
+        }
+    }
+
+    /// Looks at the repositories of submodules that a repository keeps, for all worktrees or for one.
+    pub(super) fn modules(&mut self, gitdir: &Path, repository: &KnownRepository, worktree: &Path) {
+        let directories = BTreeSet::from([gitdir, &repository.common]).into_iter().map(|kept| kept.join("modules"));
+        let directories: Vec<PathBuf> = directories.filter(|kept| self.deciders.files.has_name(kept)).collect();
+        if directories.is_empty() {
+            return;
+        }
+        let described = self.deciders.resolve(&worktree.join(".gitmodules"));
+        let described = described.and_then(|file| self.deciders.read(&file.path, MAX_CONFIG));
+        if described.is_none() && !repository.gitlinks.is_empty() {
+            // Git takes the names from a commit or from the index then, and any directory may be meant.
+            let paths: Vec<&[u8]> = repository.gitlinks.iter().map(|path| path.as_os_str().as_bytes()).collect();
+            self.deciders.note_content(&gitdir.join("index"), &paths.join(&0));
+        }
+        let described = parse_config(&described.unwrap_or_default());
+        let of_submodule =
+            described.iter().chain(&*repository.shared).filter(|variable| variable.section == "submodule");
+        let names: BTreeSet<&[u8]> = of_submodule.filter_map(|variable| variable.subsection.as_deref()).collect();
+        let is_plain = |name: &&[u8]| {
+            path_from(name).components().all(|part| matches!(part, Component::Normal(_))) && !name.contains(&0)
+        };
+        for name in names.into_iter().filter(is_plain) {
+            for directory in &directories {
+                let module = directory.join(OsStr::from_bytes(name));
+                if let Some(found) = self.deciders.resolve(&module).filter(|found| found.is_directory) {
+                    self.visit_repository(&found.path, None);
+                }
+            }
+        }
+        self.module_directories.extend(directories);
+    }
+
+    /// Protects what lies among the repositories of submodules and is none that is in use.
+    pub(super) fn unknown_modules(&mut self, directory: &Path) {
+        for (name, _) in self.list(directory).iter() {
+            let path = directory.join(name);
+            let mut in_use = self.repositories.range(path.clone()..).map(|(gitdir, _)| gitdir);
+            match in_use.next() {
+                Some(known) if *known == path => {}
+                Some(known) if known.starts_with(&path) => self.unknown_modules(&path),
+                _ => drop(self.deciders.protect(&path)),
+            }
+        }
+    }
+}
