@@ -107,6 +107,7 @@ impl GitSearch<'_> {
         self.apply(&global, &workspace);
         self.global = global;
         self.visit_all(PendingVisit::Directory { path: workspace.clone(), role: GitEntry::Discovered });
+        self.repository_of_environment();
         let other_trees: Vec<PathBuf> = self.deciders.writable_trees().filter(|tree| *tree != workspace).collect();
         for tree in &other_trees {
             self.visit_all(PendingVisit::Directory { path: tree.clone(), role: GitEntry::Discovered });
@@ -116,6 +117,27 @@ impl GitSearch<'_> {
             if *tree == workspace || !self.is_git_directory(tree) {
                 self.repositories_above(tree);
                 self.nested_repositories(tree);
+            }
+        }
+    }
+
+    /// Looks at the repository that the caller's environment names. Each part of it may be named on its own.
+    fn repository_of_environment(&mut self) {
+        let scope = self.scope;
+        let worktree = scope.work_tree.clone().unwrap_or_else(|| self.workspace.to_path_buf());
+        if let Some(entry) = scope.git_dir.clone() {
+            self.visit_all(PendingVisit::Entry { entry, worktree: worktree.clone(), role: GitEntry::Discovered });
+        }
+        if let Some(common) = scope.common_dir.as_ref().and_then(|path| self.deciders.resolve(path)) {
+            let shared = self.common(&common.path);
+            self.apply(&shared, &worktree);
+        }
+        if let Some(index) = &scope.index_file {
+            // The file does not say how long its names are. All repositories of a workspace mostly agree.
+            let hash_length = self.repositories.values().map(|known| known.hash_length).max().unwrap_or(20);
+            for path in self.gitlinks(index, hash_length) {
+                let path = worktree.join(path);
+                self.visit_all(PendingVisit::Directory { path, role: GitEntry::OfSubmodule });
             }
         }
     }
@@ -288,8 +310,9 @@ impl GitSearch<'_> {
         let set_worktrees = set.iter().filter_map(|path| self.deciders.resolve(path)).map(|found| found.path).collect();
         let format = direct_value(&shared, ["extensions", "objectformat"]);
         let hash_length = if format.is_some_and(|format| format.eq_ignore_ascii_case(b"sha256")) { 32 } else { 20 };
-        let gitlinks = Rc::new(self.gitlinks(gitdir, "index", hash_length));
-        KnownRepository { common, shared, own: Rc::new(own), set_worktrees, gitlinks, worktrees: BTreeSet::new() }
+        let gitlinks = Rc::new(self.gitlinks(&gitdir.join("index"), hash_length));
+        let own = Rc::new(own);
+        KnownRepository { common, shared, own, set_worktrees, hash_length, gitlinks, worktrees: BTreeSet::new() }
     }
 
     /// Looks at what the settings of a repository mean in one work tree.
@@ -475,6 +498,8 @@ struct KnownRepository {
     own: Rc<Vec<ConfigVariable>>,
     /// The work trees that the configuration names.
     set_worktrees: Vec<PathBuf>,
+    /// The length of object names in bytes.
+    hash_length: usize,
     /// The submodules in the index, relative to the work tree.
     gitlinks: Rc<Vec<PathBuf>>,
     /// The work trees in which settings were looked at.

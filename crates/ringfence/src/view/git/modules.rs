@@ -12,21 +12,22 @@ use crate::view::deciders::{PathState, path_from};
 
 impl GitSearch<'_> {
     /// The submodules in an index.
-    pub(super) fn gitlinks(&mut self, gitdir: &Path, name: &str, hash_length: usize) -> Vec<PathBuf> {
-        let path = gitdir.join(name);
-        let Some(found) = self.deciders.resolve(&path) else { return Vec::new() };
+    pub(super) fn gitlinks(&mut self, index: &Path, hash_length: usize) -> Vec<PathBuf> {
+        let Some(found) = self.deciders.resolve(index) else { return Vec::new() };
         let opened = self.deciders.files.open(&found.path);
         let Some(Some(file)) = self.deciders.or_denied(opened) else { return Vec::new() };
         match read_index(file, hash_length) {
             Ok(IndexLinks { mut gitlinks, shared_index }) => {
-                if let Some(shared) = shared_index.filter(|_| name == "index") {
-                    gitlinks.extend(self.gitlinks(gitdir, &shared, hash_length));
+                // The file that a split index refers to is not split itself.
+                let is_split = index.file_name().is_some_and(|name| name.as_bytes().starts_with(b"sharedindex."));
+                if let Some(shared) = shared_index.filter(|_| !is_split) {
+                    gitlinks.extend(self.gitlinks(&index.with_file_name(shared), hash_length));
                 }
                 gitlinks
             }
             // Git refuses such an index, too; yet a newer git may not.
             Err(_) => {
-                self.deciders.note(&path, PathState::Unknown);
+                self.deciders.note(index, PathState::Unknown);
                 Vec::new()
             }
         }

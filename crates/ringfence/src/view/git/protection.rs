@@ -48,12 +48,19 @@ impl GitSearch<'_> {
     pub(super) fn apply(&mut self, variables: &[ConfigVariable], worktree: &Path) {
         for variable in variables {
             match effect_of(variable) {
+                SettingEffect::Command if variable.section == "alias" => {
+                    self.protect_words(&variable.value, worktree, is_path_like);
+                }
                 SettingEffect::Command => self.protect_command(&variable.value, worktree),
                 SettingEffect::ProgramDirectory => {
                     let Some(path) = self.scope.expand(&variable.value, worktree) else { continue };
                     // Husky's `_` does nothing but run the scripts beside it.
                     let beside = path.parent().filter(|above| path.ends_with("_") && *above != worktree);
-                    self.program_directory(beside.unwrap_or(&path));
+                    beside.into_iter().for_each(|beside| self.program_directory(beside));
+                    self.program_directory(&path);
+                    if variable.key == "templatedir" {
+                        self.program_directory(&path.join("hooks"));
+                    }
                 }
                 SettingEffect::Repository => self.local_repository(variable, worktree),
                 SettingEffect::Include | SettingEffect::None => {}
@@ -81,35 +88,43 @@ impl GitSearch<'_> {
 
     /// Protects the files of `worktree` that a command names.
     pub(super) fn protect_command(&mut self, command: &[u8], worktree: &Path) {
+        self.protect_words(command, worktree, |_| true);
+    }
+
+    /// Protects the files of `worktree` that words of a command name, where `may_be_file` says that a word can.
+    fn protect_words(&mut self, command: &[u8], worktree: &Path, may_be_file: fn(&[u8]) -> bool) {
         let words = words_of_command(command);
         let mut directories = Vec::new();
         for word in words.iter().filter(|word| !word.is_program) {
+            let may_be_file = may_be_file(&word.text);
             let Some(path) = self.scope.expand(&word.text, worktree) else { continue };
-            self.protect_word(&path, &mut directories);
+            self.protect_word(&path, may_be_file, &mut directories);
             // What follows a substitution looks absolute and is not: `$(git rev-parse --show-toplevel)/run`.
             if word.text.starts_with(b"/") {
                 let relative = path_from(&word.text).strip_prefix("/").expect("it starts with a slash");
-                self.protect_word(&worktree.join(relative), &mut directories);
+                self.protect_word(&worktree.join(relative), may_be_file, &mut directories);
             }
         }
         // `cd tools && ./run`, `make -C tools`, `python3 tools`.
         for directory in directories {
             let names = words.iter().map(|word| path_from(&word.text));
             for name in names.chain(DIRECTORY_PROGRAMS.map(Path::new)).filter(|name| name.is_relative()) {
-                self.protect_word(&directory.join(name), &mut Vec::new());
+                self.protect_word(&directory.join(name), true, &mut Vec::new());
             }
         }
     }
 
-    /// Protects a file that a word of a command may be.
-    fn protect_word(&mut self, path: &Path, directories: &mut Vec<PathBuf>) {
+    /// Protects a file that a word of a command is, and keeps a directory that it is.
+    fn protect_word(&mut self, path: &Path, may_be_file: bool, directories: &mut Vec<PathBuf>) {
         // A word that leads nowhere through no link of the sandbox's is a word.
         let Some(ResolvedPath { path, is_directory }) = self.deciders.resolve(path) else { return };
         if !self.deciders.is_writable(&path) {
             return;
         }
         if !is_directory {
-            self.deciders.protect_resolved(&ResolvedPath { path, is_directory });
+            if may_be_file {
+                self.deciders.protect_resolved(&ResolvedPath { path, is_directory });
+            }
         } else if !self.deciders.holds_writable(&path) {
             directories.push(path);
         }
@@ -136,4 +151,11 @@ impl GitSearch<'_> {
         let (entry, worktree) = (found.path.join(".git"), found.path);
         self.pending.push_back(PendingVisit::Entry { entry, worktree, role: GitEntry::Discovered });
     }
+}
+
+/// Tells whether a word is the path of a file rather than an argument. Git runs an alias only where the user types its
+/// name, and the words of most are arguments: `make build` must not make a file called `build` read-only. A path has
+/// a slash or a dot in it.
+fn is_path_like(word: &[u8]) -> bool {
+    word.contains(&b'/') || word.contains(&b'.')
 }

@@ -23,6 +23,11 @@ pub(in crate::view) struct GitScope {
     pub(super) config_files: Vec<PathBuf>,
     /// Settings that come from the environment, as a configuration file.
     pub(super) environment_config: String,
+    /// The directory of a repository that the environment names, and its work tree (git(1), "The Git Repository").
+    pub(super) git_dir: Option<PathBuf>,
+    pub(super) work_tree: Option<PathBuf>,
+    pub(super) common_dir: Option<PathBuf>,
+    pub(super) index_file: Option<PathBuf>,
     /// Commands that come from the environment.
     pub(super) commands: Vec<String>,
     /// Links of git that sandboxes made.
@@ -48,8 +53,13 @@ impl GitScope {
         }
         let config_files = config_files.iter().map(|file| host.directory.join(file)).collect();
         let commands = COMMAND_VARIABLES.iter().filter_map(|name| host.text(name)).map(str::to_owned);
+        let path = |name: &str| host.text(name).filter(|path| !path.is_empty()).map(|path| host.directory.join(path));
         GitScope {
             config_files,
+            git_dir: path("GIT_DIR"),
+            work_tree: path("GIT_WORK_TREE"),
+            common_dir: path("GIT_COMMON_DIR"),
+            index_file: path("GIT_INDEX_FILE"),
             environment_config: environment_config(host),
             commands: commands.collect(),
             distrusted: DistrustedLinks::for_host(host),

@@ -41,8 +41,14 @@ impl Place {
     }
 
     fn try_find(&self, policy: &Policy) -> Result<Guarded, ViewError> {
-        let variables = [("HOME".into(), self.path("home").into())];
-        let host = Host::new(variables.into(), self.path("ws"));
+        self.find_with(policy, &[])
+    }
+
+    /// Finds what is guarded for a caller whose environment has more `variables`.
+    fn find_with(&self, policy: &Policy, variables: &[(&str, &str)]) -> Result<Guarded, ViewError> {
+        let given = variables.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+        let variables = [("HOME".into(), self.path("home").into())].into_iter().chain(given);
+        let host = Host::new(variables.collect(), self.path("ws"));
         let mut workspace = self.workspace();
         workspace.granted = Grants::on(&host).grant_paths(policy, &host, &workspace)?;
         Guarded::find(&policy.with_defaults(), &workspace, &host, None)
@@ -308,6 +314,71 @@ fn a_worktree_and_a_clone_that_a_run_makes_inside_are_not_reported() {
     // Another directory that says to be this worktree.
     place.write("ws/false/.git", "gitdir: ../.git/worktrees/new\n");
     assert_eq!(guarded.planted(), ["false/.git", "vendor/.git/config"]);
+}
+
+#[test]
+fn a_repository_that_the_environment_names_is_guarded() {
+    let place = Place::new(&["ws/a/b/cfg/HEAD", "ws/a/b/common/hooks/x"]);
+    (0..40).for_each(|number| place.write(&format!("ws/0{number}/x"), ""));
+    place.write("ws/a/b/cfg/config", "[core]\n\tfsmonitor = ./x.sh\n");
+    place.write("ws/work/x.sh", "");
+    let variables = [("GIT_DIR", "a/b/cfg"), ("GIT_WORK_TREE", "work"), ("GIT_COMMON_DIR", "a/b/common")];
+    let guarded = place.find_with(&Policy::default(), &variables).unwrap();
+    let steps = place.steps(&guarded, &[]);
+    for step in ["protect /work/a/b/cfg/config", "protect /work/work/x.sh", "protect /work/a/b/common/hooks"] {
+        assert!(steps.contains(&step.to_owned()), "{step} is not in {steps:?}");
+    }
+    let guarded = place.find_with(&Policy::default(), &[("GIT_INDEX_FILE", "a/b/index")]).unwrap();
+    place.write("ws/a/b/index", "no index");
+    assert_eq!(guarded.planted(), ["a/b/index"]);
+}
+
+#[test]
+fn repositories_above_and_in_other_writable_trees_are_guarded() {
+    let place = Place::new(&["other/one/.git/config", "two/tree/hooks/x"]);
+    // The workspace lies in a directory with a `.git` that is no repository, below one that is.
+    fs_err::create_dir_all(place.path("ws/inner/.git")).unwrap();
+    place.write("ws/.git/config", "[include]\n\tpath = ../inner/deep/conf\n");
+    place.write("ws/inner/deep/conf", "");
+    place.write("two/.git/config", "[core]\n\thooksPath = tree/hooks\n");
+    let source = place.path("ws/inner/deep");
+    let workspace = ResolvedWorkspace { given: source.clone(), source, destination: "/work".into() };
+    let mut policy = Policy::default();
+    policy.filesystem.write = Some(vec![place.path("other"), place.path("two/tree")]);
+    let host = Host::new([("HOME".into(), place.path("home").into())].into(), place.path("ws"));
+    let guarded = Guarded::find(&policy.with_defaults(), &workspace, &host, None).unwrap();
+    for path in ["ws/inner/deep/conf", "other/one/.git/config", "two/tree/hooks"] {
+        assert!(guarded.protected.contains(&place.path(path)), "{path} is not in {:?}", guarded.protected);
+    }
+}
+
+#[test]
+fn scripts_behind_links_in_hook_directories_are_protected() {
+    let place = Place::new(&["ws/.husky/_/h", "ws/tmpl/hooks/h", "ws/tools/one", "ws/tools/two", "ws/tools/three"]);
+    place.write("ws/.git/config", "[core]\n\thooksPath = .husky/_\n[init]\n\ttemplateDir = tmpl\n");
+    for (link, text) in [
+        (".husky/_/pre-commit", "../../tools/one"),
+        (".husky/x", "../tools/two"),
+        ("tmpl/hooks/x", "../../tools/three"),
+    ] {
+        symlink(text, place.path("ws").join(link)).unwrap();
+    }
+    let steps = place.steps(&place.guarded(&[]), &[]);
+    for step in ["protect /work/tools/one", "protect /work/tools/two", "protect /work/tools/three"] {
+        assert!(steps.contains(&step.to_owned()), "{step} is not in {steps:?}");
+    }
+}
+
+#[test]
+fn arguments_of_an_alias_are_no_files() {
+    let place = Place::new(&["ws/build", "ws/lint.py", "ws/tools/run", "ws/tools/Makefile", "ws/clean"]);
+    let config = "[alias]\n\ta = !make build -C tools && lint.py && tools/run\n[filter \"x\"]\n\tclean = sh clean\n";
+    place.write("ws/.git/config", config);
+    let steps = place.steps(&place.guarded(&[]), &[]);
+    for file in ["lint.py", "tools/run", "tools/Makefile", "clean"] {
+        assert!(steps.contains(&format!("protect /work/{file}")), "{file} is not in {steps:?}");
+    }
+    assert!(!steps.contains(&"protect /work/build".to_owned()), "{steps:?}");
 }
 
 #[test]
