@@ -21,6 +21,11 @@ use serde::{Deserialize, Serialize};
 
 /// How many links a path may lead through, as in the kernel (path_resolution(7)).
 const MAX_LINKS: usize = 40;
+/// Paths of this many bytes are too long to be looked up, NUL included (path_resolution(7)). The file may be there:
+/// a program that is in a directory on the way has a shorter path for it.
+const PATH_MAX: usize = 4096;
+/// No file has a longer name.
+const NAME_MAX: usize = 255;
 /// A change within this time of a look can leave the same time stamp, because kernels count them in ticks.
 const TIMESTAMP_GRANULARITY_NANOS: i64 = 20_000_000;
 
@@ -341,6 +346,7 @@ impl ObservedFiles {
                 },
                 _ => (NodeKind::Other, FileIdentity::passed(&stat)),
             },
+            Err(Errno::NAMETOOLONG) if is_too_deep(path) => (NodeKind::Denied, FileIdentity::Denied),
             // A name that no file can have is absent, too.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) => (NodeKind::Absent, FileIdentity::Absent),
             Err(_) => (NodeKind::Denied, FileIdentity::Denied),
@@ -402,6 +408,12 @@ impl FileIdentity {
     }
 }
 
+/// Tells whether a path is too long although its name is not.
+fn is_too_deep(path: &Path) -> bool {
+    let name_length = path.file_name().map_or(0, OsStr::len);
+    path.as_os_str().len() + 1 > PATH_MAX && name_length <= NAME_MAX
+}
+
 fn earlier((seconds, nanoseconds): (i64, i64), by: i64) -> (i64, i64) {
     if nanoseconds >= by { (seconds, nanoseconds - by) } else { (seconds - 1, nanoseconds + 1_000_000_000 - by) }
 }
@@ -443,6 +455,19 @@ mod tests {
         check(&root, "two/file/below", &["two", "one"], TraceEnd::BelowFile(root.join("real/deep/file")));
         let turns = ObservedFiles::new(&root).trace(&root.join("turn"));
         assert_eq!((turns.links.len(), turns.end), (MAX_LINKS, TraceEnd::Missing(root.join("turn"))));
+    }
+
+    #[test]
+    fn a_file_whose_path_is_too_long_may_be_there_and_one_whose_name_is_cannot() {
+        let (_place, root) = place();
+        let depth = (PATH_MAX - root.as_os_str().len()) / 201;
+        let deep = root.join(vec!["d".repeat(200); depth].join("/"));
+        fs_err::create_dir_all(&deep).unwrap();
+        let mut files = ObservedFiles::new(&root);
+        let name = "n".repeat(250);
+        assert_eq!(files.trace(&deep.join(name)).end, TraceEnd::Denied(deep));
+        let long = root.join("n".repeat(PATH_MAX));
+        assert_eq!(files.trace(&long).end, TraceEnd::Missing(long));
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! Without more, the tests run a share of the vectors. `RINGFENCE_GIT_VECTORS=all` has them run every one,
 //! and `RINGFENCE_GIT_VECTORS=TEXT` those whose name contains the text.
 
+mod indexes;
 mod ordinary_use;
 mod scopes;
 mod scripts;
@@ -79,6 +80,7 @@ fn all_vectors() -> Vec<Vector> {
             vectors.extend(hooks.map(|hook| compose(&in_directory(hook), hook, Payload::Whole(MARKER), &PLAIN)));
         }
     }
+    vectors.extend(indexes::vectors());
     vectors.extend(states::vectors());
     vectors.extend(scripts::vectors());
     vectors

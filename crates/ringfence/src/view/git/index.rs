@@ -1,21 +1,34 @@
 //! The submodules in a git index (gitformat-index(5)). The file is read as a stream, as it may be large and only its
 //! submodule entries matter.
+//!
+//! Git accepts more than it writes: lengths that lie, extensions that come twice, tables that lead readers with several
+//! threads elsewhere. Code in a sandbox can write such an index so that two readers see other entries in it. Whatever
+//! no git writes is an error here, and is reported.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// The mode of an entry that stands for another repository.
-const GITLINK_MODE: u32 = 0o160_000;
+/// The bits of a mode that tell the kind of an entry.
+const KIND_MASK: u32 = 0o170_000;
+/// The kind of an entry that stands for another repository.
+const GITLINK_KIND: u32 = 0o160_000;
+/// The kind of an entry that stands for all files of a directory, in a sparse index.
+const DIRECTORY_KIND: u32 = 0o040_000;
+/// The kinds of entries that are files and symbolic links.
+const FILE_KINDS: [u32; 2] = [0o100_000, 0o120_000];
 /// The low bits of the flags that hold the length of a path, or all ones where it is longer.
 const NAME_LENGTH_MASK: usize = 0xfff;
-/// The flag of an entry that has more flags.
+/// The flag of an entry that has more flags. Git writes version 3 or later then, and reads it in every version.
 const EXTENDED_FLAG: u16 = 0x4000;
 /// More than a path can be long.
 const MAX_NAME: usize = 1 << 16;
 /// Long enough to read an index of 10,000 files in a few system calls.
 const BUFFER_SIZE: usize = 1 << 16;
+/// Stands for the position of an entry that cannot be read without the one before it.
+const DEPENDENT_ENTRY: u32 = u32::MAX;
 
 /// The part of an index that decides where git looks for repositories.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -24,78 +37,117 @@ pub(super) struct IndexLinks {
     pub(super) gitlinks: Vec<PathBuf>,
     /// The name of the file that holds further entries.
     pub(super) shared_index: Option<String>,
+    /// Whether entries stand for submodules that are not in this file: a directory of a sparse index holds the name
+    /// of a tree, and a submodule without a path has its path in the shared index.
+    pub(super) is_partial: bool,
 }
 
 /// Reads an index whose object names are `hash_length` bytes long.
-pub(super) fn read_index(file: impl Read, hash_length: usize) -> io::Result<IndexLinks> {
-    let mut reader = BufReader::with_capacity(BUFFER_SIZE, file);
+pub(super) fn read_index(mut file: impl Read + Seek, hash_length: usize) -> io::Result<IndexLinks> {
+    let end_marker_length = 8 + 4 + hash_length;
+    let end = file.seek(SeekFrom::End(0))?.saturating_sub(hash_length as u64);
+    let has_end_marker = match end.checked_sub(end_marker_length as u64) {
+        Some(marker) => {
+            let mut signature = [0; 4];
+            file.seek(SeekFrom::Start(marker))?;
+            file.read_exact(&mut signature)?;
+            &signature == b"EOIE"
+        }
+        None => false,
+    };
+    file.seek(SeekFrom::Start(0))?;
+    let mut reader = IndexReader { reader: BufReader::with_capacity(BUFFER_SIZE, file), position: 0 };
     let mut header = [0; 12];
     reader.read_exact(&mut header)?;
-    let number = |bytes: &[u8]| u32::from_be_bytes(bytes.try_into().expect("it is four bytes long"));
     let version = number(&header[4..8]);
     if &header[..4] != b"DIRC" || !(2..=4).contains(&version) {
-        return Err(io::Error::other("it is no index of a known version"));
+        return Err(unusual("it is no index of a known version"));
     }
     let mut links = IndexLinks::default();
+    let entries = read_entries(&mut reader, version, number(&header[8..12]), hash_length, &mut links)?;
+    let extensions = Extensions { entries, start: reader.position, end, hash_length };
+    let found = extensions.read(&mut reader, &mut links)?;
+    // A git with several threads looks for this extension at the end of the file, whatever that end belongs to.
+    if has_end_marker != found.contains(b"EOIE") {
+        return Err(unusual("its end is marked within an extension"));
+    }
+    Ok(links)
+}
+
+/// Reads all entries, and returns their positions.
+fn read_entries<R: Read>(
+    reader: &mut IndexReader<R>,
+    version: u32,
+    count: u32,
+    hash_length: usize,
+    links: &mut IndexLinks,
+) -> io::Result<Vec<u32>> {
+    let mut positions = Vec::new();
     let mut name: Vec<u8> = Vec::new();
     let fixed_length = 40 + hash_length + 2;
     let mut fixed = vec![0; fixed_length];
-    for _ in 0..number(&header[8..12]) {
+    for _ in 0..count {
+        let position = u32::try_from(reader.position).map_err(|_| unusual("it is too long"))?;
         // Most entries lie in the buffer as a whole and are files: those are passed over where they are.
         if version < 4
-            && let Some(length) = buffered_file(reader.buffer(), fixed_length, version)
+            && let Some(length) = buffered_file(reader.reader.buffer(), fixed_length, version)
         {
             reader.consume(length);
+            positions.push(position);
             continue;
         }
         reader.read_exact(&mut fixed)?;
-        let mode = number(&fixed[24..28]);
-        let flags = u16::from_be_bytes(fixed[fixed_length - 2..].try_into().expect("it is two bytes long"));
+        let kind = number(&fixed[24..28]) & KIND_MASK;
+        let flags = short_number(&fixed[fixed_length - 2..]);
         let mut entry_length = fixed_length;
-        if version >= 3 && flags & EXTENDED_FLAG != 0 {
-            skip(&mut reader, 2)?;
+        if flags & EXTENDED_FLAG != 0 {
+            if version < 3 {
+                return Err(unusual("an entry has flags that its version does not have"));
+            }
+            reader.skip(2)?;
             entry_length += 2;
         }
-        let stated_length = usize::from(flags) & NAME_LENGTH_MASK;
-        let is_gitlink = mode & 0o170_000 == GITLINK_MODE;
-        if version == 4 {
-            let stripped = read_offset(&mut reader)?;
-            let kept = name.len().checked_sub(stripped).ok_or_else(|| io::Error::other("a path is cut too short"))?;
-            name.truncate(kept);
-            read_name(&mut reader, &mut name)?;
-        } else if stated_length == NAME_LENGTH_MASK {
-            name.clear();
-            read_name(&mut reader, &mut name)?;
-            // The NUL at its end was read with it.
-            skip(&mut reader, padding(entry_length + name.len()) - 1)?;
-        } else if is_gitlink {
-            name.resize(stated_length, 0);
-            reader.read_exact(&mut name)?;
-            skip(&mut reader, padding(entry_length + stated_length))?;
+        let kept = if version == 4 {
+            let stripped = reader.read_offset()?;
+            name.len().checked_sub(stripped).ok_or_else(|| unusual("a path is cut too short"))?
         } else {
-            skip(&mut reader, stated_length + padding(entry_length + stated_length))?;
+            0
+        };
+        name.truncate(kept);
+        reader.read_name(&mut name)?;
+        if usize::from(flags) & NAME_LENGTH_MASK != name.len().min(NAME_LENGTH_MASK) {
+            return Err(unusual("a path has another length than its entry says"));
         }
-        if is_gitlink {
-            links.gitlinks.push(OsStr::from_bytes(&name).into());
+        if version < 4 {
+            // The NUL at its end was read with it.
+            reader.skip(padding(entry_length + name.len()) - 1)?;
+        }
+        positions.push(if kept == 0 { position } else { DEPENDENT_ENTRY });
+        match kind {
+            GITLINK_KIND if name.is_empty() => links.is_partial = true,
+            GITLINK_KIND => links.gitlinks.push(OsStr::from_bytes(&name).into()),
+            DIRECTORY_KIND => links.is_partial = true,
+            _ if FILE_KINDS.contains(&kind) => {}
+            _ => return Err(unusual("an entry is of an unknown kind")),
         }
     }
-    links.shared_index = read_shared_index(&mut reader, hash_length)?;
-    Ok(links)
+    Ok(positions)
 }
 
 /// The length of the entry at the start of a buffer, if the entry is whole, of a file, and has a short name.
 fn buffered_file(buffer: &[u8], fixed_length: usize, version: u32) -> Option<usize> {
-    let mode = u32::from_be_bytes(buffer.get(24..28)?.try_into().expect("it is four bytes long"));
-    let flags = buffer.get(fixed_length - 2..fixed_length)?.try_into().expect("it is two bytes long");
-    let flags = u16::from_be_bytes(flags);
+    let kind = number(buffer.get(24..28)?) & KIND_MASK;
+    let flags = short_number(buffer.get(fixed_length - 2..fixed_length)?);
     let name_length = usize::from(flags) & NAME_LENGTH_MASK;
-    if mode & 0o170_000 == GITLINK_MODE || name_length == NAME_LENGTH_MASK {
+    let is_extended = flags & EXTENDED_FLAG != 0;
+    if !FILE_KINDS.contains(&kind) || name_length == NAME_LENGTH_MASK || is_extended && version < 3 {
         return None;
     }
-    let extended = if version >= 3 && flags & EXTENDED_FLAG != 0 { 2 } else { 0 };
-    let length = fixed_length + extended + name_length;
+    let length = fixed_length + if is_extended { 2 } else { 0 } + name_length;
     let whole = length + padding(length);
-    (whole <= buffer.len()).then_some(whole)
+    let name = buffer.get(length - name_length..=length)?;
+    let ends_as_stated = name[name_length] == 0 && !name[..name_length].contains(&0);
+    (ends_as_stated && whole <= buffer.len()).then_some(whole)
 }
 
 /// Entries of versions 2 and 3 end with one to eight NULs, so that they are a multiple of eight bytes long.
@@ -103,64 +155,145 @@ fn padding(length: usize) -> usize {
     8 - length % 8
 }
 
-/// Looks for the extension that names a shared index. What follows the last extension is a hash.
-fn read_shared_index(reader: &mut impl BufRead, hash_length: usize) -> io::Result<Option<String>> {
-    loop {
-        let mut head = [0; 8];
-        match reader.read_exact(&mut head) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
-            read => read?,
+/// The part of an index after its entries.
+struct Extensions {
+    /// The positions of all entries.
+    entries: Vec<u32>,
+    start: u64,
+    /// The position of the hash at the end of the file.
+    end: u64,
+    hash_length: usize,
+}
+
+impl Extensions {
+    /// Reads what decides where git finds entries, and returns the names of all extensions.
+    fn read<R: Read>(&self, reader: &mut IndexReader<R>, links: &mut IndexLinks) -> io::Result<BTreeSet<[u8; 4]>> {
+        let mut found = BTreeSet::new();
+        while reader.position < self.end {
+            let mut head = [0; 8];
+            reader.read_exact(&mut head)?;
+            let signature: [u8; 4] = head[..4].try_into().expect("it is four bytes long");
+            let length = number(&head[4..]) as usize;
+            // Of two extensions with one name, git takes the last, or both.
+            if !found.insert(signature) {
+                return Err(unusual("an extension comes twice"));
+            }
+            let end = reader.position + length as u64;
+            if end > self.end {
+                return Err(unusual("an extension has no end"));
+            }
+            match &signature {
+                b"link" => links.shared_index = Some(self.read_shared_index(reader, length)?),
+                b"EOIE" if end == self.end && length == 4 + self.hash_length => {
+                    let mut offset = [0; 4];
+                    reader.read_exact(&mut offset)?;
+                    if u64::from(number(&offset)) != self.start {
+                        return Err(unusual("its entries end elsewhere than it says"));
+                    }
+                }
+                b"EOIE" => return Err(unusual("its end is not marked at its end")),
+                b"IEOT" => self.check_blocks(reader, length)?,
+                _ => {}
+            }
+            let rest = end.checked_sub(reader.position).ok_or_else(|| unusual("an extension is too short"))?;
+            reader.skip(usize::try_from(rest).map_err(io::Error::other)?)?;
         }
-        let length = u32::from_be_bytes(head[4..].try_into().expect("it is four bytes long")) as usize;
-        if &head[..4] == b"link" {
-            let mut hash = vec![0; hash_length];
-            reader.read_exact(&mut hash)?;
-            let hex: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
-            return Ok(Some(format!("sharedindex.{hex}")));
+        // What follows the last extension is a hash.
+        if reader.position == self.end { Ok(found) } else { Err(unusual("it has no hash at its end")) }
+    }
+
+    fn read_shared_index<R: Read>(&self, reader: &mut IndexReader<R>, length: usize) -> io::Result<String> {
+        let mut hash = vec![0; self.hash_length.min(length)];
+        reader.read_exact(&mut hash)?;
+        let hex: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(format!("sharedindex.{hex}"))
+    }
+
+    /// Checks the table by which a git with several threads finds the entries.
+    fn check_blocks<R: Read>(&self, reader: &mut IndexReader<R>, length: usize) -> io::Result<()> {
+        reader.skip(4)?; // the version of the table
+        let mut next = 0;
+        for _ in 0..length.saturating_sub(4) / 8 {
+            let mut block = [0; 8];
+            reader.read_exact(&mut block)?;
+            if self.entries.get(next) != Some(&number(&block[..4])) {
+                return Err(unusual("a block of entries begins where no entry does"));
+            }
+            next += number(&block[4..]) as usize;
         }
-        match skip(reader, length) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
-            skipped => skipped?,
+        if next == self.entries.len() { Ok(()) } else { Err(unusual("its blocks hold other entries")) }
+    }
+}
+
+/// A stream of an index, and how much of it was read.
+struct IndexReader<R> {
+    reader: BufReader<R>,
+    position: u64,
+}
+
+impl<R: Read> IndexReader<R> {
+    fn read_exact(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+        self.reader.read_exact(bytes)?;
+        self.position += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn consume(&mut self, length: usize) {
+        self.reader.consume(length);
+        self.position += length as u64;
+    }
+
+    fn skip(&mut self, mut length: usize) -> io::Result<()> {
+        while length > 0 {
+            let available = self.reader.fill_buf()?.len();
+            if available == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let step = available.min(length);
+            self.consume(step);
+            length -= step;
+        }
+        Ok(())
+    }
+
+    /// Appends a path up to the NUL at its end.
+    fn read_name(&mut self, name: &mut Vec<u8>) -> io::Result<()> {
+        let limit = MAX_NAME.saturating_sub(name.len()) as u64;
+        let length = (&mut self.reader).take(limit).read_until(0, name)?;
+        self.position += length as u64;
+        match name.pop() {
+            Some(0) if length > 0 => Ok(()),
+            _ => Err(unusual("a path has no end")),
+        }
+    }
+
+    /// Reads a number of the form that offsets in packs have (gitformat-pack(5)).
+    fn read_offset(&mut self) -> io::Result<usize> {
+        let too_large = || unusual("a number is too large");
+        let mut value: usize = 0;
+        loop {
+            let mut byte = [0];
+            self.read_exact(&mut byte)?;
+            value = value.checked_add(usize::from(byte[0] & 0x7f)).ok_or_else(too_large)?;
+            if byte[0] & 0x80 == 0 {
+                return Ok(value);
+            }
+            value = value.checked_add(1).and_then(|value| value.checked_mul(128)).ok_or_else(too_large)?;
         }
     }
 }
 
-fn skip(reader: &mut impl BufRead, mut length: usize) -> io::Result<()> {
-    while length > 0 {
-        let available = reader.fill_buf()?.len();
-        if available == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        let step = available.min(length);
-        reader.consume(step);
-        length -= step;
-    }
-    Ok(())
+fn number(bytes: &[u8]) -> u32 {
+    u32::from_be_bytes(bytes.try_into().expect("it is four bytes long"))
 }
 
-/// Appends a path up to the NUL at its end.
-fn read_name(reader: &mut impl BufRead, name: &mut Vec<u8>) -> io::Result<()> {
-    let limit = MAX_NAME.saturating_sub(name.len()) as u64;
-    reader.take(limit).read_until(0, name)?;
-    match name.pop() {
-        Some(0) => Ok(()),
-        _ => Err(io::Error::other("a path has no end")),
-    }
+fn short_number(bytes: &[u8]) -> u16 {
+    u16::from_be_bytes(bytes.try_into().expect("it is two bytes long"))
 }
 
-/// Reads a number of the form that offsets in packs have (gitformat-pack(5)).
-fn read_offset(reader: &mut impl BufRead) -> io::Result<usize> {
-    let too_large = || io::Error::other("a number is too large");
-    let mut value: usize = 0;
-    loop {
-        let mut byte = [0];
-        reader.read_exact(&mut byte)?;
-        value = value.checked_add(usize::from(byte[0] & 0x7f)).ok_or_else(too_large)?;
-        if byte[0] & 0x80 == 0 {
-            return Ok(value);
-        }
-        value = value.checked_add(1).and_then(|value| value.checked_mul(128)).ok_or_else(too_large)?;
-    }
+/// The error for an index that no git writes.
+fn unusual(reason: &'static str) -> io::Error {
+    io::Error::other(reason)
 }
 
 #[cfg(test)]
@@ -186,9 +319,17 @@ mod tests {
         let longest = [very_long.as_str(); 9].join("/");
         let mut expected: Vec<PathBuf> = ["a", "bb", "ccc", "sub/module", &long, &longest].map(PathBuf::from).into();
         expected.sort();
-        for arguments in [&["--index-version", "2"][..], &["--index-version", "4"], &["--split-index"]] {
+        let threads = ["index.threads", "3"];
+        for (arguments, setting) in [
+            (&["--index-version", "2"][..], ["a.b", "c"]),
+            (&["--index-version", "4"], ["a.b", "c"]),
+            (&["--split-index"], ["a.b", "c"]),
+            (&["--index-version", "2", "--force-write-index"], threads),
+            (&["--index-version", "4", "--force-write-index"], threads),
+        ] {
             let place = tempfile::tempdir().unwrap();
             git(place.path(), &["init", "-q"]);
+            git(place.path(), &[&["config"][..], &setting].concat());
             for number in 0..300 {
                 fs_err::write(place.path().join(format!("file-{}", "n".repeat(number % 17 + 1))), "").unwrap();
             }
@@ -209,13 +350,91 @@ mod tests {
         }
     }
 
+    /// An entry whose path has the length that it says, and flags in addition to that.
+    fn entry(mode: u32, name: &[u8], flags: u16, stated_length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; 62];
+        bytes[24..28].copy_from_slice(&mode.to_be_bytes());
+        bytes[60..].copy_from_slice(&(flags | u16::try_from(stated_length).unwrap()).to_be_bytes());
+        if flags & EXTENDED_FLAG != 0 {
+            bytes.extend([0, 0]);
+        }
+        bytes.extend(name);
+        bytes.extend(vec![0; padding(bytes.len())]);
+        bytes
+    }
+
+    fn extension(signature: &[u8], body: &[u8]) -> Vec<u8> {
+        [signature, &u32::try_from(body.len()).unwrap().to_be_bytes(), body].concat()
+    }
+
+    fn read_parts(version: u8, entries: &[Vec<u8>], extensions: &[Vec<u8>]) -> io::Result<IndexLinks> {
+        let count = u8::try_from(entries.len()).unwrap();
+        let header = [b"DIRC", &[0, 0, 0, version][..], &[0, 0, 0, count]].concat();
+        let bytes = [header, entries.concat(), extensions.concat(), vec![1; 20]].concat();
+        read_index(io::Cursor::new(bytes), 20)
+    }
+
+    #[test]
+    fn whatever_no_git_writes_is_an_error() {
+        let file = entry(0o100_644, b"file", 0, 4);
+        let link = entry(GITLINK_KIND, b"new", 0, 3);
+        let both = [file.clone(), link.clone()];
+        assert_eq!(read_parts(2, &both, &[]).unwrap().gitlinks, [Path::new("new")]);
+        let extended = entry(0o100_644, b"file", EXTENDED_FLAG, 4);
+        assert!(read_parts(3, &[extended.clone(), link.clone()], &[]).is_ok());
+        assert!(read_parts(2, &[extended, link.clone()], &[]).is_err());
+        assert!(read_parts(2, &[entry(0o100_644, b"file", 0, 3), link.clone()], &[]).is_err());
+        assert!(read_parts(2, &[entry(0o100_644, b"fi\0e", 0, 4), link.clone()], &[]).is_err());
+        assert!(read_parts(2, &[entry(0o100_644, b"file", 0, NAME_LENGTH_MASK)], &[]).is_err());
+        assert!(read_parts(2, &[entry(0o140_000, b"file", 0, 4)], &[]).is_err());
+        let short_of_version_4 = |stated| [&entry(GITLINK_KIND, b"", 0, stated)[..62], b"\0new\0"].concat();
+        assert!(read_parts(4, &[short_of_version_4(3)], &[]).is_ok());
+        assert!(read_parts(4, &[short_of_version_4(2)], &[]).is_err());
+
+        let shared = |byte| extension(b"link", &[byte; 20]);
+        let expected = Some(format!("sharedindex.{}", "02".repeat(20)));
+        assert_eq!(read_parts(2, &[], &[shared(2)]).unwrap().shared_index, expected);
+        assert!(read_parts(2, &[], &[shared(2), shared(3)]).is_err());
+        assert!(read_parts(2, &both, &[vec![0; 7]]).is_err());
+        assert!(read_parts(2, &both, &[b"ZZZZ\0\0\xff\xff".to_vec()]).is_err());
+    }
+
+    #[test]
+    fn tables_for_threads_say_what_is_there() {
+        let entries = [entry(0o100_644, b"file", 0, 4), entry(GITLINK_KIND, b"new", 0, 3)];
+        let [first, second] = entries.each_ref().map(|entry| u8::try_from(entry.len()).unwrap());
+        let end_marker = |offset: u8| extension(b"EOIE", &[&[0, 0, 0, offset][..], &[9; 20]].concat());
+        let end = 12 + first + second;
+        assert!(read_parts(2, &entries, &[end_marker(end)]).is_ok());
+        assert!(read_parts(2, &entries, &[end_marker(end - 8)]).is_err());
+        assert!(read_parts(2, &entries, &[end_marker(end), extension(b"TREE", b"x")]).is_err());
+        assert!(read_parts(2, &entries, &[extension(b"TREE", &end_marker(end))]).is_err());
+        let table = |blocks: &[[u8; 2]]| {
+            let block = |[offset, count]: &[u8; 2]| [0, 0, 0, *offset, 0, 0, 0, *count];
+            let blocks: Vec<u8> = blocks.iter().flat_map(block).collect();
+            extension(b"IEOT", &[&[0, 0, 0, 1][..], &blocks].concat())
+        };
+        assert!(read_parts(2, &entries, &[table(&[[12, 1], [12 + first, 1]])]).is_ok());
+        assert!(read_parts(2, &entries, &[table(&[[12, 2]])]).is_ok());
+        assert!(read_parts(2, &entries, &[table(&[[12, 1]])]).is_err());
+        assert!(read_parts(2, &entries, &[table(&[[12, 1], [12 + first - 8, 1]])]).is_err());
+    }
+
+    #[test]
+    fn entries_that_stand_for_others_are_told() {
+        let directory = entry(DIRECTORY_KIND, b"some/", EXTENDED_FLAG, 5);
+        assert!(read_parts(3, &[directory], &[extension(b"sdir", b"")]).unwrap().is_partial);
+        assert!(read_parts(2, &[entry(GITLINK_KIND, b"", 0, 0)], &[]).unwrap().is_partial);
+        assert!(!read_parts(2, &[entry(GITLINK_KIND, b"x", 0, 1)], &[]).unwrap().is_partial);
+    }
+
     #[test]
     fn a_damaged_index_is_an_error_and_takes_no_memory() {
         for bytes in
             [&b""[..], b"DIRC", b"DIRC\0\0\0\x09\0\0\0\0", b"DIRC\0\0\0\x02\xff\xff\xff\xff", b"NOPE\0\0\0\x02\0\0\0\0"]
         {
-            assert!(read_index(bytes, 20).is_err(), "{bytes:?}");
+            assert!(read_index(io::Cursor::new(bytes), 20).is_err(), "{bytes:?}");
         }
-        assert_eq!(read_index(&b"DIRC\0\0\0\x02\0\0\0\0"[..], 20).unwrap(), IndexLinks::default());
+        assert_eq!(read_parts(2, &[], &[]).unwrap(), IndexLinks::default());
     }
 }

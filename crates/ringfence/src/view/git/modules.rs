@@ -17,7 +17,11 @@ impl GitSearch<'_> {
         let opened = self.deciders.files.open(&found.path);
         let Some(Some(file)) = self.deciders.or_denied(opened) else { return Vec::new() };
         match read_index(file, hash_length) {
-            Ok(IndexLinks { mut gitlinks, shared_index }) => {
+            Ok(IndexLinks { mut gitlinks, shared_index, is_partial }) => {
+                // The user may have a sparse or split index; an index that becomes one is reported.
+                if is_partial {
+                    self.deciders.note(index, PathState::Denied);
+                }
                 // The file that a split index refers to is not split itself.
                 let is_split = index.file_name().is_some_and(|name| name.as_bytes().starts_with(b"sharedindex."));
                 if let Some(shared) = shared_index.filter(|_| !is_split) {
@@ -25,7 +29,7 @@ impl GitSearch<'_> {
                 }
                 gitlinks
             }
-            // Git refuses such an index, too; yet a newer git may not.
+            // Git may see other entries in an index that no git wrote, or that a newer one did.
             Err(_) => {
                 self.deciders.note(index, PathState::Unknown);
                 Vec::new()
