@@ -14,6 +14,7 @@ use crate::backends::{self, Freshness, Means, Preparation, Question, Site, Unava
 use crate::egress::Sealed;
 use crate::engine::Core;
 use crate::granted::Grants;
+use crate::records::known_directories;
 use crate::view::Guarded;
 use crate::workspace::{self, ResolvedWorkspace};
 use crate::{Command, ContainerSpec, RunError};
@@ -126,13 +127,14 @@ impl Core {
         Ok(Context { plan, because, workspace, grants, guarded, sandbox: None, sealed: None })
     }
 
-    /// What of a workspace is guarded at this moment. Records that lie in the workspace are evidence: the code they
-    /// are about shall not edit them.
+    /// What of a workspace is guarded at this moment. Records are evidence: the code that they are about shall not edit
+    /// them, and neither shall code that runs somewhere else.
     pub(crate) fn guarded(&self, policy: &Policy, workspace: &ResolvedWorkspace) -> Result<Guarded, RunError> {
-        let records = self.settings.host.absolute(&self.settings.audit.dir);
-        let records = records.strip_prefix(&workspace.source).ok();
+        let host = &self.settings.host;
+        let mut records = known_directories(host);
+        records.push(host.absolute(&self.settings.audit.dir));
         let policy = policy.with_defaults();
-        Ok(Guarded::find(&policy, workspace, &self.settings.host, records)?)
+        Ok(Guarded::find(&policy, workspace, host, &records)?)
     }
 
     /// Agrees on a plan for `policy` and prepares `command` under it.

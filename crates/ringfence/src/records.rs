@@ -3,6 +3,8 @@
 //! The directory may lie in a workspace, where sandboxed code can write: nothing here follows a symbolic link
 //! that somebody may have planted there, and what was tampered with is told rather than trusted.
 
+mod known;
+
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
@@ -16,7 +18,10 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::{Command, Settings, untrusted};
+use crate::{Command, Host, Settings, untrusted};
+use known::KnownFile;
+
+pub(crate) use known::known_directories;
 
 /// Holds the hash of the newest record, so that its removal shows, too.
 const NEWEST: &str = "newest";
@@ -29,6 +34,8 @@ const LONGEST_RECORD: u64 = 1 << 30;
 #[derive(Debug)]
 pub struct Records {
     directory: PathBuf,
+    /// The count of these records, where the host has a place for it.
+    known: Option<KnownFile>,
 }
 
 /// A record could not be written or read.
@@ -64,14 +71,21 @@ pub struct RecordFile {
 }
 
 impl Records {
-    /// The records in `directory`, which need not exist.
+    /// The records in `directory`, which need not exist. They are not counted among the user's own files, so that
+    /// the removal of all of them does not show.
     pub fn at(directory: impl Into<PathBuf>) -> Records {
-        Records { directory: directory.into() }
+        Records { directory: directory.into(), known: None }
+    }
+
+    /// The records in `directory` of `host`, which need not exist.
+    pub fn on(host: &Host, directory: &Path) -> Records {
+        let directory = host.absolute(directory);
+        Records { known: KnownFile::for_directory(host, &directory), directory }
     }
 
     /// The records of the runs under some settings.
     pub fn of(settings: &Settings) -> Records {
-        Records::at(settings.host.absolute(&settings.audit.dir))
+        Records::on(&settings.host, &settings.audit.dir)
     }
 
     /// Where they are.
@@ -140,27 +154,23 @@ impl Records {
         let now = jiff::Timestamp::now();
         let code = code.map(|code| redact(code, secrets));
         let record = Record::seal(previous, now.to_string(), words, code, result);
+        let earlier = self.known.as_ref().map(|_| record_names(&directory).map_or(0, |names| names.len()));
         let stamp = now.strftime("%Y%m%dT%H%M%S%.6fZ");
         let name = format!("{stamp}_{}.json", &record.hash[..12]);
         let json =
             serde_json::to_vec_pretty(&record).map_err(io::Error::other).map_err(self.failed("encode", &name))?;
         write_in(&directory, &name, &json).map_err(self.failed("write", &name))?;
         write_in(&directory, NEWEST, record.hash.as_bytes()).map_err(self.failed("write", NEWEST))?;
+        if let Some(known) = &self.known {
+            known.count_record(&self.directory, earlier.unwrap_or(0), record.previous.as_deref(), &record.hash);
+        }
         Ok(self.directory.join(name))
     }
 
     /// Every file that should be a record, oldest first.
     pub fn entries(&self) -> Result<Vec<RecordFile>, RecordError> {
         let Some(directory) = self.open()? else { return Ok(Vec::new()) };
-        let mut names = Vec::new();
-        for entry in Dir::read_from(&directory).map_err(self.failed("list", ""))? {
-            let entry = entry.map_err(self.failed("list", ""))?;
-            let name = entry.file_name().to_string_lossy().into_owned();
-            if name.ends_with(".json") {
-                names.push(name);
-            }
-        }
-        names.sort_unstable();
+        let names = record_names(&directory).map_err(self.failed("list", ""))?;
         let read = |name: String| RecordFile { record: self.record(&directory, &name), name };
         Ok(names.into_iter().map(read).collect())
     }
@@ -172,7 +182,10 @@ impl Records {
 
     /// What is wrong with the chain; nothing, when every record is as it was written and none is missing.
     pub fn verify(&self) -> Result<Vec<String>, RecordError> {
-        let Some(directory) = self.open()? else { return Ok(Vec::new()) };
+        let Some(directory) = self.open()? else {
+            let known = self.known.as_ref();
+            return Ok(known.and_then(|known| known.compare(0, |_| false)).into_iter().collect());
+        };
         let mut told = Vec::new();
         let mut records = Vec::new();
         for RecordFile { name, record } in self.entries()? {
@@ -185,6 +198,8 @@ impl Records {
         told.extend(faults.iter().map(ChainFault::to_string));
         let newest = read_in(&directory, NEWEST, LONGEST_HASH).map_err(self.failed("read", NEWEST))?;
         told.extend(at_the_end(newest.as_deref().map(str::trim), &records));
+        let has_record = |hash: &str| records.iter().any(|(_, record)| record.hash == hash);
+        told.extend(self.known.as_ref().and_then(|known| known.compare(records.len(), has_record)));
         Ok(told)
     }
 
@@ -231,6 +246,19 @@ fn lock(directory: &OwnedFd) -> io::Result<()> {
         }
     }
     Err(io::Error::other("somebody else has held the lock for two seconds"))
+}
+
+/// The names of all files that should be records, oldest first.
+fn record_names(directory: &OwnedFd) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if name.ends_with(".json") {
+            names.push(name);
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
 }
 
 /// Opens a directory without following a link; what is relative starts at the working directory.

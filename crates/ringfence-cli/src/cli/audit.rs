@@ -40,7 +40,7 @@ enum AuditCommand {
 impl Audit {
     pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
         let records = match &self.dir {
-            Some(directory) => Records::at(host.absolute(directory)),
+            Some(directory) => Records::on(&host, directory),
             None => Records::of(&Settings::load(host, Vec::new(), Config::default())?),
         };
         match &self.command {

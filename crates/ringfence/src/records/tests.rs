@@ -90,6 +90,62 @@ fn each_kind_of_tampering_shows() {
     check(&records, &["`9.json` was added by somebody else"]);
 }
 
+/// Records that are counted in a state directory beside them.
+fn counted(directory: &Path) -> Records {
+    let variables = [("XDG_STATE_HOME".into(), directory.join("state").into())];
+    Records::on(&Host::new(variables.into(), directory.to_path_buf()), Path::new("artifacts/executions"))
+}
+
+#[test]
+fn the_removal_of_every_record_shows() {
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path().canonicalize().unwrap();
+    let records = counted(&root);
+    let append = || records.append(&Command::new("false"), result(""), &[]).unwrap();
+    check(&records, &[]);
+    append();
+    append();
+    check(&records, &[]);
+    fs_err::remove_dir_all(root.join("artifacts")).unwrap();
+    check(&records, &["2 records are known to have been written here; 0 are there"]);
+    append();
+    check(&records, &["3 records are known to have been written here; 1 is there"]);
+
+    // Others in their place verify as a chain, and are not those that were written.
+    fs_err::remove_dir_all(root.join("artifacts")).unwrap();
+    let forged = Records::at(records.directory());
+    for _ in 0..3 {
+        forged.append(&Command::new("true"), result(""), &[]).unwrap();
+    }
+    check(&forged, &[]);
+    check(&records, &["3 are there, and others than those were put in their place"]);
+    append();
+    check(&records, &["4 are there, and others than those were put in their place"]);
+
+    // Whoever removed them says so by deleting the count.
+    fs_err::remove_dir_all(root.join("state")).unwrap();
+    check(&records, &[]);
+}
+
+#[test]
+fn records_that_were_moved_or_are_older_than_their_count_raise_no_alarm() {
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path().canonicalize().unwrap();
+    let records = counted(&root);
+    let uncounted = Records::at(records.directory());
+    for records in [&uncounted, &records, &records] {
+        records.append(&Command::new("false"), result(""), &[]).unwrap();
+    }
+    check(&records, &[]);
+    fs_err::create_dir(root.join("other")).unwrap();
+    fs_err::rename(root.join("artifacts"), root.join("other/artifacts")).unwrap();
+    let variables = [("XDG_STATE_HOME".into(), root.join("state").into())];
+    let moved = Records::on(&Host::new(variables.into(), root.join("other")), Path::new("artifacts/executions"));
+    check(&moved, &[]);
+    moved.append(&Command::new("false"), result(""), &[]).unwrap();
+    check(&moved, &[]);
+}
+
 #[test]
 fn the_values_of_variables_are_in_no_record() {
     let (_directory, records, _) = chain(0);

@@ -42,13 +42,13 @@ pub(super) struct Steps {
 }
 
 impl Guarded {
-    /// Finds them, for a policy whose fields are filled in. `evidence` is protected as well where it is in the
-    /// workspace.
+    /// Finds them, for a policy whose fields are filled in. The directories of `evidence` are protected as
+    /// well where the sandbox could write to them.
     pub(crate) fn find(
         policy: &Policy,
         workspace: &ResolvedWorkspace,
         host: &Host,
-        evidence: Option<&Path>,
+        evidence: &[PathBuf],
     ) -> Result<Guarded, ViewError> {
         let files = &policy.filesystem;
         let hide = files.hide.clone().unwrap_or_default();
@@ -71,7 +71,7 @@ impl Guarded {
             return Err(ViewError::Undecided { path: unreadable.path, source: unreadable.source });
         }
         let protects_something = !deciders.protected.is_empty() || !deciders.denied.is_empty();
-        evidence.and_then(|path| deciders.protect(&root.join(path)));
+        evidence.iter().for_each(|directory| protect_evidence(&mut deciders, directory));
         let mut hidden = BTreeSet::new();
         for path in hide.iter().filter_map(PathGlob::as_literal) {
             match deciders.files.trace(&root.join(path)).end {
@@ -163,6 +163,17 @@ fn twins_of(protected: &BTreeSet<PathBuf>, files: &mut ObservedFiles) -> Result<
         let metadata = match fs_err::symlink_metadata(path) {
             Err(error) if is_absent(&error) => continue,
             looked => looked.map_err(|source| ViewError::Search { path: path.clone(), source })?,
+/// Protects a directory of evidence, or all that lies in it where the directory itself has to stay writable.
+fn protect_evidence(deciders: &mut Deciders, directory: &Path) {
+    let Some(found) = deciders.protect(directory) else { return };
+    if found.is_directory && deciders.is_writable(&found.path) && deciders.holds_writable(&found.path) {
+        let listed = deciders.files.list(&found.path);
+        for (name, _) in deciders.or_denied(listed).unwrap_or_default().iter() {
+            deciders.protect(&found.path.join(name));
+        }
+    }
+}
+
         };
         twins.extend(shared_inode(&metadata));
         if !metadata.is_dir() {

@@ -4,7 +4,7 @@
 use std::process::Output;
 
 use conformance::{Caller, Place, Ring, Stage};
-use ringfence_test_ledger::require;
+use ringfence_test_ledger::{binary, require};
 
 /// The backends that hold `hide` and `protect` and start in milliseconds: every case is tried on them.
 const FAST_RINGS: [Ring; 2] = [Ring::Native, Ring::Bwrap];
@@ -176,6 +176,38 @@ fn records_cannot_be_removed_behind_a_closed_directory() {
         run(stage, &place, &[], attack);
         let count = content(stage, &place, "artifacts/executions/*.json").matches("policy_sha256").count();
         assert!(count > 0, "{stage:?}: the record is gone");
+    }
+}
+
+/// Runs `ringfence` in a directory of a place, and returns what it printed.
+fn ringfence_in(stage: Stage, place: &Place, directory: &str, words: &[&str]) -> String {
+    let mut command = stage.ringfence(words[0], place);
+    command.args(&words[1..]).current_dir(place.path().join(directory));
+    let output = command.output().expect("ringfence can be started");
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+#[test]
+fn records_cannot_be_removed_by_runs_in_other_directories() {
+    require!(root, ordinary_user, binary, user_namespaces, bwrap);
+    let remove = "rm -rf proj/artifacts artifacts executions ../artifacts ./*.json newest";
+    for stage in stages(&FAST_RINGS) {
+        let attacks: [(&str, &[&str]); 4] =
+            [(".", &[]), ("proj/artifacts", &[]), ("proj/artifacts/executions", &[]), ("proj/src", &["--write", ".."])];
+        for (directory, flags) in attacks {
+            let place = Place::of(stage.caller);
+            prepare(stage, &place, "mkdir -p proj/src");
+            for _ in 0..2 {
+                ringfence_in(stage, &place, "proj", &["run", "--", "false"]);
+            }
+            let words = [&["run"], flags, &["--", "sh", "-c", remove]].concat();
+            let said = ringfence_in(stage, &place, directory, &words);
+            let mut verify = stage.command(binary(), &place);
+            verify.args(["audit", "verify", "--dir", "proj/artifacts/executions"]);
+            let output = verify.output().expect("ringfence can be started");
+            let verdict = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(verdict.starts_with("2 records"), "{stage:?} in {directory}: {verdict} {output:?} {said}");
+        }
     }
 }
 

@@ -114,7 +114,7 @@ impl Scene {
         let given = source.clone();
         let mut workspace = ResolvedWorkspace { given, source, destination, granted: Vec::new() };
         workspace.granted = Grants::on(&self.host).grant_paths(&policy, &self.host, &workspace).unwrap();
-        let guarded = Guarded::find(&policy, &workspace, &self.host, None).unwrap();
+        let guarded = Guarded::find(&policy, &workspace, &self.host, &[]).unwrap();
         let plan = Plan {
             backend: self.flavour.backend(),
             summary: String::new(),

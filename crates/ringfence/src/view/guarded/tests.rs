@@ -51,7 +51,7 @@ impl Place {
         let host = Host::new(variables.collect(), self.path("ws"));
         let mut workspace = self.workspace();
         workspace.granted = Grants::on(&host).grant_paths(policy, &host, &workspace)?;
-        Guarded::find(&policy.with_defaults(), &workspace, &host, None)
+        Guarded::find(&policy.with_defaults(), &workspace, &host, &[])
     }
 
     /// What becomes of `guarded` where the workspace is all that is shown, and `more`.
@@ -346,7 +346,7 @@ fn repositories_above_and_in_other_writable_trees_are_guarded() {
     let mut policy = Policy::default();
     policy.filesystem.write = Some(vec![place.path("other"), place.path("two/tree")]);
     let host = Host::new([("HOME".into(), place.path("home").into())].into(), place.path("ws"));
-    let guarded = Guarded::find(&policy.with_defaults(), &workspace, &host, None).unwrap();
+    let guarded = Guarded::find(&policy.with_defaults(), &workspace, &host, &[]).unwrap();
     for path in ["ws/inner/deep/conf", "other/one/.git/config", "two/tree/hooks"] {
         assert!(guarded.protected.contains(&place.path(path)), "{path} is not in {:?}", guarded.protected);
     }
