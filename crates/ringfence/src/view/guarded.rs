@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use ringfence_core::policy::{PathGlob, Policy};
@@ -90,10 +91,16 @@ impl Guarded {
             let read = granted(Access::Read);
             let shown: Vec<PathBuf> = scope.writable.iter().cloned().chain(read).collect();
             let search = PatternSearch::new(root, &shown, &patterns(&hide), &protect_patterns);
-            let matches = search.run(&mut deciders.files)?;
-            hidden.extend(matches.hidden);
-            hidden.extend(matches.denied);
-            protected.extend(matches.protected);
+            let mut matches = search.run(&mut deciders.files)?;
+            hidden.append(&mut matches.hidden);
+            protected.append(&mut matches.protected);
+            let unfound = files_with_unfound_names([&hidden, &protected], &twins, &matches.linked)?;
+            if !unfound.is_empty() {
+                for tree in shown.iter().filter(|tree| !tree.starts_with(root)) {
+                    matches.find_other_names(tree, &unfound);
+                }
+            }
+            hidden.append(&mut matches.denied);
             hidden.extend(other_names(&hidden, &BTreeSet::new(), &matches.linked));
             protected.extend(other_names(&protected, &twins, &matches.linked));
         }
@@ -156,13 +163,6 @@ impl Guarded {
     }
 }
 
-/// The protected files, and those right in protected directories, that have more names than one.
-fn twins_of(protected: &BTreeSet<PathBuf>, files: &mut ObservedFiles) -> Result<BTreeSet<Inode>, ViewError> {
-    let mut twins = BTreeSet::new();
-    for path in protected {
-        let metadata = match fs_err::symlink_metadata(path) {
-            Err(error) if is_absent(&error) => continue,
-            looked => looked.map_err(|source| ViewError::Search { path: path.clone(), source })?,
 /// Protects a directory of evidence, or all that lies in it where the directory itself has to stay writable.
 fn protect_evidence(deciders: &mut Deciders, directory: &Path) {
     let Some(found) = deciders.protect(directory) else { return };
@@ -174,6 +174,13 @@ fn protect_evidence(deciders: &mut Deciders, directory: &Path) {
     }
 }
 
+/// The protected files, and those right in protected directories, that have more names than one.
+fn twins_of(protected: &BTreeSet<PathBuf>, files: &mut ObservedFiles) -> Result<BTreeSet<Inode>, ViewError> {
+    let mut twins = BTreeSet::new();
+    for path in protected {
+        let metadata = match fs_err::symlink_metadata(path) {
+            Err(error) if is_absent(&error) => continue,
+            looked => looked.map_err(|source| ViewError::Search { path: path.clone(), source })?,
         };
         twins.extend(shared_inode(&metadata));
         if !metadata.is_dir() {
@@ -193,6 +200,29 @@ fn protect_evidence(deciders: &mut Deciders, directory: &Path) {
         }
     }
     Ok(twins)
+}
+
+/// The guarded files that have more names than were found in the workspace.
+fn files_with_unfound_names(
+    guarded: [&BTreeSet<PathBuf>; 2],
+    twins: &BTreeSet<Inode>,
+    linked: &BTreeMap<Inode, Vec<PathBuf>>,
+) -> Result<BTreeSet<Inode>, ViewError> {
+    let mut unfound: BTreeSet<Inode> = twins.iter().filter(|inode| !linked.contains_key(inode)).copied().collect();
+    let is_guarded = |name: &Path| name.ancestors().any(|above| guarded.iter().any(|paths| paths.contains(above)));
+    let is_wanted = |inode, names: &[PathBuf]| twins.contains(inode) || names.iter().any(|name| is_guarded(name));
+    let in_workspace = linked.iter().filter(|(inode, names)| is_wanted(inode, names));
+    let in_workspace = in_workspace.filter_map(|(_, names)| names.first());
+    for path in in_workspace.chain(guarded.into_iter().flatten()) {
+        let metadata = match fs_err::symlink_metadata(path) {
+            Err(error) if is_absent(&error) => continue,
+            looked => looked.map_err(|source| ViewError::Search { path: path.clone(), source })?,
+        };
+        let inode = shared_inode(&metadata);
+        let found = inode.and_then(|inode| linked.get(&inode)).map_or(0, Vec::len) as u64;
+        unfound.extend(inode.filter(|_| metadata.nlink() > found));
+    }
+    Ok(unfound)
 }
 
 /// The other names of guarded files: hard links have nothing in common but their inode.

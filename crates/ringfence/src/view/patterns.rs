@@ -203,6 +203,36 @@ impl<'a> PatternSearch<'a> {
     }
 }
 
+impl PatternMatches {
+    /// Looks for further names of the files `wanted` in a tree that the sandbox is shown. Links are not followed.
+    pub(super) fn find_other_names(&mut self, tree: &Path, wanted: &BTreeSet<Inode>) {
+        let mut pending = vec![tree.to_path_buf()];
+        while let Some(path) = pending.pop() {
+            let metadata = match fs_err::symlink_metadata(&path) {
+                Ok(metadata) => metadata,
+                Err(error) if is_absent(&error) => continue,
+                Err(_) => {
+                    self.denied.extend(path.parent().map(Path::to_path_buf));
+                    continue;
+                }
+            };
+            if let Some(inode) = shared_inode(&metadata).filter(|inode| wanted.contains(inode)) {
+                let names = self.linked.entry(inode).or_default();
+                if !names.contains(&path) {
+                    names.push(path);
+                }
+            } else if metadata.is_dir() {
+                match fs_err::read_dir(&path) {
+                    Ok(entries) => pending.extend(entries.flatten().map(|entry| entry.path())),
+                    Err(error) if is_absent(&error) => {}
+                    // Code inside may be able to open it up.
+                    Err(_) => drop(self.denied.insert(path)),
+                }
+            }
+        }
+    }
+}
+
 /// The identity of a file that has more than one name.
 pub(super) fn shared_inode(metadata: &Metadata) -> Option<Inode> {
     (!metadata.is_dir() && metadata.nlink() > 1).then(|| (metadata.dev(), metadata.ino()))

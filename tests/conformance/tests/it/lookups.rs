@@ -179,6 +179,30 @@ fn records_cannot_be_removed_behind_a_closed_directory() {
     }
 }
 
+#[test]
+fn rules_hold_for_hard_links_outside_the_workspace() {
+    require!(root, ordinary_user, binary, user_namespaces, bwrap);
+    for stage in stages(&FAST_RINGS) {
+        for (flag, is_hidden) in [("--protect", false), ("--hide", true)] {
+            for shown in ["--read", "--write"] {
+                let place = Place::of(stage.caller);
+                prepare(stage, &place, "mkdir w r; echo SECRET > w/.env; ln w/.env r/x");
+                let words = ["run", flag, ".env", shown, "../r", "--", "cat", "../r/x"];
+                let said = ringfence_in(stage, &place, "w", &words);
+                assert_eq!(said.contains("SECRET"), !is_hidden, "{stage:?} {words:?}: {said}");
+            }
+        }
+        for (rule, is_protected) in [("other", false), ("file", true)] {
+            let place = Place::of(stage.caller);
+            prepare(stage, &place, "mkdir w r; echo good > w/file; ln w/file r/x");
+            let words = ["run", "--protect", rule, "--write", "../r", "--", "sh", "-c", "echo EVIL > ../r/x"];
+            let said = ringfence_in(stage, &place, "w", &words);
+            let was_changed = content(stage, &place, "w/file").contains("EVIL");
+            assert_eq!(was_changed, !is_protected, "{stage:?} {words:?}: {said}");
+        }
+    }
+}
+
 /// Runs `ringfence` in a directory of a place, and returns what it printed.
 fn ringfence_in(stage: Stage, place: &Place, directory: &str, words: &[&str]) -> String {
     let mut command = stage.ringfence(words[0], place);

@@ -457,6 +457,21 @@ fn other_names_of_guarded_files_are_guarded() {
 }
 
 #[test]
+fn other_names_outside_the_workspace_are_guarded_where_they_are_shown() {
+    let place = Place::new(&["ws/.git/config", "ws/.env", "read/deep/plain", "write/plain"]);
+    fs_err::hard_link(place.path("ws/.env"), place.path("read/deep/x")).unwrap();
+    fs_err::hard_link(place.path("ws/.git/config"), place.path("write/c")).unwrap();
+    let mut policy = Policy::default().hide(PathGlob::literal(".env"));
+    policy.filesystem.read = Some(vec![place.path("read")]);
+    policy.filesystem.write = Some(vec![place.path("write")]);
+    let shown = [("read", Access::Read), ("write", Access::Write)];
+    let steps = place.steps(&place.find(&policy), &shown);
+    for step in ["hide read/deep/x", "protect write/c"] {
+        assert!(steps.contains(&step.to_owned()), "{step} is not in {steps:?}");
+    }
+}
+
+#[test]
 fn nothing_is_guarded_where_nothing_is_to_be_protected() {
     let place = Place::new(&["ws/.git/config"]);
     let mut policy = Policy::default();
