@@ -105,6 +105,8 @@ impl Guarded {
             protected.extend(other_names(&protected, &twins, &matches.linked));
         }
         hidden.extend(deciders.denied.iter().cloned());
+        hidden.extend(closed_directories(root, &hidden));
+        protected.extend(closed_directories(root, &protected));
         if let Some(directory) = hidden.iter().find(|hidden| root.starts_with(hidden)) {
             let source = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
             return Err(ViewError::Search { path: directory.clone(), source });
@@ -161,6 +163,16 @@ impl Guarded {
     pub(crate) fn watched(&self) -> &Watched {
         &self.watched
     }
+}
+
+/// The directories above guarded paths that their owner has closed. Root searches them all the same, but whoever mounts
+/// inside a sandbox may not be able to, so that each is guarded as a whole.
+fn closed_directories(root: &Path, guarded: &BTreeSet<PathBuf>) -> Vec<PathBuf> {
+    let below_root = |directory: &&Path| directory.starts_with(root) && *directory != root;
+    let above = |path| Path::ancestors(path).skip(1).take_while(below_root);
+    let directories: BTreeSet<&Path> = guarded.iter().flat_map(|path| above(path)).collect();
+    let is_closed = |path: &&Path| fs_err::metadata(path).is_ok_and(|file| file.mode() & 0o100 == 0);
+    directories.into_iter().filter(is_closed).map(Path::to_path_buf).collect()
 }
 
 /// Protects a directory of evidence, or all that lies in it where the directory itself has to stay writable.

@@ -342,10 +342,11 @@ fn repositories_above_and_in_other_writable_trees_are_guarded() {
     place.write("ws/inner/deep/conf", "");
     place.write("two/.git/config", "[core]\n\thooksPath = tree/hooks\n");
     let source = place.path("ws/inner/deep");
-    let workspace = ResolvedWorkspace { given: source.clone(), source, destination: "/work".into() };
-    let mut policy = Policy::default();
-    policy.filesystem.write = Some(vec![place.path("other"), place.path("two/tree")]);
+    let (given, destination) = (source.clone(), "/work".into());
+    let mut workspace = ResolvedWorkspace { given, source, destination, granted: Vec::new() };
+    let policy = Policy::default().write(place.path("other")).write(place.path("two/tree"));
     let host = Host::new([("HOME".into(), place.path("home").into())].into(), place.path("ws"));
+    workspace.granted = Grants::on(&host).grant_paths(&policy, &host, &workspace).unwrap();
     let guarded = Guarded::find(&policy.with_defaults(), &workspace, &host, &[]).unwrap();
     for path in ["ws/inner/deep/conf", "other/one/.git/config", "two/tree/hooks"] {
         assert!(guarded.protected.contains(&place.path(path)), "{path} is not in {:?}", guarded.protected);
