@@ -1,6 +1,6 @@
 //! Requests to one host, and its answers.
 
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1::{Builder, SendRequest};
 use hyper::header::PROXY_AUTHORIZATION;
 use hyper::http::uri::{Parts, Uri};
@@ -22,6 +22,9 @@ pub(crate) struct Exchange {
     pass: Pass,
     hop: Option<Hop>,
     sender: SendRequest<Incoming>,
+    /// Whether a request with a body was sent. A host that does not read a body takes its bytes for
+    /// the next request, so that no other request may follow them here.
+    has_sent_body: bool,
     /// The connection's own work, which ends with it.
     _driver: JoinSet<()>,
 }
@@ -51,7 +54,7 @@ impl Exchange {
                 _ = connection.with_upgrades() => {}
             }
         });
-        Ok(Exchange { pass: origin.pass, hop: origin.hop, sender, _driver: driver })
+        Ok(Exchange { pass: origin.pass, hop: origin.hop, sender, has_sent_body: false, _driver: driver })
     }
 
     /// What was let through to make it.
@@ -61,7 +64,7 @@ impl Exchange {
 
     /// Whether the next request to `target` can be sent here.
     pub(crate) fn leads_to(&self, target: &Target) -> bool {
-        self.pass.target == *target && !self.sender.is_closed()
+        self.pass.target == *target && !self.has_sent_body && !self.sender.is_closed()
     }
 
     /// Whether an upstream proxy reads the requests.
@@ -83,6 +86,7 @@ impl Exchange {
         if let Err(error) = self.sender.ready().await {
             return Err(Unsent { request: Some(request), error });
         }
+        self.has_sent_body |= !request.body().is_end_stream();
         self.sender
             .try_send_request(request)
             .await

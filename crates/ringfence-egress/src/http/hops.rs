@@ -1,5 +1,6 @@
 //! What of a message is for the next hop alone, RFC 9110, 7.6.
 
+use hyper::body::Body;
 use hyper::header::{
     CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE,
     TRANSFER_ENCODING, UPGRADE,
@@ -21,11 +22,15 @@ const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
 /// Makes a client's request the one that its host gets: in origin form, with that host's name.
-pub(crate) fn prepare_request<B>(request: &mut Request<B>, target: &Target, scheme: Scheme) -> Upgrade {
+///
+/// A host that gets a body is told to close the connection after its answer, so that the host reads
+/// no request from a body that it ignores.
+pub(crate) fn prepare_request<B: Body>(request: &mut Request<B>, target: &Target, scheme: Scheme) -> Upgrade {
     let path = request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
     *request.uri_mut() = Uri::from(path);
     *request.version_mut() = Version::HTTP_11;
 
+    let has_body = !request.body().is_end_stream();
     let headers = request.headers_mut();
     let wants_trailers = headers.get_all(TE).iter().any(|value| has_word(value, "trailers"));
     let protocol = headers.get(UPGRADE).filter(|protocol| is_judgeable(protocol)).cloned();
@@ -36,6 +41,9 @@ pub(crate) fn prepare_request<B>(request: &mut Request<B>, target: &Target, sche
     }
     let host = if target.port == scheme.port() { target.host.to_string() } else { target.to_string() };
     headers.insert(HOST, HeaderValue::try_from(host).expect("a host has no control characters"));
+    if has_body {
+        headers.append(CONNECTION, HeaderValue::from_static("close"));
+    }
     match protocol {
         Some(protocol) => {
             headers.insert(UPGRADE, protocol);

@@ -3,6 +3,8 @@
 //! hyper reads and writes both sides, so that bodies pass as they are and lengths are always its own. Of what hosts may
 //! say before an answer (`1xx`), `100` is said by the proxy when the body is wanted, and others are dropped. Trailers pass
 //! if they were announced.
+//!
+//! A connection to a host carries no further request after a body. The client's connection stays.
 
 use std::convert::Infallible;
 use std::future::poll_fn;

@@ -8,7 +8,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair,
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
@@ -89,7 +89,7 @@ async fn serve(certificate: CertificateDer<'static>, key: &KeyPair) -> Host {
                 if answer(&mut stream, &text).await.is_err() {
                     return;
                 }
-                if text.contains("Connection: close") {
+                if text.to_ascii_lowercase().contains("connection: close") {
                     let _ = stream.shutdown().await; // the client may have gone
                     return;
                 }
@@ -99,11 +99,18 @@ async fn serve(certificate: CertificateDer<'static>, key: &KeyPair) -> Host {
     .await
 }
 
-/// Answers by path: `/moved` to another host, `/echo` with the body, `/socket` with another protocol.
+/// Answers TRACE with the request, and others by path: `/moved` to another host, `/echo` with the
+/// body, `/socket` with another protocol.
 async fn answer(stream: &mut tokio_rustls::server::TlsStream<TcpStream>, request: &str) -> io::Result<()> {
     let path = request.split(' ').nth(1).unwrap();
     let length = request.lines().find_map(|line| line.strip_prefix("Content-Length: "));
     match path {
+        _ if request.starts_with("TRACE ") => {
+            let length = request.len();
+            stream
+                .write_all(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{request}").as_bytes())
+                .await?;
+        }
         "/moved" => {
             let answer = "HTTP/1.1 302 Found\r\nLocation: https://other.test/next\r\nContent-Length: 0\r\n\r\n";
             stream.write_all(answer.as_bytes()).await?;
@@ -274,7 +281,8 @@ async fn bodies_and_other_protocols_pass_as_they_are() {
             let (echo, ()) = tokio::join!(read, write);
             assert!(echo == body);
         }
-        assert_eq!(host.connections(), 1);
+        // The client keeps its connection, and the host gets another for what follows a body.
+        assert_eq!(host.connections(), 2);
 
         let mut stream = connect(&proxy, &world, "api.test", host.port()).await.unwrap();
         let name = format!("api.test:{}", host.port());
@@ -321,6 +329,48 @@ async fn a_request_that_would_bring_the_secret_back_is_refused() {
         let overridden = "X-HTTP-Method-Override: PATCH\r\nMax-Forwards: 9\r\n";
         assert!(ask(&proxy, &world, "api.test", host.port(), "tracer /", overridden).await.ends_with("hello"));
         assert!(host.heard().contains(SECRET));
+    })
+    .await;
+}
+
+/// Sends a request whose body begins a TRACE, and two more, on one connection; all that comes back.
+async fn ask_with_trace<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, method: &str, name: &str) -> String {
+    let body = "TRACE / HTTP/1.1\r\nX-Rest: ";
+    let length = body.len();
+    let first = format!("{method} /one HTTP/1.1\r\nHost: {name}\r\nContent-Length: {length}\r\n\r\n{body}");
+    let mut answers = String::new();
+    for request in [first, format!("GET /two HTTP/1.1\r\nHost: {name}\r\nAuthorization: own\r\n\r\n")] {
+        stream.write_all(request.as_bytes()).await.unwrap();
+        stream.flush().await.unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"hello") && !answer.ends_with(b"own\r\n\r\n") {
+            answer.push(stream.read_u8().await.unwrap());
+        }
+        answers.push_str(&String::from_utf8(answer).unwrap());
+    }
+    answers
+}
+
+#[tokio::test]
+async fn a_body_that_the_host_does_not_read_brings_no_secret_back() {
+    in_time(async {
+        let world = World::new();
+        let (_dns, host, proxy) = staged(&world).await;
+        let name = format!("api.test:{}", host.port());
+        // The host itself takes the body for a request that the next one completes.
+        let stream = TcpStream::connect(host.address).await.unwrap();
+        let server = ServerName::try_from("api.test").unwrap();
+        let mut stream = TlsConnector::from(Arc::new(world.client())).connect(server, stream).await.unwrap();
+        let answers = ask_with_trace(&mut stream, "GET", &name).await;
+        assert!(answers.contains("X-Rest: GET /two HTTP/1.1"), "{answers}");
+        for method in ["GET", "DELETE", "POST", "PUT", "OPTIONS"] {
+            host.heard.lock().unwrap().clear();
+            let mut stream = connect(&proxy, &world, "api.test", host.port()).await.unwrap();
+            let answers = ask_with_trace(&mut stream, method, &name).await;
+            assert!(!answers.contains(SECRET) && !answers.contains("X-Rest"), "{method}: {answers}");
+            let heard = host.heard();
+            assert!(heard.contains("GET /two ") && !heard.contains("TRACE"), "{method}: {heard}");
+        }
     })
     .await;
 }

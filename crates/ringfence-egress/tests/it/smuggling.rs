@@ -1,6 +1,9 @@
 //! Requests that two readers would read differently.
 
-use crate::stage::{Dns, Host, Stage, answered, in_time, refused};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::stage::{Dns, Host, Stage, answered, head, in_time, refused};
 
 /// Sends the lines of a head, each as it stands, and what follows them.
 async fn check(lines: &str, is_refused: bool) {
@@ -104,6 +107,86 @@ async fn what_follows_a_body_is_looked_at_like_the_first_head() {
         let answer = proxy.ask(chunked).await;
         assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{answer}");
         assert!(!host.heard().contains("/second"), "{}", host.heard());
+    })
+    .await;
+}
+
+/// A host that reads no body, and closes a connection when it is asked to.
+async fn ignoring_bodies() -> Host {
+    Host::new(|mut stream, heard| async move {
+        let mut request = Vec::new();
+        while let Ok(byte) = stream.read_u8().await {
+            request.push(byte);
+            if !request.ends_with(b"\r\n\r\n") {
+                continue;
+            }
+            let text = String::from_utf8_lossy(&request).to_ascii_lowercase();
+            heard.lock().unwrap().append(&mut request);
+            let answered = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello").await;
+            if answered.is_err() || text.contains("connection: close") {
+                let _ = stream.shutdown().await; // the other side may have gone
+                let _ = stream.read_to_end(&mut Vec::new()).await; // what is unread would reset the connection
+                return;
+            }
+        }
+    })
+    .await
+}
+
+/// Sends requests on one connection, each after the answer to the one before.
+async fn converse(client: &mut TcpStream, requests: &[String]) {
+    for request in requests {
+        client.write_all(request.as_bytes()).await.unwrap();
+        assert!(head(client).await.starts_with("HTTP/1.1 200 "));
+        client.read_exact(&mut [0; 5]).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_the_host_does_not_read_becomes_no_request() {
+    in_time(async {
+        let (dns, host) = (Dns::loopback().await, ignoring_bodies().await);
+        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let authority = format!("origin.test:{}", host.port());
+        let hidden = "GET /hidden HTTP/1.1\r\nHost: front.test\r\n\r\n";
+        let length = hidden.len();
+        let requests = |method: &str, headers: &str, origin: &str| {
+            let head = format!("{method} {origin}/one HTTP/1.1\r\nHost: {authority}\r\n{headers}");
+            let second = format!("GET {origin}/two HTTP/1.1\r\nHost: {authority}\r\n\r\n");
+            [format!("{head}Content-Length: {length}\r\n\r\n{hidden}"), second]
+        };
+        // The host itself takes the body for a request.
+        let mut direct = TcpStream::connect(host.address).await.unwrap();
+        converse(&mut direct, &requests("GET", "", "")).await;
+        while !host.heard().contains("GET /two ") {
+            tokio::task::yield_now().await;
+        }
+        assert!(host.heard().contains("GET /hidden HTTP/1.1\r\nHost: front.test"), "{}", host.heard());
+
+        let upgrade = "Connection: upgrade\r\nUpgrade: words\r\n";
+        for (method, headers) in [("GET", ""), ("HEADER", ""), ("POST", ""), ("GET", upgrade)] {
+            for is_tunnel in [false, true] {
+                host.heard.lock().unwrap().clear();
+                let before = host.connections();
+                let origin = if is_tunnel { String::new() } else { format!("http://{authority}") };
+                let mut client = if is_tunnel { proxy.tunnel(&authority).await } else { proxy.client().await };
+                let [first, second] = requests(method, headers, &origin);
+                // The client's own connection goes on, and requests without a body share theirs to the host.
+                converse(&mut client, &[first.clone(), second.clone(), second.clone(), first, second]).await;
+                assert_eq!(host.connections() - before, 3, "{method} {headers}");
+                assert_eq!(host.heard().matches("GET /two ").count(), 3, "{method}: {}", host.heard());
+                assert!(!host.heard().contains("front.test"), "{method} {headers}: {}", host.heard());
+            }
+        }
+        // Chunks, after which the client's connection ends.
+        host.heard.lock().unwrap().clear();
+        let chunked = format!(
+            "GET http://{authority}/ HTTP/1.1\r\nHost: {authority}\r\nTransfer-Encoding: chunked\r\n\r\n\
+             {length:x}\r\n{hidden}\r\n0\r\n\r\n"
+        );
+        answered(&proxy.ask(chunked).await);
+        assert!(!host.heard().contains("front.test"), "{}", host.heard());
+        assert_eq!(proxy.codes(), [""; 0]);
     })
     .await;
 }
