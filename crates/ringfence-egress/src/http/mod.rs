@@ -30,17 +30,13 @@ use crate::stream::{Rewound, Stream, linger};
 use crate::way::Way;
 use crate::{Denial, Reason, Refusal, Target, UpstreamError, Via, tunnel};
 
+mod echo;
 mod exchange;
 mod heads;
 mod hops;
 
 use exchange::{Exchange, Unsent};
 use heads::StrictHeads;
-
-/// Methods that have a host send back a request with all its headers; the second is that of IIS.
-const ECHOES: [&str; 2] = ["TRACE", "TRACK"];
-/// Headers in which frameworks look for another method.
-const METHOD_OVERRIDES: [&str; 3] = ["x-http-method-override", "x-http-method", "x-method-override"];
 
 type Body = Either<Incoming, Full<Bytes>>;
 
@@ -319,7 +315,7 @@ impl Session {
     fn check_for_secret(&self, request: &Request<Incoming>, target: &Target) -> Result<(), Refusal> {
         let reason = match self.scheme() {
             Scheme::Http => Reason::Unencrypted,
-            Scheme::Https if is_echoed(request) => {
+            Scheme::Https if echo::is_asked_for(request) => {
                 Reason::Malformed { fault: "a TRACE or TRACK brings back the credential that was sent".to_owned() }
             }
             Scheme::Https => return Ok(()),
@@ -385,14 +381,6 @@ impl Session {
     fn continue_with(&self, next: Next) {
         *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(next);
     }
-}
-
-/// Whether a request asks the host to send back all that it was sent, RFC 9110, 9.3.8. Methods have cases, but not every
-/// host knows that.
-fn is_echoed(request: &Request<Incoming>) -> bool {
-    let is_echo = |method: &[u8]| ECHOES.iter().any(|echo| echo.as_bytes().eq_ignore_ascii_case(method.trim_ascii()));
-    let overrides = METHOD_OVERRIDES.iter().flat_map(|name| request.headers().get_all(*name));
-    is_echo(request.method().as_str().as_bytes()) || overrides.into_iter().any(|value| is_echo(value.as_bytes()))
 }
 
 /// What a client wrote as the place to go, for whoever reads of its refusal: no path, which may hold a secret.

@@ -319,6 +319,10 @@ async fn a_request_that_would_bring_the_secret_back_is_refused() {
             ("GET /", "X-HTTP-Method-Override: TRACE\r\n"),
             ("POST /", "x-http-method: track\r\n"),
             ("POST /", "X-Method-Override: GET\r\nX-Method-Override: \ttrace \r\n"),
+            ("POST /", "X_HTTP_METHOD_OVERRIDE: TRACE\r\n"),
+            ("POST /", "X-HTTP-Method_Override: GET, \"trace\"\r\n"),
+            ("GET /", "X-Original-Method: TRACE\r\n"),
+            ("POST /?_method=%54RACE", ""),
         ] {
             let before = proxy.codes().len();
             let answer = ask(&proxy, &world, "api.test", host.port(), line, rest).await;
@@ -327,7 +331,9 @@ async fn a_request_that_would_bring_the_secret_back_is_refused() {
             assert!(!host.heard().contains(SECRET), "{line} {rest}");
         }
         let overridden = "X-HTTP-Method-Override: PATCH\r\nMax-Forwards: 9\r\n";
-        assert!(ask(&proxy, &world, "api.test", host.port(), "tracer /", overridden).await.ends_with("hello"));
+        assert!(
+            ask(&proxy, &world, "api.test", host.port(), "tracer /?method=PUT", overridden).await.ends_with("hello")
+        );
         assert!(host.heard().contains(SECRET));
     })
     .await;

@@ -1,0 +1,112 @@
+//! Requests that have a host send back all that it was sent, RFC 9110, 9.3.8.
+//!
+//! Methods have cases, but not every host knows that. Frameworks also take the method from a header
+//! or a parameter of the query, under many names: each name that contains `method` counts, because
+//! gateways fold `_` and `-`, and each word of its value does, because some take the last of a list.
+
+use hyper::Request;
+
+/// Methods that have a host send back a request with all its headers; the second is that of IIS.
+const ECHOES: [&str; 2] = ["TRACE", "TRACK"];
+
+/// Tells whether a request asks for an echo, by its method or in place of its method.
+pub(super) fn is_asked_for<B>(request: &Request<B>) -> bool {
+    let names_echo = |name: &[u8], value: &[u8]| is_override(name) && has_echo(value);
+    let headers = request.headers();
+    has_echo(request.method().as_str().as_bytes())
+        || headers.iter().any(|(name, value)| names_echo(name.as_ref(), value.as_bytes()))
+        || parameters(request.uri()).any(|(name, value)| names_echo(&name, &value))
+}
+
+fn is_override(name: &[u8]) -> bool {
+    name.windows(6).any(|part| part.eq_ignore_ascii_case(b"method"))
+}
+
+/// Tells whether a word of a text is the method of an echo. Names with dots are no methods:
+/// `track.love` is a procedure.
+fn has_echo(text: &[u8]) -> bool {
+    let is_word_byte = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    let mut words = text.split(|byte| !is_word_byte(byte));
+    words.any(|word| ECHOES.iter().any(|echo| echo.as_bytes().eq_ignore_ascii_case(word)))
+}
+
+/// Names and values of parameters, in the query and behind semicolons in the path.
+fn parameters(uri: &hyper::Uri) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
+    let text = uri.path_and_query().map_or("", |path| path.as_str());
+    text.split(['?', '&', ';']).filter_map(|parameter| {
+        let (name, value) = parameter.split_once('=')?;
+        Some((percent_decode(name), percent_decode(value)))
+    })
+}
+
+fn percent_decode(text: &str) -> Vec<u8> {
+    let mut rest = text.as_bytes();
+    let mut decoded = Vec::with_capacity(rest.len());
+    while let Some((first, others)) = rest.split_first() {
+        let digit = |at: usize| others.get(at).and_then(|digit| char::from(*digit).to_digit(16));
+        let (byte, used) = match (*first, digit(0), digit(1)) {
+            (b'%', Some(high), Some(low)) => ((high * 16 + low) as u8, 2),
+            (byte, ..) => (byte, 0),
+        };
+        decoded.push(byte);
+        rest = &others[used..];
+    }
+    decoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(method: &str, target: &str, header: Option<(&str, &str)>, expected: bool) {
+        let mut request = Request::builder().method(method).uri(target);
+        if let Some((name, value)) = header {
+            request = request.header(name, value);
+        }
+        let shown = format!("{method} {target} {header:?}");
+        assert_eq!(is_asked_for(&request.body(()).unwrap()), expected, "{shown}");
+    }
+
+    #[test]
+    fn an_echo_is_recognised_in_every_place_of_a_method() {
+        for method in ["TRACE", "trace", "TrAcK"] {
+            check(method, "/", None, true);
+        }
+        for (name, value) in [
+            ("X-HTTP-Method-Override", "TRACE"),
+            ("X_HTTP_METHOD_OVERRIDE", "TRACE"),
+            ("X-HTTP-Method_Override", "trace"),
+            ("X-HTTP-Method-Override", "\"TRACE\""),
+            ("X-HTTP-Method-Override", "'TRACE'"),
+            ("X-HTTP-Method-Override", "GET, TRACE"),
+            ("X-HTTP-Method-Override", "TRACE;q=1"),
+            ("X-Method", "Track"),
+            ("X-Original-Method", "TRACE"),
+            ("X-HTTPMethod", "\tTRACE "),
+            ("_method", "TRACE"),
+        ] {
+            check("POST", "/", Some((name, value)), true);
+        }
+        for target in [
+            "/?_method=TRACE",
+            "/?a=b&_METHOD=trace",
+            "/?_method=%54RAC%45",
+            "/?%5Fmeth%6Fd=TRACE",
+            "/?_method[]=TRACE",
+            "/?a;_method=TRACK",
+            "/a;_method=TRACE/b",
+            "http://host.test/?x-http-method-override=GET,TRACE",
+        ] {
+            check("POST", target, None, true);
+        }
+    }
+
+    #[test]
+    fn other_requests_are_none() {
+        check("GET", "/trace?trace=TRACE&a=%5", None, false);
+        check("TRACER", "/TRACE", Some(("X-Trace", "TRACE")), false);
+        check("POST", "/?method=track.love", Some(("X-HTTP-Method-Override", "PATCH")), false);
+        check("POST", "/?method=traceroute", Some(("Access-Control-Request-Method", "PUT")), false);
+    }
+}
