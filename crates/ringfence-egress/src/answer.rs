@@ -13,6 +13,8 @@ const HTTP: &[u8] = b"HTTP/";
 pub(crate) enum Answer {
     /// The server asks a TLS client for another hello.
     Retry,
+    /// The server answers a TLS client's hello with its own.
+    Hello,
     /// The server speaks TLS to a client that did not.
     UnexpectedTls,
     /// The server speaks HTTP to a client that did not.
@@ -24,7 +26,7 @@ pub(crate) enum Answer {
 impl Answer {
     /// Whether the client is to see the answer.
     pub(crate) fn is_passed_on(self) -> bool {
-        matches!(self, Answer::Retry | Answer::Other)
+        matches!(self, Answer::Retry | Answer::Hello | Answer::Other)
     }
 }
 
@@ -51,6 +53,7 @@ impl AnswerReader {
         match self {
             AnswerReader::ToHello(reader) => reader.read(bytes).map(|answer| match answer {
                 ServerAnswer::Retry => Answer::Retry,
+                ServerAnswer::Hello => Answer::Hello,
                 ServerAnswer::Other => Answer::Other,
             }),
             AnswerReader::ToOther(seen) => {

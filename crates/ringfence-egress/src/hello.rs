@@ -16,18 +16,18 @@ pub(crate) const LAST_CONTENT_TYPE: u8 = 26;
 pub(crate) const MAJOR_VERSION: u8 = 3;
 
 /// Bytes of a record before its content.
-const RECORD_HEADER: usize = 5;
+pub(crate) const RECORD_HEADER: usize = 5;
 /// Longest content of a record that is not encrypted.
-const LONGEST_RECORD: usize = 1 << 14;
+pub(crate) const LONGEST_RECORD: usize = 1 << 14;
 /// Bytes of a handshake message before its body.
-const MESSAGE_HEADER: usize = 4;
+pub(crate) const MESSAGE_HEADER: usize = 4;
 /// Longest client hello that is read, with its header.
 const LONGEST_HELLO: usize = 64 * 1024;
 
 /// Level of an alert that ends a connection, RFC 8446, 6.
 const FATAL: u8 = 2;
 /// Types of handshake messages, RFC 8446, 4.
-const CLIENT_HELLO: u8 = 1;
+pub(crate) const CLIENT_HELLO: u8 = 1;
 const SERVER_HELLO: u8 = 2;
 /// Type of the extension that names the server, RFC 6066, 3.
 const SERVER_NAME: u16 = 0;
@@ -145,19 +145,6 @@ impl HelloReader {
     }
 }
 
-/// Tells whether bytes are the first of a hello in a record; nothing while that is open. In the midst of another protocol
-/// they are that by chance once in four thousand million turns.
-pub(crate) fn begins_hello(bytes: &[u8]) -> Option<bool> {
-    let is_length = |high: u8, low: u8| (1..=LONGEST_RECORD).contains(&usize::from(u16::from_be_bytes([high, low])));
-    match *bytes {
-        [HANDSHAKE, MAJOR_VERSION, minor, high, low, kind, ..] => {
-            Some(minor <= 4 && is_length(high, low) && kind == CLIENT_HELLO)
-        }
-        [] | [HANDSHAKE] | [HANDSHAKE, MAJOR_VERSION, ..] => None,
-        _ => Some(false),
-    }
-}
-
 /// Content of the record that `bytes` begin with, if all of it is there.
 fn record_content(bytes: &[u8]) -> Option<&[u8]> {
     let length = u16::from_be_bytes([*bytes.get(3)?, *bytes.get(4)?]);
@@ -165,13 +152,13 @@ fn record_content(bytes: &[u8]) -> Option<&[u8]> {
 }
 
 /// Length of a handshake message's body, by its header.
-fn message_length(message: &[u8]) -> Option<usize> {
+pub(crate) fn message_length(message: &[u8]) -> Option<usize> {
     let [_, high, middle, low, ..] = *message else { return None };
     Some(usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low))
 }
 
 /// Reads a whole client hello: by rules of ours that leave one reading, and by rustls.
-fn read_hello(message: &[u8]) -> Hello {
+pub(crate) fn read_hello(message: &[u8]) -> Hello {
     let Some(named) = server_names(&message[MESSAGE_HEADER..]) else {
         return Hello::unreadable("the client's hello is malformed, or names more than one server");
     };
@@ -265,7 +252,9 @@ impl<'a> Fields<'a> {
 pub(crate) enum ServerAnswer {
     /// A HelloRetryRequest: the client says hello once more, in the clear.
     Retry,
-    /// Anything else: no other hello can be read from here on.
+    /// A hello of the server's, after which all is encrypted.
+    Hello,
+    /// Anything else.
     Other,
 }
 
@@ -326,7 +315,7 @@ fn judge_answer(message: &[u8]) -> Option<ServerAnswer> {
     }
     let start = MESSAGE_HEADER + 2;
     let random = message.get(start..start + RETRY_RANDOM.len())?;
-    Some(if random == RETRY_RANDOM { ServerAnswer::Retry } else { ServerAnswer::Other })
+    Some(if random == RETRY_RANDOM { ServerAnswer::Retry } else { ServerAnswer::Hello })
 }
 
 #[cfg(test)]
@@ -364,7 +353,7 @@ mod tests {
         }
         let warned = [&[ALERT, 3, 3, 0, 2, 1, 112][..], &in_records(&retry, 50)].concat();
         check(&warned, Some(ServerAnswer::Retry));
-        check(&in_records(&server_hello([7; 32]), 11), Some(ServerAnswer::Other));
+        check(&in_records(&server_hello([7; 32]), 11), Some(ServerAnswer::Hello));
         check(&in_records(&retry[..30], 100), None);
         check(&[ALERT, 3, 3, 0, 2, FATAL, 40], Some(ServerAnswer::Other));
         check(b"HTTP/1.1 400 Bad Request\r\n", Some(ServerAnswer::Other));

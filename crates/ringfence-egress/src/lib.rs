@@ -33,6 +33,7 @@ mod target;
 mod transparent;
 mod tunnel;
 mod upstream;
+mod watch;
 mod way;
 
 pub use address::{AddressClass, classify};

@@ -11,7 +11,8 @@
 //! - A server may ask for another hello (HelloRetryRequest). What the client says meanwhile is held back until the server
 //!   has answered, and the second hello must name the same host as the first.
 //! - Plain HTTP to a name goes through the proxy's own HTTP code, which looks at every request.
-//! - A protocol that becomes TLS after a word of the server's (STARTTLS) is judged by its hello then, too.
+//! - A protocol that becomes TLS (STARTTLS) is judged by each hello in it, at whatever byte the hello
+//!   begins; see `watch`.
 //! - Anything else passes, except on port 80, where it is HTTP or nothing, and except where the server answers in TLS or
 //!   HTTP: then it understood something else than we did.
 //!
@@ -34,6 +35,7 @@ use crate::hello::{Hello, HelloPosition, HelloReader};
 use crate::opening::{HostNaming, Opening, OpeningKind};
 use crate::proxy::{Mode, Proxy};
 use crate::stream::{Rewound, Stream, linger};
+use crate::watch::Finding;
 use crate::{Denial, Event, Passage, Reason, Refusal, Target, TargetHost, Verdict, Via, http};
 
 /// Most bytes of a client that are held back while its server has not answered a hello.
@@ -132,23 +134,30 @@ async fn carry<S: Stream>(proxy: &Proxy, client: &mut Rewound<S>, server: &mut T
         _ => {}
     }
     let denied = other.map(|named| Box::pin(async move { proxy.denied_inside(&named).await }));
-    let first_is_other = first.is_none();
     let carried = async {
         let mut forth = match first {
             Some(hello) => {
                 let length = opening.hello_length();
                 Box::pin(carry_hellos(proxy, client, server, target, (opening.bytes, length), hello, &mut back)).await?
             }
+            None if is_name => {
+                let mut forth = Direction::default();
+                forth.watch(opening.bytes);
+                forth
+            }
             None => Direction::after(opening.bytes),
         };
-        if is_name && first_is_other {
-            forth.watch_turns();
-        }
-        // Whoever broke it off, there is nothing left to carry.
-        let _ = copy::both(client, server, &mut forth, &mut back).await;
-        if let Some(head) = forth.take_hello() {
-            let mut forth = Box::pin(carry_late_hello(proxy, client, server, target, head, &mut back)).await?;
-            let _ = copy::both(client, server, &mut forth, &mut back).await; // see above
+        loop {
+            // Whoever broke it off, there is nothing left to carry, unless the watch did.
+            let _ = copy::both(client, server, &mut forth, &mut back).await;
+            let findings = forth.take_findings();
+            if findings.is_empty() {
+                break;
+            }
+            for finding in findings {
+                judge_finding(proxy, target, finding)?;
+            }
+            forth.release();
         }
         Ok(())
     };
@@ -178,35 +187,20 @@ fn refuse_tls(proxy: &Proxy, target: &Target, reason: Reason) -> Turn {
     Turn::Refused(ALERT.to_vec())
 }
 
-/// Carries a hello in a tunnel that has been another protocol until now, which `head` begins. A hello without a name is
-/// fine here: it leads to nobody else, and clients of old protocols have none.
-async fn carry_late_hello<S: Stream>(
-    proxy: &Proxy,
-    client: &mut Rewound<S>,
-    server: &mut TcpStream,
-    target: &Target,
-    mut head: Vec<u8>,
-    back: &mut Direction,
-) -> Result<Direction, Turn> {
-    let mut reader = HelloReader::default();
-    let read = poll_fn(|cx| {
-        let _ = back.poll(cx, server, client)?; // its end is remembered
-        loop {
-            if let Some(hello) = reader.read(&head) {
-                return Poll::Ready(Ok(hello));
-            }
-            if ready!(poll_more(cx, client, &mut head))? == 0 {
-                return Poll::Ready(Err(io::Error::from(io::ErrorKind::UnexpectedEof)));
-            }
+/// Judges what the watch found in a tunnel that has been another protocol until now. A hello without
+/// a name is fine here: it leads to nobody else, and clients of old protocols have none.
+fn judge_finding(proxy: &Proxy, target: &Target, finding: Finding) -> Result<(), Turn> {
+    let reason = match finding {
+        Finding::Hello(Hello::Unnamed) => return Ok(()),
+        Finding::Hello(hello) => match agree(proxy, target, hello) {
+            Ok(()) => return Ok(()),
+            Err(reason) => reason,
+        },
+        Finding::TooManyHellos => {
+            Reason::Malformed { fault: "more hellos of TLS begin at once than can be read".to_owned() }
         }
-    });
-    let Ok(Ok(hello)) = timeout(proxy.settings().limits.greeting, read).await else { return Err(Turn::Ended) };
-    if hello != Hello::Unnamed
-        && let Err(reason) = agree(proxy, target, hello.clone())
-    {
-        return Err(refuse_tls(proxy, target, reason));
-    }
-    carry_hellos(proxy, client, server, target, (head, reader.length()), hello, back).await
+    };
+    Err(refuse_tls(proxy, target, reason))
 }
 
 /// Carries a hello and the server's answer to it, and, if that asks for one, the second hello. `said` begins with the
@@ -274,7 +268,12 @@ async fn carry_hellos<S: Stream>(
             return Err(refuse_tls(proxy, target, reason));
         }
     }
-    forth.hold(&ahead);
+    // A host that has not answered in TLS may do so later, to another hello.
+    if matches!(target.host, TargetHost::Name(_)) && back.answer() == Some(Answer::Other) {
+        forth.watch(ahead);
+    } else {
+        forth.hold(&ahead);
+    }
     Ok(forth)
 }
 

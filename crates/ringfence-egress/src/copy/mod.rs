@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::answer::{Answer, AnswerReader};
-use crate::hello::begins_hello;
+use crate::watch::{Admission, Finding, StreamWatch};
 
 mod splice;
 
@@ -57,16 +57,9 @@ pub(crate) struct Direction {
     /// Result of that reading, once there is one.
     answer: Option<Answer>,
     /// There for a protocol that may become TLS.
-    turns: Option<Box<TurnWatch>>,
-}
-
-/// Watch for a turn that begins with a hello of TLS, as it does in a protocol that becomes TLS on request (STARTTLS).
-#[derive(Debug, Default)]
-struct TurnWatch {
-    /// Whether the other side has spoken since the last look.
-    is_new: bool,
-    /// First bytes of a turn, while it is open whether they are a hello.
-    head: Vec<u8>,
+    watch: Option<Box<StreamWatch>>,
+    /// Bytes that were read before the watch began, and that it has not seen.
+    unseen: Vec<u8>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -89,15 +82,23 @@ impl Direction {
         self.held.extend_from_slice(bytes);
     }
 
-    /// Ends the direction with an error when the reader's turn begins with a hello, which [`Direction::take_hello`] has then.
-    pub(crate) fn watch_turns(&mut self) {
-        self.turns = Some(Box::default());
+    /// Has a watch look at `bytes`, which were read, and at all that is read from now on. What the
+    /// watch finds ends the direction with an error, until [`Direction::release`] goes on with it.
+    pub(crate) fn watch(&mut self, bytes: Vec<u8>) {
+        self.watch = Some(Box::default());
+        self.unseen = bytes;
     }
 
-    /// Beginning of the hello that ended the direction, if one did.
-    pub(crate) fn take_hello(&mut self) -> Option<Vec<u8>> {
-        let turns = self.turns.take()?;
-        (begins_hello(&turns.head) == Some(true)).then_some(turns.head)
+    /// Findings that ended the direction; none if something else did.
+    pub(crate) fn take_findings(&mut self) -> Vec<Finding> {
+        self.watch.as_mut().map(|watch| watch.take_findings()).unwrap_or_default()
+    }
+
+    /// Goes on with what the watch found.
+    pub(crate) fn release(&mut self) {
+        if let Some(watch) = &mut self.watch {
+            self.held.append(&mut watch.release());
+        }
     }
 
     /// Whether anything was read, or nothing more will be.
@@ -125,6 +126,13 @@ impl Direction {
     ) -> Poll<io::Result<()>> {
         loop {
             ready!(self.write_held(cx, writer))?;
+            if !self.unseen.is_empty() {
+                let unseen = std::mem::take(&mut self.unseen);
+                if self.admit(&unseen)? {
+                    self.held = unseen;
+                }
+                continue;
+            }
             match self.stage {
                 Stage::Ended => return Poll::Ready(Ok(())),
                 Stage::Ending => {
@@ -137,8 +145,8 @@ impl Direction {
                 }
                 Stage::Open => match ready!(self.poll_move(cx, reader, writer))? {
                     0 => {
-                        if let Some(turns) = &mut self.turns {
-                            self.held.append(&mut turns.head);
+                        if let Some(watch) = &mut self.watch {
+                            self.held.append(&mut watch.take_rest());
                         }
                         self.stage = Stage::Ending;
                     }
@@ -158,9 +166,6 @@ impl Direction {
         reader: &mut R,
         writer: &mut W,
     ) -> Poll<io::Result<usize>> {
-        if self.turns.as_ref().is_some_and(|turns| turns.is_new) && self.pipe.as_ref().is_some_and(Pipe::is_empty) {
-            self.pipe = None; // the first bytes of a turn are looked at
-        }
         if let (Some(pipe), Some(from), Some(to)) = (&mut self.pipe, reader.tcp(), writer.tcp()) {
             let moved = pipe.poll(cx, from, to);
             if moved.is_pending() && pipe.is_empty() {
@@ -174,7 +179,8 @@ impl Direction {
         let mut chunk = CHUNK_OF_THREAD.take().unwrap_or_else(|| vec![0; CHUNK].into_boxed_slice());
         let moved = self.poll_copy(cx, reader, writer, &mut chunk);
         CHUNK_OF_THREAD.set(Some(chunk));
-        let may_splice = self.reader.is_none() && reader.tcp().is_some() && writer.tcp().is_some();
+        let is_read_here = self.reader.is_some() || self.watch.is_some();
+        let may_splice = !is_read_here && reader.tcp().is_some() && writer.tcp().is_some();
         if matches!(moved, Poll::Ready(Ok(CHUNK))) && may_splice {
             self.pipe = Pipe::new();
         }
@@ -200,16 +206,7 @@ impl Direction {
             return Poll::Ready(Ok(0));
         }
         self.show(read)?;
-        if let Some(turns) = self.turns.as_mut().filter(|turns| turns.is_new) {
-            turns.head.extend_from_slice(read);
-            match begins_hello(&turns.head) {
-                None => {}
-                Some(true) => return Poll::Ready(Err(io::ErrorKind::InvalidData.into())),
-                Some(false) => {
-                    turns.is_new = false;
-                    self.held.append(&mut turns.head);
-                }
-            }
+        if !self.admit(read)? {
             return Poll::Ready(Ok(read.len()));
         }
         let written = match Pin::new(writer).poll_write(cx, read)? {
@@ -219,6 +216,20 @@ impl Direction {
         // None written is no error yet: what is held is written first, and that sees whether the writer is done for.
         self.held.extend_from_slice(&read[written..]);
         Poll::Ready(Ok(read.len()))
+    }
+
+    /// Shows the watch what was read, and tells whether all of it may be written as it is. If not, the
+    /// bytes that may be written in its place are held. Fails if something was found.
+    fn admit(&mut self, read: &[u8]) -> io::Result<bool> {
+        let Some(watch) = &mut self.watch else { return Ok(true) };
+        match watch.read(read) {
+            Admission::All => Ok(true),
+            Admission::Part(mut bytes) => {
+                self.held.append(&mut bytes);
+                Ok(false)
+            }
+            Admission::None => Err(io::ErrorKind::InvalidData.into()),
+        }
     }
 
     /// Shows the answer's reader what was read, and fails if that is not to be passed on.
@@ -259,9 +270,6 @@ pub(crate) async fn both<A: End, B: End>(
     poll_fn(|cx| {
         let forth = a_to_b.poll(cx, a, b)?;
         let back = b_to_a.poll(cx, b, a)?;
-        if let Some(turns) = &mut a_to_b.turns {
-            turns.is_new |= std::mem::take(&mut b_to_a.has_spoken);
-        }
         if forth.is_ready() && back.is_ready() { Poll::Ready(Ok(())) } else { Poll::Pending }
     })
     .await

@@ -539,6 +539,110 @@ async fn a_protocol_that_becomes_tls_says_hello_to_its_own_host() {
     .await;
 }
 
+/// A host of mail that answers each read, and takes any bytes.
+async fn mail() -> Host {
+    Host::new(|mut stream, heard| async move {
+        let mut buffer = vec![0; 1 << 16];
+        while let Ok(read @ 1..) = stream.read(&mut buffer).await {
+            heard.lock().unwrap().extend_from_slice(&buffer[..read]);
+            if stream.write_all(b"+").await.is_err() {
+                return;
+            }
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_late_hello_is_judged_at_whatever_byte_it_begins() {
+    in_time(async {
+        let (client, _) = configured();
+        let (own, front) = (first_message(&client, "origin.test"), first_message(&client, "front.test"));
+        let minor = |hello: &[u8], minor: u8| [&hello[..2], &[minor], &hello[3..]].concat();
+        let start = b"STARTTLS\r\n".to_vec();
+        let after = |before: &[u8], hello: &[u8]| [before, hello].concat();
+        // The pieces of what a client says, each after an answer to the one before.
+        let conversations = |hello: &[u8]| {
+            let mut conversations = vec![
+                vec![start.clone(), hello.to_vec()],
+                vec![after(&start, hello)],
+                vec![after(&start, &hello[..1]), hello[1..].to_vec()],
+                vec![start.clone(), after(b"\r\n", hello)],
+                vec![b"\x20\0\0\x01\x85\xae\xff\x09".to_vec(), after(b"\x01\0\0\x02", hello)],
+                // In a packet of TDS.
+                vec![b"\x12\x01\0\x2f\0\0\x01\0".to_vec(), after(b"\x12\x01\x02\x08\0\0\0\0", hello)],
+                // Behind the beginning of a hello that never ends.
+                vec![after(b"NOOP \x16\x03\x01\x40\0\x01\0\x3f\xf0\x03\x03\r\nSTARTTLS\r\n", hello)],
+                // Behind a hello that the host did not take for one, and behind one that it did.
+                vec![own.clone(), after(&start, hello)],
+                vec![start.clone(), own.clone(), after(&start, hello)],
+                vec![start.clone(), own.clone(), start.clone(), hello.to_vec()],
+            ];
+            for record in
+                [&[22, 3, 1, 0, 0][..], &[21, 3, 1, 0, 0], &WARNING, &CHANGE_CIPHER_SPEC, &[99, 3, 1, 0, 1, 0]]
+            {
+                conversations.push(vec![start.clone(), after(record, hello)]);
+            }
+            for version in [0, 5, 0x7f, 0xff] {
+                conversations.push(vec![start.clone(), minor(hello, version)]);
+            }
+            conversations
+        };
+        for (hello, passes) in [(&own, true), (&front, false)] {
+            for conversation in conversations(hello) {
+                let host = mail().await;
+                let (_dns, proxy, authority) = stage(&host).await;
+                let mut tunnel = proxy.tunnel(&authority).await;
+                let (last, first) = conversation.split_last().unwrap();
+                for words in first {
+                    tunnel.write_all(words).await.unwrap();
+                    assert!(is_answered(&host, &mut tunnel, words).await);
+                }
+                let _ = tunnel.write_all(last).await; // it may be refused before its end
+                let shown = last[..last.len().min(40)].escape_ascii();
+                assert_eq!(is_heard(&host, &mut tunnel, last).await, passes, "{shown}");
+                assert!(!host.heard().contains("front.test"), "{shown}");
+                let codes: &[&str] = if passes { &[] } else { &["other_name"] };
+                assert_eq!(proxy.codes(), codes, "{shown}");
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_late_hello_that_is_ahead_of_the_servers_word_or_asked_for_again_is_judged() {
+    in_time(async {
+        let (client, _) = configured();
+        let (own, front) = (first_message(&client, "origin.test"), first_message(&client, "front.test"));
+        // A host that reads and says nothing.
+        let silent = || async {
+            Host::new(|mut stream, heard| async move {
+                let mut buffer = vec![0; 1 << 16];
+                while let Ok(read @ 1..) = stream.read(&mut buffer).await {
+                    heard.lock().unwrap().extend_from_slice(&buffer[..read]);
+                }
+            })
+            .await
+        };
+        let retry = answering([b"220 go\r\n".to_vec(), in_records(&server_hello(RETRY_RANDOM), 100)].concat(), 100);
+        for (host, first) in [(silent().await, Vec::new()), (retry.await, own.clone())] {
+            for (hello, passes) in [(&own, true), (&front, false)] {
+                host.heard.lock().unwrap().clear();
+                let (_dns, proxy, authority) = stage(&host).await;
+                let mut tunnel = proxy.tunnel(&authority).await;
+                let before = [b"STARTTLS\r\n", &first[..]].concat();
+                tunnel.write_all(&before).await.unwrap();
+                assert!(is_heard(&host, &mut tunnel, &before).await);
+                tunnel.write_all(hello).await.unwrap();
+                assert_eq!(is_heard(&host, &mut tunnel, &[&before[..], hello].concat()).await, passes);
+                assert_eq!(proxy.codes().len(), usize::from(!passes));
+            }
+        }
+    })
+    .await;
+}
+
 /// Waits until a host has heard all of these words, and has answered.
 async fn is_answered(host: &Host, tunnel: &mut TcpStream, words: &[u8]) -> bool {
     while !host.heard.lock().unwrap().ends_with(words) {

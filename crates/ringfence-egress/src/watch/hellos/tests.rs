@@ -1,0 +1,140 @@
+use super::super::{Admission, StreamWatch};
+use super::*;
+
+/// A hello for a server of this name, as one message.
+fn hello(name: &[u8]) -> Vec<u8> {
+    let number = |length: usize| u16::try_from(length).unwrap().to_be_bytes();
+    let entry = [&[0], &number(name.len())[..], name].concat();
+    let list = [&number(entry.len())[..], &entry].concat();
+    let names = [&[0, 0], &number(list.len())[..], &list].concat();
+    // Groups, signature schemes and a share of a key, without which rustls reads no hello.
+    let rest = [0, 10, 0, 4, 0, 2, 0, 29, 0, 13, 0, 4, 0, 2, 8, 4, 0, 43, 0, 3, 2, 3, 4];
+    let share = [&[0, 51, 0, 38, 0, 36, 0, 29, 0, 32][..], &[9; 32]].concat();
+    let extensions = [&names[..], &rest, &share].concat();
+    let lists = [&[0, 0, 2, 0x13, 1, 1, 0][..], &number(extensions.len()), &extensions].concat();
+    let body = [&[3, 3][..], &[7; 32], &lists].concat();
+    [&[1, 0], &number(body.len())[..], &body].concat()
+}
+
+fn in_records(message: &[u8], size: usize, minor: u8) -> Vec<u8> {
+    let record = |content: &[u8]| {
+        let length = u16::try_from(content.len()).unwrap();
+        [&[HANDSHAKE, 3, minor], &length.to_be_bytes()[..], content].concat()
+    };
+    message.chunks(size).flat_map(record).collect()
+}
+
+/// Findings in a stream that comes in pieces of `size`, and the bytes that passed before the first.
+fn findings(bytes: &[u8], size: usize) -> (Vec<Finding>, Vec<u8>) {
+    let (mut watch, mut passed) = (StreamWatch::default(), Vec::new());
+    for piece in bytes.chunks(size) {
+        match watch.read(piece) {
+            Admission::All => passed.extend_from_slice(piece),
+            Admission::Part(mut part) => passed.append(&mut part),
+            Admission::None => return (watch.take_findings(), passed),
+        }
+    }
+    passed.append(&mut watch.take_rest());
+    (Vec::new(), passed)
+}
+
+#[test]
+fn a_hello_is_found_at_any_byte_in_any_pieces() {
+    let named = [Finding::Hello(Hello::Named("front.test".to_owned()))];
+    let message = hello(b"front.test");
+    let whole = in_records(&message, 1 << 14, 1);
+    for before in [
+        &b""[..],
+        b"STARTTLS\r\n",
+        &[22],
+        &[22, 3],
+        &[22, 3, 1, 0, 0],
+        &[21, 3, 1, 0, 2, 1, 0],
+        &[22, 3, 1, 0x3f, 0xff, 1, 0, 0x3f, 0xf0, 3, 3],
+        &[22, 3, 1, 0, 1],
+        &[0; 70_000],
+    ] {
+        for hello in [
+            whole.clone(),
+            in_records(&message, 1 << 14, 5),
+            in_records(&message, 1 << 14, 255),
+            in_records(&message, 50, 127),
+            in_records(&message, 1, 1),
+            [&in_records(&message[..9], 9, 1), &[21, 3, 1, 0, 2, 1, 0][..], &in_records(&message[9..], 99, 1)].concat(),
+            [&in_records(&message[..9], 9, 1), &[22, 3, 9, 0, 0][..], &in_records(&message[9..], 99, 1)].concat(),
+        ] {
+            for size in [1, 7, 1 << 20] {
+                let (found, passed) = findings(&[before, &hello, b"rest"].concat(), size);
+                assert_eq!(found, named, "{} {size}", before.escape_ascii());
+                let is_heard = passed.windows(10).any(|part| part == b"front.test");
+                assert!(!is_heard, "{} {size}", before.escape_ascii());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_hello_behind_another_is_found_and_what_passed_is_the_stream() {
+    let own = in_records(&hello(b"origin.test"), 1 << 14, 1);
+    let front = in_records(&hello(b"front.test"), 1 << 14, 1);
+    let stream = [b"STARTTLS\r\n", &own[..], b"\x17\x03\x03\0\x02ab STARTTLS\r\n", &front].concat();
+    for size in [1, 3, 1 << 20] {
+        let (mut watch, mut passed, mut names) = (StreamWatch::default(), Vec::new(), Vec::new());
+        for piece in stream.chunks(size) {
+            match watch.read(piece) {
+                Admission::All => passed.extend_from_slice(piece),
+                Admission::Part(mut part) => passed.append(&mut part),
+                Admission::None => {
+                    names.append(&mut watch.take_findings());
+                    passed.append(&mut watch.release());
+                }
+            }
+        }
+        let named = ["origin.test", "front.test"].map(|name| Finding::Hello(Hello::Named(name.to_owned())));
+        assert_eq!(names, named);
+        assert!(passed == stream);
+    }
+}
+
+#[test]
+fn a_hello_that_another_message_follows_is_unreadable() {
+    let message = [&hello(b"front.test")[..], &[20, 0, 0, 0]].concat();
+    let (found, _) = findings(&in_records(&message, 1 << 14, 3), 11);
+    assert!(matches!(found[..], [Finding::Hello(Hello::Unreadable(_))]), "{found:?}");
+}
+
+#[test]
+fn other_bytes_pass_as_they_are() {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut noise = Vec::new();
+    while noise.len() < 3_000_000 {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        noise.extend_from_slice(&state.to_le_bytes());
+    }
+    for bytes in [
+        noise,
+        [22, 3].repeat(9000),
+        [22, 3, 1, 0, 9].repeat(9000),
+        [22, 3, 1, 0, 90, 2].repeat(9000),
+        // A packet of MySQL, of 790 bytes.
+        [&[22, 3, 0, 3][..], &[b'a'; 790]].concat(),
+        vec![22; 100],
+    ] {
+        let (found, passed) = findings(&bytes, 64 * 1024);
+        assert_eq!(found, []);
+        assert!(passed == bytes);
+    }
+    // Nothing is held back for what is hardly a hello yet.
+    for bytes in [&[22][..], &[22, 3], &[22, 3, 1, 0, 9], &[22, 3, 1, 1, 0, 1, 0]] {
+        let mut watch = StreamWatch::default();
+        assert_eq!(watch.read(bytes), Admission::All, "{bytes:?}");
+    }
+}
+
+#[test]
+fn more_hellos_than_can_be_followed_end_the_stream() {
+    let (found, _) = findings(&[22, 3, 1, 0x20, 0, 1, 0].repeat(9000), 1 << 10);
+    assert_eq!(found, [Finding::TooManyHellos]);
+}
