@@ -12,9 +12,12 @@ use libfuzzer_sys::fuzz_target;
 mod hello;
 #[path = "../../crates/ringfence-egress/src/opening/mod.rs"]
 mod opening;
+#[path = "../../crates/ringfence-egress/src/watch/mod.rs"]
+mod watch;
 
 use hello::{Hello, HelloPosition, HelloReader};
-use opening::{HostNaming, Opening, OpeningKind};
+use opening::{HostNaming, LineRule, Opening, OpeningKind};
+use watch::{Admission, StreamWatch};
 
 fuzz_target!(|input: (u8, &[u8])| {
     let (size, bytes) = input;
@@ -40,7 +43,30 @@ fuzz_target!(|input: (u8, &[u8])| {
         }
     }
     check_second_hello(bytes);
+    check_late_hello(bytes, usize::from(size));
 });
+
+/// Checks that a stream passes as it is, or is stopped, and that one with a hello is stopped.
+fn check_late_hello(bytes: &[u8], size: usize) {
+    let mut watch = StreamWatch::new(LineRule::Every);
+    let mut passed = Vec::new();
+    for piece in bytes.chunks(size.max(1)) {
+        match watch.read(piece) {
+            Admission::All => passed.extend_from_slice(piece),
+            Admission::Part(mut part) => passed.append(&mut part),
+            Admission::None => return assert!(!watch.take_findings().is_empty()),
+        }
+    }
+    passed.append(&mut watch.take_rest());
+    assert!(passed == bytes, "a stream is changed");
+    for start in 0..bytes.len() {
+        if let [22, 3, _, high, low, rest @ ..] = &bytes[start..] {
+            let record = rest.get(..usize::from(*high) << 8 | usize::from(*low)).unwrap_or_default();
+            let is_named = names_in(record).is_some_and(|names| !names.is_empty());
+            assert!(!is_named, "a hello passes unread");
+        }
+    }
+}
 
 /// Checks that bytes are one hello in whole records, and that it names this server alone.
 fn check_hello(bytes: &[u8], name: Option<&str>) {
@@ -135,7 +161,14 @@ fn check_unread(bytes: &[u8], released: usize) {
     };
     if let [method, target, ..] = words[..] {
         let is_versioned = words[2..].iter().any(|word| word.to_ascii_uppercase().starts_with("HTTP/"));
-        let is_request = is_versioned || target.starts_with('/') || target.contains("://");
+        // Without a version the next line tells a request from a command, once it has come.
+        let next: &[u8] = rest.get(line.len() + 1..).unwrap_or_default();
+        let name = next.iter().take_while(|byte| byte.is_ascii_alphanumeric()).count();
+        let is_empty = next.starts_with(b"\n") || next.starts_with(b"\r\n");
+        let has_header = is_empty || next.get(name) == Some(&b':');
+        // SIP has headers, of which the watch lets none name a host.
+        let is_sip = words.get(2).is_some_and(|version| version.starts_with("SIP/"));
+        let is_request = is_versioned || target.contains("://") || has_header && !is_sip;
         assert!(!(is_known(method) && is_request), "a request passes unread: {text:?}");
     }
 }

@@ -11,10 +11,11 @@
 //! - A server may ask for another hello (HelloRetryRequest). What the client says meanwhile is held back until the server
 //!   has answered, and the second hello must name the same host as the first.
 //! - Plain HTTP to a name goes through the proxy's own HTTP code, which looks at every request.
-//! - A protocol that becomes TLS (STARTTLS) is judged by each hello in it, at whatever byte the hello
-//!   begins; see `watch`.
-//! - Anything else passes, except on port 80, where it is HTTP or nothing, and except where the server answers in TLS or
-//!   HTTP: then it understood something else than we did.
+//! - A protocol that becomes TLS (STARTTLS) is judged by each hello in it, at whatever byte the
+//!   hello begins; see `watch`.
+//! - Anything else passes, except on port 80, where it is HTTP or nothing, except where the server
+//!   answers in TLS or HTTP: then it understood something else than we did, and except where its
+//!   first line becomes a request; see `watch`.
 //!
 //! Most tunnels wait most of the time, by the thousand: what only some of them need is boxed.
 
@@ -22,6 +23,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use futures_util::future::OptionFuture;
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
@@ -32,12 +34,14 @@ use crate::answer::{Answer, AnswerReader};
 use crate::connect::Connection;
 use crate::copy::{self, Direction};
 use crate::hello::{Hello, HelloPosition, HelloReader};
-use crate::opening::{HostNaming, Opening, OpeningKind};
+use crate::opening::{HostNaming, LineRule, Opening, OpeningKind};
 use crate::proxy::{Mode, Proxy};
 use crate::stream::{Rewound, Stream, linger};
 use crate::watch::Finding;
 use crate::{Denial, Event, Passage, Reason, Refusal, Target, TargetHost, Verdict, Via, http};
 
+/// Silence after which a client is taken to wait for an answer.
+const PAUSE: Duration = Duration::from_millis(250);
 /// Most bytes of a client that are held back while its server has not answered a hello.
 const LONGEST_AHEAD: usize = 80 * 1024;
 /// A fatal `access_denied` in an alert record, RFC 8446, 6.
@@ -95,10 +99,22 @@ async fn carry<S: Stream>(proxy: &Proxy, client: &mut Rewound<S>, server: &mut T
     if spoken.await.is_err() {
         return Turn::Ended;
     }
-    let looked = poll_fn(|cx| {
-        let _ = back.poll(cx, server, client)?; // its end is remembered
-        poll_kind(cx, client, &mut opening)
-    });
+    let looked = async {
+        loop {
+            let looked = poll_fn(|cx| {
+                let _ = back.poll(cx, server, client)?; // its end is remembered
+                poll_kind(cx, client, &mut opening)
+            });
+            match timeout(PAUSE, looked).await {
+                Ok(kind) => return kind,
+                Err(_) => {
+                    if let Some(kind) = opening.kind_after_pause() {
+                        return io::Result::Ok(kind);
+                    }
+                }
+            }
+        }
+    };
     let kind = match timeout(proxy.settings().limits.greeting, looked).await {
         Ok(Ok(kind)) => kind,
         Ok(Err(_)) => return Turn::Ended,
@@ -142,13 +158,18 @@ async fn carry<S: Stream>(proxy: &Proxy, client: &mut Rewound<S>, server: &mut T
             }
             None if is_name => {
                 let mut forth = Direction::default();
-                forth.watch(opening.bytes);
+                // A server that speaks first does not speak HTTP.
+                let rule = match opening.line_rule() {
+                    LineRule::First if back.has_spoken() => LineRule::None,
+                    rule => rule,
+                };
+                forth.watch(opening.bytes, rule);
                 forth
             }
             None => Direction::after(opening.bytes),
         };
         loop {
-            // Whoever broke it off, there is nothing left to carry, unless the watch did.
+            // An error of either side ends the tunnel, unless the watch raised it.
             let _ = copy::both(client, server, &mut forth, &mut back).await;
             let findings = forth.take_findings();
             if findings.is_empty() {
@@ -187,8 +208,8 @@ fn refuse_tls(proxy: &Proxy, target: &Target, reason: Reason) -> Turn {
     Turn::Refused(ALERT.to_vec())
 }
 
-/// Judges what the watch found in a tunnel that has been another protocol until now. A hello without
-/// a name is fine here: it leads to nobody else, and clients of old protocols have none.
+/// Judges what the watch found in a tunnel that has been another protocol until now. A hello
+/// without a name is fine here: it leads to nobody else, and clients of old protocols have none.
 fn judge_finding(proxy: &Proxy, target: &Target, finding: Finding) -> Result<(), Turn> {
     let reason = match finding {
         Finding::Hello(Hello::Unnamed) => return Ok(()),
@@ -196,6 +217,11 @@ fn judge_finding(proxy: &Proxy, target: &Target, finding: Finding) -> Result<(),
             Ok(()) => return Ok(()),
             Err(reason) => reason,
         },
+        Finding::Request => {
+            let fault = "a request in a tunnel that began as another protocol".to_owned();
+            let denial = Denial::of(target, Via::Tunnel, Reason::Malformed { fault });
+            return Err(Turn::from(proxy.deny(denial)));
+        }
         Finding::TooManyHellos => {
             Reason::Malformed { fault: "more hellos of TLS begin at once than can be read".to_owned() }
         }
@@ -270,7 +296,7 @@ async fn carry_hellos<S: Stream>(
     }
     // A host that has not answered in TLS may do so later, to another hello.
     if matches!(target.host, TargetHost::Name(_)) && back.answer() == Some(Answer::Other) {
-        forth.watch(ahead);
+        forth.watch(ahead, LineRule::None);
     } else {
         forth.hold(&ahead);
     }

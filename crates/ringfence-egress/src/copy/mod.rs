@@ -10,6 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::answer::{Answer, AnswerReader};
+use crate::opening::LineRule;
 use crate::watch::{Admission, Finding, StreamWatch};
 
 mod splice;
@@ -84,8 +85,8 @@ impl Direction {
 
     /// Has a watch look at `bytes`, which were read, and at all that is read from now on. What the
     /// watch finds ends the direction with an error, until [`Direction::release`] goes on with it.
-    pub(crate) fn watch(&mut self, bytes: Vec<u8>) {
-        self.watch = Some(Box::default());
+    pub(crate) fn watch(&mut self, bytes: Vec<u8>, rule: LineRule) {
+        self.watch = Some(Box::new(StreamWatch::new(rule)));
         self.unseen = bytes;
     }
 
@@ -218,8 +219,8 @@ impl Direction {
         Poll::Ready(Ok(read.len()))
     }
 
-    /// Shows the watch what was read, and tells whether all of it may be written as it is. If not, the
-    /// bytes that may be written in its place are held. Fails if something was found.
+    /// Shows the watch what was read, and tells whether all of it may be written as it is. If not,
+    /// the bytes that may be written in its place are held. Fails if something was found.
     fn admit(&mut self, read: &[u8]) -> io::Result<bool> {
         let Some(watch) = &mut self.watch else { return Ok(true) };
         match watch.read(read) {
@@ -270,6 +271,9 @@ pub(crate) async fn both<A: End, B: End>(
     poll_fn(|cx| {
         let forth = a_to_b.poll(cx, a, b)?;
         let back = b_to_a.poll(cx, b, a)?;
+        if let Some(watch) = a_to_b.watch.as_mut().filter(|_| b_to_a.has_spoken) {
+            watch.hear_server();
+        }
         if forth.is_ready() && back.is_ready() { Poll::Ready(Ok(())) } else { Poll::Pending }
     })
     .await

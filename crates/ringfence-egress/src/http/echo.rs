@@ -2,7 +2,8 @@
 //!
 //! Methods have cases, but not every host knows that. Frameworks also take the method from a header
 //! or a parameter of the query, under many names: each name that contains `method` counts, because
-//! gateways fold `_` and `-`, and each word of its value does, because some take the last of a list.
+//! gateways fold `_` and `-`, and each word of its value does, because some take the last of a
+//! list.
 
 use hyper::Request;
 

@@ -22,8 +22,8 @@ pub(crate) struct Exchange {
     pass: Pass,
     hop: Option<Hop>,
     sender: SendRequest<Incoming>,
-    /// Whether a request with a body was sent. A host that does not read a body takes its bytes for
-    /// the next request, so that no other request may follow them here.
+    /// Set once a request with a body was sent. A host that does not read a body takes its bytes
+    /// for the next request, so that no other request may follow them here.
     has_sent_body: bool,
     /// The connection's own work, which ends with it.
     _driver: JoinSet<()>,

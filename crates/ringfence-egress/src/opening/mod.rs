@@ -2,81 +2,36 @@
 //!
 //! To a host that is named by name the classification denies by default. Bytes that begin like TLS, SSL or HTTP in any
 //! server's reading are of that kind, also where we cannot read the rest of them; bytes of which that is open are held back;
-//! and an opening that stays open to the end, or grows too long, is refused. Everything else passes unread.
+//! and an opening that stays open to the end, or grows too long, is refused. Everything else
+//! passes, under a watch with the rule of [`Opening::line_rule`].
 //!
-//! Lenient servers decide what is like HTTP: RFC 9112, 3 lets them separate words by any blank, some skip blanks and
-//! control characters before the method, and old ones take any third word for a version.
+//! Lenient servers decide what is like HTTP: `line` reads lines as they do, and some skip blanks
+//! and control characters before the method.
+//!
+//! A server does nothing before the line feed of a request's first line. So bytes that begin no
+//! text pass at once, and the watch ends the tunnel if their line becomes a request.
 
 use crate::hello::{self, Hello, HelloReader};
+
+mod line;
+
+use line::{RequestLine, begins_header, is_blank, is_method, may_begin_method, read_line};
+pub(crate) use line::{has_version_word, names_host};
 
 /// Longest opening of TLS: a hello has at most 64 KiB, and its records have headers.
 const LONGEST_HELLO_RECORDS: usize = 80 * 1024;
 /// Longest first line that is held back.
-const LONGEST_LINE: usize = 64 * 1024;
+pub(crate) const LONGEST_LINE: usize = 64 * 1024;
 /// Longest word behind a control character that may be a method.
 const LONGEST_METHOD: usize = 64;
 /// Shortest word that is like a method.
 const SHORTEST_METHOD: usize = 3;
 /// Control characters alone that are held back, in case that a request follows.
 const LONGEST_CONTROL_LEAD: usize = 3;
-/// Longest service and path of git's own protocol.
-const LONGEST_GIT_PATH: usize = 8 * 1024;
 /// Beginning of the PROXY protocol's second version, which names a client for whatever follows.
 const PROXY_SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 /// Mark of UTF-8 at the beginning of a text.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
-/// Methods that servers know: IANA's registry, and what else is in use.
-const METHODS: &[&str] = &[
-    "ACL",
-    "BASELINE-CONTROL",
-    "BIND",
-    "CHECKIN",
-    "CHECKOUT",
-    "CONNECT",
-    "COPY",
-    "DEBUG",
-    "DELETE",
-    "GET",
-    "HEAD",
-    "LABEL",
-    "LINK",
-    "LOCK",
-    "M-SEARCH",
-    "MERGE",
-    "MKACTIVITY",
-    "MKCALENDAR",
-    "MKCOL",
-    "MKREDIRECTREF",
-    "MKWORKSPACE",
-    "MOVE",
-    "NOTIFY",
-    "OPTIONS",
-    "ORDERPATCH",
-    "PATCH",
-    "POST",
-    "PRI",
-    "PROPFIND",
-    "PROPPATCH",
-    "PURGE",
-    "PUT",
-    "QUERY",
-    "REBIND",
-    "REPORT",
-    "SEARCH",
-    "SOURCE",
-    "SUBSCRIBE",
-    "TRACE",
-    "TRACK",
-    "UNBIND",
-    "UNCHECKOUT",
-    "UNLINK",
-    "UNLOCK",
-    "UNSUBSCRIBE",
-    "UPDATE",
-    "UPDATEREDIRECTREF",
-    "VERSION-CONTROL",
-];
-
 /// Protocol of an opening.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum OpeningKind {
@@ -99,6 +54,17 @@ pub(crate) enum HostNaming {
     Address,
 }
 
+/// Lines of a client that must not be requests, in a tunnel whose opening was of another protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LineRule {
+    /// The first line must not be a request. A server that speaks has read it as something else.
+    First,
+    /// The first line may have been a request of HTTP/0.9: no line may name a host.
+    Every,
+    /// The protocol has no lines, or the server has spoken in it.
+    None,
+}
+
 /// Reads an opening as it comes in.
 #[derive(Debug)]
 pub(crate) struct Opening {
@@ -114,6 +80,8 @@ pub(crate) struct Opening {
     searched: usize,
     /// Whether the first word has ended.
     is_past_word: bool,
+    /// End of a first line that may be a request of HTTP without its version.
+    versionless_end: Option<usize>,
 }
 
 impl Opening {
@@ -126,6 +94,7 @@ impl Opening {
             has_control_lead: false,
             searched: 0,
             is_past_word: false,
+            versionless_end: None,
         }
     }
 
@@ -163,12 +132,30 @@ impl Opening {
             return kind;
         }
         let begins_tls = begins_like_tls(&self.bytes, self.naming) == Some(true);
-        let is_request = self.naming == HostNaming::Name && is_request_line(&self.bytes[self.lead..]);
+        let is_request = self.naming == HostNaming::Name
+            && self.versionless_end.is_none()
+            && read_line(&self.bytes[self.lead..]) != RequestLine::None;
         match (begins_tls, is_request) {
             (true, _) => OpeningKind::Tls(Hello::Unreadable("the client ended within its hello".to_owned())),
             (_, true) => OpeningKind::Undecided("the client ended within a line that may begin a request"),
             _ => OpeningKind::Other,
         }
+    }
+
+    /// Kind of an opening after which the client waits; nothing if the opening is held back still.
+    ///
+    /// A command such as `get /key` passes, and so do one byte and control characters alone: if
+    /// they begin a request or TLS after all, the watch on the tunnel ends it.
+    pub(crate) fn kind_after_pause(&self) -> Option<OpeningKind> {
+        let is_lead = self.has_control_lead && self.lead == self.bytes.len();
+        let is_binary = |byte: u8| byte != hello::HANDSHAKE && byte != b'\n' && !is_blank(byte) && !is_token_byte(byte);
+        let is_byte = matches!(self.bytes[..], [byte] if is_binary(byte));
+        (self.versionless_end.is_some() || is_lead || is_byte).then_some(OpeningKind::Other)
+    }
+
+    /// Rule for the lines of a tunnel whose opening is of another protocol.
+    pub(crate) fn line_rule(&self) -> LineRule {
+        if self.versionless_end.is_some() { LineRule::Every } else { LineRule::First }
     }
 
     /// Tells HTTP from protocols that are not TLS, by the first line.
@@ -183,49 +170,72 @@ impl Opening {
             return None;
         }
         let is_too_long = self.bytes.len() > LONGEST_LINE;
-        let is_at_word = self.skip_lead();
-        let rest = &self.bytes[self.lead..];
-        if !is_at_word {
-            // A binary protocol may wait for an answer here, and no server that we know skips control characters. If one
-            // did, its answer would give it away.
+        if let Some(end) = self.versionless_end {
+            return self.kind_by_next_line(end);
+        }
+        if !self.skip_lead() {
+            // A binary protocol may wait for an answer here.
             if self.has_control_lead && self.lead >= LONGEST_CONTROL_LEAD {
                 return Some(OpeningKind::Other);
             }
             return is_too_long.then_some(OpeningKind::Undecided("no protocol begins with so many blanks"));
         }
-        if !is_token_byte(rest[0]) || is_git_request(rest) {
-            return Some(OpeningKind::Other);
-        }
         let fresh = self.searched.max(self.lead);
+        let feed = self.bytes[fresh..].iter().position(|byte| *byte == b'\n').map(|feed| fresh + feed);
+        let is_text = self.is_text(fresh, feed.unwrap_or(self.bytes.len()));
+        let Some(end) = feed else {
+            self.searched = self.bytes.len();
+            // Requests are read where their heads are, and refused there for their length.
+            return if is_text { is_too_long.then_some(OpeningKind::Http) } else { Some(OpeningKind::Other) };
+        };
+        let line = &self.bytes[self.lead..end];
+        match read_line(line) {
+            _ if !is_text => Some(if has_version_word(line) { OpeningKind::Http } else { OpeningKind::Other }),
+            RequestLine::Whole => Some(OpeningKind::Http),
+            RequestLine::None => Some(OpeningKind::Other),
+            RequestLine::Versionless => {
+                self.versionless_end = Some(end);
+                self.kind_by_next_line(end)
+            }
+            RequestLine::Sip => {
+                self.versionless_end = Some(end);
+                Some(OpeningKind::Other)
+            }
+        }
+    }
+
+    /// Tells a request of HTTP/0.9 from a command by the line behind it. HTTP/0.9 has no headers,
+    /// but servers read them.
+    fn kind_by_next_line(&self, end: usize) -> Option<OpeningKind> {
+        match begins_header(&self.bytes[end + 1..]) {
+            Some(false) => Some(OpeningKind::Other),
+            Some(true) => Some(OpeningKind::Http),
+            None => (self.bytes.len() > LONGEST_LINE).then_some(OpeningKind::Http),
+        }
+    }
+
+    /// Tells whether the first line, from `fresh` up to `end`, has only bytes of a text behind what
+    /// may be a method.
+    fn is_text(&mut self, fresh: usize, end: usize) -> bool {
+        let rest = &self.bytes[self.lead..end];
+        if !rest.first().is_some_and(|first| is_token_byte(*first)) {
+            return false;
+        }
         if !self.is_past_word {
-            let end = self.bytes[fresh..].iter().position(|byte| !byte.is_ascii_graphic());
-            let word = &rest[..end.map_or(rest.len(), |end| fresh + end - self.lead)];
+            let word_end = self.bytes[fresh..end].iter().position(|byte| !byte.is_ascii_graphic());
+            let word = &rest[..word_end.map_or(rest.len(), |end| fresh + end - self.lead)];
             // What stands behind a control character is text by chance, unless it is like a method.
-            if self.has_control_lead {
-                if !may_begin_method(&word[..word.len().min(LONGEST_METHOD)]) {
-                    return Some(OpeningKind::Other);
-                }
-                if word.len() > LONGEST_METHOD {
-                    return Some(OpeningKind::Undecided("no method is so long, and no other protocol begins so"));
-                }
+            if self.has_control_lead && (word.len() > LONGEST_METHOD || !may_begin_method(word)) {
+                return false;
             }
             if let Some(byte) = rest.get(word.len()) {
-                if *byte != b'\n' && !is_blank(*byte) && !is_method(word) {
-                    return Some(OpeningKind::Other);
+                if !is_blank(*byte) && !is_method(word) {
+                    return false;
                 }
                 self.is_past_word = true;
             }
         }
-        if self.has_control_in_line(fresh) {
-            return Some(OpeningKind::Other);
-        }
-        let Some(feed) = self.bytes[fresh..].iter().position(|byte| *byte == b'\n') else {
-            self.searched = self.bytes.len();
-            // Requests are read where their heads are, and refused there for their length.
-            return is_too_long.then_some(OpeningKind::Http);
-        };
-        let is_request = is_request_line(&self.bytes[self.lead..fresh + feed]);
-        Some(if is_request { OpeningKind::Http } else { OpeningKind::Other })
+        !self.has_control_in_line(fresh)
     }
 
     /// Whether the first line has a control character, from `fresh` on, behind a word that is no method: servers that take
@@ -291,46 +301,6 @@ fn is_ssl2(bytes: &[u8]) -> Option<bool> {
         0 => Some(*bytes.get(4)? == 2),
         _ => Some(false),
     }
-}
-
-/// Tells whether a lenient server may read a line, without its line feed, as the first of a request.
-fn is_request_line(line: &[u8]) -> bool {
-    if line.windows(5).any(|part| part.eq_ignore_ascii_case(b"HTTP/")) {
-        return true;
-    }
-    // Not every server takes the separators of ASCII for blanks, so both readings count.
-    let is_space = |byte: u8| is_blank(byte) && !matches!(byte, 0x1c..=0x1f);
-    [is_blank, is_space].into_iter().any(|separates: fn(u8) -> bool| {
-        let mut words = line.split(|byte| separates(*byte)).filter(|word| !word.is_empty());
-        let (Some(first), Some(second)) = (words.next(), words.next()) else { return false };
-        // HTTP/0.9 has no version; the PROXY protocol says for whom the real first line is.
-        first == b"PROXY" || second[0] == b'/' || second == b"*" || second.windows(3).any(|part| part == b"://")
-    })
-}
-
-/// Tells whether bytes are a request of git's own protocol: a length, a service, a path up to a NUL, and no line.
-fn is_git_request(bytes: &[u8]) -> bool {
-    let Some((length, rest)) = bytes.split_at_checked(4) else { return false };
-    let services: [&[u8]; 3] = [b"git-upload-pack ", b"git-receive-pack ", b"git-upload-archive "];
-    length.iter().all(u8::is_ascii_hexdigit)
-        && services.iter().any(|service| rest.starts_with(service))
-        && rest.iter().take(LONGEST_GIT_PATH).find(|byte| matches!(byte, b'\n' | 0)) == Some(&0)
-}
-
-fn is_method(word: &[u8]) -> bool {
-    METHODS.iter().any(|method| method.as_bytes().eq_ignore_ascii_case(word))
-}
-
-/// Tells whether a word, of which more may come, is like a method: known, or in capitals.
-fn may_begin_method(word: &[u8]) -> bool {
-    let begins = |method: &&str| method.as_bytes().get(..word.len()).is_some_and(|own| own.eq_ignore_ascii_case(word));
-    let is_capital = |byte: &u8| byte.is_ascii_uppercase() || matches!(byte, b'-' | b'_');
-    word.iter().all(is_capital) || METHODS.iter().any(begins)
-}
-
-/// Tells whether a byte separates words for some server: RFC 9112, 3, and the blanks of Unicode's first 256 characters.
-fn is_blank(byte: u8) -> bool {
-    matches!(byte, b' ' | b'\t' | b'\r' | 0x0b | 0x0c | 0x1c..=0x1f | 0x85 | 0xa0)
 }
 
 /// Tells whether a byte is one of a token, which methods and names of headers are, RFC 9110, 5.6.2.

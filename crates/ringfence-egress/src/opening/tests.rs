@@ -28,7 +28,7 @@ fn check(openings: &[&[u8]], expected: Option<OpeningKind>) {
 
 #[test]
 fn whatever_a_lenient_server_reads_as_a_request_is_http() {
-    let openings: [&[u8]; 35] = [
+    let openings: [&[u8]; 40] = [
         b"GET / HTTP/1.1\r\n",
         b"\r\n\r\nGET / HTTP/1.1\r\n",
         b"\n \t\x0b\x0c\r\nGET / HTTP/1.1\r\n",
@@ -53,12 +53,17 @@ fn whatever_a_lenient_server_reads_as_a_request_is_http() {
         b"G@T / HTTP/1.1\n",
         b"get\t/\xc3\xa9\thttp/1.1\r\n",
         b"GET / HTTP/9.9.9 \r\n",
-        b"GET /\r\n",
+        b"GET /\r\n\r\n",
+        b"GET /\nHost: front.test",
+        b"GET a.html\r\nConnection: keep-alive\r\n",
+        b"get ?a\r\nHost : front.test\r\n",
+        b"GET key\r\n folded",
+        b"BREW /pot\r\n\n",
         b"GET http://front.test/\r\n",
         b"GET h\x1etp://front.test/\r\n",
         b"GET https://front.test/ FTP/1.0\r\n",
-        b"OPTIONS * FOO\r\n",
-        b"PUT / \r\n",
+        b"OPTIONS * FOO\r\nA:",
+        b"PUT / \r\n\r\n",
         b"CONNECT front.test:443 HTTP/1.1\r\n",
         b"0032git-upload-pack / HTTP/1.1\n",
         b"PROXY TCP4 10.0.0.1 10.0.0.2 1 2\r\n",
@@ -76,23 +81,75 @@ fn whatever_a_lenient_server_reads_as_a_request_is_http() {
 #[test]
 fn a_request_that_comes_at_once_is_http_behind_any_control_characters() {
     for lead in [&b"\x01\x02\x03"[..], &[0; 100], &[1; 9000], b"\x05\x01\0\r\n"] {
+        assert_eq!(kind_at_once(&[lead, b"GET / HTTP/1.1\r\n"].concat()), Some(OpeningKind::Http));
+    }
+}
+
+fn kind_at_once(bytes: &[u8]) -> Option<OpeningKind> {
+    let mut opening = Opening::new(HostNaming::Name);
+    opening.bytes = bytes.to_vec();
+    opening.kind()
+}
+
+#[test]
+fn a_request_that_comes_at_once_is_http_with_any_bytes_in_its_line() {
+    for line in [
+        &b"@GET /a HTTP/1.1\r\n"[..],
+        b"\"POST /a HTTP/1.1\r\n",
+        b"F\xd6\xd6 /a HTTP/1.1\r\n",
+        b"\xc2\xc3\xc4 /a HTTP/1.1\r\n",
+        b"X1 /a\x01 HTTP/1.1\r\n",
+        b"A /a\x01 HTTP/1.1\r\n",
+        b"0032git-upload-pack /x\0 HTTP/1.1\n",
+        b"{\"a\": 1} /a\0 http/1.0\n",
+        b"\0binary /a HTTP/1.1\n",
+        b"X\0/a HTTP/1.1\n",
+    ] {
+        assert_eq!(kind_at_once(line), Some(OpeningKind::Http), "{}", line.escape_ascii());
+    }
+    for line in [&b"<14>1 web: \"GET / HTTP/1.1\" 200\n"[..], b"{\"protocol\": \"HTTP/1.1\", \"a\": 1}\n"] {
+        assert_eq!(kind_at_once(line), Some(OpeningKind::Other), "{}", line.escape_ascii());
+    }
+}
+
+#[test]
+fn a_client_that_waits_behind_a_command_or_a_byte_is_let_through() {
+    for (bytes, rule) in [
+        (&b"get key\r\n"[..], LineRule::Every),
+        (b"GET /key\r\n", LineRule::Every),
+        (b"GET /key\r\nHo", LineRule::Every),
+        (b"\x01", LineRule::First),
+        (b"\0\x01", LineRule::First),
+        (b"\x80", LineRule::First),
+    ] {
         let mut opening = Opening::new(HostNaming::Name);
-        opening.bytes = [lead, b"GET / HTTP/1.1\r\n"].concat();
-        assert_eq!(opening.kind(), Some(OpeningKind::Http), "{}", lead.escape_ascii());
+        opening.bytes = bytes.to_vec();
+        assert_eq!(opening.kind(), None, "{}", bytes.escape_ascii());
+        assert_eq!(opening.kind_after_pause(), Some(OpeningKind::Other), "{}", bytes.escape_ascii());
+        assert_eq!(opening.line_rule(), rule, "{}", bytes.escape_ascii());
+    }
+    for bytes in [&b"GET / HTTP/1.1"[..], b"GE", b"\r\n", &[22], &[22, 3, 1], b"\x01\x03"] {
+        let mut opening = Opening::new(HostNaming::Name);
+        opening.bytes = bytes.to_vec();
+        assert_eq!(opening.kind(), None, "{}", bytes.escape_ascii());
+        assert_eq!(opening.kind_after_pause(), None, "{}", bytes.escape_ascii());
     }
 }
 
 #[test]
 fn other_protocols_are_told_from_http_as_early_as_they_wait_for_an_answer() {
-    let openings: [&[u8]; 30] = [
+    let openings: [&[u8]; 33] = [
+        b"OPTIONS sip:a@host.test SIP/2.0\r\nVia: SIP/2.0/TCP a.test\r\n\r\n",
         b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n",
         b"EHLO client.test\r\n",
         b"HELO client.test\r\n",
         b"PING\r\n",
         b"*1\r\n$4\r\nPING\r\n",
         b"*2\r\n$3\r\nGET\r\n$1\r\n/\r\n",
-        b"get key\r\n",
-        b"GET key\r\n",
+        b"get key\r\nget user:1\r\n",
+        b"GET /key\r\nquit\r\n",
+        b"CONNECT {\"verbose\":false,\"url\":\"nats://a.test\"}\r\n",
+        b"COPY a b\r\n\x01",
         b"a1 CAPABILITY\r\n",
         b"NICK somebody\r\n",
         b"CONNECT\naccept-version:1.2\nhost:/\n\n\0",

@@ -1,9 +1,10 @@
 //! Hellos of TLS at any byte of a client's stream.
 //!
-//! Each byte at which a record with a hello may begin opens a candidate, so that no bytes in front of
-//! a hello hide it. A candidate follows the records as the most lenient server would: in any version,
-//! in any number of pieces, with other records between them. No server acts on a hello before its last
-//! byte, so bytes pass while a candidate is open, and the piece that completes a hello does not.
+//! Each byte at which a record with a hello may begin opens a candidate, so that no bytes in front
+//! of a hello hide it. A candidate follows the records as the most lenient server would: in any
+//! version, in any number of pieces, with other records between them. No server acts on a hello
+//! before its last byte, so bytes pass while a candidate is open, and the piece that completes a
+//! hello does not.
 //!
 //! A candidate that is hardly there by chance is held back from its first byte on.
 
@@ -22,7 +23,8 @@ const LONGEST_MESSAGE: usize = 131_396;
 const FIXED_FIELDS: usize = MESSAGE_HEADER + 2 + 32;
 /// Longest list of a hello that names its session.
 const LONGEST_SESSION: usize = 32;
-/// Candidates that may be open at once, and bytes that they may keep. By chance there is hardly one.
+/// Candidates that may be open at once, and bytes that they may keep. By chance there is hardly
+/// one.
 const MOST_CANDIDATES: usize = 32;
 const MOST_KEPT: usize = 256 * 1024;
 
@@ -119,7 +121,7 @@ impl Candidate {
         true
     }
 
-    /// Whether the header, as far as it has come, is that of a record; a whole one is begun.
+    /// Tells whether the header, as far as it has come, is that of a record; a whole one is begun.
     fn is_record(&mut self) -> bool {
         let is_first = self.first_length.is_none();
         if is_first && self.header[0] != HANDSHAKE || self.header.get(1).is_some_and(|byte| *byte != MAJOR_VERSION) {
@@ -154,7 +156,8 @@ impl Candidate {
         hello::message_length(&self.message).map(|length| MESSAGE_HEADER + length)
     }
 
-    /// Whether the candidate is there by chance in less than one of a thousand million million bytes.
+    /// Tells whether the candidate is there by chance in less than one of a thousand million
+    /// million bytes.
     fn is_likely(&self) -> bool {
         let is_one_record = self.total().is_some_and(|total| self.first_length == Some(total));
         is_one_record || self.lists() == Lists::Fit

@@ -1,12 +1,16 @@
 //! Watch on what a client says in a tunnel of another protocol than TLS and HTTP.
 //!
-//! Such a protocol may become TLS (STARTTLS), at a byte that only its server knows.
+//! Such a protocol may become TLS (STARTTLS), at a byte that only its server knows. And bytes that
+//! passed as its first may be the beginning of a line that a server reads as a request.
 
 use crate::hello::Hello;
+use crate::opening::LineRule;
 
 mod hellos;
+mod lines;
 
 use hellos::HelloScanner;
+use lines::LineScanner;
 
 /// Event in a client's stream that is to be judged before the stream goes on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,12 +19,15 @@ pub(crate) enum Finding {
     Hello(Hello),
     /// More hellos than can be followed have begun.
     TooManyHellos,
+    /// A line ends here that a server may read as a request.
+    Request,
 }
 
 /// Watch on one client's stream.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct StreamWatch {
     hellos: HelloScanner,
+    lines: LineScanner,
     /// Bytes that were read and not passed on.
     withheld: Vec<u8>,
     /// Bytes of the stream before those.
@@ -40,8 +47,26 @@ pub(crate) enum Admission {
 }
 
 impl StreamWatch {
+    pub(crate) fn new(rule: LineRule) -> StreamWatch {
+        StreamWatch {
+            hellos: HelloScanner::default(),
+            lines: LineScanner::new(rule),
+            withheld: Vec::new(),
+            passed: 0,
+            findings: Vec::new(),
+        }
+    }
+
+    /// Takes notice of a server that has spoken.
+    pub(crate) fn hear_server(&mut self) {
+        self.lines.pass_first();
+    }
+
     /// Reads on.
     pub(crate) fn read(&mut self, bytes: &[u8]) -> Admission {
+        if self.lines.finds_request(bytes) {
+            self.findings.push(Finding::Request);
+        }
         self.hellos.read(bytes, &mut self.findings);
         let holds = !self.findings.is_empty() || self.hellos.held_from().is_some();
         if self.withheld.is_empty() && !holds {
@@ -52,7 +77,8 @@ impl StreamWatch {
         if self.findings.is_empty() { Admission::Part(self.release()) } else { Admission::None }
     }
 
-    /// Takes the findings. If none of them ends the stream, [`StreamWatch::release`] goes on with it.
+    /// Takes the findings. If none of them ends the stream, [`StreamWatch::release`] goes on with
+    /// it.
     pub(crate) fn take_findings(&mut self) -> Vec<Finding> {
         std::mem::take(&mut self.findings)
     }

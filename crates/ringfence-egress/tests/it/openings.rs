@@ -380,6 +380,17 @@ async fn a_disguised_request_for_another_host_reaches_nobody() {
             "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(),
             format!("PROXY TCP4 10.0.0.1 10.0.0.2 1 2\r\nGET / HTTP/1.1\r\n{front}"),
             "GET / HTTP/1.1".to_owned(),
+            format!("GET a.html\r\nConnection: keep-alive\r\n{front}"),
+            format!("GET ?a\r\n{front}"),
+            format!("delete a\r\n{front}"),
+            format!("BREW /pot\r\n{front}"),
+            format!("OPTIONS sip:a@origin.test SIP/2.0\r\n{front}"),
+            format!("@GET / HTTP/1.1\r\n{front}"),
+            format!("\"POST / HTTP/1.1\r\n{front}"),
+            format!("X1 /a\x01 HTTP/1.1\r\n{front}"),
+            format!("A /a\x01 HTTP/1.1\r\n{front}"),
+            format!("{{}} / HTTP/1.1\r\n{front}"),
+            format!("0032git-upload-pack /x\0 HTTP/1.1\n{front}"),
         ]
         .map(String::into_bytes)
         .into();
@@ -392,7 +403,7 @@ async fn a_disguised_request_for_another_host_reaches_nobody() {
             openings.push(format!("GET{blank}/ HTTP/1.1\r\n{front}").into_bytes());
             openings.push(format!("GET /{blank}HTTP/1.1\r\n{front}").into_bytes());
         }
-        for first in [&b"\xa0"[..], b"\x85", b"\xef\xbb\xbf"] {
+        for first in [&b"\xa0"[..], b"\x85", b"\xef\xbb\xbf", b"\xc2\xc3 ", b"F\xd6\xd6"] {
             openings.push([first, b"GET / HTTP/1.1\r\n", front.as_bytes()].concat());
         }
         for opening in &openings {
@@ -419,7 +430,7 @@ async fn an_opening_that_nobody_can_place_is_refused_in_time_and_told() {
         let limits = Limits { greeting: std::time::Duration::from_millis(200), ..Limits::default() };
         let proxy = Stage { limits, ..Stage::allowing(host.rules("origin.test")) }.start(&dns).await;
         let authority = format!("origin.test:{}", host.port());
-        for opening in [&b"GET / HTTP/1.1\rHost: front.test\r\r"[..], b"\0", b"\r\n", &[22, 3, 1, 0]] {
+        for opening in [&b"GET / HTTP/1.1\rHost: front.test\r\r"[..], b"GE", b"\r\n", &[22, 3, 1, 0]] {
             let before = proxy.denials().len();
             let mut tunnel = proxy.tunnel(&authority).await;
             tunnel.write_all(opening).await.unwrap();
@@ -444,7 +455,11 @@ async fn ordinary_protocols_pass_as_soon_as_they_wait_for_an_answer() {
             b"002egit-upload-pack /project.git\0host=a.test\0",
             b"*1\r\n$4\r\nPING\r\n",
             b"PING\r\n",
+            b"OPTIONS sip:a@origin.test SIP/2.0\r\nVia: SIP/2.0/TCP a.test\r\nCSeq: 1 OPTIONS\r\n\r\n",
             b"get key\r\n",
+            b"get /key\r\n",
+            b"GET /key\r\nquit\r\n",
+            b"CONNECT {\"verbose\":false,\"url\":\"nats://a.test\"}\r\n",
             b"CONNECT\naccept-version:1.2\nhost:/\n\n\0",
             b"AMQP\0\0\x09\x01",
             b"a1 CAPABILITY\r\n",
@@ -452,8 +467,86 @@ async fn ordinary_protocols_pass_as_soon_as_they_wait_for_an_answer() {
             b"\x05\x01\0",
             b"\0binary",
             b"\xff\xfb\x18",
+            b"\x01",
+            b"\x20\0\0\x01\x85\xa6\xff\x09",
+            b"\x10\x0c\0\x04MQTT\x04\x02\0\x3c\0\0",
+            b"0\x0c\x02\x01\x01`\x07\x02\x01\x03\x04\0\x80\0",
+            b"\0\0\0\x23\0\x12\0\x03\0\0\0\x01\0\x05kafka",
+            b"\x3a\0\0\0\x01\0\0\0\0\0\0\0\xd4\x07\0\0",
+            b"\x12\x01\0\x2f\0\0\x01\0",
         ] {
             passes(&proxy, &authority, opening).await;
+        }
+        assert_eq!(proxy.codes(), [""; 0]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_line_that_passed_in_pieces_becomes_no_request() {
+    in_time(async {
+        // The host reads lines, as one of HTTP does.
+        let host = Host::new(|mut stream, heard| async move {
+            let mut line = Vec::new();
+            while let Ok(byte) = stream.read_u8().await {
+                line.push(byte);
+                if byte == b'\n' {
+                    heard.lock().unwrap().append(&mut line);
+                }
+            }
+        })
+        .await;
+        let (_dns, proxy, authority) = stage(&host).await;
+        for (first, rest) in [
+            (&b"@GET"[..], &b" / HTTP/1.1\r\nHost: front.test\r\n\r\n"[..]),
+            (b"\xc2\xc3\xc4 /", b" HTTP/1.1\r\nHost: front.test\r\n\r\n"),
+            (b"X1 /\x01", b" HTTP/1.1\r\nHost: front.test\r\n\r\n"),
+            (b"\x01\x02\x03", b"GET / HTTP/1.1\r\nHost: front.test\r\n\r\n"),
+            (b"\x01", b"GET / HTTP/1.1\r\nHost: front.test\r\n\r\n"),
+            (b"002egit-upload-pack /x\0", b" HTTP/1.1\nHost: front.test\n\n"),
+            (b"get key\r\n", b"Host: front.test\r\n\r\n"),
+            (b"GET a.html\r\n", b"a b\r\nGET /full HTTP/1.1\r\nHost: front.test\r\n\r\n"),
+            (b"GET a.html\r\n", b"Connection: keep-alive\r\nhost:\tfront.test\r\n\r\n"),
+            (b"get /key\r\n", b"GET http://front.test/\r\n"),
+        ] {
+            let shown = first.escape_ascii();
+            let told = proxy.codes().len();
+            let mut tunnel = proxy.tunnel(&authority).await;
+            tunnel.write_all(first).await.unwrap();
+            // The proxy lets go of the first piece while the client waits.
+            tokio::time::sleep(std::time::Duration::from_millis(400)).await;
+            let _ = tunnel.write_all(rest).await; // it may be refused before its end
+            assert!(!is_heard(&host, &mut tunnel, b"front.test").await, "{shown}");
+            assert_eq!(proxy.codes()[told..], ["malformed"], "{shown}");
+            let heard = String::from_utf8_lossy(&std::mem::take(&mut *host.heard.lock().unwrap())).into_owned();
+            assert!(!heard.contains("HTTP/") && !heard.contains("front.test"), "{shown}: {heard}");
+        }
+        // The same pieces with other words behind them pass.
+        for (first, rest) in [
+            (&b"@RSYNCD"[..], &b": 31.0\n"[..]),
+            (b"\x01", b"\x02\n"),
+            (b"get key\r\n", b"set a 0 0 9\r\nHTTP/1.1 a\r\n"),
+            (b"GET /key\r\n", b"get user:1\r\n"),
+        ] {
+            let mut tunnel = proxy.tunnel(&authority).await;
+            tunnel.write_all(first).await.unwrap();
+            tokio::time::sleep(std::time::Duration::from_millis(400)).await;
+            tunnel.write_all(rest).await.unwrap();
+            assert!(is_heard(&host, &mut tunnel, &[first, rest].concat()).await, "{}", first.escape_ascii());
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn text_of_requests_passes_once_the_server_has_spoken() {
+    in_time(async {
+        let host = mail().await;
+        let (_dns, proxy, authority) = stage(&host).await;
+        let mut tunnel = proxy.tunnel(&authority).await;
+        for words in [&b"\0\0\0\x08\0\x03\0\0"[..], b"Q\0\0\0\x40INSERT a HTTP/1.1\nGET / HTTP/1.1\n"] {
+            tunnel.write_all(words).await.unwrap();
+            assert!(is_answered(&host, &mut tunnel, words).await);
         }
         assert_eq!(proxy.codes(), [""; 0]);
     })

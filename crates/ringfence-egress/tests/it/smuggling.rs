@@ -171,7 +171,8 @@ async fn a_body_that_the_host_does_not_read_becomes_no_request() {
                 let origin = if is_tunnel { String::new() } else { format!("http://{authority}") };
                 let mut client = if is_tunnel { proxy.tunnel(&authority).await } else { proxy.client().await };
                 let [first, second] = requests(method, headers, &origin);
-                // The client's own connection goes on, and requests without a body share theirs to the host.
+                // The client's own connection goes on, and requests without a body share theirs to
+                // the host.
                 converse(&mut client, &[first.clone(), second.clone(), second.clone(), first, second]).await;
                 assert_eq!(host.connections() - before, 3, "{method} {headers}");
                 assert_eq!(host.heard().matches("GET /two ").count(), 3, "{method}: {}", host.heard());

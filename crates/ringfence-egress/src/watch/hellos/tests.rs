@@ -1,5 +1,6 @@
 use super::super::{Admission, StreamWatch};
 use super::*;
+use crate::opening::LineRule;
 
 /// A hello for a server of this name, as one message.
 fn hello(name: &[u8]) -> Vec<u8> {
@@ -26,7 +27,7 @@ fn in_records(message: &[u8], size: usize, minor: u8) -> Vec<u8> {
 
 /// Findings in a stream that comes in pieces of `size`, and the bytes that passed before the first.
 fn findings(bytes: &[u8], size: usize) -> (Vec<Finding>, Vec<u8>) {
-    let (mut watch, mut passed) = (StreamWatch::default(), Vec::new());
+    let (mut watch, mut passed) = (StreamWatch::new(LineRule::None), Vec::new());
     for piece in bytes.chunks(size) {
         match watch.read(piece) {
             Admission::All => passed.extend_from_slice(piece),
@@ -79,7 +80,7 @@ fn a_hello_behind_another_is_found_and_what_passed_is_the_stream() {
     let front = in_records(&hello(b"front.test"), 1 << 14, 1);
     let stream = [b"STARTTLS\r\n", &own[..], b"\x17\x03\x03\0\x02ab STARTTLS\r\n", &front].concat();
     for size in [1, 3, 1 << 20] {
-        let (mut watch, mut passed, mut names) = (StreamWatch::default(), Vec::new(), Vec::new());
+        let (mut watch, mut passed, mut names) = (StreamWatch::new(LineRule::None), Vec::new(), Vec::new());
         for piece in stream.chunks(size) {
             match watch.read(piece) {
                 Admission::All => passed.extend_from_slice(piece),
@@ -128,7 +129,7 @@ fn other_bytes_pass_as_they_are() {
     }
     // Nothing is held back for what is hardly a hello yet.
     for bytes in [&[22][..], &[22, 3], &[22, 3, 1, 0, 9], &[22, 3, 1, 1, 0, 1, 0]] {
-        let mut watch = StreamWatch::default();
+        let mut watch = StreamWatch::new(LineRule::None);
         assert_eq!(watch.read(bytes), Admission::All, "{bytes:?}");
     }
 }

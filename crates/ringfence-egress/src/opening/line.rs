@@ -1,0 +1,179 @@
+//! Lines that a lenient server may read as lines of an HTTP request.
+//!
+//! RFC 9112, 3 lets servers separate words by any blank, and old servers take any third word for a
+//! version. Some take any first word for a method, whatever its bytes are.
+
+/// Methods that servers know: IANA's registry, and what else is in use.
+const METHODS: &[&str] = &[
+    "ACL",
+    "BASELINE-CONTROL",
+    "BIND",
+    "CHECKIN",
+    "CHECKOUT",
+    "CONNECT",
+    "COPY",
+    "DEBUG",
+    "DELETE",
+    "GET",
+    "HEAD",
+    "LABEL",
+    "LINK",
+    "LOCK",
+    "M-SEARCH",
+    "MERGE",
+    "MKACTIVITY",
+    "MKCALENDAR",
+    "MKCOL",
+    "MKREDIRECTREF",
+    "MKWORKSPACE",
+    "MOVE",
+    "NOTIFY",
+    "OPTIONS",
+    "ORDERPATCH",
+    "PATCH",
+    "POST",
+    "PRI",
+    "PROPFIND",
+    "PROPPATCH",
+    "PURGE",
+    "PUT",
+    "QUERY",
+    "REBIND",
+    "REPORT",
+    "SEARCH",
+    "SOURCE",
+    "SUBSCRIBE",
+    "TRACE",
+    "TRACK",
+    "UNBIND",
+    "UNCHECKOUT",
+    "UNLINK",
+    "UNLOCK",
+    "UNSUBSCRIBE",
+    "UPDATE",
+    "UPDATEREDIRECTREF",
+    "VERSION-CONTROL",
+];
+
+/// Beginning of a version.
+const VERSION: &[u8] = b"HTTP/";
+
+/// Reading of a line, without its line feed, that begins like a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RequestLine {
+    /// The line has a version, names a host, or is one of the PROXY protocol.
+    Whole,
+    /// The line is one of HTTP/0.9, or a command of another protocol. The next line tells.
+    Versionless,
+    /// The line is a request of SIP, which has headers as well, but none that names a host.
+    Sip,
+    /// The line is no request.
+    None,
+}
+
+/// Reads a line whose bytes are those of a text.
+pub(crate) fn read_line(line: &[u8]) -> RequestLine {
+    if has_version(line) {
+        return RequestLine::Whole;
+    }
+    let readings = [is_blank, is_space].map(|separates| {
+        let mut words = split_words(line, separates);
+        let (Some(first), Some(second)) = (words.next(), words.next()) else { return RequestLine::None };
+        // NATS connects with an object of JSON, in which a URL may stand.
+        let is_nats = first.eq_ignore_ascii_case(b"CONNECT") && second[0] == b'{';
+        if first == b"PROXY" || has_scheme(second) && !is_nats {
+            RequestLine::Whole
+        } else if words.next().is_some_and(|third| third.starts_with(b"SIP/")) {
+            RequestLine::Sip
+        } else if second[0] == b'/' || second == b"*" || is_method(first) && !is_nats {
+            RequestLine::Versionless
+        } else {
+            RequestLine::None
+        }
+    });
+    match readings {
+        [RequestLine::Whole, _] | [_, RequestLine::Whole] => RequestLine::Whole,
+        [RequestLine::None, second] => second,
+        [first, _] => first,
+    }
+}
+
+/// Tells whether a line of any bytes is a request with a version, which is its third or last word.
+/// Elsewhere `HTTP/` is text, as in a line of a log.
+pub(crate) fn has_version_word(line: &[u8]) -> bool {
+    [is_blank, is_space].into_iter().any(|separates: fn(u8) -> bool| {
+        let words = || split_words(line, separates);
+        let versions = [words().nth(2), words().skip(2).last()];
+        // A server that takes a control character for a blank sees one word more.
+        let last = words().skip(1).last().and_then(|word| word.get(..VERSION.len()));
+        versions.into_iter().chain([last]).flatten().any(has_version)
+    })
+}
+
+/// Tells whether a line, of a stream that may be one of HTTP/0.9, names a host: in a request or in
+/// a header.
+pub(crate) fn names_host(line: &[u8]) -> bool {
+    // Python's readers of headers end a line at other control characters, too.
+    let ends_line = |byte: &u8| byte.is_ascii_control() && *byte != b'\t' || *byte == 0x85;
+    line.split(ends_line).any(is_host_header)
+        || has_version_word(line)
+        || split_words(line, is_blank).next().is_some_and(is_method)
+            && split_words(line, is_blank).nth(1).is_some_and(has_scheme)
+}
+
+fn is_host_header(line: &[u8]) -> bool {
+    let start = line.iter().position(|byte| !is_blank(*byte)).unwrap_or(line.len());
+    let (name, rest) = line[start..].split_at_checked(4).unwrap_or_default();
+    let colon = rest.iter().find(|byte| !is_blank(**byte));
+    name.eq_ignore_ascii_case(b"Host") && colon == Some(&b':')
+}
+
+/// Tells whether bytes behind a line begin a header or an empty line, which end no other protocol's
+/// command; nothing while that is open.
+pub(crate) fn begins_header(bytes: &[u8]) -> Option<bool> {
+    match bytes {
+        [] | b"\r" => return None,
+        [first, ..] if *first == b'\n' || is_blank(*first) => return Some(true),
+        _ => {}
+    }
+    let is_name_byte = |byte: &u8| !is_blank(*byte) && !byte.is_ascii_control() && *byte != b':';
+    let rest = &bytes[bytes.iter().take_while(|byte| is_name_byte(byte)).count()..];
+    rest.iter().find(|byte| !is_blank(**byte)).map(|byte| *byte == b':')
+}
+
+fn split_words(line: &[u8], separates: fn(u8) -> bool) -> impl Iterator<Item = &[u8]> {
+    line.split(move |byte| separates(*byte)).filter(|word| !word.is_empty())
+}
+
+fn has_version(text: &[u8]) -> bool {
+    text.windows(VERSION.len()).any(|part| part.eq_ignore_ascii_case(VERSION))
+}
+
+fn has_scheme(word: &[u8]) -> bool {
+    word.windows(3).any(|part| part == b"://")
+}
+
+pub(crate) fn is_method(word: &[u8]) -> bool {
+    METHODS.iter().any(|method| method.as_bytes().eq_ignore_ascii_case(word))
+}
+
+/// Tells whether a word, of which more may come, is like a method: known, or in capitals.
+pub(crate) fn may_begin_method(word: &[u8]) -> bool {
+    let begins = |method: &&str| {
+        let own = method.as_bytes().get(..word.len());
+        own.is_some_and(|own| own.eq_ignore_ascii_case(word))
+    };
+    let is_capital = |byte: &u8| byte.is_ascii_uppercase() || matches!(byte, b'-' | b'_');
+    word.iter().all(is_capital) || METHODS.iter().any(begins)
+}
+
+/// Tells whether a byte separates words for some server: RFC 9112, 3, and the blanks of Unicode's
+/// first 256 characters.
+pub(crate) fn is_blank(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\r' | 0x0b | 0x0c | 0x1c..=0x1f | 0x85 | 0xa0)
+}
+
+/// Tells whether a byte separates words for a server that does not know the separators of ASCII.
+fn is_space(byte: u8) -> bool {
+    is_blank(byte) && !matches!(byte, 0x1c..=0x1f)
+}
