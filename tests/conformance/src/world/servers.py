@@ -15,7 +15,8 @@ import addresses
 from journal import Journal
 from names import Names
 
-PLAIN, SECURE, TALKING = (80, 8080), (443, 853), {21: b"220 ftp\r\n", 22: b"SSH-2.0-test\r\n", 25: b"220 smtp\r\n"}
+PLAIN, SECURE = (80, 8080), (443, 853)
+TALKING = {21: b"220 ftp\r\n", 22: b"SSH-2.0-test\r\n", 25: b"220 smtp\r\n", 587: b"220 smtp\r\n"}
 # A request wherever one may begin: no reading of what was sent is too careless for this server.
 REQUEST = re.compile(rb"[A-Za-z]+ (\S+) HTTP/1\.[01]\r?\n((?:[^\r\n]+\r?\n)*)\r?\n")
 HTTP2, SETTINGS = b"PRI * HTTP/2.0", bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
@@ -77,6 +78,13 @@ def response(path, headers):
     return b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
+def read_line(stream):
+    line = b""
+    while not line.endswith(b"\n") and (byte := stream.recv(1)):
+        line += byte
+    return line
+
+
 def skip_alerts(connection):
     """Reads the alerts that precede a TLS handshake, which some libraries pass over and others refuse."""
     while connection.recv(1, socket.MSG_PEEK) == b"\x15":
@@ -131,9 +139,13 @@ class World:
         record = lambda data: self.journal.record(service, port, data)
         if port in TALKING:
             connection.sendall(TALKING[port])
-            while data := connection.recv(65536):
-                record(data)
+            # One line at a time: whatever follows STARTTLS is the beginning of TLS.
+            while line := read_line(connection):
+                record(line)
                 connection.sendall(b"250 ok\r\n")
+                if line.upper() == b"STARTTLS\r\n":
+                    self.handshake.record = record
+                    connection = self.tls.wrap_socket(connection, server_side=True)
             return
         if port in SECURE:
             # The name that a client wants is looked for in its first message, and told of by TLS.

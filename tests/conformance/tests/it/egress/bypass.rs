@@ -25,6 +25,7 @@ const AT_LEAST: usize = 140;
 /// The policy of the attempts.
 const STRICT: &[&str] = &[
     "--allow=good.test",
+    "--allow=good.test:587",
     "--allow=*.wild.test",
     "--allow=*.named.test",
     "--allow=*.alias.test",
@@ -36,6 +37,7 @@ const STRICT: &[&str] = &[
 /// The policy that names whatever the attempts ask for.
 const LENIENT: &[&str] = &[
     "--allow=good.test",
+    "--allow=good.test:587",
     "--allow=*.good.test",
     "--allow=good.test:21",
     "--allow=good.test:22",

@@ -14,6 +14,8 @@ NOT_INSIDE = "private host evil"
 UNLISTED = "403 unlisted"
 OTHER_NAME = "403 other_name"
 ALERT = "TLS .*ACCESS_DENIED"
+# A tunnel that has carried something else is told by an alert, or just ends.
+STARTTLS_ENDS = f"{ALERT}|closed|ECONNRESET"
 # Records of TLS (RFC 8446, 5.1 and 6).
 CHANGE_CIPHER_SPEC = bytes([20, 3, 3, 0, 1, 1])
 WARNING = bytes([21, 3, 1, 0, 2, 1, 112])
@@ -142,6 +144,23 @@ def after_a_retry(waits):
     return make
 
 
+def after_starttls(before=b"", waits=True):
+    """The name in a hello that follows the STARTTLS of a mail client, and other bytes."""
+
+    def make(token):
+        stream = wire.tunnel("good.test:587")
+        stream.recv(100)
+        late = before + hello(f"{token}.evil.test")
+        stream.sendall(b"STARTTLS\r\n" if waits else b"STARTTLS\r\n" + late)
+        if wire.more(stream) != b"250 ok\r\n":
+            return "TLS ACCESS_DENIED"
+        if waits:
+            stream.sendall(late)
+        return answered(records(stream))
+
+    return make
+
+
 def opened_by(start):
     """A plain request for another host, in a tunnel that begins with `start`."""
 
@@ -151,6 +170,14 @@ def opened_by(start):
         return wire.verdict(wire.answers(stream, 1))
 
     return make
+
+
+def behind_old_request(target, token):
+    """A request for another host, behind one of HTTP/0.9 for the tunnel's own."""
+    stream = wire.tunnel("good.test:80")
+    stream.sendall(f"GET {target}\r\nHost: good.test\r\n\r\n".encode())
+    stream.sendall(f"GET /x HTTP/1.1\r\nHost: {token}.evil.test\r\n\r\n".encode())
+    return wire.verdict(wire.answers(stream, 1))
 
 
 def first_words(token):
@@ -302,6 +329,11 @@ ATTEMPTS = [
             after_a_retry(waits=True), ALERT),
     Attempt("sni-after-retry-early", "ask for another host in a second hello that is sent with the first",
             after_a_retry(waits=False), ALERT),
+    Attempt("sni-after-starttls", "ask for another host in a hello after STARTTLS", after_starttls(), STARTTLS_ENDS),
+    Attempt("sni-after-starttls-empty-record", "ask for another host after STARTTLS and an empty record",
+            after_starttls(EMPTY), STARTTLS_ENDS),
+    Attempt("sni-with-starttls", "ask for another host in a hello that is sent with STARTTLS",
+            after_starttls(waits=False), STARTTLS_ENDS),
     Attempt("sni-none", "ask for no host in the TLS of a tunnel", secure("{token}.wild.test:443", None), ALERT,
             "good evil"),
     Attempt("host-in-tunnel", "ask for another host in a plain request in a tunnel",
@@ -318,6 +350,10 @@ ATTEMPTS = [
             opened_by("\x0bGET /"), "400 malformed"),
     Attempt("host-after-nul", "ask for another host in a tunnel that begins with a NUL", opened_by("\0GET /"),
             "400 malformed"),
+    Attempt("host-after-sign", "ask for another host in a tunnel, with a method that begins with a sign",
+            opened_by("@GET /"), "400 malformed"),
+    Attempt("host-after-old-request", "ask for another host in a tunnel, behind a request without a version",
+            lambda token: behind_old_request("x", token), "400 malformed"),
     Attempt("host-lower-case", "ask for another host in a tunnel, with a method in lower case", opened_by("get /"),
             OTHER_NAME),
     Attempt("http2-in-tunnel", "ask for another host in HTTP/2 in a tunnel", http2, "400 malformed"),
