@@ -17,6 +17,7 @@ mod site;
 mod states;
 mod vector;
 mod worktree_links;
+mod writes;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -83,6 +84,7 @@ fn all_vectors() -> Vec<Vector> {
     vectors.extend(indexes::vectors());
     vectors.extend(states::vectors());
     vectors.extend(scripts::vectors());
+    vectors.extend(writes::vectors());
     vectors
 }
 
