@@ -68,6 +68,29 @@ git commit -q -m sub
 git submodule foreach --quiet 'git status > /dev/null'
 ";
 
+/// Conflicts of a rebase, a merge with a stash and picks, all of them resolved, and a search for a commit.
+const CONFLICTS: &str = "git checkout -q -b conflict main~1
+sed -i 's/^10$/conflict/' file.txt
+git commit -q -a -m conflict
+git rebase main > /dev/null 2>&1 || {
+    git checkout -q --theirs file.txt; git add file.txt; git rebase --continue > /dev/null
+}
+git checkout -q -b stashed main~1
+sed -i 's/^10$/stashed/' file.txt
+git commit -q -a -m stashed
+echo more >> src/deep/er/x.c
+git merge -q --autostash main > /dev/null 2>&1 || {
+    git checkout -q --ours file.txt; git add file.txt; git commit -q --no-edit
+}
+git checkout -q -- src
+git cherry-pick side main > /dev/null 2>&1 || {
+    git checkout -q --theirs file.txt; git add file.txt; git cherry-pick --continue > /dev/null 2>&1
+} || git cherry-pick --skip > /dev/null 2>&1 || git cherry-pick --quit
+git bisect start > /dev/null; git bisect bad > /dev/null; git bisect good main~1 > /dev/null
+git bisect reset > /dev/null 2>&1
+git checkout -q main
+";
+
 /// A user's workspace, and the work that is done in it.
 struct Session {
     name: &'static str,
@@ -80,8 +103,17 @@ struct Session {
 const SESSION: Session =
     Session { name: "", template: "plain", workspace: "w", prepare: "", work: &[COMMITS, BRANCHES, STASHES] };
 
-const SESSIONS: [Session; 11] = [
+const SESSIONS: [Session; 13] = [
     Session { name: "repository", ..SESSION },
+    Session { name: "conflicts", work: &[CONFLICTS, COMMITS], ..SESSION },
+    Session {
+        name: "worktree-added-inside",
+        work: &[
+            "git worktree add -q -b wt wt; cd wt; echo wt > wt.txt; git add wt.txt; git commit -q -m wt; cd ..\n",
+            "git status > /dev/null\n",
+        ],
+        ..SESSION
+    },
     Session { name: "repository-without-hooks", prepare: "rmdir w/.git/hooks w/.git/info", ..SESSION },
     Session { name: "superproject", template: "super-sub", work: &[COMMITS, SUBMODULES, BRANCHES], ..SESSION },
     Session {
