@@ -17,10 +17,10 @@ const WRITTEN_DIRECTORIES: [&str; 8] =
 /// hooks and objects alone in there, and the others are searched as what they are.
 const OWN_DIRECTORIES: [&str; 9] =
     ["annex", "branches", "hooks", "lfs", "modules", "objects", "remotes", "svn", "worktrees"];
-/// The number of such directories that are searched before a run: a millisecond. Most repositories have
-/// less than 20. Where there are more, links that were there before count as new.
-const MAX_DIRECTORIES_BEFORE: usize = 256;
-/// The number of such directories that are searched after a run: some tenths of a second.
+/// The number of directories that are searched for links before a run: some milliseconds. Most repositories
+/// have less than 20. Where there are more, links that were there before count as new.
+const MAX_DIRECTORIES_BEFORE: usize = 1 << 10;
+/// The number of directories that are searched for links after a run: a tenth of a second.
 const MAX_DIRECTORIES_AFTER: usize = 1 << 14;
 
 impl GitSearch<'_> {

@@ -396,13 +396,13 @@ fn a_link_that_turns_is_reported() {
 #[test]
 fn a_link_behind_more_directories_than_are_searched_before_a_run_is_reported() {
     let place = repository();
-    (0..300).for_each(|number| place.write(&format!("ws/.git/refs/heads/{number}/x"), ""));
+    (0..1100).for_each(|number| place.write(&format!("ws/.git/refs/heads/{number}/x"), ""));
     let guarded = place.guarded(&[]);
     assert_eq!(guarded.planted(), [] as [&str; 0]);
-    for number in 0..300 {
+    for number in 0..1100 {
         symlink("/nowhere", place.path(&format!("ws/.git/refs/heads/{number}/link"))).unwrap();
     }
-    assert_eq!(guarded.planted().len(), 300);
+    assert_eq!(guarded.planted().len(), 1100);
 }
 
 #[test]
