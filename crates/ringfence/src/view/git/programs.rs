@@ -101,10 +101,15 @@ pub(super) fn words_of_command(command: &[u8]) -> Vec<CommandWord> {
     words.extend(split_quoted(command));
     let is_separator = |byte: &u8| byte.is_ascii_whitespace() || b"'\"`$(){};|&<>=,:!*?\\".contains(byte);
     words.extend(command.split(is_separator).map(<[u8]>::to_vec));
-    // `python3 -m tools.lint` runs a module of the work tree.
+    // `awk -ftools/x.awk`, `make -Ctools`.
+    let attached = words.iter().filter(|word| word.len() > 2 && word[0] == b'-' && word[1] != b'-');
+    let attached: Vec<Vec<u8>> = attached.map(|word| word[2..].to_vec()).collect();
+    words.extend(attached);
+    // `python3 -m tools.lint` and `python3 -mtools.lint` run a module of the work tree.
     let mut plain = command.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
-    while plain.by_ref().any(|word| word == b"-m") {
-        let Some(module) = plain.next() else { break };
+    while let Some(option) = plain.by_ref().find(|word| word.starts_with(b"-m")) {
+        let module = if option == b"-m" { plain.next() } else { Some(&option[2..]) };
+        let Some(module) = module else { break };
         let path: Vec<u8> = module.iter().map(|byte| if *byte == b'.' { b'/' } else { *byte }).collect();
         words.extend([".py", "/__main__.py", "/__init__.py"].map(|end| [&path, end.as_bytes()].concat()));
     }
@@ -124,6 +129,60 @@ pub(super) fn words_of_command(command: &[u8]) -> Vec<CommandWord> {
     found.sort();
     found.dedup();
     found
+}
+
+/// The words of a command with `*`, `?` or `[` outside quotes.
+pub(super) fn globs_of_command(command: &[u8]) -> Vec<String> {
+    let words = command.split(|byte| byte.is_ascii_whitespace() || b"'\"`$(){};|&<>=!".contains(byte));
+    let globs = words.filter(|word| word.iter().any(|byte| b"*?[".contains(byte)));
+    globs.filter_map(|word| String::from_utf8(word.to_vec()).ok()).collect()
+}
+
+/// Tells whether a command starts Python, which imports modules from the directory of the script first, or from the
+/// working directory where a module or code is given.
+pub(super) fn starts_python(command: &[u8]) -> bool {
+    let mut words = command.split(|byte| byte.is_ascii_whitespace() || b"'\"`$(){};|&<>=!".contains(byte));
+    words.any(|word| {
+        let name = word.rsplit(|byte| *byte == b'/').next().unwrap_or(word);
+        name.starts_with(b"python") || name.starts_with(b"pypy")
+    })
+}
+
+/// Tells whether a command gives Python a module (`-m`) or code (`-c`, or on its standard input).
+pub(super) fn imports_from_working_directory(command: &[u8]) -> bool {
+    let words: Vec<&[u8]> = command.split(u8::is_ascii_whitespace).collect();
+    let is_short_option = |word: &[u8]| word.starts_with(b"-") && !word.starts_with(b"--");
+    let gives_code =
+        |word: &&[u8]| is_short_option(word) && (word.len() == 1 || word.iter().any(|byte| b"mc".contains(byte)));
+    starts_python(command) && (words.iter().any(gives_code) || command.contains(&b'<') || command.contains(&b'|'))
+}
+
+/// Replaces `$NAME`, `${NAME}` and `${NAME:-other}` in a command by the value of the variable, where it is known.
+pub(super) fn replace_variables<'v>(command: &[u8], value_of: impl Fn(&[u8]) -> Option<&'v [u8]>) -> Vec<u8> {
+    let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+    let mut replaced = Vec::new();
+    let mut rest = command;
+    while let Some(at) = rest.iter().position(|byte| *byte == b'$') {
+        replaced.extend(&rest[..at]);
+        let variable = &rest[at + 1..];
+        let is_braced = variable.starts_with(b"{");
+        let variable = variable.strip_prefix(b"{").unwrap_or(variable);
+        let name_length = variable.iter().position(|byte| !is_name(byte)).unwrap_or(variable.len());
+        let after = &variable[name_length..];
+        let end = if is_braced { after.iter().position(|byte| *byte == b'}').map(|end| end + 1) } else { Some(0) };
+        match (value_of(&variable[..name_length]), end) {
+            (Some(value), Some(end)) => {
+                replaced.extend(value);
+                rest = &after[end..];
+            }
+            _ => {
+                replaced.push(b'$');
+                rest = &rest[at + 1..];
+            }
+        }
+    }
+    replaced.extend(rest);
+    replaced
 }
 
 fn split_quoted(command: &[u8]) -> Vec<Vec<u8>> {
@@ -170,11 +229,35 @@ mod tests {
         check_words("python3 --config=conf/x.toml lint.py", &["conf/x.toml", "lint.py"]);
         check_words("\"$(git rev-parse --show-toplevel)/tools/x\"", &["/tools/x"]);
         check_words("python3 -u -m tools.lint %f", &["tools/lint.py", "tools/lint/__main__.py"]);
+        check_words("python3 -mtools.lint", &["tools/lint.py"]);
+        check_words("awk -ftools/x.awk %f", &["tools/x.awk"]);
         check_words("$PWD/tools/x %f", &["tools/x"]);
         check_words("sh -c '\"${TOP:-.}/tools/x\" a'", &["tools/x"]);
         check_words("env PATH=bin:/usr/bin thing", &["bin", "thing"]);
         check_words("a;b&&c|d", &["b", "c", "d"]);
         check_words("ext::sh -c script% S", &["script%"]);
+    }
+
+    #[test]
+    fn variables_are_replaced_where_their_values_are_known() {
+        let check = |command: &str, expected: &str| {
+            let value_of = |name: &[u8]| (name == b"HOME").then_some(&b"/home/ada"[..]);
+            let replaced = replace_variables(command.as_bytes(), value_of);
+            assert_eq!(String::from_utf8_lossy(&replaced), expected);
+        };
+        check("\"$HOME/x\" ${HOME}y", "\"/home/ada/x\" /home/aday");
+        check("${HOME:-/tmp}/x $HOMES ${OTHER}/y $", "/home/ada/x $HOMES ${OTHER}/y $");
+        check("${HOME", "${HOME");
+    }
+
+    #[test]
+    fn a_command_that_has_python_import_from_the_working_directory_is_known() {
+        for command in ["python3 -m json.tool", "/usr/bin/python3.11 -Bc 'import x'", "python3 - < x", "pypy3 -mx"] {
+            assert!(imports_from_working_directory(command.as_bytes()), "{command}");
+        }
+        for command in ["python3 tools/x.py --mode c", "sh -c tools/x", "tools/python-like -v"] {
+            assert!(!imports_from_working_directory(command.as_bytes()), "{command}");
+        }
     }
 
     #[test]

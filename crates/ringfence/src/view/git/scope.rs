@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::config::parse_config;
-use super::programs::{COMMAND_VARIABLES, SettingEffect, effect_of};
+use super::programs::{COMMAND_VARIABLES, SettingEffect, effect_of, replace_variables};
 use super::worktree::DistrustedLinks;
 use crate::Host;
 use crate::view::deciders::path_from;
@@ -30,6 +30,9 @@ pub(in crate::view) struct GitScope {
     pub(super) index_file: Option<PathBuf>,
     /// Commands that come from the environment.
     pub(super) commands: Vec<String>,
+    /// Variables that hold paths, for the commands that use them.
+    #[serde(default)]
+    path_variables: Vec<(String, String)>,
     /// Links of git that sandboxes made.
     distrusted: DistrustedLinks,
 }
@@ -62,6 +65,7 @@ impl GitScope {
             index_file: path("GIT_INDEX_FILE"),
             environment_config: environment_config(host),
             commands: commands.collect(),
+            path_variables: path_variables(host),
             distrusted: DistrustedLinks::for_host(host),
             home,
         }
@@ -70,6 +74,14 @@ impl GitScope {
     /// Links of git that sandboxes made.
     pub(in crate::view) fn distrusted(&self) -> &DistrustedLinks {
         &self.distrusted
+    }
+
+    /// A command in which variables that hold paths are replaced by their values, where it has any.
+    pub(super) fn replace_variables(&self, command: &[u8]) -> Option<Vec<u8>> {
+        command.contains(&b'$').then(|| {
+            let value = |name: &[u8]| self.path_variables.iter().find(|(known, _)| known.as_bytes() == name);
+            replace_variables(command, |name| value(name).map(|(_, value)| value.as_bytes()))
+        })
     }
 
     /// A path of a setting, from `base` on when it is relative.
@@ -83,6 +95,21 @@ impl GitScope {
         let home = if user.is_empty() { self.home.clone() } else { home_of(user) };
         Some(home?.join(rest))
     }
+}
+
+/// Variables that change from command to command, and hold the working directory, which is tried for every word.
+const SHELL_VARIABLES: [&str; 3] = ["PWD", "OLDPWD", "_"];
+
+/// The variables of the caller that hold an absolute path. Others are left out, because they may hold a secret: one
+/// that begins with a slash does not begin with a directory of the root.
+fn path_variables(host: &Host) -> Vec<(String, String)> {
+    let is_path = |value: &str| {
+        let top = value.strip_prefix('/').and_then(|rest| rest.split('/').next());
+        top.is_some_and(|top| !top.is_empty() && Path::new("/").join(top).is_dir())
+    };
+    let variables = host.variables.iter().filter_map(|(name, value)| Some((name.to_str()?, value.to_str()?)));
+    let paths = variables.filter(|(name, value)| !SHELL_VARIABLES.contains(name) && is_path(value));
+    paths.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
 /// The home directory of a user by name (passwd(5)).

@@ -17,7 +17,7 @@ macro_rules! with_script {
 }
 
 /// Name of a vector, the user's preparation, and the command that has git run the script.
-const SCRIPTS: [(&str, &str, &str); 42] = [
+const SCRIPTS: [(&str, &str, &str); 49] = [
     ("fsmonitor", with_script!("git -C w config core.fsmonitor tools/x.sh"), STATUS),
     ("fsmonitor-dot", with_script!("git -C w config core.fsmonitor ./tools/x.sh"), STATUS),
     ("fsmonitor-absolute", with_script!("git -C w config core.fsmonitor '@W@/tools/x.sh'"), STATUS),
@@ -53,6 +53,21 @@ const SCRIPTS: [(&str, &str, &str); 42] = [
         ),
         STATUS,
     ),
+    ("clean-home", with_script!("git -C w config filter.own.clean '\"$HOME/../w/tools/x.sh\"'"), STATUS),
+    ("clean-home-braces", with_script!("git -C w config filter.own.clean '${HOME}/../w/tools/x.sh %f'"), STATUS),
+    (
+        "clean-home-alternative",
+        with_script!("git -C w config filter.own.clean 'sh \"${HOME:-/}\"/../w/tools/x.sh'"),
+        STATUS,
+    ),
+    (
+        "clean-git-directory",
+        with_script!("git -C w config filter.own.clean '\"$(git rev-parse --git-dir)\"/../tools/x.sh'"),
+        STATUS,
+    ),
+    ("clean-attached-option", with_script!("git -C w config filter.own.clean 'env -Stools/x.sh'"), STATUS),
+    ("clean-glob", with_script!("git -C w config filter.own.clean 'sh tools/[a-x].s?'"), STATUS),
+    ("clean-glob-of-directory", with_script!("git -C w config filter.own.clean 'exec t*/x.sh'"), STATUS),
     ("process", with_script!("git -C w config filter.own.process tools/x.sh"), STATUS),
     ("smudge", with_script!("git -C w config filter.own.smudge tools/x.sh"), "git checkout HEAD~1"),
     ("textconv", with_script!("git -C w config diff.own.textconv tools/x.sh"), DIFF),
@@ -121,7 +136,7 @@ const COMMIT: &str = "echo more >> file.txt; git commit -a -m more";
 const PYTHON_MARKER: &str = "open('@S@/out/ran', 'w')\n";
 
 /// Scripts that other repositories than the workspace's own name, and scripts that are not there yet.
-const ELSEWHERE: [(Scope, &str); 8] = [
+const ELSEWHERE: [(Scope, &str); 14] = [
     (
         Scope {
             name: "script-of-rebase",
@@ -150,6 +165,73 @@ const ELSEWHERE: [(Scope, &str); 8] = [
                       git -C w config filter.own.clean 'python3 -m some.x'",
             file: "some/x.py",
             file_exists: false,
+            ..SCRIPT
+        },
+        STATUS,
+    ),
+    (
+        Scope {
+            name: "attached-package-of-python",
+            prepare: "echo '* filter=own' > w/.git/info/attributes
+                      git -C w config filter.own.clean 'python3 -msome.x'",
+            file: "some/x.py",
+            file_exists: false,
+            ..SCRIPT
+        },
+        STATUS,
+    ),
+    (
+        Scope {
+            name: "import-of-python-module",
+            prepare: "echo '* filter=own' > w/.git/info/attributes
+                      git -C w config filter.own.clean 'python3 -m json.tool'",
+            file: "argparse.py",
+            file_exists: false,
+            ..SCRIPT
+        },
+        STATUS,
+    ),
+    (
+        Scope {
+            name: "package-for-python-module",
+            prepare: "echo '* filter=own' > w/.git/info/attributes
+                      git -C w config filter.own.clean 'python3 -m json.tool'",
+            file: "json/__init__.py",
+            file_exists: false,
+            ..SCRIPT
+        },
+        STATUS,
+    ),
+    (
+        Scope {
+            name: "import-of-python-script",
+            prepare: "echo '* filter=own' > w/.git/info/attributes
+                      mkdir w/tools; echo 'import json' > w/tools/x.py
+                      git -C w config filter.own.clean 'python3 tools/x.py %f'",
+            file: "tools/json.py",
+            file_exists: false,
+            ..SCRIPT
+        },
+        STATUS,
+    ),
+    (
+        Scope {
+            name: "script-behind-two-directories",
+            prepare: "echo '* filter=own' > w/.git/info/attributes
+                      mkdir -p w/tools/in; printf '#!/bin/sh\n' > w/tools/in/y.sh; chmod +x w/tools/in/y.sh
+                      git -C w config filter.own.clean 'cd tools && cd in && ./y.sh'",
+            file: "tools/in/y.sh",
+            ..SCRIPT
+        },
+        STATUS,
+    ),
+    (
+        Scope {
+            name: "script-behind-variable",
+            prepare: "echo '* filter=own' > w/.git/info/attributes
+                      mkdir w/tools; printf '#!/bin/sh\n' > w/tools/x.sh; chmod +x w/tools/x.sh
+                      git -C w config filter.own.clean '\"$OWN_TOOLS/x.sh\"'",
+            environment: &[("OWN_TOOLS", "@W@/tools")],
             ..SCRIPT
         },
         STATUS,
