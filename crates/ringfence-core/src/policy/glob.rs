@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use globset::{GlobBuilder, GlobMatcher};
 
+use super::name_matcher::NameMatcher;
+
 /// Paths of the workspace: one path such as `.git/config`, or a pattern such as `**/.env`.
 ///
 /// `*` and `?` stay within one directory, `**` crosses them. A pattern matches a path itself; that whatever lies
@@ -51,8 +53,15 @@ impl PathGlob {
     pub fn matches(&self, path: &Path) -> bool {
         match &self.kind {
             Kind::Literal(literal) => path == literal,
-            Kind::Pattern(matcher) => matcher.is_match(path),
+            Kind::Pattern(matcher) => matcher.is_match(path) || self.matches_names(path),
         }
+    }
+
+    /// Tells whether a path that is not ASCII matches name by name.
+    fn matches_names(&self, path: &Path) -> bool {
+        let names: Vec<&Path> = path.iter().map(Path::new).collect();
+        let is_ascii = path.as_os_str().is_ascii();
+        !is_ascii && self.components().iter().any(|components| is_path_match(components, &names))
     }
 
     /// The pattern as it was written, without a leading `./` or a trailing `/`.
@@ -81,7 +90,7 @@ pub enum GlobComponent {
     /// `**`: any number of directories, or all that lies below where it comes last.
     AnyDepth,
     /// A name, or a pattern of names.
-    Name(GlobMatcher),
+    Name(NameMatcher),
 }
 
 impl PathGlob {
@@ -94,11 +103,25 @@ impl PathGlob {
             "**" => Some(GlobComponent::AnyDepth),
             name => {
                 let glob = GlobBuilder::new(name).literal_separator(true).build().ok()?;
-                Some(GlobComponent::Name(glob.compile_matcher()))
+                Some(GlobComponent::Name(NameMatcher::new(glob.compile_matcher(), &expand_braces(name))))
             }
         };
         let components = |text: &String| split_outside_braces(text).into_iter().map(component).collect();
         alternatives.iter().filter_map(components).collect()
+    }
+}
+
+fn is_path_match(components: &[GlobComponent], names: &[&Path]) -> bool {
+    match (components, names) {
+        ([], []) => true,
+        ([GlobComponent::AnyDepth], names) => !names.is_empty(),
+        ([GlobComponent::AnyDepth, rest @ ..], names) => {
+            (0..names.len()).any(|skipped| is_path_match(rest, &names[skipped..]))
+        }
+        ([GlobComponent::Name(matcher), rest @ ..], [name, names @ ..]) => {
+            matcher.is_match(name) && is_path_match(rest, names)
+        }
+        _ => false,
     }
 }
 
@@ -247,7 +270,7 @@ mod tests {
                 let names: Vec<&str> = path.split('/').collect();
                 let is_match = |(component, name): (&GlobComponent, &&str)| match component {
                     GlobComponent::AnyDepth => true,
-                    GlobComponent::Name(matcher) => matcher.is_match(name),
+                    GlobComponent::Name(matcher) => matcher.is_match(Path::new(name)),
                 };
                 components.len() == names.len() && components.iter().zip(&names).all(is_match)
             })
@@ -257,6 +280,31 @@ mod tests {
         assert!(matches("{a,{b/c,d}}/e", "b/c/e") && matches("{a,{b/c,d}}/e", "d/e"));
         assert!(matches("**/.env", "anything/.env"));
         assert_eq!("**/a/*".parse::<PathGlob>().unwrap().components()[0].len(), 3);
+    }
+
+    #[test]
+    fn a_name_is_matched_by_characters() {
+        let matches = |pattern: &str, name: &str| {
+            let glob: PathGlob = pattern.parse().unwrap();
+            assert_eq!(glob.matches(Path::new(name)), matches_component(&glob, name), "{pattern} {name}");
+            matches_component(&glob, name)
+        };
+        fn matches_component(glob: &PathGlob, name: &str) -> bool {
+            let lists = glob.components();
+            lists.iter().any(|components| match components.as_slice() {
+                [GlobComponent::Name(matcher)] => matcher.is_match(Path::new(name)),
+                _ => false,
+            })
+        }
+        for pattern in ["key?", "key[é]", "key[!a]", "key[à-ü]", "*[é]", "{key,kez}[!x]", "k?y?", "key\\é?*", "*é*"]
+        {
+            assert!(matches(pattern, "keyé") || pattern.ends_with("?*") && matches(pattern, "keyéü"), "{pattern}");
+        }
+        for pattern in ["key", "key[!é]", "key[a-z]", "?", "{key,kez}", "[!k]ey?", "ke?"] {
+            assert!(!matches(pattern, "keyé"), "{pattern}");
+        }
+        let slow = "*a".repeat(60) + "b";
+        assert!(!matches(&slow, &("a".repeat(250) + "é")));
     }
 
     #[test]

@@ -122,6 +122,16 @@ fn rules_hold_for_what_symbolic_links_lead_to() {
 }
 
 #[test]
+fn patterns_cover_names_by_their_characters() {
+    require!(root, ordinary_user, binary, user_namespaces, bwrap);
+    for pattern in ["key?", "key[é]", "key[!a]"] {
+        let rule = ["--hide", pattern];
+        let files = "echo SECRET > keyé";
+        check_hidden(&FAST_RINGS, &Blinding { files, earlier: ":", rule, attack: "cat key*; true" });
+    }
+}
+
+#[test]
 fn links_in_a_circle_end_a_search_and_lead_nowhere_else() {
     require!(root, binary, user_namespaces);
     let stage = Stage { ring: Ring::Native, caller: Caller::Root };
