@@ -130,6 +130,8 @@ impl Underway {
         watch: Watch<'_>,
         on_output: Option<Listener<'_>>,
     ) -> Result<ExecutionResult, RunError> {
+        // Now that the command is starting, nobody waits for this.
+        self.context.guarded.survey();
         self.watch(command, watch, on_output)
     }
 

@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::git::{GitScope, find_git_deciders};
-use super::observed::{FileIdentity, ObservedFiles, TraceEnd, Unreadable};
+use super::git::{GitScope, LinkSurvey, find_git_deciders};
+use super::observed::{FileIdentity, FileTime, ObservedFiles, TraceEnd, Unreadable};
 
 /// The state of a path that decides something.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,8 +34,8 @@ pub(super) enum PathState {
 pub(super) enum SearchPhase {
     /// The search keeps a command waiting.
     BeforeRun,
-    /// The search has to find all that a run may have made.
-    AfterRun,
+    /// The search has to find all that a run may have made since it began.
+    AfterRun { began: FileTime },
 }
 
 /// The place and the extent of a search.
@@ -55,8 +56,8 @@ pub(super) struct SearchScope {
 pub(super) struct Deciders {
     pub(super) files: ObservedFiles,
     pub(super) phase: SearchPhase,
-    /// The search left something out, so that the identities of what it saw do not tell all.
-    pub(super) is_partial: bool,
+    /// Directories of repositories in which git on the host writes.
+    pub(super) written: Vec<PathBuf>,
     writable: Vec<PathBuf>,
     /// Existing paths that the sandbox must not write to.
     pub(super) protected: BTreeSet<PathBuf>,
@@ -81,7 +82,7 @@ impl Deciders {
         let mut deciders = Deciders {
             files: ObservedFiles::new(&scope.workspace),
             phase,
-            is_partial: false,
+            written: Vec::new(),
             writable: scope.writable.clone(),
             protected: BTreeSet::new(),
             denied: BTreeSet::new(),
@@ -196,17 +197,29 @@ pub(crate) struct Watched {
     /// Paths at which the sandbox could change nothing.
     protected: BTreeSet<PathBuf>,
     before: BTreeMap<PathBuf, PathState>,
-    /// All that the search looked at. While that is the same, another search finds the same.
+    /// All that the search looked at. While that and the files of `survey` are the same, another search finds the same.
     identities: Option<Vec<(PathBuf, FileIdentity)>>,
+    /// The moment of the search, before the run.
+    began: FileTime,
+    /// Directories of repositories in which git on the host writes.
+    written: Vec<PathBuf>,
+    survey: OnceLock<LinkSurvey>,
 }
 
 impl Watched {
     pub(super) fn new(scope: SearchScope, deciders: Deciders) -> Watched {
-        let Deciders { files, protected, denied, states, writable, is_partial, .. } = deciders;
+        let Deciders { files, protected, denied, states, writable, written, .. } = deciders;
         let protected = protected.into_iter().chain(denied).collect();
-        let is_judged = !is_partial && states.values().all(|state| *state != PathState::Unknown);
+        let is_judged = states.values().all(|state| *state != PathState::Unknown);
         let identities = files.into_identities(&writable).filter(|_| is_judged);
-        Watched { scope, protected, before: states, identities }
+        let (began, survey) = (FileTime::now(), OnceLock::new());
+        Watched { scope, protected, before: states, identities, began, written, survey }
+    }
+
+    /// Looks for the directories in which git on the host writes. That takes a while and can be done at any time from the
+    /// search to the end of the run: while a command runs, nobody waits for it.
+    pub(super) fn survey(&self) -> &LinkSurvey {
+        self.survey.get_or_init(|| LinkSurvey::take(&self.written, &self.scope.writable))
     }
 
     /// Tells whether two searches found the same.
@@ -229,11 +242,11 @@ impl Watched {
         let is_unchanged = |identities: &Vec<(PathBuf, FileIdentity)>| {
             identities.iter().all(|(path, identity)| identity.still_holds(path))
         };
-        if self.identities.as_ref().is_some_and(is_unchanged) {
+        if self.identities.as_ref().is_some_and(is_unchanged) && !self.survey().is_changed_since(self.began) {
             return Vec::new();
         }
         let is_protected = |path: &Path| path.ancestors().any(|above| self.protected.contains(above));
-        let after = Deciders::find(&self.scope, SearchPhase::AfterRun).states.into_iter();
+        let after = Deciders::find(&self.scope, SearchPhase::AfterRun { began: self.began }).states.into_iter();
         let is_changed =
             |path: &PathBuf, state: &PathState| *state == PathState::Unknown || self.before.get(path) != Some(state);
         let changed = after.filter(|(path, state)| is_changed(path, state) && !is_protected(path));
@@ -279,12 +292,16 @@ struct SerializedWatch {
     protected: Vec<PathText>,
     before: Vec<(PathText, PathState)>,
     identities: Option<Vec<(PathText, FileIdentity)>>,
+    #[serde(default)]
+    began: FileTime,
+    #[serde(default)]
+    written: Vec<PathText>,
 }
 
 impl From<Watched> for SerializedWatch {
     fn from(watched: Watched) -> SerializedWatch {
         let texts = |paths: Vec<PathBuf>| paths.into_iter().map(PathText::from).collect();
-        let Watched { scope, protected, before, identities } = watched;
+        let Watched { scope, protected, before, identities, began, written, .. } = watched;
         SerializedWatch {
             workspace: Some(scope.workspace.into()),
             writable: texts(scope.writable),
@@ -293,6 +310,8 @@ impl From<Watched> for SerializedWatch {
             protected: texts(protected.into_iter().collect()),
             before: before.into_iter().map(|(path, state)| (path.into(), state)).collect(),
             identities: identities.map(|known| known.into_iter().map(|(path, seen)| (path.into(), seen)).collect()),
+            began,
+            written: texts(written),
         }
     }
 }
@@ -313,6 +332,9 @@ impl From<SerializedWatch> for Watched {
             identities: written
                 .identities
                 .map(|known| known.into_iter().map(|(path, seen)| (path.into(), seen)).collect()),
+            began: written.began,
+            written: paths(written.written).collect(),
+            survey: OnceLock::new(),
         }
     }
 }

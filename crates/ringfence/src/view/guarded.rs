@@ -159,6 +159,11 @@ impl Guarded {
         self.watched.planted()
     }
 
+    /// Does the part of the search that can be done while a command runs.
+    pub(crate) fn survey(&self) {
+        self.watched.survey();
+    }
+
     /// The paths to look at again.
     pub(crate) fn watched(&self) -> &Watched {
         &self.watched

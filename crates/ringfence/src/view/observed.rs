@@ -102,6 +102,55 @@ pub(super) struct DirectoryScan {
     pub(super) has_head: bool,
 }
 
+/// A time stamp of the file system.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) struct FileTime {
+    seconds: i64,
+    nanoseconds: i64,
+}
+
+impl FileTime {
+    /// The time stamp that a file would get now.
+    pub(super) fn now() -> FileTime {
+        let now = clock_gettime(ClockId::RealtimeCoarse);
+        FileTime { seconds: now.tv_sec, nanoseconds: now.tv_nsec }
+    }
+
+    /// The last change of a file, directory or link itself; the end of time where it cannot be looked at.
+    pub(super) fn of_change(path: &Path) -> FileTime {
+        match statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(found) => FileTime { seconds: found.st_ctime, nanoseconds: found.st_ctime_nsec.cast_signed() },
+            Err(_) => FileTime { seconds: i64::MAX, nanoseconds: 0 },
+        }
+    }
+}
+
+/// Lists the links and directories in a directory that is no link. A directory of references can hold thousands of
+/// files, which are passed over without a copy of their names.
+pub(super) fn scan_directory(path: &Path) -> Result<DirectoryScan, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut scan = DirectoryScan::default();
+    for entry in rustix::fs::Dir::new(openat(CWD, path, flags, Mode::empty())?)? {
+        let entry = entry?;
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        let kind = match entry.file_type() {
+            // Some file systems do not say.
+            FileType::Unknown => {
+                let found = statat(CWD, path.join(name), AtFlags::SYMLINK_NOFOLLOW);
+                found.map_or(FileType::Unknown, |found| FileType::from_raw_mode(found.st_mode))
+            }
+            kind => kind,
+        };
+        scan.has_head |= name == "HEAD";
+        match kind {
+            FileType::Directory if name != "." && name != ".." => scan.directories.push(path.join(name)),
+            FileType::Symlink => scan.links.push(path.join(name)),
+            _ => {}
+        }
+    }
+    Ok(scan)
+}
+
 /// Files of the host, and a memory of all that was looked at.
 #[derive(Debug)]
 pub(super) struct ObservedFiles {
@@ -258,21 +307,6 @@ impl ObservedFiles {
         let listing = Rc::new(names);
         self.listed.insert(path.into(), Rc::clone(&listing));
         Ok(listing)
-    }
-
-    /// Lists the links and directories in a directory that is no link. A directory of references can hold
-    /// thousands of files, which are passed over without a copy of their names.
-    pub(super) fn scan(&mut self, path: &Path) -> Result<DirectoryScan, Unreadable> {
-        let mut scan = DirectoryScan::default();
-        self.for_each_entry(path, |name, kind| {
-            scan.has_head |= name == "HEAD";
-            match kind {
-                FileType::Directory => scan.directories.push(path.join(name)),
-                FileType::Symlink => scan.links.push(path.join(name)),
-                _ => {}
-            }
-        })?;
-        Ok(scan)
     }
 
     /// Calls `visit` with each entry of a directory; returns false where no directory is.

@@ -1,13 +1,14 @@
 //! Symbolic links in repositories. Git writes many files of a repository by their names, and follows a
 //! link in place of one: `COMMIT_EDITMSG`, a link to `config`, makes a commit message the configuration.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FileType;
 
 use super::GitSearch;
 use crate::view::deciders::{PathState, SearchPhase};
-use crate::view::observed::TraceEnd;
+use crate::view::observed::{DirectoryScan, FileTime, TraceEnd, scan_directory};
 
 /// Directories of a repository in which git writes files by their names. Objects are not among them:
 /// their names and their content are no choice of a sandbox.
@@ -17,14 +18,58 @@ const WRITTEN_DIRECTORIES: [&str; 8] =
 /// hooks and objects alone in there, and the others are searched as what they are.
 const OWN_DIRECTORIES: [&str; 9] =
     ["annex", "branches", "hooks", "lfs", "modules", "objects", "remotes", "svn", "worktrees"];
-/// The number of directories that are searched for links before a run: some milliseconds. Most repositories
-/// have less than 20. Where there are more, links that were there before count as new.
-const MAX_DIRECTORIES_BEFORE: usize = 1 << 10;
-/// The number of directories that are searched for links after a run: a tenth of a second.
-const MAX_DIRECTORIES_AFTER: usize = 1 << 14;
+/// The number of directories that are searched for links: a tenth of a second. Most repositories have less than 20.
+const MAX_DIRECTORIES: usize = 1 << 14;
+
+/// The directories in which git on the host writes files by their names, as a search after the start of a run finds them.
+///
+/// Only their names are kept. The kernel notes when a directory or a link was changed, and nobody in a sandbox can set
+/// that time: whatever is older than the run is not the run's.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in crate::view) struct LinkSurvey {
+    directories: Vec<PathBuf>,
+    /// Not all directories could be looked at.
+    is_partial: bool,
+}
+
+impl LinkSurvey {
+    /// Looks for all directories at and below `written`, and for those in `writable` trees that links lead to.
+    pub(in crate::view) fn take(written: &[PathBuf], writable: &[PathBuf]) -> LinkSurvey {
+        let mut survey = LinkSurvey::default();
+        let mut pending = written.to_vec();
+        let mut behind_links = BTreeSet::new();
+        while let Some(directory) = pending.pop() {
+            let entries = scan_directory(&directory).ok().filter(|_| survey.directories.len() < MAX_DIRECTORIES);
+            survey.is_partial |= entries.is_none();
+            let DirectoryScan { links, directories, .. } = entries.unwrap_or_default();
+            pending.extend(directories);
+            for target in links.iter().filter_map(|link| fs_err::canonicalize(link).ok()) {
+                let is_writable = writable.iter().any(|tree| target.starts_with(tree));
+                if is_writable && target.is_dir() && behind_links.insert(target.clone()) {
+                    pending.push(target);
+                }
+            }
+            survey.directories.push(directory);
+        }
+        survey
+    }
+
+    /// Tells whether something in the directories may be younger than `began`.
+    pub(in crate::view) fn is_changed_since(&self, began: FileTime) -> bool {
+        self.is_partial || self.directories.iter().any(|directory| FileTime::of_change(directory) >= began)
+    }
+}
+
+/// A directory that is still to be searched for links.
+struct PendingDirectory {
+    path: PathBuf,
+    /// The directory, or one that it lies in, was changed by the run.
+    is_changed: bool,
+}
 
 impl GitSearch<'_> {
-    /// Keeps the links through which git writes in the directory of a repository.
+    /// Keeps the links through which git writes in the directory of a repository: all those at its top, and after a run
+    /// those further down that may be the run's.
     pub(super) fn note_links(&mut self, gitdir: &Path) {
         if !self.searched_for_links.insert(gitdir.to_path_buf()) || !self.deciders.is_writable(gitdir) {
             return;
@@ -38,34 +83,41 @@ impl GitSearch<'_> {
             let is_written = WRITTEN_DIRECTORIES.iter().any(|written| name == written);
             let is_strange = || !OWN_DIRECTORIES.iter().any(|own| name == own);
             match kind {
-                FileType::Directory if is_module && is_strange() => pending.push(path),
+                FileType::Directory if is_written || is_module && is_strange() => pending.push(path),
                 FileType::Symlink => pending.extend(self.note_link(&path).filter(|_| is_written)),
-                _ if is_written => pending.push(path),
                 _ => {}
             }
         }
-        let limit = match self.deciders.phase {
-            SearchPhase::BeforeRun => MAX_DIRECTORIES_BEFORE,
-            SearchPhase::AfterRun => MAX_DIRECTORIES_AFTER,
-        };
-        while let Some(directory) = pending.pop() {
-            if self.directories_of_links >= limit {
-                self.deciders.is_partial = true;
-                if self.deciders.phase == SearchPhase::AfterRun {
-                    self.deciders.note(&directory, PathState::Unknown);
-                }
+        match self.deciders.phase {
+            SearchPhase::BeforeRun => self.deciders.written.append(&mut pending),
+            SearchPhase::AfterRun { began } => self.note_links_below(pending, is_module, began),
+        }
+    }
+
+    /// Keeps the links in some directories, and below them, that may be younger than `began`.
+    fn note_links_below(&mut self, directories: Vec<PathBuf>, is_module: bool, began: FileTime) {
+        let mut pending: Vec<PendingDirectory> =
+            directories.into_iter().map(|path| PendingDirectory { path, is_changed: false }).collect();
+        while let Some(PendingDirectory { path: directory, is_changed }) = pending.pop() {
+            if self.directories_of_links >= MAX_DIRECTORIES {
+                self.deciders.note(&directory, PathState::Unknown);
                 return;
             }
             self.directories_of_links += 1;
-            match self.deciders.files.scan(&directory) {
-                Ok(scan) => {
-                    if is_module && scan.has_head && self.is_git_directory(&directory) {
-                        self.visit_repository(&directory, None);
-                    }
-                    pending.extend(scan.links.iter().filter_map(|link| self.note_link(link)));
-                    pending.extend(scan.directories);
-                }
-                Err(_) => self.deciders.note(&directory, PathState::Unknown),
+            // A directory that the run has moved here brings links that are older.
+            let is_changed = is_changed || FileTime::of_change(&directory) >= began;
+            let Ok(scan) = scan_directory(&directory) else {
+                self.deciders.note(&directory, PathState::Unknown);
+                continue;
+            };
+            if is_module && is_changed && scan.has_head && self.is_git_directory(&directory) {
+                self.visit_repository(&directory, None);
+            }
+            pending.extend(scan.directories.into_iter().map(|path| PendingDirectory { path, is_changed }));
+            for link in scan.links {
+                let is_changed = is_changed || FileTime::of_change(&link) >= began;
+                let target = if is_changed { self.note_link(&link) } else { self.directory_behind(&link) };
+                pending.extend(target.map(|path| PendingDirectory { path, is_changed }));
             }
         }
     }
@@ -81,11 +133,16 @@ impl GitSearch<'_> {
 
     /// Keeps a link, and returns the directory that it leads to where that is still to be searched.
     fn note_link(&mut self, path: &Path) -> Option<PathBuf> {
-        let trace = self.deciders.files.trace(path);
-        for (link, text) in trace.links {
+        for (link, text) in self.deciders.files.trace(path).links {
             self.deciders.note(&link, PathState::Link(text.into()));
         }
-        let TraceEnd::At { path, is_directory: true } = trace.end else { return None };
+        self.directory_behind(path)
+    }
+
+    /// The directory that a link leads to, where that is still to be searched.
+    fn directory_behind(&mut self, link: &Path) -> Option<PathBuf> {
+        let end = self.deciders.files.trace(link).end;
+        let TraceEnd::At { path, is_directory: true } = end else { return None };
         let is_new = self.deciders.is_writable(&path) && self.searched_for_links.insert(path.clone());
         is_new.then_some(path)
     }

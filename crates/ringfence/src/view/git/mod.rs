@@ -27,6 +27,7 @@ use super::observed::{Listing, TraceEnd, Unreadable};
 use config::{ConfigVariable, parse_config};
 use programs::{SettingEffect, effect_of};
 
+pub(super) use links::LinkSurvey;
 pub(super) use scope::GitScope;
 pub(super) use worktree::shared_repository;
 

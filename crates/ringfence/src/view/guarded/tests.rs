@@ -2,6 +2,7 @@ use std::os::unix::fs::symlink;
 
 use super::*;
 use crate::granted::Grants;
+use crate::view::observed::FileTime;
 
 /// A workspace at `ws` of a directory, seen at `/work`.
 struct Place {
@@ -178,8 +179,13 @@ fn repository() -> Place {
 #[test]
 fn a_link_through_which_git_writes_is_reported_wherever_it_is() {
     let place = repository();
-    symlink("../elsewhere", place.path("ws/.git/logs/user")).unwrap();
+    place.write("ws/.git/refs/tags/one", "");
+    symlink("../../elsewhere", place.path("ws/.git/refs/tags/user")).unwrap();
     place.write("ws/.git/elsewhere/log", "");
+    // Nothing that is as old as the run is taken for older.
+    while FileTime::now() <= FileTime::of_change(&place.path("ws/.git/elsewhere")) {
+        std::hint::spin_loop();
+    }
     let guarded = place.guarded(&[]);
     assert_eq!(guarded.planted(), [] as [&str; 0]);
     let links = [
@@ -204,6 +210,9 @@ fn a_link_through_which_git_writes_is_reported_wherever_it_is() {
         symlink("/nowhere", path).unwrap();
     }
     assert_eq!(guarded.planted(), links);
+    // A directory that is moved brings links that are older than the run.
+    fs_err::rename(place.path("ws/.git/refs/tags"), place.path("ws/.git/refs/moved")).unwrap();
+    assert!(guarded.planted().contains(&".git/refs/moved/user".to_owned()));
 }
 
 #[test]
@@ -394,7 +403,7 @@ fn a_link_that_turns_is_reported() {
 }
 
 #[test]
-fn a_link_behind_more_directories_than_are_searched_before_a_run_is_reported() {
+fn links_behind_many_directories_are_reported() {
     let place = repository();
     (0..1100).for_each(|number| place.write(&format!("ws/.git/refs/heads/{number}/x"), ""));
     let guarded = place.guarded(&[]);
