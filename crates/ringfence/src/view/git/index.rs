@@ -30,11 +30,19 @@ const BUFFER_SIZE: usize = 1 << 16;
 /// Stands for the position of an entry that cannot be read without the one before it.
 const DEPENDENT_ENTRY: u32 = u32::MAX;
 
+/// A submodule in an index.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Gitlink {
+    /// The path of the submodule, relative to the work tree.
+    pub(super) path: PathBuf,
+    /// The name of the commit that git checks out there.
+    pub(super) commit: Vec<u8>,
+}
+
 /// The part of an index that decides where git looks for repositories.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct IndexLinks {
-    /// The paths of submodules, relative to the work tree.
-    pub(super) gitlinks: Vec<PathBuf>,
+    pub(super) gitlinks: Vec<Gitlink>,
     /// The name of the file that holds further entries.
     pub(super) shared_index: Option<String>,
     /// Whether entries stand for submodules that are not in this file: a directory of a sparse index holds the name
@@ -125,7 +133,9 @@ fn read_entries<R: Read>(
         positions.push(if kept == 0 { position } else { DEPENDENT_ENTRY });
         match kind {
             GITLINK_KIND if name.is_empty() => links.is_partial = true,
-            GITLINK_KIND => links.gitlinks.push(OsStr::from_bytes(&name).into()),
+            GITLINK_KIND => links
+                .gitlinks
+                .push(Gitlink { path: OsStr::from_bytes(&name).into(), commit: fixed[40..40 + hash_length].to_vec() }),
             DIRECTORY_KIND => links.is_partial = true,
             _ if FILE_KINDS.contains(&kind) => {}
             _ => return Err(unusual("an entry is of an unknown kind")),
@@ -346,7 +356,9 @@ mod tests {
                 found.gitlinks.extend(read(shared).gitlinks);
             }
             found.gitlinks.sort();
-            assert_eq!(found.gitlinks, expected, "{arguments:?}");
+            let commit = vec![0x11; 20];
+            let expected = expected.iter().map(|path| Gitlink { path: path.clone(), commit: commit.clone() });
+            assert_eq!(found.gitlinks, expected.collect::<Vec<_>>(), "{arguments:?}");
         }
     }
 
@@ -379,7 +391,7 @@ mod tests {
         let file = entry(0o100_644, b"file", 0, 4);
         let link = entry(GITLINK_KIND, b"new", 0, 3);
         let both = [file.clone(), link.clone()];
-        assert_eq!(read_parts(2, &both, &[]).unwrap().gitlinks, [Path::new("new")]);
+        assert_eq!(read_parts(2, &both, &[]).unwrap().gitlinks[0].path, Path::new("new"));
         let extended = entry(0o100_644, b"file", EXTENDED_FLAG, 4);
         assert!(read_parts(3, &[extended.clone(), link.clone()], &[]).is_ok());
         assert!(read_parts(2, &[extended, link.clone()], &[]).is_err());

@@ -25,7 +25,9 @@ use rustix::fs::FileType;
 use super::deciders::{Deciders, PathState, path_from};
 use super::observed::{Listing, TraceEnd, Unreadable};
 use config::{ConfigVariable, parse_config};
+use index::Gitlink;
 use programs::{SettingEffect, effect_of};
+use protection::names_files_of_work_tree;
 
 pub(super) use links::LinkSurvey;
 pub(super) use scope::GitScope;
@@ -53,7 +55,7 @@ pub(super) fn find_git_deciders(deciders: &mut Deciders, scope: &GitScope, works
         repositories: BTreeMap::new(),
         commons: BTreeMap::new(),
         worktrees: BTreeMap::new(),
-        submodules: BTreeSet::new(),
+        submodules: BTreeMap::new(),
         module_directories: BTreeSet::new(),
         ancestors: BTreeSet::new(),
         searched_for_links: BTreeSet::new(),
@@ -77,8 +79,8 @@ struct GitSearch<'a> {
     commons: BTreeMap<PathBuf, Rc<Vec<ConfigVariable>>>,
     /// Worktrees in the workspace, by what their repositories keep for them.
     worktrees: BTreeMap<PathBuf, PathBuf>,
-    /// The work trees of submodules.
-    submodules: BTreeSet<PathBuf>,
+    /// The work trees of submodules, with the names of the commits that git checks out there.
+    submodules: BTreeMap<PathBuf, Vec<u8>>,
     /// Directories with the repositories of submodules.
     module_directories: BTreeSet<PathBuf>,
     /// Directories above a writable tree in which a repository was looked for.
@@ -136,8 +138,8 @@ impl GitSearch<'_> {
         if let Some(index) = &scope.index_file {
             // The file does not say how long its names are. All repositories of a workspace mostly agree.
             let hash_length = self.repositories.values().map(|known| known.hash_length).max().unwrap_or(20);
-            for path in self.gitlinks(index, hash_length) {
-                let path = worktree.join(path);
+            for link in self.gitlinks(index, hash_length) {
+                let path = worktree.join(link.path);
                 self.visit_all(PendingVisit::Directory { path, role: GitEntry::OfSubmodule });
             }
         }
@@ -198,7 +200,7 @@ impl GitSearch<'_> {
     }
 
     fn nested_repository(&mut self, nested: PathBuf, pending: &mut VecDeque<PathBuf>) {
-        if self.submodules.contains(&nested) {
+        if self.submodules.contains_key(&nested) {
             return;
         }
         let entry = nested.join(".git");
@@ -320,15 +322,22 @@ impl GitSearch<'_> {
     fn work_tree(&mut self, gitdir: &Path, repository: &KnownRepository, worktree: &Path) {
         self.apply(&repository.shared, worktree);
         self.apply(&repository.own, worktree);
+        // Settings that name files of the work tree run those of whatever commit is checked out.
+        if let Some(commit) = self.submodules.get(worktree) {
+            let mut settings = repository.shared.iter().chain(&*repository.own).chain(&self.global);
+            if settings.any(names_files_of_work_tree) {
+                self.deciders.note_content(worktree, commit);
+            }
+        }
         if worktree != self.workspace {
             let global = std::mem::take(&mut self.global);
             self.apply(&global, worktree);
             self.global = global;
         }
         self.sequences(gitdir, worktree);
-        for path in repository.gitlinks.iter() {
-            let path = worktree.join(path);
-            self.submodules.insert(path.clone());
+        for link in repository.gitlinks.iter() {
+            let path = worktree.join(&link.path);
+            self.submodules.insert(path.clone(), link.commit.clone());
             self.pending.push_back(PendingVisit::Directory { path, role: GitEntry::OfSubmodule });
         }
         self.modules(gitdir, repository, worktree);
@@ -502,7 +511,7 @@ struct KnownRepository {
     /// The length of object names in bytes.
     hash_length: usize,
     /// The submodules in the index, relative to the work tree.
-    gitlinks: Rc<Vec<PathBuf>>,
+    gitlinks: Rc<Vec<Gitlink>>,
     /// The work trees in which settings were looked at.
     worktrees: BTreeSet<PathBuf>,
 }

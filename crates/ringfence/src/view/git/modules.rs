@@ -6,13 +6,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use super::config::parse_config;
-use super::index::{IndexLinks, read_index};
+use super::index::{Gitlink, IndexLinks, read_index};
 use super::{GitSearch, KnownRepository, MAX_CONFIG};
 use crate::view::deciders::{PathState, path_from};
 
 impl GitSearch<'_> {
     /// The submodules in an index.
-    pub(super) fn gitlinks(&mut self, index: &Path, hash_length: usize) -> Vec<PathBuf> {
+    pub(super) fn gitlinks(&mut self, index: &Path, hash_length: usize) -> Vec<Gitlink> {
         let Some(found) = self.deciders.resolve(index) else { return Vec::new() };
         let opened = self.deciders.files.open(&found.path);
         let Some(Some(file)) = self.deciders.or_denied(opened) else { return Vec::new() };
@@ -48,7 +48,7 @@ impl GitSearch<'_> {
         let described = described.and_then(|file| self.deciders.read(&file.path, MAX_CONFIG));
         if described.is_none() && !repository.gitlinks.is_empty() {
             // Git takes the names from a commit or from the index then, and any directory may be meant.
-            let paths: Vec<&[u8]> = repository.gitlinks.iter().map(|path| path.as_os_str().as_bytes()).collect();
+            let paths: Vec<&[u8]> = repository.gitlinks.iter().map(|link| link.path.as_os_str().as_bytes()).collect();
             self.deciders.note_content(&gitdir.join("index"), &paths.join(&0));
         }
         let described = parse_config(&described.unwrap_or_default());

@@ -226,6 +226,19 @@ impl GitSearch<'_> {
     }
 }
 
+/// Tells whether a setting has git run files that it may find in the work tree.
+pub(super) fn names_files_of_work_tree(variable: &ConfigVariable) -> bool {
+    let is_relative = |text: &[u8]| !text.starts_with(b"/") && !text.starts_with(b"~");
+    match effect_of(variable) {
+        SettingEffect::ProgramDirectory => is_relative(&variable.value),
+        SettingEffect::Command if variable.section != "alias" => {
+            let words = words_of_command(&variable.value);
+            words.iter().any(|word| is_relative(&word.text) && is_path_like(&word.text))
+        }
+        _ => false,
+    }
+}
+
 /// Tells whether a word is the path of a file rather than an argument. Git runs an alias only where the user types its
 /// name, and the words of most are arguments: `make build` must not make a file called `build` read-only. A path has
 /// a slash or a dot in it.

@@ -250,7 +250,25 @@ fn modules() -> impl Iterator<Item = Vector> {
     })
 }
 
+/// A commit of a submodule that the run chose, with hooks where the submodule's settings have them.
+fn checked_out_hooks() -> Vector {
+    let scope = Scope {
+        name: "submodule-commit",
+        template: "super-sub",
+        file: "sub",
+        prepare: "git -C w/sub config core.hooksPath .husky",
+        ..PLAIN
+    };
+    let setting = Setting { name: "tracked-hook", config: "", extra: "", host: "git submodule update" };
+    let mut vector = compose(&scope, &setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
+    vector.add_to_last_run(&format!(
+        "cp -r .evil sub/.evil; cd sub{HOOKS_COMMIT}rm -r .evil; cd ..
+         git update-index --cacheinfo 160000,$C,sub\n"
+    ));
+    vector
+}
+
 /// All vectors of this module.
 pub(super) fn vectors() -> Vec<Vector> {
-    links().chain(sequences()).chain(modules()).collect()
+    links().chain(sequences()).chain(modules()).chain([checked_out_hooks()]).collect()
 }
