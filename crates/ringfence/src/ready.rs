@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ringfence_core::plan::demands;
@@ -131,7 +131,9 @@ impl Core {
     /// them, and neither shall code that runs somewhere else.
     pub(crate) fn guarded(&self, policy: &Policy, workspace: &ResolvedWorkspace) -> Result<Guarded, RunError> {
         let host = &self.settings.host;
-        let mut records = known_directories(host);
+        let granted = workspace.granted.iter().map(|granted| granted.source.as_path());
+        let trees: Vec<&Path> = granted.chain([workspace.source.as_path()]).collect();
+        let mut records = known_directories(host, &trees);
         records.push(host.absolute(&self.settings.audit.dir));
         let policy = policy.with_defaults();
         Ok(Guarded::find(&policy, workspace, host, &records)?)

@@ -55,7 +55,6 @@ impl Trail {
     }
 
     /// Follows an absolute path to something that exists. The error does not name the path.
-    #[expect(clippy::disallowed_methods, reason = "its callers name the path in their own errors")]
     pub(super) fn existing(path: &Path) -> io::Result<Trail> {
         let trail = Trail::of(path);
         if trail.links.len() >= MOST_LINKS {

@@ -3,7 +3,9 @@
 //! Hashes show that a record was changed or removed as long as a later one is there. This count
 //! also shows that all records of a directory were removed, or replaced by others.
 
+use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -16,6 +18,15 @@ const MAX_KNOWN_FILE: u64 = 1 << 16;
 
 /// So many directories are remembered, also after they are gone.
 const MAX_GONE_DIRECTORIES: usize = 1000;
+
+/// Longest name of a file, in bytes, with room for the extension of an unfinished one.
+const LONGEST_NAME: usize = 240;
+
+/// Start of the name of a file that is still being written.
+const UNFINISHED: &str = "unfinished-";
+
+/// Start of the name of a file whose directory has a longer path. No absolute path begins so.
+const LONG_NAME: &[u8] = b"long-";
 
 /// The count of the records of one directory.
 #[derive(Debug, Serialize, Deserialize)]
@@ -38,31 +49,73 @@ fn state_directory(host: &Host) -> Option<PathBuf> {
     Some(host.state_directory()?.join("known-records"))
 }
 
-/// The directories in which records were written.
-pub(crate) fn known_directories(host: &Host) -> Vec<PathBuf> {
+/// The directories in which records were written, as far as they lie in one of `trees` or hold one. Every run asks for
+/// them: their names tell, so that none of the files has to be read.
+pub(crate) fn known_directories(host: &Host, trees: &[&Path]) -> Vec<PathBuf> {
     let files = state_directory(host).and_then(|state| fs_err::read_dir(state).ok());
-    let files = files.into_iter().flatten().flatten().map(|entry| KnownFile { path: entry.path() });
-    files.filter_map(|file| file.load()).map(|known| known.directory).collect()
+    let directories = files.into_iter().flatten().flatten().filter_map(|entry| directory_of(&entry.path()));
+    let is_near =
+        |directory: &PathBuf| trees.iter().any(|tree| directory.starts_with(tree) || tree.starts_with(directory));
+    directories.filter(is_near).collect()
 }
 
-/// Keeps the number of counts bounded, because every run reads them.
+/// The directory whose count a file holds.
+fn directory_of(file: &Path) -> Option<PathBuf> {
+    let name = file.file_name()?.as_bytes();
+    if name.starts_with(LONG_NAME) {
+        return KnownFile { path: file.to_path_buf() }.load().map(|known| known.directory);
+    }
+    Some(unescape(name)).filter(|path| path.is_absolute())
+}
+
+/// A path as the name of a file: without slashes, and still a path to whoever reads it.
+fn escape(path: &Path) -> Vec<u8> {
+    let escape = |byte: &u8| match byte {
+        b'/' => b"%s".to_vec(),
+        b'%' => b"%%".to_vec(),
+        byte => vec![*byte],
+    };
+    path.as_os_str().as_bytes().iter().flat_map(escape).collect()
+}
+
+fn unescape(name: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(name.len());
+    let mut rest = name.iter();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'%' if rest.next() == Some(&b's') => b'/',
+            byte => *byte,
+        });
+    }
+    OsString::from_vec(bytes).into()
+}
+
+/// A directory without links on the way to it. It may have been removed.
+fn resolved(directory: &Path) -> PathBuf {
+    let below_parent = || Some(fs_err::canonicalize(directory.parent()?).ok()?.join(directory.file_name()?));
+    fs_err::canonicalize(directory).ok().or_else(below_parent).unwrap_or_else(|| directory.to_path_buf())
+}
+
+/// Keeps the number of counts bounded.
 fn forget_gone_directories(state: &Path) -> io::Result<()> {
     let files: Vec<PathBuf> = fs_err::read_dir(state)?.flatten().map(|entry| entry.path()).collect();
     if files.len() <= MAX_GONE_DIRECTORIES {
         return Ok(());
     }
-    let is_gone = |path: &PathBuf| {
-        let known = KnownFile { path: path.clone() }.load();
-        known.is_none_or(|known| !known.directory.exists())
-    };
-    files.iter().filter(|path| is_gone(path)).try_for_each(fs_err::remove_file)
+    let is_gone = |file: &&PathBuf| directory_of(file).is_none_or(|directory| !directory.exists());
+    files.iter().filter(is_gone).try_for_each(fs_err::remove_file)
 }
 
 impl KnownFile {
     pub(super) fn for_directory(host: &Host, directory: &Path) -> Option<KnownFile> {
-        let hash = Sha256::digest(directory.as_os_str().as_encoded_bytes());
-        let name: String = hash[..16].iter().map(|byte| format!("{byte:02x}")).collect();
-        Some(KnownFile { path: state_directory(host)?.join(name) })
+        let directory = resolved(directory);
+        let mut name = escape(&directory);
+        if name.len() > LONGEST_NAME {
+            let hash = Sha256::digest(directory.as_os_str().as_bytes());
+            let hash: String = hash[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+            name = [LONG_NAME, hash.as_bytes()].concat();
+        }
+        Some(KnownFile { path: state_directory(host)?.join(OsStr::from_bytes(&name)) })
     }
 
     fn load(&self) -> Option<KnownRecords> {
@@ -80,7 +133,7 @@ impl KnownFile {
             },
             // Records that were written before there was a count are believed.
             None => KnownRecords {
-                directory: directory.to_path_buf(),
+                directory: resolved(directory),
                 count: earlier + 1,
                 newest: newest.to_owned(),
                 was_replaced: false,
@@ -92,7 +145,7 @@ impl KnownFile {
     }
 
     fn store(&self, known: &KnownRecords) -> io::Result<()> {
-        let unfinished = self.path.with_extension("unfinished");
+        let unfinished = self.path.with_file_name(format!("{UNFINISHED}{}", std::process::id()));
         let state = self.path.parent().ok_or(io::ErrorKind::NotFound)?;
         fs_err::create_dir_all(state)?;
         let is_new = !self.path.exists();
@@ -115,5 +168,30 @@ impl KnownFile {
                 self.path.display()
             )
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_count_tells_its_directory() {
+        let state = tempfile::tempdir().unwrap();
+        let state = fs_err::canonicalize(state.path()).unwrap();
+        let host = Host::new(BTreeMap::from([("XDG_STATE_HOME".into(), state.clone().into())]), "/".into());
+        let long = format!("/{}", "x/".repeat(300));
+        let directories = ["/a/100%/b%s", "/a/b", long.trim_end_matches('/')].map(PathBuf::from);
+        for directory in &directories {
+            KnownFile::for_directory(&host, directory).unwrap().count_record(directory, 0, None, "hash");
+        }
+        let near = |tree: &str| known_directories(&host, &[Path::new(tree)]);
+        assert_eq!(near("/").len(), 3);
+        assert_eq!(near("/a/b/workspace"), [Path::new("/a/b")]);
+        assert_eq!(near("/a/100%"), [Path::new("/a/100%/b%s")]);
+        assert_eq!(near("/x/x"), [directories[2].as_path()]);
+        assert_eq!(near("/elsewhere"), [] as [&Path; 0]);
     }
 }
