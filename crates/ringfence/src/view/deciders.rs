@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::git::{GitScope, LinkSurvey, find_git_deciders};
+use super::git::{GitScope, LinkSurvey, WrittenDirectories, find_git_deciders};
 use super::observed::{FileIdentity, FileTime, ObservedFiles, TraceEnd, Unreadable};
 
 /// The state of a path that decides something.
@@ -56,8 +56,7 @@ pub(super) struct SearchScope {
 pub(super) struct Deciders {
     pub(super) files: ObservedFiles,
     pub(super) phase: SearchPhase,
-    /// Directories of repositories in which git on the host writes.
-    pub(super) written: Vec<PathBuf>,
+    pub(super) written: WrittenDirectories,
     writable: Vec<PathBuf>,
     /// Existing paths that the sandbox must not write to.
     pub(super) protected: BTreeSet<PathBuf>,
@@ -82,7 +81,7 @@ impl Deciders {
         let mut deciders = Deciders {
             files: ObservedFiles::new(&scope.workspace),
             phase,
-            written: Vec::new(),
+            written: WrittenDirectories::default(),
             writable: scope.writable.clone(),
             protected: BTreeSet::new(),
             denied: BTreeSet::new(),
@@ -201,8 +200,7 @@ pub(crate) struct Watched {
     identities: Option<Vec<(PathBuf, FileIdentity)>>,
     /// The moment of the search, before the run.
     began: FileTime,
-    /// Directories of repositories in which git on the host writes.
-    written: Vec<PathBuf>,
+    written: WrittenDirectories,
     survey: OnceLock<LinkSurvey>,
 }
 
@@ -295,7 +293,9 @@ struct SerializedWatch {
     #[serde(default)]
     began: FileTime,
     #[serde(default)]
-    written: Vec<PathText>,
+    written_trees: Vec<PathText>,
+    #[serde(default)]
+    written_directories: Vec<PathText>,
 }
 
 impl From<Watched> for SerializedWatch {
@@ -311,7 +311,8 @@ impl From<Watched> for SerializedWatch {
             before: before.into_iter().map(|(path, state)| (path.into(), state)).collect(),
             identities: identities.map(|known| known.into_iter().map(|(path, seen)| (path.into(), seen)).collect()),
             began,
-            written: texts(written),
+            written_trees: texts(written.trees),
+            written_directories: texts(written.single),
         }
     }
 }
@@ -333,7 +334,10 @@ impl From<SerializedWatch> for Watched {
                 .identities
                 .map(|known| known.into_iter().map(|(path, seen)| (path.into(), seen)).collect()),
             began: written.began,
-            written: paths(written.written).collect(),
+            written: WrittenDirectories {
+                trees: paths(written.written_trees).collect(),
+                single: paths(written.written_directories).collect(),
+            },
             survey: OnceLock::new(),
         }
     }

@@ -110,18 +110,26 @@ pub(super) struct FileTime {
 }
 
 impl FileTime {
+    const END: FileTime = FileTime { seconds: i64::MAX, nanoseconds: 0 };
+
     /// The time stamp that a file would get now.
     pub(super) fn now() -> FileTime {
         let now = clock_gettime(ClockId::RealtimeCoarse);
         FileTime { seconds: now.tv_sec, nanoseconds: now.tv_nsec }
     }
 
-    /// The last change of a file, directory or link itself; the end of time where it cannot be looked at.
-    pub(super) fn of_change(path: &Path) -> FileTime {
+    /// The last change of a file, directory or link itself, if it exists; the end of time where it cannot be looked at.
+    pub(super) fn of_existing(path: &Path) -> Option<FileTime> {
         match statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(found) => FileTime { seconds: found.st_ctime, nanoseconds: found.st_ctime_nsec.cast_signed() },
-            Err(_) => FileTime { seconds: i64::MAX, nanoseconds: 0 },
+            Ok(found) => Some(FileTime { seconds: found.st_ctime, nanoseconds: found.st_ctime_nsec.cast_signed() }),
+            Err(Errno::NOENT | Errno::NOTDIR) => None,
+            Err(_) => Some(FileTime::END),
         }
+    }
+
+    /// The last change of a file, directory or link itself; the end of time where it is gone.
+    pub(super) fn of_change(path: &Path) -> FileTime {
+        FileTime::of_existing(path).unwrap_or(FileTime::END)
     }
 }
 

@@ -2,6 +2,7 @@
 //! link in place of one: `COMMIT_EDITMSG`, a link to `config`, makes a commit message the configuration.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FileType;
@@ -21,6 +22,15 @@ const OWN_DIRECTORIES: [&str; 9] =
 /// The number of directories that are searched for links: a tenth of a second. Most repositories have less than 20.
 const MAX_DIRECTORIES: usize = 1 << 14;
 
+/// The directories of repositories in which git on the host writes files by their names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in crate::view) struct WrittenDirectories {
+    /// Directories with all that is below them.
+    pub(in crate::view) trees: Vec<PathBuf>,
+    /// Directories alone. Each may be missing as long as the one that it would lie in is among them.
+    pub(in crate::view) single: Vec<PathBuf>,
+}
+
 /// The directories in which git on the host writes files by their names, as a search after the start of a run finds them.
 ///
 /// Only their names are kept. The kernel notes when a directory or a link was changed, and nobody in a sandbox can set
@@ -28,15 +38,17 @@ const MAX_DIRECTORIES: usize = 1 << 14;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::view) struct LinkSurvey {
     directories: Vec<PathBuf>,
+    /// Directories that need not exist.
+    single: Vec<PathBuf>,
     /// Not all directories could be looked at.
     is_partial: bool,
 }
 
 impl LinkSurvey {
-    /// Looks for all directories at and below `written`, and for those in `writable` trees that links lead to.
-    pub(in crate::view) fn take(written: &[PathBuf], writable: &[PathBuf]) -> LinkSurvey {
-        let mut survey = LinkSurvey::default();
-        let mut pending = written.to_vec();
+    /// Looks for all directories of `written`, and for those in `writable` trees that links lead to.
+    pub(in crate::view) fn take(written: &WrittenDirectories, writable: &[PathBuf]) -> LinkSurvey {
+        let mut survey = LinkSurvey { single: written.single.clone(), ..LinkSurvey::default() };
+        let mut pending = written.trees.clone();
         let mut behind_links = BTreeSet::new();
         while let Some(directory) = pending.pop() {
             let entries = scan_directory(&directory).ok().filter(|_| survey.directories.len() < MAX_DIRECTORIES);
@@ -56,7 +68,9 @@ impl LinkSurvey {
 
     /// Tells whether something in the directories may be younger than `began`.
     pub(in crate::view) fn is_changed_since(&self, began: FileTime) -> bool {
-        self.is_partial || self.directories.iter().any(|directory| FileTime::of_change(directory) >= began)
+        self.is_partial
+            || self.directories.iter().any(|directory| FileTime::of_change(directory) >= began)
+            || self.single.iter().any(|directory| FileTime::of_existing(directory) >= Some(began))
     }
 }
 
@@ -89,7 +103,22 @@ impl GitSearch<'_> {
             }
         }
         match self.deciders.phase {
-            SearchPhase::BeforeRun => self.deciders.written.append(&mut pending),
+            // Git writes to the repository of a submodule that nobody works in, too. A sandbox chooses what it writes
+            // in logs of branches: the subjects of commits. References are names of commits.
+            SearchPhase::BeforeRun if is_module => {
+                let written = &mut self.deciders.written;
+                for path in pending {
+                    match path.file_name().and_then(OsStr::to_str) {
+                        Some("logs") => {
+                            let [references, branches] = ["refs", "refs/heads"].map(|name| path.join(name));
+                            written.single.extend([path, references, branches]);
+                        }
+                        Some("info" | "refs") => {}
+                        _ => written.trees.push(path),
+                    }
+                }
+            }
+            SearchPhase::BeforeRun => self.deciders.written.trees.append(&mut pending),
             SearchPhase::AfterRun { began } => self.note_links_below(pending, is_module, began),
         }
     }

@@ -29,7 +29,7 @@ use index::Gitlink;
 use programs::{SettingEffect, effect_of};
 use protection::names_files_of_work_tree;
 
-pub(super) use links::LinkSurvey;
+pub(super) use links::{LinkSurvey, WrittenDirectories};
 pub(super) use scope::GitScope;
 pub(super) use worktree::shared_repository;
 

@@ -1,5 +1,6 @@
 //! The caller's surroundings as far as git looks at them: configuration files outside repositories, and variables.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -103,9 +104,10 @@ const SHELL_VARIABLES: [&str; 3] = ["PWD", "OLDPWD", "_"];
 /// The variables of the caller that hold an absolute path. Others are left out, because they may hold a secret: one
 /// that begins with a slash does not begin with a directory of the root.
 fn path_variables(host: &Host) -> Vec<(String, String)> {
-    let is_path = |value: &str| {
-        let top = value.strip_prefix('/').and_then(|rest| rest.split('/').next());
-        top.is_some_and(|top| !top.is_empty() && Path::new("/").join(top).is_dir())
+    let mut known: BTreeMap<String, bool> = BTreeMap::new();
+    let mut is_path = |value: &str| {
+        let top = value.strip_prefix('/').and_then(|rest| rest.split('/').next()).filter(|top| !top.is_empty());
+        top.is_some_and(|top| *known.entry(top.to_owned()).or_insert_with(|| Path::new("/").join(top).is_dir()))
     };
     let variables = host.variables.iter().filter_map(|(name, value)| Some((name.to_str()?, value.to_str()?)));
     let paths = variables.filter(|(name, value)| !SHELL_VARIABLES.contains(name) && is_path(value));
