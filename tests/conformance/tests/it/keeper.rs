@@ -220,7 +220,9 @@ impl Keeper {
         let makers = self.makers.lock().unwrap_or_else(PoisonError::into_inner).clone();
         found.extend(remains::private_directories(&makers));
         found.extend(remains::groups(&makers));
-        let expected = [self.program(), self.home().join(".cache/ringfence"), self.state().join("guest")];
+        // The count of records is kept as long as the records may be.
+        let kept = ["guest", "known-records"].map(|name| self.state().join(name));
+        let expected = [vec![self.program(), self.home().join(".cache/ringfence")], kept.to_vec()].concat();
         found.extend(remains::files(self.home(), &expected));
         found.extend(remains::half_written(&self.state().join("guest"), "ringfence-guest"));
         if let Some((engine, _)) = self.engine() {

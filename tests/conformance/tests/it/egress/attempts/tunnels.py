@@ -152,11 +152,12 @@ def after_starttls(before=b"", waits=True):
         stream.recv(100)
         late = before + hello(f"{token}.evil.test")
         stream.sendall(b"STARTTLS\r\n" if waits else b"STARTTLS\r\n" + late)
-        if wire.more(stream) != b"250 ok\r\n":
+        told = wire.more(stream)
+        if not told.startswith(b"250 ok\r\n"):
             return "TLS ACCESS_DENIED"
         if waits:
             stream.sendall(late)
-        return answered(records(stream))
+        return answered(records(wire.Ahead(stream, told.removeprefix(b"250 ok\r\n"))))
 
     return make
 
