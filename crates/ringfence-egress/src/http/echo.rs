@@ -6,6 +6,7 @@
 //! list.
 
 use hyper::Request;
+use percent_encoding::percent_decode_str;
 
 /// Methods that have a host send back a request with all its headers; the second is that of IIS.
 const ECHOES: [&str; 2] = ["TRACE", "TRACK"];
@@ -36,23 +37,8 @@ fn parameters(uri: &hyper::Uri) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
     let text = uri.path_and_query().map_or("", |path| path.as_str());
     text.split(['?', '&', ';']).filter_map(|parameter| {
         let (name, value) = parameter.split_once('=')?;
-        Some((percent_decode(name), percent_decode(value)))
+        Some((percent_decode_str(name).collect(), percent_decode_str(value).collect()))
     })
-}
-
-fn percent_decode(text: &str) -> Vec<u8> {
-    let mut rest = text.as_bytes();
-    let mut decoded = Vec::with_capacity(rest.len());
-    while let Some((first, others)) = rest.split_first() {
-        let digit = |at: usize| others.get(at).and_then(|digit| char::from(*digit).to_digit(16));
-        let (byte, used) = match (*first, digit(0), digit(1)) {
-            (b'%', Some(high), Some(low)) => ((high * 16 + low) as u8, 2),
-            (byte, ..) => (byte, 0),
-        };
-        decoded.push(byte);
-        rest = &others[used..];
-    }
-    decoded
 }
 
 #[cfg(test)]
