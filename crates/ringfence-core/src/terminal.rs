@@ -5,10 +5,10 @@
 
 use std::borrow::Cow;
 
-/// What is shown in place of a character that a terminal would obey.
+/// Character that is shown in place of one that a terminal would obey.
 const REPLACEMENT: char = char::REPLACEMENT_CHARACTER;
 
-/// Whether a terminal obeys a character, or shows other text differently because of it: C0, DEL and C1, what marks,
+/// Tells whether a terminal obeys a character, or shows other text differently because of it: C0, DEL and C1, what marks,
 /// embeds, overrides and isolates directions, separators of lines that are none, and tags that nobody sees.
 pub fn is_steering(character: char) -> bool {
     character.is_control()

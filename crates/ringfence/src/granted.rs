@@ -80,6 +80,11 @@ impl GrantError {
     }
 }
 
+/// The path that an absolute path leads to, without links. What does not exist is taken for a plain name.
+pub(crate) fn without_links(path: &Path) -> PathBuf {
+    Trail::of(path).end
+}
+
 /// How a sandbox is to use what it is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Use {

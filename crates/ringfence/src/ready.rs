@@ -127,7 +127,7 @@ impl Core {
         Ok(Context { plan, because, workspace, grants, guarded, sandbox: None, sealed: None })
     }
 
-    /// What of a workspace is guarded at this moment. Records are evidence: the code that they are about shall not edit
+    /// Finds the guarded paths of a workspace, as they are now. Records are evidence: the code that they are about shall not edit
     /// them, and neither shall code that runs somewhere else.
     pub(crate) fn guarded(&self, policy: &Policy, workspace: &ResolvedWorkspace) -> Result<Guarded, RunError> {
         let host = &self.settings.host;

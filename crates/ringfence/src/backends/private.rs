@@ -48,7 +48,7 @@ impl PrivateDirectory {
         &self.path
     }
 
-    /// Whether a resolved path lies in one that this process made for a run and that is still there, or in one of the
+    /// Tells whether a resolved path lies in one that this process made for a run and that is still there, or in one of the
     /// process that started this one, as a proof starts a ringfence of its own.
     pub(crate) fn holds(path: &Path) -> bool {
         let live = LIVE.lock().unwrap_or_else(PoisonError::into_inner);

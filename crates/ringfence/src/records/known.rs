@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::granted::without_links;
 use crate::{Host, untrusted};
 
 /// Longer than a path and a hash can be.
@@ -35,7 +36,7 @@ pub(super) struct KnownRecords {
     count: usize,
     /// The hash of the newest record.
     newest: String,
-    /// Whether the newest record was another one when a record was added.
+    /// The newest record was another one when a record was added.
     was_replaced: bool,
 }
 
@@ -90,12 +91,6 @@ fn unescape(name: &[u8]) -> PathBuf {
     OsString::from_vec(bytes).into()
 }
 
-/// A directory without links on the way to it. It may have been removed.
-fn resolved(directory: &Path) -> PathBuf {
-    let below_parent = || Some(fs_err::canonicalize(directory.parent()?).ok()?.join(directory.file_name()?));
-    fs_err::canonicalize(directory).ok().or_else(below_parent).unwrap_or_else(|| directory.to_path_buf())
-}
-
 /// Keeps the number of counts bounded.
 fn forget_gone_directories(state: &Path) -> io::Result<()> {
     let files: Vec<PathBuf> = fs_err::read_dir(state)?.flatten().map(|entry| entry.path()).collect();
@@ -108,7 +103,7 @@ fn forget_gone_directories(state: &Path) -> io::Result<()> {
 
 impl KnownFile {
     pub(super) fn for_directory(host: &Host, directory: &Path) -> Option<KnownFile> {
-        let directory = resolved(directory);
+        let directory = without_links(directory);
         let mut name = escape(&directory);
         if name.len() > LONGEST_NAME {
             let hash = Sha256::digest(directory.as_os_str().as_bytes());
@@ -133,7 +128,7 @@ impl KnownFile {
             },
             // Records that were written before there was a count are believed.
             None => KnownRecords {
-                directory: resolved(directory),
+                directory: without_links(directory),
                 count: earlier + 1,
                 newest: newest.to_owned(),
                 was_replaced: false,

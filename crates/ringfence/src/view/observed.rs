@@ -4,7 +4,6 @@
 //! directory that cannot be searched may hold anything. What was looked at is kept with its identity, so that a
 //! later look tells in one system call per path whether the same search could have another result.
 
-use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -57,7 +56,7 @@ pub(super) enum FileIdentity {
         inode: u64,
         mode: u32,
         size: i64,
-        changed: (i64, i64),
+        changed: FileTime,
     },
     Denied,
 }
@@ -102,26 +101,28 @@ pub(super) struct DirectoryScan {
     pub(super) has_head: bool,
 }
 
-/// A time stamp of the file system.
+/// A time stamp of the file system, in seconds and nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(super) struct FileTime {
-    seconds: i64,
-    nanoseconds: i64,
-}
+pub(super) struct FileTime(i64, i64);
 
 impl FileTime {
-    const END: FileTime = FileTime { seconds: i64::MAX, nanoseconds: 0 };
+    const END: FileTime = FileTime(i64::MAX, 0);
 
     /// The time stamp that a file would get now.
     pub(super) fn now() -> FileTime {
         let now = clock_gettime(ClockId::RealtimeCoarse);
-        FileTime { seconds: now.tv_sec, nanoseconds: now.tv_nsec }
+        FileTime(now.tv_sec, now.tv_nsec)
+    }
+
+    #[expect(clippy::useless_conversion, reason = "the width of these fields differs between architectures")]
+    fn of_stat(stat: &Stat) -> FileTime {
+        FileTime(i64::from(stat.st_ctime), i64::try_from(stat.st_ctime_nsec).unwrap_or(0))
     }
 
     /// The last change of a file, directory or link itself, if it exists; the end of time where it cannot be looked at.
     pub(super) fn of_existing(path: &Path) -> Option<FileTime> {
         match statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(found) => Some(FileTime { seconds: found.st_ctime, nanoseconds: found.st_ctime_nsec.cast_signed() }),
+            Ok(found) => Some(FileTime::of_stat(&found)),
             Err(Errno::NOENT | Errno::NOTDIR) => None,
             Err(_) => Some(FileTime::END),
         }
@@ -130,6 +131,16 @@ impl FileTime {
     /// The last change of a file, directory or link itself; the end of time where it is gone.
     pub(super) fn of_change(path: &Path) -> FileTime {
         FileTime::of_existing(path).unwrap_or(FileTime::END)
+    }
+
+    /// The time stamp so many nanoseconds earlier, less than a second.
+    fn earlier(self, by: i64) -> FileTime {
+        let FileTime(seconds, nanoseconds) = self;
+        if nanoseconds >= by {
+            FileTime(seconds, nanoseconds - by)
+        } else {
+            FileTime(seconds - 1, nanoseconds + 1_000_000_000 - by)
+        }
     }
 }
 
@@ -169,19 +180,13 @@ pub(super) struct ObservedFiles {
     /// Directories by their entries. While a directory has not changed, its entries have the same names and kinds.
     listed: HashMap<OsString, Listing>,
     /// The clock of file time stamps when the search began.
-    began: (i64, i64),
+    began: FileTime,
 }
 
 impl ObservedFiles {
     /// Begins a search. No component of `base` is a symbolic link.
     pub(super) fn new(base: &Path) -> ObservedFiles {
-        let now = clock_gettime(ClockId::RealtimeCoarse);
-        ObservedFiles {
-            base: base.to_path_buf(),
-            seen: HashMap::new(),
-            listed: HashMap::new(),
-            began: (now.tv_sec, now.tv_nsec),
-        }
+        ObservedFiles { base: base.to_path_buf(), seen: HashMap::new(), listed: HashMap::new(), began: FileTime::now() }
     }
 
     /// Follows a path to its end. `path` is absolute.
@@ -307,29 +312,18 @@ impl ObservedFiles {
         if let Some(listing) = self.listed.get(path.as_os_str()) {
             return Ok(Rc::clone(listing));
         }
-        let mut names = Vec::new();
-        if !self.for_each_entry(path, |name, kind| names.push((name.to_owned(), kind)))? {
-            return Ok(Listing::default());
-        }
-        names.sort_by(|one, other| one.0.cmp(&other.0));
-        let listing = Rc::new(names);
-        self.listed.insert(path.into(), Rc::clone(&listing));
-        Ok(listing)
-    }
-
-    /// Calls `visit` with each entry of a directory; returns false where no directory is.
-    fn for_each_entry(&mut self, path: &Path, mut visit: impl FnMut(&OsStr, FileType)) -> Result<bool, Unreadable> {
         if !matches!(self.look(path), NodeKind::Directory | NodeKind::Denied) {
-            return Ok(false);
+            return Ok(Listing::default());
         }
         let failed = |error: Errno| Unreadable { path: path.to_path_buf(), source: error.into() };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let directory = match openat(CWD, path, flags, Mode::empty()) {
             Ok(directory) => directory,
-            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(false),
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Listing::default()),
             Err(error) => return Err(failed(error)),
         };
         self.strengthen(path, &directory).map_err(failed)?;
+        let mut names = Vec::new();
         for entry in rustix::fs::Dir::new(directory).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
@@ -345,9 +339,12 @@ impl ObservedFiles {
                 },
                 kind => kind,
             };
-            visit(name, kind);
+            names.push((name.to_owned(), kind));
         }
-        Ok(true)
+        names.sort_by(|one, other| one.0.cmp(&other.0));
+        let listing = Rc::new(names);
+        self.listed.insert(path.into(), Rc::clone(&listing));
+        Ok(listing)
     }
 
     /// Tells whether anything has this name, be it a link that leads nowhere.
@@ -357,12 +354,12 @@ impl ObservedFiles {
 
     /// The identities of all paths below `roots` that were looked at, unless a change could go unnoticed.
     pub(super) fn into_identities(self, roots: &[PathBuf]) -> Option<Vec<(PathBuf, FileIdentity)>> {
-        let edge = earlier(self.began, TIMESTAMP_GRANULARITY_NANOS);
+        let edge = self.began.earlier(TIMESTAMP_GRANULARITY_NANOS);
         let inside = |path: &Path| roots.iter().any(|root| path.starts_with(root));
         let seen = self.seen.into_iter().map(|(path, (_, identity))| (PathBuf::from(path), identity));
         let identities: Vec<_> = seen.filter(|(path, _)| inside(path)).collect();
         let is_fresh = |identity: &FileIdentity| match identity {
-            FileIdentity::Read { changed, .. } => changed.cmp(&edge) != Ordering::Less,
+            FileIdentity::Read { changed, .. } => *changed >= edge,
             _ => false,
         };
         (!identities.iter().any(|(_, identity)| is_fresh(identity))).then_some(identities)
@@ -434,7 +431,7 @@ impl FileIdentity {
             inode: stat.st_ino,
             mode: stat.st_mode,
             size: i64::from(stat.st_size),
-            changed: (i64::from(stat.st_ctime), i64::try_from(stat.st_ctime_nsec).unwrap_or(0)),
+            changed: FileTime::of_stat(stat),
         }
     }
 
@@ -454,10 +451,6 @@ impl FileIdentity {
 fn is_too_deep(path: &Path) -> bool {
     let name_length = path.file_name().map_or(0, OsStr::len);
     path.as_os_str().len() + 1 > PATH_MAX && name_length <= NAME_MAX
-}
-
-fn earlier((seconds, nanoseconds): (i64, i64), by: i64) -> (i64, i64) {
-    if nanoseconds >= by { (seconds, nanoseconds - by) } else { (seconds - 1, nanoseconds + 1_000_000_000 - by) }
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ pub(super) struct IndexLinks {
     pub(super) gitlinks: Vec<Gitlink>,
     /// The name of the file that holds further entries.
     pub(super) shared_index: Option<String>,
-    /// Whether entries stand for submodules that are not in this file: a directory of a sparse index holds the name
+    /// Entries stand for submodules that are not in this file: a directory of a sparse index holds the name
     /// of a tree, and a submodule without a path has its path in the shared index.
     pub(super) is_partial: bool,
 }
