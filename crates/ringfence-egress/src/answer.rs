@@ -1,9 +1,11 @@
 //! First bytes of a server, where they show that the client's were not what they seemed to be.
 //!
 //! A server answers in the protocol that it was spoken to in. So an answer in TLS or HTTP to an opening that is like
-//! neither shows a reading of the opening that we do not know, and the answer is not passed on.
+//! neither shows a reading of the opening that we do not know, and the answer is not passed on. Nor is an answer to a
+//! hello of TLS that is not in TLS.
 
 use crate::hello::{self, ServerAnswer, ServerAnswerReader};
+use crate::opening::OtherNames;
 
 /// Beginning of each answer in HTTP/1.
 const HTTP: &[u8] = b"HTTP/";
@@ -19,6 +21,8 @@ pub(crate) enum Answer {
     UnexpectedTls,
     /// The server speaks HTTP to a client that did not.
     UnexpectedHttp,
+    /// The server does not speak TLS to a client that did.
+    UnexpectedClear,
     /// Any other.
     Other,
 }
@@ -34,14 +38,15 @@ impl Answer {
 #[derive(Debug)]
 pub(crate) enum AnswerReader {
     /// To a hello of TLS.
-    ToHello(ServerAnswerReader),
+    ToHello(OtherNames, ServerAnswerReader),
     /// To an opening that is like neither TLS nor HTTP: its first bytes.
     ToOther(Vec<u8>),
 }
 
 impl AnswerReader {
-    pub(crate) fn to_hello() -> AnswerReader {
-        AnswerReader::ToHello(ServerAnswerReader::default())
+    /// Reader of an answer to a hello. Only at an address may that be in another protocol.
+    pub(crate) fn to_hello(other_names: OtherNames) -> AnswerReader {
+        AnswerReader::ToHello(other_names, ServerAnswerReader::default())
     }
 
     pub(crate) fn to_other() -> AnswerReader {
@@ -51,10 +56,11 @@ impl AnswerReader {
     /// Reads on; nothing while there is more to come.
     pub(crate) fn read(&mut self, bytes: &[u8]) -> Option<Answer> {
         match self {
-            AnswerReader::ToHello(reader) => reader.read(bytes).map(|answer| match answer {
+            AnswerReader::ToHello(other_names, reader) => reader.read(bytes).map(|answer| match answer {
                 ServerAnswer::Retry => Answer::Retry,
                 ServerAnswer::Hello => Answer::Hello,
-                ServerAnswer::Other => Answer::Other,
+                ServerAnswer::NotTls if *other_names == OtherNames::Judged => Answer::UnexpectedClear,
+                ServerAnswer::Other | ServerAnswer::NotTls => Answer::Other,
             }),
             AnswerReader::ToOther(seen) => {
                 seen.extend_from_slice(&bytes[..bytes.len().min(HTTP.len())]);

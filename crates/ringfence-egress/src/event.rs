@@ -15,6 +15,11 @@ pub enum Event {
     Denied(Denial),
     /// A connection was made.
     Allowed(Passage),
+    /// More was not let through than there are events for.
+    Omitted {
+        /// Number of denials without an event.
+        denials: u64,
+    },
 }
 
 /// What was not let through.

@@ -30,7 +30,7 @@ const FATAL: u8 = 2;
 pub(crate) const CLIENT_HELLO: u8 = 1;
 const SERVER_HELLO: u8 = 2;
 /// Type of the extension that names the server, RFC 6066, 3.
-const SERVER_NAME: u16 = 0;
+pub(crate) const SERVER_NAME: u16 = 0;
 /// Random of a server hello that is a HelloRetryRequest, RFC 8446, 4.1.3.
 const RETRY_RANDOM: [u8; 32] = [
     0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11, 0xbe, 0x1d, 0x8c, 0x02, 0x1e, 0x65, 0xb8, 0x91, 0xc2, 0xa2, 0x11,
@@ -178,8 +178,8 @@ pub(crate) fn read_hello(message: &[u8]) -> Hello {
                         (Some(name), Some(own)) if own.eq_ignore_ascii_case(name.as_bytes()) => {
                             Hello::Named(name.to_owned())
                         }
-                        // An address is no name, RFC 6066, 3; rustls reads it as none.
-                        (None, _) => Hello::Unnamed,
+                        (None, None) => Hello::Unnamed,
+                        (None, Some(own)) => read_address(own),
                         (Some(_), _) => Hello::unreadable("the client's hello names its server in two ways"),
                     };
                 }
@@ -188,6 +188,16 @@ pub(crate) fn read_hello(message: &[u8]) -> Hello {
         }
     }
     Hello::unreadable("the client's hello is incomplete")
+}
+
+/// Reads a name that is none for rustls. An address is no name, RFC 6066, 3, but servers take it for
+/// one.
+fn read_address(name: &[u8]) -> Hello {
+    let text = std::str::from_utf8(name).ok().filter(|text| text.parse::<std::net::IpAddr>().is_ok());
+    match text {
+        Some(address) => Hello::Named(address.to_owned()),
+        None => Hello::unreadable("the client's hello names its server by something that is no name"),
+    }
 }
 
 /// Name in the body of a client hello, if it has one; nothing if the body is malformed or leaves a choice.
@@ -254,8 +264,10 @@ pub(crate) enum ServerAnswer {
     Retry,
     /// A hello of the server's, after which all is encrypted.
     Hello,
-    /// Anything else.
+    /// Anything else in TLS.
     Other,
+    /// Something that is no record of TLS.
+    NotTls,
 }
 
 /// Reads a server's answer to a hello as it comes in, in as many pieces and records as it takes.
@@ -280,7 +292,7 @@ impl ServerAnswerReader {
                 &HANDSHAKE if is_tls => true,
                 // A warning may precede the answer, RFC 6066, 3.
                 &ALERT | &CHANGE_CIPHER_SPEC if is_tls => false,
-                _ => return Some(ServerAnswer::Other),
+                _ => return Some(ServerAnswer::NotTls),
             };
             let [_, _, _, high, low, ..] = *rest else { return None };
             let length = usize::from(u16::from_be_bytes([high, low]));
@@ -356,7 +368,9 @@ mod tests {
         check(&in_records(&server_hello([7; 32]), 11), Some(ServerAnswer::Hello));
         check(&in_records(&retry[..30], 100), None);
         check(&[ALERT, 3, 3, 0, 2, FATAL, 40], Some(ServerAnswer::Other));
-        check(b"HTTP/1.1 400 Bad Request\r\n", Some(ServerAnswer::Other));
-        check(&[CLIENT_HELLO; 60], Some(ServerAnswer::Other));
+        check(b"HTTP/1.1 400 Bad Request\r\n", Some(ServerAnswer::NotTls));
+        check(&[CLIENT_HELLO; 60], Some(ServerAnswer::NotTls));
+        check(&[HANDSHAKE, 9], Some(ServerAnswer::NotTls));
+        check(&[APPLICATION_DATA, 3, 3, 0, 1, 0], Some(ServerAnswer::NotTls));
     }
 }

@@ -125,6 +125,11 @@ impl Rules {
         }
     }
 
+    /// Tells whether a rule denies a name on `port`.
+    pub(crate) fn denies_names(&self, port: u16) -> bool {
+        self.deny.has_names(port)
+    }
+
     /// Judges a name that is asked for without saying on which port: allowed if it is on any.
     pub fn judge_lookup(&self, name: &HostName) -> Verdict {
         let mut verdict = Verdict::Denied(Reason::Unlisted);

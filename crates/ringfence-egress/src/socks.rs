@@ -1,6 +1,6 @@
 //! SOCKS5, RFC 1928: `CONNECT`, without authentication. Names are resolved on this side.
 
-use fast_socks5::server::{NoAuthentication, Socks5ServerProtocol};
+use fast_socks5::server::{NoAuthentication, Socks5ServerProtocol, SocksServerError};
 use fast_socks5::util::target_addr::TargetAddr;
 use fast_socks5::{ReplyError, Socks5Command};
 use tokio::time::timeout;
@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use crate::connect::Connection;
 use crate::proxy::Proxy;
 use crate::stream::{Rewound, Stream};
-use crate::{Denial, Refusal, Target, Via, tunnel};
+use crate::{Denial, Reason, Refusal, Target, Via, tunnel};
 
 /// The byte that every client begins with.
 pub(crate) const VERSION: u8 = 5;
@@ -23,11 +23,25 @@ pub(crate) async fn serve<S: Stream>(proxy: &Proxy, client: Rewound<S>) {
         let protocol = Socks5ServerProtocol::start(client).negotiate_auth(&[NoAuthentication]).await?;
         fast_socks5::server::AuthMethodSuccessState::finish_auth(protocol).read_command().await
     };
-    // What cannot be read was answered by the protocol's own code, where there is an answer.
-    let Ok(Ok((protocol, command, address))) = timeout(proxy.settings().limits.greeting, greeting).await else {
-        return;
+    let (protocol, command, address) = match timeout(proxy.settings().limits.greeting, greeting).await {
+        Ok(Ok(read)) => read,
+        // The protocol's own code has answered, where there is an answer.
+        Ok(Err(error)) => {
+            if !matches!(error, SocksServerError::Io { .. }) {
+                proxy.deny(Denial::malformed("", Via::Socks5, "the SOCKS5 request cannot be read"));
+            }
+            return;
+        }
+        Err(_) => return,
     };
-    if !matches!(command, Socks5Command::TCPConnect) {
+    let reason = match command {
+        Socks5Command::TCPConnect => None,
+        Socks5Command::UDPAssociate => Some(Reason::Protocol { protocol: "UDP".to_owned() }),
+        Socks5Command::TCPBind => Some(Reason::Malformed { fault: "only CONNECT of SOCKS5 is let through".to_owned() }),
+    };
+    if let Some(reason) = reason {
+        let target = address.to_string().escape_debug().to_string();
+        proxy.deny(Denial { target, reason, via: Via::Socks5, policy: None });
         let _ = protocol.reply_error(&ReplyError::CommandNotSupported).await; // the client has gone
         return;
     }

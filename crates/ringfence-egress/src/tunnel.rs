@@ -8,8 +8,12 @@
 //!   a name and is fine for an address; a hello older than TLS 1.2 cannot be read, and is refused for both. So is anything
 //!   else that begins like TLS or SSL. Where the real name is encrypted (ECH), the outer one counts: it is what the
 //!   connection is routed by. Whether there is an inner one cannot be seen, for clients that have none pretend to (GREASE).
+//! - A hello to a name must not be a request of HTTP at the same time, is refused on port 80, and is answered in TLS or
+//!   not at all.
 //! - A server may ask for another hello (HelloRetryRequest). What the client says meanwhile is held back until the server
 //!   has answered, and the second hello must name the same host as the first.
+//! - To an address, all that is said passes, unless the policy denies names. Then a tunnel to an address is read like one
+//!   to a name, and no name in it may be denied.
 //! - Plain HTTP to a name goes through the proxy's own HTTP code, which looks at every request.
 //! - A protocol that becomes TLS (STARTTLS) is judged by each hello in it, at whatever byte the
 //!   hello begins; see `watch`.
@@ -34,7 +38,7 @@ use crate::answer::{Answer, AnswerReader};
 use crate::connect::Connection;
 use crate::copy::{self, Direction};
 use crate::hello::{Hello, HelloPosition, HelloReader};
-use crate::opening::{HostNaming, LineRule, Opening, OpeningKind};
+use crate::opening::{LineRule, Opening, OpeningKind, OtherNames};
 use crate::proxy::{Mode, Proxy};
 use crate::stream::{Rewound, Stream, linger};
 use crate::watch::Finding;
@@ -84,11 +88,8 @@ enum Turn {
 
 /// Carries what a tunnel has, unless it is requests that are looked into.
 async fn carry<S: Stream>(proxy: &Proxy, client: &mut Rewound<S>, server: &mut TcpStream, target: &Target) -> Turn {
-    let naming = match target.host {
-        TargetHost::Name(_) => HostNaming::Name,
-        TargetHost::Address(_) => HostNaming::Address,
-    };
-    let mut opening = Opening::new(naming);
+    let other_names = OtherNames::for_tunnel(proxy, target);
+    let mut opening = Opening::new(other_names);
     let mut back = Direction::default();
 
     // A silent client has all the time it wants: it may wait for the server.
@@ -121,9 +122,14 @@ async fn carry<S: Stream>(proxy: &Proxy, client: &mut Rewound<S>, server: &mut T
         Err(_) => OpeningKind::Undecided("the client did not say in time which protocol it speaks"),
     };
 
-    let is_name = naming == HostNaming::Name;
+    let is_judged = other_names == OtherNames::Judged;
+    let is_name = matches!(target.host, TargetHost::Name(_));
     let (mut other, mut first) = (None, None);
     match kind {
+        OpeningKind::Tls(_) if is_name && target.port == 80 => {
+            let fault = "port 80 is for plain HTTP, and not for TLS".to_owned();
+            return refuse_tls(proxy, target, Reason::Malformed { fault });
+        }
         OpeningKind::Tls(hello) => {
             let named = name_inside(&hello, target);
             let is_for_target = named.as_ref() == Some(target);
@@ -141,12 +147,12 @@ async fn carry<S: Stream>(proxy: &Proxy, client: &mut Rewound<S>, server: &mut T
             let reason = Reason::Malformed { fault: fault.to_owned() };
             return Turn::Refused(proxy.deny(Denial::of(target, Via::Tunnel, reason)).last_words());
         }
-        kind if is_name && (kind == OpeningKind::Http || target.port == 80) => {
+        kind if is_judged && kind == OpeningKind::Http || is_name && target.port == 80 => {
             client.put_back(opening.bytes.into());
             return Turn::Requests;
         }
         // A server that speaks first, or has ended, answers no opening.
-        _ if is_name && !back.has_spoken() => back.read_answer(AnswerReader::to_other()),
+        _ if is_judged && !back.has_spoken() => back.read_answer(AnswerReader::to_other()),
         _ => {}
     }
     let denied = other.map(|named| Box::pin(async move { proxy.denied_inside(&named).await }));
@@ -156,11 +162,11 @@ async fn carry<S: Stream>(proxy: &Proxy, client: &mut Rewound<S>, server: &mut T
                 let length = opening.hello_length();
                 Box::pin(carry_hellos(proxy, client, server, target, (opening.bytes, length), hello, &mut back)).await?
             }
-            None if is_name => {
+            None if is_judged => {
                 let mut forth = Direction::default();
                 // A server that speaks first does not speak HTTP.
                 let rule = match opening.line_rule() {
-                    LineRule::First if back.has_spoken() => LineRule::None,
+                    LineRule::First | LineRule::UntilAnswered if back.has_spoken() => LineRule::None,
                     rule => rule,
                 };
                 forth.watch(opening.bytes, rule);
@@ -190,6 +196,7 @@ async fn carry<S: Stream>(proxy: &Proxy, client: &mut Rewound<S>, server: &mut T
     let fault = match back.answer() {
         Some(Answer::UnexpectedTls) => "the host answered in TLS to what is no readable TLS",
         Some(Answer::UnexpectedHttp) => "the host answered in HTTP to what is no readable HTTP",
+        Some(Answer::UnexpectedClear) => "the host answered a TLS hello in another protocol",
         _ => return carried.err().unwrap_or(Turn::Ended),
     };
     let reason = Reason::Malformed { fault: fault.to_owned() };
@@ -200,6 +207,15 @@ impl From<Refusal> for Turn {
     /// A tunnel that is cut while it is open: its client sees the end, for words of ours would be taken for the host's.
     fn from(_: Refusal) -> Turn {
         Turn::Ended
+    }
+}
+
+impl OtherNames {
+    fn for_tunnel(proxy: &Proxy, target: &Target) -> OtherNames {
+        match target.host {
+            TargetHost::Address(_) if !proxy.rules().denies_names(target.port) => OtherNames::Ignored,
+            _ => OtherNames::Judged,
+        }
     }
 }
 
@@ -244,7 +260,8 @@ async fn carry_hellos<S: Stream>(
     let mut ahead = said.split_off(length);
     let mut forth = Direction::after(said);
     let mut has_ended = false;
-    back.read_answer(AnswerReader::to_hello());
+    let other_names = OtherNames::for_tunnel(proxy, target);
+    back.read_answer(AnswerReader::to_hello(other_names));
     let answered = poll_fn(|cx| {
         let _ = forth.write_held(cx, server)?; // the rest when there is room
         let _ = back.poll(cx, server, client)?; // its end is an answer
@@ -294,8 +311,8 @@ async fn carry_hellos<S: Stream>(
             return Err(refuse_tls(proxy, target, reason));
         }
     }
-    // A host that has not answered in TLS may do so later, to another hello.
-    if matches!(target.host, TargetHost::Name(_)) && back.answer() == Some(Answer::Other) {
+    // A host that has not agreed on TLS may do so later, to another hello.
+    if other_names == OtherNames::Judged && back.answer() == Some(Answer::Other) {
         forth.watch(ahead, LineRule::None);
     } else {
         forth.hold(&ahead);

@@ -84,8 +84,9 @@ impl EgressArguments {
         let lines = entries.iter().map(|entry| {
             let time = entry.time.split('.').next().unwrap_or_default();
             let (what, target, why) = match &entry.event {
-                Event::Denied(denial) => ("denied", &denial.target, denial.reason.to_string()),
-                Event::Allowed(passage) => ("let out", &passage.target, String::new()),
+                Event::Denied(denial) => ("denied", denial.target.clone(), denial.reason.to_string()),
+                Event::Allowed(passage) => ("let out", passage.target.clone(), String::new()),
+                Event::Omitted { denials } => ("denied", format!("{denials} more"), "counted and not kept".to_owned()),
                 _ => return String::new(),
             };
             let sandbox = entry.sandbox.as_deref().unwrap_or("-");

@@ -164,7 +164,16 @@ impl Watch {
 }
 
 fn denied(entry: Entry) -> Option<Denied> {
-    let Event::Denied(denial) = entry.event else { return None };
-    let reason = denial.reason.to_string();
-    Some(Denied { at: entry.time, target: denial.target, reason, allow: denial.policy })
+    let at = entry.time;
+    match entry.event {
+        Event::Denied(denial) => {
+            let reason = denial.reason.to_string();
+            Some(Denied { at, target: denial.target, reason, allow: denial.policy })
+        }
+        Event::Omitted { denials } => {
+            let reason = "counted and not kept".to_owned();
+            Some(Denied { at, target: format!("{denials} more"), reason, allow: None })
+        }
+        _ => None,
+    }
 }

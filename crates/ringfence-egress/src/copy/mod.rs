@@ -271,7 +271,9 @@ pub(crate) async fn both<A: End, B: End>(
     poll_fn(|cx| {
         let forth = a_to_b.poll(cx, a, b)?;
         let back = b_to_a.poll(cx, b, a)?;
-        if let Some(watch) = a_to_b.watch.as_mut().filter(|_| b_to_a.has_spoken) {
+        // An answer of which it is open whether it is in HTTP is none yet.
+        let has_answered = b_to_a.has_spoken && b_to_a.reader.is_none();
+        if let Some(watch) = a_to_b.watch.as_mut().filter(|_| has_answered) {
             watch.hear_server();
         }
         if forth.is_ready() && back.is_ready() { Poll::Ready(Ok(())) } else { Poll::Pending }

@@ -14,6 +14,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::opening::is_token_byte;
 use crate::stream::Rewound;
 
+/// Most headers that hyper reads.
+const MOST_HEADERS: usize = 100;
 /// How much of what a refused client wrote is told of.
 const LONGEST_SAID: usize = 300;
 
@@ -32,6 +34,8 @@ pub(crate) enum HeadFault {
     Name,
     #[error("a header's value has a control character")]
     Value,
+    #[error("the request has more than {MOST_HEADERS} headers")]
+    TooMany,
     #[error("the request has more than one Host header")]
     Hosts,
     #[error("the request has a Content-Length that is no number, or more than one")]
@@ -81,8 +85,11 @@ fn judge(head: &[u8]) -> Result<Body, HeadFault> {
     }
 
     let (mut hosts, mut length, mut encoding) = (0, None, None);
-    for line in lines {
+    for (count, line) in lines.enumerate() {
         let line = line?;
+        if count >= MOST_HEADERS {
+            return Err(HeadFault::TooMany);
+        }
         let colon = line.iter().position(|byte| *byte == b':').ok_or(HeadFault::Name)?;
         let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
         if !is_token(name) {

@@ -28,7 +28,7 @@ use crate::pass::Pass;
 use crate::proxy::Proxy;
 use crate::stream::{Rewound, Stream, linger};
 use crate::way::Way;
-use crate::{Denial, Reason, Refusal, Target, UpstreamError, Via, tunnel};
+use crate::{Denial, Reason, Refusal, Target, TargetHost, UpstreamError, Verdict, Via, tunnel};
 
 mod echo;
 mod exchange;
@@ -95,6 +95,7 @@ async fn converse<S: Stream>(client: Rewound<S>, session: Session) -> Option<(Re
         .serve_connection(client, service_fn(|request| Box::pin(Arc::clone(&session).respond(request))));
     // What hyper cannot read or write is the client's own loss; what is to be said about it is said below.
     let served = poll_fn(|cx| connection.poll_without_shutdown(cx)).await;
+    let is_unread = served.as_ref().is_err_and(|error| error.is_parse());
     if served.is_err_and(|error| error.is_user()) {
         session.tell_of_end();
     }
@@ -113,6 +114,13 @@ async fn converse<S: Stream>(client: Rewound<S>, session: Session) -> Option<(Re
             linger(client).await;
         }
         return None;
+    }
+    if is_unread {
+        let said = match &session.scope {
+            Scope::Anywhere => String::new(),
+            Scope::Within(target, _) => target.to_string(),
+        };
+        session.proxy.deny(Denial::malformed(&said, Via::Http, "the request cannot be read"));
     }
     let client = heads.into_inner(parts.read_buf);
     match next {
@@ -179,6 +187,20 @@ impl Scheme {
     }
 }
 
+/// Destination of a request.
+struct Destination {
+    /// The host that the request is sent to.
+    target: Target,
+    /// The host that the request is for, which may be another one at the same address.
+    host: Target,
+}
+
+impl From<Target> for Destination {
+    fn from(target: Target) -> Destination {
+        Destination { host: target.clone(), target }
+    }
+}
+
 /// What a connection becomes after HTTP.
 enum Next {
     Tunnel(Connection, Target),
@@ -213,24 +235,29 @@ impl Session {
     }
 
     async fn answer(&self, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
-        let target = self.target(&request)?;
+        let Destination { target, host } = self.destination(&request)?;
         if request.method() == Method::CONNECT {
             let connection = self.proxy.connect(&target, Via::Connect).await?;
             self.continue_with(Next::Tunnel(connection, target));
             return Ok(Response::new(Either::Right(Full::default())));
         }
-        self.forward(request, target).await
+        self.forward(request, target, &host).await
     }
 
     /// Sends a request to its host and brings back the answer.
-    async fn forward(&self, mut request: Request<Incoming>, target: Target) -> Result<Response<Body>, Refusal> {
+    async fn forward(
+        &self,
+        mut request: Request<Incoming>,
+        target: Target,
+        host: &Target,
+    ) -> Result<Response<Body>, Refusal> {
         // Also where a kept connection leads there: that one was judged when it was made.
         self.proxy.admit(&target, Via::Http)?;
         let credentials = self.proxy.credentials_for(&target);
         if credentials.is_some() {
             self.check_for_secret(&request, &target)?;
         }
-        let upgrade = hops::prepare_request(&mut request, &target, self.scheme());
+        let upgrade = hops::prepare_request(&mut request, host, self.scheme());
         if let Some(credentials) = credentials {
             credentials.present(request.headers_mut());
         }
@@ -323,20 +350,21 @@ impl Session {
         Err(self.proxy.deny(Denial::of(target, Via::Http, reason)))
     }
 
-    /// Where a request is to go, said in one way, or in two that agree.
-    fn target(&self, request: &Request<Incoming>) -> Result<Target, Refusal> {
+    /// Destination of a request, said in one way, or in two that agree.
+    fn destination(&self, request: &Request<Incoming>) -> Result<Destination, Refusal> {
         let uri = request.uri();
         let via = if request.method() == Method::CONNECT { Via::Connect } else { Via::Http };
         let malformed = |fault: &str| self.proxy.deny(Denial::malformed(&said(request), via, fault));
         let read = |text: &str, port: Option<u16>| {
             Target::from_authority(text, port).map_err(|fault| malformed(&fault.to_string()))
         };
+        let mut named = None;
         let (target, default_port) = match (&self.scope, uri.scheme_str(), uri.authority()) {
             (Scope::Within(..), ..) if request.method() == Method::CONNECT => {
                 return Err(malformed("a CONNECT within a tunnel"));
             }
             (Scope::Anywhere, None, Some(authority)) if request.method() == Method::CONNECT => {
-                return read(authority.as_str(), None);
+                return read(authority.as_str(), None).map(Destination::from);
             }
             (Scope::Anywhere, Some("http"), Some(authority)) => (read(authority.as_str(), Some(80))?, 80),
             (Scope::Anywhere, Some(_), _) => {
@@ -347,8 +375,7 @@ impl Session {
             }
             (Scope::Within(target, _), None, None) => (target.clone(), target.port),
             (Scope::Within(target, scheme), Some(said), Some(authority)) if said == scheme.name() => {
-                let named = read(authority.as_str(), Some(target.port))?;
-                self.check(target, named)?;
+                named = Some(read(authority.as_str(), Some(target.port))?);
                 (target.clone(), target.port)
             }
             (Scope::Within(_, scheme), ..) => {
@@ -357,18 +384,28 @@ impl Session {
         };
         if let Some(host) = request.headers().get(HOST) {
             let host = host.to_str().map_err(|_| malformed("the Host header is not text"))?;
-            self.check(&target, read(host, Some(default_port))?)?;
+            let host = read(host, Some(default_port))?;
+            self.check(&target, &host)?;
+            named.get_or_insert(host);
         }
-        Ok(target)
+        let host = named.unwrap_or_else(|| target.clone());
+        self.check(&target, &host)?;
+        Ok(Destination { target, host })
     }
 
-    /// Refuses a request that says to its host that it is for another.
-    fn check(&self, target: &Target, named: Target) -> Result<(), Refusal> {
-        if *target == named {
+    /// Refuses a request that says to its host that it is for another. At an address, only hosts
+    /// that a rule denies are refused.
+    fn check(&self, target: &Target, named: &Target) -> Result<(), Refusal> {
+        if target == named {
             return Ok(());
         }
-        let reason = Reason::OtherName { name: named.to_string() };
-        Err(self.proxy.deny(Denial::of(target, Via::Http, reason)))
+        let is_at_address = matches!(&self.scope, Scope::Within(Target { host: TargetHost::Address(_), .. }, _));
+        let denial = match self.proxy.rules().judge(named) {
+            Verdict::Denied(reason @ Reason::Listed { .. }) if is_at_address => Denial::of(named, Via::Http, reason),
+            _ if is_at_address => return Ok(()),
+            _ => Denial::of(target, Via::Http, Reason::OtherName { name: named.to_string() }),
+        };
+        Err(self.proxy.deny(denial))
     }
 
     /// Keeps a connection for the next request, and says what was let through for it.

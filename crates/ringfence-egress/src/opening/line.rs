@@ -57,6 +57,11 @@ const METHODS: &[&str] = &[
 
 /// Beginning of a version.
 const VERSION: &[u8] = b"HTTP/";
+/// Beginnings of URLs that servers of HTTP take.
+const SCHEMES: [&[u8]; 2] = [b"http://", b"https://"];
+/// Bytes that separate words: for a lenient server, for one that does not know the separators of
+/// ASCII, and for one that knows the space alone.
+const SEPARATORS: [fn(u8) -> bool; 3] = [is_blank, is_space, |byte| byte == b' '];
 
 /// Reading of a line, without its line feed, that begins like a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +70,8 @@ pub(crate) enum RequestLine {
     Whole,
     /// The line is one of HTTP/0.9, or a command of another protocol. The next line tells.
     Versionless,
+    /// The line is a command of another protocol, unless a later line names a host.
+    Command,
     /// The line is a request of SIP, which has headers as well, but none that names a host.
     Sip,
     /// The line is no request.
@@ -73,35 +80,69 @@ pub(crate) enum RequestLine {
 
 /// Reads a line whose bytes are those of a text.
 pub(crate) fn read_line(line: &[u8]) -> RequestLine {
-    if has_version(line) {
+    if has_version_word(line) {
         return RequestLine::Whole;
     }
-    let readings = [is_blank, is_space].map(|separates| {
+    let readings = SEPARATORS.map(|separates| {
         let mut words = split_words(line, separates);
         let (Some(first), Some(second)) = (words.next(), words.next()) else { return RequestLine::None };
         // NATS connects with an object of JSON, in which a URL may stand.
         let is_nats = first.eq_ignore_ascii_case(b"CONNECT") && second[0] == b'{';
-        if first == b"PROXY" || has_scheme(second) && !is_nats {
+        let is_known = is_method(first) && !is_nats;
+        let begins_request = is_known || second[0] == b'/' || second == b"*";
+        // beanstalkd's `put` has numbers alone, and a job in the next line.
+        let is_number = |word: &[u8]| word.iter().all(u8::is_ascii_digit);
+        let are_numbers = words.clone().count() == 3 && split_words(line, separates).skip(1).all(is_number);
+        if first == b"PROXY" || has_scheme(second) && !is_nats || begins_request && has_version(line) {
             RequestLine::Whole
         } else if words.next().is_some_and(|third| third.starts_with(b"SIP/")) {
             RequestLine::Sip
-        } else if second[0] == b'/' || second == b"*" || is_method(first) && !is_nats {
+        } else if second[0] == b'/' || is_known && !are_numbers {
             RequestLine::Versionless
+        } else if begins_request {
+            RequestLine::Command
         } else {
             RequestLine::None
         }
     });
-    match readings {
-        [RequestLine::Whole, _] | [_, RequestLine::Whole] => RequestLine::Whole,
-        [RequestLine::None, second] => second,
-        [first, _] => first,
+    if readings.contains(&RequestLine::Whole) {
+        return RequestLine::Whole;
     }
+    readings.into_iter().find(|reading| *reading != RequestLine::None).unwrap_or(RequestLine::None)
+}
+
+/// Reads a first line of any bytes. Some servers take any first word for a method, also an empty
+/// one.
+pub(crate) fn read_first_line(line: &[u8]) -> RequestLine {
+    let is_lead = |byte: &u8| is_blank(*byte) || byte.is_ascii_control();
+    let line = &line[line.iter().take_while(|byte| is_lead(byte)).count()..];
+    if has_version_word(line) {
+        return RequestLine::Whole;
+    }
+    let readings = SEPARATORS.map(|separates| {
+        let mut words = split_words(line, separates);
+        let first = words.next().unwrap_or_default();
+        let second = words.next().unwrap_or_default();
+        if first == b"PROXY" || SCHEMES.iter().any(|scheme| begins_with(second, scheme)) {
+            RequestLine::Whole
+        } else if is_method(first) && !second.is_empty()
+            || first.starts_with(b"/")
+            || second.starts_with(b"/")
+            || second.starts_with(b"*")
+        {
+            RequestLine::Command
+        } else {
+            RequestLine::None
+        }
+    });
+    let is_any = |reading| readings.contains(&reading);
+    [RequestLine::Whole, RequestLine::Command].into_iter().find(|reading| is_any(*reading)).unwrap_or(RequestLine::None)
 }
 
 /// Tells whether a line of any bytes is a request with a version, which is its third or last word.
 /// Elsewhere `HTTP/` is text, as in a line of a log.
 pub(crate) fn has_version_word(line: &[u8]) -> bool {
-    [is_blank, is_space].into_iter().any(|separates: fn(u8) -> bool| {
+    SEPARATORS.into_iter().any(|separates| {
         let words = || split_words(line, separates);
         let versions = [words().nth(2), words().skip(2).last()];
         // A server that takes a control character for a blank sees one word more.
@@ -113,12 +154,35 @@ pub(crate) fn has_version_word(line: &[u8]) -> bool {
 /// Tells whether a line, of a stream that may be one of HTTP/0.9, names a host: in a request or in
 /// a header.
 pub(crate) fn names_host(line: &[u8]) -> bool {
-    // Python's readers of headers end a line at other control characters, too.
-    let ends_line = |byte: &u8| byte.is_ascii_control() && *byte != b'\t' || *byte == 0x85;
-    line.split(ends_line).any(is_host_header)
+    has_host_header(line)
         || has_version_word(line)
         || split_words(line, is_blank).next().is_some_and(is_method)
             && split_words(line, is_blank).nth(1).is_some_and(has_scheme)
+}
+
+/// Tells whether a hello of TLS has a line that a server may read as one of a request: with a
+/// version or a URL as a word of its own, or with the header that names a host. ALPN's `http/1.1` is
+/// none of them, since its length stands right before it. Only whole lines count, because no server
+/// acts on half a line.
+pub(crate) fn hides_request(hello: &[u8]) -> bool {
+    let mut lines: Vec<&[u8]> = hello.split(|byte| *byte == b'\n').collect();
+    lines.pop();
+    let is_named = |separates: fn(u8) -> bool, line: &[u8]| {
+        let mut others = split_words(line, separates).skip(1);
+        others.any(|word| SCHEMES.iter().chain([&VERSION]).any(|start| begins_with(word, start)))
+    };
+    lines.into_iter().any(|line| {
+        line.windows(VERSION.len()).any(|part| part == VERSION)
+            || has_host_header(line)
+            || SEPARATORS.into_iter().any(|separates| is_named(separates, line))
+    })
+}
+
+/// Tells whether a line, or what some server takes for one, is the header that names a host.
+fn has_host_header(line: &[u8]) -> bool {
+    // Python's readers of headers end a line at other control characters, too.
+    let ends_line = |byte: &u8| byte.is_ascii_control() && *byte != b'\t' || *byte == 0x85;
+    line.split(ends_line).any(is_host_header)
 }
 
 fn is_host_header(line: &[u8]) -> bool {
@@ -141,12 +205,16 @@ pub(crate) fn begins_header(bytes: &[u8]) -> Option<bool> {
     rest.iter().find(|byte| !is_blank(**byte)).map(|byte| *byte == b':')
 }
 
-fn split_words(line: &[u8], separates: fn(u8) -> bool) -> impl Iterator<Item = &[u8]> {
+fn split_words(line: &[u8], separates: fn(u8) -> bool) -> impl Iterator<Item = &[u8]> + Clone {
     line.split(move |byte| separates(*byte)).filter(|word| !word.is_empty())
 }
 
 fn has_version(text: &[u8]) -> bool {
     text.windows(VERSION.len()).any(|part| part.eq_ignore_ascii_case(VERSION))
+}
+
+fn begins_with(word: &[u8], start: &[u8]) -> bool {
+    word.get(..start.len()).is_some_and(|word| word.eq_ignore_ascii_case(start))
 }
 
 fn has_scheme(word: &[u8]) -> bool {

@@ -15,8 +15,8 @@ use crate::hello::{self, Hello, HelloReader};
 
 mod line;
 
-use line::{RequestLine, begins_header, is_blank, is_method, may_begin_method, read_line};
-pub(crate) use line::{has_version_word, names_host};
+pub(crate) use line::{RequestLine, has_version_word, names_host, read_first_line};
+use line::{begins_header, hides_request, is_blank, is_method, may_begin_method, read_line};
 
 /// Longest opening of TLS: a hello has at most 64 KiB, and its records have headers.
 const LONGEST_HELLO_RECORDS: usize = 80 * 1024;
@@ -45,13 +45,14 @@ pub(crate) enum OpeningKind {
     Undecided(&'static str),
 }
 
-/// Naming of the host that a tunnel leads to.
+/// Treatment of names that a client says in a tunnel, other than the one that it asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum HostNaming {
-    /// The host was named by name, which other names must not pass as.
-    Name,
-    /// The host was named by address: whatever is served there may be spoken to, in any protocol.
-    Address,
+pub(crate) enum OtherNames {
+    /// The client asked for a name, which other names must not pass as, or the policy denies names.
+    Judged,
+    /// The client asked for an address, and no name is denied: whatever is served there may be
+    /// spoken to, in any protocol.
+    Ignored,
 }
 
 /// Lines of a client that must not be requests, in a tunnel whose opening was of another protocol.
@@ -59,7 +60,11 @@ pub(crate) enum HostNaming {
 pub(crate) enum LineRule {
     /// The first line must not be a request. A server that speaks has read it as something else.
     First,
-    /// The first line may have been a request of HTTP/0.9: no line may name a host.
+    /// The first line may have been one of a request: no line may name a host. A server that speaks
+    /// has read it as something else.
+    UntilAnswered,
+    /// The first line was a request of a protocol that servers of HTTP may speak as well: no line
+    /// may name a host.
     Every,
     /// The protocol has no lines, or the server has spoken in it.
     None,
@@ -68,7 +73,7 @@ pub(crate) enum LineRule {
 /// Reads an opening as it comes in.
 #[derive(Debug)]
 pub(crate) struct Opening {
-    naming: HostNaming,
+    other_names: OtherNames,
     pub(crate) bytes: Vec<u8>,
     /// There as soon as the opening turns out to be TLS.
     hello: Option<Box<HelloReader>>,
@@ -82,12 +87,14 @@ pub(crate) struct Opening {
     is_past_word: bool,
     /// End of a first line that may be a request of HTTP without its version.
     versionless_end: Option<usize>,
+    /// Reading of that line.
+    versionless_line: RequestLine,
 }
 
 impl Opening {
-    pub(crate) fn new(naming: HostNaming) -> Opening {
+    pub(crate) fn new(other_names: OtherNames) -> Opening {
         Opening {
-            naming,
+            other_names,
             bytes: Vec::new(),
             hello: None,
             lead: 0,
@@ -95,6 +102,7 @@ impl Opening {
             searched: 0,
             is_past_word: false,
             versionless_end: None,
+            versionless_line: RequestLine::None,
         }
     }
 
@@ -108,21 +116,26 @@ impl Opening {
         if self.bytes.is_empty() {
             return None;
         }
-        if self.hello.is_some() || begins_like_tls(&self.bytes, self.naming)? {
+        if self.hello.is_some() || begins_like_tls(&self.bytes, self.other_names)? {
             if is_ssl2(&self.bytes) == Some(true) {
                 let fault = "a hello of SSL 2 does not say which name it wants";
                 return Some(OpeningKind::Tls(Hello::Unreadable(fault.to_owned())));
             }
-            if let Some(hello) = self.hello.get_or_insert_default().read(&self.bytes) {
+            let reader = self.hello.get_or_insert_default();
+            if let Some(hello) = reader.read(&self.bytes) {
+                let is_request =
+                    self.other_names == OtherNames::Judged && hides_request(&self.bytes[..reader.length()]);
+                let fault = "the client's hello can be read as a request of HTTP";
+                let hello = if is_request { Hello::Unreadable(fault.to_owned()) } else { hello };
                 return Some(OpeningKind::Tls(hello));
             }
             let fault = "the client's hello is too long";
             return (self.bytes.len() > LONGEST_HELLO_RECORDS)
                 .then(|| OpeningKind::Tls(Hello::Unreadable(fault.to_owned())));
         }
-        match self.naming {
-            HostNaming::Name => self.text_kind(),
-            HostNaming::Address => Some(OpeningKind::Other),
+        match self.other_names {
+            OtherNames::Judged => self.text_kind(),
+            OtherNames::Ignored => Some(OpeningKind::Other),
         }
     }
 
@@ -131,8 +144,8 @@ impl Opening {
         if let Some(kind) = self.kind() {
             return kind;
         }
-        let begins_tls = begins_like_tls(&self.bytes, self.naming) == Some(true);
-        let is_request = self.naming == HostNaming::Name
+        let begins_tls = begins_like_tls(&self.bytes, self.other_names) == Some(true);
+        let is_request = self.other_names == OtherNames::Judged
             && self.versionless_end.is_none()
             && read_line(&self.bytes[self.lead..]) != RequestLine::None;
         match (begins_tls, is_request) {
@@ -144,18 +157,28 @@ impl Opening {
 
     /// Kind of an opening after which the client waits; nothing if the opening is held back still.
     ///
-    /// A command such as `get /key` passes, and so do one byte and control characters alone: if
-    /// they begin a request or TLS after all, the watch on the tunnel ends it.
+    /// A command such as `get /key` passes, and so do one byte, control characters alone and a word
+    /// that begins no method: if they begin a request or TLS after all, the watch on the tunnel
+    /// ends it.
     pub(crate) fn kind_after_pause(&self) -> Option<OpeningKind> {
         let is_lead = self.has_control_lead && self.lead == self.bytes.len();
         let is_binary = |byte: u8| byte != hello::HANDSHAKE && byte != b'\n' && !is_blank(byte) && !is_token_byte(byte);
         let is_byte = matches!(self.bytes[..], [byte] if is_binary(byte));
-        (self.versionless_end.is_some() || is_lead || is_byte).then_some(OpeningKind::Other)
+        let word = &self.bytes[self.lead..];
+        let is_word = self.lead == 0
+            && word.len() >= SHORTEST_METHOD
+            && word.iter().all(u8::is_ascii_alphanumeric)
+            && !may_begin_method(word);
+        (self.versionless_end.is_some() || is_lead || is_byte || is_word).then_some(OpeningKind::Other)
     }
 
     /// Rule for the lines of a tunnel whose opening is of another protocol.
     pub(crate) fn line_rule(&self) -> LineRule {
-        if self.versionless_end.is_some() { LineRule::Every } else { LineRule::First }
+        match self.versionless_line {
+            RequestLine::None => LineRule::First,
+            RequestLine::Sip => LineRule::Every,
+            _ => LineRule::UntilAnswered,
+        }
     }
 
     /// Tells HTTP from protocols that are not TLS, by the first line.
@@ -189,19 +212,17 @@ impl Opening {
             return if is_text { is_too_long.then_some(OpeningKind::Http) } else { Some(OpeningKind::Other) };
         };
         let line = &self.bytes[self.lead..end];
-        match read_line(line) {
-            _ if !is_text => Some(if has_version_word(line) { OpeningKind::Http } else { OpeningKind::Other }),
-            RequestLine::Whole => Some(OpeningKind::Http),
-            RequestLine::None => Some(OpeningKind::Other),
-            RequestLine::Versionless => {
-                self.versionless_end = Some(end);
-                self.kind_by_next_line(end)
-            }
-            RequestLine::Sip => {
-                self.versionless_end = Some(end);
-                Some(OpeningKind::Other)
-            }
+        if !is_text {
+            return Some(if has_version_word(line) { OpeningKind::Http } else { OpeningKind::Other });
         }
+        let reading = read_line(line);
+        match reading {
+            RequestLine::Whole => return Some(OpeningKind::Http),
+            RequestLine::None => return Some(OpeningKind::Other),
+            _ => self.versionless_line = reading,
+        }
+        self.versionless_end = Some(end);
+        if reading == RequestLine::Versionless { self.kind_by_next_line(end) } else { Some(OpeningKind::Other) }
     }
 
     /// Tells a request of HTTP/0.9 from a command by the line behind it. HTTP/0.9 has no headers,
@@ -244,7 +265,9 @@ impl Opening {
         let is_name_byte = |byte: &u8| byte.is_ascii_alphabetic() || matches!(byte, b'-' | b'_');
         let rest = &self.bytes[self.lead..];
         let letters = rest.iter().take(LONGEST_METHOD).take_while(|byte| is_name_byte(byte)).count();
-        let is_method = letters >= SHORTEST_METHOD && rest.get(letters).is_none_or(|byte| !byte.is_ascii_graphic());
+        let is_method = letters >= SHORTEST_METHOD
+            && may_begin_method(&rest[..letters])
+            && rest.get(letters).is_none_or(|byte| !byte.is_ascii_graphic());
         let line = self.bytes[fresh..].iter().take_while(|byte| **byte != b'\n');
         !is_method && line.into_iter().any(|byte| byte.is_ascii_control() && !is_blank(*byte))
     }
@@ -270,13 +293,13 @@ impl Opening {
 ///
 /// Servers ignore the minor version of a first record. Some skip a record of a type that they do not know, so that to a
 /// name each type counts.
-fn begins_like_tls(bytes: &[u8], naming: HostNaming) -> Option<bool> {
+fn begins_like_tls(bytes: &[u8], other_names: OtherNames) -> Option<bool> {
     let first = *bytes.first()?;
     let is_assigned = (20..=hello::LAST_CONTENT_TYPE).contains(&first);
     if first == hello::HANDSHAKE {
         return Some(true);
     }
-    if naming == HostNaming::Address && !is_assigned {
+    if other_names == OtherNames::Ignored && !is_assigned {
         return Some(false);
     }
     // One printable character may be all that a client says before it waits. If a server skipped it as the type of a
@@ -287,7 +310,7 @@ fn begins_like_tls(bytes: &[u8], naming: HostNaming) -> Option<bool> {
     if *bytes.get(1)? == hello::MAJOR_VERSION && (is_assigned || *bytes.get(2)? <= 4) {
         return Some(true);
     }
-    if naming == HostNaming::Name { is_ssl2(bytes) } else { Some(false) }
+    if other_names == OtherNames::Judged { is_ssl2(bytes) } else { Some(false) }
 }
 
 /// Tells whether bytes begin like a hello in the form of SSL 2, which servers of TLS 1.2 still read, RFC 5246, E.2.

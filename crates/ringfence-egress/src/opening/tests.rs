@@ -2,10 +2,10 @@ use super::*;
 
 #[track_caller]
 fn kind(bytes: &[u8]) -> Option<OpeningKind> {
-    let mut opening = Opening::new(HostNaming::Name);
+    let mut opening = Opening::new(OtherNames::Judged);
     opening.bytes = bytes.to_vec();
     let kind = opening.kind();
-    let mut opening = Opening::new(HostNaming::Name);
+    let mut opening = Opening::new(OtherNames::Judged);
     let mut piecewise = None;
     for byte in bytes {
         opening.bytes.push(*byte);
@@ -86,7 +86,7 @@ fn a_request_that_comes_at_once_is_http_behind_any_control_characters() {
 }
 
 fn kind_at_once(bytes: &[u8]) -> Option<OpeningKind> {
-    let mut opening = Opening::new(HostNaming::Name);
+    let mut opening = Opening::new(OtherNames::Judged);
     opening.bytes = bytes.to_vec();
     opening.kind()
 }
@@ -115,21 +115,23 @@ fn a_request_that_comes_at_once_is_http_with_any_bytes_in_its_line() {
 #[test]
 fn a_client_that_waits_behind_a_command_or_a_byte_is_let_through() {
     for (bytes, rule) in [
-        (&b"get key\r\n"[..], LineRule::Every),
-        (b"GET /key\r\n", LineRule::Every),
-        (b"GET /key\r\nHo", LineRule::Every),
+        (&b"get key\r\n"[..], LineRule::UntilAnswered),
+        (b"GET /key\r\n", LineRule::UntilAnswered),
+        (b"GET /key\r\nHo", LineRule::UntilAnswered),
+        (b"ruok", LineRule::First),
+        (b"mntr", LineRule::First),
         (b"\x01", LineRule::First),
         (b"\0\x01", LineRule::First),
         (b"\x80", LineRule::First),
     ] {
-        let mut opening = Opening::new(HostNaming::Name);
+        let mut opening = Opening::new(OtherNames::Judged);
         opening.bytes = bytes.to_vec();
         assert_eq!(opening.kind(), None, "{}", bytes.escape_ascii());
         assert_eq!(opening.kind_after_pause(), Some(OpeningKind::Other), "{}", bytes.escape_ascii());
         assert_eq!(opening.line_rule(), rule, "{}", bytes.escape_ascii());
     }
-    for bytes in [&b"GET / HTTP/1.1"[..], b"GE", b"\r\n", &[22], &[22, 3, 1], b"\x01\x03"] {
-        let mut opening = Opening::new(HostNaming::Name);
+    for bytes in [&b"GET / HTTP/1.1"[..], b"GE", b"get", b"BREW", b"brew /", b"\r\n", &[22], &[22, 3, 1], b"\x01\x03"] {
+        let mut opening = Opening::new(OtherNames::Judged);
         opening.bytes = bytes.to_vec();
         assert_eq!(opening.kind(), None, "{}", bytes.escape_ascii());
         assert_eq!(opening.kind_after_pause(), None, "{}", bytes.escape_ascii());
@@ -138,7 +140,15 @@ fn a_client_that_waits_behind_a_command_or_a_byte_is_let_through() {
 
 #[test]
 fn other_protocols_are_told_from_http_as_early_as_they_wait_for_an_answer() {
-    let openings: [&[u8]; 33] = [
+    let openings: [&[u8]; 41] = [
+        b"put 0 0 60 4\r\n",
+        b"put 0 0 60 4\r\na: b\r\n",
+        b"PASS *\r\n",
+        b"PASS *\r\nNICK :a\r\n",
+        b"DEFINE * word\r\n",
+        b"hrpc\x09\0\0",
+        b"1700000000 host GET /index HTTP/1.1 200\n",
+        b"1700000000 host GET http://a.test/index HTTP/1.1 200\n",
         b"OPTIONS sip:a@host.test SIP/2.0\r\nVia: SIP/2.0/TCP a.test\r\n\r\n",
         b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n",
         b"EHLO client.test\r\n",
@@ -228,10 +238,69 @@ fn whatever_begins_like_tls_or_ssl_and_is_no_hello_is_unreadable() {
     }
 }
 
+/// A hello with this random and this extension of an unknown kind, before one that names a server.
+fn hello_with(random: [u8; 32], extension: &[u8]) -> Vec<u8> {
+    let number = |length: usize| u16::try_from(length).unwrap().to_be_bytes();
+    let unknown = [&[0x7a, 0x7a], &number(extension.len())[..], extension].concat();
+    let name = [0, 0, 0, 16, 0, 14, 0, 0, 11].into_iter().chain(*b"origin.test").collect::<Vec<u8>>();
+    let rest = [0, 10, 0, 4, 0, 2, 0, 29, 0, 13, 0, 4, 0, 2, 8, 4, 0, 43, 0, 3, 2, 3, 4];
+    let share = [&[0, 51, 0, 38, 0, 36, 0, 29, 0, 32][..], &random].concat();
+    let extensions = [&unknown[..], &name, &rest, &share].concat();
+    let lists = [&[0, 0, 2, 0x13, 1, 1, 0][..], &number(extensions.len()), &extensions].concat();
+    let body = [&[3, 3][..], &random, &lists].concat();
+    let message = [&[1, 0], &number(body.len())[..], &body].concat();
+    [&[22, 3, 1], &number(message.len())[..], &message].concat()
+}
+
+#[test]
+fn a_hello_that_is_also_a_request_is_unreadable() {
+    for extension in [
+        &b" /secret HTTP/1.1\r\nHost: front.test\r\n\r\n"[..],
+        b" /secret HTTP/1.1\n\n",
+        b"\t/secret\thttp/1.0\r\n",
+        b"\x1c/secret\x1cHTTP/1.1\n",
+        b" /secret\x08HTTP/1.1\n",
+        b" /secret x\r\nHost: front.test\r\n\r\n",
+        b" /secret\r\nA: b\r\n hOsT : front.test\r\n\r\n",
+        b" /secret x\r\nA: b\rHost: front.test\r\n\r\n",
+        b" http://front.test/secret\r\n\r\n",
+        b" HTTPS://front.test/secret x\r\n\r\n",
+    ] {
+        let hello = hello_with([7; 32], extension);
+        let found = kind(&hello);
+        let is_refused = matches!(&found, Some(OpeningKind::Tls(Hello::Unreadable(_))));
+        assert!(is_refused, "{}: {found:?}", extension.escape_ascii());
+        let mut opening = Opening::new(OtherNames::Ignored);
+        opening.bytes = hello;
+        let named = OpeningKind::Tls(Hello::Named("origin.test".to_owned()));
+        assert_eq!(opening.kind(), Some(named), "to an address, any protocol passes");
+    }
+}
+
+#[test]
+fn ordinary_hellos_are_no_requests() {
+    let own = OpeningKind::Tls(Hello::Named("origin.test".to_owned()));
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()[3]
+    };
+    // ALPN between line feeds and blanks, which are kinds of extensions and of groups.
+    let protocols = b" \n\0\x10\0\x0e\0\x0c\x02h2\x08http/1.1\n\n\0\x0b\0\x02\x01\0\0\n\r\n";
+    for _ in 0..20_000 {
+        let bytes = std::array::from_fn(|_| random());
+        let mut opening = Opening::new(OtherNames::Judged);
+        opening.bytes = hello_with(bytes, &[protocols, &bytes[..]].concat());
+        assert_eq!(opening.kind().as_ref(), Some(&own), "{}", opening.bytes.escape_ascii());
+    }
+}
+
 #[test]
 fn an_opening_that_ends_is_judged_by_what_it_may_have_begun() {
     let at_end = |bytes: &[u8]| {
-        let mut opening = Opening::new(HostNaming::Name);
+        let mut opening = Opening::new(OtherNames::Judged);
         opening.bytes = bytes.to_vec();
         opening.kind_at_end()
     };
@@ -249,7 +318,7 @@ fn to_an_address_any_protocol_but_unreadable_tls_passes_at_once() {
     for (bytes, passes) in
         [(&b"G"[..], true), (b"\0", true), (&[99, 3, 1], true), (&[21, 3, 1], false), (&[22, 9], false)]
     {
-        let mut opening = Opening::new(HostNaming::Address);
+        let mut opening = Opening::new(OtherNames::Ignored);
         opening.bytes = bytes.to_vec();
         assert_eq!(opening.kind() == Some(OpeningKind::Other), passes, "{bytes:?}");
     }

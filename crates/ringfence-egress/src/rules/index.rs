@@ -10,6 +10,8 @@ use ringfence_core::policy::{Host, HostName, HostRule};
 pub(super) struct Index {
     names: HashMap<HostName, Ports>,
     parents: HashMap<HostName, Ports>,
+    /// Ports of all rules in `names` and `parents`.
+    name_ports: Ports,
     /// How many labels the longest of `parents` has.
     deepest: usize,
     ipv4: Networks,
@@ -57,6 +59,9 @@ impl Index {
         let mut index = Index::default();
         let (mut ipv4, mut ipv6) = (HashMap::new(), HashMap::new());
         for rule in rules {
+            if !matches!(rule.host, Host::Network { .. }) {
+                index.name_ports.add(rule.port);
+            }
             let ports: &mut Ports = match &rule.host {
                 Host::Name(name) => index.names.entry(name.clone()).or_default(),
                 Host::Beneath(parent) => {
@@ -89,6 +94,11 @@ impl Index {
     /// Whether a rule names `name` on `port`.
     pub(super) fn has_name(&self, name: &HostName, port: u16) -> bool {
         self.exact(name, port).is_some() || self.beneath(name, port).is_some()
+    }
+
+    /// Whether a rule names any name on `port`.
+    pub(super) fn has_names(&self, port: u16) -> bool {
+        self.name_ports.rule(port).is_some()
     }
 
     fn exact(&self, name: &HostName, port: u16) -> Option<Option<u16>> {

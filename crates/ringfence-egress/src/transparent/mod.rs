@@ -8,14 +8,14 @@ mod conversation;
 mod dns;
 mod names;
 mod packet;
+mod recent;
 mod stack;
 
-use std::collections::HashSet;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use rustix::io::Errno;
@@ -27,9 +27,10 @@ use tokio::time::{sleep, timeout};
 use self::conversation::{Conversation, Shared};
 use self::names::Names;
 use self::packet::{Flow, Packet};
+use self::recent::{RecentDenials, Telling};
 use self::stack::Stack;
 use crate::stream::Rewound;
-use crate::{Denial, Proxy, Target, TargetError, Via, tunnel};
+use crate::{Denial, Event, Proxy, Target, TargetError, Via, tunnel};
 
 /// How many connections a tunnel carries at once: each may fill two buffers, which are memory of the host's.
 const MOST_CONNECTIONS: usize = 1024;
@@ -37,8 +38,6 @@ const MOST_CONNECTIONS: usize = 1024;
 const BATCH: usize = 64;
 /// The shortest pause: a clock that is always late must not keep a processor busy.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
-/// How long a denial that is repeated for every packet or question is told only once, and how many are in that time.
-const SELDOM: (Duration, usize) = (Duration::from_secs(60), 256);
 
 /// A tunnel, whose other end is a sandbox's only interface.
 #[derive(Debug)]
@@ -63,7 +62,7 @@ impl Proxy {
             shared: Arc::clone(&shared),
             resolver,
             names: Mutex::default(),
-            told: Mutex::new(Told { since: Instant::now(), denials: HashSet::new() }),
+            told: Mutex::default(),
         });
         let mut connections = JoinSet::new();
         let mut space = vec![0; longest.into()];
@@ -114,13 +113,14 @@ struct Carrier {
     shared: Arc<Shared>,
     resolver: Ipv4Addr,
     names: Mutex<Names>,
-    told: Mutex<Told>,
+    told: Mutex<ToldDenials>,
 }
 
-/// The denials that the owner was told of of late.
-struct Told {
-    since: Instant,
-    denials: HashSet<String>,
+/// Denials that the owner was told of a short time ago. A flood of names leaves room for packets.
+#[derive(Debug, Default)]
+struct ToldDenials {
+    names: RecentDenials,
+    packets: RecentDenials,
 }
 
 impl Carrier {
@@ -189,15 +189,25 @@ impl Carrier {
 
     /// Tells the owner of a denial, unless it was told of it a moment ago.
     fn deny_seldom(&self, denial: Denial) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let (time, most) = SELDOM;
-        if told.since.elapsed() > time {
-            told.since = Instant::now();
-            told.denials.clear();
+        let telling = {
+            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+            let recent = if denial.via == Via::Dns { &mut told.names } else { &mut told.packets };
+            recent.add(&denial.target)
+        };
+        match telling {
+            Telling::Denial => drop(self.proxy.deny(denial)),
+            Telling::Omitted(denials) => self.proxy.tell(Event::Omitted { denials }),
+            Telling::Nothing => {}
         }
-        if told.denials.len() < most && told.denials.insert(denial.target.clone()) {
-            drop(told);
-            self.proxy.deny(denial);
+    }
+}
+
+impl Drop for Carrier {
+    fn drop(&mut self) {
+        let told = self.told.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let denials = told.names.take_omitted() + told.packets.take_omitted();
+        if denials > 0 {
+            self.proxy.tell(Event::Omitted { denials });
         }
     }
 }

@@ -6,51 +6,46 @@
 //! before its last byte, so bytes pass while a candidate is open, and the piece that completes a
 //! hello does not.
 //!
-//! A candidate that is hardly there by chance is held back from its first byte on.
+//! A candidate is dropped where no server reads a hello that names a server: lists of any length
+//! and extensions that do not fill their list are read by some. A candidate that is hardly there by
+//! chance is held back from its first byte on.
 
-use memchr::memmem::Finder;
+use memchr::memchr_iter;
 
 use super::Finding;
-use crate::hello::{
-    self, CLIENT_HELLO, HANDSHAKE, Hello, LONGEST_RECORD, MAJOR_VERSION, MESSAGE_HEADER, RECORD_HEADER,
-};
+use crate::hello::{self, CLIENT_HELLO, HANDSHAKE, Hello, LONGEST_RECORD, MESSAGE_HEADER, RECORD_HEADER, SERVER_NAME};
 
 /// Bytes that encryption adds to a record at most, RFC 5246, 6.2.3.
 const LONGEST_RECORD_EXPANSION: usize = 2048;
+/// Highest major version that some server takes in the first record: Go's limit.
+const LAST_MAJOR_VERSION: u8 = 0x0f;
 /// Longest hello that some server reads: OpenSSL's limit.
 const LONGEST_MESSAGE: usize = 131_396;
 /// Version and random, which precede the lists of a hello.
 const FIXED_FIELDS: usize = MESSAGE_HEADER + 2 + 32;
-/// Longest list of a hello that names its session.
-const LONGEST_SESSION: usize = 32;
+/// Bytes before the first name in an extension: length of the list, type and length of the name.
+const SERVER_NAME_HEADER: usize = 5;
 /// Candidates that may be open at once, and bytes that they may keep. By chance there is hardly
 /// one.
 const MOST_CANDIDATES: usize = 32;
 const MOST_KEPT: usize = 256 * 1024;
 
 /// Looks for hellos in a client's stream.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct HelloScanner {
-    finder: Finder<'static>,
     /// Bytes of the stream so far.
     offset: u64,
     candidates: Vec<Candidate>,
-}
-
-impl Default for HelloScanner {
-    fn default() -> HelloScanner {
-        let finder = Finder::new(&[HANDSHAKE, MAJOR_VERSION]);
-        HelloScanner { finder, offset: 0, candidates: Vec::new() }
-    }
 }
 
 impl HelloScanner {
     /// Reads on, and adds what is found to `findings`.
     pub(crate) fn read(&mut self, bytes: &[u8], findings: &mut Vec<Finding>) {
         self.candidates.retain_mut(|candidate| candidate.goes_on(bytes, findings));
-        let last = bytes.len().wrapping_sub(1);
-        let ends_open = bytes.last() == Some(&HANDSHAKE);
-        for at in self.finder.find_iter(bytes).chain(ends_open.then_some(last)) {
+        for at in memchr_iter(HANDSHAKE, bytes) {
+            if !may_begin_hello(&bytes[at..]) {
+                continue;
+            }
             let mut candidate = Candidate::new(self.offset + at as u64);
             if candidate.goes_on(&bytes[at..], findings) {
                 self.candidates.push(candidate);
@@ -71,6 +66,23 @@ impl HelloScanner {
     }
 }
 
+/// Tells whether bytes, as far as they have come, are a record's header and the type of a hello. An
+/// empty record is none: the next one opens a candidate of its own.
+fn may_begin_hello(bytes: &[u8]) -> bool {
+    let has = |at: usize, test: fn(u8) -> bool| bytes.get(at).is_none_or(|byte| test(*byte));
+    has(1, |major| major <= LAST_MAJOR_VERSION)
+        && has(RECORD_HEADER, |kind| kind == CLIENT_HELLO)
+        && bytes.get(3..RECORD_HEADER) != Some(&[0, 0])
+}
+
+/// Tells whether a list of names has a part that a server could compare with a name of its own. A
+/// hello in small records has bytes in it that begin another message by chance, with other bytes
+/// where a name would be.
+fn may_be_name(names: &[u8]) -> bool {
+    let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':');
+    names.windows(3).any(|part| part.iter().all(is_part))
+}
+
 /// Hello that may begin at some byte of a stream.
 #[derive(Debug)]
 struct Candidate {
@@ -82,11 +94,26 @@ struct Candidate {
     /// Length of the first record.
     first_length: Option<usize>,
     message: Vec<u8>,
+    /// Position in the message of the next extension that is to be read, once it is known.
+    extension: Option<usize>,
+    /// Whether an extension names a server, and not all of the name has come.
+    begins_name: bool,
+    /// Whether an extension names a server.
+    has_name: bool,
 }
 
 impl Candidate {
     fn new(start: u64) -> Candidate {
-        Candidate { start, header: Vec::new(), rest: 0, first_length: None, message: Vec::new() }
+        Candidate {
+            start,
+            header: Vec::new(),
+            rest: 0,
+            first_length: None,
+            message: Vec::new(),
+            extension: None,
+            begins_name: false,
+            has_name: false,
+        }
     }
 
     /// Reads on, and tells whether a hello is still to come.
@@ -106,11 +133,12 @@ impl Candidate {
             bytes = others;
             if self.header[0] == HANDSHAKE {
                 self.message.extend_from_slice(part);
+                let may_be_named = self.read_lists();
                 if let Some(hello) = self.whole_hello() {
                     findings.extend(hello.map(Finding::Hello));
                     return false;
                 }
-                if self.lists() == Lists::Impossible {
+                if !may_be_named && !self.is_one_record() {
                     return false;
                 }
             }
@@ -121,10 +149,11 @@ impl Candidate {
         true
     }
 
-    /// Tells whether the header, as far as it has come, is that of a record; a whole one is begun.
+    /// Tells whether the header, as far as it has come, may be that of a record; a whole one is
+    /// begun.
     fn is_record(&mut self) -> bool {
-        let is_first = self.first_length.is_none();
-        if is_first && self.header[0] != HANDSHAKE || self.header.get(1).is_some_and(|byte| *byte != MAJOR_VERSION) {
+        // Servers ignore the version of all records but the first.
+        if self.first_length.is_none() && !may_begin_hello(&self.header) {
             return false;
         }
         if let [_, _, _, high, low] = self.header[..] {
@@ -132,16 +161,15 @@ impl Candidate {
             if self.rest == 0 {
                 self.header.clear();
             }
-            let length = *self.first_length.get_or_insert(self.rest);
-            return self.rest <= LONGEST_RECORD + LONGEST_RECORD_EXPANSION && length > 0;
+            self.first_length.get_or_insert(self.rest);
+            return self.rest <= LONGEST_RECORD + LONGEST_RECORD_EXPANSION;
         }
         true
     }
 
-    /// The hello, once all of it is there; nothing in place of it if its lists do not fit.
+    /// The hello, once all of it is there; nothing in place of it if it names no server.
     fn whole_hello(&self) -> Option<Option<Hello>> {
         let total = self.total().filter(|total| *total <= self.message.len())?;
-        // A hello in small records has bytes in it that begin another message by chance.
         if !self.is_likely() {
             return Some(None);
         }
@@ -156,53 +184,68 @@ impl Candidate {
         hello::message_length(&self.message).map(|length| MESSAGE_HEADER + length)
     }
 
-    /// Tells whether the candidate is there by chance in less than one of a thousand million
-    /// million bytes.
+    /// Tells whether the candidate is there by chance in less than one of ten million million
+    /// bytes.
     fn is_likely(&self) -> bool {
-        let is_one_record = self.total().is_some_and(|total| self.first_length == Some(total));
-        is_one_record || self.lists() == Lists::Fit
+        self.is_one_record() || self.begins_name || self.has_name
     }
 
-    /// Fit of the lists into the message, as far as they have come.
-    fn lists(&self) -> Lists {
-        let message = &self.message[..];
-        if message.first().is_some_and(|kind| *kind != CLIENT_HELLO) {
-            return Lists::Impossible;
+    /// Tells whether the message has the length of the first record.
+    fn is_one_record(&self) -> bool {
+        self.total().is_some_and(|total| self.first_length == Some(total))
+    }
+
+    /// Reads the lists of the hello, as far as they have come, up to the extension that names a
+    /// server. Tells whether there may be one.
+    fn read_lists(&mut self) -> bool {
+        if self.message.first().is_some_and(|kind| *kind != CLIENT_HELLO) {
+            return false;
         }
-        let Some(total) = self.total() else { return Lists::Open };
+        let Some(total) = self.total() else { return true };
         if total > LONGEST_MESSAGE {
-            return Lists::Impossible;
+            return false;
         }
-        if self.first_length == Some(total) {
-            return Lists::Open; // the length of the record says more
+        if self.extension.is_none() {
+            let mut at = FIXED_FIELDS;
+            // Session, ciphers and compression, each behind its length.
+            for width in [1, 2, 1] {
+                let Some(length) = self.number(at, width) else { return at + width <= total };
+                at += width + length;
+            }
+            self.extension = Some(at + 2);
         }
-        let number = |at: usize| Some(usize::from(u16::from_be_bytes([*message.get(at)?, *message.get(at + 1)?])));
-        let Some(session) = message.get(FIXED_FIELDS).map(|length| usize::from(*length)) else { return Lists::Open };
-        let at = FIXED_FIELDS + 1 + session;
-        if session > LONGEST_SESSION || at > total {
-            return Lists::Impossible;
+        // Some servers ignore the length of the list of extensions, and stop at one that is cut
+        // off.
+        while let Some(at) = self.extension.filter(|_| !self.has_name) {
+            let (Some(kind), Some(length)) = (self.number(at, 2), self.number(at + 2, 2)) else {
+                return at + 4 <= total;
+            };
+            let end = at + 4 + length;
+            if end > total {
+                return false;
+            }
+            if kind == usize::from(SERVER_NAME) && length > SERVER_NAME_HEADER {
+                let name_at = at + 4 + SERVER_NAME_HEADER;
+                let Some(name_length) = self.number(name_at - 2, 2) else { return true };
+                let list_end = at + 6 + self.number(at + 4, 2).unwrap_or_default();
+                let fits = name_at + name_length <= list_end && list_end <= end;
+                let names = self.message.get(name_at..list_end);
+                self.begins_name = fits && names.is_none();
+                self.has_name = fits && names.is_some_and(may_be_name);
+                if self.begins_name {
+                    return true;
+                }
+            }
+            self.extension = Some(end);
         }
-        let Some(ciphers) = number(at) else { return Lists::Open };
-        let at = at + 2 + ciphers;
-        if ciphers % 2 != 0 || at > total {
-            return Lists::Impossible;
-        }
-        let Some(compressions) = message.get(at).map(|length| usize::from(*length)) else { return Lists::Open };
-        let at = at + 1 + compressions;
-        match number(at) {
-            Some(extensions) if at + 2 + extensions == total => Lists::Fit,
-            None if at + 2 <= total || at == total => Lists::Open,
-            _ => Lists::Impossible,
-        }
+        true
     }
-}
 
-/// Fit of a hello's lists into the length of the message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Lists {
-    Open,
-    Fit,
-    Impossible,
+    /// The number of `width` bytes at a position of the message, if all of it is there.
+    fn number(&self, at: usize, width: usize) -> Option<usize> {
+        let bytes = self.message.get(at..at + width)?;
+        Some(bytes.iter().fold(0, |number, byte| number << 8 | usize::from(*byte)))
+    }
 }
 
 #[cfg(test)]

@@ -59,7 +59,7 @@ impl StreamWatch {
 
     /// Takes notice of a server that has spoken.
     pub(crate) fn hear_server(&mut self) {
-        self.lines.pass_first();
+        self.lines.hear_server();
     }
 
     /// Reads on.

@@ -91,3 +91,22 @@ async fn whatever_a_tunnel_begins_with_the_proxy_stays() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_request_with_more_headers_than_are_read_is_refused_and_recorded() {
+    in_time(async {
+        let (dns, host) = (Dns::loopback().await, Host::web().await);
+        let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
+        let authority = format!("origin.test:{}", host.port());
+        for (count, is_answered) in [(90, true), (101, false), (500, false)] {
+            let told = proxy.codes().len();
+            let others: String = (0..count - 2).map(|index| format!("A{index}: b\r\n")).collect();
+            let headers = format!("Host: {authority}\r\nConnection: close\r\n{others}\r\n");
+            let answer = proxy.ask(format!("GET http://{authority}/ HTTP/1.1\r\n{headers}")).await;
+            assert_eq!(answer.starts_with("HTTP/1.1 200 "), is_answered, "{count}: {answer}");
+            assert_eq!(proxy.codes().len(), told + usize::from(!is_answered), "{count}");
+        }
+        assert!(proxy.denials().iter().all(|denial| denial.target == authority), "{:?}", proxy.denials());
+    })
+    .await;
+}

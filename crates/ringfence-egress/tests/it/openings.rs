@@ -287,8 +287,7 @@ async fn what_follows_a_hello_is_carried_once_the_server_has_answered() {
     in_time(async {
         let (client, _) = configured();
         let own = first_message(&client, "origin.test");
-        for answer in [in_records(&server_hello([7; 32]), 100), vec![21, 3, 3, 0, 2, 2, 40], b"no TLS at all".to_vec()]
-        {
+        for answer in [in_records(&server_hello([7; 32]), 100), vec![21, 3, 3, 0, 2, 2, 40]] {
             let host = answering(answer, 3).await;
             let (_dns, proxy, authority) = stage(&host).await;
             let mut tunnel = proxy.tunnel(&authority).await;
@@ -457,6 +456,11 @@ async fn ordinary_protocols_pass_as_soon_as_they_wait_for_an_answer() {
             b"PING\r\n",
             b"OPTIONS sip:a@origin.test SIP/2.0\r\nVia: SIP/2.0/TCP a.test\r\nCSeq: 1 OPTIONS\r\n\r\n",
             b"get key\r\n",
+            b"ruok",
+            b"hrpc\x09\0\0",
+            b"put 0 0 60 4\r\na: b\r\n",
+            b"PASS *\r\nNICK :a\r\n",
+            b"1700000000 host GET /index HTTP/1.1 200\n",
             b"get /key\r\n",
             b"GET /key\r\nquit\r\n",
             b"CONNECT {\"verbose\":false,\"url\":\"nats://a.test\"}\r\n",
@@ -508,6 +512,13 @@ async fn a_line_that_passed_in_pieces_becomes_no_request() {
             (b"GET a.html\r\n", b"a b\r\nGET /full HTTP/1.1\r\nHost: front.test\r\n\r\n"),
             (b"GET a.html\r\n", b"Connection: keep-alive\r\nhost:\tfront.test\r\n\r\n"),
             (b"get /key\r\n", b"GET http://front.test/\r\n"),
+            (b"\"POST /up x\r\n", b"Host: front.test\r\n\r\n"),
+            (b"\xc3POST", b" /up X/1.1\r\nA: b\r\nHost: front.test\r\n\r\n"),
+            (b"\"PO\tST\nx", b" /up x\r\nhost : front.test\r\n\r\n"),
+            (b"ruok", b" /up HTTP/1.1\r\nHost: front.test\r\n\r\n"),
+            (b"ruok", b" /up\r\nHost: front.test\r\n\r\n"),
+            (b"PASS *\r\n", b"Host: front.test\r\n\r\n"),
+            (b"put 0 0 60 4\r\n", b"Host: front.test\r\n\r\n"),
         ] {
             let shown = first.escape_ascii();
             let told = proxy.codes().len();
@@ -545,6 +556,11 @@ async fn text_of_requests_passes_once_the_server_has_spoken() {
         let (_dns, proxy, authority) = stage(&host).await;
         let mut tunnel = proxy.tunnel(&authority).await;
         for words in [&b"\0\0\0\x08\0\x03\0\0"[..], b"Q\0\0\0\x40INSERT a HTTP/1.1\nGET / HTTP/1.1\n"] {
+            tunnel.write_all(words).await.unwrap();
+            assert!(is_answered(&host, &mut tunnel, words).await);
+        }
+        let mut tunnel = proxy.tunnel(&authority).await;
+        for words in [&b"get key\r\n"[..], b"set key 0 0 27\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n\r\n"] {
             tunnel.write_all(words).await.unwrap();
             assert!(is_answered(&host, &mut tunnel, words).await);
         }
@@ -623,7 +639,13 @@ async fn a_protocol_that_becomes_tls_says_hello_to_its_own_host() {
                 for piece in hello.chunks(3) {
                     let _ = tunnel.write_all(piece).await; // it may be refused before its end
                 }
-                assert_eq!(is_heard(&host, &mut tunnel, &hello).await, code.is_none(), "{code:?}");
+                assert_eq!(
+                    is_heard(&host, &mut tunnel, &hello).await,
+                    code.is_none(),
+                    "{code:?} {:?} {}",
+                    proxy.denials(),
+                    hello.escape_ascii()
+                );
                 assert_eq!(proxy.codes()[told..], code.into_iter().collect::<Vec<_>>());
                 assert!(!host.heard().contains("front.test"));
             }
@@ -666,8 +688,7 @@ async fn a_late_hello_is_judged_at_whatever_byte_it_begins() {
                 vec![b"\x12\x01\0\x2f\0\0\x01\0".to_vec(), after(b"\x12\x01\x02\x08\0\0\0\0", hello)],
                 // Behind the beginning of a hello that never ends.
                 vec![after(b"NOOP \x16\x03\x01\x40\0\x01\0\x3f\xf0\x03\x03\r\nSTARTTLS\r\n", hello)],
-                // Behind a hello that the host did not take for one, and behind one that it did.
-                vec![own.clone(), after(&start, hello)],
+                // Behind a hello for the host itself.
                 vec![start.clone(), own.clone(), after(&start, hello)],
                 vec![start.clone(), own.clone(), start.clone(), hello.to_vec()],
             ];
@@ -771,6 +792,97 @@ async fn an_answer_in_tls_or_http_to_something_else_is_not_passed_on() {
                 }
             }
         }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_answer_to_a_hello_that_is_not_in_tls_is_not_passed_on() {
+    in_time(async {
+        let (client, _) = configured();
+        let own = first_message(&client, "origin.test");
+        for answer in [&b"HTTP/1.1 200 OK\r\n\r\n"[..], b"220 mail.test ESMTP\r\n", b"<html>", &[22, 9, 0], &[23, 3, 3]]
+        {
+            for size in [1, 100] {
+                let host = answering(answer.to_vec(), size).await;
+                let (_dns, proxy, authority) = stage(&host).await;
+                let mut tunnel = proxy.tunnel(&authority).await;
+                tunnel.write_all(&[&own[..], b"GET / HTTP/1.1\r\nHost: front.test\r\n\r\n"].concat()).await.unwrap();
+                let mut answered = Vec::new();
+                let _ = tunnel.read_to_end(&mut answered).await;
+                assert!(answered.len() < 2, "{}", answered.escape_ascii());
+                assert_eq!(proxy.codes(), ["malformed"]);
+                assert_eq!(host.heard.lock().unwrap().len(), own.len(), "only the hello was heard");
+            }
+        }
+        // To an address, the answer may be in any protocol.
+        let host = answering(b"220 mail.test ESMTP\r\n".to_vec(), 100).await;
+        let dns = Dns::loopback().await;
+        let address = host.address.to_string();
+        let proxy = Stage::allowing([&address]).start(&dns).await;
+        let mut tunnel = proxy.tunnel(&address).await;
+        tunnel.write_all(&own).await.unwrap();
+        assert_eq!(tunnel.read_u8().await.unwrap(), b'2');
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_denied_name_is_not_reached_at_an_allowed_address() {
+    in_time(async {
+        let host = Host::web().await;
+        let dns = Dns::loopback().await;
+        let (address, port) = (host.address.to_string(), host.port());
+        let deny = vec![format!("front.test:{port}"), format!("*.wild.test:{port}")];
+        let proxy = Stage { deny, ..Stage::allowing([&address]) }.start(&dns).await;
+        let (client, _) = configured();
+        let front = first_message(&client, "front.test");
+        for name in ["front.test", "FRONT.test.", "a.wild.test"] {
+            for opening in [
+                format!("GET / HTTP/1.1\r\nHost: {name}:{port}\r\n\r\n").into_bytes(),
+                format!("GET http://{name}/ HTTP/1.1\r\nHost: {address}\r\n\r\n").into_bytes(),
+                format!("GET http://{address}/ HTTP/1.1\r\nHost: {name}\r\n\r\n").into_bytes(),
+                format!("\"POST /up x\r\nHost: {name}\r\n\r\n").into_bytes(),
+                front.clone(),
+                [b"STARTTLS\r\n", &front[..]].concat(),
+                [b"\0\0\0\x08\x04\xd2\x16\x2f", &in_records(&front[5..], 60)[..]].concat(),
+            ] {
+                let told = proxy.codes().len();
+                let mut tunnel = proxy.tunnel(&address).await;
+                let _ = tunnel.write_all(&opening).await; // it may be refused before its end
+                let _ = tunnel.shutdown().await;
+                let _ = tunnel.read_to_end(&mut Vec::new()).await;
+                assert_eq!(host.heard(), "", "{}", opening.escape_ascii());
+                let code = if opening.starts_with(b"\"") { "malformed" } else { "listed" };
+                assert_eq!(proxy.codes()[told..], [code], "{}", opening.escape_ascii());
+            }
+        }
+        // Other names at the address, and the address itself, are reached under the name that was said.
+        for name in ["origin.test", "127.0.0.1"] {
+            let mut tunnel = proxy.tunnel(&address).await;
+            let request = format!("GET / HTTP/1.1\r\nHost: {name}:{port}\r\nConnection: close\r\n\r\n");
+            tunnel.write_all(request.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            tunnel.read_to_string(&mut answer).await.unwrap();
+            assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+            assert!(host.heard().contains(&format!("{name}:{port}\r\n")), "{}", host.heard());
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_name_that_is_denied_on_another_port_leaves_an_address_as_it_is() {
+    in_time(async {
+        let host = Host::echo().await;
+        let dns = Dns::loopback().await;
+        let address = host.address.to_string();
+        let deny = vec!["front.test:1".to_owned(), "10.0.0.0/8".to_owned()];
+        let proxy = Stage { deny, ..Stage::allowing([&address]) }.start(&dns).await;
+        for opening in [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], b"GE", b"\r\n", b"DESCRIBE rtsp://a/ RTSP/1.0\r\n"] {
+            passes(&proxy, &address, opening).await;
+        }
+        assert_eq!(proxy.codes(), [""; 0]);
     })
     .await;
 }

@@ -73,6 +73,9 @@ async fn commands_and_kinds_of_address_that_are_not_spoken_have_their_own_answer
         client.read_to_end(&mut answer).await.unwrap();
         assert_eq!(answer, [5, 0xff]);
         assert_eq!(host.connections(), 0);
+        assert_eq!(proxy.codes(), ["malformed", "protocol", "malformed", "malformed", "malformed"]);
+        let named = format!("origin.test:{}", host.port());
+        assert!(proxy.denials()[..2].iter().all(|denial| denial.target == named), "{:?}", proxy.denials());
     })
     .await;
 }
@@ -95,6 +98,10 @@ async fn names_that_are_none_reach_nobody() {
             assert_eq!(ask(&proxy, &named(1, name, host.port())).await.1, 2, "{name:?}");
         }
         assert_eq!(ask(&proxy, &named(1, b"origin.test", 0)).await.1, 2);
+        for name in [&b"origin\xff.test"[..], b"\xc3"] {
+            assert_ne!(ask(&proxy, &named(1, name, host.port())).await.1, 0, "{name:?}");
+        }
+        assert_eq!(proxy.codes().len(), names.len() + 3, "each refusal is recorded");
         assert!(proxy.codes().iter().all(|code| *code == "malformed"), "{:?}", proxy.denials());
         assert_eq!(dns.asked(), [""; 0]);
         assert_eq!(host.connections(), 0);

@@ -110,7 +110,7 @@ impl Log {
 
     /// Writes one event down. Where that fails the event was still acted on, and is in the result.
     pub(crate) fn write(&self, event: &Event) {
-        if !self.observes && !matches!(event, Event::Denied(_)) {
+        if !self.observes && !matches!(event, Event::Denied(_) | Event::Omitted { .. }) {
             return;
         }
         let entry = Entry {
@@ -380,12 +380,18 @@ pub(crate) fn denials_since(log: &Path, start: u64, sandbox: &str) -> Vec<Denial
     // What is not there was written before what is, or was never written.
     let last = last_number(log).max(start);
     let missing = (last - start).saturating_sub(entries.len() as u64);
+    let mut omitted = 0;
     let mut denials = entries.into_iter().filter_map(|entry| match entry.event {
         Event::Denied(denial) => Some(told(denial)),
+        Event::Omitted { denials } => {
+            omitted += denials;
+            None
+        }
         _ => None,
     });
     let kept: Vec<Denial> = denials.by_ref().take(MOST_DENIALS).collect();
-    counted(kept, missing + denials.count() as u64)
+    let more = denials.count() as u64;
+    counted(kept, missing + more + omitted)
 }
 
 /// What the logs of a user and of their sandboxes tell.

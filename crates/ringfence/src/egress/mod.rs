@@ -184,8 +184,11 @@ impl GateHolder {
         let kept = Arc::clone(&denials);
         let tell = Box::new(move |event| {
             log.write(&event);
-            if let Event::Denied(denial) = event {
-                kept.lock().unwrap_or_else(PoisonError::into_inner).add(denial);
+            let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+            match event {
+                Event::Denied(denial) => kept.add(denial),
+                Event::Omitted { denials } => kept.more += denials,
+                _ => {}
             }
         });
         let thread = std::thread::Builder::new().name("ringfence-egress".to_owned()).spawn(move || {

@@ -99,7 +99,7 @@ pub fn serve(owner: &Path) -> io::Result<()> {
 
     let (teller, observes) = (Mutex::new(connection.try_clone()?), egress.observe);
     let proxy = Proxy::new(rules(egress), settings, move |event| {
-        if observes || matches!(event, Event::Denied(_)) {
+        if observes || matches!(event, Event::Denied(_) | Event::Omitted { .. }) {
             let teller = teller.lock().unwrap_or_else(PoisonError::into_inner);
             let _ = tell(&teller, &event); // nobody hears it any more: then this process ends, too
         }

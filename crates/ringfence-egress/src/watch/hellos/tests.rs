@@ -4,16 +4,27 @@ use crate::opening::LineRule;
 
 /// A hello for a server of this name, as one message.
 fn hello(name: &[u8]) -> Vec<u8> {
+    hello_with(name, &[], &[])
+}
+
+/// The same with a session of these bytes, and with bytes behind the extensions.
+fn hello_with(name: &[u8], session: &[u8], behind: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(name.len()).unwrap().to_be_bytes();
+    hello_of_names(&[&[0], &length[..], name].concat(), session, behind)
+}
+
+/// The same with these entries in the list of names.
+fn hello_of_names(entry: &[u8], session: &[u8], behind: &[u8]) -> Vec<u8> {
     let number = |length: usize| u16::try_from(length).unwrap().to_be_bytes();
-    let entry = [&[0], &number(name.len())[..], name].concat();
-    let list = [&number(entry.len())[..], &entry].concat();
+    let list = [&number(entry.len())[..], entry].concat();
     let names = [&[0, 0], &number(list.len())[..], &list].concat();
     // Groups, signature schemes and a share of a key, without which rustls reads no hello.
     let rest = [0, 10, 0, 4, 0, 2, 0, 29, 0, 13, 0, 4, 0, 2, 8, 4, 0, 43, 0, 3, 2, 3, 4];
     let share = [&[0, 51, 0, 38, 0, 36, 0, 29, 0, 32][..], &[9; 32]].concat();
     let extensions = [&names[..], &rest, &share].concat();
-    let lists = [&[0, 0, 2, 0x13, 1, 1, 0][..], &number(extensions.len()), &extensions].concat();
-    let body = [&[3, 3][..], &[7; 32], &lists].concat();
+    let lists = [&[0, 2, 0x13, 1, 1, 0][..], &number(extensions.len()), &extensions].concat();
+    let session = [&[u8::try_from(session.len()).unwrap()], session].concat();
+    let body = [&[3, 3][..], &[7; 32], &session, &lists, behind].concat();
     [&[1, 0], &number(body.len())[..], &body].concat()
 }
 
@@ -75,6 +86,95 @@ fn a_hello_is_found_at_any_byte_in_any_pieces() {
 }
 
 #[test]
+fn a_hello_is_found_in_records_of_any_version_that_a_server_reads() {
+    let named = [Finding::Hello(Hello::Named("front.test".to_owned()))];
+    let message = hello(b"front.test");
+    let record = |version: [u8; 2], content: &[u8]| {
+        let length = u16::try_from(content.len()).unwrap();
+        [&[HANDSHAKE][..], &version, &length.to_be_bytes(), content].concat()
+    };
+    for first in [[0, 0], [1, 1], [2, 0], [3, 1], [4, 3], [15, 255]] {
+        for later in [first, [3, 3], [16, 0], [255, 255]] {
+            let in_two = [record(first, &message[..60]), record(later, &message[60..])].concat();
+            for hello in [record(first, &message), in_two] {
+                for size in [1, 7, 1 << 20] {
+                    let (found, _) = findings(&[b"STARTTLS\r\n", &hello[..]].concat(), size);
+                    assert_eq!(found, named, "{first:?} {later:?} {size}");
+                }
+            }
+        }
+    }
+    let (found, _) = findings(&record([16, 0], &message), 1 << 20);
+    assert_eq!(found, [], "no server reads this version");
+}
+
+#[test]
+fn a_hello_that_only_some_servers_read_is_unreadable() {
+    let message = hello(b"front.test");
+    let mut with_odd_ciphers = message.clone();
+    with_odd_ciphers[40] += 1;
+    with_odd_ciphers.insert(41, 0);
+    with_odd_ciphers[3] += 1;
+    let mut with_short_list = message.clone();
+    let length_at = 45;
+    with_short_list[length_at + 1] -= 40;
+    let mut with_long_list = message;
+    with_long_list[length_at] = 0xff;
+    for message in [
+        hello_with(b"front.test", &[5; 33], &[]),
+        hello_with(b"front.test", &[0; 40], &[]),
+        hello_with(b"front.test", &[5; 255], &[]),
+        hello_with(b"front.test", &[], &[0]),
+        hello_with(b"front.test", &[], b"behind the list"),
+        with_odd_ciphers,
+        with_short_list,
+        with_long_list,
+        hello_of_names(&[&[1, 0, 1, b'x'][..], &[0, 0, 10], b"front.test"].concat(), &[], &[]),
+        hello(b"\x01.front.test"),
+    ] {
+        for records in [in_records(&message, 1 << 14, 1), in_records(&message, 100, 1), in_records(&message, 3, 3)] {
+            for size in [1, 9, 1 << 20] {
+                let (found, _) = findings(&[b"STARTTLS\r\n", &records[..]].concat(), size);
+                let is_refused = matches!(found[..], [Finding::Hello(Hello::Unreadable(_))]);
+                assert!(is_refused, "{} {size}: {found:?}", records.escape_ascii());
+            }
+        }
+    }
+}
+
+#[test]
+fn bytes_of_a_hello_in_small_records_are_no_other_hello() {
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()[3]
+    };
+    for _ in 0..300 {
+        let mut message = hello_with(b"origin.test", &std::array::from_fn::<_, 32, _>(|_| random()), &[]);
+        message[6..38].fill_with(&mut random);
+        let share = message.len() - 32;
+        message[share..].fill_with(&mut random);
+        for size in [1, 2, 43] {
+            let (found, passed) = findings(&in_records(&message, size, 1), 1 << 20);
+            assert_eq!(found, [Finding::Hello(Hello::Named("origin.test".to_owned()))], "{size}");
+            assert_eq!(passed, b"");
+        }
+    }
+}
+
+#[test]
+fn an_address_in_place_of_a_name_is_read_as_one() {
+    for address in ["10.9.8.7", "::1", "255.255.255.255"] {
+        let (found, _) = findings(&in_records(&hello(address.as_bytes()), 70, 1), 1 << 20);
+        assert_eq!(found, [Finding::Hello(Hello::Named(address.to_owned()))]);
+    }
+    let (found, _) = findings(&in_records(&hello(b"10.9.8.7:443"), 70, 1), 1 << 20);
+    assert!(matches!(found[..], [Finding::Hello(Hello::Unreadable(_))]), "{found:?}");
+}
+
+#[test]
 fn a_hello_behind_another_is_found_and_what_passed_is_the_stream() {
     let own = in_records(&hello(b"origin.test"), 1 << 14, 1);
     let front = in_records(&hello(b"front.test"), 1 << 14, 1);
@@ -122,6 +222,11 @@ fn other_bytes_pass_as_they_are() {
         // A packet of MySQL, of 790 bytes.
         [&[22, 3, 0, 3][..], &[b'a'; 790]].concat(),
         vec![22; 100],
+        [22, 0, 0, 0].repeat(9000),
+        [0, 0, 0, 22, 0, 0, 0, 1].repeat(9000),
+        [22, 0, 1, 0].repeat(9000),
+        (0..9000_u32).flat_map(|number| (number % 512).to_be_bytes()).collect(),
+        (0..9000_u32).flat_map(|number| (number % 512).to_le_bytes()).collect(),
     ] {
         let (found, passed) = findings(&bytes, 64 * 1024);
         assert_eq!(found, []);

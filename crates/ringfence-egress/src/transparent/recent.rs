@@ -1,0 +1,100 @@
+//! Denials that are repeated for every packet or question, and are told once.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+/// Time for which a denial is told only once.
+const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
+/// Most denials that are told in that time.
+const MOST_TOLD: usize = 256;
+
+/// Denials of one kind that the owner was told of a short time ago.
+#[derive(Debug)]
+pub(super) struct RecentDenials {
+    since: Instant,
+    targets: HashSet<String>,
+    /// Denials that were neither told nor counted to the owner.
+    omitted: u64,
+    /// Number of such denials at which the owner is told of them.
+    told_at: u64,
+}
+
+/// Message to the owner of a tunnel.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Telling {
+    Denial,
+    /// So many denials are told of by their number alone.
+    Omitted(u64),
+    Nothing,
+}
+
+impl Default for RecentDenials {
+    fn default() -> RecentDenials {
+        RecentDenials { since: Instant::now(), targets: HashSet::new(), omitted: 0, told_at: 1 }
+    }
+}
+
+impl RecentDenials {
+    /// Adds the denial of a target. Messages about denials that are not told are ever farther apart,
+    /// so that a flood makes few of them.
+    pub(super) fn add(&mut self, target: &str) -> Telling {
+        if self.since.elapsed() > REPEAT_INTERVAL {
+            self.since = Instant::now();
+            self.targets.clear();
+        }
+        if self.targets.contains(target) {
+            return Telling::Nothing;
+        }
+        if self.targets.len() < MOST_TOLD {
+            self.targets.insert(target.to_owned());
+            return Telling::Denial;
+        }
+        self.omitted += 1;
+        if self.omitted < self.told_at {
+            return Telling::Nothing;
+        }
+        self.told_at = self.told_at.saturating_mul(2);
+        Telling::Omitted(self.take_omitted())
+    }
+
+    /// Takes the number of denials that the owner was not told of.
+    pub(super) fn take_omitted(&mut self) -> u64 {
+        std::mem::take(&mut self.omitted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_denial_is_told_once_or_counted() {
+        let mut recent = RecentDenials::default();
+        for index in 0..MOST_TOLD {
+            assert_eq!(recent.add(&index.to_string()), Telling::Denial);
+            assert_eq!(recent.add(&index.to_string()), Telling::Nothing);
+        }
+        let mut messages = 0;
+        let mut counted = 0;
+        for index in 0..10_000 {
+            match recent.add(&format!("more {index}")) {
+                Telling::Omitted(denials) => {
+                    messages += 1;
+                    counted += denials;
+                }
+                telling => assert_eq!(telling, Telling::Nothing),
+            }
+        }
+        assert!(messages < 20 && counted > 5000, "{messages} {counted}");
+        assert_eq!(counted + recent.take_omitted(), 10_000);
+        assert_eq!(recent.take_omitted(), 0);
+    }
+
+    #[test]
+    fn denials_are_told_again_after_a_while() {
+        let mut recent = RecentDenials::default();
+        assert_eq!(recent.add("a"), Telling::Denial);
+        recent.since = recent.since.checked_sub(REPEAT_INTERVAL * 2).expect("the clock has run for that long");
+        assert_eq!(recent.add("a"), Telling::Denial);
+    }
+}
