@@ -45,8 +45,8 @@ struct Counts {
     begun: AtomicUsize,
     /// How many bodies are not at their end, of requests and of answers. While there are none, what is read is a head.
     underway: AtomicUsize,
-    /// The number of refused requests that are only read so that their refusal arrives.
-    refused: AtomicUsize,
+    /// The number of requests whose rest is only read so that their answer arrives.
+    unwanted: AtomicUsize,
     /// The [`MOMENT`] at which something last happened.
     last: AtomicU64,
     /// Set once its client has shown who it is.
@@ -89,9 +89,14 @@ impl Exchanges {
     /// The connection's idleness; nothing while a request is answered on it.
     pub(crate) fn idleness(&self) -> Option<Idleness> {
         let counts = &self.0;
-        let is_busy = counts.underway.load(Ordering::Relaxed) > 0 && counts.refused.load(Ordering::Relaxed) == 0;
+        let is_busy = counts.underway.load(Ordering::Relaxed) > 0 && counts.unwanted.load(Ordering::Relaxed) == 0;
         let is_known = counts.is_known.load(Ordering::Relaxed);
         (!is_busy).then(|| Idleness { is_known, since: counts.last.load(Ordering::Relaxed) })
+    }
+
+    /// Tells whether there was a request.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.0.begun.load(Ordering::Relaxed) > 0
     }
 
     /// Has the connection be closed.
@@ -164,9 +169,13 @@ impl Exchange {
     /// closed, which can take the answer along, and a client that uses it again learns of that too late.
     pub(crate) async fn end<Body>(mut self, mut reply: Response<Body>) -> Response<ReplyBody<Body>> {
         let is_refusal = reply.status().is_client_error() || reply.status().is_server_error();
-        // Whoever sends what nobody wants is not waited for when others are.
-        let _refused = is_refusal.then(|| Refused::new(self.underway.0.clone()));
-        let is_read = match self.left.try_recv() {
+        let left = self.left.try_recv();
+        // A client that sends what nobody wants is not waited for when others are: the connection
+        // may be closed for them.
+        let is_open = |left: &Left| !left.body.is_end_stream();
+        let is_unwanted = is_refusal || left.as_ref().is_ok_and(is_open);
+        let _unwanted = is_unwanted.then(|| UnwantedBody::new(self.underway.0.clone()));
+        let is_read = match left {
             // Both sides of what is not refused may go on talking for long.
             Err(_) if !is_refusal => true,
             Err(_) => soon(async { self.left.await.expect("it comes back when it is dropped").read().await }).await,
@@ -182,21 +191,21 @@ impl Exchange {
     }
 }
 
-/// A request that was refused, and is read to its end.
+/// The rest of a request that nobody wants, while it is read to its end.
 #[derive(Debug)]
-struct Refused(Exchanges);
+struct UnwantedBody(Exchanges);
 
-impl Refused {
-    fn new(exchanges: Exchanges) -> Refused {
-        exchanges.0.refused.fetch_add(1, Ordering::Relaxed);
+impl UnwantedBody {
+    fn new(exchanges: Exchanges) -> UnwantedBody {
+        exchanges.0.unwanted.fetch_add(1, Ordering::Relaxed);
         exchanges.became_idle();
-        Refused(exchanges)
+        UnwantedBody(exchanges)
     }
 }
 
-impl Drop for Refused {
+impl Drop for UnwantedBody {
     fn drop(&mut self) {
-        self.0.0.refused.fetch_sub(1, Ordering::Relaxed);
+        self.0.0.unwanted.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -430,6 +439,25 @@ mod tests {
 
     fn post(length: usize) -> String {
         format!("POST /no HTTP/1.1\r\nContent-Length: {length}\r\n\r\n")
+    }
+
+    #[test]
+    fn a_connection_is_idle_while_a_body_that_nobody_wants_is_awaited() {
+        on_one_thread(async {
+            for path in ["/", "/no"] {
+                let timeouts = HeadTimeouts { first: LONG, later: LONG };
+                let (mut client, exchanges) = client_with(timeouts);
+                let request = format!("GET {path} HTTP/1.1\r\nContent-Length: 10\r\n\r\n");
+                client.write_all(request.as_bytes()).await.unwrap();
+                while !exchanges.has_begun() {
+                    tokio::task::yield_now().await;
+                }
+                for _ in 0..10 {
+                    tokio::task::yield_now().await;
+                }
+                assert!(exchanges.idleness().is_some(), "{path}");
+            }
+        });
     }
 
     #[test]
