@@ -63,8 +63,8 @@ pub struct Meta {
     /// What was denied, where the backend can tell.
     #[serde(default)]
     pub denials: Vec<Denial>,
-    /// Protected paths that the run made or changed although nothing could keep it from it: relative to the workspace,
-    /// absolute outside it.
+    /// Protected paths that the run made, changed or removed although nothing could keep it from
+    /// it: relative to the workspace, absolute outside it.
     #[serde(default)]
     pub planted: Vec<String>,
     /// Imports that the lint found; it is lint, and isolates nothing.

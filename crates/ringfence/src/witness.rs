@@ -63,7 +63,7 @@ impl Witness {
         self.planted();
     }
 
-    /// The protected paths that were made or changed since the sandbox was started.
+    /// The protected paths that were made, changed or removed since the sandbox was started.
     fn planted(&self) -> Vec<String> {
         self.watched.planted()
     }

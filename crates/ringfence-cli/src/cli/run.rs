@@ -143,11 +143,12 @@ pub(super) fn tell(result: &ExecutionResult) {
     warn_of_planted("the run", result);
 }
 
-/// Warns of the paths that a sandbox made or changed and that programs on the host act on. This comes with JSON, too:
-/// whoever reads the terminal is the one who starts git next.
+/// Warns of the paths that a sandbox made, changed or removed and that programs on the host act on.
+/// This comes with JSON, too, because whoever reads the terminal is the one who starts git next.
 pub(super) fn warn_of_planted(maker: &str, result: &ExecutionResult) {
     for planted in &result.meta.planted {
-        warn(&format!("{maker} made `{planted}`, which programs on the host may act on; look at it first"));
+        let what = "which programs on the host may act on; look at it first";
+        warn(&format!("{maker} made, changed or removed `{planted}`, {what}"));
     }
 }
 

@@ -120,7 +120,9 @@ pub(super) fn remarks(result: &ExecutionResult, manifest: &Manifest) -> Vec<Stri
     notes.extend(result.meta.blocked_imports.iter().map(|import| format!("the lint of imports found {import}")));
     notes.extend(result.meta.note.clone());
     for planted in &result.meta.planted {
-        notes.push(format!("`{planted}` was made or changed, which programs outside may act on: tell the user"));
+        notes.push(format!(
+            "`{planted}` was made, changed or removed, which programs outside may act on: tell the user"
+        ));
     }
     notes
 }

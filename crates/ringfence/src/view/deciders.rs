@@ -1,5 +1,5 @@
 //! The paths that decide what programs on the host execute, found by one search: before a run, to protect them, and
-//! after it, to report those that the run made or changed although nothing could keep it from doing so.
+//! after it, to report those that the run made, changed or removed although nothing could keep it from doing so.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::git::{GitScope, LinkSurvey, WrittenDirectories, find_git_deciders};
+use super::guarded_links::{GuardedLink, LinkMemory};
+use super::names::lies_in;
 use super::observed::{FileIdentity, FileTime, ObservedFiles, TraceEnd, Unreadable};
 
 /// The state of a path that decides something.
@@ -58,6 +60,8 @@ pub(super) struct Deciders {
     pub(super) phase: SearchPhase,
     pub(super) written: WrittenDirectories,
     writable: Vec<PathBuf>,
+    /// Only states that are as young as this are kept.
+    noted_since: Option<FileTime>,
     /// Existing paths that the sandbox must not write to.
     pub(super) protected: BTreeSet<PathBuf>,
     /// Directories that cannot be searched: they may hold anything.
@@ -66,6 +70,8 @@ pub(super) struct Deciders {
     states: BTreeMap<PathBuf, PathState>,
     /// Files that could not be read.
     pub(super) unreadable: Vec<Unreadable>,
+    /// The directories of repositories, with the work trees of each.
+    pub(super) repositories: BTreeMap<PathBuf, BTreeSet<PathBuf>>,
 }
 
 /// A path that exists, free of links.
@@ -83,10 +89,12 @@ impl Deciders {
             phase,
             written: WrittenDirectories::default(),
             writable: scope.writable.clone(),
+            noted_since: None,
             protected: BTreeSet::new(),
             denied: BTreeSet::new(),
             states: BTreeMap::new(),
             unreadable: Vec::new(),
+            repositories: BTreeMap::new(),
         };
         for path in &scope.literals {
             deciders.protect(&scope.workspace.join(path));
@@ -143,9 +151,22 @@ impl Deciders {
 
     /// Keeps the state of a path that the sandbox could write to.
     pub(super) fn note(&mut self, path: &Path, state: PathState) {
-        if self.is_writable(path) {
+        let is_young = |began| state == PathState::Unknown || FileTime::of_change(path) >= began;
+        if self.is_writable(path) && self.noted_since.is_none_or(is_young) {
             self.states.insert(path.to_path_buf(), state);
         }
+    }
+
+    /// Keeps a file whose content does not matter.
+    pub(super) fn note_existing(&mut self, path: &Path) {
+        if self.files.has_name(path) {
+            self.note(path, PathState::File);
+        }
+    }
+
+    /// Keeps only states that are as young as `began` from now on, or all states.
+    pub(super) fn note_only_since(&mut self, began: Option<FileTime>) {
+        self.noted_since = began;
     }
 
     /// Keeps the part of a file that decides something.
@@ -179,12 +200,12 @@ impl Deciders {
 
     /// Tells whether the sandbox could write to a path.
     pub(super) fn is_writable(&self, path: &Path) -> bool {
-        self.writable.iter().any(|root| path.starts_with(root))
+        self.writable.iter().any(|root| lies_in(path, root))
     }
 
     /// Tells whether a path is a whole writable tree, or above one.
     pub(super) fn holds_writable(&self, path: &Path) -> bool {
-        self.writable.iter().any(|root| root.starts_with(path))
+        self.writable.iter().any(|root| lies_in(root, path))
     }
 }
 
@@ -202,6 +223,9 @@ pub(crate) struct Watched {
     began: FileTime,
     written: WrittenDirectories,
     survey: OnceLock<LinkSurvey>,
+    /// Links that rules of the policy lead through.
+    links: Vec<GuardedLink>,
+    memory: LinkMemory,
 }
 
 impl Watched {
@@ -211,7 +235,13 @@ impl Watched {
         let is_judged = states.values().all(|state| *state != PathState::Unknown);
         let identities = files.into_identities(&writable).filter(|_| is_judged);
         let (began, survey) = (FileTime::now(), OnceLock::new());
-        Watched { scope, protected, before: states, identities, began, written, survey }
+        let (links, memory) = (Vec::new(), LinkMemory::default());
+        Watched { scope, protected, before: states, identities, began, written, survey, links, memory }
+    }
+
+    /// Watches links, too, and remembers in `memory` which of them a run removed or turned.
+    pub(super) fn with_links(self, links: Vec<GuardedLink>, memory: LinkMemory) -> Watched {
+        Watched { links, memory, ..self }
     }
 
     /// Looks for the directories in which git on the host writes. That takes a while and can be done at any time from the
@@ -225,7 +255,8 @@ impl Watched {
         self.scope == other.scope && self.protected == other.protected && self.before == other.before
     }
 
-    /// The deciding paths that were made or changed since, relative to the workspace when in it.
+    /// The deciding paths that were made, changed or removed since, relative to the workspace when
+    /// they are in it.
     pub(crate) fn planted(&self) -> Vec<String> {
         let shown = |path: &PathBuf| {
             let path = path.strip_prefix(&self.scope.workspace).unwrap_or(path);
@@ -234,33 +265,80 @@ impl Watched {
         self.changed().iter().map(shown).collect()
     }
 
-    /// The deciding paths that were made or changed since. Links of git among them are remembered, so that no later
-    /// run shares a repository because of one.
-    fn changed(&self) -> Vec<PathBuf> {
+    /// The deciding paths that were made, changed or removed since. Links among them are remembered,
+    /// so that no later run shares a repository because of one, or leaves a file unguarded.
+    fn changed(&self) -> BTreeSet<PathBuf> {
+        let turned: Vec<&GuardedLink> = self.links.iter().filter(|link| link.is_changed()).collect();
         let is_unchanged = |identities: &Vec<(PathBuf, FileIdentity)>| {
             identities.iter().all(|(path, identity)| identity.still_holds(path))
         };
-        if self.identities.as_ref().is_some_and(is_unchanged) && !self.survey().is_changed_since(self.began) {
-            return Vec::new();
+        let is_known = self.identities.as_ref().is_some_and(is_unchanged) && turned.is_empty();
+        if is_known && !self.survey().is_changed_since(self.began) {
+            return BTreeSet::new();
         }
         let is_protected = |path: &Path| path.ancestors().any(|above| self.protected.contains(above));
-        let after = Deciders::find(&self.scope, SearchPhase::AfterRun { began: self.began }).states.into_iter();
+        let Deciders { states: after, repositories, .. } =
+            Deciders::find(&self.scope, SearchPhase::AfterRun { began: self.began });
         let is_changed =
             |path: &PathBuf, state: &PathState| *state == PathState::Unknown || self.before.get(path) != Some(state);
-        let changed = after.filter(|(path, state)| is_changed(path, state) && !is_protected(path));
-        let changed: Vec<PathBuf> = changed.map(|(path, _)| path).collect();
+        let changed = after.iter().filter(|(path, state)| is_changed(path, state));
+        let removed = self.before.iter().filter(|(path, state)| is_missed(path, state) && !after.contains_key(*path));
+        let found = changed.chain(removed).map(|(path, _)| path).filter(|path| !is_protected(path));
+        let found: BTreeSet<PathBuf> = found.chain(turned.iter().map(|link| &link.link)).cloned().collect();
         if let Some(git) = &self.scope.git {
             let is_git_link = |path: &&PathBuf| path.ends_with(".git") || path.ends_with("gitdir");
-            changed.iter().filter(is_git_link).for_each(|path| git.distrusted().remember(path));
+            found.iter().filter(is_git_link).for_each(|path| git.distrusted().remember(path));
         }
-        changed
+        if !turned.is_empty() {
+            self.memory.remember(&turned);
+        }
+        self.without_details(found, &repositories)
+    }
+
+    /// Replaces the files of a repository that was not there before by its directory, and leaves out
+    /// the work tree's link to the repository of a new submodule: one line says it all.
+    fn without_details(
+        &self,
+        mut found: BTreeSet<PathBuf>,
+        repositories: &BTreeMap<PathBuf, BTreeSet<PathBuf>>,
+    ) -> BTreeSet<PathBuf> {
+        let is_known = |path: &Path| {
+            let next_state = self.before.range(path.to_path_buf()..).map(|(path, _)| path).next();
+            let next_protected = self.protected.range(path.to_path_buf()..).next();
+            [next_state, next_protected].into_iter().flatten().any(|next| next.starts_with(path))
+        };
+        for (gitdir, worktrees) in repositories {
+            let below = found.range(gitdir.clone()..).take_while(|path| path.starts_with(gitdir));
+            let below: Vec<PathBuf> = below.cloned().collect();
+            if below.len() < 2 || is_known(gitdir) || self.scope.workspace.starts_with(gitdir) {
+                continue;
+            }
+            found.retain(|path| !below.contains(path));
+            found.insert(gitdir.clone());
+            let keeper = gitdir.ancestors().find(|above| above.ends_with("modules")).and_then(Path::parent);
+            if keeper.is_some_and(|keeper| repositories.contains_key(keeper) && is_known(keeper)) {
+                let is_link = |path: &Path| path.parent().is_some_and(|above| worktrees.contains(above));
+                found.retain(|path| !(path.ends_with(".git") && is_link(path)) || is_known(path));
+            }
+        }
+        found
+    }
+}
+
+/// Tells whether the next run would protect less because a path is gone: a link no longer leads to
+/// a file, or a submodule is not known as one. A sequence that is gone is at its end.
+fn is_missed(path: &Path, state: &PathState) -> bool {
+    match state {
+        PathState::Link(text) => !fs_err::read_link(path).is_ok_and(|now| now.as_os_str() == text),
+        PathState::Content(_) => path.ends_with(".git"),
+        _ => false,
     }
 }
 
 /// A path as JSON holds it: text where it can be.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
-enum PathText {
+pub(super) enum PathText {
     Text(String),
     Bytes(Vec<u8>),
 }
@@ -296,12 +374,18 @@ struct SerializedWatch {
     written_trees: Vec<PathText>,
     #[serde(default)]
     written_directories: Vec<PathText>,
+    #[serde(default)]
+    searched_trees: Vec<PathText>,
+    #[serde(default)]
+    links: Vec<GuardedLink>,
+    #[serde(default)]
+    memory: LinkMemory,
 }
 
 impl From<Watched> for SerializedWatch {
     fn from(watched: Watched) -> SerializedWatch {
         let texts = |paths: Vec<PathBuf>| paths.into_iter().map(PathText::from).collect();
-        let Watched { scope, protected, before, identities, began, written, .. } = watched;
+        let Watched { scope, protected, before, identities, began, written, links, memory, .. } = watched;
         SerializedWatch {
             workspace: Some(scope.workspace.into()),
             writable: texts(scope.writable),
@@ -313,6 +397,9 @@ impl From<Watched> for SerializedWatch {
             began,
             written_trees: texts(written.trees),
             written_directories: texts(written.single),
+            searched_trees: texts(written.searched),
+            links,
+            memory,
         }
     }
 }
@@ -337,8 +424,11 @@ impl From<SerializedWatch> for Watched {
             written: WrittenDirectories {
                 trees: paths(written.written_trees).collect(),
                 single: paths(written.written_directories).collect(),
+                searched: paths(written.searched_trees).collect(),
             },
             survey: OnceLock::new(),
+            links: written.links,
+            memory: written.memory,
         }
     }
 }

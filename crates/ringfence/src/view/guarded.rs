@@ -1,7 +1,8 @@
 //! What `hide` and `protect` come to in a workspace: which files, which links to them, which other names of
 //! them, and which paths to look for again after the run because they did not exist before it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::ffi::OsStr;
 use std::iter;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,8 @@ use ringfence_linux::{Access, Entry};
 use super::ViewError;
 use super::deciders::{Deciders, SearchPhase, SearchScope, Watched};
 use super::git::{GitScope, shared_repository};
-use super::names::Names;
+use super::guarded_links::{GuardedLink, LinkMemory, RuleEffect};
+use super::names::{Names, lies_in};
 use super::observed::{ObservedFiles, TraceEnd, Unreadable};
 use super::patterns::{Inode, PatternSearch, is_absent, shared_inode};
 use crate::Host;
@@ -71,14 +73,29 @@ impl Guarded {
         if let Some(unreadable) = deciders.unreadable.pop() {
             return Err(ViewError::Undecided { path: unreadable.path, source: unreadable.source });
         }
+        let mut hidden = BTreeSet::new();
+        let memory = LinkMemory::for_workspace(host, root);
+        let mut links = memory.load();
+        for link in &links {
+            let rules = if link.effect == RuleEffect::Hide { &hide } else { &protect };
+            if rules.iter().any(|rule| rule.as_str() == link.rule) {
+                guard_former_target(link, &mut deciders, &mut hidden);
+            }
+        }
         let protects_something = !deciders.protected.is_empty() || !deciders.denied.is_empty();
         evidence.iter().for_each(|directory| protect_evidence(&mut deciders, directory));
-        let mut hidden = BTreeSet::new();
-        for path in hide.iter().filter_map(PathGlob::as_literal) {
-            match deciders.files.trace(&root.join(path)).end {
-                TraceEnd::At { path, .. } if !root.starts_with(&path) => drop(hidden.insert(path)),
-                TraceEnd::Denied(directory) => drop(hidden.insert(directory)),
-                _ => {}
+        for (effect, rules) in [(RuleEffect::Hide, &hide), (RuleEffect::Protect, &protect)] {
+            for (rule, path) in rules.iter().filter_map(|rule| Some((rule, rule.as_literal()?))) {
+                let trace = deciders.files.trace(&root.join(path));
+                let end = match trace.end {
+                    TraceEnd::At { path, .. } if !root.starts_with(&path) => path,
+                    TraceEnd::Denied(directory) => directory,
+                    _ => continue,
+                };
+                links.extend(trace.links.iter().map(|link| GuardedLink::new(effect, rule.as_str(), link, &end)));
+                if effect == RuleEffect::Hide {
+                    hidden.insert(end);
+                }
             }
         }
         let patterns = |globs: &[PathGlob]| -> Vec<PathGlob> {
@@ -94,6 +111,7 @@ impl Guarded {
             let mut matches = search.run(&mut deciders.files)?;
             hidden.append(&mut matches.hidden);
             protected.append(&mut matches.protected);
+            links.append(&mut matches.links);
             let unfound = files_with_unfound_names([&hidden, &protected], &twins, &matches.linked)?;
             if !unfound.is_empty() {
                 for tree in shown.iter().filter(|tree| !tree.starts_with(root)) {
@@ -112,7 +130,8 @@ impl Guarded {
             return Err(ViewError::Search { path: directory.clone(), source });
         }
         let protects_something = protects_something || !protected.is_subset(&deciders.protected);
-        Ok(Guarded { shared, hidden, protected, protects_something, watched: Watched::new(scope, deciders) })
+        let watched = Watched::new(scope, deciders).with_links(links, memory);
+        Ok(Guarded { shared, hidden, protected, protects_something, watched })
     }
 
     /// The directories outside the workspace that git works in there.
@@ -128,6 +147,11 @@ impl Guarded {
             && self.watched.is_same(&other.watched)
     }
 
+    /// Tells whether a path of the host, without links in it, is hidden or protected.
+    pub(crate) fn guards(&self, path: &Path) -> bool {
+        path.ancestors().any(|above| self.hidden.contains(above) || self.protected.contains(above))
+    }
+
     /// Whether anything exists that `protect` must hold.
     pub(crate) fn protects_something(&self) -> bool {
         self.protects_something
@@ -138,23 +162,28 @@ impl Guarded {
         let hidden: BTreeSet<PathBuf> = self.hidden.iter().flat_map(|path| names.readable(path)).collect();
         let protected: BTreeSet<PathBuf> = self.protected.iter().flat_map(|path| names.writable(path)).collect();
         let guarded = self.protected.iter().chain(&self.hidden);
-        let above: BTreeSet<&Path> = guarded.flat_map(|path| path.ancestors().skip(1)).collect();
-        let pinned = above.into_iter().flat_map(|path| names.renamable(path));
+        let above: HashSet<&OsStr> = guarded.flat_map(|path| path.ancestors().skip(1)).map(Path::as_os_str).collect();
+        let pinned = above.into_iter().flat_map(|path| names.renamable(Path::new(path)));
 
         // What lies in a guarded directory is guarded with it, and once that is hidden can no longer be found.
-        let is_in = |path: &Path, guarded: &BTreeSet<PathBuf>| path.ancestors().any(|above| guarded.contains(above));
+        let [hidden_names, protected_names] =
+            [&hidden, &protected].map(|paths| paths.iter().map(|path| path.as_os_str()).collect::<HashSet<&OsStr>>());
+        let is_in = |path: &Path, guarded: &HashSet<&OsStr>| {
+            !guarded.is_empty() && path.ancestors().any(|above| guarded.contains(above.as_os_str()))
+        };
         let is_below = |path: &Path, guarded| path.parent().is_some_and(|above| is_in(above, guarded));
-        let hide = hidden.iter().filter(|path| !is_below(path, &hidden));
-        let protect = protected.iter().filter(|path| !is_below(path, &protected) && !is_in(path, &hidden));
+        let hide = hidden.iter().filter(|path| !is_below(path, &hidden_names));
+        let is_outermost = |path: &&PathBuf| !is_below(path, &protected_names) && !is_in(path, &hidden_names);
+        let protect = protected.iter().filter(is_outermost);
         let protect = protect.map(|path| Entry::Protect { path: path.clone() });
         Steps {
-            pins: pinned.filter(|path| !is_in(path, &protected) && !is_in(path, &hidden)).collect(),
+            pins: pinned.filter(|path| !is_in(path, &protected_names) && !is_in(path, &hidden_names)).collect(),
             guards: protect.chain(hide.map(|path| Entry::Hide { path: path.clone() })).collect(),
         }
     }
 
-    /// The protected paths that the run made or changed although nothing could keep it from doing so, relative
-    /// to the workspace when they are in it.
+    /// The protected paths that the run made, changed or removed although nothing could keep it from
+    /// doing so, relative to the workspace when they are in it.
     pub(crate) fn planted(&self) -> Vec<String> {
         self.watched.planted()
     }
@@ -170,10 +199,19 @@ impl Guarded {
     }
 }
 
+/// Guards the file that a rule led to before a run removed or turned the link to it.
+fn guard_former_target(link: &GuardedLink, deciders: &mut Deciders, hidden: &mut BTreeSet<PathBuf>) {
+    match (deciders.files.trace(&link.target).end, link.effect) {
+        (TraceEnd::At { path, .. }, RuleEffect::Protect) => deciders.protect_silently(&path),
+        (TraceEnd::At { path, .. } | TraceEnd::Denied(path), _) => drop(hidden.insert(path)),
+        _ => {}
+    }
+}
+
 /// The directories above guarded paths that their owner has closed. Root searches them all the same, but whoever mounts
 /// inside a sandbox may not be able to, so that each is guarded as a whole.
 fn closed_directories(root: &Path, guarded: &BTreeSet<PathBuf>) -> Vec<PathBuf> {
-    let below_root = |directory: &&Path| directory.starts_with(root) && *directory != root;
+    let below_root = |directory: &&Path| lies_in(directory, root) && *directory != root;
     let above = |path| Path::ancestors(path).skip(1).take_while(below_root);
     let directories: BTreeSet<&Path> = guarded.iter().flat_map(|path| above(path)).collect();
     let is_closed = |path: &&Path| fs_err::metadata(path).is_ok_and(|file| file.mode() & 0o100 == 0);

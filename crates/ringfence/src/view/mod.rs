@@ -7,6 +7,7 @@ mod deciders;
 mod etc;
 mod git;
 mod guarded;
+mod guarded_links;
 mod names;
 mod observed;
 mod patterns;

@@ -4,7 +4,7 @@
 //! directory that cannot be searched may hold anything. What was looked at is kept with its identity, so that a
 //! later look tells in one system call per path whether the same search could have another result.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
@@ -13,10 +13,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::rc::Rc;
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat, statat};
+use rustix::fs::{AtFlags, CWD, FileType, FsWord, Mode, OFlags, Stat, fstat, openat, statat, statfs};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
+
+use super::names::lies_in;
 
 /// How many links a path may lead through, as in the kernel (path_resolution(7)).
 const MAX_LINKS: usize = 40;
@@ -25,6 +27,9 @@ const MAX_LINKS: usize = 40;
 const PATH_MAX: usize = 4096;
 /// No file has a longer name.
 const NAME_MAX: usize = 255;
+/// File systems whose directories have two links, and one more for each directory in them: ext4,
+/// XFS and tmpfs (statfs(2)). Others give every directory one link, or any number.
+const COUNTING_FILE_SYSTEMS: [FsWord; 3] = [0xEF53, 0x5846_5342, 0x0102_1994];
 /// A change within this time of a look can leave the same time stamp, because kernels count them in ticks.
 const TIMESTAMP_GRANULARITY_NANOS: i64 = 20_000_000;
 
@@ -99,6 +104,59 @@ pub(super) struct DirectoryScan {
     pub(super) directories: Vec<PathBuf>,
     /// An entry is called `HEAD`, as in every repository.
     pub(super) has_head: bool,
+    /// An entry is called `.git`.
+    pub(super) has_git: bool,
+    /// The directory has no directories in it, and was not listed.
+    pub(super) is_leaf: bool,
+}
+
+/// A walk through all directories of a tree except those called `.git`. Links are not followed.
+pub(super) struct TreeWalk {
+    pending: VecDeque<PathBuf>,
+    count: usize,
+    /// The device of a file system that counts the directories in a directory, and so tells which
+    /// have none.
+    counting_device: Option<u64>,
+}
+
+/// A directory on a walk.
+#[derive(Debug)]
+pub(super) struct WalkedDirectory {
+    pub(super) path: PathBuf,
+    /// The entries of the directory, unless it cannot be listed.
+    pub(super) scan: Option<DirectoryScan>,
+}
+
+impl TreeWalk {
+    pub(super) fn new(root: &Path) -> TreeWalk {
+        let is_counting = statfs(root).is_ok_and(|system| COUNTING_FILE_SYSTEMS.contains(&system.f_type));
+        let counting_device = statat(CWD, root, AtFlags::empty()).ok().filter(|_| is_counting);
+        let counting_device = counting_device.map(|found| found.st_dev);
+        TreeWalk { pending: VecDeque::from([root.to_path_buf()]), count: 0, counting_device }
+    }
+
+    /// The number of directories so far.
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The next directory, those near the root first.
+    pub(super) fn next_directory(&mut self) -> Option<WalkedDirectory> {
+        let path = self.pending.pop_front()?;
+        self.count += 1;
+        let looked = self.counting_device.map(|device| (device, statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW)));
+        let is_leaf = matches!(looked, Some((device, Ok(found))) if found.st_dev == device && found.st_nlink == 2);
+        if is_leaf {
+            return Some(WalkedDirectory { path, scan: Some(DirectoryScan { is_leaf, ..DirectoryScan::default() }) });
+        }
+        let scan = match scan_directory(&path) {
+            Err(Errno::NOENT | Errno::NOTDIR) => Some(DirectoryScan::default()),
+            scanned => scanned.ok(),
+        };
+        let directories = scan.iter().flat_map(|scan| &scan.directories);
+        self.pending.extend(directories.filter(|directory| !directory.ends_with(".git")).cloned());
+        Some(WalkedDirectory { path, scan })
+    }
 }
 
 /// A time stamp of the file system, in seconds and nanoseconds.
@@ -161,6 +219,7 @@ pub(super) fn scan_directory(path: &Path) -> Result<DirectoryScan, Errno> {
             kind => kind,
         };
         scan.has_head |= name == "HEAD";
+        scan.has_git |= name == ".git";
         match kind {
             FileType::Directory if name != "." && name != ".." => scan.directories.push(path.join(name)),
             FileType::Symlink => scan.links.push(path.join(name)),
@@ -355,7 +414,7 @@ impl ObservedFiles {
     /// The identities of all paths below `roots` that were looked at, unless a change could go unnoticed.
     pub(super) fn into_identities(self, roots: &[PathBuf]) -> Option<Vec<(PathBuf, FileIdentity)>> {
         let edge = self.began.earlier(TIMESTAMP_GRANULARITY_NANOS);
-        let inside = |path: &Path| roots.iter().any(|root| path.starts_with(root));
+        let inside = |path: &Path| roots.iter().any(|root| lies_in(path, root));
         let seen = self.seen.into_iter().map(|(path, (_, identity))| (PathBuf::from(path), identity));
         let identities: Vec<_> = seen.filter(|(path, _)| inside(path)).collect();
         let is_fresh = |identity: &FileIdentity| match identity {

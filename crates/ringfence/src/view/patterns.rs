@@ -14,17 +14,11 @@ use std::path::{Path, PathBuf};
 use ringfence_core::policy::{GlobComponent, PathGlob};
 
 use super::ViewError;
-use super::observed::{ObservedFiles, TraceEnd};
+use super::guarded_links::{GuardedLink, RuleEffect};
+use super::observed::{ObservedFiles, Trace, TraceEnd};
 
 /// A file, by what all of its names have in common.
 pub(super) type Inode = (u64, u64);
-
-/// The effect of a pattern on the files that it matches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum PatternEffect {
-    Hide,
-    Protect,
-}
 
 /// A position in a pattern: the pattern's number, and how many of its components are matched.
 type PatternPosition = (usize, usize);
@@ -38,6 +32,24 @@ pub(super) struct PatternMatches {
     pub(super) denied: BTreeSet<PathBuf>,
     /// The files that have more than one name, with those of their names that were found.
     pub(super) linked: BTreeMap<Inode, Vec<PathBuf>>,
+    /// The links on the way to a match.
+    pub(super) links: Vec<GuardedLink>,
+}
+
+/// A pattern of a rule, or one of the alternatives in it.
+struct RulePattern {
+    rule: String,
+    components: Vec<GlobComponent>,
+    effect: RuleEffect,
+}
+
+/// Links that a search followed to a directory.
+struct FollowedLinks {
+    /// Each by its own path and its text.
+    links: Vec<(PathBuf, PathBuf)>,
+    directory: PathBuf,
+    /// The numbers of the patterns that go on there.
+    patterns: BTreeSet<usize>,
 }
 
 /// A search of a workspace.
@@ -45,20 +57,29 @@ pub(super) struct PatternSearch<'a> {
     root: &'a Path,
     /// The trees that links may lead to: those that the sandbox is shown.
     shown: &'a [PathBuf],
-    patterns: Vec<(Vec<GlobComponent>, PatternEffect)>,
+    patterns: Vec<RulePattern>,
     visited: BTreeMap<PathBuf, BTreeSet<PatternPosition>>,
     pending: Vec<(PathBuf, BTreeSet<PatternPosition>)>,
     matches: PatternMatches,
+    followed: Vec<FollowedLinks>,
+    /// Matches behind links, with the numbers of their patterns.
+    behind_links: Vec<(usize, PathBuf)>,
 }
 
 impl<'a> PatternSearch<'a> {
     pub(super) fn new(root: &'a Path, shown: &'a [PathBuf], hide: &[PathGlob], protect: &[PathGlob]) -> Self {
-        let with = |effect| move |glob: &PathGlob| glob.components().into_iter().map(move |list| (list, effect));
-        let hide = hide.iter().flat_map(with(PatternEffect::Hide));
+        let with = |effect| {
+            move |glob: &PathGlob| {
+                let rule = glob.as_str().to_owned();
+                let alternatives = glob.components().into_iter();
+                alternatives.map(move |components| RulePattern { rule: rule.clone(), components, effect })
+            }
+        };
+        let hide = hide.iter().flat_map(with(RuleEffect::Hide));
         // One that matches nothing has every real directory visited, for the names of files that have several.
-        let everything = (vec![GlobComponent::AnyDepth], PatternEffect::Protect);
-        let patterns =
-            [everything].into_iter().chain(hide).chain(protect.iter().flat_map(with(PatternEffect::Protect)));
+        let components = vec![GlobComponent::AnyDepth];
+        let everything = RulePattern { rule: String::new(), components, effect: RuleEffect::Protect };
+        let patterns = [everything].into_iter().chain(hide).chain(protect.iter().flat_map(with(RuleEffect::Protect)));
         PatternSearch {
             root,
             shown,
@@ -66,6 +87,8 @@ impl<'a> PatternSearch<'a> {
             visited: BTreeMap::new(),
             pending: Vec::new(),
             matches: PatternMatches::default(),
+            followed: Vec::new(),
+            behind_links: Vec::new(),
         }
     }
 
@@ -81,14 +104,35 @@ impl<'a> PatternSearch<'a> {
                 self.search_directory(&directory, &new, files)?;
             }
         }
+        self.keep_followed_links();
         Ok(self.matches)
+    }
+
+    /// Keeps the links to directories in which something matches, and those on the way to such
+    /// a link.
+    fn keep_followed_links(&mut self) {
+        for (number, target) in &self.behind_links {
+            let RulePattern { rule, effect, .. } = &self.patterns[*number];
+            let mut is_used = vec![false; self.followed.len()];
+            let mut pending = vec![target];
+            while let Some(path) = pending.pop() {
+                for (followed, is_used) in self.followed.iter().zip(&mut is_used) {
+                    if !*is_used && followed.patterns.contains(number) && path.starts_with(&followed.directory) {
+                        *is_used = true;
+                        pending.extend(followed.links.iter().map(|(link, _)| link));
+                        let links = followed.links.iter();
+                        self.matches.links.extend(links.map(|link| GuardedLink::new(*effect, rule, link, target)));
+                    }
+                }
+            }
+        }
     }
 
     /// Adds the positions after each `**`, which may stand for no directory at all.
     fn skip_any_depth(&self, mut positions: BTreeSet<PatternPosition>) -> BTreeSet<PatternPosition> {
         let mut pending: Vec<_> = positions.iter().copied().collect();
         while let Some((number, at)) = pending.pop() {
-            let components = &self.patterns[number].0;
+            let components = &self.patterns[number].components;
             let is_any_depth = matches!(components.get(at), Some(GlobComponent::AnyDepth));
             if is_any_depth && at + 1 < components.len() && positions.insert((number, at + 1)) {
                 pending.push((number, at + 1));
@@ -148,19 +192,19 @@ impl<'a> PatternSearch<'a> {
     ) {
         let mut below = BTreeSet::new();
         let mut below_link = BTreeSet::new();
-        let mut effects = Vec::new();
+        let mut matching = Vec::new();
         for (number, at) in positions.iter().copied() {
-            let (components, effect) = &self.patterns[number];
+            let components = &self.patterns[number].components;
             let is_last = at + 1 == components.len();
             match &components[at] {
                 GlobComponent::AnyDepth => {
                     below.insert((number, at));
                     if is_last && number != 0 {
-                        effects.push(*effect);
+                        matching.push(number);
                     }
                 }
                 GlobComponent::Name(matcher) if !matcher.is_match(Path::new(name)) => {}
-                GlobComponent::Name(_) if is_last => effects.push(*effect),
+                GlobComponent::Name(_) if is_last => matching.push(number),
                 GlobComponent::Name(_) => {
                     below.insert((number, at + 1));
                     below_link.insert((number, at + 1));
@@ -170,24 +214,38 @@ impl<'a> PatternSearch<'a> {
         if metadata.is_dir() {
             self.pending.push((path.to_path_buf(), below));
         }
-        if effects.is_empty() && (below_link.is_empty() || !metadata.is_symlink()) {
+        if matching.is_empty() && (below_link.is_empty() || !metadata.is_symlink()) {
             return;
         }
-        let end = if metadata.is_symlink() {
-            files.trace(path).end
+        let Trace { links, end } = if metadata.is_symlink() {
+            files.trace(path)
         } else {
-            TraceEnd::At { path: path.to_path_buf(), is_directory: metadata.is_dir() }
+            let end = TraceEnd::At { path: path.to_path_buf(), is_directory: metadata.is_dir() };
+            Trace { links: Vec::new(), end }
         };
+        if let TraceEnd::At { path: end, .. } | TraceEnd::Denied(end) = &end
+            && !self.root.starts_with(end)
+        {
+            for number in &matching {
+                let RulePattern { rule, effect, .. } = &self.patterns[*number];
+                self.matches.links.extend(links.iter().map(|link| GuardedLink::new(*effect, rule, link, end)));
+                if !self.followed.is_empty() {
+                    self.behind_links.push((*number, end.clone()));
+                }
+            }
+        }
         match end {
             TraceEnd::At { path: end, is_directory } if !self.root.starts_with(&end) => {
-                for effect in effects {
-                    match effect {
-                        PatternEffect::Hide => self.matches.hidden.insert(end.clone()),
-                        PatternEffect::Protect => self.matches.protected.insert(end.clone()),
+                for number in matching {
+                    match self.patterns[number].effect {
+                        RuleEffect::Hide => self.matches.hidden.insert(end.clone()),
+                        RuleEffect::Protect => self.matches.protected.insert(end.clone()),
                     };
                 }
                 let is_shown = self.shown.iter().any(|shown| end.starts_with(shown));
                 if metadata.is_symlink() && is_directory && is_shown && !below_link.is_empty() {
+                    let patterns = below_link.iter().map(|(number, _)| *number).collect();
+                    self.followed.push(FollowedLinks { links, directory: end.clone(), patterns });
                     self.pending.push((end, below_link));
                 }
             }

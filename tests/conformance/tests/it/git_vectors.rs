@@ -9,6 +9,7 @@
 //! and `RINGFENCE_GIT_VECTORS=TEXT` those whose name contains the text.
 
 mod indexes;
+mod meanings;
 mod ordinary_use;
 mod scopes;
 mod scripts;
@@ -82,6 +83,7 @@ fn all_vectors() -> Vec<Vector> {
         }
     }
     vectors.extend(indexes::vectors());
+    vectors.extend(meanings::vectors());
     vectors.extend(states::vectors());
     vectors.extend(scripts::vectors());
     vectors.extend(writes::vectors());

@@ -50,14 +50,14 @@ fn a_redirection_of_git_to_other_hooks_and_settings_is_reported() {
     check(
         |path| must_git(path, &["init", "-q"]),
         "echo ../elsewhere > .git/commondir",
-        &[".git/commondir", "elsewhere/HEAD", "elsewhere/config"],
+        &[".git/commondir", "elsewhere"],
     );
 }
 
 #[test]
 fn a_git_file_that_names_a_repository_of_the_attackers_is_reported() {
     require!(root, binary, user_namespaces, git);
-    let reported = [".git", "elsewhere/HEAD", "elsewhere/config"];
+    let reported = [".git", "elsewhere"];
     check(|_| {}, "echo 'gitdir: elsewhere' > .git", &reported);
     let linked = |path: &Path| {
         must_git(path, &["init", "-q"]);

@@ -11,6 +11,8 @@ use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
+use sha2::{Digest, Sha256};
+
 /// The bits of a mode that tell the kind of an entry.
 const KIND_MASK: u32 = 0o170_000;
 /// The kind of an entry that stands for another repository.
@@ -51,7 +53,23 @@ pub(super) struct IndexLinks {
 }
 
 /// Reads an index whose object names are `hash_length` bytes long.
-pub(super) fn read_index(mut file: impl Read + Seek, hash_length: usize) -> io::Result<IndexLinks> {
+pub(super) fn read_index(file: impl Read + Seek, hash_length: usize) -> io::Result<IndexLinks> {
+    read_index_as(file, hash_length, None)
+}
+
+/// A digest of what an index has git commit, and the name of the file that holds further entries.
+/// Time stamps and other marks of files do not count, because `git status` renews them.
+pub(super) fn digest_index(file: impl Read + Seek, hash_length: usize) -> io::Result<(Vec<u8>, Option<String>)> {
+    let mut digest = Sha256::new();
+    let links = read_index_as(file, hash_length, Some(&mut digest))?;
+    Ok((digest.finalize().to_vec(), links.shared_index))
+}
+
+fn read_index_as(
+    mut file: impl Read + Seek,
+    hash_length: usize,
+    digest: Option<&mut Sha256>,
+) -> io::Result<IndexLinks> {
     let end_marker_length = 8 + 4 + hash_length;
     let end = file.seek(SeekFrom::End(0))?.saturating_sub(hash_length as u64);
     let has_end_marker = match end.checked_sub(end_marker_length as u64) {
@@ -72,7 +90,8 @@ pub(super) fn read_index(mut file: impl Read + Seek, hash_length: usize) -> io::
         return Err(unusual("it is no index of a known version"));
     }
     let mut links = IndexLinks::default();
-    let entries = read_entries(&mut reader, version, number(&header[8..12]), hash_length, &mut links)?;
+    let header = IndexHeader { version, count: number(&header[8..12]), hash_length };
+    let entries = read_entries(&mut reader, &header, &mut links, digest)?;
     let extensions = Extensions { entries, start: reader.position, end, hash_length };
     let found = extensions.read(&mut reader, &mut links)?;
     // A git with several threads looks for this extension at the end of the file, whatever that end belongs to.
@@ -82,14 +101,21 @@ pub(super) fn read_index(mut file: impl Read + Seek, hash_length: usize) -> io::
     Ok(links)
 }
 
-/// Reads all entries, and returns their positions.
-fn read_entries<R: Read>(
-    reader: &mut IndexReader<R>,
+/// The form of the entries in an index.
+struct IndexHeader {
     version: u32,
     count: u32,
     hash_length: usize,
+}
+
+/// Reads all entries, and returns their positions.
+fn read_entries<R: Read>(
+    reader: &mut IndexReader<R>,
+    header: &IndexHeader,
     links: &mut IndexLinks,
+    mut digest: Option<&mut Sha256>,
 ) -> io::Result<Vec<u32>> {
+    let IndexHeader { version, count, hash_length } = *header;
     let mut positions = Vec::new();
     let mut name: Vec<u8> = Vec::new();
     let fixed_length = 40 + hash_length + 2;
@@ -100,6 +126,11 @@ fn read_entries<R: Read>(
         if version < 4
             && let Some(length) = buffered_file(reader.reader.buffer(), fixed_length, version)
         {
+            if let Some(digest) = &mut digest {
+                let entry = &reader.reader.buffer()[..length];
+                digest.update(&entry[24..28]);
+                digest.update(&entry[40..]);
+            }
             reader.consume(length);
             positions.push(position);
             continue;
@@ -131,6 +162,11 @@ fn read_entries<R: Read>(
             reader.skip(padding(entry_length + name.len()) - 1)?;
         }
         positions.push(if kept == 0 { position } else { DEPENDENT_ENTRY });
+        if let Some(digest) = &mut digest {
+            digest.update(&fixed[24..28]);
+            digest.update(&fixed[40..]);
+            digest.update(&name);
+        }
         match kind {
             GITLINK_KIND if name.is_empty() => links.is_partial = true,
             GITLINK_KIND => links
@@ -316,6 +352,34 @@ mod tests {
     fn git(directory: &Path, arguments: &[&str]) {
         let output = Command::new("git").arg("-C").arg(directory).args(arguments).output().unwrap();
         assert!(output.status.success(), "{arguments:?}: {output:?}");
+    }
+
+    #[test]
+    fn a_digest_tells_other_entries_and_not_other_time_stamps() {
+        if Command::new("git").arg("--version").output().is_err() {
+            return; // as below
+        }
+        let place = tempfile::tempdir().unwrap();
+        let digest = || {
+            let file = fs_err::File::open(place.path().join(".git/index")).unwrap();
+            digest_index(file, 20).unwrap().0
+        };
+        git(place.path(), &["init", "-q"]);
+        for version in ["2", "4"] {
+            fs_err::write(place.path().join("file"), "one").unwrap();
+            git(place.path(), &["add", "file"]);
+            git(place.path(), &["update-index", "--index-version", version]);
+            let before = digest();
+            let content = fs_err::read(place.path().join(".git/index")).unwrap();
+            let file = fs_err::OpenOptions::new().write(true).open(place.path().join("file")).unwrap();
+            file.file().set_modified(std::time::UNIX_EPOCH).unwrap();
+            git(place.path(), &["update-index", "--really-refresh"]);
+            assert_ne!(fs_err::read(place.path().join(".git/index")).unwrap(), content);
+            assert_eq!(digest(), before, "the file was renewed");
+            fs_err::write(place.path().join("file"), "two").unwrap();
+            git(place.path(), &["add", "file"]);
+            assert_ne!(digest(), before, "the file has another content");
+        }
     }
 
     /// An index with files and submodules whose paths have all lengths, as git itself writes it.

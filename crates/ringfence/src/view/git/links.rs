@@ -9,7 +9,7 @@ use rustix::fs::FileType;
 
 use super::GitSearch;
 use crate::view::deciders::{PathState, SearchPhase};
-use crate::view::observed::{DirectoryScan, FileTime, TraceEnd, scan_directory};
+use crate::view::observed::{DirectoryScan, FileTime, TraceEnd, TreeWalk, scan_directory};
 
 /// Directories of a repository in which git writes files by their names. Objects are not among them:
 /// their names and their content are no choice of a sandbox.
@@ -29,6 +29,8 @@ pub(in crate::view) struct WrittenDirectories {
     pub(in crate::view) trees: Vec<PathBuf>,
     /// Directories alone. Each may be missing as long as the one that it would lie in is among them.
     pub(in crate::view) single: Vec<PathBuf>,
+    /// Trees in which a new repository matters wherever it is.
+    pub(in crate::view) searched: Vec<PathBuf>,
 }
 
 /// The directories in which git on the host writes files by their names, as a search after the start of a run finds them.
@@ -63,7 +65,26 @@ impl LinkSurvey {
             }
             survey.directories.push(directory);
         }
+        written.searched.iter().for_each(|tree| survey.add_tree(tree));
         survey
+    }
+
+    /// Adds all directories of a tree, and the deciding files of the repositories in it.
+    fn add_tree(&mut self, tree: &Path) {
+        let mut walk = TreeWalk::new(tree);
+        while let Some(directory) = walk.next_directory() {
+            let Some(scan) = directory.scan.filter(|_| walk.count() < MAX_DIRECTORIES) else {
+                self.is_partial = true;
+                return;
+            };
+            let entry = directory.path.join(".git");
+            if scan.has_git {
+                self.single.extend([entry.join("config"), entry.join("hooks"), entry]);
+            } else if scan.is_leaf && FileTime::of_existing(&entry).is_some() {
+                self.single.push(entry);
+            }
+            self.directories.push(directory.path);
+        }
     }
 
     /// Tells whether something in the directories may be younger than `began`.

@@ -6,9 +6,11 @@
 //! a repository itself; worktrees; submodules, found by the index and by their names; and rebases in progress.
 
 mod config;
+mod history;
 mod index;
 mod links;
 mod modules;
+mod nested;
 mod programs;
 mod protection;
 mod scope;
@@ -20,10 +22,11 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::{io, iter};
 
+use ringfence_core::workspace::without_dots;
 use rustix::fs::FileType;
 
 use super::deciders::{Deciders, PathState, path_from};
-use super::observed::{Listing, TraceEnd, Unreadable};
+use super::observed::{Listing, Unreadable};
 use config::{ConfigVariable, parse_config};
 use index::Gitlink;
 use programs::{SettingEffect, effect_of};
@@ -37,8 +40,6 @@ pub(super) use worktree::shared_repository;
 const MAX_PATH: u64 = 1 << 16;
 /// More than anybody configures.
 const MAX_CONFIG: u64 = 1 << 22;
-/// The number of directories of a workspace in which repositories are looked for: some tenths of a millisecond.
-const MAX_NESTED_DIRECTORIES: usize = 32;
 /// More work trees than anybody gives one and the same directory of a repository.
 const MAX_WORK_TREES: usize = 16;
 /// More than git follows: it refuses a chain of more than 10 includes.
@@ -56,12 +57,17 @@ pub(super) fn find_git_deciders(deciders: &mut Deciders, scope: &GitScope, works
         commons: BTreeMap::new(),
         worktrees: BTreeMap::new(),
         submodules: BTreeMap::new(),
+        merged_submodules: BTreeSet::new(),
         module_directories: BTreeSet::new(),
         ancestors: BTreeSet::new(),
+        directories: BTreeSet::new(),
         searched_for_links: BTreeSet::new(),
         directories_of_links: 0,
+        has_sequence: false,
     };
     search.run();
+    let repositories = search.repositories.into_iter().map(|(gitdir, known)| (gitdir, known.worktrees));
+    deciders.repositories = repositories.collect();
 }
 
 struct GitSearch<'a> {
@@ -81,14 +87,20 @@ struct GitSearch<'a> {
     worktrees: BTreeMap<PathBuf, PathBuf>,
     /// The work trees of submodules, with the names of the commits that git checks out there.
     submodules: BTreeMap<PathBuf, Vec<u8>>,
+    /// The work trees of submodules in which git merges that commit with what is checked out.
+    merged_submodules: BTreeSet<PathBuf>,
     /// Directories with the repositories of submodules.
     module_directories: BTreeSet<PathBuf>,
     /// Directories above a writable tree in which a repository was looked for.
     ancestors: BTreeSet<PathBuf>,
+    /// Directories in which a repository was looked for because something leads there.
+    directories: BTreeSet<PathBuf>,
     /// Directories of repositories whose links are known.
     searched_for_links: BTreeSet<PathBuf>,
     /// The number of directories that were searched for links.
     directories_of_links: usize,
+    /// A rebase or another sequence is in progress somewhere.
+    has_sequence: bool,
 }
 
 impl GitSearch<'_> {
@@ -163,7 +175,12 @@ impl GitSearch<'_> {
 
     /// Looks at the repository of a directory, or at the directory as a repository.
     fn repository_in(&mut self, directory: &Path, role: GitEntry) {
-        self.git_entry(&directory.join(".git"), directory, role);
+        self.directories.insert(directory.to_path_buf());
+        let entry = directory.join(".git");
+        self.git_entry(&entry, directory, role);
+        if role == GitEntry::OfSubmodule && !self.deciders.files.has_name(&entry) {
+            self.unpopulated_submodule(directory);
+        }
         if self.is_git_directory(directory) {
             // Such a `HEAD` has git take the directory itself for a repository.
             self.deciders.note(&directory.join("HEAD"), PathState::File);
@@ -173,44 +190,6 @@ impl GitSearch<'_> {
 
     fn visit_repository(&mut self, gitdir: &Path, worktree: Option<PathBuf>) {
         self.pending.push_back(PendingVisit::Repository { gitdir: gitdir.to_path_buf(), worktree });
-    }
-
-    /// Looks for repositories in directories of a tree, the nearest first. Git started there takes them, and git
-    /// started in the workspace does not. A search of all directories would take longer than a short run.
-    fn nested_repositories(&mut self, tree: &Path) {
-        let mut pending = VecDeque::from([tree.to_path_buf()]);
-        let mut looked_at = 0;
-        while let Some(directory) = pending.pop_front() {
-            // A directory that is closed to everybody is no repository yet: it stays as it is, and is reported.
-            let Ok(entries) = self.deciders.files.list(&directory) else {
-                self.deciders.note(&directory, PathState::Denied);
-                continue;
-            };
-            for (name, kind) in entries.iter() {
-                if *kind != FileType::Directory || name == ".git" {
-                    continue;
-                }
-                if looked_at == MAX_NESTED_DIRECTORIES {
-                    return;
-                }
-                looked_at += 1;
-                self.nested_repository(directory.join(name), &mut pending);
-            }
-        }
-    }
-
-    fn nested_repository(&mut self, nested: PathBuf, pending: &mut VecDeque<PathBuf>) {
-        if self.submodules.contains_key(&nested) {
-            return;
-        }
-        let entry = nested.join(".git");
-        if let TraceEnd::Denied(closed) = self.deciders.files.trace(&entry).end {
-            return self.deciders.note(&closed, PathState::Denied);
-        }
-        self.visit_all(PendingVisit::Directory { path: nested.clone(), role: GitEntry::Discovered });
-        if !self.repositories.contains_key(&nested) {
-            pending.push_back(nested);
-        }
     }
 
     /// Looks at the repositories above a tree, which are git's once the tree's own one is broken. A `.git` that is no
@@ -326,7 +305,11 @@ impl GitSearch<'_> {
         if let Some(commit) = self.submodules.get(worktree) {
             let mut settings = repository.shared.iter().chain(&*repository.own).chain(&self.global);
             if settings.any(names_files_of_work_tree) {
-                self.deciders.note_content(worktree, commit);
+                let mut state = commit.clone();
+                if self.merged_submodules.contains(worktree) {
+                    state.extend(self.sequence_start(gitdir, repository));
+                }
+                self.deciders.note_content(worktree, &state);
             }
         }
         if worktree != self.workspace {
@@ -334,9 +317,11 @@ impl GitSearch<'_> {
             self.apply(&global, worktree);
             self.global = global;
         }
-        self.sequences(gitdir, worktree);
+        self.sequences(gitdir, repository, worktree);
         for link in repository.gitlinks.iter() {
             let path = worktree.join(&link.path);
+            let found = self.deciders.resolve(&path).map(|found| found.path);
+            let path = found.unwrap_or_else(|| without_dots(&path));
             self.submodules.insert(path.clone(), link.commit.clone());
             self.pending.push_back(PendingVisit::Directory { path, role: GitEntry::OfSubmodule });
         }
@@ -371,6 +356,7 @@ impl GitSearch<'_> {
         self.load_config(&common.join("config"), &mut reading);
         let variables = Rc::new(reading.variables);
         self.commons.insert(common.to_path_buf(), Rc::clone(&variables));
+        self.replacements(common);
         self.program_directory(&common.join("hooks"));
         // Remotes of old (gitrepository-layout(5)): each file names a host, and how to reach it. Git reads one where the
         // configuration has no remote of that name.
@@ -401,17 +387,17 @@ impl GitSearch<'_> {
             let back_link = self.deciders.resolve(&own.join("gitdir"));
             let named = back_link.as_ref().and_then(|file| self.deciders.read(&file.path, MAX_PATH));
             let entry = named.map(|named| own.join(path_from(trim_line(&named))));
-            let worktree = entry.as_deref().and_then(Path::parent);
-            let worktree = worktree.and_then(|worktree| self.deciders.resolve(worktree));
-            let worktree = worktree.filter(|worktree| worktree.path.starts_with(self.workspace));
+            let named = entry.as_deref().and_then(Path::parent);
+            let found = named.and_then(|worktree| self.deciders.resolve(worktree)).map(|worktree| worktree.path);
+            // Git finds submodules from the worktree on, wherever it is.
+            self.visit_repository(&own, found.clone().or_else(|| named.map(without_dots)));
+            let inside = found.filter(|worktree| worktree.starts_with(self.workspace));
             match &back_link {
-                Some(file) if worktree.is_some() => self.deciders.protect_silently(&file.path),
+                Some(file) if inside.is_some() => self.deciders.protect_silently(&file.path),
                 Some(file) => self.deciders.protect_resolved(file),
                 None => {}
             }
-            let worktree = worktree.map(|worktree| worktree.path);
-            self.visit_repository(&own, worktree.clone());
-            if let Some(worktree) = worktree {
+            if let Some(worktree) = inside {
                 let entry = worktree.join(".git");
                 self.worktrees.insert(own, worktree.clone());
                 self.pending.push_back(PendingVisit::Entry { entry, worktree, role: GitEntry::Discovered });

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use super::config::parse_config;
+use super::config::{ConfigVariable, parse_config};
 use super::index::{Gitlink, IndexLinks, read_index};
 use super::{GitSearch, KnownRepository, MAX_CONFIG};
 use crate::view::deciders::{PathState, path_from};
@@ -52,21 +52,47 @@ impl GitSearch<'_> {
             self.deciders.note_content(&gitdir.join("index"), &paths.join(&0));
         }
         let described = parse_config(&described.unwrap_or_default());
-        let of_submodule =
-            described.iter().chain(&*repository.shared).filter(|variable| variable.section == "submodule");
-        let names: BTreeSet<&[u8]> = of_submodule.filter_map(|variable| variable.subsection.as_deref()).collect();
+        let is_of_submodule = |variable: &&ConfigVariable| variable.section == "submodule";
+        let of_submodules: Vec<&ConfigVariable> =
+            described.iter().chain(&*repository.shared).filter(is_of_submodule).collect();
+        let names: BTreeSet<&[u8]> = of_submodules.iter().filter_map(|known| known.subsection.as_deref()).collect();
         let is_plain = |name: &&[u8]| {
             path_from(name).components().all(|part| matches!(part, Component::Normal(_))) && !name.contains(&0)
         };
         for name in names.into_iter().filter(is_plain) {
+            let values = |key: &'static str| {
+                let matching =
+                    move |known: &&&ConfigVariable| known.subsection.as_deref() == Some(name) && known.key == key;
+                of_submodules.iter().filter(matching).map(|known| known.value.as_slice())
+            };
+            // Git connects the repository with this path, whatever path it had before.
+            let paths = values("path").map(path_from);
+            let paths =
+                paths.filter(|path| repository.gitlinks.iter().any(|link| link.path.as_os_str() == path.as_os_str()));
+            let paths: Vec<PathBuf> = paths.map(|path| worktree.join(path)).collect();
+            if values("update").any(|strategy| matches!(strategy, b"merge" | b"rebase")) {
+                self.merged_submodules.extend(paths.iter().cloned());
+            }
             for directory in &directories {
                 let module = directory.join(OsStr::from_bytes(name));
-                if let Some(found) = self.deciders.resolve(&module).filter(|found| found.is_directory) {
-                    self.visit_repository(&found.path, None);
-                }
+                let Some(found) = self.deciders.resolve(&module).filter(|found| found.is_directory) else { continue };
+                self.visit_repository(&found.path, None);
+                paths.iter().for_each(|path| self.visit_repository(&found.path, Some(path.clone())));
             }
         }
         self.module_directories.extend(directories);
+    }
+
+    /// Looks at a submodule's work tree that has no repository yet. Git connects one with the files
+    /// that are there.
+    pub(super) fn unpopulated_submodule(&mut self, worktree: &Path) {
+        let global = std::mem::take(&mut self.global);
+        self.apply(&global, worktree);
+        self.global = global;
+        // Git makes an empty directory for a submodule.
+        if !self.list(worktree).is_empty() {
+            self.deciders.note(worktree, PathState::Directory);
+        }
     }
 
     /// Protects what lies among the repositories of submodules and is none that is in use.

@@ -141,11 +141,17 @@ pub(super) fn globs_of_command(command: &[u8]) -> Vec<String> {
 /// Tells whether a command starts Python, which imports modules from the directory of the script first, or from the
 /// working directory where a module or code is given.
 pub(super) fn starts_python(command: &[u8]) -> bool {
+    starts(command, |name| name.starts_with(b"python") || name.starts_with(b"pypy"))
+}
+
+/// Tells whether a command starts Node.js or a program like it, which finds a script without the end of its name.
+pub(super) fn starts_node(command: &[u8]) -> bool {
+    starts(command, |name| matches!(name, b"node" | b"nodejs" | b"bun" | b"deno" | b"tsx" | b"ts-node"))
+}
+
+fn starts(command: &[u8], is_program: impl Fn(&[u8]) -> bool) -> bool {
     let mut words = command.split(|byte| byte.is_ascii_whitespace() || b"'\"`$(){};|&<>=!".contains(byte));
-    words.any(|word| {
-        let name = word.rsplit(|byte| *byte == b'/').next().unwrap_or(word);
-        name.starts_with(b"python") || name.starts_with(b"pypy")
-    })
+    words.any(|word| is_program(word.rsplit(|byte| *byte == b'/').next().unwrap_or(word)))
 }
 
 /// Tells whether a command gives Python a module (`-m`) or code (`-c`, or on its standard input).

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -10,13 +11,20 @@ use rustix::fs::FileType;
 
 use super::config::ConfigVariable;
 use super::programs::{
-    SettingEffect, effect_of, globs_of_command, imports_from_working_directory, starts_python, words_of_command,
+    SettingEffect, effect_of, globs_of_command, imports_from_working_directory, starts_node, starts_python,
+    words_of_command,
 };
 use super::{GitEntry, GitSearch, PendingVisit};
 use crate::view::deciders::{PathState, ResolvedPath, path_from};
 
 /// More directories than a command names.
 const MAX_COMMAND_DIRECTORIES: usize = 32;
+/// The kernel reads no more of a script's first line (execve(2)).
+const MAX_INTERPRETER_LINE: usize = 256;
+/// Modules that Python imports at each start, if they are there.
+const STARTED_MODULES: [&str; 2] = ["sitecustomize", "usercustomize"];
+/// The ends that Node.js tries after a name that is no file.
+const NODE_ENDS: [&str; 6] = [".js", ".json", ".node", ".cjs", ".mjs", ".ts"];
 /// Files by which interpreters start a directory.
 const DIRECTORY_PROGRAMS: [&str; 5] = ["__main__.py", "index.js", "package.json", "Makefile", "makefile"];
 /// The hooks that git knows (githooks(5)), for a hook directory that cannot be protected as a whole.
@@ -90,13 +98,13 @@ impl GitSearch<'_> {
             self.deciders.protect_resolved(&found);
             for (name, kind) in self.list(&found.path).iter() {
                 if *kind == FileType::Symlink {
-                    self.deciders.protect(&found.path.join(name));
+                    self.protect_script(&found.path.join(name));
                 }
             }
         } else {
             // The workspace itself cannot be protected as a whole.
             for name in HOOKS {
-                self.deciders.protect(&found.path.join(name));
+                self.protect_script(&found.path.join(name));
             }
         }
     }
@@ -119,10 +127,16 @@ impl GitSearch<'_> {
     fn protect_words(&mut self, command: &[u8], worktree: &Path, may_be_file: fn(&[u8]) -> bool) {
         let words = words_of_command(command);
         let mut named = NamedPaths::default();
+        let is_node = starts_node(command);
         for word in words.iter().filter(|word| !word.is_program) {
             let may_be_file = may_be_file(&word.text);
             let Some(path) = self.scope.expand(&word.text, worktree) else { continue };
             self.protect_word(&path, may_be_file, &mut named);
+            if is_node {
+                for end in NODE_ENDS {
+                    self.protect_word(&with_end(&path, end), may_be_file, &mut named);
+                }
+            }
             // What follows a substitution looks absolute and is not: `$(git rev-parse --show-toplevel)/run`,
             // `$(git rev-parse --git-dir)/../run`.
             if word.text.starts_with(b"/") {
@@ -140,14 +154,80 @@ impl GitSearch<'_> {
                 self.protect_word(&directory.join(name), true, &mut named);
             }
         }
-        if starts_python(command) {
-            let directories: BTreeSet<&Path> = named.files.iter().filter_map(|file| file.parent()).collect();
-            directories.into_iter().for_each(|directory| self.watch_imports(directory));
+        let is_python = starts_python(command);
+        let scripts = named.files.iter().filter(|file| is_python || self.is_python_script(file));
+        let directories: BTreeSet<PathBuf> = scripts.filter_map(|file| file.parent()).map(Path::to_path_buf).collect();
+        directories.iter().for_each(|directory| self.watch_imports(directory));
+        named.files.iter().for_each(|file| self.protect_cached_module(file));
+    }
+
+    /// Protects a script, and watches the directory from which its interpreter imports modules.
+    fn protect_script(&mut self, path: &Path) {
+        let Some(found) = self.deciders.protect(path).filter(|found| !found.is_directory) else { return };
+        if self.is_python_script(&found.path)
+            && let Some(directory) = found.path.parent()
+        {
+            self.watch_imports(directory);
+        }
+    }
+
+    /// Tells whether the first line of a script has the kernel start Python, and protects the virtual environment
+    /// of that Python.
+    fn is_python_script(&mut self, path: &Path) -> bool {
+        if !self.deciders.is_writable(path) {
+            return false;
+        }
+        let opened = self.deciders.files.open(path);
+        let Some(Some(mut file)) = self.deciders.or_denied(opened) else { return false };
+        let mut start = [0; MAX_INTERPRETER_LINE];
+        let length = file.read(&mut start).unwrap_or(0);
+        let line = start[..length].split(|byte| *byte == b'\n').next().unwrap_or_default();
+        let Some(command) = line.strip_prefix(b"#!").filter(|command| starts_python(command)) else { return false };
+        let interpreter = command.trim_ascii().split(u8::is_ascii_whitespace).next().unwrap_or_default();
+        if interpreter.starts_with(b"/") {
+            self.virtual_environment(path_from(interpreter));
+        }
+        true
+    }
+
+    /// Protects what a Python of a virtual environment runs at each start, and returns the directories with the
+    /// environment's modules (site(1), "Python's site module").
+    fn virtual_environment(&mut self, interpreter: &Path) -> Vec<PathBuf> {
+        let is_python = interpreter.file_name().is_some_and(|name| starts_python(name.as_bytes()));
+        let Some(root) = interpreter.parent().and_then(Path::parent).filter(|_| is_python) else { return Vec::new() };
+        let Some(root) = self.deciders.resolve(root).map(|found| found.path) else { return Vec::new() };
+        if !self.deciders.is_writable(&root) || self.deciders.protect(&root.join("pyvenv.cfg")).is_none() {
+            return Vec::new();
+        }
+        let mut directories = Vec::new();
+        let libraries = root.join("lib");
+        for (version, _) in self.list(&libraries).iter() {
+            let directory = libraries.join(version).join("site-packages");
+            for (name, _) in self.list(&directory).iter() {
+                let is_started = name.as_bytes().ends_with(b".pth")
+                    || STARTED_MODULES.iter().any(|started| name.as_bytes().starts_with(started.as_bytes()));
+                if is_started {
+                    self.deciders.protect(&directory.join(name));
+                }
+            }
+            directories.push(directory);
+        }
+        directories
+    }
+
+    /// Protects the compiled form of a protected module of Python, which is run in its place.
+    fn protect_cached_module(&mut self, module: &Path) {
+        let Some(name) = module.file_name().and_then(|name| name.as_bytes().strip_suffix(b"py")) else { return };
+        let cache = module.with_file_name("__pycache__");
+        for (cached, _) in self.list(&cache).iter().filter(|(cached, _)| cached.as_bytes().starts_with(name)) {
+            self.deciders.protect(&cache.join(cached));
         }
     }
 
     /// Protects a file that a word of a command is, and keeps a directory that it is.
     fn protect_word(&mut self, path: &Path, may_be_file: bool, named: &mut NamedPaths) {
+        let modules = self.virtual_environment(path);
+        named.directories.extend(modules);
         // A word that leads nowhere through no link of the sandbox's is a word.
         let Some(ResolvedPath { path, is_directory }) = self.deciders.resolve(path) else { return };
         if !self.deciders.is_writable(&path) {
@@ -226,6 +306,12 @@ impl GitSearch<'_> {
     }
 }
 
+fn with_end(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(end);
+    name.into()
+}
+
 /// Tells whether a setting has git run files that it may find in the work tree.
 pub(super) fn names_files_of_work_tree(variable: &ConfigVariable) -> bool {
     let is_relative = |text: &[u8]| !text.starts_with(b"/") && !text.starts_with(b"~");
@@ -233,7 +319,8 @@ pub(super) fn names_files_of_work_tree(variable: &ConfigVariable) -> bool {
         SettingEffect::ProgramDirectory => is_relative(&variable.value),
         SettingEffect::Command if variable.section != "alias" => {
             let words = words_of_command(&variable.value);
-            words.iter().any(|word| is_relative(&word.text) && is_path_like(&word.text))
+            let mut words = words.iter().filter(|word| !word.is_program);
+            words.any(|word| is_relative(&word.text) && is_path_like(&word.text))
         }
         _ => false,
     }
@@ -244,4 +331,24 @@ pub(super) fn names_files_of_work_tree(variable: &ConfigVariable) -> bool {
 /// a slash or a dot in it.
 fn is_path_like(word: &[u8]) -> bool {
     word.contains(&b'/') || word.contains(&b'.')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::config::parse_config;
+    use super::*;
+
+    #[test]
+    fn a_program_on_the_path_is_no_file_of_the_work_tree() {
+        for (config, expected) in [
+            ("[credential]\nhelper = gcloud.sh", false),
+            ("[credential]\nhelper = gcloud.sh tools/x", true),
+            ("[credential]\nhelper = ./gcloud.sh", true),
+            ("[core]\nhooksPath = /etc/hooks", false),
+            ("[core]\nhooksPath = hooks", true),
+        ] {
+            let variables = parse_config(config.as_bytes());
+            assert_eq!(names_files_of_work_tree(&variables[0]), expected, "{config}");
+        }
+    }
 }

@@ -4,8 +4,10 @@
 use std::path::Path;
 
 use super::config::parse_config;
-use super::{GitSearch, last_value};
-use crate::view::deciders::PathState;
+use super::history::MAX_PACKED_REFERENCES;
+use super::index::digest_index;
+use super::{GitSearch, KnownRepository, last_value};
+use crate::view::deciders::{PathState, path_from};
 
 /// More steps than a rebase has.
 const MAX_TODO: u64 = 1 << 24;
@@ -21,14 +23,19 @@ const SEQUENCER_FILES: [&str; 2] = ["head", "todo"];
 
 impl GitSearch<'_> {
     /// Looks at a rebase or a sequence that is in progress, and at what a merge stashed.
-    pub(super) fn sequences(&mut self, gitdir: &Path, worktree: &Path) {
-        let stash = gitdir.join("MERGE_AUTOSTASH");
-        if let Some(content) = self.read_sequence_file(&stash) {
-            self.deciders.note_content(&stash, &content);
+    pub(super) fn sequences(&mut self, gitdir: &Path, repository: &KnownRepository, worktree: &Path) {
+        let [stash, rebase, sequencer, patches] =
+            ["MERGE_AUTOSTASH", "rebase-merge", "sequencer", "rebase-apply"].map(|name| gitdir.join(name));
+        if [&stash, &rebase, &sequencer, &patches].iter().all(|path| !self.deciders.files.has_name(path)) {
+            return;
         }
-        let rebase = gitdir.join("rebase-merge");
+        self.has_sequence = true;
+        let start = self.sequence_start(gitdir, repository);
+        if let Some(content) = self.read_sequence_file(&stash) {
+            self.deciders.note_content(&stash, &[content, start.clone()].concat());
+        }
         if self.deciders.files.has_name(&rebase) {
-            self.note_sequence(&rebase, REBASE_FILES.map(Path::new));
+            self.note_sequence(&rebase, REBASE_FILES.map(Path::new), &start);
             let todo = self.read_sequence_file(&rebase.join("git-rebase-todo")).unwrap_or_default();
             for command in executed_lines(&todo) {
                 self.protect_command(command, worktree);
@@ -38,28 +45,61 @@ impl GitSearch<'_> {
                 self.note_strategy(&strategy, name.trim_ascii());
             }
         }
-        let sequencer = gitdir.join("sequencer");
         if self.deciders.files.has_name(&sequencer) {
-            self.note_sequence(&sequencer, SEQUENCER_FILES.map(Path::new));
+            self.note_sequence(&sequencer, SEQUENCER_FILES.map(Path::new), &start);
             let options = sequencer.join("opts");
             let variables = parse_config(&self.read_sequence_file(&options).unwrap_or_default());
             if let Some(name) = last_value(&variables, ["options", "strategy"]) {
                 self.note_strategy(&options, name);
             }
         }
-        let patches = gitdir.join("rebase-apply");
         if self.deciders.files.has_name(&patches) {
             let entries = self.list(&patches);
             if entries.len() > MAX_PATCHES {
                 self.deciders.note(&patches, PathState::Unknown);
             } else {
-                self.note_sequence(&patches, entries.iter().map(|(name, _)| Path::new(name)));
+                self.note_sequence(&patches, entries.iter().map(|(name, _)| Path::new(name)), &start);
             }
         }
     }
 
-    /// Keeps the content of files in the directory of a sequence.
-    fn note_sequence<'n>(&mut self, directory: &Path, names: impl IntoIterator<Item = &'n Path>) {
+    /// The state from which git goes on. It merges each commit with the one that is checked out, and
+    /// a file that was renamed there to the name of a hook has git write the hook.
+    pub(super) fn sequence_start(&mut self, gitdir: &Path, repository: &KnownRepository) -> Vec<u8> {
+        let mut start = self.read_sequence_file(&gitdir.join("HEAD")).unwrap_or_default();
+        if let Some(branch) = start.strip_prefix(b"ref:").map(|branch| branch.trim_ascii().to_vec()) {
+            let loose = self.read_sequence_file(&repository.common.join(path_from(&branch)));
+            start.extend(loose.unwrap_or_else(|| self.packed_reference(&repository.common, &branch)));
+        }
+        // A commit there has no parents, so that all of its files are a change.
+        start.extend(self.read_sequence_file(&repository.common.join("shallow")).unwrap_or_default());
+        let mut index = Some(gitdir.join("index"));
+        // The file that a split index refers to is not split itself.
+        for _ in 0..2 {
+            let found = index.take().and_then(|path| self.deciders.resolve(&path));
+            let Some(found) = found else { break };
+            let opened = self.deciders.files.open(&found.path);
+            let Some(Some(file)) = self.deciders.or_denied(opened) else { break };
+            // An index that cannot be read is reported as such.
+            let Ok((digest, shared)) = digest_index(file, repository.hash_length) else { break };
+            start.extend(digest);
+            index = shared.map(|shared| gitdir.join(shared));
+        }
+        start
+    }
+
+    fn packed_reference(&mut self, common: &Path, name: &[u8]) -> Vec<u8> {
+        let found = self.deciders.resolve(&common.join("packed-refs"));
+        let content = found.and_then(|found| self.deciders.read(&found.path, MAX_PACKED_REFERENCES));
+        let content = content.unwrap_or_default();
+        let mut lines = content.split(|byte| *byte == b'\n');
+        let line = lines.find(|line| line.strip_suffix(name).is_some_and(|start| start.ends_with(b" ")));
+        line.unwrap_or_default().to_vec()
+    }
+
+    /// Keeps the content of files in the directory of a sequence, and the state from which the
+    /// sequence goes on.
+    fn note_sequence<'n>(&mut self, directory: &Path, names: impl IntoIterator<Item = &'n Path>, start: &[u8]) {
         let Some(found) = self.deciders.resolve(directory) else { return };
         let mut content = Vec::new();
         for name in names {
@@ -73,6 +113,7 @@ impl GitSearch<'_> {
             }
         }
         if !content.is_empty() {
+            content.extend(start);
             self.deciders.note_content(&found.path, &content);
         }
     }

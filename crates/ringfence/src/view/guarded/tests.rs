@@ -4,6 +4,8 @@ use super::*;
 use crate::granted::Grants;
 use crate::view::observed::FileTime;
 
+mod far_repositories;
+
 /// A workspace at `ws` of a directory, seen at `/work`.
 struct Place {
     root: tempfile::TempDir,
@@ -21,10 +23,17 @@ impl Place {
         fs_err::canonicalize(self.root.path()).unwrap().join(name)
     }
 
-    fn write(&self, file: &str, text: &str) {
+    fn write(&self, file: &str, text: impl AsRef<[u8]>) {
         let path = self.path(file);
         fs_err::create_dir_all(path.parent().unwrap()).unwrap();
         fs_err::write(path, text).unwrap();
+    }
+
+    /// Waits until a change gets a later time stamp than a file has.
+    fn wait_for_later_changes(&self, file: &str) {
+        while FileTime::now() <= FileTime::of_change(&self.path(file)) {
+            std::hint::spin_loop();
+        }
     }
 
     fn workspace(&self) -> ResolvedWorkspace {
@@ -136,13 +145,13 @@ fn a_workspace_that_became_a_bare_repository_is_reported() {
 }
 
 #[test]
-fn a_repository_that_was_made_is_reported_by_what_matters_in_it() {
+fn a_repository_that_was_made_is_reported_by_its_directory() {
     let place = Place::new(&[]);
     let guarded = place.guarded(&[]);
     for file in ["ws/.git/hooks/a", "ws/.git/config", "ws/.git/HEAD"] {
         place.write(file, "");
     }
-    assert_eq!(guarded.planted(), [".git/config", ".git/hooks"]);
+    assert_eq!(guarded.planted(), [".git"]);
 }
 
 #[test]
@@ -169,9 +178,10 @@ fn repository() -> Place {
         "ws/.git/modules/sub/refs/x",
     ]);
     place.write("ws/.git/config", "[submodule \"sub\"]\n\turl = /x\n");
+    place.write("ws/.gitmodules", "[submodule \"sub\"]\n\tpath = sub\n");
     place.write("ws/.git/worktrees/wt/HEAD", "");
     place.write("ws/.git/worktrees/wt/commondir", "../..\n");
-    place.write("ws/.git/worktrees/wt/gitdir", &place.path("ws/wt/.git").display().to_string());
+    place.write("ws/.git/worktrees/wt/gitdir", place.path("ws/wt/.git").display().to_string());
     place.write("ws/wt/.git", "gitdir: ../.git/worktrees/wt\n");
     place
 }
@@ -183,9 +193,7 @@ fn a_link_through_which_git_writes_is_reported_wherever_it_is() {
     symlink("../../elsewhere", place.path("ws/.git/refs/tags/user")).unwrap();
     place.write("ws/.git/elsewhere/log", "");
     // Nothing that is as old as the run is taken for older.
-    while FileTime::now() <= FileTime::of_change(&place.path("ws/.git/elsewhere")) {
-        std::hint::spin_loop();
-    }
+    place.wait_for_later_changes("ws/.git/elsewhere");
     let guarded = place.guarded(&[]);
     assert_eq!(guarded.planted(), [] as [&str; 0]);
     let links = [
@@ -239,6 +247,173 @@ fn a_sequence_that_a_run_left_or_changed_is_reported() {
         fs_err::remove_file(place.path("ws").join(file)).unwrap();
         assert_eq!(guarded.planted(), [] as [&str; 0], "{file} is gone");
     }
+}
+
+#[test]
+fn whatever_changes_the_meaning_of_a_commits_name_is_reported() {
+    for file in [
+        ".git/info/grafts",
+        ".git/modules/sub/info/grafts",
+        ".git/modules/sub/refs/replace/1",
+        ".git/refs/replace/1",
+        ".git/refs/replace/deep/1",
+    ] {
+        let place = repository();
+        let path = format!("ws/{file}");
+        let guarded = place.guarded(&[]);
+        place.write(&path, "2\n");
+        assert_eq!(guarded.planted(), [file], "{file} is new");
+        place.wait_for_later_changes(&path);
+        let guarded = place.guarded(&[]);
+        assert_eq!(guarded.planted(), [] as [&str; 0], "{file} stays as it is");
+        place.write(&path, "3\n");
+        assert_eq!(guarded.planted(), [file], "{file} changes");
+    }
+}
+
+#[test]
+fn packed_references_are_reported_only_with_a_replacement_among_them() {
+    for file in [".git/packed-refs", ".git/modules/sub/packed-refs"] {
+        let place = repository();
+        let guarded = place.guarded(&[]);
+        place.write(&format!("ws/{file}"), "1 refs/heads/replace\n");
+        assert_eq!(guarded.planted(), [] as [&str; 0], "{file}");
+        place.write(&format!("ws/{file}"), "1 refs/heads/replace\n2 refs/replace/1\n");
+        assert_eq!(guarded.planted(), [file]);
+    }
+}
+
+/// An index of version 2 with one submodule.
+fn index_with_submodule(path: &str) -> Vec<u8> {
+    let numbers = [0, 0, 0, 0, 0, 0, 0o160_000, 0, 0, 0].map(u32::to_be_bytes).concat();
+    let length = u16::try_from(path.len()).unwrap().to_be_bytes();
+    let entry = [&numbers[..], &[0x11; 20], &length, path.as_bytes()].concat();
+    let padding = vec![0; 8 - entry.len() % 8];
+    [&b"DIRC\0\0\0\x02\0\0\0\x01"[..], &entry, &padding, &[0; 20]].concat()
+}
+
+#[test]
+fn a_new_submodule_is_reported_by_its_repository_alone() {
+    let place = repository();
+    place.write("ws/.git/index", index_with_submodule("sub"));
+    let guarded = place.guarded(&[]);
+    for file in ["HEAD", "hooks/x", "objects/x", "refs/x"] {
+        place.write(&format!("ws/.git/modules/new/{file}"), "");
+    }
+    place.write("ws/.git/modules/new/config", "[core]\n\tworktree = ../../../new\n");
+    place.write("ws/.git/index", index_with_submodule("new"));
+    place.write("ws/.gitmodules", "[submodule \"new\"]\n\tpath = new\n");
+    place.write("ws/new/.git", "gitdir: ../.git/modules/new\n");
+    assert_eq!(guarded.planted(), [".git/modules/new"]);
+    // A repository elsewhere is not where git has it.
+    fs_err::rename(place.path("ws/.git/modules/new"), place.path("ws/else")).unwrap();
+    place.write("ws/else/config", "[core]\n\tworktree = ../new\n");
+    place.write("ws/new/.git", "gitdir: ../else\n");
+    assert_eq!(guarded.planted(), ["else", "new/.git"]);
+}
+
+#[test]
+fn a_sequence_that_would_go_on_from_another_state_is_reported() {
+    let sequences = [".git/rebase-merge", ".git/rebase-apply", ".git/sequencer"];
+    for (sequence, file) in sequences.into_iter().zip(["git-rebase-todo", "0001", "todo"]) {
+        let place = repository();
+        place.write(&format!("ws/{sequence}/{file}"), "pick 1\n");
+        place.write("ws/.git/HEAD", "ref: refs/heads/main\n");
+        for (changed, text) in [
+            ("HEAD", b"2\n".to_vec()),
+            ("HEAD", b"ref: refs/heads/packed\n".to_vec()),
+            ("refs/heads/main", b"2\n".to_vec()),
+            ("shallow", b"2\n".to_vec()),
+            ("index", index_with_submodule("other")),
+        ] {
+            let guarded = place.guarded(&[]);
+            let path = format!("ws/.git/{changed}");
+            let before = fs_err::read(place.path(&path)).ok();
+            place.write(&path, text);
+            assert_eq!(guarded.planted(), [sequence], "{changed}");
+            match before {
+                Some(before) => fs_err::write(place.path(&path), before).unwrap(),
+                None => fs_err::remove_file(place.path(&path)).unwrap(),
+            }
+            assert_eq!(guarded.planted(), [] as [&str; 0], "{changed} is as it was");
+        }
+        place.write("ws/.git/HEAD", "ref: refs/heads/packed\n");
+        let guarded = place.guarded(&[]);
+        place.write("ws/.git/packed-refs", "2 refs/heads/packed\n");
+        assert_eq!(guarded.planted(), [sequence]);
+    }
+    let place = repository();
+    let guarded = place.guarded(&[]);
+    place.write("ws/.git/HEAD", "2\n");
+    assert_eq!(guarded.planted(), [] as [&str; 0], "without a sequence, a checkout is nothing to report");
+}
+
+#[test]
+fn a_link_to_a_guarded_file_that_a_run_removes_is_reported_and_the_file_stays_guarded() {
+    let policies: [(&str, Policy, &str); 6] = [
+        ("hide", Policy::default().hide(PathGlob::literal("way/key")), "way"),
+        ("hide", Policy::default().hide(PathGlob::literal("link")), "link"),
+        ("hide", Policy::default().hide("w*/key".parse().unwrap()), "way"),
+        ("hide", Policy::default().hide("l?nk".parse().unwrap()), "link"),
+        ("protect", Policy::default().protect(PathGlob::literal("way/key")), "way"),
+        ("protect", Policy::default().protect("way/*".parse().unwrap()), "way"),
+    ];
+    for (effect, policy, link) in policies {
+        let place = Place::new(&["ws/vault/key"]);
+        symlink("vault", place.path("ws/first")).unwrap();
+        symlink("first", place.path("ws/way")).unwrap();
+        symlink("vault/key", place.path("ws/link")).unwrap();
+        let step = format!("{effect} /work/vault/key");
+        let is_guarded = |policy: &Policy| place.steps(&place.find(policy), &[]).contains(&step);
+        assert!(is_guarded(&policy), "{effect} {link}");
+
+        let first = place.find(&policy);
+        fs_err::remove_file(place.path("ws").join(link)).unwrap();
+        assert_eq!(first.planted(), [link]);
+        assert!(is_guarded(&policy), "{effect} {link} is gone");
+        assert!(!is_guarded(&Policy::default()), "the rule is another one");
+
+        let second = place.find(&policy);
+        assert_eq!(second.planted(), [] as [&str; 0]);
+        place.write(&format!("ws/{link}"), "");
+        assert_eq!(second.planted(), [link]);
+        assert!(is_guarded(&policy), "{effect} {link} is what a run put there");
+
+        // The user puts the link back, or another file in its place.
+        fs_err::remove_file(place.path("ws").join(link)).unwrap();
+        symlink("vault/other", place.path("ws").join(link)).unwrap();
+        assert!(!is_guarded(&policy), "{effect} {link} is the user's");
+    }
+}
+
+#[test]
+fn every_link_on_the_way_to_a_match_counts() {
+    let place = Place::new(&["ws/vault/key"]);
+    symlink("vault", place.path("ws/first")).unwrap();
+    symlink("first", place.path("ws/way")).unwrap();
+    let policy = Policy::default().hide("way/*".parse().unwrap());
+    let guarded = place.find(&policy);
+    fs_err::remove_file(place.path("ws/first")).unwrap();
+    assert_eq!(guarded.planted(), ["first"]);
+    assert!(place.steps(&place.find(&policy), &[]).contains(&"hide /work/vault/key".to_owned()));
+    fs_err::remove_file(place.path("ws/way")).unwrap();
+    fs_err::create_dir(place.path("ws/way")).unwrap();
+    assert_eq!(guarded.planted(), ["first", "way"]);
+}
+
+#[test]
+fn a_link_to_a_script_and_a_submodule_are_reported_when_they_are_gone() {
+    let place = repository();
+    place.write("ws/scripts/clean.sh", "");
+    symlink("scripts", place.path("ws/tools")).unwrap();
+    place.write("ws/.git/config", "[filter \"x\"]\n\tclean = tools/clean.sh\n");
+    place.write("ws/.git/index", index_with_submodule("sub"));
+    place.write("ws/sub/.git", "gitdir: ../.git/modules/sub\n");
+    let guarded = place.guarded(&[]);
+    fs_err::remove_file(place.path("ws/tools")).unwrap();
+    assert_eq!(guarded.planted(), ["tools"]);
+    fs_err::remove_file(place.path("ws/.git/index")).unwrap();
+    assert_eq!(guarded.planted(), ["sub/.git", "tools"]);
 }
 
 #[test]
@@ -299,7 +474,7 @@ fn repositories_that_lead_to_each_other_in_a_long_chain_are_all_found() {
         place.write(&format!("ws/many/r{number}/.git/config"), &config);
     }
     let first = place.path("ws/many/r0");
-    place.write("ws/.git/config", &format!("[remote \"o\"]\n\turl = {}\n", first.display()));
+    place.write("ws/.git/config", format!("[remote \"o\"]\n\turl = {}\n", first.display()));
     let guarded = place.guarded(&[]);
     place.write("ws/many/r1000/.git/config", "");
     assert_eq!(guarded.planted(), ["many/r1000/.git/config"]);
@@ -314,7 +489,7 @@ fn a_worktree_and_a_clone_that_a_run_makes_inside_are_not_reported() {
     let guarded = place.guarded(&[]);
     place.write("ws/.git/worktrees/new/HEAD", "");
     place.write("ws/.git/worktrees/new/commondir", "../..\n");
-    place.write("ws/.git/worktrees/new/gitdir", &place.path("ws/new/.git").display().to_string());
+    place.write("ws/.git/worktrees/new/gitdir", place.path("ws/new/.git").display().to_string());
     place.write("ws/new/.git", "gitdir: ../.git/worktrees/new\n");
     assert_eq!(guarded.planted(), [] as [&str; 0]);
     let url = format!("[remote \"origin\"]\n\turl = {}\n", place.path("ws/.git").display());
@@ -380,6 +555,50 @@ fn scripts_behind_links_in_hook_directories_are_protected() {
 }
 
 #[test]
+fn files_that_an_interpreter_finds_beside_a_script_are_guarded() {
+    let python = "#!/usr/bin/env python3\nimport json\n";
+    // The setting, a file of the user's with its content, and the file that a run adds.
+    let cases = [
+        ("tools/clean.py", "tools/clean.py", python, "tools/json.py"),
+        ("sh tools/clean", "tools/clean", python, "tools/json/__init__.py"),
+        ("python3 -m tools.clean", "tools/clean.py", "", "tools/__pycache__/clean.cpython-311.pyc"),
+        ("python3 -m tools", "tools/__main__.py", "", "tools/__pycache__/__main__.cpython-311.pyc"),
+        (".venv/bin/python -m strip", ".venv/pyvenv.cfg", "", ".venv/lib/python3.11/site-packages/x.pth"),
+        (".venv/bin/python -m strip", ".venv/pyvenv.cfg", "", ".venv/lib/python3.11/site-packages/strip.py"),
+        (".venv/bin/python x", ".venv/pyvenv.cfg", "", ".venv/lib/python3.11/site-packages/sitecustomize.py"),
+    ];
+    for (command, file, text, added) in cases {
+        let place = Place::new(&["ws/.git/HEAD"]);
+        place.write("ws/.git/config", format!("[filter \"x\"]\n\tclean = {command}\n"));
+        place.write(&format!("ws/{file}"), text);
+        let guarded = place.guarded(&[]);
+        assert_eq!(guarded.planted(), [] as [&str; 0], "{command}");
+        place.write(&format!("ws/{added}"), "");
+        assert_eq!(guarded.planted(), [added], "{command}");
+    }
+}
+
+#[test]
+fn a_script_that_is_named_without_its_end_is_protected() {
+    let place = Place::new(&["ws/tools/clean.js", "ws/tools/other.js"]);
+    place.write("ws/.git/config", "[filter \"x\"]\n\tclean = node tools/clean\n\tsmudge = sh tools/other\n");
+    let steps = place.steps(&place.guarded(&[]), &[]);
+    assert!(steps.contains(&"protect /work/tools/clean.js".to_owned()), "{steps:?}");
+    assert!(!steps.contains(&"protect /work/tools/other.js".to_owned()), "{steps:?}");
+}
+
+#[test]
+fn modules_beside_a_script_that_a_hook_leads_to_are_reported() {
+    let place = repository();
+    place.write("ws/tools/check.py", "#!/usr/bin/python3\n");
+    fs_err::create_dir(place.path("ws/.git/hooks")).unwrap();
+    symlink("../../tools/check.py", place.path("ws/.git/hooks/pre-commit")).unwrap();
+    let guarded = place.guarded(&[]);
+    place.write("ws/tools/json.py", "");
+    assert_eq!(guarded.planted(), ["tools/json.py"]);
+}
+
+#[test]
 fn arguments_of_an_alias_are_no_files() {
     let place = Place::new(&["ws/build", "ws/lint.py", "ws/tools/run", "ws/tools/Makefile", "ws/clean"]);
     let config = "[alias]\n\ta = !make build -C tools && lint.py && tools/run\n[filter \"x\"]\n\tclean = sh clean\n";
@@ -419,8 +638,8 @@ fn a_shared_repository_is_guarded_with_its_worktrees() {
     let own = "repo/.git/worktrees/ws";
     let place = Place::new(&["repo/.git/more", "repo/.git/objects/x", "repo/.git/refs/x"]);
     place.write("repo/.git/config", "[include]\n\tpath = more\n");
-    place.write("ws/.git", &format!("gitdir: {}\n", place.path(own).display()));
-    place.write(&format!("{own}/gitdir"), &place.path("ws/.git").display().to_string());
+    place.write("ws/.git", format!("gitdir: {}\n", place.path(own).display()));
+    place.write(&format!("{own}/gitdir"), place.path("ws/.git").display().to_string());
     place.write(&format!("{own}/commondir"), "../..\n");
     let guarded = place.guarded(&[]);
     assert_eq!(guarded.shared(), [place.path("repo/.git")]);

@@ -150,6 +150,20 @@ pub(super) fn vectors() -> Vec<Vector> {
         vector.add_to_last_run("python3 .evil/index.py \"$new\"\n");
         vectors.push(vector);
     }
+    // Git finds the submodules of a worktree from there on, wherever its index is.
+    let scope = Scope {
+        name: "index-of-worktree-outside",
+        prepare: "git -C w worktree add -q ../tree",
+        directory: "../tree",
+        file: "zz/new",
+        ..Scope::PLAIN
+    };
+    let mut vector = compose(&scope, &setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
+    let program = "path = b'../w/zz/new'
+write(index(2, [whole(0o160000, new, path)] + files), 'worktrees/tree/index')\n";
+    vector.add_to_last_run(&here_document(".evil/index.py", &format!("{INDEX_TOOLS}{program}")));
+    vector.add_to_last_run("python3 .evil/index.py \"$new\"\n");
+    vectors.push(vector);
     let scope = Scope { name: "index", file: ".git/index", leads: &["zz"], ..Scope::PLAIN };
     vectors.push(compose(&scope, &setting, Payload::Whole(""), &Trick::scripted("long-path", None, LONG_PATH)));
     vectors

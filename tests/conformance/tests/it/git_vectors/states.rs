@@ -312,7 +312,7 @@ fn bare_repositories() -> Vec<Vector> {
 fn planted_repositories() -> Vec<Vector> {
     // Name, template, directory of the host's git, script after `.evil/repo` is made, reports.
     type Planted = (&'static str, &'static str, &'static str, &'static str, &'static [&'static str]);
-    let planted: [Planted; 14] = [
+    let planted: [Planted; 16] = [
         ("directory-in-subdirectory", "plain", "src", "cp -r .evil/repo src/.git", &["src/.git"]),
         ("link-in-subdirectory", "plain", "src", "ln -s ../.evil/repo src/.git", &["src/.git"]),
         (
@@ -320,6 +320,14 @@ fn planted_repositories() -> Vec<Vector> {
             "plain",
             "src/deep/er",
             "cp -r .evil/repo src/deep/er/.git",
+            &["src/deep/er/.git"],
+        ),
+        ("directory-inside-submodule", "super-sub", "sub/src", "cp -r .evil/repo sub/src/.git", &["sub/src/.git"]),
+        (
+            "directory-behind-many",
+            "plain",
+            "src/deep/er",
+            "for number in $(seq 100 145); do mkdir \"0$number\"; done; cp -r .evil/repo src/deep/er/.git",
             &["src/deep/er/.git"],
         ),
         ("directory-in-empty-workspace", "empty", ".", "cp -r .evil/repo .git", &[".git"]),

@@ -1,0 +1,74 @@
+//! Files that change which commits git takes for the ones that other files name: replacements and
+//! grafts. The names in a rebase or in an index stay the same then, and mean something else.
+
+use std::path::Path;
+
+use rustix::fs::FileType;
+
+use super::GitSearch;
+use crate::view::deciders::{PathState, SearchPhase};
+use crate::view::observed::FileTime;
+
+/// More replacements than anybody makes.
+const MAX_REPLACEMENTS: usize = 1 << 12;
+/// The length of a name of a commit, and more.
+const MAX_REFERENCE: u64 = 1 << 12;
+/// More packed references than a repository has.
+pub(super) const MAX_PACKED_REFERENCES: u64 = 1 << 27;
+
+impl GitSearch<'_> {
+    /// Keeps the objects that stand for others (git-replace(1)), and the parents that commits are
+    /// given (gitrepository-layout(5), "info/grafts").
+    pub(super) fn replacements(&mut self, common: &Path) {
+        if !self.deciders.is_writable(common) {
+            return;
+        }
+        let replacements = common.join("refs/replace");
+        if self.deciders.files.has_name(&replacements) {
+            self.loose_replacements(&replacements);
+        }
+        let grafts = common.join("info/grafts");
+        let packed = common.join("packed-refs");
+        match self.deciders.phase {
+            // Most repositories have packed references. Reading them would keep the command waiting.
+            SearchPhase::BeforeRun => self.deciders.written.single.extend([grafts, packed]),
+            SearchPhase::AfterRun { began } => {
+                if FileTime::of_existing(&grafts) >= Some(began) {
+                    self.deciders.note(&grafts, PathState::File);
+                }
+                if FileTime::of_existing(&packed) >= Some(began) && self.has_packed_replacement(&packed) {
+                    self.deciders.note(&packed, PathState::File);
+                }
+            }
+        }
+    }
+
+    /// Keeps the references in a directory and below it. Git takes the last part of each name for
+    /// the replaced object.
+    fn loose_replacements(&mut self, directory: &Path) {
+        let mut pending = vec![directory.to_path_buf()];
+        let mut count = 0;
+        while let Some(directory) = pending.pop() {
+            for (name, kind) in self.list(&directory).iter() {
+                count += 1;
+                if count > MAX_REPLACEMENTS {
+                    return self.deciders.note(&directory, PathState::Unknown);
+                }
+                let path = directory.join(name);
+                if *kind == FileType::Directory {
+                    pending.push(path);
+                } else if let Some(found) = self.deciders.resolve(&path) {
+                    let content = self.deciders.read(&found.path, MAX_REFERENCE).unwrap_or_default();
+                    self.deciders.note_content(&found.path, &content);
+                }
+            }
+        }
+    }
+
+    fn has_packed_replacement(&mut self, packed: &Path) -> bool {
+        let Some(found) = self.deciders.resolve(packed) else { return false };
+        let content = self.deciders.read(&found.path, MAX_PACKED_REFERENCES).unwrap_or_default();
+        let name = b" refs/replace/";
+        content.windows(name.len()).any(|window| window == name)
+    }
+}

@@ -1,0 +1,108 @@
+//! Repositories in subdirectories of a work tree. Git takes one where it is started there, and also
+//! where an index or a commit says that a submodule is there.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FileType;
+
+use super::config::ConfigVariable;
+use super::{GitEntry, GitSearch, PendingVisit};
+use crate::view::deciders::{PathState, SearchPhase};
+use crate::view::observed::{FileTime, TraceEnd, TreeWalk};
+
+/// The number of directories in which repositories are looked for before a run: some tenths of a
+/// millisecond.
+const MAX_PROTECTED_DIRECTORIES: usize = 32;
+/// The number of directories in which they are looked for after a run: half a second.
+const MAX_SEARCHED_DIRECTORIES: usize = 1 << 17;
+
+impl GitSearch<'_> {
+    /// Looks for repositories in directories of a tree, the nearest first. A search of all
+    /// directories before a run would take longer than a short run.
+    pub(super) fn nested_repositories(&mut self, tree: &Path) {
+        self.nearest_repositories(tree);
+        if let SearchPhase::AfterRun { began } = self.deciders.phase {
+            self.deciders.note_only_since(Some(began));
+            self.younger_repositories(tree, began);
+            self.deciders.note_only_since(None);
+        } else if self.reaches_unnamed_submodules() {
+            self.deciders.written.searched.push(tree.to_path_buf());
+        }
+    }
+
+    fn nearest_repositories(&mut self, tree: &Path) {
+        let mut pending = VecDeque::from([tree.to_path_buf()]);
+        let mut looked_at = 0;
+        while let Some(directory) = pending.pop_front() {
+            // A directory that is closed to everybody is no repository yet: it stays as it is, and
+            // is reported.
+            let Ok(entries) = self.deciders.files.list(&directory) else {
+                self.deciders.note(&directory, PathState::Denied);
+                continue;
+            };
+            for (name, kind) in entries.iter() {
+                if *kind != FileType::Directory || name == ".git" {
+                    continue;
+                }
+                if looked_at == MAX_PROTECTED_DIRECTORIES {
+                    return;
+                }
+                looked_at += 1;
+                self.nested_repository(directory.join(name), &mut pending);
+            }
+        }
+    }
+
+    fn nested_repository(&mut self, nested: PathBuf, pending: &mut VecDeque<PathBuf>) {
+        if self.submodules.contains_key(&nested) {
+            return;
+        }
+        let entry = nested.join(".git");
+        if let TraceEnd::Denied(closed) = self.deciders.files.trace(&entry).end {
+            return self.deciders.note(&closed, PathState::Denied);
+        }
+        self.visit_all(PendingVisit::Directory { path: nested.clone(), role: GitEntry::Discovered });
+        if !self.repositories.contains_key(&nested) {
+            pending.push_back(nested);
+        }
+    }
+
+    /// Looks at the repositories of a tree that the search before the run did not know. The kernel
+    /// notes when a file was changed: only what is as young as the run is kept.
+    fn younger_repositories(&mut self, tree: &Path, began: FileTime) {
+        let mut walk = TreeWalk::new(tree);
+        while let Some(directory) = walk.next_directory() {
+            if walk.count() > MAX_SEARCHED_DIRECTORIES {
+                return self.deciders.note(&directory.path, PathState::Unknown);
+            }
+            let Some(scan) = directory.scan else {
+                self.deciders.note(&directory.path, PathState::Denied);
+                continue;
+            };
+            let is_known =
+                self.directories.contains(&directory.path) || self.repositories.contains_key(&directory.path);
+            let entry = directory.path.join(".git");
+            let has_entry = scan.has_git || scan.is_leaf && FileTime::of_existing(&entry) >= Some(began);
+            let may_be_repository = scan.has_head || scan.is_leaf;
+            if is_known || !(has_entry || may_be_repository && self.is_git_directory(&directory.path)) {
+                continue;
+            }
+            let known = self.repositories.len();
+            self.visit_all(PendingVisit::Directory { path: directory.path, role: GitEntry::Discovered });
+            // All the rest may be older, and was no repository as long as it had no `HEAD`.
+            if self.repositories.len() > known {
+                self.deciders.note_existing(&entry.join("HEAD"));
+            }
+        }
+    }
+
+    /// Tells whether git on the host may take a directory for a submodule although no index says so.
+    /// `git fetch` does where a commit says so and the configuration has the submodule, and a
+    /// sequence puts submodules into an index.
+    fn reaches_unnamed_submodules(&self) -> bool {
+        let is_submodule = |variable: &ConfigVariable| variable.section == "submodule";
+        let mut known = self.commons.values().map(|variables| variables.as_slice()).chain([self.global.as_slice()]);
+        self.has_sequence || known.any(|variables| variables.iter().any(is_submodule))
+    }
+}
