@@ -20,9 +20,10 @@ use rustix::process::{
 use crate::confine;
 use crate::control::{self, Ending, Order, Report};
 use crate::launch::{Birthplace, Confinement, Files, Launch, Network, Survivors};
+use crate::streams::ReopenedStream;
 use crate::sys::process::{self, Waited};
 use crate::sys::signal::{self, Mask};
-use crate::{exec, gate, mounts, tree};
+use crate::{exec, gate, mounts, streams, tree};
 
 /// What the first process gets from its parent.
 #[derive(Debug)]
@@ -71,11 +72,11 @@ pub(crate) fn run(launch: &Launch, inherited: Inherited<'_>) -> ! {
         Err(error) => fail(inherited.control, error),
         Ok(held) => match set_up(launch, &inherited, &held) {
             Err(error) => fail(held.control.as_fd(), error),
-            Ok((signals, command)) => {
+            Ok(SetUp { signals, command, reopened }) => {
                 let owns_pid_namespace = matches!(launch.confinement, Confinement::Namespaces { .. });
                 let private = launch.private.clone();
                 let Launch { time, survivors, .. } = *launch;
-                let first = First { held, signals, command, time, survivors, private, owns_pid_namespace };
+                let first = First { held, signals, command, reopened, time, survivors, private, owns_pid_namespace };
                 // Its control socket closes with the process, at the very end: whoever waits for one waits for both.
                 process::exit_now(first.live())
             }
@@ -98,6 +99,8 @@ struct First {
     held: Held,
     signals: OwnedFd,
     command: Pid,
+    /// The standard streams that the command has in place of the caller's.
+    reopened: Vec<ReopenedStream>,
     /// How long the command may take. The launching side keeps the same time, unless it is stopped.
     time: Option<Duration>,
     /// What becomes of processes that outlive the command.
@@ -106,6 +109,13 @@ struct First {
     private: Option<PathBuf>,
     /// Whether our end is, by the kernel's word, the end of every process of the run.
     owns_pid_namespace: bool,
+}
+
+/// A sandbox that stands, with its command started.
+struct SetUp {
+    signals: OwnedFd,
+    command: Pid,
+    reopened: Vec<ReopenedStream>,
 }
 
 /// Leaves everything of the launcher's behind but its memory: signals, group, cgroup, descriptors.
@@ -123,9 +133,10 @@ fn arrive(inherited: &Inherited<'_>) -> Result<Held, SetupError> {
 }
 
 /// Builds the sandbox around this process and starts the command in it.
-fn set_up(launch: &Launch, inherited: &Inherited<'_>, held: &Held) -> Result<(OwnedFd, Pid), SetupError> {
+fn set_up(launch: &Launch, inherited: &Inherited<'_>, held: &Held) -> Result<SetUp, SetupError> {
+    let mut reopened = Vec::new();
     match &launch.confinement {
-        Confinement::Namespaces { view, network, landlock_abi } => {
+        Confinement::Namespaces { view, network, landlock_abi, streams } => {
             confine::map_identity(inherited.user, inherited.group).step("map the user and group ids")?;
             die_with_parent(&held.control)?;
             confine::forget_launcher().step("forget the launcher's command line and environment")?;
@@ -139,6 +150,7 @@ fn set_up(launch: &Launch, inherited: &Inherited<'_>, held: &Held) -> Result<(Ow
                 gate::open(*kind, holder).step("open the gate of the sandbox's network")?;
             }
             mounts::build(view, rustix::stdio::stdin())?;
+            reopened = streams::reopen(streams).step("open the standard streams inside")?;
             confine::confine_in_namespaces(view, *landlock_abi, &held.passed)?;
         }
         Confinement::Landlock { .. } | Confinement::Delegated | Confinement::Bare => {
@@ -150,7 +162,7 @@ fn set_up(launch: &Launch, inherited: &Inherited<'_>, held: &Held) -> Result<(Ow
     let command = process::vfork(&mut || exec::run(launch, held, first)).step("fork the command")?;
     // The streams are the command's: whoever reads them learns of its end by theirs, and not by ours.
     process::close_range(0, 2).step("close the standard streams")?;
-    Ok((signals, command))
+    Ok(SetUp { signals, command, reopened })
 }
 
 /// How many numbers are left for the first process where few files may be open.
@@ -331,6 +343,7 @@ impl First {
 
     /// Says how the command ended, and whether nobody is left of it.
     fn tell(&self, status: i32, swept: bool) -> i32 {
+        self.reopened.iter().for_each(ReopenedStream::restore_position);
         let ending = Ending::from_status(status, process::children_usage(), swept);
         let _ = control::send(&self.held.control, &Report::Ended(ending)); // nobody else to tell
         0

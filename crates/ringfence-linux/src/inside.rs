@@ -20,10 +20,11 @@ use crate::init::{SetupError, Step};
 use crate::landlock::{self, Rules};
 use crate::launch::Exec;
 use crate::seccomp::Sockets;
+use crate::streams::StreamFile;
 use crate::sys::process;
 use crate::sys::signal::restore_default;
 use crate::view::Entry;
-use crate::{confine, exec, gate, launcher, mounts, shares};
+use crate::{confine, exec, gate, launcher, mounts, shares, streams};
 
 /// The first argument of a program that is started for this; the number of a descriptor follows, which an
 /// [`Inside`] can be read from.
@@ -39,6 +40,8 @@ pub struct Inside {
     pub mounts: Vec<Entry>,
     /// What must be there.
     pub expected: Vec<Expectation>,
+    /// Standard streams that are opened again.
+    pub streams: Vec<StreamFile>,
     /// The way out of the network that is made.
     pub gate: Option<Way>,
     /// What Landlock adds, unless its ABI is 0.
@@ -157,6 +160,8 @@ impl Inside {
             rustix::process::chdir(&self.exec.directory).step("enter the command's directory")?;
         }
         self.expected.iter().try_for_each(Expectation::check)?;
+        // Nobody is left here at the end of the command who could move the caller's position.
+        drop(streams::reopen(&self.streams).step("open the standard streams inside")?);
         if let Some(root) = &self.root {
             root.become_user()?;
         }
@@ -183,6 +188,7 @@ impl NamespaceRoot {
                 .and_then(|root| mounts::limit_inodes(root, *inodes))
                 .step(format_args!("limit the files of `{}`", path.display()))?;
         }
+        mounts::restrict_devices()?;
         // The settings in `/proc` that is mounted can no longer be written.
         let proc = mounts::detached_proc().step("make a proc")?;
         shares::limit_watchers(proc).step("limit the watchers of files")

@@ -13,6 +13,7 @@ use crate::gate;
 use crate::init::{self, Inherited};
 use crate::landlock::Rules;
 use crate::seccomp::Sockets;
+use crate::streams::StreamFile;
 use crate::sys::process::{Side, clone3, fork};
 use crate::view::View;
 
@@ -58,6 +59,8 @@ pub enum Confinement {
         network: Network,
         /// What Landlock adds, at the ABI that was probed; 0 where the kernel has none.
         landlock_abi: u32,
+        /// Standard streams that are opened again inside.
+        streams: Vec<StreamFile>,
     },
     /// Landlock and seccomp on the host's own tree, where user namespaces are forbidden.
     Landlock {

@@ -27,6 +27,7 @@ pub mod pause;
 pub mod processes;
 pub mod seccomp;
 mod shares;
+pub mod streams;
 pub mod sys;
 mod tree;
 pub mod view;

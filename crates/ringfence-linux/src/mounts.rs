@@ -311,6 +311,18 @@ fn open_device(path: PathBuf) -> Result<OwnedFd, SetupError> {
     Ok(device)
 }
 
+/// Restricts the devices that another program mounted in `/dev`, as ours are: they are the host's own, and root could
+/// change their modes.
+pub(crate) fn restrict_devices() -> Result<(), SetupError> {
+    for path in DEVICES.map(|name| Path::new("/dev").join(name)) {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let step = || format!("restrict the device `{}`", path.display());
+        let device = rustix::fs::open(&path, flags, Mode::empty()).step(step())?;
+        restrict(device.as_fd(), Restrict::Changing).step(step())?;
+    }
+    Ok(())
+}
+
 /// Opens the terminal that `stdin` is as a mount, by its name: a descriptor from another mount namespace cannot be
 /// cloned. A terminal that has no name here is left out.
 fn open_terminal(stdin: BorrowedFd<'_>) -> Option<OwnedFd> {

@@ -131,7 +131,7 @@ impl Engine {
         command: &Command,
         passed: Vec<(i32, OwnedFd)>,
     ) -> Result<Attached, RunError> {
-        match self.core.ready(policy, command, Purpose::Run)? {
+        match self.core.ready(policy, command, Purpose::RunAttached)? {
             Prepared::Launch(ready) => self.core.run_attached(*ready, command, passed),
             Prepared::Container(_) => contained::run_attached(&self.core, policy, command, &passed),
         }

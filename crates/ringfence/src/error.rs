@@ -6,7 +6,7 @@ use std::io;
 use ringfence_core::settings::ChooseError;
 use ringfence_core::{Backend, ExitStatus, Fault, Refusal};
 use ringfence_linux::LaunchError;
-use ringfence_linux::cgroup::CgroupError;
+use ringfence_linux::cgroup::{CgroupError, Limit};
 
 use crate::backends::PrepareError;
 use crate::egress::SecretError;
@@ -92,6 +92,12 @@ pub enum RunError {
         /// Why.
         source: io::Error,
     },
+    /// A limit was taken away while the command ran, and the command was ended.
+    #[error("the limit of {limit} was taken away from the control group of the run")]
+    LimitLost {
+        /// The limit.
+        limit: Limit,
+    },
     /// The sandbox ended without saying how its command did.
     #[error("the sandbox was killed from outside")]
     Killed,
@@ -119,7 +125,9 @@ impl RunError {
             RunError::Session(error) => error.fault(),
             RunError::Choose(_) | RunError::Refused(_) | RunError::Unavailable { .. } => Fault::Host,
             RunError::Prepare(_) | RunError::Group(_) | RunError::Launch(_) => Fault::Host,
-            RunError::Setup { .. } | RunError::Watch { .. } | RunError::Killed => Fault::Backend,
+            RunError::Setup { .. } | RunError::Watch { .. } | RunError::Killed | RunError::LimitLost { .. } => {
+                Fault::Backend
+            }
         }
     }
 
@@ -161,6 +169,10 @@ impl RunError {
             RunError::Launch(_) | RunError::Setup { .. } | RunError::Watch { .. } | RunError::Prepare(_) => {
                 vec!["`ringfence doctor` shows what works here, tried afresh".to_owned()]
             }
+            RunError::LimitLost { .. } => vec![
+                "run it in a scope that nobody else manages: systemd-run --user --scope -p Delegate=yes -- ringfence run …"
+                    .to_owned(),
+            ],
             RunError::Killed => vec!["look for what killed it: dmesg, or who runs as this user".to_owned()],
         }
     }

@@ -46,6 +46,7 @@ mod session;
 mod settings;
 mod spec;
 mod start;
+mod streams;
 mod supervise;
 mod untrusted;
 mod view;

@@ -1,7 +1,8 @@
 //! What worked before: a mark on the host for each thing that was tried and held, by kernel, binary and user.
 //!
-//! Only success is remembered. What failed is tried again, so that a repaired host is noticed at once; and
-//! what is remembered wrongly fails loudly at launch, because the launch does everything for real.
+//! Only success is remembered. What failed is tried again, so that a repaired host is noticed at once. A mark serves
+//! only while the kernel settings that decide about namespaces are the same. A mark that is wrong all the same makes
+//! the launch fail loudly, because the launch does everything for real, and is forgotten then.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::MetadataExt;
@@ -13,6 +14,12 @@ use crate::Host;
 const PREFIX: &str = "works-";
 /// How many marks are kept.
 const MOST: usize = 16;
+/// The settings with which an administrator allows or forbids user namespaces. Kernels lack some of them.
+const NAMESPACE_SETTINGS: [&str; 3] = [
+    "/proc/sys/user/max_user_namespaces",
+    "/proc/sys/kernel/unprivileged_userns_clone",
+    "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
+];
 
 /// What was tried.
 #[derive(Debug, Clone, Copy, Hash)]
@@ -63,6 +70,13 @@ impl Memory {
         self.keep_note("");
     }
 
+    /// Forgets it, because it did not work this time.
+    pub(crate) fn forget(&self) {
+        if let Some(mark) = &self.mark {
+            let _ = fs_err::remove_file(mark); // nothing to forget, or another ringfence forgot it
+        }
+    }
+
     /// Remembers it, and what there is to say of it.
     pub(crate) fn keep_note(&self, note: &str) {
         let Some(mark) = &self.mark else { return };
@@ -93,6 +107,9 @@ fn key(host: &Host, subject: Subject<'_>) -> Option<String> {
     fs_err::read_link("/proc/self/ns/user").ok()?.hash(&mut hasher);
     fs_err::read_link("/proc/self/ns/mnt").ok()?.hash(&mut hasher);
     identity(Path::new("/proc/self/exe"))?.hash(&mut hasher);
+    if let Subject::Namespaces | Subject::Bwrap(_) = subject {
+        NAMESPACE_SETTINGS.map(|setting| fs_err::read(setting).ok()).hash(&mut hasher);
+    }
     if let Subject::Bwrap(file) | Subject::Engine { socket: file, .. } | Subject::Version { socket: file, .. } = subject
     {
         identity(file)?.hash(&mut hasher);

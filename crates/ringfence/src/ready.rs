@@ -15,6 +15,7 @@ use crate::egress::Sealed;
 use crate::engine::Core;
 use crate::granted::Grants;
 use crate::records::known_directories;
+use crate::streams::CallerStreams;
 use crate::view::Guarded;
 use crate::workspace::{self, ResolvedWorkspace};
 use crate::{Command, ContainerSpec, RunError};
@@ -57,6 +58,8 @@ pub(crate) struct Context {
     pub(crate) sandbox: Option<String>,
     /// What its proxy shows to hosts outside.
     pub(crate) sealed: Option<Sealed>,
+    /// The standard streams of this process that the command does not get as they are.
+    pub(crate) streams: CallerStreams,
 }
 
 /// What a launch is made ready for.
@@ -64,6 +67,8 @@ pub(crate) struct Context {
 pub(crate) enum Purpose {
     /// It will be run.
     Run,
+    /// It will be run with the standard streams of this process.
+    RunAttached,
     /// It is described: no secret is read for that.
     Describe,
 }
@@ -124,7 +129,16 @@ impl Core {
         let ground = Ground { protected_paths_exist: guarded.protects_something() };
         let Agreed { plan, because } = self.agree(policy, ground, container)?;
         tracing::info!(backend = %plan.backend, because, "a backend was chosen");
-        Ok(Context { plan, because, workspace, grants, guarded, sandbox: None, sealed: None })
+        Ok(Context {
+            plan,
+            because,
+            workspace,
+            grants,
+            guarded,
+            sandbox: None,
+            sealed: None,
+            streams: CallerStreams::default(),
+        })
     }
 
     /// Finds the guarded paths of a workspace, as they are now. Records are evidence: the code that they are about shall not edit
@@ -146,8 +160,12 @@ impl Core {
         let Means::Processes(backend) = Core::means(&context.plan)? else {
             return Ok(Prepared::Container(context.into()));
         };
-        if purpose == Purpose::Run {
+        if purpose != Purpose::Describe {
             context.sealed = self.seal(&context.plan)?;
+        }
+        let holds_files = context.plan.held.get(&Clause::Filesystem).is_some_and(Support::is_enforced);
+        if purpose == Purpose::RunAttached && holds_files {
+            context.streams = CallerStreams::of_this_process(&context.workspace, &context.guarded);
         }
         let preparation = backend.prepare(&self.site(&context, container, &[]), command)?;
         Ok(Prepared::Launch(Box::new(Ready { context, preparation })))
@@ -165,9 +183,9 @@ impl Core {
         container: &'a ContainerSpec,
         shown: &'a [PathBuf],
     ) -> Site<'a> {
-        let Context { plan, workspace, grants, guarded, .. } = context;
+        let Context { plan, workspace, grants, guarded, streams, .. } = context;
         let (host, launcher, sealed) = (&self.settings.host, &self.launcher, context.sealed.as_ref());
-        Site { plan, host, launcher, workspace, grants, guarded, container, shown, sealed }
+        Site { plan, host, launcher, workspace, grants, guarded, container, shown, sealed, streams }
     }
 
     /// Chooses a backend that can hold the whole policy.

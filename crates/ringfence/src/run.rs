@@ -14,6 +14,7 @@ use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use crate::backends::{GroupNeed, Preparation, PrivateDirectory, limits};
 use crate::egress::{Awaited, GateHolder};
 use crate::engine::Core;
+use crate::memory::{Memory, Subject};
 use crate::ready::{Context, Ready};
 use crate::supervise::{Capture, End, Foreground, Listener, Outcome, PIPE_SIZE, Watch, supervise};
 use crate::{Command, RunError};
@@ -53,10 +54,12 @@ impl Core {
         let foreground = Foreground::take().map_err(|source| RunError::Watch { source })?;
         let (terminal, position) = foreground.terminal();
         let terminal = terminal.map(OwnedFd::try_clone).transpose().map_err(|source| RunError::Watch { source })?;
-        let files = Files { stdio: [None, None, None], terminal, gate: None, passed };
+        let setup = |source| RunError::Setup { step: "make pipes for the standard streams".to_owned(), source };
+        let (stdio, relays) = ready.context.streams.relay().map_err(setup)?;
+        let files = Files { stdio, terminal, gate: None, passed };
         let time = ready.context.time();
         let running = self.launch(ready, files, position, time)?;
-        let watch = Watch { foreground: Some(foreground), ..Watch::default() };
+        let watch = Watch { foreground: Some(foreground), relays, ..Watch::default() };
         let result = running.finish(command, watch, None)?;
         Ok(Attached { status: status(&result), result })
     }
@@ -115,7 +118,8 @@ impl Core {
         files.gate = holder;
         let path = private.as_ref().map(|private| private.path().to_path_buf());
         let launch = Launch { exec, confinement, terminal, time, survivors: Survivors::End, private: path };
-        let started = self.launcher.start(&launch, files, group.as_ref())?;
+        let forget = || Memory::of(&self.settings.host, Subject::Namespaces).forget();
+        let started = self.launcher.start(&launch, files, group.as_ref()).inspect_err(|_| forget())?;
         // Only now: a process that is forked must not have a second thread.
         let egress = gate.map(|gate| self.hold_gate(&context, Awaited::Sent(gate))).transpose()?;
         Ok(Underway { started, context, group, ends_by_group, egress, _private: private })
@@ -147,6 +151,9 @@ impl Underway {
         let watch = Watch { deadline, group: group.as_ref(), ends_by_group: *ends_by_group, ..watch };
         let meta = context.meta(); // while it runs: afterwards somebody waits
         let outcome = supervise(started, watch, on_output).map_err(|source| RunError::Watch { source })?;
+        if let Some(limit) = outcome.lost_limit {
+            return Err(RunError::LimitLost { limit });
+        }
         let oom_killed = group.as_ref().is_some_and(Group::oom_killed);
         let denials = egress.take().map(GateHolder::close).unwrap_or_default();
         result(context, meta, outcome, oom_killed, denials, command)

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use ringfence_linux::cgroup::Group;
+use ringfence_linux::cgroup::{Group, Limit};
 use ringfence_linux::control;
 use ringfence_linux::sys::signal::pending;
 use ringfence_linux::{Ending, Order, Report, Started};
@@ -18,12 +18,15 @@ use rustix::process::Signal;
 
 use crate::last_word::LastWord;
 use crate::output::Kept;
+use crate::streams::StreamRelay;
 pub(crate) use foreground::Foreground;
 
 /// How long a tree that was told to end may take before its first process is killed outright.
 const GRACE: Duration = Duration::from_secs(6);
 /// How many times a processor is told to pause, between two looks of somebody who stays awake: some microseconds.
 const PAUSES: usize = 300;
+/// The time between two looks at the limits of a control group that somebody else may change.
+const LIMIT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// What is read at once.
 const CHUNK: usize = 128 * 1024;
 /// What a pipe can hold: fewer switches between writer and reader (pipe(7)).
@@ -60,6 +63,8 @@ pub(crate) struct Watch<'a> {
     /// Until when nobody sleeps over it, for to wake up takes as long as short code; its output stays in the pipes
     /// meanwhile.
     pub(crate) awake_until: Option<Instant>,
+    /// Pipes between the command and files of the caller's.
+    pub(crate) relays: Vec<StreamRelay>,
 }
 
 /// Output that is read. Lent to whoever watches: to close a pipe and to give memory back takes longer than to answer.
@@ -84,6 +89,8 @@ impl Capture {
 pub(crate) struct Outcome {
     pub(crate) end: End,
     pub(crate) timed_out: bool,
+    /// A limit that somebody took away, for which the run was ended.
+    pub(crate) lost_limit: Option<Limit>,
     pub(crate) duration: Duration,
     pub(crate) stdout: (String, u64),
     pub(crate) stderr: (String, u64),
@@ -110,6 +117,10 @@ struct Supervision<'a> {
     end: Option<End>,
     ending: bool,
     timed_out: bool,
+    lost_limit: Option<Limit>,
+    /// The next look at the limits.
+    limits_due: Option<Instant>,
+    relays: Vec<StreamRelay>,
     /// Whether the command has said its last word, and so written all that it will write.
     is_written: bool,
 }
@@ -136,9 +147,26 @@ pub(crate) fn supervise<'a>(
         None => ([None, None], 0, &mut []),
     };
     let mut kept = [Kept::new(limit), Kept::new(limit)];
-    let mut run = Supervision { started, watch, end: None, ending: false, timed_out: false, is_written: false };
+    let limits_due = watch.group.filter(|group| group.can_lose_limits()).map(|_| begun + LIMIT_CHECK_INTERVAL);
+    let relays = std::mem::take(&mut watch.relays);
+    let mut run = Supervision {
+        started,
+        watch,
+        end: None,
+        ending: false,
+        timed_out: false,
+        lost_limit: None,
+        limits_due,
+        relays,
+        is_written: false,
+    };
+    let mut relayed = Vec::new();
+    let mut relay_failure = None;
 
-    while run.end.is_none() || pipes.iter().any(Option::is_some) {
+    while run.end.is_none()
+        || pipes.iter().any(Option::is_some)
+        || run.relays.iter().any(StreamRelay::is_unfinished_output)
+    {
         let ready = run.wait(&pipes)?;
         // First: what has ended by itself was not ended by us, however late we look.
         if ready.control {
@@ -146,6 +174,12 @@ pub(crate) fn supervise<'a>(
         }
         if ready.timer && run.is_late() {
             run.deadline_passed(&mut pipes);
+        }
+        run.check_limits()?;
+        for (relay, is_ready) in run.relays.iter_mut().zip(&ready.relays) {
+            if *is_ready && let Err(error) = relay.copy(&mut relayed) {
+                relay_failure.get_or_insert(error);
+            }
         }
         if ready.signals {
             run.forward_signals()?;
@@ -174,10 +208,14 @@ pub(crate) fn supervise<'a>(
             }
         }
     }
+    run.relays.iter_mut().for_each(StreamRelay::finish);
+    if let Some(error) = relay_failure {
+        return Err(error);
+    }
     let [stdout, stderr] = kept.map(Kept::finish);
     let (stdout, stderr) = (stdout?, stderr?);
     let end = run.end.unwrap_or(End::Vanished);
-    Ok(Outcome { end, timed_out: run.timed_out, duration: begun.elapsed(), stdout, stderr })
+    Ok(Outcome { end, timed_out: run.timed_out, lost_limit: run.lost_limit, duration: begun.elapsed(), stdout, stderr })
 }
 
 /// What is to be looked at.
@@ -188,6 +226,7 @@ struct Ready {
     control: bool,
     last_word: bool,
     pipes: [bool; 2],
+    relays: Vec<bool>,
 }
 
 impl Supervision<'_> {
@@ -196,7 +235,11 @@ impl Supervision<'_> {
         let awake_until = self.watch.awake_until.filter(|until| !self.is_written && *until > now);
         let left = match self.is_written || awake_until.is_some() {
             true => Some(Duration::ZERO),
-            false => self.watch.deadline.map(|deadline| deadline.saturating_duration_since(now)),
+            false => {
+                let limits_due = self.limits_due.filter(|_| !self.ending && self.end.is_none());
+                let next = self.watch.deadline.into_iter().chain(limits_due).min();
+                next.map(|next| next.saturating_duration_since(now))
+            }
         };
         let timeout = left.map(|left| Timespec {
             tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
@@ -212,6 +255,8 @@ impl Supervision<'_> {
         ];
         let mut fds: Vec<PollFd<'_>> =
             listened.iter().flatten().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+        let relays = self.relays.iter().filter_map(StreamRelay::interest);
+        fds.extend(relays.map(|(fd, event)| PollFd::from_borrowed_fd(fd, event)));
         match poll(&mut fds, timeout.as_ref()) {
             Ok(0) if awake_until.is_some() => {
                 // What else is done here slows the command down, which may have the other half of this core.
@@ -222,16 +267,30 @@ impl Supervision<'_> {
             Err(error) => return Err(error.into()),
         }
         let mut polled = fds.iter().map(|fd| !fd.revents().is_empty());
-        let mut is_ready = |slot: usize| listened[slot].is_some() && polled.next().unwrap_or(false);
+        let mut is_ready = |is_listened: bool| is_listened && polled.next().unwrap_or(false);
+        let mut is_slot_ready = |slot: usize| is_ready(listened[slot].is_some());
         Ok(Ready {
             // By the clock: after a pause of our own there may be more to look at than the time.
             timer: self.is_late(),
-            signals: is_ready(0),
-            cancelled: is_ready(1),
-            control: is_ready(2),
-            last_word: is_ready(3),
-            pipes: [is_ready(4), is_ready(5)],
+            signals: is_slot_ready(0),
+            cancelled: is_slot_ready(1),
+            control: is_slot_ready(2),
+            last_word: is_slot_ready(3),
+            pipes: [is_slot_ready(4), is_slot_ready(5)],
+            relays: self.relays.iter().map(|relay| is_ready(relay.interest().is_some())).collect(),
         })
+    }
+
+    /// Ends the run if somebody took a limit away: a command that is not limited as its policy says does not go on.
+    fn check_limits(&mut self) -> io::Result<()> {
+        let now = Instant::now();
+        let (Some(due), Some(group)) = (self.limits_due, self.watch.group) else { return Ok(()) };
+        if now < due || self.ending || self.end.is_some() {
+            return Ok(());
+        }
+        self.limits_due = Some(now + LIMIT_CHECK_INTERVAL);
+        self.lost_limit = group.lost_limit();
+        if self.lost_limit.is_some() { self.end_all() } else { Ok(()) }
     }
 
     /// Whether the deadline has passed.
@@ -249,6 +308,7 @@ impl Supervision<'_> {
             let _ = rustix::process::pidfd_send_signal(&self.started.launched.pidfd, Signal::KILL); // may be gone
             self.end.get_or_insert(End::Vanished);
             *pipes = [None, None];
+            self.relays.iter_mut().for_each(StreamRelay::finish);
             self.watch.deadline = None;
         } else {
             self.timed_out = true;

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use ringfence_core::policy::{Policy, Workspace};
 use ringfence_core::workspace::{Rules, WorkspaceRefusal, validate};
 
+use ringfence_linux::Access;
+
 use crate::Host;
 use crate::backends::PrivateDirectory;
 use crate::granted::{GrantError, GrantedPath, Grants};
@@ -104,6 +106,12 @@ impl ResolvedWorkspace {
             Some(path) => Err(WorkspaceError::NotText { path: path.clone() }),
             None => Ok(()),
         }
+    }
+
+    /// Tells whether the sandbox may write to a path of the host that has no links in it.
+    pub(crate) fn may_write(&self, path: &std::path::Path) -> bool {
+        let granted = self.granted.iter().filter(|granted| granted.access == Access::Write);
+        granted.map(|granted| &granted.source).chain([&self.source]).any(|tree| path.starts_with(tree))
     }
 
     /// Where a command that is started at `directory` of the host starts inside; the workspace itself when

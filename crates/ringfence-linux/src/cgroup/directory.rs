@@ -87,6 +87,14 @@ impl Directory {
         }
     }
 
+    /// Tells whether the group still has the value that was set. A file that may be missing holds nothing.
+    pub(super) fn holds(&self, setting: &Setting) -> bool {
+        match fs::read_to_string(self.path.join(setting.file)) {
+            Ok(kept) => kept.trim_end() == setting.value,
+            Err(_) => setting.presence == Presence::Optional,
+        }
+    }
+
     /// Tells whether the group has a file, and so the accounting that the file stands for.
     pub(super) fn has(&self, file: &str) -> bool {
         self.path.join(file).exists()

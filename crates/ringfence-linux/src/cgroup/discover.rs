@@ -1,6 +1,6 @@
 //! Where the control groups of this process are, out of `/proc/self/cgroup` and `/proc/self/mountinfo`.
 //!
-//! Pure: text in, paths out (cgroups(7), proc_pid_mountinfo(5)).
+//! The parsers are pure: text in, paths out (cgroups(7), proc_pid_mountinfo(5)).
 
 use std::path::{Path, PathBuf};
 
@@ -28,6 +28,12 @@ pub(super) struct Place {
 }
 
 impl Hierarchies {
+    /// Finds those of this process.
+    pub(super) fn of_this_process() -> std::io::Result<Self> {
+        let read = |path| fs_err::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        Ok(Self::parse(&read("/proc/self/cgroup")?, &read("/proc/self/mountinfo")?))
+    }
+
     /// Reads both files' texts.
     pub(super) fn parse(memberships: &str, mounts: &str) -> Self {
         let memberships: Vec<Membership<'_>> = memberships.lines().filter_map(Membership::parse).collect();

@@ -55,17 +55,31 @@ impl CgroupError {
             Obstacle::Directory { source, .. } if source.kind() == io::ErrorKind::ReadOnlyFilesystem => {
                 "the cgroup filesystem is read-only: make it writable, or start the container with a writable one"
             }
+            Obstacle::Bounded { .. } => {
+                "give the limit to a delegated scope: systemd-run --user --scope -p Delegate=yes -p MemoryMax=… \
+                 -- ringfence run …"
+            }
+            Obstacle::NotOffered { .. } if is_in_users_manager() => {
+                "as root, delegate the controller to users, then log in again: systemctl edit user@.service, with \
+                 `[Service]` and `Delegate=cpu cpuset io memory pids`"
+            }
             _ if !rustix::process::geteuid().is_root() => {
                 "run it in a delegated scope: systemd-run --user --scope -p Delegate=yes -- ringfence run …"
             }
             Obstacle::NoHierarchy | Obstacle::NotBound { .. } | Obstacle::NotOffered { .. } => {
                 "mount the cgroup filesystem with this controller, and enable it in the groups above"
             }
-            Obstacle::Occupied { .. } | Obstacle::Directory { .. } => {
+            Obstacle::Occupied { .. } | Obstacle::Directory { .. } | Obstacle::NoScope { .. } => {
                 "run it in a scope of its own: systemd-run --scope -p Delegate=yes -- ringfence run …"
             }
         }
     }
+}
+
+/// Tells whether this process is part of an ordinary user's systemd, whose controllers root chooses.
+fn is_in_users_manager() -> bool {
+    let memberships = fs_err::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    !rustix::process::geteuid().is_root() && memberships.contains("/user@")
 }
 
 /// What stands in the way of a group.
@@ -93,6 +107,20 @@ pub enum Obstacle {
     #[error("`{}` holds other processes, so it cannot pass controllers on", path.display())]
     Occupied {
         /// The group.
+        path: PathBuf,
+    },
+    /// Our group belongs to systemd, which did not give us one of our own.
+    #[error("`{}` belongs to systemd, which gives no scope: {reason}", path.display())]
+    NoScope {
+        /// Our group.
+        path: PathBuf,
+        /// The answer of systemd, or the reason for which it could not be asked.
+        reason: String,
+    },
+    /// A scope of systemd's would be free of a limit that binds us.
+    #[error("a scope of systemd's would escape the limit `{}` of this process", path.display())]
+    Bounded {
+        /// The file that sets the limit.
         path: PathBuf,
     },
     /// The directory is not ours to use.

@@ -7,6 +7,7 @@ mod directory;
 mod discover;
 mod error;
 mod name;
+mod systemd;
 mod v1;
 mod v2;
 
@@ -20,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 use fs_err as fs;
 
-use directory::Directory;
+use directory::{Directory, Setting};
 use discover::{Hierarchies, Place};
 use name::Name;
 
@@ -217,17 +218,17 @@ pub struct Group {
     legacy: Vec<(PathBuf, Directory)>,
     entrances: Vec<OwnedFd>,
     held: Vec<(Limit, Version)>,
+    /// The values that version 2 was given: it can lose them with their controller.
+    unified_settings: Vec<(Limit, Setting)>,
 }
 
 impl Group {
     /// Makes a group that holds all that is wanted, and removes those that dead owners left beside it.
     pub fn create(wanted: &Wanted) -> Result<Self, CgroupError> {
-        let discover = |path| fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         let failed = |source| CgroupError::Discover { source };
-        let memberships = discover("/proc/self/cgroup").map_err(failed)?;
-        let mounts = discover("/proc/self/mountinfo").map_err(failed)?;
+        let hierarchies = Hierarchies::of_this_process().map_err(failed)?;
         let name = Name::next().map_err(failed)?;
-        Self::create_in(&Hierarchies::parse(&memberships, &mounts), wanted, name)
+        Self::create_in(&hierarchies, wanted, name)
     }
 
     fn create_in(hierarchies: &Hierarchies, wanted: &Wanted, name: Name) -> Result<Self, CgroupError> {
@@ -282,7 +283,9 @@ impl Group {
             Ok(directory) => {
                 let directory = self.unified.insert(directory);
                 for &limit in limits {
-                    v2::settings(limit, wanted).iter().try_for_each(|setting| directory.set(setting))?;
+                    let settings = v2::settings(limit, wanted);
+                    settings.iter().try_for_each(|setting| directory.set(setting))?;
+                    self.unified_settings.extend(settings.into_iter().map(|setting| (limit, setting)));
                     self.held.push((limit, Version::V2));
                 }
                 Ok(())
@@ -341,6 +344,18 @@ impl Group {
             Version::V1 => UncountedMemory { sockets: lacks(v1::SOCKETS), swap: lacks(v1::SWAP) && is_swapping() },
             Version::V2 => UncountedMemory { sockets: false, swap: lacks(v2::SWAP) && is_swapping() },
         }
+    }
+
+    /// Tells whether a limit of this group may get lost while it is in use: a controller of version 2 can be taken away.
+    pub fn can_lose_limits(&self) -> bool {
+        !self.unified_settings.is_empty()
+    }
+
+    /// Names a limit that the group no longer holds, because somebody took the controller away or changed the value.
+    pub fn lost_limit(&self) -> Option<Limit> {
+        let directory = self.unified.as_ref()?;
+        let is_lost = |(_, setting): &&(Limit, Setting)| !directory.holds(setting);
+        self.unified_settings.iter().find(is_lost).map(|(limit, _)| *limit)
     }
 
     /// Kills every process of the run. The group takes no new ones afterwards.

@@ -1,11 +1,9 @@
 //! Groups of version 2: one directory for all limits, entered by CLONE_INTO_CGROUP.
 //!
-//! A group that passes controllers on to its children may hold no processes (cgroups(7), "no internal processes"), so a
-//! run cannot simply be put below our own group as in version 1. In this order:
-//!
-//! 1. our own group, if it needs to pass on nothing new, or if nobody but us, our parent and our children is in it and
-//!    we may step aside into a leaf: a scope that was delegated to us;
-//! 2. the nearest group above in which we may make a child, which passes the controllers on or can be made to.
+//! The group of a run is made in our own group, so that whatever bounds us binds the run as well. A group that passes
+//! controllers on to its children may hold no processes (cgroups(7), "no internal processes"). Therefore every process
+//! of our own group moves into a leaf beside the run's. Where our own group belongs to systemd, we ask systemd for a
+//! scope first, and our own group is that scope.
 
 use std::io;
 use std::path::Path;
@@ -15,38 +13,41 @@ use rustix::fs::Access;
 use rustix::process::Pid;
 
 use super::directory::{self, Directory, Setting};
-use super::discover::Place;
+use super::discover::{Hierarchies, Place};
 use super::name::{self, Name};
+use super::systemd::{self, GroupOwner};
 use super::{Limit, Obstacle, Wanted};
 use crate::processes::Stat;
 
 /// Limits swap; buffers of sockets are counted as memory.
 pub(super) const SWAP: &str = "memory.swap.max";
 
-/// Makes a group whose parent passes the controllers on to it.
+/// Makes a group in our own one, which passes the controllers on to it.
+///
+/// The group is never made elsewhere: the limits of our own group bind whatever we start.
 pub(super) fn make(place: &Place, controllers: &[&'static str], name: Name) -> Result<Directory, Obstacle> {
-    let mut nearest = None;
-    for parent in candidates(place) {
-        match pass_on(parent, place, controllers).and_then(|()| make_in(parent, name)) {
-            Ok(directory) => return Ok(directory),
-            Err(obstacle) => {
-                nearest.get_or_insert(obstacle);
-            }
-        }
+    let place = stepped_out_of(place);
+    if controllers.is_empty() {
+        return make_in(&place.own, name);
     }
-    Err(nearest.unwrap_or(Obstacle::NoHierarchy))
+    let place = match systemd::owner_of(&place) {
+        GroupOwner::Writer => place,
+        GroupOwner::Systemd => {
+            let failed = |source| Obstacle::Directory { path: place.own.clone(), source };
+            let ours = directory::members(&place.own).map_err(failed)?.into_iter().filter(|pid| is_ours(*pid));
+            systemd::move_to_scope(&place, &ours.collect::<Vec<_>>(), &name.to_string())?;
+            let hierarchies = Hierarchies::of_this_process().map_err(failed)?;
+            stepped_out_of(&hierarchies.unified.ok_or(Obstacle::NoHierarchy)?)
+        }
+    };
+    pass_on(&place, controllers)?;
+    make_in(&place.own, name)
 }
 
-/// Our own group and those above it; never above the group of a run that we are part of, whose limits bind us.
-fn candidates(place: &Place) -> impl Iterator<Item = &Path> {
-    // Once aside, our group is the one that we stepped out of.
-    let own = if place.own.ends_with(name::SELF) { place.own.parent() } else { None };
-    let own = own.unwrap_or(&place.own);
-    let mut inside = true;
-    own.ancestors().take_while(move |group| {
-        let is_run = group.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.parse::<Name>().is_ok());
-        std::mem::replace(&mut inside, !is_run) && group.starts_with(&place.mount)
-    })
+/// Our place as if we had not stepped aside.
+fn stepped_out_of(place: &Place) -> Place {
+    let own = place.own.parent().filter(|_| place.own.ends_with(name::SELF)).unwrap_or(&place.own);
+    Place { mount: place.mount.clone(), own: own.to_path_buf() }
 }
 
 fn make_in(parent: &Path, name: Name) -> Result<Directory, Obstacle> {
@@ -57,34 +58,35 @@ fn make_in(parent: &Path, name: Name) -> Result<Directory, Obstacle> {
     Directory::make(parent.join(name.to_string())).map_err(failed)
 }
 
-/// Sees to it that the children of a group have the controllers.
-fn pass_on(parent: &Path, place: &Place, controllers: &[&'static str]) -> Result<(), Obstacle> {
-    let failed = |source| Obstacle::Directory { path: parent.to_owned(), source };
-    let control = parent.join("cgroup.subtree_control");
+/// Sees to it that the children of our group have the controllers.
+fn pass_on(place: &Place, controllers: &[&'static str]) -> Result<(), Obstacle> {
+    let group = place.own.as_path();
+    let failed = |source| Obstacle::Directory { path: group.to_owned(), source };
+    let control = group.join("cgroup.subtree_control");
     let passed_on = words(&control).map_err(failed)?;
     let missing: Vec<&'static str> =
         controllers.iter().copied().filter(|name| !passed_on.iter().any(|word| word == name)).collect();
     if missing.is_empty() {
         return Ok(());
     }
-    let offered = words(&parent.join("cgroup.controllers")).map_err(failed)?;
+    let offered = words(&group.join("cgroup.controllers")).map_err(failed)?;
     if let Some(&controller) = missing.iter().find(|name| !offered.iter().any(|word| word == *name)) {
-        return Err(Obstacle::NotOffered { path: parent.to_owned(), controller });
+        return Err(Obstacle::NotOffered { path: group.to_owned(), controller });
     }
+    rustix::fs::access(&control, Access::WRITE_OK).map_err(|errno| failed(errno.into()))?;
     let request = missing.iter().map(|name| format!("+{name}")).collect::<Vec<_>>().join(" ");
     let enable = || {
         directory::write(&control, &request).map_err(|source| match source.kind() {
-            io::ErrorKind::ResourceBusy => Obstacle::Occupied { path: parent.to_owned() },
+            io::ErrorKind::ResourceBusy => Obstacle::Occupied { path: group.to_owned() },
             _ => failed(source),
         })
     };
     // The root of all groups may hold processes; it is the one without a type.
-    if parent == place.own && parent.join("cgroup.type").exists() {
-        rustix::fs::access(&control, Access::WRITE_OK).map_err(|errno| failed(errno.into()))?;
-        let aside = step_aside(parent)?;
-        return enable().inspect_err(|_| aside.step_back(parent));
+    if !group.join("cgroup.type").exists() {
+        return enable();
     }
-    enable()
+    let aside = step_aside(group)?;
+    enable().inspect_err(|_| aside.step_back(group))
 }
 
 /// The processes that were moved into a leaf of their group.
@@ -92,36 +94,32 @@ struct Aside {
     moved: Vec<Pid>,
 }
 
-/// Moves this process, the one that started it and those that it started out of the way. They stay there.
+/// Rounds in which a group is emptied: others may fork in it meanwhile.
+const MOVE_ATTEMPTS: usize = 50;
+
+/// Moves every process of a group into a leaf, because a group with processes of its own passes no controllers on. They
+/// stay there. Systemd's documentation of delegation asks for such a leaf.
 fn step_aside(group: &Path) -> Result<Aside, Obstacle> {
     let failed = |source| Obstacle::Directory { path: group.to_owned(), source };
-    let listed = words(&group.join("cgroup.procs")).map_err(failed)?;
-    // Processes outside our pid namespace are listed as 0, and are not ours.
-    let ours = listed.iter().map(|word| word.parse().ok().and_then(Pid::from_raw).filter(|&pid| is_ours(pid)));
-    let Some(ours) = ours.collect::<Option<Vec<Pid>>>() else {
-        return Err(Obstacle::Occupied { path: group.to_owned() });
-    };
     let leaf = group.join(name::SELF);
     match fs::create_dir(&leaf) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
         _ => {}
     }
     let mut aside = Aside { moved: Vec::new() };
-    for pid in ours {
-        if let Err(error) = directory::write(&leaf.join("cgroup.procs"), &pid.as_raw_nonzero().to_string()) {
+    match aside.move_all(group, &leaf) {
+        Ok(()) => Ok(aside),
+        Err(obstacle) => {
             aside.step_back(group);
-            return Err(failed(error));
+            Err(obstacle)
         }
-        aside.moved.push(pid);
     }
-    Ok(aside)
 }
 
-/// Tells whether a process is our parent, ourselves, or was started by us or by one that we started.
+/// Tells whether a process is this one, or was started by it or by one that it started.
 fn is_ours(pid: Pid) -> bool {
     let us = rustix::process::getpid();
-    let mut ancestry = std::iter::successors(Some(pid), |&pid| parent_of(pid));
-    Some(pid) == rustix::process::getppid() || ancestry.any(|ancestor| ancestor == us)
+    std::iter::successors(Some(pid), |&pid| parent_of(pid)).any(|ancestor| ancestor == us)
 }
 
 fn parent_of(pid: Pid) -> Option<Pid> {
@@ -129,6 +127,29 @@ fn parent_of(pid: Pid) -> Option<Pid> {
 }
 
 impl Aside {
+    fn move_all(&mut self, group: &Path, leaf: &Path) -> Result<(), Obstacle> {
+        let failed = |source| Obstacle::Directory { path: group.to_owned(), source };
+        for _ in 0..MOVE_ATTEMPTS {
+            let listed = words(&group.join("cgroup.procs")).map_err(failed)?;
+            if listed.is_empty() {
+                return Ok(());
+            }
+            // Processes outside our pid namespace are listed as 0, and cannot be named.
+            let Some(listed) = listed.iter().map(|word| word.parse().ok().and_then(Pid::from_raw)).collect() else {
+                break;
+            };
+            let listed: Vec<Pid> = listed;
+            for pid in listed {
+                match directory::write(&leaf.join("cgroup.procs"), &pid.as_raw_nonzero().to_string()) {
+                    Ok(()) => self.moved.push(pid),
+                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {} // it has ended
+                    Err(error) => return Err(failed(error)),
+                }
+            }
+        }
+        Err(Obstacle::Occupied { path: group.to_owned() })
+    }
+
     fn step_back(&self, group: &Path) {
         for pid in &self.moved {
             // A process that cannot go back is as well off in the leaf.
@@ -160,27 +181,17 @@ pub(super) fn settings(limit: Limit, wanted: &Wanted) -> Vec<Setting> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
-    fn check(own: &str, expected: &[&str]) {
-        let place = Place { mount: "/sys/fs/cgroup".into(), own: own.into() };
-        assert_eq!(candidates(&place).collect::<Vec<_>>(), expected.iter().map(Path::new).collect::<Vec<_>>());
-    }
-
     #[test]
-    fn the_search_climbs_from_our_own_group_to_the_mount() {
-        check("/sys/fs/cgroup", &["/sys/fs/cgroup"]);
-        check("/sys/fs/cgroup/a/b", &["/sys/fs/cgroup/a/b", "/sys/fs/cgroup/a", "/sys/fs/cgroup"]);
-        check("/sys/fs/cgroup/a/ringfence-self", &["/sys/fs/cgroup/a", "/sys/fs/cgroup"]);
-    }
-
-    #[test]
-    fn the_search_does_not_leave_the_group_of_an_outer_run() {
-        check("/sys/fs/cgroup/a/ringfence-7-8-9", &["/sys/fs/cgroup/a/ringfence-7-8-9"]);
-        check(
-            "/sys/fs/cgroup/a/ringfence-7-8-9/b",
-            &["/sys/fs/cgroup/a/ringfence-7-8-9/b", "/sys/fs/cgroup/a/ringfence-7-8-9"],
-        );
+    fn whoever_stepped_aside_makes_groups_where_it_was_before() {
+        for (own, expected) in [("a/b", "a/b"), ("a/ringfence-self", "a"), ("a/ringfence-7-8-9", "a/ringfence-7-8-9")] {
+            let mount = PathBuf::from("/sys/fs/cgroup");
+            let place = Place { own: mount.join(own), mount: mount.clone() };
+            assert_eq!(stepped_out_of(&place).own, mount.join(expected), "{own}");
+        }
     }
 
     #[test]
@@ -210,7 +221,7 @@ mod tests {
 
     fn pass_on_in(group: &tempfile::TempDir, controllers: &[&'static str]) -> Result<(), Obstacle> {
         let place = Place { mount: group.path().to_owned(), own: group.path().to_owned() };
-        pass_on(group.path(), &place, controllers)
+        pass_on(&place, controllers)
     }
 
     #[test]
@@ -228,34 +239,25 @@ mod tests {
     }
 
     #[test]
-    fn we_our_parent_and_our_children_are_ours_and_nobody_else_is() {
+    fn we_and_our_children_are_ours_and_nobody_else_is() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         assert!(is_ours(Pid::from_child(&child)));
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(is_ours(rustix::process::getpid()));
-        let parent = rustix::process::getppid().unwrap();
-        assert!(is_ours(parent));
-        if let Some(stranger) = parent_of(parent) {
-            assert!(!is_ours(stranger));
-        }
+        assert!(!is_ours(rustix::process::getppid().unwrap()));
     }
 
     #[test]
-    fn a_scope_of_our_own_passes_controllers_on_after_we_stepped_aside() {
-        // Plain files show what would be written where; the last write to a file stays.
-        let us = std::process::id();
-        let group = imitation("", "memory pids", &format!("{us}\n"));
-        let leaf = group.path().join(name::SELF);
-        fs::create_dir(&leaf).unwrap();
-        fs::write(leaf.join("cgroup.procs"), "").unwrap();
+    fn a_group_without_processes_passes_controllers_on() {
+        // Plain files show what would be written; that processes are moved is tried on real kernels.
+        let group = imitation("", "memory pids", "");
         pass_on_in(&group, &["memory", "pids"]).unwrap();
-        assert_eq!(fs::read_to_string(leaf.join("cgroup.procs")).unwrap(), us.to_string());
         assert_eq!(fs::read_to_string(group.path().join("cgroup.subtree_control")).unwrap(), "+memory +pids");
     }
 
     #[test]
-    fn a_group_with_strangers_in_it_is_not_touched() {
+    fn a_group_with_processes_that_cannot_be_named_is_left_alone() {
         let group = imitation("", "memory", &format!("{}\n0\n", std::process::id()));
         let obstacle = pass_on_in(&group, &["memory"]).unwrap_err();
         assert!(matches!(obstacle, Obstacle::Occupied { .. }), "{obstacle}");

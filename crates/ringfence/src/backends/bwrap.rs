@@ -24,10 +24,8 @@ use rustix::net::RecvFlags;
 use super::engine::Version;
 use super::limits::{self, CgroupAccess};
 use super::mounted::{self, on_host};
-use super::native::{egress_support, ipc};
-use super::{
-    Backend, Freshness, GroupNeed, Preparation, PrepareError, Processes, Question, Site, Unavailable, apparmor, exec,
-};
+use super::native::{egress_support, ipc, way_to_namespaces};
+use super::{Backend, Freshness, GroupNeed, Preparation, PrepareError, Processes, Question, Site, Unavailable, exec};
 use crate::memory::{Memory, Subject};
 use crate::{Command, Host, egress, view};
 
@@ -39,14 +37,10 @@ impl Backend for Bwrap {
         let program = find(question.host, question.policy)?;
         let start = StartsAs::find(&program, question.host, question.launcher, question.freshness)?;
         let landlock = abi();
-        let files = if landlock > 0 {
-            Support::enforced("bubblewrap: mount namespace+landlock")
-        } else {
-            Support::weaker("files that standard streams were opened from can be reopened: the kernel has no Landlock")
-        };
+        let files = if landlock > 0 { "bubblewrap: mount namespace+landlock" } else { "bubblewrap: mount namespace" };
         let mut support = limits::support(question, CgroupAccess::AsPolicySays);
         support.extend([
-            (Clause::Filesystem, files),
+            (Clause::Filesystem, Support::enforced(files)),
             (Clause::Hide, Support::enforced("bubblewrap: mount namespace")),
             (Clause::Protect, Support::enforced("bubblewrap: mount namespace")),
             (Clause::Network, Support::enforced("bubblewrap: network namespace")),
@@ -156,6 +150,7 @@ impl Processes for Bwrap {
         let inside = Inside {
             mounts: division.inside,
             expected,
+            streams: site.streams.files(),
             root,
             gate: way,
             rules: Rules::in_own_root(abi(), view.writable().cloned()),
@@ -510,11 +505,7 @@ const WORKED: i32 = 86;
 
 /// Runs bubblewrap for real, with every kind of namespace that a run uses.
 fn preflight(program: &Path, host: &Host, launcher: &Launcher, way: StartsAs) -> Result<(), Unavailable> {
-    let unavailable = |why: String| Unavailable {
-        fix: apparmor::fix(program)
-            .unwrap_or_else(|| "allow user namespaces for this user (sysctl user.max_user_namespaces)".to_owned()),
-        why,
-    };
+    let unavailable = |why: String| Unavailable { fix: way_to_namespaces(program), why };
     let failed = |error: io::Error| unavailable(format!("cannot run `{}`: {error}", program.display()));
     let mut arguments = Arguments::new(&Network::Closed, Path::new("/"));
     arguments.push(["--ro-bind", "/", "/", "--perms", "1777", "--size", "1048576", "--tmpfs", "/tmp"]);
@@ -535,6 +526,7 @@ fn preflight(program: &Path, host: &Host, launcher: &Launcher, way: StartsAs) ->
     let inside = Inside {
         mounts,
         expected: Vec::new(),
+        streams: Vec::new(),
         root,
         gate: None,
         rules: Rules::in_own_root(abi(), [PathBuf::from("/tmp")]),

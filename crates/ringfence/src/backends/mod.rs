@@ -22,6 +22,7 @@ use crate::egress::Sealed;
 use crate::granted::Grants;
 use crate::instance::Instance;
 use crate::room::Room;
+use crate::streams::CallerStreams;
 use crate::view::{Guarded, ViewError};
 use crate::workspace::ResolvedWorkspace;
 use crate::{Command, ContainerSpec, Host};
@@ -123,6 +124,8 @@ pub(crate) struct Site<'a> {
     pub(crate) shown: &'a [PathBuf],
     /// What its proxy shows to hosts outside, for which it is trusted inside.
     pub(crate) sealed: Option<&'a Sealed>,
+    /// The caller's standard streams, as far as they are files outside.
+    pub(crate) streams: &'a CallerStreams,
 }
 
 /// A launch, and what must live as long as it does.

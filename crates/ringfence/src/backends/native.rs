@@ -73,7 +73,12 @@ impl Processes for Native {
                 site.workspace.directory_inside(&command.starting_directory(site.host, &site.workspace.source));
             return Ok(Preparation {
                 exec: exec(command, sight.variables, directory)?,
-                confinement: Confinement::Namespaces { view: sight.view, network, landlock_abi: abi() },
+                confinement: Confinement::Namespaces {
+                    view: sight.view,
+                    network,
+                    landlock_abi: abi(),
+                    streams: site.streams.files(),
+                },
                 passed: Vec::new(),
                 gate,
                 holder,
@@ -145,9 +150,12 @@ fn tier(question: &Question<'_>) -> Result<Tier, Unavailable> {
         Err(failure) if landlock > 0 => Ok(Tier::Landlock { abi: landlock, because: failure.to_string() }),
         Err(failure) => {
             let program = std::env::current_exe().unwrap_or_else(|_| "ringfence".into());
-            let fix = apparmor::fix(&program).unwrap_or_else(|| {
-                "allow user namespaces (user.max_user_namespaces), or use a kernel with Landlock".to_owned()
-            });
+            let fix = match &failure {
+                TrialError::Step { source, .. } if Errno::from_io_error(source) == Some(Errno::NOSYS) => {
+                    "use Linux 5.12 or newer, or bubblewrap: --backend bwrap".to_owned()
+                }
+                _ => way_to_namespaces(&program),
+            };
             Err(Unavailable { why: format!("{failure}, and the kernel has no Landlock"), fix })
         }
     }
@@ -166,9 +174,29 @@ enum TrialError {
 fn meaning(error: &io::Error) -> &'static str {
     match Errno::from_io_error(error) {
         Some(Errno::NOSPC | Errno::USERS) => " (the limit user.max_user_namespaces is reached)",
+        Some(Errno::PERM) if is_forbidden_by_sysctl() => " (forbidden by the sysctl kernel.unprivileged_userns_clone)",
         Some(Errno::PERM) => " (forbidden by a container, a security module or a sysctl)",
+        Some(Errno::NOSYS) => " (the kernel is too old: Linux 5.12 has what `native` needs)",
         _ => "",
     }
+}
+
+/// Tells whether Debian's setting forbids user namespaces to ordinary users.
+fn is_forbidden_by_sysctl() -> bool {
+    let setting = fs_err::read_to_string("/proc/sys/kernel/unprivileged_userns_clone").unwrap_or_default();
+    setting.trim() == "0" && !rustix::process::geteuid().is_root()
+}
+
+/// The next step towards user namespaces on this host, for its administrator.
+pub(super) fn way_to_namespaces(program: &Path) -> String {
+    apparmor::fix(program).unwrap_or_else(|| {
+        if is_forbidden_by_sysctl() {
+            "as root, allow user namespaces: sysctl -w kernel.unprivileged_userns_clone=1".to_owned()
+        } else {
+            "allow user namespaces for this user (sysctl user.max_user_namespaces), or run outside the container"
+                .to_owned()
+        }
+    })
 }
 
 /// Builds a whole sandbox and has it execute a program that is not there: that it gets so far is the proof.
@@ -184,7 +212,7 @@ fn try_namespaces(launcher: &Launcher, landlock_abi: u32, gate: Option<Kind>) ->
     let (_holder, gate) = gate.map(|_| control::pair()).transpose().map_err(step("make a pair of sockets"))?.unzip();
     let trial = Launch {
         exec: Exec { argv: vec![program.clone()], program, env: Vec::new(), directory: "/".into() },
-        confinement: Confinement::Namespaces { view, network, landlock_abi },
+        confinement: Confinement::Namespaces { view, network, landlock_abi, streams: Vec::new() },
         terminal: Terminal::Detached,
         time: None,
         survivors: Survivors::End,
@@ -229,9 +257,7 @@ fn with_namespaces(landlock: u32, question: &Question<'_>) -> Vec<(Clause, Suppo
 
 fn with_landlock_alone(abi: u32, because: &str, question: &Question<'_>) -> Vec<(Clause, Support)> {
     let program = std::env::current_exe().unwrap_or_else(|_| "ringfence".into());
-    let fix = apparmor::fix(&program).unwrap_or_else(|| {
-        "allow user namespaces for this user (sysctl user.max_user_namespaces), or run outside the container".to_owned()
-    });
+    let fix = way_to_namespaces(&program);
     let needs_namespaces =
         |what: &str| Support::absent(format!("{what}; user namespaces do not work here: {because}"), &fix);
     // Neither stat(2) nor chmod(2), chown(2), utime(2) and setxattr(2) are Landlock's business (landlock(7)).

@@ -158,6 +158,9 @@ pub(crate) fn build(site: &Site<'_>) -> Result<Sight, ViewError> {
         binds.insert(directory.clone(), (directory.clone(), Access::Write));
     }
     binds.insert(workspace.destination.clone(), (workspace.source.clone(), Access::Write));
+    for (source, destination) in site.streams.shown() {
+        binds.insert(destination.to_path_buf(), (source.to_path_buf(), Access::Read));
+    }
 
     let mut taken = entries.iter().map(Entry::path).chain(binds.keys().map(PathBuf::as_path));
     if workspace.destination != workspace.source && taken.all(|path| !path.starts_with(WORKSPACE)) {

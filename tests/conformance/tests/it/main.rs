@@ -36,6 +36,7 @@ mod shares;
 mod snapshots;
 mod soak;
 mod ssh;
+mod streams;
 mod telemetry;
 mod terminal;
 mod told_to_end;
