@@ -1,15 +1,17 @@
-//! The chores of ringfence: `cargo xtask check`, `test`, `fuzz`, `dist`, `bench`, `docs` and `seccomp-profile`.
+//! The chores of ringfence: `cargo xtask check`, `test`, `kernels`, `fuzz`, `dist`, `bench`, `docs` and `seccomp-profile`.
 //!
 //! Pure cargo on a fresh machine: CI calls nothing else.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line speaks to its user")]
 
 mod arguments;
 mod bench;
+mod cache;
 mod check;
 mod dist;
 mod docs;
 mod elf;
 mod fuzz;
+mod kernels;
 mod seccomp_profile;
 mod table;
 mod test;
@@ -39,9 +41,15 @@ const CHORES: &[Chore] = &[
     },
     Chore {
         name: "test",
-        usage: "test [--no-install] [--no-engines] [FILTER…]",
+        usage: "test [--no-install] [--no-engines] [--no-kernels] [FILTER…]",
         about: "every test; as root, installs and starts what they need unless told not to",
         run: test::run,
+    },
+    Chore {
+        name: "kernels",
+        usage: "kernels [--list] [--no-install] [--binary PATH] [--checks A,B] [CELL…]",
+        about: "boots Debian's kernels in virtual machines and checks ringfence there; as root, makes their disks first",
+        run: kernels::run,
     },
     Chore {
         name: "fuzz",

@@ -8,24 +8,24 @@ pub(crate) enum Align {
 }
 
 /// Sets rows under a head, each column as wide as its widest cell.
-pub(crate) fn table<const N: usize>(head: [(&str, Align); N], rows: &[[String; N]]) -> String {
+pub(crate) fn table<Row: AsRef<[String]>>(head: &[(&str, Align)], rows: &[Row]) -> String {
     let width = |column: usize| {
-        let cells = rows.iter().map(|row| row[column].chars().count());
+        let cells = rows.iter().map(|row| row.as_ref()[column].chars().count());
         cells.chain([head[column].0.chars().count()]).max().unwrap_or_default()
     };
-    let widths: [usize; N] = std::array::from_fn(width);
-    let line = |cells: [&str; N]| {
-        let cells = (0..N).map(|column| match head[column].1 {
-            Align::Left => format!("{:<width$}", cells[column], width = widths[column]),
-            Align::Right => format!("{:>width$}", cells[column], width = widths[column]),
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let line = |cells: &mut dyn Iterator<Item = &str>| {
+        let cells = cells.zip(&widths).zip(head).map(|((cell, width), (_, align))| match align {
+            Align::Left => format!("{cell:<width$}"),
+            Align::Right => format!("{cell:>width$}"),
         });
         format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
     };
-    let rule: [String; N] = std::array::from_fn(|column| "─".repeat(widths[column]));
-    let mut text = line(head.map(|(name, _)| name));
-    text += &line(std::array::from_fn(|column| rule[column].as_str()));
+    let rule: Vec<String> = widths.iter().map(|width| "─".repeat(*width)).collect();
+    let mut text = line(&mut head.iter().map(|(name, _)| *name));
+    text += &line(&mut rule.iter().map(String::as_str));
     for row in rows {
-        text += &line(std::array::from_fn(|column| row[column].as_str()));
+        text += &line(&mut row.as_ref().iter().map(String::as_str));
     }
     text
 }
@@ -38,6 +38,6 @@ mod tests {
     fn columns_are_as_wide_as_their_widest_cell() {
         let head = [("name", Align::Left), ("ms", Align::Right)];
         let rows = [["é".to_owned(), "12.5".to_owned()], ["longer".to_owned(), "3".to_owned()]];
-        assert_eq!(table(head, &rows), "name      ms\n──────  ────\né       12.5\nlonger     3\n");
+        assert_eq!(table(&head, &rows), "name      ms\n──────  ────\né       12.5\nlonger     3\n");
     }
 }

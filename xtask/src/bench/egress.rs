@@ -105,7 +105,7 @@ pub(super) fn as_text(rates: &Rates<5>) -> String {
         let [a, b, c, d, e] = cells(rates);
         [(*name).to_owned(), a, b, c, d, e]
     });
-    table([("egress", Align::Left), a, b, c, d, e], &rows.collect::<Vec<_>>()) + &absences(rates)
+    table(&[("egress", Align::Left), a, b, c, d, e], &rows.collect::<Vec<_>>()) + &absences(rates)
 }
 
 /// What was measured, and what was to be reached.

@@ -137,7 +137,7 @@ pub(super) fn copies_as_text(copies: &Rates<2>) -> String {
         let [inwards, outwards] = cells(rates);
         [(*name).to_owned(), inwards, outwards]
     });
-    table(head, &rows.collect::<Vec<_>>()) + &absences(copies)
+    table(&head, &rows.collect::<Vec<_>>()) + &absences(copies)
 }
 
 pub(super) fn commands_as_text(commands: &Rates<3>) -> String {
@@ -148,7 +148,7 @@ pub(super) fn commands_as_text(commands: &Rates<3>) -> String {
         let [few, some, many] = cells(rates);
         [(*name).to_owned(), few, some, many]
     });
-    table(head, &rows.collect::<Vec<_>>()) + &absences(commands)
+    table(&head, &rows.collect::<Vec<_>>()) + &absences(commands)
 }
 
 /// The cells of one contender's row; a rate that it cannot have is none.

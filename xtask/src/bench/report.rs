@@ -50,7 +50,7 @@ impl Comparison {
             ],
             Err(_) => [(*name).to_owned(), "–".to_owned(), "–".to_owned(), "–".to_owned(), "–".to_owned()],
         };
-        let mut text = table(head, &self.results.iter().map(row).collect::<Vec<_>>());
+        let mut text = table(&head, &self.results.iter().map(row).collect::<Vec<_>>());
         text.extend(self.note.iter().map(|note| format!("{note}\n")));
         text + &absences(&self.results) + "\n"
     }
@@ -213,7 +213,7 @@ pub(super) fn goals_as_text(goals: Vec<Goal>) -> String {
         [goal.name, measured, verdict.to_owned()]
     };
     let head = [("goal", Align::Left), ("measured", Align::Right), ("", Align::Left)];
-    table(head, &goals.into_iter().map(row).collect::<Vec<_>>())
+    table(&head, &goals.into_iter().map(row).collect::<Vec<_>>())
 }
 
 /// Names everybody who did not take part, and why.

@@ -59,7 +59,7 @@ impl Ground {
         };
         // Podman refuses paths of more than 50 characters, so a long TMPDIR will not do.
         let temporary = Path::new("/tmp");
-        remove_left_behind(temporary)?;
+        remove_left_behind(temporary, PREFIX)?;
         let open = std::fs::Permissions::from_mode(0o755);
         let prefix = format!("{PREFIX}{}-", std::process::id());
         let directory = tempfile::Builder::new().prefix(&prefix).permissions(open).tempdir_in(temporary)?;
@@ -264,13 +264,13 @@ impl Drop for Engines {
     }
 }
 
-/// Removes the directories of runs whose process has ended.
-fn remove_left_behind(directory: &Path) -> Result<()> {
+/// Removes the directories of runs whose process has ended: those named by a prefix and the id of the process.
+pub(crate) fn remove_left_behind(directory: &Path, prefix: &str) -> Result<()> {
     let is_alive = |process: &str| Path::new("/proc").join(process).exists();
     for entry in fs_err::read_dir(directory)? {
         let entry = entry?;
         let name = entry.file_name();
-        let process = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split('-').next());
+        let process = name.to_str().and_then(|name| name.strip_prefix(prefix)?.split('-').next());
         if process.is_some_and(|process| !is_alive(process)) {
             fs_err::remove_dir_all(entry.path())?;
         }
@@ -290,7 +290,7 @@ mod tests {
         for name in [&own, &ended, "somebody-else's"] {
             fs_err::create_dir_all(directory.path().join(name).join("images")).unwrap();
         }
-        remove_left_behind(directory.path()).unwrap();
+        remove_left_behind(directory.path(), PREFIX).unwrap();
         let exists = |name: &str| directory.path().join(name).exists();
         assert!(exists(&own) && exists("somebody-else's"));
         assert!(!exists(&ended));

@@ -1,12 +1,12 @@
 //! The images of the tests, made of what this machine has: none has to be fetched from elsewhere.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use ringfence_test_ledger::engine::{DEV_IMAGE, TINY_IMAGE};
 
+use crate::cache::cache_key;
 use crate::workspace::{find_program, output_of, spell};
 
 /// An image as every engine imports it.
@@ -87,16 +87,9 @@ fn header(kind: tar::EntryType, mode: u32) -> tar::Header {
 
 /// Makes the development image of this machine's own release, or takes the one that an earlier run made.
 pub(super) fn dev(cache: &Path) -> Result<Image> {
-    let system = fs_err::read_to_string("/etc/os-release")?;
-    let value = |key: &str| {
-        let line = system.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
-        line.map(|value| value.trim_matches('"')).with_context(|| format!("/etc/os-release has no {key}"))
-    };
-    let (distribution, release) = (value("ID")?, value("VERSION_CODENAME")?);
-    let recipe = (release, std::env::consts::ARCH, DEV_PACKAGES, DEV_CUSTOMIZATION);
-    let mut hasher = DefaultHasher::new();
-    recipe.hash(&mut hasher);
-    let tarball = cache.join(format!("dev-{:016x}.tar", hasher.finish()));
+    let (distribution, release) = (os_release("ID")?, release_codename()?);
+    let recipe = (&release, std::env::consts::ARCH, DEV_PACKAGES, DEV_CUSTOMIZATION);
+    let tarball = cache.join(format!("dev-{}.tar", cache_key(&recipe)));
     let image = Image { name: DEV_IMAGE, tarball, instructions: DEV_INSTRUCTIONS };
     if image.tarball.exists() {
         return Ok(image);
@@ -113,7 +106,7 @@ pub(super) fn dev(cache: &Path) -> Result<Image> {
     for unread in ["man", "doc", "locale", "info"] {
         command.arg(format!("--dpkgopt=path-exclude=/usr/share/{unread}/*"));
     }
-    command.arg(release).arg(&unfinished).args(mirrors(distribution)?);
+    command.arg(release).arg(&unfinished).args(mirrors(&distribution)?);
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot run `{}`", spell(&command)))?;
     if !output.status.success() {
         let words = String::from_utf8_lossy(&output.stderr);
@@ -133,6 +126,32 @@ fn mirrors(distribution: &str) -> Result<Vec<String>> {
     Ok(mirrors)
 }
 
+/// Names the mirror of Debian that this machine gets its packages from. Every suite is on it.
+pub(crate) fn debian_mirror() -> Result<String> {
+    let mirrors = mirrors("debian")?;
+    main_archive(&mirrors).map(str::to_owned).context("apt-get knows no mirror of a whole suite of debian")
+}
+
+/// Picks the URI of a whole suite; `bookworm-security` and its like can lie on a mirror apart.
+fn main_archive(mirrors: &[String]) -> Option<&str> {
+    mirrors.iter().find_map(|mirror| {
+        let [_deb, uri, suite, _component] = mirror.split(' ').collect::<Vec<_>>()[..] else { return None };
+        (!suite.contains('-')).then_some(uri)
+    })
+}
+
+/// Names the release of this machine's distribution, such as `bookworm`.
+pub(crate) fn release_codename() -> Result<String> {
+    os_release("VERSION_CODENAME")
+}
+
+/// Reads a value of os-release(5).
+fn os_release(key: &str) -> Result<String> {
+    let system = fs_err::read_to_string("/etc/os-release")?;
+    let value = system.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+    value.map(|value| value.trim_matches('"').to_owned()).with_context(|| format!("/etc/os-release has no {key}"))
+}
+
 fn own_mirrors<'a>(targets: &'a str, distribution: &str) -> impl Iterator<Item = &'a str> {
     let targets = targets.lines().filter_map(|line| line.split_once('|'));
     targets.filter(move |(origin, _)| origin.eq_ignore_ascii_case(distribution)).map(|(_, mirror)| mirror)
@@ -147,6 +166,14 @@ mod tests {
         let targets = "Debian|deb http://mirror.test/debian/ bookworm main\nSomebody|deb http://other.test/ x main\n";
         let own: Vec<&str> = own_mirrors(targets, "debian").collect();
         assert_eq!(own, ["deb http://mirror.test/debian/ bookworm main"]);
+    }
+
+    #[test]
+    fn the_mirror_is_that_of_a_whole_suite() {
+        let mirrors =
+            ["deb http://mirror.test/security/ bookworm-security main", "deb http://mirror.test/ bookworm main"];
+        assert_eq!(main_archive(&mirrors.map(str::to_owned)), Some("http://mirror.test/"));
+        assert_eq!(main_archive(&[]), None);
     }
 
     #[test]

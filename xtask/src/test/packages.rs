@@ -41,6 +41,11 @@ const BUBBLEWRAP: Package = Package {
     purpose: "the bwrap backend, and the peer to compare with",
 };
 
+const BUSYBOX: Package =
+    Package { name: "busybox-static", shown_by: Program("busybox"), purpose: "a tiny image, and an initial RAM disk" };
+const MMDEBSTRAP: Package =
+    Package { name: "mmdebstrap", shown_by: Program("mmdebstrap"), purpose: "images of Debian" };
+
 /// For all tests.
 const FOR_TESTS: &[Package] = &[
     BUBBLEWRAP,
@@ -90,8 +95,25 @@ const FOR_ENGINES: &[Package] = &[
     },
     Package { name: "iptables", shown_by: Program("iptables"), purpose: "the networks of docker and podman" },
     Package { name: "catatonit", shown_by: Program("catatonit"), purpose: "reaping what docker and podman leave" },
-    Package { name: "busybox-static", shown_by: Program("busybox"), purpose: "a tiny image" },
-    Package { name: "mmdebstrap", shown_by: Program("mmdebstrap"), purpose: "an image for development" },
+    BUSYBOX,
+    MMDEBSTRAP,
+];
+
+/// For virtual machines with other kernels.
+const FOR_KERNELS: &[Package] = &[
+    BUSYBOX,
+    MMDEBSTRAP,
+    Package { name: "qemu-system-x86", shown_by: Program("qemu-system-x86_64"), purpose: "virtual machines" },
+    Package { name: "kmod", shown_by: Program("depmod"), purpose: "the modules of a virtual machine's kernel" },
+    Package { name: "cpio", shown_by: Program("cpio"), purpose: "the initial RAM disk of a virtual machine" },
+    Package { name: "e2fsprogs", shown_by: Program("mke2fs"), purpose: "the disks of a virtual machine" },
+    Package { name: "xz-utils", shown_by: Program("xz"), purpose: "compressed modules of a kernel" },
+    Package { name: "zstd", shown_by: Program("zstd"), purpose: "compressed modules of a kernel" },
+    Package {
+        name: "debian-archive-keyring",
+        shown_by: Program("/usr/share/keyrings/debian-archive-keyring.gpg"),
+        purpose: "the signatures of other suites",
+    },
 ];
 
 /// For measurements: whom ringfence is compared with.
@@ -107,16 +129,20 @@ const FOR_BENCH: &[Package] = &[
 pub(crate) enum Chore {
     Test,
     Bench,
+    Kernels,
 }
 
 /// Installs what is missing when that is asked for and possible; otherwise says what will be left out.
 pub(crate) fn provide(chore: Chore, install: bool, with_engines: bool) -> Result<()> {
-    let own = match chore {
-        Chore::Test => FOR_TESTS,
-        Chore::Bench => FOR_BENCH,
+    let own: &[&[Package]] = match chore {
+        Chore::Test => &[FOR_TESTS, FOR_KERNELS],
+        Chore::Bench => &[FOR_BENCH],
+        Chore::Kernels => &[FOR_KERNELS],
     };
-    let wanted = own.iter().chain(FOR_ENGINES.iter().filter(|_| with_engines));
-    let missing: Vec<&Package> = wanted.filter(|package| !package.shown_by.is_there()).collect();
+    let wanted = own.iter().copied().flatten().chain(FOR_ENGINES.iter().filter(|_| with_engines));
+    let mut missing: Vec<&Package> = wanted.filter(|package| !package.shown_by.is_there()).collect();
+    missing.sort_by_key(|package| package.name);
+    missing.dedup_by_key(|package| package.name); // the lists overlap
     if missing.is_empty() {
         return Ok(());
     }

@@ -1,11 +1,17 @@
-//! The sum of the `test result:` lines of all test binaries.
+//! The sum of the `test result:` lines of all test binaries, and of what else is tested.
+
+use std::collections::BTreeSet;
+
+use ringfence_test_ledger::Skip;
+
+use crate::kernels::Counts;
 
 /// How many tests came out how.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     pub(super) passed: u64,
     pub(super) failed: u64,
-    pub(super) ignored: u64,
+    pub(super) skipped: u64,
 }
 
 impl Tally {
@@ -20,10 +26,24 @@ impl Tally {
             match outcome {
                 "passed" => self.passed += number,
                 "failed" => self.failed += number,
-                "ignored" => self.ignored += number,
+                "ignored" => self.skipped += number,
                 _ => {}
             }
         }
+    }
+
+    /// Counts tests that skipped as such: each returned early, which its harness takes for a pass.
+    pub(super) fn set_apart(&mut self, skips: &[Skip]) {
+        let tests = skips.iter().map(|skip| &skip.place).collect::<BTreeSet<_>>().len() as u64;
+        self.passed = self.passed.saturating_sub(tests);
+        self.skipped += tests;
+    }
+
+    /// Counts the checks of a virtual machine.
+    pub(super) fn add_machine(&mut self, counts: Counts) {
+        self.passed += counts.passed;
+        self.failed += counts.failed;
+        self.skipped += counts.skipped;
     }
 }
 
@@ -43,7 +63,16 @@ all doctests ran in 0.31s; merged doctests compilation took 0.25s
 ";
         let mut tally = Tally::default();
         output.lines().for_each(|line| tally.add(line));
-        assert_eq!(tally, Tally { passed: 15, failed: 2, ignored: 1 });
+        assert_eq!(tally, Tally { passed: 15, failed: 2, skipped: 1 });
+    }
+
+    #[test]
+    fn a_test_that_skips_for_two_needs_is_one_skipped_test() {
+        let skip = |need: &str| Skip { place: "a::test".to_owned(), need: need.to_owned(), reason: String::new() };
+        let mut tally = Tally { passed: 5, failed: 0, skipped: 1 };
+        tally.set_apart(&[skip("bwrap"), skip("landlock")]);
+        tally.add_machine(Counts { passed: 10, failed: 2, skipped: 1 });
+        assert_eq!(tally, Tally { passed: 14, failed: 2, skipped: 3 });
     }
 
     #[test]

@@ -1,0 +1,90 @@
+//! A Debian system with systemd, bubblewrap and podman as the root disk of a machine.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+
+use super::apt::source_line;
+use super::image_cache::{ImageCache, make_ext4};
+use crate::cache::cache_key;
+use crate::workspace::run as run_command;
+
+/// Packages of every root.
+const PACKAGES: &[&str] = &[
+    "apparmor",
+    "apparmor-utils",
+    "btrfs-progs",
+    "bubblewrap",
+    "busybox-static",
+    "ca-certificates",
+    "crun",
+    "curl",
+    "dbus",
+    "dbus-user-session",
+    "e2fsprogs",
+    "fuse-overlayfs",
+    "git",
+    "iproute2",
+    "kmod",
+    "libpam-systemd",
+    "openssh-client",
+    "podman",
+    "procps",
+    "python3",
+    "slirp4netns",
+    "systemd",
+    "systemd-container",
+    "systemd-sysv",
+    "udev",
+    "uidmap",
+    "util-linux",
+    "xfsprogs",
+];
+/// Directories below /usr/share that no check reads.
+const UNREAD: &[&str] = &["man", "doc", "locale", "info"];
+/// Unit that runs the checks.
+const UNIT: &str = "machine-checks.service";
+/// Room for what the checks write to the root disk.
+const SPARE_MEGABYTES: u64 = 1500;
+
+/// Takes the root disk of a suite from the cache, or makes it.
+pub(super) fn provide(cache: &ImageCache, suite: &str) -> Result<PathBuf> {
+    let sources = cache.sources().join("root");
+    let unit = fs_err::read_to_string(sources.join(UNIT))?;
+    let customize = fs_err::read_to_string(sources.join("customize"))?;
+    let packages = packages_of(suite);
+    let key = cache_key(&(suite, &packages, UNREAD, unit, customize, SPARE_MEGABYTES));
+    cache.provide(&format!("root-{suite}-"), &key, ".ext4", |work| make_root(&sources, suite, &packages, work))
+}
+
+fn packages_of(suite: &str) -> Vec<&'static str> {
+    // Since Debian 13 podman's rootless network is passt's.
+    let own: &[&str] = if suite == "trixie" { &["passt"] } else { &[] };
+    PACKAGES.iter().chain(own).copied().collect()
+}
+
+fn make_root(sources: &Path, suite: &str, packages: &[&str], work: &Path) -> Result<PathBuf> {
+    ensure!(
+        rustix::process::geteuid().is_root(),
+        "only root can make a root file system\nhint: run it once as root; images are kept in target/kernels"
+    );
+    println!("making a root file system of {suite}, about two minutes");
+    let tree = work.join("tree");
+    // In namespaces of its own, so that its mounts and processes end with it, and nothing that it
+    // mounts is in the way when the tree is removed.
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+    command.args(["nice", "mmdebstrap", "--quiet", "--variant=minbase", "--format=directory"]);
+    command.arg(format!("--include={}", packages.join(",")));
+    command.args(["--aptopt=Apt::Install-Recommends \"false\"", "--dpkgopt=force-unsafe-io"]);
+    for unread in UNREAD {
+        command.arg(format!("--dpkgopt=path-exclude=/usr/share/{unread}/*"));
+    }
+    run_command(command.arg(suite).arg(&tree).arg(source_line(suite)?))?;
+    fs_err::copy(sources.join(UNIT), tree.join("etc/systemd/system").join(UNIT))?;
+    run_command(Command::new("sh").arg(sources.join("customize")).arg(&tree))?;
+    let image = work.join("root.ext4");
+    make_ext4(&tree, &image, SPARE_MEGABYTES)?;
+    Ok(image)
+}
