@@ -10,7 +10,7 @@ use crate::elf;
 use crate::workspace::{Workspace, output_of, run as run_command};
 
 /// It carries the guest, the proxy with its TLS, a parser of Python, and two servers.
-const LARGEST: u64 = 20_000_000;
+const LARGEST: u64 = 20_500_000;
 
 pub(crate) fn run(workspace: &Workspace, arguments: Arguments) -> Result<()> {
     arguments.end(&[])?;
