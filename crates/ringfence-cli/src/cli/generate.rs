@@ -8,8 +8,8 @@ use clap::{Args, CommandFactory, ValueEnum};
 use clap_complete::Shell;
 use ringfence_core::settings::{KEYS, Key};
 
-use super::Arguments;
 use super::config::pretty;
+use super::{Arguments, Command};
 use crate::answer::print;
 use crate::report::Failure;
 
@@ -49,7 +49,7 @@ impl KnownShell {
 
     fn completions(self) -> String {
         let mut bytes = Vec::new();
-        clap_complete::generate(self.file().0, &mut Arguments::command(), "ringfence", &mut bytes);
+        clap_complete::generate(self.file().0, &mut Arguments::<Command>::command(), "ringfence", &mut bytes);
         let script = String::from_utf8(bytes).expect("completions are text");
         self.with_names(&script)
     }
@@ -127,7 +127,11 @@ fn named_commands() -> Vec<String> {
     let is_named = |command: &&clap::Command| {
         command.get_positionals().any(|argument| ["sandbox", "sandboxes"].contains(&argument.get_id().as_str()))
     };
-    Arguments::command().get_subcommands().filter(is_named).map(|command| command.get_name().to_owned()).collect()
+    Arguments::<Command>::command()
+        .get_subcommands()
+        .filter(is_named)
+        .map(|command| command.get_name().to_owned())
+        .collect()
 }
 
 impl Completions {
@@ -147,7 +151,7 @@ impl Generate {
         for shell in KnownShell::value_variants() {
             self.file(&Path::new("completions").join(shell.file().1), shell.completions())?;
         }
-        let mut command = Arguments::command().term_width(100);
+        let mut command = Arguments::<Command>::command().term_width(100);
         command.build();
         let mut commands = Vec::new();
         collect(&command, &mut commands);
