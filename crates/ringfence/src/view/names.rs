@@ -1,5 +1,6 @@
 //! Under which names inside a path of the host can be reached: the same directory may be shown more than once.
 
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -27,22 +28,23 @@ fn is_shortest(path: &[u8]) -> bool {
 }
 
 /// The parts of the host's tree that a view shows.
-pub(super) struct Names<'a>(Vec<Shown<'a>>);
+pub(super) struct Names(Vec<Shown>);
 
-#[derive(Clone, Copy)]
-struct Shown<'a> {
-    source: &'a Path,
-    destination: &'a Path,
+struct Shown {
+    /// In its shortest form, as `destination` is.
+    source: PathBuf,
+    destination: PathBuf,
     access: Access,
     /// The number of components of `destination`.
     depth: usize,
 }
 
-impl<'a> Names<'a> {
+impl Names {
     /// Of a view that consists of these entries.
-    pub(super) fn in_view(entries: impl IntoIterator<Item = &'a Entry>) -> Names<'a> {
+    pub(super) fn in_view<'e>(entries: impl IntoIterator<Item = &'e Entry>) -> Names {
         let shown = entries.into_iter().filter_map(|entry| match entry {
             Entry::Bind { source, destination, access } => {
+                let [source, destination] = [source, destination].map(|path| path.components().collect::<PathBuf>());
                 let depth = destination.components().count();
                 Some(Shown { source, destination, access: *access, depth })
             }
@@ -63,31 +65,40 @@ impl<'a> Names<'a> {
 
     /// Those under which it could be renamed: what is mounted itself cannot.
     pub(super) fn renamable(&self, path: &Path) -> impl Iterator<Item = PathBuf> {
-        self.writable(path).filter(|inside| !self.0.iter().any(|shown| shown.destination == inside))
+        self.writable(path)
+            .filter(|inside| !self.0.iter().any(|shown| shown.destination.as_os_str() == inside.as_os_str()))
     }
 
-    fn names(&self, path: &Path) -> impl Iterator<Item = (Shown<'a>, PathBuf)> {
+    fn names(&self, path: &Path) -> impl Iterator<Item = (&Shown, PathBuf)> {
+        let path: PathBuf = path.components().collect();
         self.0.iter().filter_map(move |shown| {
-            let inside = if lies_in(path, shown.source) {
-                match path.strip_prefix(shown.source) {
-                    Ok(rest) if !rest.as_os_str().is_empty() => shown.destination.join(rest),
-                    _ => shown.destination.to_path_buf(),
-                }
-            } else if lies_in(shown.source, path) {
-                shown.destination.to_path_buf()
-            } else {
-                return None;
+            let inside = match rest_below(&path, &shown.source) {
+                Some(rest) if !rest.is_empty() => shown.destination.join(OsStr::from_bytes(rest)),
+                Some(_) => shown.destination.clone(),
+                None => rest_below(&shown.source, &path).map(|_| shown.destination.clone())?,
             };
-            self.is_uncovered(shown, &inside).then_some((*shown, inside))
+            self.is_uncovered(shown, &inside).then_some((shown, inside))
         })
     }
 
     /// Whether nothing else is mounted over a path of `shown`.
     fn is_uncovered(&self, shown: &Shown, inside: &Path) -> bool {
-        let above = self.0.iter().filter(|other| lies_in(inside, other.destination));
+        let above = self.0.iter().filter(|other| rest_below(inside, &other.destination).is_some());
         // The last of those at one place covers the others.
         let top = above.max_by_key(|other| other.depth);
         top.is_some_and(|top| std::ptr::eq(top, shown))
+    }
+}
+
+/// The relative path that leads from `above` to a path, if the path lies there. Both are in their shortest form, so that
+/// comparing bytes is enough.
+fn rest_below<'p>(path: &'p Path, above: &Path) -> Option<&'p [u8]> {
+    let rest = path.as_os_str().as_bytes().strip_prefix(above.as_os_str().as_bytes())?;
+    match rest {
+        [] => Some(rest),
+        [b'/', rest @ ..] => Some(rest),
+        // The root alone ends with a slash.
+        _ => (above.as_os_str() == "/").then_some(rest),
     }
 }
 
