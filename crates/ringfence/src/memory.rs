@@ -119,7 +119,7 @@ fn key(host: &Host, subject: Subject<'_>) -> Option<String> {
 }
 
 /// A file, as it is now.
-fn identity(path: &Path) -> Option<(u64, u64, i64, u64)> {
+pub(crate) fn identity(path: &Path) -> Option<(u64, u64, i64, u64)> {
     let metadata = fs_err::metadata(path).ok()?;
     Some((metadata.dev(), metadata.ino(), metadata.mtime(), metadata.size()))
 }

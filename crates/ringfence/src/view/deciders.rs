@@ -14,6 +14,7 @@ use super::git::{GitScope, LinkSurvey, WrittenDirectories, find_git_deciders};
 use super::guarded_links::{GuardedLink, LinkMemory};
 use super::names::lies_in;
 use super::observed::{FileIdentity, FileTime, ObservedFiles, TraceEnd, Unreadable};
+use super::search_cache::UnsavedSearch;
 
 /// The state of a path that decides something.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,7 +85,18 @@ pub(super) struct ResolvedPath {
 impl Deciders {
     /// Searches where `scope` says.
     pub(super) fn find(scope: &SearchScope, phase: SearchPhase) -> Deciders {
-        let mut deciders = Deciders {
+        let mut deciders = Deciders::new(scope, phase);
+        for path in &scope.literals {
+            deciders.protect(&scope.workspace.join(path));
+        }
+        if let Some(git) = &scope.git {
+            find_git_deciders(&mut deciders, git, &scope.workspace);
+        }
+        deciders
+    }
+
+    fn new(scope: &SearchScope, phase: SearchPhase) -> Deciders {
+        Deciders {
             files: ObservedFiles::new(&scope.workspace),
             phase,
             written: WrittenDirectories::default(),
@@ -95,14 +107,27 @@ impl Deciders {
             states: BTreeMap::new(),
             unreadable: Vec::new(),
             repositories: BTreeMap::new(),
-        };
-        for path in &scope.literals {
-            deciders.protect(&scope.workspace.join(path));
         }
-        if let Some(git) = &scope.git {
-            find_git_deciders(&mut deciders, git, &scope.workspace);
-        }
-        deciders
+    }
+
+    /// The result of an earlier search of `scope`, where all that it looked at is the same.
+    pub(super) fn from_kept(
+        scope: &SearchScope,
+        identities: Vec<(PathBuf, FileIdentity)>,
+        protected: BTreeSet<PathBuf>,
+        states: BTreeMap<PathBuf, PathState>,
+        written: WrittenDirectories,
+    ) -> Deciders {
+        let mut deciders = Deciders::new(scope, SearchPhase::BeforeRun);
+        deciders.files.keep(identities);
+        Deciders { protected, states, written, ..deciders }
+    }
+
+    /// All states, if a search of the same files finds the same ones.
+    pub(super) fn states_if_judged(&self) -> Option<Vec<(PathBuf, PathState)>> {
+        let is_judged = |state: &PathState| !matches!(state, PathState::Unknown | PathState::Denied);
+        let is_complete = self.denied.is_empty() && self.unreadable.is_empty() && self.states.values().all(is_judged);
+        is_complete.then(|| self.states.iter().map(|(path, state)| (path.clone(), state.clone())).collect())
     }
 
     /// Follows a path, and keeps the links on its way: whoever replaces one decides where the path ends.
@@ -217,15 +242,25 @@ pub(crate) struct Watched {
     /// Paths at which the sandbox could change nothing.
     protected: BTreeSet<PathBuf>,
     before: BTreeMap<PathBuf, PathState>,
-    /// All that the search looked at. While that and the files of `survey` are the same, another search finds the same.
+    /// All that the search looked at. While that and the files of the survey are the same, another search finds the same.
     identities: Option<Vec<(PathBuf, FileIdentity)>>,
     /// The moment of the search, before the run.
     began: FileTime,
     written: WrittenDirectories,
-    survey: OnceLock<LinkSurvey>,
+    check: OnceLock<RunCheck>,
     /// Links that rules of the policy lead through.
     links: Vec<GuardedLink>,
     memory: LinkMemory,
+    /// The result of the search, to be kept while the command runs.
+    unsaved: Option<Box<UnsavedSearch>>,
+}
+
+/// The fewest looks that tell whether a run changed anything.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct RunCheck {
+    survey: LinkSurvey,
+    /// The identities that the survey does not cover.
+    identities: Option<Vec<(PathBuf, FileIdentity)>>,
 }
 
 impl Watched {
@@ -234,9 +269,9 @@ impl Watched {
         let protected = protected.into_iter().chain(denied).collect();
         let is_judged = states.values().all(|state| *state != PathState::Unknown);
         let identities = files.into_identities(&writable).filter(|_| is_judged);
-        let (began, survey) = (FileTime::now(), OnceLock::new());
+        let (began, check) = (FileTime::now(), OnceLock::new());
         let (links, memory) = (Vec::new(), LinkMemory::default());
-        Watched { scope, protected, before: states, identities, began, written, survey, links, memory }
+        Watched { scope, protected, before: states, identities, began, written, check, links, memory, unsaved: None }
     }
 
     /// Watches links, too, and remembers in `memory` which of them a run removed or turned.
@@ -244,10 +279,31 @@ impl Watched {
         Watched { links, memory, ..self }
     }
 
+    /// Keeps the result of the search for the next run, too.
+    pub(super) fn with_unsaved(self, unsaved: Option<UnsavedSearch>) -> Watched {
+        Watched { unsaved: unsaved.map(Box::new), ..self }
+    }
+
+    #[cfg(test)]
+    pub(super) fn has_unsaved_search(&self) -> bool {
+        self.unsaved.is_some()
+    }
+
     /// Looks for the directories in which git on the host writes. That takes a while and can be done at any time from the
     /// search to the end of the run: while a command runs, nobody waits for it.
     pub(super) fn survey(&self) -> &LinkSurvey {
-        self.survey.get_or_init(|| LinkSurvey::take(&self.written, &self.scope.writable))
+        &self.run_check().survey
+    }
+
+    fn run_check(&self) -> &RunCheck {
+        self.check.get_or_init(|| {
+            let mut survey = LinkSurvey::take(&self.written, &self.scope.writable);
+            let identities = self.identities.as_ref().map(|identities| survey.without_covered(identities));
+            if let Some(unsaved) = &self.unsaved {
+                unsaved.save();
+            }
+            RunCheck { survey, identities }
+        })
     }
 
     /// Tells whether two searches found the same.
@@ -272,8 +328,9 @@ impl Watched {
         let is_unchanged = |identities: &Vec<(PathBuf, FileIdentity)>| {
             identities.iter().all(|(path, identity)| identity.still_holds(path))
         };
-        let is_known = self.identities.as_ref().is_some_and(is_unchanged) && turned.is_empty();
-        if is_known && !self.survey().is_changed_since(self.began) {
+        let RunCheck { survey, identities } = self.run_check();
+        let is_known = identities.as_ref().is_some_and(is_unchanged) && turned.is_empty();
+        if is_known && !survey.is_changed_since(self.began) {
             return BTreeSet::new();
         }
         let is_protected = |path: &Path| path.ancestors().any(|above| self.protected.contains(above));
@@ -426,9 +483,10 @@ impl From<SerializedWatch> for Watched {
                 single: paths(written.written_directories).collect(),
                 searched: paths(written.searched_trees).collect(),
             },
-            survey: OnceLock::new(),
+            check: OnceLock::new(),
             links: written.links,
             memory: written.memory,
+            unsaved: None,
         }
     }
 }

@@ -11,12 +11,13 @@ use ringfence_core::policy::{PathGlob, Policy};
 use ringfence_linux::{Access, Entry};
 
 use super::ViewError;
-use super::deciders::{Deciders, SearchPhase, SearchScope, Watched};
+use super::deciders::{Deciders, SearchScope, Watched};
 use super::git::{GitScope, shared_repository};
 use super::guarded_links::{GuardedLink, LinkMemory, RuleEffect};
 use super::names::{Names, lies_in};
 use super::observed::{ObservedFiles, TraceEnd, Unreadable};
 use super::patterns::{Inode, PatternSearch, is_absent, shared_inode};
+use super::search_cache::SearchCache;
 use crate::Host;
 use crate::workspace::ResolvedWorkspace;
 
@@ -69,7 +70,7 @@ impl Guarded {
         let protects_git = literals.iter().any(|path| path.starts_with(".git"));
         let scope = SearchScope { workspace: root.to_path_buf(), writable, literals, git: protects_git.then_some(git) };
 
-        let mut deciders = Deciders::find(&scope, SearchPhase::BeforeRun);
+        let (mut deciders, unsaved) = SearchCache::for_scope(host, &scope).find(&scope);
         if let Some(unreadable) = deciders.unreadable.pop() {
             return Err(ViewError::Undecided { path: unreadable.path, source: unreadable.source });
         }
@@ -130,7 +131,7 @@ impl Guarded {
             return Err(ViewError::Search { path: directory.clone(), source });
         }
         let protects_something = protects_something || !protected.is_subset(&deciders.protected);
-        let watched = Watched::new(scope, deciders).with_links(links, memory);
+        let watched = Watched::new(scope, deciders).with_links(links, memory).with_unsaved(unsaved);
         Ok(Guarded { shared, hidden, protected, protects_something, watched })
     }
 

@@ -11,6 +11,7 @@ mod guarded_links;
 mod names;
 mod observed;
 mod patterns;
+mod search_cache;
 mod toolchains;
 
 use std::collections::BTreeMap;

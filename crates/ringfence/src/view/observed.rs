@@ -4,7 +4,7 @@
 //! directory that cannot be searched may hold anything. What was looked at is kept with its identity, so that a
 //! later look tells in one system call per path whether the same search could have another result.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
@@ -32,6 +32,8 @@ const NAME_MAX: usize = 255;
 const COUNTING_FILE_SYSTEMS: [FsWord; 3] = [0xEF53, 0x5846_5342, 0x0102_1994];
 /// A change within this time of a look can leave the same time stamp, because kernels count them in ticks.
 const TIMESTAMP_GRANULARITY_NANOS: i64 = 20_000_000;
+/// The same for a time stamp without nanoseconds, which a file system with whole seconds has given.
+const WHOLE_SECOND_GRANULARITY_NANOS: i64 = 2_000_000_000;
 
 /// The kind of file at a path, links not followed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -191,14 +193,12 @@ impl FileTime {
         FileTime::of_existing(path).unwrap_or(FileTime::END)
     }
 
-    /// The time stamp so many nanoseconds earlier, less than a second.
-    fn earlier(self, by: i64) -> FileTime {
+    /// Tells whether a change after `now` gets a later time stamp. Some file systems keep whole seconds.
+    fn is_before(self, now: FileTime) -> bool {
         let FileTime(seconds, nanoseconds) = self;
-        if nanoseconds >= by {
-            FileTime(seconds, nanoseconds - by)
-        } else {
-            FileTime(seconds - 1, nanoseconds + 1_000_000_000 - by)
-        }
+        let granularity = if nanoseconds == 0 { WHOLE_SECOND_GRANULARITY_NANOS } else { TIMESTAMP_GRANULARITY_NANOS };
+        let age = i128::from(now.0 - seconds) * 1_000_000_000 + i128::from(now.1 - nanoseconds);
+        age > i128::from(granularity)
     }
 }
 
@@ -238,6 +238,10 @@ pub(super) struct ObservedFiles {
     seen: HashMap<OsString, (NodeKind, FileIdentity)>,
     /// Directories by their entries. While a directory has not changed, its entries have the same names and kinds.
     listed: HashMap<OsString, Listing>,
+    /// Directories to which no symbolic link leads on the way.
+    direct: HashSet<OsString>,
+    /// Looks of an earlier search that hold still.
+    kept: Vec<(PathBuf, FileIdentity)>,
     /// The clock of file time stamps when the search began.
     began: FileTime,
 }
@@ -245,12 +249,19 @@ pub(super) struct ObservedFiles {
 impl ObservedFiles {
     /// Begins a search. No component of `base` is a symbolic link.
     pub(super) fn new(base: &Path) -> ObservedFiles {
-        ObservedFiles { base: base.to_path_buf(), seen: HashMap::new(), listed: HashMap::new(), began: FileTime::now() }
+        ObservedFiles {
+            base: base.to_path_buf(),
+            seen: HashMap::new(),
+            listed: HashMap::new(),
+            direct: HashSet::from([base.into()]),
+            kept: Vec::new(),
+            began: FileTime::now(),
+        }
     }
 
     /// Follows a path to its end. `path` is absolute.
     pub(super) fn trace(&mut self, path: &Path) -> Trace {
-        if let Some(end) = self.trace_in_listing(path) {
+        if let Some(end) = self.trace_directly(path) {
             return Trace { links: Vec::new(), end };
         }
         let mut links = Vec::new();
@@ -306,19 +317,29 @@ impl ObservedFiles {
                 }
             }
         }
+        if is_directory {
+            self.direct.insert(so_far.clone().into());
+        }
         Trace { links, end: TraceEnd::At { path: so_far, is_directory } }
     }
 
-    /// The end of a path whose directory was listed, which therefore is free of links.
-    fn trace_in_listing(&mut self, path: &Path) -> Option<TraceEnd> {
-        match self.look_in_listing(path)? {
-            NodeKind::Absent => Some(TraceEnd::Missing(path.to_path_buf())),
-            kind @ (NodeKind::Directory | NodeKind::File) => {
-                let is_directory = kind == NodeKind::Directory;
-                Some(TraceEnd::At { path: path.to_path_buf(), is_directory })
-            }
-            _ => None,
+    /// The end of a path whose directory is known, unless a link is there.
+    fn trace_directly(&mut self, path: &Path) -> Option<TraceEnd> {
+        let (directory, _) = split_name(path)?;
+        if !self.direct.contains(directory) && !self.listed.contains_key(directory) {
+            return None;
         }
+        let is_directory = match self.look(path) {
+            NodeKind::Absent => return Some(TraceEnd::Missing(path.to_path_buf())),
+            NodeKind::Directory => true,
+            NodeKind::File | NodeKind::Other => false,
+            NodeKind::Link(_) => return None,
+            NodeKind::Denied => return Some(TraceEnd::Denied(directory.into())),
+        };
+        if is_directory {
+            self.direct.insert(path.into());
+        }
+        Some(TraceEnd::At { path: path.to_path_buf(), is_directory })
     }
 
     /// Reads a file that is no link, up to `limit` bytes; nothing where no regular file is.
@@ -413,15 +434,23 @@ impl ObservedFiles {
 
     /// The identities of all paths below `roots` that were looked at, unless a change could go unnoticed.
     pub(super) fn into_identities(self, roots: &[PathBuf]) -> Option<Vec<(PathBuf, FileIdentity)>> {
-        let edge = self.began.earlier(TIMESTAMP_GRANULARITY_NANOS);
         let inside = |path: &Path| roots.iter().any(|root| lies_in(path, root));
         let seen = self.seen.into_iter().map(|(path, (_, identity))| (PathBuf::from(path), identity));
-        let identities: Vec<_> = seen.filter(|(path, _)| inside(path)).collect();
-        let is_fresh = |identity: &FileIdentity| match identity {
-            FileIdentity::Read { changed, .. } => *changed >= edge,
-            _ => false,
-        };
-        (!identities.iter().any(|(_, identity)| is_fresh(identity))).then_some(identities)
+        let identities: Vec<_> = seen.chain(self.kept).filter(|(path, _)| inside(path)).collect();
+        identities.iter().all(|(_, identity)| identity.is_settled(self.began)).then_some(identities)
+    }
+
+    /// The identities of all paths that were looked at, unless a change could go unnoticed.
+    pub(super) fn settled_identities(&self) -> Option<Vec<(PathBuf, FileIdentity)>> {
+        let is_settled = |identity: &FileIdentity| *identity != FileIdentity::Denied && identity.is_settled(self.began);
+        let seen = self.seen.iter().map(|(path, (_, identity))| (PathBuf::from(path), *identity));
+        let identities: Vec<_> = seen.chain(self.kept.iter().cloned()).collect();
+        identities.iter().all(|(_, identity)| is_settled(identity)).then_some(identities)
+    }
+
+    /// Adds the looks of an earlier search that hold still.
+    pub(super) fn keep(&mut self, identities: Vec<(PathBuf, FileIdentity)>) {
+        self.kept = identities;
     }
 
     fn look(&mut self, path: &Path) -> NodeKind {
@@ -455,8 +484,8 @@ impl ObservedFiles {
 
     /// The kind of a file whose directory was listed. A link has to be read, and some file systems tell no kind.
     fn look_in_listing(&self, path: &Path) -> Option<NodeKind> {
-        let listing = self.listed.get(path.parent()?.as_os_str())?;
-        let name = path.file_name()?;
+        let (directory, name) = split_name(path)?;
+        let listing = self.listed.get(directory)?;
         match listing.binary_search_by(|(entry, _)| entry.as_os_str().cmp(name)).map(|at| listing[at].1) {
             Err(_) => Some(NodeKind::Absent),
             Ok(FileType::Directory) => Some(NodeKind::Directory),
@@ -494,6 +523,19 @@ impl FileIdentity {
         }
     }
 
+    /// Tells whether a change after `now` would give the file another identity.
+    fn is_settled(&self, now: FileTime) -> bool {
+        match self {
+            FileIdentity::Read { changed, .. } => changed.is_before(now),
+            _ => true,
+        }
+    }
+
+    /// Tells whether this is a directory whose entries were listed.
+    pub(super) fn is_listed_directory(&self) -> bool {
+        matches!(self, FileIdentity::Read { mode, .. } if FileType::from_raw_mode(*mode) == FileType::Directory)
+    }
+
     /// Tells whether the file at `path` still is what it was.
     pub(super) fn still_holds(&self, path: &Path) -> bool {
         let now = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW);
@@ -504,6 +546,15 @@ impl FileIdentity {
             _ => false,
         }
     }
+}
+
+/// Splits the path of a directory from the name of a file in it. A path that ends in no name has none.
+fn split_name(path: &Path) -> Option<(&OsStr, &OsStr)> {
+    let bytes = path.as_os_str().as_bytes();
+    let slash = bytes.iter().rposition(|byte| *byte == b'/').filter(|slash| *slash > 0)?;
+    let name = &bytes[slash + 1..];
+    let is_name = !matches!(name, b"" | b"." | b"..");
+    is_name.then(|| (OsStr::from_bytes(&bytes[..slash]), OsStr::from_bytes(name)))
 }
 
 /// Tells whether a path is too long although its name is not.

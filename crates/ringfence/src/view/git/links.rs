@@ -1,15 +1,16 @@
 //! Symbolic links in repositories. Git writes many files of a repository by their names, and follows a
 //! link in place of one: `COMMIT_EDITMSG`, a link to `config`, makes a commit message the configuration.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FileType;
+use serde::{Deserialize, Serialize};
 
 use super::GitSearch;
 use crate::view::deciders::{PathState, SearchPhase};
-use crate::view::observed::{DirectoryScan, FileTime, TraceEnd, TreeWalk, scan_directory};
+use crate::view::observed::{DirectoryScan, FileIdentity, FileTime, TraceEnd, TreeWalk, scan_directory};
 
 /// Directories of a repository in which git writes files by their names. Objects are not among them:
 /// their names and their content are no choice of a sandbox.
@@ -23,7 +24,7 @@ const OWN_DIRECTORIES: [&str; 9] =
 const MAX_DIRECTORIES: usize = 1 << 14;
 
 /// The directories of repositories in which git on the host writes files by their names.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::view) struct WrittenDirectories {
     /// Directories with all that is below them.
     pub(in crate::view) trees: Vec<PathBuf>,
@@ -67,6 +68,40 @@ impl LinkSurvey {
         }
         written.searched.iter().for_each(|tree| survey.add_tree(tree));
         survey
+    }
+
+    /// Leaves out the identities that the directories of the survey cover, and the files of the survey that the identities
+    /// cover. A directory that did not change has the same names in it: a name that was missing is missing still.
+    pub(in crate::view) fn without_covered(
+        &mut self,
+        identities: &[(PathBuf, FileIdentity)],
+    ) -> Vec<(PathBuf, FileIdentity)> {
+        let surveyed: HashSet<&OsStr> = self.directories.iter().map(|path| path.as_os_str()).collect();
+        let mut listed = HashSet::new();
+        let mut read = HashSet::new();
+        for (path, identity) in identities {
+            if identity.is_listed_directory() {
+                listed.insert(path.as_os_str());
+            } else if let FileIdentity::Read { .. } = identity {
+                read.insert(path.as_os_str());
+            }
+        }
+        let is_in_known_directory = |path: &Path| {
+            let above = path.parent().map(Path::as_os_str);
+            above.is_some_and(|above| surveyed.contains(above) || listed.contains(above))
+        };
+        let is_covered = |path: &Path, identity: &FileIdentity| match identity {
+            FileIdentity::Absent => is_in_known_directory(path),
+            FileIdentity::Passed { .. } => surveyed.contains(path.as_os_str()) && is_in_known_directory(path),
+            FileIdentity::Read { .. } | FileIdentity::Denied => false,
+        };
+        let uncovered = identities.iter().filter(|(path, identity)| !is_covered(path, identity)).cloned().collect();
+        self.single.retain(|path| {
+            let is_covered =
+                read.contains(path.as_os_str()) || is_in_known_directory(path) && FileTime::of_existing(path).is_none();
+            !is_covered
+        });
+        uncovered
     }
 
     /// Adds all directories of a tree, and the deciding files of the repositories in it.

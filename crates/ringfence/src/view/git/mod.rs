@@ -17,7 +17,7 @@ mod scope;
 mod sequences;
 mod worktree;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::{io, iter};
@@ -53,15 +53,15 @@ pub(super) fn find_git_deciders(deciders: &mut Deciders, scope: &GitScope, works
         workspace,
         global: Vec::new(),
         pending: VecDeque::new(),
-        repositories: BTreeMap::new(),
-        commons: BTreeMap::new(),
-        worktrees: BTreeMap::new(),
-        submodules: BTreeMap::new(),
-        merged_submodules: BTreeSet::new(),
+        repositories: HashMap::new(),
+        commons: HashMap::new(),
+        worktrees: HashMap::new(),
+        submodules: HashMap::new(),
+        merged_submodules: HashSet::new(),
         module_directories: BTreeSet::new(),
-        ancestors: BTreeSet::new(),
-        directories: BTreeSet::new(),
-        searched_for_links: BTreeSet::new(),
+        ancestors: HashSet::new(),
+        directories: HashSet::new(),
+        searched_for_links: HashSet::new(),
         directories_of_links: 0,
         has_sequence: false,
     };
@@ -80,23 +80,23 @@ struct GitSearch<'a> {
     /// looked at in turn and not from within the one that leads there.
     pending: VecDeque<PendingVisit>,
     /// Repositories and worktrees' parts of them, by their directories.
-    repositories: BTreeMap<PathBuf, KnownRepository>,
+    repositories: HashMap<PathBuf, KnownRepository>,
     /// The configuration that the worktrees of each repository share.
-    commons: BTreeMap<PathBuf, Rc<Vec<ConfigVariable>>>,
+    commons: HashMap<PathBuf, Rc<Vec<ConfigVariable>>>,
     /// Worktrees in the workspace, by what their repositories keep for them.
-    worktrees: BTreeMap<PathBuf, PathBuf>,
+    worktrees: HashMap<PathBuf, PathBuf>,
     /// The work trees of submodules, with the names of the commits that git checks out there.
-    submodules: BTreeMap<PathBuf, Vec<u8>>,
+    submodules: HashMap<PathBuf, Vec<u8>>,
     /// The work trees of submodules in which git merges that commit with what is checked out.
-    merged_submodules: BTreeSet<PathBuf>,
+    merged_submodules: HashSet<PathBuf>,
     /// Directories with the repositories of submodules.
     module_directories: BTreeSet<PathBuf>,
     /// Directories above a writable tree in which a repository was looked for.
-    ancestors: BTreeSet<PathBuf>,
+    ancestors: HashSet<PathBuf>,
     /// Directories in which a repository was looked for because something leads there.
-    directories: BTreeSet<PathBuf>,
+    directories: HashSet<PathBuf>,
     /// Directories of repositories whose links are known.
-    searched_for_links: BTreeSet<PathBuf>,
+    searched_for_links: HashSet<PathBuf>,
     /// The number of directories that were searched for links.
     directories_of_links: usize,
     /// A rebase or another sequence is in progress somewhere.

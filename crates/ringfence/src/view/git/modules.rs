@@ -9,6 +9,7 @@ use super::config::{ConfigVariable, parse_config};
 use super::index::{Gitlink, IndexLinks, read_index};
 use super::{GitSearch, KnownRepository, MAX_CONFIG};
 use crate::view::deciders::{PathState, path_from};
+use crate::view::names::lies_in;
 
 impl GitSearch<'_> {
     /// The submodules in an index.
@@ -97,12 +98,17 @@ impl GitSearch<'_> {
 
     /// Protects what lies among the repositories of submodules and is none that is in use.
     pub(super) fn unknown_modules(&mut self, directory: &Path) {
+        let in_use = self.repositories.keys().filter(|gitdir| lies_in(gitdir, directory));
+        let in_use: BTreeSet<PathBuf> = in_use.cloned().collect();
+        self.protect_unused_modules(directory, &in_use);
+    }
+
+    fn protect_unused_modules(&mut self, directory: &Path, in_use: &BTreeSet<PathBuf>) {
         for (name, _) in self.list(directory).iter() {
             let path = directory.join(name);
-            let mut in_use = self.repositories.range(path.clone()..).map(|(gitdir, _)| gitdir);
-            match in_use.next() {
+            match in_use.range(path.clone()..).next() {
                 Some(known) if *known == path => {}
-                Some(known) if known.starts_with(&path) => self.unknown_modules(&path),
+                Some(known) if known.starts_with(&path) => self.protect_unused_modules(&path, in_use),
                 _ => drop(self.deciders.protect(&path)),
             }
         }

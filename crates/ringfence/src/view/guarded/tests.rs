@@ -5,6 +5,7 @@ use crate::granted::Grants;
 use crate::view::observed::FileTime;
 
 mod far_repositories;
+mod kept_searches;
 
 /// A workspace at `ws` of a directory, seen at `/work`.
 struct Place {
