@@ -503,6 +503,9 @@ fn follows_links(said: &str) -> Option<String> {
 /// What a preflight that worked exits with: nothing that a program says by chance which took our words for its own.
 const WORKED: i32 = 86;
 
+/// Words of a bubblewrap that lacks a flag of ours: 0.5 brought `--perms`, and 0.6 `--size`.
+const UNKNOWN_OPTION: &str = "Unknown option";
+
 /// Runs bubblewrap for real, with every kind of namespace that a run uses.
 fn preflight(program: &Path, host: &Host, launcher: &Launcher, way: StartsAs) -> Result<(), Unavailable> {
     let unavailable = |why: String| Unavailable { fix: way_to_namespaces(program), why };
@@ -556,6 +559,10 @@ fn preflight(program: &Path, host: &Host, launcher: &Launcher, way: StartsAs) ->
             let mut said = vec![0; 4096];
             let length = rustix::io::read(&reader, &mut said[..]).unwrap_or(0);
             let said = String::from_utf8_lossy(&said[..length]).trim().to_owned();
+            if said.contains(UNKNOWN_OPTION) {
+                let why = format!("`{}` is too old: {said}", program.display());
+                return Err(Unavailable { why, fix: "install bubblewrap 0.6 or newer".to_owned() });
+            }
             Err(unavailable(if said.is_empty() { format!("its preflight failed: {report:?}") } else { said }))
         }
     }
