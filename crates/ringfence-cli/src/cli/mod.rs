@@ -87,14 +87,14 @@ pub(crate) enum Command {
 /// the time of a short run, so that these are looked for alone first.
 #[derive(Debug, Subcommand)]
 enum FrequentCommand {
-    Run(run::Run),
+    Run(Box<run::Run>),
     Exec(exec::Exec),
 }
 
 impl From<FrequentCommand> for Command {
     fn from(command: FrequentCommand) -> Command {
         match command {
-            FrequentCommand::Run(command) => Command::Run(command),
+            FrequentCommand::Run(command) => Command::Run(*command),
             FrequentCommand::Exec(command) => Command::Exec(command),
         }
     }

@@ -4,8 +4,20 @@ use std::path::Path;
 
 /// What to do when AppArmor is why user namespaces fail: a profile for one program, not a global switch.
 pub(super) fn fix(program: &Path) -> Option<String> {
-    let rule = fs_err::read_to_string("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").ok()?;
-    (rule.trim() == "1").then(|| profile(program))
+    restricts_namespaces().then(|| profile(program))
+}
+
+/// Tells whether Ubuntu's rule holds here.
+pub(super) fn restricts_namespaces() -> bool {
+    let rule = fs_err::read_to_string("/proc/sys/kernel/apparmor_restrict_unprivileged_userns");
+    rule.is_ok_and(|rule| rule.trim() == "1")
+}
+
+/// Tells whether a profile is enforced for this process (apparmor(7)). Other security modules use the
+/// older file of the two, in other words.
+pub(super) fn confines_this_process() -> bool {
+    let current = fs_err::read_to_string("/proc/self/attr/apparmor/current");
+    current.is_ok_and(|label| label.trim_end_matches(['\n', '\0']).ends_with("(enforce)"))
 }
 
 fn profile(program: &Path) -> String {

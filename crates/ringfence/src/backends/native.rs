@@ -173,6 +173,12 @@ enum TrialError {
 /// What an error of clone(2) means for user namespaces, where its own words mislead.
 fn meaning(error: &io::Error) -> &'static str {
     match Errno::from_io_error(error) {
+        Some(Errno::PERM | Errno::ACCESS) if apparmor::confines_this_process() => {
+            " (denied by the AppArmor profile of ringfence)"
+        }
+        Some(Errno::PERM | Errno::ACCESS) if apparmor::restricts_namespaces() => {
+            " (AppArmor lets only named programs use user namespaces)"
+        }
         Some(Errno::NOSPC | Errno::USERS) => " (the limit user.max_user_namespaces is reached)",
         Some(Errno::PERM) if is_forbidden_by_sysctl() => " (forbidden by the sysctl kernel.unprivileged_userns_clone)",
         Some(Errno::PERM) => " (forbidden by a container, a security module or a sysctl)",

@@ -4,6 +4,9 @@ use std::os::unix::fs::PermissionsExt;
 
 use super::*;
 
+/// A change, and what it is of.
+type Named<'a, T> = (&'a str, &'a dyn Fn(&T));
+
 /// A repository with a submodule, in which a search has enough to look at.
 fn superproject() -> Place {
     let place = repository();
@@ -52,7 +55,7 @@ fn a_kept_result_is_that_of_a_search() {
 
 #[test]
 fn a_result_serves_only_while_nothing_changed_that_the_search_looked_at() {
-    let changes: [(&str, &dyn Fn(&Place)); 9] = [
+    let changes: [Named<'_, Place>; 9] = [
         ("configuration", &|place| place.write("ws/.git/config", "[core]\n\thooksPath = 01\n")),
         ("index", &|place| place.write("ws/.git/index", index_with_submodule("other"))),
         ("configuration of the submodule", &|place| {
@@ -88,7 +91,7 @@ fn a_result_serves_only_while_nothing_changed_that_the_search_looked_at() {
 
 #[test]
 fn a_result_that_somebody_else_could_have_written_is_not_used() {
-    let damages: [(&str, &dyn Fn(&Path)); 4] = [
+    let damages: [Named<'_, Path>; 4] = [
         ("writable by others", &|file| {
             fs_err::set_permissions(file, std::fs::Permissions::from_mode(0o622)).unwrap();
         }),
