@@ -47,7 +47,7 @@ const CHORES: &[Chore] = &[
     },
     Chore {
         name: "kernels",
-        usage: "kernels [--list] [--no-install] [--binary PATH] [--checks A,B] [CELL…]",
+        usage: "kernels [--list] [--no-install] [--binary PATH] [--checks A,B] [--write-promises] [CELL…]",
         about: "boots Debian's kernels in virtual machines and checks ringfence there; as root, makes their disks first",
         run: kernels::run,
     },

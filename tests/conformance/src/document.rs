@@ -23,6 +23,9 @@ only where the backend does not claim the promise, and then refuses to start unl
 as root and as an ordinary user, as far as a backend serves both; `ringfence doctor --prove` makes them on your host.
 ";
 
+/// Heading of the section that `cargo xtask kernels --write-promises` writes, up to the end of the document.
+const KERNELS_HEADING: &str = "## On other kernels\n";
+
 const BYPASSES: &str = "\
 ### egress
 
@@ -98,6 +101,11 @@ pub fn write(certificates: &Certificates, bypasses: &Bypasses) -> String {
         let _ = writeln!(text, "| `{}` | {} | {cells} |", attempt.name, attempt.what); // as above
     }
     text
+}
+
+/// Splits the document before the section about other kernels, which the conformance tests do not write.
+pub fn split_kernels(document: &str) -> (&str, &str) {
+    document.split_at(document.find(KERNELS_HEADING).unwrap_or(document.len()))
 }
 
 /// What was found, with what a document knows already where this host could not test.

@@ -8,6 +8,7 @@ mod cells;
 mod image_cache;
 mod kernel_image;
 mod machine;
+mod promises;
 mod results;
 mod root_image;
 
@@ -60,7 +61,8 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
     let install = !arguments.flag("--no-install");
     let binary = arguments.value("--binary", "a path")?.map(PathBuf::from);
     let checks = arguments.value("--checks", "names of checks, with commas between them")?;
-    let names = arguments.rest(&["--list", "--no-install", "--binary", "--checks"])?;
+    let writes_promises = arguments.flag("--write-promises");
+    let names = arguments.rest(&["--list", "--no-install", "--binary", "--checks", "--write-promises"])?;
     let cells = choose_cells(&names)?;
     let checks = checks.map(|list| choose_checks(&list)).transpose()?;
     if is_list {
@@ -86,6 +88,9 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
             Err(error) => CellReport::not_started(cell.name, &error),
         };
         reports.push(report);
+    }
+    if writes_promises {
+        promises::write(workspace, &reports)?;
     }
     conclude(&reports)
 }
@@ -241,6 +246,7 @@ fn follow(machine: &mut Machine, report: &mut CellReport, interrupted: &AtomicBo
         match parse_line(&line) {
             ResultLine::Done => return Ok(()),
             ResultLine::Begin(check) => report.begin(check),
+            ResultLine::Promise(row, text) => report.promises.push((row.to_owned(), text.to_owned())),
             ResultLine::Comment(comment) => println!("       # {comment}"),
             ResultLine::Other(text) => println!("         {text}"),
             ResultLine::Result(CheckResult { verdict, name, detail }) => {

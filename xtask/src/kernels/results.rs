@@ -11,6 +11,8 @@ pub(super) enum ResultLine<'a> {
     Begin(&'a str),
     Result(CheckResult<'a>),
     Comment(&'a str),
+    /// A cell of docs/promises.md: the row, and the text.
+    Promise(&'a str, &'a str),
     /// All checks ran.
     Done,
     /// Output of a program that a check called.
@@ -53,6 +55,9 @@ pub(super) fn parse_line(line: &str) -> ResultLine<'_> {
     }
     if let Some(comment) = line.strip_prefix("# ") {
         return ResultLine::Comment(comment);
+    }
+    if let Some((row, text)) = line.strip_prefix("promise ").and_then(|rest| rest.split_once(' ')) {
+        return ResultLine::Promise(row, text);
     }
     for verdict in [Verdict::Passed, Verdict::Failed, Verdict::Skipped] {
         let Some(rest) = line.strip_prefix(verdict.word()).and_then(|rest| rest.strip_prefix(' ')) else { continue };
@@ -105,13 +110,15 @@ pub(crate) struct CellReport {
     pub(super) cell: &'static str,
     /// Counts by check, in the order in which the checks ran.
     pub(super) checks: Vec<(String, Counts)>,
+    /// Rows of docs/promises.md with the text for this cell.
+    pub(super) promises: Vec<(String, String)>,
     /// Reason why not all checks ran, if they did not.
     pub(super) incomplete: Option<String>,
 }
 
 impl CellReport {
     pub(super) fn new(cell: &'static str) -> Self {
-        Self { cell, checks: Vec::new(), incomplete: None }
+        Self { cell, checks: Vec::new(), promises: Vec::new(), incomplete: None }
     }
 
     /// Reports a machine that could not be made.
@@ -187,6 +194,7 @@ mod tests {
     fn other_lines_are_told_apart() {
         assert_eq!(parse_line("== limits"), ResultLine::Begin("limits"));
         assert_eq!(parse_line("# limits took 9 s"), ResultLine::Comment("limits took 9 s"));
+        assert_eq!(parse_line("promise hide mount namespace"), ResultLine::Promise("hide", "mount namespace"));
         assert_eq!(parse_line("DONE"), ResultLine::Done);
         assert_eq!(parse_line("okay then"), ResultLine::Other("okay then"));
         assert_eq!(parse_line("ok, it says"), ResultLine::Other("ok, it says"));

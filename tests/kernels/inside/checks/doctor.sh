@@ -17,4 +17,4 @@ in_login root > "$SEEN" <<'SCRIPT'
 cd /srv/w
 ringfence doctor | tail -n 3
 SCRIPT
-expect doctor-root '^your settings run on (native|bwrap)'
+expect doctor-root '^your settings run (on (native|bwrap)|nowhere)'

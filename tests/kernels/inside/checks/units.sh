@@ -17,7 +17,8 @@ systemd-run --user --quiet --wait --property=CPUWeight=50 true
 systemd-run --user --quiet --wait true
 wait
 SCRIPT
-expect cpus-survive-other-units '^share 0\.[234]'
+# A busy machine gives less than the limit; without the limit it would be a whole processor.
+expect cpus-survive-other-units '^share 0\.[1234]'
 
 in_login dev > "$SEEN" <<'SCRIPT'
 cat > /tmp/inner <<INNER
