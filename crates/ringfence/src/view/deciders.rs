@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use super::git::{GitScope, LinkSurvey, WrittenDirectories, find_git_deciders};
 use super::guarded_links::{GuardedLink, LinkMemory};
 use super::names::lies_in;
-use super::observed::{FileIdentity, FileTime, ObservedFiles, TraceEnd, Unreadable};
+use super::observed::{FileIdentity, FileTime, ObservedFiles, TraceEnd, Unreadable, is_changed_since};
 use super::search_cache::UnsavedSearch;
 
 /// The state of a path that decides something.
@@ -176,7 +176,7 @@ impl Deciders {
 
     /// Keeps the state of a path that the sandbox could write to.
     pub(super) fn note(&mut self, path: &Path, state: PathState) {
-        let is_young = |began| state == PathState::Unknown || FileTime::of_change(path) >= began;
+        let is_young = |began| state == PathState::Unknown || is_changed_since(path, began);
         if self.is_writable(path) && self.noted_since.is_none_or(is_young) {
             self.states.insert(path.to_path_buf(), state);
         }

@@ -180,7 +180,7 @@ impl FileTime {
     }
 
     /// The last change of a file, directory or link itself, if it exists; the end of time where it cannot be looked at.
-    pub(super) fn of_existing(path: &Path) -> Option<FileTime> {
+    fn of_existing(path: &Path) -> Option<FileTime> {
         match statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(found) => Some(FileTime::of_stat(&found)),
             Err(Errno::NOENT | Errno::NOTDIR) => None,
@@ -193,6 +193,13 @@ impl FileTime {
         FileTime::of_existing(path).unwrap_or(FileTime::END)
     }
 
+    /// Returns true if this may be the time of a change after `began`. A time stamp without nanoseconds
+    /// may have lost them: some file systems keep whole seconds.
+    fn may_follow(self, began: FileTime) -> bool {
+        let FileTime(seconds, nanoseconds) = self;
+        self >= began || nanoseconds == 0 && seconds == began.0
+    }
+
     /// Tells whether a change after `now` gets a later time stamp. Some file systems keep whole seconds.
     fn is_before(self, now: FileTime) -> bool {
         let FileTime(seconds, nanoseconds) = self;
@@ -200,6 +207,21 @@ impl FileTime {
         let age = i128::from(now.0 - seconds) * 1_000_000_000 + i128::from(now.1 - nanoseconds);
         age > i128::from(granularity)
     }
+}
+
+/// Returns true if a file, directory or link is gone or may have changed since `began`.
+pub(super) fn is_changed_since(path: &Path, began: FileTime) -> bool {
+    FileTime::of_change(path).may_follow(began)
+}
+
+/// Returns true if a file, directory or link exists and may have changed since `began`.
+pub(super) fn is_present_and_changed_since(path: &Path, began: FileTime) -> bool {
+    FileTime::of_existing(path).is_some_and(|changed| changed.may_follow(began))
+}
+
+/// Returns true if a path has no file, directory or link.
+pub(super) fn is_absent(path: &Path) -> bool {
+    FileTime::of_existing(path).is_none()
 }
 
 /// Lists the links and directories in a directory that is no link. A directory of references can hold thousands of
@@ -653,6 +675,15 @@ mod tests {
             assert!(identity.still_holds(&path), "{name}");
             change();
             assert!(!identity.still_holds(&path), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_time_stamp_in_whole_seconds_may_follow_any_moment_of_its_second() {
+        let began = FileTime(7, 500);
+        let cases = [((7, 500), true), ((7, 499), false), ((7, 0), true), ((6, 0), false), ((8, 0), true)];
+        for ((seconds, nanoseconds), expected) in cases {
+            assert_eq!(FileTime(seconds, nanoseconds).may_follow(began), expected, "{seconds}.{nanoseconds}");
         }
     }
 

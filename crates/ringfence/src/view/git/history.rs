@@ -7,7 +7,7 @@ use rustix::fs::FileType;
 
 use super::GitSearch;
 use crate::view::deciders::{PathState, SearchPhase};
-use crate::view::observed::FileTime;
+use crate::view::observed::is_present_and_changed_since;
 
 /// More replacements than anybody makes.
 const MAX_REPLACEMENTS: usize = 1 << 12;
@@ -33,10 +33,10 @@ impl GitSearch<'_> {
             // Most repositories have packed references. Reading them would keep the command waiting.
             SearchPhase::BeforeRun => self.deciders.written.single.extend([grafts, packed]),
             SearchPhase::AfterRun { began } => {
-                if FileTime::of_existing(&grafts) >= Some(began) {
+                if is_present_and_changed_since(&grafts, began) {
                     self.deciders.note(&grafts, PathState::File);
                 }
-                if FileTime::of_existing(&packed) >= Some(began) && self.has_packed_replacement(&packed) {
+                if is_present_and_changed_since(&packed, began) && self.has_packed_replacement(&packed) {
                     self.deciders.note(&packed, PathState::File);
                 }
             }

@@ -10,7 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use super::GitSearch;
 use crate::view::deciders::{PathState, SearchPhase};
-use crate::view::observed::{DirectoryScan, FileIdentity, FileTime, TraceEnd, TreeWalk, scan_directory};
+use crate::view::observed::{
+    DirectoryScan, FileIdentity, FileTime, TraceEnd, TreeWalk, is_absent, is_changed_since,
+    is_present_and_changed_since, scan_directory,
+};
 
 /// Directories of a repository in which git writes files by their names. Objects are not among them:
 /// their names and their content are no choice of a sandbox.
@@ -97,8 +100,7 @@ impl LinkSurvey {
         };
         let uncovered = identities.iter().filter(|(path, identity)| !is_covered(path, identity)).cloned().collect();
         self.single.retain(|path| {
-            let is_covered =
-                read.contains(path.as_os_str()) || is_in_known_directory(path) && FileTime::of_existing(path).is_none();
+            let is_covered = read.contains(path.as_os_str()) || is_in_known_directory(path) && is_absent(path);
             !is_covered
         });
         uncovered
@@ -115,7 +117,7 @@ impl LinkSurvey {
             let entry = directory.path.join(".git");
             if scan.has_git {
                 self.single.extend([entry.join("config"), entry.join("hooks"), entry]);
-            } else if scan.is_leaf && FileTime::of_existing(&entry).is_some() {
+            } else if scan.is_leaf && !is_absent(&entry) {
                 self.single.push(entry);
             }
             self.directories.push(directory.path);
@@ -125,8 +127,8 @@ impl LinkSurvey {
     /// Tells whether something in the directories may be younger than `began`.
     pub(in crate::view) fn is_changed_since(&self, began: FileTime) -> bool {
         self.is_partial
-            || self.directories.iter().any(|directory| FileTime::of_change(directory) >= began)
-            || self.single.iter().any(|directory| FileTime::of_existing(directory) >= Some(began))
+            || self.directories.iter().any(|directory| is_changed_since(directory, began))
+            || self.single.iter().any(|directory| is_present_and_changed_since(directory, began))
     }
 }
 
@@ -190,7 +192,7 @@ impl GitSearch<'_> {
             }
             self.directories_of_links += 1;
             // A directory that the run has moved here brings links that are older.
-            let is_changed = is_changed || FileTime::of_change(&directory) >= began;
+            let is_changed = is_changed || is_changed_since(&directory, began);
             let Ok(scan) = scan_directory(&directory) else {
                 self.deciders.note(&directory, PathState::Unknown);
                 continue;
@@ -200,7 +202,7 @@ impl GitSearch<'_> {
             }
             pending.extend(scan.directories.into_iter().map(|path| PendingDirectory { path, is_changed }));
             for link in scan.links {
-                let is_changed = is_changed || FileTime::of_change(&link) >= began;
+                let is_changed = is_changed || is_changed_since(&link, began);
                 let target = if is_changed { self.note_link(&link) } else { self.directory_behind(&link) };
                 pending.extend(target.map(|path| PendingDirectory { path, is_changed }));
             }

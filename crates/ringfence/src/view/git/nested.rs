@@ -9,7 +9,7 @@ use rustix::fs::FileType;
 use super::config::ConfigVariable;
 use super::{GitEntry, GitSearch, PendingVisit};
 use crate::view::deciders::{PathState, SearchPhase};
-use crate::view::observed::{FileTime, TraceEnd, TreeWalk};
+use crate::view::observed::{FileTime, TraceEnd, TreeWalk, is_present_and_changed_since};
 
 /// The number of directories in which repositories are looked for before a run: some tenths of a
 /// millisecond.
@@ -83,7 +83,7 @@ impl GitSearch<'_> {
             let is_known =
                 self.directories.contains(&directory.path) || self.repositories.contains_key(&directory.path);
             let entry = directory.path.join(".git");
-            let has_entry = scan.has_git || scan.is_leaf && FileTime::of_existing(&entry) >= Some(began);
+            let has_entry = scan.has_git || scan.is_leaf && is_present_and_changed_since(&entry, began);
             let may_be_repository = scan.has_head || scan.is_leaf;
             if is_known || !(has_entry || may_be_repository && self.is_git_directory(&directory.path)) {
                 continue;
