@@ -16,3 +16,4 @@ cd ~/w
 SANDBOX_MODE=auto ringfence run -v -- true
 SCRIPT
 reject sandbox-mode-auto-isolates 'backend=local'
+expect sandbox-mode-auto-names-its-backend 'backend="?(native|bwrap)'

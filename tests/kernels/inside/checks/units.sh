@@ -20,15 +20,20 @@ SCRIPT
 # A busy machine gives less than the limit; without the limit it would be a whole processor.
 expect cpus-survive-other-units '^share 0\.[1234]'
 
-in_login dev > "$SEEN" <<'SCRIPT'
-cat > /tmp/inner <<INNER
+# run_in_scope [PROPERTY...]: has a run take 400 MB in a scope with these properties.
+run_in_scope() {
+  in_login dev > "$SEEN" <<SCRIPT
+cat > /tmp/inner <<'INNER'
 cd ~/w
 sleep 30 &
 ringfence run $WEAKER --processes 99 -- python3 -c 'x = bytearray(400 << 20); print("got", "all")'
 INNER
-systemd-run --quiet --user --scope --property=Delegate=yes --property=MemoryMax=150M \
-  --property=MemorySwapMax=0 -- bash /tmp/inner
+systemd-run --quiet --user --scope --property=Delegate=yes $* -- bash /tmp/inner
 SCRIPT
+}
+run_in_scope
+expect run-without-a-limit-of-the-caller '^got all'
+run_in_scope --property=MemoryMax=150M --property=MemorySwapMax=0
 reject limit-of-the-caller-binds-the-run 'got all'
 
 in_system_service --property=Delegate=yes > "$SEEN" <<'SCRIPT'
