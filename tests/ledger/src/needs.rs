@@ -39,6 +39,13 @@ pub fn ordinary_user_namespaces() -> Result<(), String> {
     succeeds(as_ordinary_user("unshare", NEW_NAMESPACES)?)
 }
 
+/// Huge pages can be reserved on this machine.
+pub fn huge_pages() -> Result<(), String> {
+    let path = "/proc/sys/vm/nr_hugepages";
+    let file = fs_err::OpenOptions::new().write(true).open(path);
+    file.map(drop).map_err(|error| format!("cannot reserve huge pages: {error}"))
+}
+
 /// Needs a bubblewrap that works here.
 pub fn bwrap() -> Result<(), String> {
     let view =

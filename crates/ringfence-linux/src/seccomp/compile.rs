@@ -156,6 +156,7 @@ impl Compiler {
             Rule::Socket => self.socket(),
             Rule::SocketPair => self.socket_pair(),
             Rule::AttributeSize => self.attribute_size(),
+            Rule::HugePages { argument, flag } => self.huge_pages(argument, flag),
         };
         self.checks.push((rule, label));
         label
@@ -241,6 +242,12 @@ impl Compiler {
         let (allow, refuse) = (self.allow(), self.refuse(Verdict::Errno(libc::ENOSPC)));
         let test = self.assembler.branch(Test::HasAnyOf(!(LONGEST_ATTRIBUTE - 1)), refuse, allow);
         self.assembler.load(argument(3), test)
+    }
+
+    fn huge_pages(&mut self, index: u32, flag: u32) -> Label {
+        let (allow, refuse) = (self.allow(), self.refuse(Verdict::Errno(libc::ENOMEM)));
+        let test = self.assembler.branch(Test::HasAnyOf(flag), refuse, allow);
+        self.assembler.load(argument(index), test)
     }
 
     fn socket_type(&mut self, types: [i32; 2], yes: Label, no: Label) -> Label {

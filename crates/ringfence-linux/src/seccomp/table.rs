@@ -53,6 +53,13 @@ pub enum Rule {
     SocketPair,
     /// `setxattr` and its kin set values that are no longer than those of common file systems.
     AttributeSize,
+    /// The argument of this index may not ask for huge pages with this flag.
+    HugePages {
+        /// The index of the argument with the flags, from 0.
+        argument: u32,
+        /// The bit that asks for huge pages.
+        flag: u32,
+    },
 }
 
 pub(super) const fn both(name: &'static str, x86_64: u32, aarch64: u32) -> Syscall {
@@ -274,4 +281,25 @@ static FAMILIES: &[Family] = &[
         syscalls: &[shared("setxattrat", 463)],
         rule: Rule::Refuse(libc::ENOSYS),
     },
+    Family {
+        // Programs that ask for huge pages take ENOMEM for a host that has reserved none.
+        name: "huge pages of memory",
+        reason: HUGE_PAGES,
+        syscalls: &[both("mmap", 9, 222)],
+        rule: Rule::HugePages { argument: 3, flag: libc::MAP_HUGETLB as u32 },
+    },
+    Family {
+        name: "huge pages of files",
+        reason: HUGE_PAGES,
+        syscalls: &[both("memfd_create", 319, 279)],
+        rule: Rule::HugePages { argument: 1, flag: libc::MFD_HUGETLB },
+    },
+    Family {
+        name: "huge pages of segments",
+        reason: HUGE_PAGES,
+        syscalls: &[both("shmget", 29, 194)],
+        rule: Rule::HugePages { argument: 2, flag: libc::SHM_HUGETLB as u32 },
+    },
 ];
+
+const HUGE_PAGES: &str = "the host reserved huge pages for a program of its own, and no limit on memory counts them";

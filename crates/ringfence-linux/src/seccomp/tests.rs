@@ -207,6 +207,27 @@ fn an_attribute_is_no_longer_than_a_block() {
 }
 
 #[test]
+fn huge_pages_cannot_be_asked_for() {
+    each_filter(Sockets::Private, |filter| {
+        let (private, huge) = (libc::MAP_PRIVATE as u32, libc::MAP_HUGETLB as u32);
+        // The size of a huge page lies in bits of its own, and asks for nothing by itself.
+        let sized = libc::MAP_HUGE_2MB as u32;
+        for (flags, verdict) in [
+            (private, Ok(())),
+            (private | sized, Ok(())),
+            (private | huge, Err(libc::ENOMEM)),
+            (private | huge | sized, Err(libc::ENOMEM)),
+        ] {
+            filter.expect("mmap", &[0, 1 << 21, 3, flags], verdict);
+        }
+        filter.expect("memfd_create", &[0, libc::MFD_CLOEXEC], Ok(()));
+        filter.expect("memfd_create", &[0, libc::MFD_CLOEXEC | libc::MFD_HUGETLB], Err(libc::ENOMEM));
+        filter.expect("shmget", &[0, 1 << 21, 0o1600], Ok(()));
+        filter.expect("shmget", &[0, 1 << 21, 0o1600 | libc::SHM_HUGETLB as u32], Err(libc::ENOMEM));
+    });
+}
+
+#[test]
 fn a_terminal_takes_no_input_from_a_program() {
     each_filter(Sockets::Private, |subject| {
         subject.expect("ioctl", &[0, 0x5412], Err(EPERM));

@@ -1,6 +1,7 @@
 """Takes what others need, as much of it as is asked for, and says how far it got: `shares.py WHAT COUNT [DIRECTORY]`."""
 
 import ctypes
+import mmap
 import os
 import signal
 import struct
@@ -61,6 +62,26 @@ def inotify_instances(_number, _directory):
 def signals(_number, _directory):
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGRTMIN])
     checked(libc.sigqueue(os.getpid(), int(signal.SIGRTMIN), ctypes.c_void_p(0)))
+
+
+def huge_pages(_number, _directory):
+    MAP_HUGETLB = 0x40000
+    mmap.mmap(-1, 1 << 21, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_HUGETLB)
+
+
+def huge_files(_number, _directory):
+    MFD_HUGETLB = 4
+    file = libc.memfd_create(b"x", MFD_HUGETLB)
+    checked(file)
+    os.ftruncate(file, 1 << 21)
+    mmap.mmap(file, 1 << 21)
+
+
+def huge_segments(_number, _directory):
+    IPC_PRIVATE, SHM_HUGETLB = 0, 0o4000
+    segment = libc.shmget(IPC_PRIVATE, ctypes.c_size_t(1 << 21), 0o600 | SHM_HUGETLB)
+    checked(segment)
+    checked(libc.shmctl(segment, 0, None))
 
 
 what, count, directory = sys.argv[1], int(sys.argv[2]), os.path.expandvars(sys.argv[3]) if len(sys.argv) > 3 else None

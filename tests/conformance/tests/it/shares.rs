@@ -74,6 +74,42 @@ fn access_control_lists_take_no_more_than_a_block_of_memory_each() {
     check("access_lists", 32, 0, Errno::NOSPC, &["/tmp", "$HOME", "/dev/shm"]);
 }
 
+/// A huge page of the machine that is reserved as long as this lives.
+struct ReservedPage {
+    /// The number of pages that were reserved before.
+    before: String,
+}
+
+const HUGE_PAGES: &str = "/proc/sys/vm/nr_hugepages";
+
+impl ReservedPage {
+    fn reserve() -> ReservedPage {
+        let before = fs_err::read_to_string(HUGE_PAGES).expect("the need was looked at");
+        let count: u64 = before.trim().parse().expect("the kernel counts in digits");
+        fs_err::write(HUGE_PAGES, (count + 1).to_string()).expect("the need was looked at");
+        ReservedPage { before }
+    }
+}
+
+impl Drop for ReservedPage {
+    fn drop(&mut self) {
+        let _ = fs_err::write(HUGE_PAGES, &self.before); // a page that stays reserved harms nothing
+    }
+}
+
+#[test]
+fn huge_pages_that_the_host_reserved_are_given_to_no_sandbox() {
+    require!(root, binary, user_namespaces, ordinary_user, ordinary_user_namespaces, bwrap, python3, huge_pages);
+    let _page = ReservedPage::reserve();
+    check("huge_pages", 1, 0, Errno::NOMEM, &["/tmp"]);
+    check("huge_files", 1, 0, Errno::NOMEM, &["/tmp"]);
+    // Without privilege a segment of huge pages needs the group in vm.hugetlb_shm_group (proc(5)).
+    for (ring, expected) in [(Ring::Local, (1, 0)), (Ring::Native, (0, Errno::NOMEM.raw_os_error()))] {
+        let stage = Stage { ring, caller: Caller::Root };
+        assert_eq!(take(stage, &[], &["huge_segments", "1"]), expected, "{stage:?}");
+    }
+}
+
 #[test]
 fn nothing_can_be_made_in_the_directory_of_devices() {
     require!(root, binary, user_namespaces, ordinary_user, ordinary_user_namespaces, bwrap, python3);
