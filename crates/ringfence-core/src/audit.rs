@@ -1,7 +1,8 @@
-//! Execution records: what is kept of a run, and how a removed or altered record shows.
+//! Execution records: a record describes one run, and a chain of hashes protects the records.
 //!
-//! Each record carries the hash of the one before it, so records form a chain. The values of variables are
-//! never part of a record; [`redact`] takes them out of what the command itself printed.
+//! Each record carries the hash of the record before it, so that a removed or altered record can be
+//! found. A record has no field for the values of variables. [`redact`] removes those values from
+//! text that can contain them: the command, the code and the output.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -27,7 +28,7 @@ pub enum Store {
 }
 
 impl Store {
-    /// Whether this run leaves a record.
+    /// Returns `true` if the run with this result leaves a record.
     pub fn wants(self, result: &ExecutionResult) -> bool {
         match self {
             Store::OnError => !result.ok,
@@ -47,7 +48,7 @@ impl fmt::Display for Store {
     }
 }
 
-/// A word that says nothing about which runs leave a record.
+/// Error for a text that is not the name of a [`Store`] variant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown choice `{0}`: it is one of on_error, always, never")]
 pub struct UnknownStore(String);
@@ -80,7 +81,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Makes a record and links it to the one before.
+    /// Makes a record that links to the record with the hash `previous`, and computes its hash.
     pub fn seal(
         previous: Option<String>,
         time: String,
@@ -93,52 +94,55 @@ impl Record {
         record
     }
 
-    /// The hash that this record's content has.
+    /// Returns the hash of the record's content, which is every field except `hash`.
     fn expected_hash(&self) -> String {
         let mut value = serde_json::to_value(self).expect("a record has only string keys");
         let fields = value.as_object_mut().expect("a struct is an object");
         fields.remove("hash");
-        // serde_json keeps an object's keys sorted, and prints a number in one way only.
+        // The text is canonical, because serde_json keeps the keys of an object sorted and prints
+        // each number in one way only.
         let canonical = value.to_string();
         Sha256::digest(canonical.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
 
-/// What is wrong with a chain of records.
+/// Fault in a chain of records.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChainFault {
-    /// A record's content does not have the hash it carries.
+    /// The content of a record does not match the hash that the record carries.
     #[error("`{name}` was altered: its content does not have the hash it carries")]
     Altered {
-        /// Which record.
+        /// Name of the record, as given to [`verify_chain`].
         name: String,
     },
-    /// The record that this one follows is not there.
+    /// The record before the named record is missing.
     #[error("a record before `{name}` was removed: it follows {previous}, which is not there")]
     Removed {
-        /// Which record.
+        /// Name of the record, as given to [`verify_chain`].
         name: String,
-        /// The hash of the missing one.
+        /// Hash of the missing record.
         previous: String,
     },
-    /// The same record is there twice.
+    /// Another record has the same hash, so that the named record is a copy.
     #[error("`{name}` is a copy of another record")]
     Duplicated {
-        /// Which record.
+        /// Name of the record, as given to [`verify_chain`].
         name: String,
     },
-    /// Two records follow the same one.
+    /// The named record follows the same record as another record, or both have no previous record.
     #[error("`{name}` follows a record that another one follows too")]
     Forked {
-        /// Which record.
+        /// Name of the record, as given to [`verify_chain`].
         name: String,
     },
 }
 
-/// Checks records against their hashes and against each other, whatever their order; no fault means a whole chain.
+/// Checks named records against their hashes and against each other, and returns the faults.
 ///
-/// A missing end does not show: nothing points to the last record. Whoever needs that keeps its hash elsewhere.
+/// The records can come in any order. If there is no fault, the records form one chain without a
+/// gap. A missing end of the chain is not found, because no record points to the last one. To find
+/// a missing end, keep the hash of the last record elsewhere.
 pub fn verify_chain<'a>(records: impl IntoIterator<Item = (&'a str, &'a Record)>) -> Vec<ChainFault> {
     let records: Vec<_> = records.into_iter().collect();
     let known: BTreeSet<&str> = records.iter().map(|(_, record)| record.hash.as_str()).collect();
@@ -167,10 +171,14 @@ pub fn verify_chain<'a>(records: impl IntoIterator<Item = (&'a str, &'a Record)>
     faults
 }
 
-/// The shortest value that is taken for a secret; shorter ones occur by chance.
+/// Length in bytes of the shortest value that [`redact`] replaces; shorter values occur in text by
+/// chance.
 const SHORTEST_SECRET: usize = 6;
 
-/// Replaces the values of variables by `***`, longest first, so that no part of a longer one is left.
+/// Replaces each value in `secrets` by `***`.
+///
+/// The longest values come first, so that no part of a longer value remains. Values shorter than
+/// `SHORTEST_SECRET` stay in the text.
 pub fn redact(text: &str, secrets: &[String]) -> String {
     let mut secrets: Vec<&str> =
         secrets.iter().map(String::as_str).filter(|secret| secret.len() >= SHORTEST_SECRET).collect();

@@ -1,4 +1,4 @@
-//! The backends by name.
+//! Names of the backends, and the choice of a backend in a policy.
 
 use std::fmt;
 use std::str::FromStr;
@@ -41,7 +41,7 @@ impl Backend {
         Backend::Local,
     ];
 
-    /// The name in policies, flags and results.
+    /// Returns the name of the backend in policies, flags and results.
     pub const fn name(self) -> &'static str {
         match self {
             Backend::Native => "native",
@@ -62,18 +62,19 @@ impl fmt::Display for Backend {
     }
 }
 
-/// Which backend a policy asks for.
+/// Backend that a policy asks for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Choice {
-    /// The first that can hold the whole policy here: native, then bwrap, then a detected container.
+    /// The first of `native` and `bwrap` that can hold the whole policy on this host, else `outer`
+    /// if a container is detected.
     #[default]
     Auto,
-    /// This one, or nothing.
+    /// The named backend; there is no fallback.
     Only(Backend),
 }
 
 impl Choice {
-    /// The names a policy may use, `auto` first.
+    /// Returns the names that a policy may use for a choice, `auto` first.
     pub fn names() -> impl Iterator<Item = &'static str> {
         std::iter::once("auto").chain(Backend::ALL.into_iter().map(Backend::name))
     }
@@ -94,7 +95,7 @@ impl fmt::Display for Choice {
     }
 }
 
-/// A backend's name that is none of ours.
+/// Error for a text that is neither `auto` nor the name of a backend.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown backend `{0}`: it is one of {list}", list = Choice::names().collect::<Vec<_>>().join(", "))]
 pub struct UnknownBackend(String);

@@ -1,4 +1,4 @@
-//! What a backend can do on this host, as probed.
+//! Capabilities: the clauses that a backend can enforce on this host, as probed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,51 +7,53 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Backend, Clause};
 
-/// How well one clause is held.
+/// Degree to which a backend holds one clause.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Support {
-    /// It holds.
+    /// The clause holds in full.
     Enforced {
-        /// The mechanism: `namespace+landlock`.
+        /// Mechanism that enforces the clause, such as `namespace+landlock`.
         by: String,
     },
-    /// It holds in part.
+    /// The clause holds in part.
     Weaker {
-        /// What is missing, as a sentence a user can weigh.
+        /// Description of the missing part, as a sentence from which a user can judge the risk.
         how: String,
     },
-    /// It does not hold.
+    /// The clause does not hold.
     Absent {
-        /// Why not.
+        /// Reason why the backend cannot hold the clause.
         why: String,
-        /// What would make it hold: a command to type, or a setting to change.
+        /// Remedy that would make the clause hold: a command to type, or a setting to change.
         fix: String,
     },
 }
 
 impl Support {
-    /// Held, by the named mechanism.
+    /// Returns the support of a clause that the mechanism `by` enforces.
     pub fn enforced(by: impl Into<String>) -> Self {
         Support::Enforced { by: by.into() }
     }
 
-    /// Held in part.
+    /// Returns the support of a clause that holds in part; `how` describes the missing part.
     pub fn weaker(how: impl Into<String>) -> Self {
         Support::Weaker { how: how.into() }
     }
 
-    /// Not held.
+    /// Returns the support of a clause that does not hold, with the reason and the remedy.
     pub fn absent(why: impl Into<String>, fix: impl Into<String>) -> Self {
         Support::Absent { why: why.into(), fix: fix.into() }
     }
 
-    /// Whether nothing is done for the clause. What holds in part is done as far as it goes.
+    /// Returns `true` if the backend does nothing for the clause.
+    ///
+    /// A clause that holds in part is not absent, because the backend enforces that part.
     pub fn is_absent(&self) -> bool {
         matches!(self, Support::Absent { .. })
     }
 
-    /// Whether the clause holds in full.
+    /// Returns `true` if the clause holds in full.
     pub fn is_enforced(&self) -> bool {
         matches!(self, Support::Enforced { .. })
     }
@@ -67,31 +69,33 @@ impl fmt::Display for Support {
     }
 }
 
-/// What becomes of the clauses that nobody stated.
+/// Treatment of the clauses that a policy does not state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Defaults {
-    /// They must hold: this backend isolates.
+    /// Unstated clauses must hold, because the backend isolates.
     Required,
-    /// They are given up by choosing a backend that isolates nothing itself.
+    /// Unstated clauses need not hold: the user gave them up by choosing a backend that has no
+    /// isolation of its own.
     Waived,
 }
 
-/// What one backend can do on this host.
+/// Capabilities of one backend on this host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capabilities {
-    /// Whose they are.
+    /// Backend that was probed.
     pub backend: Backend,
-    /// How it works here, in a few words: `namespaces, Landlock ABI 7, seccomp`.
+    /// Short description of how the backend works on this host, such as
+    /// `namespaces, Landlock ABI 7, seccomp`.
     pub summary: String,
-    /// Whether unstated clauses must hold.
+    /// Treatment of the clauses that the policy does not state.
     pub defaults: Defaults,
-    /// How well each clause is held; a clause that is missing here is absent.
+    /// Support for each clause; a clause that is not in the map is absent.
     pub support: BTreeMap<Clause, Support>,
 }
 
 impl Capabilities {
-    /// How well `clause` is held.
+    /// Returns the support for `clause`.
     pub fn support(&self, clause: Clause) -> Support {
         self.support.get(&clause).cloned().unwrap_or_else(|| {
             Support::absent(format!("backend `{}` has no means to", self.backend), "choose another backend")

@@ -74,7 +74,7 @@ impl Clause {
         Clause::Disk,
     ];
 
-    /// The name in `--require`, `--allow-weaker` and results.
+    /// Returns the name of the clause in `--require`, `--allow-weaker` and results.
     pub const fn name(self) -> &'static str {
         match self {
             Clause::Filesystem => "filesystem",
@@ -99,7 +99,7 @@ impl Clause {
         }
     }
 
-    /// The promise as a sentence.
+    /// Returns the promise of the clause as a sentence, without a capital letter and a full stop.
     pub const fn promise(self) -> &'static str {
         match self {
             Clause::Filesystem => "only the workspace and what the policy names can be read or written",
@@ -131,7 +131,7 @@ impl fmt::Display for Clause {
     }
 }
 
-/// A clause's name that is none of ours.
+/// Error for a text that is not the name of a clause.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown promise `{0}`: it is one of {list}", list = Clause::ALL.map(Clause::name).join(", "))]
 pub struct UnknownClause(String);

@@ -1,41 +1,46 @@
-//! Whose move it is after a failure, and what the process says of it.
+//! Fault: who can correct an error. The exit status of the process follows from the fault.
 
-/// Who can do something about an error. This alone decides exit code, HTTP status and retry.
+/// Party that can correct an error.
+///
+/// The fault alone decides the exit code, the HTTP status, and whether to retry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The request is wrong: correct it.
+    /// The request is wrong; the user must correct it.
     User,
-    /// The host lacks something: change the host or the policy.
+    /// The host lacks something; the operator must change the host or the policy.
     Host,
-    /// The backend failed: its own log tells more.
+    /// The backend failed; the log of the backend has the details.
     Backend,
-    /// ringfence is wrong.
+    /// ringfence itself is wrong; the error should be reported.
     Bug,
 }
 
-/// The exit codes that are ours; every other is the command's own.
+/// Exit status of a ringfence process.
+///
+/// Every variant except `Code` has an exit code of its own. `Code` passes on the exit code of the
+/// command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExitStatus {
-    /// Everything went well, or the command's own code.
+    /// Success, which is code 0, or the exit code of the command.
     Code(u8),
-    /// A check found something broken.
+    /// A check found something broken; exits with 1.
     Broken,
-    /// The command line, a policy or a setting is wrong.
+    /// The command line, a policy or a setting is wrong; exits with 2.
     Usage,
-    /// The deadline passed.
+    /// The deadline passed; exits with 124.
     Deadline,
-    /// The sandbox could not be made, or the policy was refused.
+    /// The sandbox could not be made, or the policy was refused; exits with 125.
     SandboxFailed,
-    /// The command was found but cannot be executed.
+    /// The command was found but cannot be executed; exits with 126.
     NotExecutable,
-    /// The command was not found.
+    /// The command was not found; exits with 127.
     NotFound,
-    /// The command was ended by this signal.
+    /// The signal with this number ended the command; exits with 128 plus the number, at most 255.
     Signal(u8),
 }
 
 impl ExitStatus {
-    /// The number the process exits with.
+    /// Returns the exit code of the process.
     pub const fn code(self) -> u8 {
         match self {
             ExitStatus::Code(code) => code,

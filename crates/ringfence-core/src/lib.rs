@@ -1,8 +1,10 @@
-//! What must hold, what a host can do about it, and what became of it.
+//! Policies, settings, plans and results: the rules of ringfence, without any I/O.
 //!
-//! This crate is the meaning of ringfence and nothing else: it parses policies, layers settings, plans, and
-//! describes results. It never does I/O: no file, no environment variable, no clock is read here; what a
-//! function needs to know of the host is an argument. Start with [`policy::Policy`], then [`plan::plan`].
+//! This crate parses policies, merges layers of settings, plans runs, and describes their results.
+//! It never does I/O: it reads no file, no environment variable and no clock. A function that needs
+//! to know something about the host takes it as an argument.
+//!
+//! Start reading with [`policy::Policy`], then [`plan::plan`].
 
 pub mod audit;
 pub mod backend;

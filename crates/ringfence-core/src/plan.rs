@@ -1,4 +1,6 @@
-//! Policy × capabilities: a plan, or a refusal that names every clause that cannot be held.
+//! Planning: combines a policy with the capabilities of a backend.
+//!
+//! The outcome is a plan, or a refusal that names every clause that the backend cannot hold.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,31 +10,33 @@ use serde::{Deserialize, Serialize};
 use crate::policy::Network;
 use crate::{Backend, Capabilities, Clause, Defaults, Policy, Support};
 
-/// What a plan needs to know of the place it is made for.
+/// Facts about the workspace that [`plan()`] needs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ground {
-    /// Whether any path that `protect` names exists by now. One that does not cannot be guarded by any
-    /// backend; it is reported when it appears.
+    /// `true` if at least one path that `protect` names exists.
+    ///
+    /// No backend can guard a path that does not exist. ringfence reports such a path when a run
+    /// creates it.
     pub protected_paths_exist: bool,
 }
 
 /// A policy that one backend has agreed to hold.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// Who holds it.
+    /// Backend that holds the policy.
     pub backend: Backend,
-    /// How that backend works here.
+    /// Short description of how the backend works on this host; see [`Capabilities::summary`].
     pub summary: String,
-    /// The policy, every field filled in.
+    /// The policy with its defaults filled in; see [`Policy::with_defaults`].
     pub policy: Policy,
-    /// The hash of the policy as it was written.
+    /// Hash of the policy as it was written, without the defaults; see [`Policy::sha256`].
     pub policy_sha256: String,
-    /// What holds each clause that the policy has.
+    /// Support of the backend for each clause that the policy demands.
     pub held: BTreeMap<Clause, Support>,
 }
 
 impl Plan {
-    /// The clauses that were asked for or implied, and are not fully held.
+    /// Returns the clauses that the policy demands and the backend does not fully enforce.
     pub fn not_held(&self) -> impl Iterator<Item = (Clause, &Support)> {
         self.held.iter().filter(|(_, support)| !support.is_enforced()).map(|(clause, support)| (*clause, support))
     }
@@ -41,22 +45,22 @@ impl Plan {
 /// One clause that a backend cannot hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unmet {
-    /// Which.
+    /// Clause that the backend cannot hold.
     pub clause: Clause,
-    /// How well it would be held.
+    /// Support of the backend for the clause, with the reason.
     pub support: Support,
-    /// Who asked for it.
+    /// Origin of the demand for the clause.
     pub demand: Demand,
 }
 
-/// Why a backend does not start.
+/// Refusal of a policy by a backend: the reasons why the backend does not start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// Who refuses.
+    /// Backend that refuses the policy.
     pub backend: Backend,
-    /// How it works here.
+    /// Short description of how the backend works on this host; see [`Capabilities::summary`].
     pub summary: String,
-    /// Every clause that cannot be held; never empty.
+    /// Every clause that the backend cannot hold; never empty.
     pub unmet: Vec<Unmet>,
 }
 
@@ -81,7 +85,7 @@ impl fmt::Display for Refusal {
 }
 
 impl Refusal {
-    /// The next thing to type, one line per way forward.
+    /// Returns what the user can do next, one line per option.
     pub fn hints(&self) -> Vec<String> {
         let mut hints: Vec<String> = Vec::new();
         for unmet in &self.unmet {
@@ -101,18 +105,20 @@ impl Refusal {
     }
 }
 
-/// Who asks for a clause.
+/// Origin of the demand for a clause.
+///
+/// The variants are ordered from the weakest to the strongest demand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Demand {
-    /// Nobody said it; it is part of the default.
+    /// The clause is a default that the policy does not mention.
     Default,
-    /// The policy says it.
+    /// The policy states the clause.
     Stated,
-    /// The policy says that nothing less will do.
+    /// The policy names the clause in `require`, so that full enforcement is the only option.
     Required,
 }
 
-/// The clauses that a policy consists of, and who asked for each.
+/// Returns the clauses that a policy demands, with the origin of each demand.
 pub fn demands(policy: &Policy, ground: Ground) -> BTreeMap<Clause, Demand> {
     let mut demands: BTreeMap<Clause, Demand> = [
         Clause::Filesystem,
@@ -137,6 +143,7 @@ pub fn demands(policy: &Policy, ground: Ground) -> BTreeMap<Clause, Demand> {
 
     let full = policy.with_defaults();
     let protects = full.filesystem.protect.is_some_and(|globs| !globs.is_empty());
+    // No backend can guard a path that does not exist, so only existing paths make a demand.
     if protects && ground.protected_paths_exist {
         let stated = policy.filesystem.protect.is_some();
         demands.insert(Clause::Protect, if stated { Demand::Stated } else { Demand::Default });
@@ -163,9 +170,14 @@ pub fn demands(policy: &Policy, ground: Ground) -> BTreeMap<Clause, Demand> {
     demands
 }
 
-/// Turns a policy and what a backend can do into a plan, or says every clause that stands in the way.
+/// Makes a plan for a policy from the capabilities of a backend.
 ///
-/// Pure, and monotone: a plan never permits what the policy does not.
+/// The function is pure. It is also monotone: a plan never permits anything that the policy does
+/// not permit.
+///
+/// # Errors
+///
+/// Returns a [`Refusal`] that names every clause that the backend cannot hold.
 pub fn plan(policy: &Policy, ground: Ground, capabilities: &Capabilities) -> Result<Plan, Refusal> {
     let mut held = BTreeMap::new();
     let mut unmet = Vec::new();
@@ -173,6 +185,7 @@ pub fn plan(policy: &Policy, ground: Ground, capabilities: &Capabilities) -> Res
         let support = capabilities.support(clause);
         let accepted = match (&support, demand) {
             (Support::Enforced { .. }, _) => true,
+            // Before `allow_weaker`, because `require` beats an allowance for the same clause.
             (_, Demand::Required) => false,
             (_, Demand::Default) if capabilities.defaults == Defaults::Waived => true,
             _ => policy.allow_weaker.contains(&clause),
@@ -198,7 +211,7 @@ pub fn plan(policy: &Policy, ground: Ground, capabilities: &Capabilities) -> Res
 mod tests {
     use super::*;
 
-    /// A backend that holds everything but what is named.
+    /// Returns a backend that enforces every clause except those in `except`.
     fn capabilities(defaults: Defaults, except: &[(Clause, Support)]) -> Capabilities {
         let mut support: BTreeMap<_, _> = Clause::ALL.map(|clause| (clause, Support::enforced("test"))).into();
         support.extend(except.iter().cloned());

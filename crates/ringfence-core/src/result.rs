@@ -1,4 +1,4 @@
-//! What became of a run.
+//! Results: the outcome of a run, and how the run was held.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -82,7 +82,9 @@ pub struct Meta {
 }
 
 impl Meta {
-    /// What is known of a command before it has ended: who holds which policy, and nothing of what came of it.
+    /// Creates the metadata of a command that has not ended: backend, policy and limits are known.
+    ///
+    /// The fields that describe the outcome are empty.
     pub fn new(
         backend: Backend,
         chosen_because: String,

@@ -1,15 +1,19 @@
-//! Text of strangers on its way to a terminal.
+//! Cleaning of untrusted text before a terminal shows it.
 //!
-//! Names of files, values of settings and what guests say can have characters in them that a terminal obeys, or that
-//! have text read in another order than it has.
+//! File names, values of settings and messages of guests can contain characters that a terminal
+//! obeys, or characters that change the order in which text is displayed.
 
 use std::borrow::Cow;
 
-/// Character that is shown in place of one that a terminal would obey.
+/// Character that replaces a steering character.
 const REPLACEMENT: char = char::REPLACEMENT_CHARACTER;
 
-/// Tells whether a terminal obeys a character, or shows other text differently because of it: C0, DEL and C1, what marks,
-/// embeds, overrides and isolates directions, separators of lines that are none, and tags that nobody sees.
+/// Returns `true` if a character steers a terminal: the terminal obeys the character, or shows
+/// other text differently because of it.
+///
+/// Steering characters are the control characters (C0, DEL and C1), the marks, embeddings,
+/// overrides and isolates of text direction, the Unicode line and paragraph separators, which do
+/// not end a line on a terminal, and the invisible tag characters.
 pub fn is_steering(character: char) -> bool {
     character.is_control()
         || matches!(
@@ -23,18 +27,22 @@ pub fn is_steering(character: char) -> bool {
         )
 }
 
-/// Text of which a terminal obeys nothing but the ends of lines, and tabs.
+/// Replaces every steering character in `text` except line ends and tabs.
 pub fn clean(text: &str) -> Cow<'_, str> {
     replaced(text, |character| is_steering(character) && !matches!(character, '\n' | '\t'))
 }
 
-/// Text that is one line, of which a terminal obeys nothing.
+/// Replaces every steering character in `text`, so that the result is one line.
 pub fn clean_line(text: &str) -> Cow<'_, str> {
     replaced(text, is_steering)
 }
 
-/// Text of which a terminal obeys nothing, as a message of ours. A message begins in the first column, and the lines
-/// that continue it are indented: no value in it looks like another message, whatever its lines begin with.
+/// Cleans `text` as [`clean`] does, and marks lines that could pass for another message.
+///
+/// A message of ringfence begins in the first column, and its further lines are indented by two
+/// spaces. A further line that is not indented, or that begins with `ringfence:` or `hint:` after
+/// its indentation, gets the prefix `| `. Therefore no value in a message looks like another
+/// message.
 pub fn clean_message(text: &str) -> Cow<'_, str> {
     let text = clean(text);
     let is_ours = |line: &str| ["ringfence:", "hint:"].iter().any(|ours| line.starts_with(ours));
@@ -59,7 +67,10 @@ fn replaced(text: &str, is_wrong: impl Fn(char) -> bool) -> Cow<'_, str> {
 mod tests {
     use super::*;
 
-    /// Every character that is replaced: a table of our own, so that the code's cannot agree with itself.
+    /// Returns every character that must be replaced.
+    ///
+    /// The table is separate from the one in [`is_steering`], so that the test does not compare the
+    /// code with itself.
     fn steering() -> Vec<char> {
         let ranges = [0..=0x1f, 0x7f..=0x9f, 0x61c..=0x61c, 0x200e..=0x200f, 0x2028..=0x202e, 0x2066..=0x2069];
         let ranges = ranges.into_iter().chain([0xe0000..=0xe007f]);

@@ -1,72 +1,74 @@
-//! Which directories may be a workspace.
+//! Rules for the directories that may be a workspace.
 //!
-//! A workspace is writable inside, so a careless one would hand over what a sandbox is there to keep: a home
-//! directory, the system's files, every file there is. Both the path as given and the path it resolves to are
-//! judged, so that neither a name nor a symlink gets around a rule.
+//! A workspace is writable inside the sandbox. A careless choice would therefore give away the
+//! files that a sandbox must protect: a home directory, the system's files, or every file on the
+//! host. The rules apply both to the path as given and to the path that it resolves to, so that
+//! neither a spelling of the path nor a symbolic link gets around a rule.
 
 use std::path::{Component, Path, PathBuf};
 
 use crate::Fault;
 
-/// What the judgement depends on.
+/// Inputs for the judgement of a workspace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// The caller's home directory, resolved.
+    /// Home directory of the caller, with symbolic links resolved.
     pub home: Option<PathBuf>,
-    /// The one tree that all workspaces must lie in, resolved.
+    /// Directory in which all workspaces must lie, with symbolic links resolved. `None` sets no
+    /// limit.
     pub workspace_root: Option<PathBuf>,
-    /// Directories that may be workspaces, and hold them, although a rule forbids it.
+    /// Directories that may be workspaces, or contain workspaces, although a rule forbids it.
     pub allow_workspace: Vec<PathBuf>,
 }
 
-/// Why a directory cannot be a workspace.
+/// Reason why a directory cannot be a workspace.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkspaceRefusal {
-    /// It is everything.
+    /// The directory is the root of the file system.
     #[error("`{path}` cannot be a workspace: it is the root of the filesystem")]
     Root {
-        /// The path that is refused.
+        /// Path that is refused.
         path: PathBuf,
     },
-    /// It is a home directory, or a directory of them.
+    /// The directory is a home directory, or contains home directories.
     #[error("`{path}` cannot be a workspace: it is a home directory, or holds one")]
     Home {
-        /// The path that is refused.
+        /// Path that is refused.
         path: PathBuf,
     },
-    /// It belongs to the system.
+    /// The directory is a system directory, or lies in one.
     #[error("`{path}` cannot be a workspace: it is in the system directory `{system}`")]
     System {
-        /// The path that is refused.
+        /// Path that is refused.
         path: PathBuf,
-        /// The system directory.
+        /// System directory that is or contains the path, such as `/etc`.
         system: PathBuf,
     },
-    /// It is everybody's.
+    /// Every user and program can create files in the directory.
     #[error("`{path}` cannot be a workspace: files and sockets of other programs lie in it")]
     Shared {
-        /// The path that is refused.
+        /// Path that is refused.
         path: PathBuf,
     },
-    /// It is outside the tree that all workspaces must lie in.
+    /// The directory lies outside [`Rules::workspace_root`].
     #[error("`{path}` cannot be a workspace: `workspace_root` limits workspaces to `{root}`")]
     OutsideRoot {
-        /// The path that is refused.
+        /// Path that is refused.
         path: PathBuf,
-        /// The tree.
+        /// Directory in which all workspaces must lie.
         root: PathBuf,
     },
-    /// The caller did not resolve the path.
+    /// The path is relative or contains `..`, because the caller did not resolve it.
     #[error("`{path}` was not resolved: it is relative or contains `..`")]
     Unresolved {
-        /// The path that is refused.
+        /// Path that is refused.
         path: PathBuf,
     },
 }
 
 impl WorkspaceRefusal {
-    /// Whose move it is.
+    /// Returns the party that can correct the error.
     pub const fn fault(&self) -> Fault {
         match self {
             WorkspaceRefusal::Unresolved { .. } => Fault::Bug,
@@ -74,7 +76,7 @@ impl WorkspaceRefusal {
         }
     }
 
-    /// How to go on.
+    /// Returns a hint that tells the user what to do instead.
     pub fn hint(&self) -> String {
         let allow = |path: &Path| {
             format!(
@@ -97,20 +99,28 @@ impl WorkspaceRefusal {
     }
 }
 
-/// The system's directories; what is in `/var/tmp` and `/var/folders` is not.
+/// System directories. A workspace can neither be one of them nor lie in one.
+///
+/// A directory in `/var/tmp` or `/var/folders` is an exception, because `SHARED` lists both.
 const SYSTEM: [&str; 15] = [
     "/etc", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/boot", "/dev", "/proc", "/sys", "/root",
     "/run", "/var",
 ];
-/// Directories that everybody may make files in; each is a workspace of nobody, and may hold those of anybody.
+/// Directories in which everybody may create files. None of them can be a workspace itself, but
+/// each may contain workspaces.
 const SHARED: [&str; 3] = ["/tmp", "/var/tmp", "/var/folders"];
 
-/// Judges a workspace by the path as given and the path it resolves to.
+/// Judges a workspace by the path as given and the path that it resolves to.
+///
+/// # Errors
+///
+/// Returns the reason of the first rule that refuses the workspace. The rules judge the given path
+/// first, then the resolved path.
 pub fn validate(given: &Path, resolved: &Path, rules: &Rules) -> Result<(), WorkspaceRefusal> {
     if !resolved.is_absolute() || resolved.components().any(|component| component == Component::ParentDir) {
         return Err(WorkspaceRefusal::Unresolved { path: resolved.to_owned() });
     }
-    // A relative path says nothing of its own about where it leads.
+    // A relative path does not tell where it leads; only its resolved form does.
     if given.is_absolute() {
         judge(&without_dots(given), rules)?;
     }
@@ -126,6 +136,7 @@ fn judge(path: &Path, rules: &Rules) -> Result<(), WorkspaceRefusal> {
     if path == Path::new("/") {
         return Err(WorkspaceRefusal::Root { path: owned() });
     }
+    // After the check for `/`, so that no exception opens the whole file system.
     if rules.allow_workspace.iter().any(|allowed| path.starts_with(allowed)) {
         return Ok(());
     }
@@ -137,6 +148,7 @@ fn judge(path: &Path, rules: &Rules) -> Result<(), WorkspaceRefusal> {
     if holds_home || path == homes || path.parent() == Some(homes) || path == Path::new("/root") {
         return Err(WorkspaceRefusal::Home { path: owned() });
     }
+    // Before the check of `SYSTEM`, because `/var/tmp` and `/var/folders` lie in `/var`.
     if SHARED.iter().any(|shared| path.starts_with(shared)) {
         return Ok(());
     }
@@ -146,7 +158,9 @@ fn judge(path: &Path, rules: &Rules) -> Result<(), WorkspaceRefusal> {
     }
 }
 
-/// The path with `.` and `..` taken out by name alone.
+/// Removes `.` and `..` from a path without looking at the file system.
+///
+/// The result can lead to another directory than `path` if a `..` follows a symbolic link.
 pub fn without_dots(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for component in path.components() {
