@@ -1,4 +1,4 @@
-//! Policies as documents, and errors that point at the place.
+//! Reading of policies from TOML and JSON, with errors that name the line and the key.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,24 +10,27 @@ use toml::de::{DeTable, DeValue};
 
 use crate::Policy;
 
-/// Why a document cannot be read.
+/// Error of reading a document, with its position.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {what}")]
 pub struct DocumentError {
-    /// The line, from 1.
+    /// Line of the error, counted from 1.
     pub line: usize,
-    /// The column in characters, from 1.
+    /// Column of the error in characters, counted from 1.
     pub column: usize,
-    /// The key that is wrong, with the tables it lies in; absent when the document is no TOML or JSON at all.
+    /// The wrong key with the tables that contain it, such as `limits.memory`.
+    ///
+    /// The key is absent when the document is not well-formed, or when no key encloses the
+    /// position.
     pub key: Option<String>,
-    /// The known key that was probably meant.
+    /// The known key that is most like an unknown key, if one is similar enough.
     pub nearest: Option<String>,
     is_unknown_key: bool,
     what: String,
 }
 
 impl DocumentError {
-    /// The next thing to type.
+    /// Returns a command that helps with an unknown key; other errors have no hint.
     pub fn hint(&self) -> Option<String> {
         self.is_unknown_key.then(|| "`ringfence config schema` lists every key".to_owned())
     }
@@ -68,12 +71,12 @@ impl Policy {
     }
 }
 
-/// The JSON Schema of a policy.
+/// Returns the JSON Schema of a policy.
 pub fn schema() -> Value {
     schemars::schema_for!(Policy).to_value()
 }
 
-/// Reads any document of ours from TOML.
+/// Reads a document of type `T`, a policy or a configuration, from TOML.
 pub(crate) fn parse_toml<T: DeserializeOwned + JsonSchema>(text: &str) -> Result<T, DocumentError> {
     toml::from_str(text).map_err(|error| {
         let span = error.span().unwrap_or_default();
@@ -82,12 +85,12 @@ pub(crate) fn parse_toml<T: DeserializeOwned + JsonSchema>(text: &str) -> Result
     })
 }
 
-/// The line of every key of a TOML document.
+/// Line numbers of the keys of a TOML document.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Lines(BTreeMap<String, usize>);
 
 impl Lines {
-    /// Reads where the keys are; a document that is no TOML has none.
+    /// Collects the line numbers of all keys in `text`; text that is not valid TOML has no keys.
     pub(crate) fn of(text: &str) -> Self {
         let mut lines = BTreeMap::new();
         if let Ok(table) = DeTable::parse(text) {
@@ -96,7 +99,8 @@ impl Lines {
         Lines(lines)
     }
 
-    /// The line of `key`, or of the innermost table around it that has one.
+    /// Returns the line of `key`, counted from 1, or else the line of the innermost table around
+    /// the key that is in the document.
     pub(crate) fn line(&self, key: &str) -> Option<usize> {
         let mut with_tables = std::iter::successors(Some(key), |key| Some(key.rsplit_once('.')?.0));
         with_tables.find_map(|key| self.0.get(key)).copied()
@@ -113,10 +117,11 @@ fn collect_lines(text: &str, table: &DeTable<'_>, prefix: &str, lines: &mut BTre
     }
 }
 
-/// The innermost key that a span of the text belongs to.
+/// Returns the innermost key, with its tables, whose name or value contains a span of the text.
 fn toml_key_at(table: &DeTable<'_>, span: &Range<usize>) -> Option<String> {
     let holds = |outer: Range<usize>| outer.start <= span.start && span.end <= outer.end;
-    // A `[table]` header's span does not hold its keys, so every table is looked into.
+    // The span of a `[table]` header does not contain the keys of the table, so the search enters
+    // every table.
     let inner = table.iter().find_map(|(key, value)| match value.get_ref() {
         DeValue::Table(inner) => toml_key_at(inner, span).map(|rest| format!("{}.{rest}", key.get_ref())),
         DeValue::Array(items) => items.iter().find_map(|item| match item.get_ref() {
@@ -129,15 +134,19 @@ fn toml_key_at(table: &DeTable<'_>, span: &Range<usize>) -> Option<String> {
     inner.or_else(|| own().map(|(key, _)| key.get_ref().to_string()))
 }
 
-/// The byte at a line and a column of bytes, both from 1.
+/// Returns the byte offset of a line and a column, which both count from 1.
+///
+/// The column counts bytes, as in the errors of `serde_json`.
 fn offset(text: &str, line: usize, column: usize) -> usize {
     let start: usize = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
     (start + column.saturating_sub(1)).min(text.len())
 }
 
-/// The keys that enclose a place of a JSON document whose front part is well-formed.
+/// Returns the keys that enclose the byte offset `at` of a JSON document, with dots between.
+///
+/// The document must be well-formed in front of `at`.
 fn json_key_before(text: &str, at: usize) -> Option<String> {
-    // One entry per open bracket: the key that was last read in it, none for an array.
+    // One entry per open bracket: the key that was read last inside it. An array has no key.
     let mut open: Vec<Option<String>> = Vec::new();
     let mut characters = text.char_indices();
     while let Some((place, character)) = characters.next() {
@@ -167,12 +176,14 @@ fn json_key_before(text: &str, at: usize) -> Option<String> {
     (!keys.is_empty()).then(|| keys.join("."))
 }
 
-/// The known key most like `key`, by its whole path or by its last part alone.
+/// Returns the known key that is most like `key`, if one is similar enough.
+///
+/// Keys are compared by the whole path and by the last part of the path; the better match counts.
 pub(crate) fn nearest(key: &str, known: impl IntoIterator<Item = String>) -> Option<String> {
     let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();
     let likeness = |candidate: &str| {
         let whole = strsim::normalized_damerau_levenshtein(key, candidate);
-        // The last part alone counts a little less, so that a neighbour in the same table wins.
+        // The last part alone counts slightly less, so that a key in the same table wins.
         let part = strsim::normalized_damerau_levenshtein(&last(key), &last(candidate)) * 0.95;
         whole.max(part)
     };
@@ -181,7 +192,7 @@ pub(crate) fn nearest(key: &str, known: impl IntoIterator<Item = String>) -> Opt
     (likeness >= 0.6).then_some(candidate)
 }
 
-/// Every key that a document of type `T` may have, as its schema says.
+/// Returns every key that a document of type `T` may have, according to the schema of `T`.
 fn known_keys<T: JsonSchema>() -> Vec<String> {
     let schema = schemars::schema_for!(T).to_value();
     let mut keys = Vec::new();
@@ -198,6 +209,7 @@ fn collect_keys(root: &Value, schema: &Value, prefix: &str, keys: &mut Vec<Strin
     for choice in schema.get("anyOf").and_then(Value::as_array).into_iter().flatten() {
         collect_keys(root, choice, prefix, keys);
     }
+    // A table with keys of any name, such as `code.languages`, is listed with `NAME` as the key.
     if let Some(named) = schema.get("additionalProperties").filter(|named| named.is_object()) {
         collect_keys(root, named, &format!("{prefix}NAME."), keys);
     }

@@ -1,11 +1,13 @@
-//! The variables of a sandbox.
+//! Environment variables of a sandbox.
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// What a variable is shorter than, `NAME=value`: 32 pages, with the NUL at its end (execve(2)).
+/// Upper bound on the length of `NAME=value` in bytes; a variable must be shorter.
+///
+/// The kernel accepts at most 32 pages for one string, with the NUL at its end (execve(2)).
 const LONGEST: usize = 128 * 1024;
 
 /// The variables of a sandbox.
@@ -20,35 +22,35 @@ pub struct Environment {
     pub set: BTreeMap<String, String>,
 }
 
-/// Why something cannot stand in an environment.
+/// Reason why a variable cannot be part of an environment.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum VariableError {
-    /// A name that is empty, or would read back as another one.
+    /// The name is empty, or has `=` or NUL, so that a program would read another name.
     #[error("`{}` is no name of a variable: it is not empty and has neither `=` nor NUL", .0.escape_default())]
     Name(String),
-    /// A value that would be cut short.
+    /// The value contains NUL, at which a program would cut the value short. Holds the name.
     #[error("the value of `{0}` contains NUL")]
     Value(String),
-    /// One that no command could be started with.
+    /// The variable is so long that the kernel would start no command with it.
     #[error(
         "`{name}` has {length} bytes with its value: the kernel starts no command with a variable of {LONGEST} or more"
     )]
     TooLong {
-        /// Its name.
+        /// Name of the variable.
         name: String,
-        /// How long it is.
+        /// Length of `NAME=value` in bytes.
         length: usize,
     },
 }
 
 impl Environment {
-    /// Makes sure that a name means the variable it looks like: `A=B` would set `A`.
+    /// Checks that a name denotes the variable that it seems to denote: `A=B` would set `A`.
     pub fn check_name(name: &str) -> Result<(), VariableError> {
         if name.is_empty() || name.contains(['=', '\0']) { Err(VariableError::Name(name.to_owned())) } else { Ok(()) }
     }
 
-    /// Makes sure that a name and its value arrive as they are.
+    /// Checks that a name and its value reach a command unchanged.
     pub fn check(name: &str, value: &str) -> Result<(), VariableError> {
         Self::check_name(name)?;
         if value.contains('\0') {

@@ -1,4 +1,4 @@
-//! Patterns of paths in the workspace.
+//! Patterns that name paths in the workspace.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use globset::{GlobBuilder, GlobMatcher};
 
 use super::name_matcher::NameMatcher;
 
-/// Paths of the workspace: one path such as `.git/config`, or a pattern such as `**/.env`.
+/// Paths in the workspace: one path such as `.git/config`, or a pattern such as `**/.env`.
 ///
-/// `*` and `?` stay within one directory, `**` crosses them. A pattern matches a path itself; that whatever lies
-/// beneath a matching directory shares its fate is for the reader of the pattern to see to.
+/// `*` and `?` match within one directory; `**` crosses directories. A pattern matches only the
+/// path itself. The caller must treat everything beneath a matching directory like the directory.
 #[derive(Debug, Clone)]
 pub struct PathGlob {
     text: String,
@@ -25,23 +25,23 @@ enum Kind {
 }
 
 impl PathGlob {
-    /// One path that is known when the program is compiled.
+    /// Creates a glob for one path that is known when the program is compiled.
     ///
     /// # Panics
     ///
-    /// When the path is empty, absolute, contains `..`, or is a pattern.
+    /// Panics if the path is empty, is absolute, contains `..`, or is a pattern.
     pub fn literal(path: &'static str) -> Self {
         let glob: Self = path.parse().expect("a path in the source code is one that the workspace can hold");
         assert!(glob.is_literal(), "`{path}` is a pattern");
         glob
     }
 
-    /// Whether this names one path.
+    /// Returns `true` if the glob is one path and not a pattern.
     pub fn is_literal(&self) -> bool {
         matches!(self.kind, Kind::Literal(_))
     }
 
-    /// The one path this names, relative to the workspace; a pattern has none.
+    /// Returns the path of the glob, relative to the workspace, or `None` for a pattern.
     pub fn as_literal(&self) -> Option<&Path> {
         match &self.kind {
             Kind::Literal(path) => Some(path),
@@ -49,7 +49,7 @@ impl PathGlob {
         }
     }
 
-    /// Whether `path`, relative to the workspace, is named.
+    /// Returns `true` if the glob matches `path`, which is relative to the workspace.
     pub fn matches(&self, path: &Path) -> bool {
         match &self.kind {
             Kind::Literal(literal) => path == literal,
@@ -57,14 +57,17 @@ impl PathGlob {
         }
     }
 
-    /// Tells whether a path that is not ASCII matches name by name.
+    /// Returns `true` if a path that is not ASCII matches the pattern name by name.
+    ///
+    /// `globset` matches bytes, and [`NameMatcher`] matches the characters of such a path.
     fn matches_names(&self, path: &Path) -> bool {
         let names: Vec<&Path> = path.iter().map(Path::new).collect();
         let is_ascii = path.as_os_str().is_ascii();
         !is_ascii && self.components().iter().any(|components| is_path_match(components, &names))
     }
 
-    /// The pattern as it was written, without a leading `./` or a trailing `/`.
+    /// Returns the text of the glob, without empty and `.` components such as a leading `./` or a
+    /// trailing `/`.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -84,18 +87,21 @@ impl fmt::Display for PathGlob {
     }
 }
 
-/// One part of a pattern, between two slashes.
+/// One component of a pattern, between two slashes.
 #[derive(Debug, Clone)]
 pub enum GlobComponent {
-    /// `**`: any number of directories, or all that lies below where it comes last.
+    /// `**`: any number of directories, or none. At the end of a pattern, `**` matches everything
+    /// beneath a directory, but not the directory itself.
     AnyDepth,
-    /// A name, or a pattern of names.
+    /// A name, or a pattern that names match.
     Name(NameMatcher),
 }
 
 impl PathGlob {
-    /// The components of this pattern, for a search that follows links directory by directory. There are several
-    /// lists where braces hold slashes.
+    /// Returns the components of the pattern, for a search that follows symbolic links directory by
+    /// directory.
+    ///
+    /// The result has one list of components, or one per alternative if braces contain a slash.
     pub fn components(&self) -> Vec<Vec<GlobComponent>> {
         let has_slash_in_braces = split_outside_braces(&self.text).len() != self.text.split('/').count();
         let alternatives = if has_slash_in_braces { expand_braces(&self.text) } else { vec![self.text.clone()] };
@@ -138,7 +144,8 @@ fn split_outside_braces(text: &str) -> Vec<&str> {
     text.split(is_separator).collect()
 }
 
-/// Writes out the first group of braces, and then those that are left.
+/// Returns one text for each combination of alternatives in braces, such as `a` and `b` for
+/// `{a,b}`. Text with unbalanced braces stays as it is.
 fn expand_braces(text: &str) -> Vec<String> {
     let Some(start) = text.find('{') else { return vec![text.to_owned()] };
     let mut depth = 0_usize;
@@ -165,25 +172,25 @@ fn expand_braces(text: &str) -> Vec<String> {
     choices.flat_map(|choice| expand_braces(&format!("{}{choice}{}", &text[..start], &text[end + 1..]))).collect()
 }
 
-/// Why a text names no path of the workspace.
+/// Reason why a text does not name paths in the workspace.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GlobError {
-    /// There is no text, or only dots and slashes.
+    /// The text is empty, or consists only of slashes and `.` components.
     #[error("`{0}` names nothing in the workspace: write a path such as `.git/hooks` or a pattern such as `**/.env`")]
     Empty(String),
-    /// It starts at the root.
+    /// The path is absolute.
     #[error("`{0}` is absolute: a pattern is relative to the workspace")]
     Absolute(String),
-    /// It leaves the workspace.
+    /// The path contains `..`, which could leave the workspace.
     #[error("`{0}` contains `..`: a pattern cannot leave the workspace")]
     Parent(String),
-    /// It is no valid pattern.
+    /// The text is not a valid pattern.
     #[error("`{text}` is no valid pattern: {reason}")]
     Syntax {
-        /// The whole text.
+        /// The whole text that was parsed.
         text: String,
-        /// What is wrong with it.
+        /// Description of the syntax error, from `globset`.
         reason: String,
     },
 }

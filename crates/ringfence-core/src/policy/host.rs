@@ -1,4 +1,4 @@
-//! Hosts that may be reached.
+//! Rules that name hosts, for lists of allowed and denied hosts.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -6,38 +6,42 @@ use std::str::FromStr;
 
 use crate::policy::{HostName, HostNameError};
 
-/// One entry of a list of hosts: `example.org`, `*.example.org:443`, `192.0.2.1`, `[2001:db8::1]:443`, `10.0.0.0/8`.
+/// One entry of a list of hosts: `example.org`, `*.example.org:443`, `192.0.2.1`,
+/// `[2001:db8::1]:443` or `10.0.0.0/8`.
 ///
-/// A wildcard under a suffix where anybody can register a name, such as `*.com` or `*.co.uk`, is no rule: nobody answers
-/// for what lies there. The public suffix list's private section is another matter. Beneath `*.github.io` or
-/// `*.s3.amazonaws.com` lie many tenants, but of one company that whoever writes the rule has named, and downloads come
-/// from names there that nobody can list. Such a wildcard is a rule, and lets data out to every tenant.
+/// A wildcard under a suffix where anybody can register a name, such as `*.com` or `*.co.uk`, is
+/// not a rule, because no single owner is responsible for the names under that suffix.
+///
+/// A wildcard under a suffix in the private section of the public suffix list, such as
+/// `*.github.io` or `*.s3.amazonaws.com`, is a rule. Such a suffix has many tenants, but it belongs
+/// to one company, and the author of the rule has named that company. Downloads come from names
+/// under the suffix that nobody can list. The rule lets data out to every tenant.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct HostRule {
-    /// Who.
+    /// Host or hosts that the rule names.
     pub host: Host,
-    /// On which port; on those of the web, 80 and 443, when absent.
+    /// Port that the rule names; the web ports 80 and 443 when absent.
     pub port: Option<u16>,
 }
 
-/// Whom a rule names.
+/// Host or set of hosts that a rule names.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Host {
-    /// This name.
+    /// The host with this name.
     Name(HostName),
-    /// Every name beneath this one, not the name itself.
+    /// Every host with a name beneath this name; the name itself is not included.
     Beneath(HostName),
-    /// Every address that shares the first `prefix` bits.
+    /// Every address that shares its first `prefix` bits with `address`.
     Network {
-        /// The first address.
+        /// First address of the network; the bits after the prefix are zero.
         address: IpAddr,
-        /// How many bits count.
+        /// Length of the prefix in bits: 1 to 32 for IPv4, 1 to 128 for IPv6.
         prefix: u8,
     },
 }
 
 impl Host {
-    /// The host at this address alone.
+    /// Returns the host with this single address. An IPv4-mapped IPv6 address becomes IPv4.
     pub fn address(address: IpAddr) -> Host {
         let address = address.to_canonical();
         Host::Network { address, prefix: width(address) }
@@ -45,15 +49,15 @@ impl Host {
 }
 
 impl HostRule {
-    /// The ports of a rule that names none.
+    /// Ports of a rule that names no port.
     pub const WEB: [u16; 2] = [80, 443];
 
-    /// The ports that the rule names.
+    /// Returns the ports that the rule names.
     pub fn ports(&self) -> &[u16] {
         self.port.as_ref().map_or(&Self::WEB, std::slice::from_ref)
     }
 
-    /// Whether the rule names `name` on `port`.
+    /// Returns `true` if the rule names the host `name` on `port`.
     pub fn names(&self, name: &HostName, port: u16) -> bool {
         self.ports().contains(&port)
             && match &self.host {
@@ -63,13 +67,13 @@ impl HostRule {
             }
     }
 
-    /// Whether the rule names `address` on `port`, by address.
+    /// Returns `true` if the rule names `address` on `port`. Only rules with addresses can match.
     pub fn names_address(&self, address: IpAddr, port: u16) -> bool {
         self.ports().contains(&port)
             && matches!(self.host, Host::Network { address: own, prefix } if contains(own, prefix, address))
     }
 
-    /// Whether everything that `other` names is named by this rule too.
+    /// Returns `true` if this rule names every host and port that `other` names.
     pub fn covers(&self, other: &HostRule) -> bool {
         other.ports().iter().all(|port| self.ports().contains(port))
             && match (&self.host, &other.host) {
@@ -82,15 +86,20 @@ impl HostRule {
             }
     }
 
-    /// Whether some host, on some port, is named by both rules.
+    /// Returns `true` if both rules name the same host on the same port.
     pub fn overlaps(&self, other: &HostRule) -> bool {
         self.ports().iter().filter(|port| other.ports().contains(port)).any(|port| {
+            // Two sets of hosts are either disjoint, or one contains the other: names form a tree,
+            // and so do prefixes of addresses.
             let [own, other] = [self, other].map(|rule| HostRule { host: rule.host.clone(), port: Some(*port) });
             own.covers(&other) || other.covers(&own)
         })
     }
 
-    /// Whether everything that this rule names is named by `rules` together.
+    /// Returns `true` if, for each port of this rule, one of `rules` covers the host on that port.
+    ///
+    /// The function does not combine sets of hosts: two halves of a network do not cover the
+    /// network.
     pub fn is_covered_by(&self, rules: &[HostRule]) -> bool {
         self.ports().iter().all(|port| {
             let on_port = HostRule { host: self.host.clone(), port: Some(*port) };
@@ -132,83 +141,83 @@ impl fmt::Display for HostRule {
     }
 }
 
-/// Why a text is no rule.
+/// Reason why a text is not a host rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostRuleError {
-    /// There is no text.
+    /// The text is empty.
     #[error("a host cannot be empty: write for example `example.org` or `*.example.org:443`")]
     Empty,
-    /// It is a URL.
+    /// The text is a URL.
     #[error("`{text}` is a URL: write only the host, `{instead}`")]
     Url {
-        /// The whole text.
+        /// The whole text that was parsed.
         text: String,
-        /// The rule that allows what the URL needs.
+        /// Rule for the host of the URL, with the port of a known scheme.
         instead: String,
     },
-    /// It names a user.
+    /// The text names a user, as in `git@example.org`.
     #[error("`{text}` names a user: write only the host, `{instead}`")]
     User {
-        /// The whole text.
+        /// The whole text that was parsed.
         text: String,
         /// The rule without the user.
         instead: String,
     },
-    /// It names a path.
+    /// The text names a path, as in `example.org/api`.
     #[error("`{text}` names a path: hosts are allowed as a whole, write `{instead}`")]
     Path {
-        /// The whole text.
+        /// The whole text that was parsed.
         text: String,
         /// The rule without the path.
         instead: String,
     },
-    /// It would allow every host there is.
+    /// The text, such as `*` or `0.0.0.0/0`, would name every host.
     #[error("`{0}` would allow every host: say that with the network's mode, `open`")]
     Everything(String),
-    /// It would name whatever anybody registers.
+    /// The text is a wildcard under a suffix where anybody can register a name.
     #[error(
         "`{rule}` names all that is registered under `{suffix}`, by anybody: write more labels, such as `*.example.{suffix}`"
     )]
     PublicSuffix {
-        /// The whole text.
+        /// The whole text that was parsed.
         rule: String,
-        /// The suffix.
+        /// Public suffix that the wildcard stands under.
         suffix: String,
     },
-    /// A star stands elsewhere than in front.
+    /// A `*` is not the whole first label.
     #[error("`{0}` has a `*` that is not its first label: write `*.example.org`")]
     Star(String),
-    /// The name is none.
+    /// The name is not a valid host name.
     #[error(transparent)]
     Name(HostNameError),
-    /// The port is no port.
+    /// The port is not a number from 1 to 65535.
     #[error("`{text}` has port `{port}`: a port is a number from 1 to 65535")]
     Port {
-        /// The whole text.
+        /// The whole text that was parsed.
         text: String,
-        /// What stands after the colon.
+        /// Text after the colon, which should be a port.
         port: String,
     },
-    /// It looks like an address and is none.
+    /// The text looks like an IP address and is not a valid one.
     #[error("`{0}` is no IP address: write all of its parts, such as `192.0.2.1` or `2001:db8::1`")]
     Address(String),
-    /// The number after the slash is no prefix length.
+    /// The text after the slash is not a valid prefix length.
     #[error("`{text}` has prefix `{prefix}`: it is a number from 1 to {most}")]
     Prefix {
-        /// The whole text.
+        /// The whole text that was parsed.
         text: String,
-        /// What stands after the slash.
+        /// Text after the slash, which should be a prefix length.
         prefix: String,
-        /// How many bits the address has.
+        /// Number of bits of the address: 32 or 128.
         most: u8,
     },
-    /// Bits after the prefix are set.
+    /// The address has bits set after the prefix.
     #[error("`{text}` is not the first address of its network: write `{instead}`")]
     HostBits {
-        /// The whole text.
+        /// The whole text that was parsed.
         text: String,
-        /// The network.
+        /// Network that contains the address.
         instead: String,
     },
 }
@@ -245,7 +254,7 @@ impl FromStr for HostRule {
     }
 }
 
-/// Refuses URLs, users and paths with the rule that was probably meant.
+/// Refuses URLs, users and paths, with the rule that was probably meant.
 fn refuse_url(text: &str) -> Result<(), HostRuleError> {
     let authority = |rest: &str| {
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
@@ -281,7 +290,9 @@ fn port(text: &str, digits: &str) -> Result<u16, HostRuleError> {
     digits.parse().ok().filter(|port| is_number && *port != 0).ok_or_else(wrong)
 }
 
-/// The network that `part` of `text` writes, if it is an address with or without a prefix.
+/// Parses `part` as an address with or without a prefix. Returns `None` if `part` has no address.
+///
+/// `text` is the whole rule, for errors.
 fn network(text: &str, part: &str) -> Result<Option<Host>, HostRuleError> {
     let (address, prefix) = match part.split_once('/') {
         Some((address, prefix)) => (address, Some(prefix)),
@@ -305,7 +316,9 @@ fn network(text: &str, part: &str) -> Result<Option<Host>, HostRuleError> {
     if first != address {
         return Err(HostRuleError::HostBits { text: text.to_owned(), instead: format!("{first}/{prefix}") });
     }
-    // `::ffff:0:0/96` is all of IPv4, and what lies in it is IPv4 to whoever connects.
+    // A connection to an IPv4-mapped address is an IPv4 connection, so that `::ffff:0:0/96` is all
+    // of IPv4. The prefix of a mapped address is at least 96 here: its bits 80 to 95 are set, and
+    // a set bit after the prefix was refused above.
     let canonical = address.to_canonical();
     match prefix - (most - width(canonical)) {
         0 => Err(everything()),
@@ -313,7 +326,7 @@ fn network(text: &str, part: &str) -> Result<Option<Host>, HostRuleError> {
     }
 }
 
-/// The name that `part` of `text` writes.
+/// Parses `part` as a name or a wildcard. `text` is the whole rule, for errors.
 fn name(text: &str, part: &str) -> Result<Host, HostRuleError> {
     if matches!(part, "*" | "*.") {
         return Err(HostRuleError::Everything(text.to_owned()));
@@ -336,13 +349,17 @@ fn name(text: &str, part: &str) -> Result<Host, HostRuleError> {
     Ok(Host::Beneath(name))
 }
 
-/// Whether anybody can register a name beneath this one: it is a public suffix, or all beneath it are, and no company's.
+/// Returns `true` if anybody can register a name beneath `name`.
+///
+/// The name must be a public suffix, or every name beneath it must be one. Suffixes of the list's
+/// private section do not count, because each of them belongs to one company.
 fn is_open_to_all(name: &HostName) -> bool {
     let is_open = |name: &str| {
-        // A top-level domain that the list does not know is a suffix all the same, by the list's own rules.
+        // By the rules of the public suffix list, an unknown top-level domain is a suffix too.
         psl::suffix(name.as_bytes()).is_some_and(|suffix| suffix == name && suffix.typ() != Some(psl::Type::Private))
     };
-    // The list has `*.kawasaki.jp` and not `kawasaki.jp`: whether any name beneath is a suffix, this one shows.
+    // The list has entries such as `*.kawasaki.jp` without `kawasaki.jp`. An invented name beneath
+    // `name` shows whether every name there is a suffix.
     is_open(name.as_str()) || is_open(&format!("any-name-at-all.{name}"))
 }
 

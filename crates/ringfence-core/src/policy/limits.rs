@@ -1,4 +1,4 @@
-//! How much a run may use.
+//! Limits on the resources that a run may use.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -34,25 +34,25 @@ pub struct Limits {
     pub disk: Option<Size>,
 }
 
-/// Why a number is no limit.
+/// Reason why a number cannot be a limit.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LimitError {
-    /// So few processors that nothing could run, or no number at all.
+    /// The number of processors is below 0.01, infinite, or not a number.
     #[error("`{0}` processors: it is a number from 0.01, such as 0.5 or 2")]
     Cpus(f64),
-    /// No process at all.
+    /// The number of processes is 0, but the command itself is a process.
     #[error("`{0}` processes: it is a number from 1, and the command itself is one")]
     Processes(u32),
 }
 
 impl Limits {
-    /// The number, if a run can be given this many processors' worth of time.
+    /// Checks a limit on processors and returns it. The least is 0.01.
     pub fn check_cpus(cpus: f64) -> Result<f64, LimitError> {
         if cpus.is_finite() && cpus >= 0.01 { Ok(cpus) } else { Err(LimitError::Cpus(cpus)) }
     }
 
-    /// The number, if a run can make do with this many processes.
+    /// Checks a limit on processes and returns it. The least is 1.
     pub fn check_processes(processes: u32) -> Result<u32, LimitError> {
         if processes >= 1 { Ok(processes) } else { Err(LimitError::Processes(processes)) }
     }

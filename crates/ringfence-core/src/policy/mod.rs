@@ -1,8 +1,9 @@
-//! What must hold.
+//! Policies: the rules that must hold in a sandbox.
 //!
-//! A [`Policy`] is what somebody wrote: in TOML, in JSON, with flags, or with the methods below. A field that
-//! is `None` was not said; [`Policy::with_defaults`] fills it. Keeping the two apart is what lets a stated
-//! clause be refused where an unstated one may be waived.
+//! A [`Policy`] is written in TOML, in JSON, with flags, or with the methods of the type. A field
+//! that is `None` was not stated; [`Policy::with_defaults`] fills in its default. The type keeps
+//! stated and default values apart, because a backend that waives the defaults must still refuse a
+//! stated clause that it cannot hold.
 
 mod document;
 mod environment;
@@ -85,14 +86,19 @@ pub struct Filesystem {
 }
 
 impl Policy {
-    /// Paths of a repository that make the host run code: hooks, and the settings that name hooks.
+    /// Default of `filesystem.protect`, relative to the workspace.
+    ///
+    /// These paths of a git repository make the host run code: `hooks` contains programs, and
+    /// `config` can name programs.
     pub const PROTECTED: [&'static str; 2] = [".git/hooks", ".git/config"];
-    /// Output kept of each stream when nobody says.
+    /// Default of `limits.output`: the output that is kept of each stream.
     pub const OUTPUT: Size = Size::mebibytes(10);
-    /// Size of `/tmp` when nobody says.
+    /// Default of `limits.tmp`: the size of `/tmp`.
     pub const TMP: Size = Size::mebibytes(1024);
 
-    /// The policy with every unsaid field filled in.
+    /// Returns the policy with the default of every unstated field that has one.
+    ///
+    /// The limits on time, memory, processors, processes and disk have no default and stay unset.
     #[must_use]
     pub fn with_defaults(&self) -> Policy {
         let mut full = self.clone();
@@ -109,84 +115,90 @@ impl Policy {
         full
     }
 
-    /// The policy as it may be shown: which variables it sets, and not to what, which may be secrets.
+    /// Replaces the value of each variable in `env.set` by `***`, so that the policy may be shown.
+    ///
+    /// The values may be secrets; the names of the variables remain.
     #[must_use]
     pub fn without_values(mut self) -> Policy {
         self.env.set.values_mut().for_each(|value| *value = "***".to_owned());
         self
     }
 
-    /// The hash that names this policy in results and certificates: SHA-256 of its JSON.
+    /// Returns the hash that identifies the policy in results and certificates.
+    ///
+    /// The hash is the SHA-256 of the policy's JSON, in lower-case hexadecimal digits.
     pub fn sha256(&self) -> String {
         let json =
             serde_json::to_vec(self).expect("a policy has only string keys, and paths that are not UTF-8 are replaced");
         Sha256::digest(&json).iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Chooses a backend.
+    /// Sets the backend, or `Auto` for an automatic choice.
     #[must_use]
     pub fn backend(mut self, choice: impl Into<Choice>) -> Self {
         self.backend = Some(choice.into());
         self
     }
 
-    /// Makes `workspace` the directory that can be written.
+    /// Sets the workspace, which has the same path on the host and inside the sandbox.
     #[must_use]
     pub fn workspace(mut self, workspace: impl Into<PathBuf>) -> Self {
         self.filesystem.workspace = Some(Workspace::at(workspace));
         self
     }
 
-    /// Lets a path be read.
+    /// Adds a path that can be read.
     #[must_use]
     pub fn read(mut self, path: impl Into<PathBuf>) -> Self {
         self.filesystem.read.get_or_insert_default().push(path.into());
         self
     }
 
-    /// Lets a path be read and written.
+    /// Adds a path that can be read and written.
     #[must_use]
     pub fn write(mut self, path: impl Into<PathBuf>) -> Self {
         self.filesystem.write.get_or_insert_default().push(path.into());
         self
     }
 
-    /// Makes files of the workspace unreadable.
+    /// Adds files of the workspace that cannot be read.
     #[must_use]
     pub fn hide(mut self, glob: PathGlob) -> Self {
         self.filesystem.hide.get_or_insert_default().push(glob);
         self
     }
 
-    /// Makes files of the workspace unchangeable, instead of the default ones.
+    /// Adds files of the workspace that cannot be changed.
+    ///
+    /// The first call replaces the default, [`Policy::PROTECTED`].
     #[must_use]
     pub fn protect(mut self, glob: PathGlob) -> Self {
         self.filesystem.protect.get_or_insert_default().push(glob);
         self
     }
 
-    /// Says what can be reached.
+    /// Sets the network that the sandbox can reach.
     #[must_use]
     pub fn network(mut self, network: Network) -> Self {
         self.network = Some(network);
         self
     }
 
-    /// Limits wall-clock time.
+    /// Limits the wall-clock time of a run.
     #[must_use]
     pub fn time(mut self, time: impl Into<Span>) -> Self {
         self.limits.time = Some(time.into());
         self
     }
 
-    /// Limits memory.
+    /// Limits the memory of all processes together.
     #[must_use]
     pub fn memory(mut self, memory: Size) -> Self {
         self.limits.memory = Some(memory);
         self
     }
 
-    /// Limits processor time to this many processors' worth.
+    /// Limits the processor time to that of `cpus` processors; 1.5 is one and a half.
     #[must_use]
     pub fn cpus(mut self, cpus: f64) -> Self {
         self.limits.cpus = Some(cpus);
@@ -207,28 +219,28 @@ impl Policy {
         self
     }
 
-    /// Passes a variable of the caller on.
+    /// Passes a variable of the caller to the sandbox.
     #[must_use]
     pub fn pass_env(mut self, name: impl Into<String>) -> Self {
         self.env.pass.get_or_insert_default().push(name.into());
         self
     }
 
-    /// Sets a variable.
+    /// Sets a variable in the sandbox.
     #[must_use]
     pub fn set_env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.env.set.insert(name.into(), value.into());
         self
     }
 
-    /// Demands that a promise be fully enforced.
+    /// Requires that a clause is fully enforced.
     #[must_use]
     pub fn require(mut self, clause: Clause) -> Self {
         self.require.insert(clause);
         self
     }
 
-    /// Accepts that a promise be weaker than written, or absent.
+    /// Accepts that a clause holds only in part, or not at all.
     #[must_use]
     pub fn allow_weaker(mut self, clause: Clause) -> Self {
         self.allow_weaker.insert(clause);

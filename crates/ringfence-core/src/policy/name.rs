@@ -1,4 +1,4 @@
-//! Names of hosts, in the one form in which they are compared.
+//! Host names, folded to the form in which they are compared.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,36 +6,44 @@ use std::str::FromStr;
 use idna::AsciiDenyList;
 use idna::uts46::{DnsLength, Hyphens, Uts46};
 
-/// The name of a host, folded: lower case, other scripts as `xn--…`, no dot at the end, and nothing that a resolver
-/// would read as an address. Two names are the same host to a resolver exactly when they are equal here.
+/// A host name in folded form.
+///
+/// A folded name is in lower case, has labels in other scripts as `xn--…`, has no dot at the end,
+/// and is nothing that a resolver would read as an address. Two names are the same name to a
+/// resolver exactly if their folded forms are equal.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostName(Box<str>);
 
 impl HostName {
-    /// The folded name.
+    /// Returns the folded name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The names above this one, the shortest first: of `a.b.example`, `example` and `b.example`.
+    /// Returns the names above this name, the shortest first: `example` and `b.example` for
+    /// `a.b.example`.
     pub fn parents(&self) -> impl Iterator<Item = &str> {
         self.0.rmatch_indices('.').map(|(dot, _)| &self.0[dot + 1..])
     }
 
-    /// Whether this name lies beneath `parent`, and is not `parent` itself.
+    /// Returns `true` if this name lies beneath `parent` and is not `parent` itself.
     pub fn is_beneath(&self, parent: &HostName) -> bool {
         self.0.strip_suffix(parent.as_str()).is_some_and(|front| front.ends_with('.'))
     }
 
-    /// Whether names beneath this one have owners of their own, who registered them or whom a company gave them.
+    /// Returns `true` if names beneath this name can have different owners.
+    ///
+    /// An owner registers such a name, or gets it from a company, as under `github.io`. Both
+    /// sections of the public suffix list count.
     pub fn is_public_suffix(&self) -> bool {
         let is_suffix = |name: &str| psl::suffix(name.as_bytes()).is_some_and(|suffix| suffix == name);
-        // The list has suffixes of the form `*.kawasaki.jp`: whether any name beneath is one, this one shows.
+        // The list has entries such as `*.kawasaki.jp`. An invented name beneath this name shows
+        // whether every name there is a suffix.
         is_suffix(&self.0) || is_suffix(&format!("any-name-at-all.{}", self.0))
     }
 }
 
-// So that a map of names can be asked with a part of another name.
+// Lets a map with `HostName` keys be searched with a part of another name.
 impl std::borrow::Borrow<str> for HostName {
     fn borrow(&self) -> &str {
         &self.0
@@ -48,36 +56,41 @@ impl fmt::Display for HostName {
     }
 }
 
-/// Why a text is no name of a host. The text may come from a sandbox, and is shown without what steers a terminal.
+/// Reason why a text is not a host name.
+///
+/// The text may come from a sandbox, so the messages escape the characters that steer a terminal.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostNameError {
-    /// Two dots in a row, or one in front.
+    /// The name is empty, starts with a dot, or has two dots in a row.
     #[error("`{}` has an empty label: write names with single dots between labels", .0.escape_debug())]
     EmptyLabel(String),
-    /// A label or the name is too long.
+    /// A label has more than 63 characters, or the name more than 253, in folded form.
     #[error("`{}` is too long: a label has at most 63 characters, a name at most 253", .0.escape_debug())]
     TooLong(String),
-    /// A character that no host name has.
+    /// The folded name has a character that host names cannot have.
     #[error("`{}` has `{}`, which no host name has", .name.escape_debug(), .character.escape_debug())]
     Character {
-        /// The whole name.
+        /// The whole name that was parsed.
         name: String,
-        /// Which.
+        /// First character that is not allowed, in folded form.
         character: char,
     },
-    /// Characters that stand for no name, or an `xn--` label that stands for none.
+    /// The name has characters that names may not have, or an invalid `xn--` label.
     #[error("`{}` is a name in no script: it has characters that names may not have, or a wrong `xn--` label", .0.escape_debug())]
     Script(String),
-    /// A hyphen at the edge of a label.
+    /// A label starts or ends with a hyphen.
     #[error("`{}` has a label that starts or ends with `-`", .0.escape_debug())]
     Hyphen(String),
-    /// A resolver would read it as an address; it is given as folded.
+    /// The name ends in a number, so that a resolver would read it as an address. Holds the folded
+    /// name.
     #[error("`{0}` ends in a number, so that a resolver reads it as an address")]
     Number(String),
 }
 
-/// A name that folds to 253 characters is not longer than this, unless somebody plays with characters that vanish.
+/// Length in bytes above which a text is refused before it is folded.
+///
+/// A longer text can fold to a valid name only with many characters that folding removes.
 const LONGEST_WRITTEN: usize = 1024;
 
 impl FromStr for HostName {
@@ -87,7 +100,8 @@ impl FromStr for HostName {
         if text.len() > LONGEST_WRITTEN {
             return Err(HostNameError::TooLong(text.chars().take(64).chain(['…']).collect()));
         }
-        // Lengths, hyphens and ASCII are judged below, where the error can name what is wrong.
+        // Lengths, hyphens and ASCII characters are checked below, where the error can name the
+        // fault.
         let folded = Uts46::new()
             .to_ascii(text.as_bytes(), AsciiDenyList::EMPTY, Hyphens::Allow, DnsLength::Ignore)
             .map_err(|_| HostNameError::Script(text.to_owned()))?;
@@ -115,7 +129,8 @@ impl FromStr for HostName {
     }
 }
 
-/// Letters, digits and hyphens, and the underscore that real names have.
+/// Returns `true` for letters, digits and hyphens, and for the underscore that some real names
+/// have.
 fn is_host_character(character: char) -> bool {
     character.is_ascii_alphanumeric() || matches!(character, '-' | '_')
 }

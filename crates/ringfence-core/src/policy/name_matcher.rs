@@ -1,17 +1,17 @@
-//! Patterns of one name, matched by characters.
+//! Matching of one file name against a pattern, by characters.
 
 use std::path::Path;
 
 use globset::GlobMatcher;
 
-/// A pattern of names in one directory.
+/// A pattern for the names in one directory.
 ///
-/// `globset` matches bytes, so that its `?` does not stand for `é`. A name that is UTF-8 is matched by
-/// characters as well.
+/// `globset` matches bytes, so that its `?` does not match `é`. A name that is UTF-8 is therefore
+/// matched by characters as well.
 #[derive(Debug, Clone)]
 pub struct NameMatcher {
     bytes: GlobMatcher,
-    /// One list for each choice of braces.
+    /// Tokens of the pattern, one list for each combination of alternatives in braces.
     alternatives: Vec<Vec<NameToken>>,
 }
 
@@ -24,12 +24,14 @@ enum NameToken {
 }
 
 impl NameMatcher {
-    /// Matches what one of `alternatives` matches, which have no braces, and what `bytes` does.
+    /// Creates a matcher for names that match `bytes` or one of `alternatives`.
+    ///
+    /// `alternatives` are patterns without braces.
     pub(super) fn new(bytes: GlobMatcher, alternatives: &[String]) -> NameMatcher {
         NameMatcher { bytes, alternatives: alternatives.iter().map(|text| tokens_of(text)).collect() }
     }
 
-    /// Tells whether a name matches.
+    /// Returns `true` if a name matches the pattern.
     pub fn is_match(&self, name: &Path) -> bool {
         if self.bytes.is_match(name) {
             return true;
@@ -50,7 +52,7 @@ fn tokens_of(pattern: &str) -> Vec<NameToken> {
             '[' => {
                 let is_negated = characters.next_if(|next| matches!(next, '!' | '^')).is_some();
                 let mut members: Vec<char> = Vec::new();
-                // A bracket that comes first is a member.
+                // A `]` that comes first is a member of the class and does not end it.
                 while let Some(member) = characters.next_if(|next| *next != ']' || members.is_empty()) {
                     members.push(member);
                 }
@@ -81,9 +83,12 @@ fn ranges_of(members: &[char]) -> Vec<(char, char)> {
     ranges
 }
 
-/// Follows all ways to match at once, so that no pattern takes long.
+/// Returns `true` if `text` matches `tokens` as a whole.
+///
+/// The function follows all ways to match at the same time. The time is therefore proportional to
+/// the length of the pattern times the length of the text, for every pattern.
 fn is_text_match(tokens: &[NameToken], text: &str) -> bool {
-    // Whether the text so far matches this many tokens.
+    // `matched[n]` is true if the text read so far matches the first `n` tokens.
     let mut matched = vec![false; tokens.len() + 1];
     matched[0] = true;
     skip_any_text(tokens, &mut matched);
@@ -102,7 +107,7 @@ fn is_text_match(tokens: &[NameToken], text: &str) -> bool {
     matched[tokens.len()]
 }
 
-/// Adds that `*` may stand for nothing.
+/// Marks the token after each reached `*` as reached too, because `*` can match the empty text.
 fn skip_any_text(tokens: &[NameToken], matched: &mut [bool]) {
     for (at, token) in tokens.iter().enumerate() {
         if matched[at] && matches!(token, NameToken::AnyText) {

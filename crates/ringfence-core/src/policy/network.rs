@@ -1,4 +1,4 @@
-//! What can be reached.
+//! Network rules of a policy: no network, some hosts, or everything that the host can reach.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,38 +9,38 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::policy::HostRule;
 
-/// What can be reached from a sandbox.
+/// Network that can be reached from a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "NetworkTable", into = "NetworkTable")]
 pub enum Network {
-    /// Nothing.
+    /// Nothing can be reached.
     Closed,
-    /// Some hosts.
+    /// Only the hosts that the [`Egress`] rules permit can be reached.
     Allow(Egress),
-    /// Whatever the host itself can reach.
+    /// Everything that the host itself can reach can be reached.
     Open,
 }
 
-/// What may leave a sandbox that can reach some hosts.
+/// Rules for the traffic that leaves a sandbox in mode `allow`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Egress {
-    /// The hosts that can be reached; none when the list is empty.
+    /// Hosts that can be reached. An empty list allows no host.
     pub allow: Vec<HostRule>,
-    /// Hosts that cannot be reached, whatever `allow` says.
+    /// Hosts that cannot be reached, even if `allow` names them.
     pub deny: Vec<HostRule>,
-    /// Whether programs that know of no proxy reach them too.
+    /// `true` if programs that do not use a proxy can reach the same hosts.
     pub transparent: bool,
-    /// Whether hosts that are in neither list can be reached too, and are recorded.
+    /// `true` if hosts that are in neither list can be reached as well, and are recorded.
     pub observe: bool,
 }
 
 impl Network {
-    /// The network that reaches these hosts.
+    /// Returns a network that can reach only these hosts.
     pub fn only(hosts: impl IntoIterator<Item = HostRule>) -> Self {
         Network::Allow(Egress { allow: hosts.into_iter().collect(), ..Egress::default() })
     }
 
-    /// The name in documents and flags.
+    /// Returns the name of the mode in documents and flags.
     pub const fn mode(&self) -> &'static str {
         match self {
             Network::Closed => "closed",
@@ -49,7 +49,7 @@ impl Network {
         }
     }
 
-    /// What is said of some hosts, if it is some that can be reached.
+    /// Returns the egress rules in mode `allow`; the other modes have none.
     pub const fn egress(&self) -> Option<&Egress> {
         match self {
             Network::Allow(egress) => Some(egress),
@@ -57,7 +57,7 @@ impl Network {
         }
     }
 
-    /// The hosts that are allowed by name.
+    /// Returns the hosts of `allow`; the list is empty in the modes `closed` and `open`.
     pub fn rules(&self) -> &[HostRule] {
         self.egress().map_or(&[], |egress| &egress.allow)
     }
@@ -101,22 +101,22 @@ impl std::str::FromStr for Mode {
     }
 }
 
-/// Why a network is not well said.
+/// Error in the network rules of a policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NetworkError {
-    /// Neither the mode nor the hosts are there.
+    /// The table has neither `mode` nor `allow`, and `observe` is not `true`.
     #[error("the network needs a `mode` (closed, allow or open) or a list `allow`")]
     Unsaid,
-    /// Something is said that the mode has no use for.
+    /// A key has a value that only mode `allow` can use, and the mode is another one.
     #[error("network mode `{mode}` and `{key}` contradict each other: write mode `allow`, or drop `{key}`")]
     Contradiction {
-        /// The mode.
+        /// Mode that the table states: `closed` or `open`.
         mode: Mode,
-        /// What has no use.
+        /// Name of the key that contradicts the mode.
         key: &'static str,
     },
-    /// The mode is none of ours.
+    /// The text is not the name of a mode.
     #[error("unknown network mode `{0}`: it is one of closed, allow, open")]
     UnknownMode(String),
 }
@@ -144,7 +144,7 @@ pub struct NetworkTable {
 }
 
 impl NetworkTable {
-    /// Refuses what is said of some hosts when the mode is said to be all or none.
+    /// Refuses a table that states the mode `closed` or `open` and also has rules for single hosts.
     pub fn check(&self) -> Result<(), NetworkError> {
         let Some(mode) = self.mode.filter(|mode| *mode != Mode::Allow) else { return Ok(()) };
         let names_hosts = |list: &Option<Vec<HostRule>>| list.as_ref().is_some_and(|list| !list.is_empty());
@@ -160,7 +160,10 @@ impl NetworkTable {
         }
     }
 
-    /// The network that is said, if one is; what has no use in its mode is left out.
+    /// Returns the network that the table states, without the keys that its mode does not use.
+    ///
+    /// A table without `mode` means mode `allow` if `allow` is stated or `observe` is `true`. Any
+    /// other table without `mode` states no network.
     pub fn network(&self) -> Option<Network> {
         let implied = (self.allow.is_some() || self.observe == Some(true)).then_some(Mode::Allow);
         Some(match self.mode.or(implied)? {
@@ -175,12 +178,12 @@ impl NetworkTable {
         })
     }
 
-    /// Whether nothing is said.
+    /// Returns `true` if the table states no key.
     pub fn is_unsaid(&self) -> bool {
         *self == NetworkTable::default()
     }
 
-    /// Reads a table that does not contradict itself.
+    /// Reads a table and refuses one that contradicts itself.
     pub(crate) fn consistent<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let table = NetworkTable::deserialize(deserializer)?;
         table.check().map_err(D::Error::custom)?;

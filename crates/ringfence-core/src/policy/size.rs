@@ -1,27 +1,27 @@
-//! Amounts of bytes.
+//! Sizes in bytes, with units.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// An amount of bytes, written `512M`, `1G`, `10KiB` or `4096`.
+/// A number of bytes, written as `512M`, `1G`, `10KiB` or `4096`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Size(u64);
 
-/// The units, largest first; each is 1024 of the next.
+/// Units with their number of bytes, largest first. Each unit is 1024 times the next one.
 const UNITS: [(&str, u64); 4] = [("T", 1 << 40), ("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)];
 
 impl Size {
-    /// This many bytes.
+    /// Creates a size from a number of bytes.
     pub const fn from_bytes(bytes: u64) -> Self {
         Size(bytes)
     }
 
-    /// This many times 1024 × 1024 bytes.
+    /// Creates a size from a number of mebibytes, each 1024 × 1024 bytes.
     pub const fn mebibytes(mebibytes: u32) -> Self {
         Size((mebibytes as u64) << 20)
     }
 
-    /// The number of bytes.
+    /// Returns the number of bytes.
     pub const fn bytes(self) -> u64 {
         self.0
     }
@@ -37,28 +37,28 @@ impl fmt::Display for Size {
     }
 }
 
-/// Why a text is no size.
+/// Reason why a text is not a size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SizeError {
-    /// There is no text.
+    /// The text is empty.
     #[error("a size cannot be empty: write for example `512M`")]
     Empty,
-    /// It starts with a minus sign.
+    /// The text starts with a minus sign.
     #[error("`{0}` is negative: a size is 0 or more")]
     Negative(String),
-    /// It does not start with digits, or has a fraction.
+    /// The text does not start with a digit, or has a fraction.
     #[error("`{0}` is not a whole number of bytes: write for example `512M`, `1G` or `1536M`")]
     NotWhole(String),
-    /// The unit is none of ours.
+    /// The text after the number is not a known unit.
     #[error("`{text}` has an unknown unit `{unit}`: it is one of K, M, G, T (each 1024 of the one before)")]
     UnknownUnit {
-        /// The whole text.
+        /// The whole text that was parsed.
         text: String,
-        /// What stands after the number.
+        /// Text after the number, without spaces around it.
         unit: String,
     },
-    /// More bytes than 64 bits can count.
+    /// The number of bytes does not fit in 64 bits.
     #[error("`{0}` is too large: a size is less than 16777216T")]
     TooLarge(String),
 }
@@ -88,7 +88,10 @@ impl FromStr for Size {
     }
 }
 
-/// How many bytes a unit stands for: `` (bytes), `B`, `K`, `KB` and `KiB`, in either case.
+/// Returns the number of bytes of a unit, or `None` if the unit is unknown.
+///
+/// An empty unit and `B` are bytes. `K`, `KB` and `KiB` are 1024 bytes, and so on for the larger
+/// units. Upper and lower case mean the same.
 fn factor(unit: &str) -> Option<u64> {
     let unit = unit.to_ascii_uppercase();
     if unit.is_empty() || unit == "B" {

@@ -1,31 +1,31 @@
-//! Spans of time.
+//! Spans of time, with units.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A span of time of at least one millisecond, written `500ms`, `30s`, `2m` or `1h30m`.
+/// A span of time of at least one millisecond, written as `500ms`, `30s`, `2m` or `1h30m`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span {
     milliseconds: u64,
 }
 
-/// The units in milliseconds, largest first: the order in which a span is written.
+/// Units with their number of milliseconds, in the order in which a span is written.
 const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
 impl Span {
-    /// This many seconds; none at all becomes one millisecond.
+    /// Creates a span from a number of seconds. Zero becomes one millisecond.
     pub const fn seconds(seconds: u32) -> Self {
         Span { milliseconds: if seconds == 0 { 1 } else { seconds as u64 * 1_000 } }
     }
 
-    /// The same as a standard duration.
+    /// Returns the span as a standard [`Duration`].
     pub const fn duration(self) -> Duration {
         Duration::from_millis(self.milliseconds)
     }
 }
 
-/// Rounds up to a whole millisecond, and to one at least.
+/// Rounds a duration up to whole milliseconds, and zero to one millisecond.
 impl From<Duration> for Span {
     fn from(duration: Duration) -> Self {
         let milliseconds = duration.as_nanos().div_ceil(1_000_000);
@@ -47,37 +47,37 @@ impl fmt::Display for Span {
     }
 }
 
-/// Why a text is no span of time.
+/// Reason why a text is not a span of time.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpanError {
-    /// There is no text.
+    /// The text is empty.
     #[error("a duration cannot be empty: write for example `30s`")]
     Empty,
-    /// It starts with a minus sign.
+    /// The text starts with a minus sign.
     #[error("`{0}` is negative: a duration is more than 0")]
     Negative(String),
-    /// It adds up to nothing.
+    /// The parts of the text add up to zero.
     #[error("`{0}` is no time at all: a duration is more than 0; leave it out for no limit")]
     Zero(String),
-    /// A number stands alone.
+    /// A number has no unit.
     #[error("`{0}` needs a unit: write for example `{0}s` or `{0}m`")]
     NoUnit(String),
-    /// A part does not start with digits, or has a fraction.
+    /// A part of the text does not start with a digit, or has a fraction.
     #[error("`{0}` is not made of whole numbers and units: write for example `30s`, `1500ms` or `1h30m`")]
     NotWhole(String),
-    /// The unit is none of ours.
+    /// The text after a number is not a known unit.
     #[error("`{text}` has an unknown unit `{unit}`: it is one of ms, s, m, h, d")]
     UnknownUnit {
-        /// The whole text.
+        /// The whole text that was parsed.
         text: String,
-        /// What stands after the number.
+        /// Text after the number, which should be a unit.
         unit: String,
     },
-    /// Units repeat, or a larger one follows a smaller one.
+    /// A unit repeats, or a larger unit follows a smaller one.
     #[error("`{0}` has its units out of order: write the largest first and each once, such as `1h30m`")]
     OutOfOrder(String),
-    /// More milliseconds than 64 bits can count.
+    /// The number of milliseconds does not fit in 64 bits.
     #[error("`{0}` is too long")]
     TooLong(String),
 }
@@ -115,6 +115,8 @@ impl FromStr for Span {
                 .and_then(|count| count.checked_mul(factor))
                 .and_then(|part| part.checked_add(milliseconds))
                 .ok_or_else(|| SpanError::TooLong(text.to_owned()))?;
+            // Only smaller units may follow, so that each unit occurs once and the largest comes
+            // first.
             units = &units[place + 1..];
             rest = next;
         }
@@ -125,7 +127,7 @@ impl FromStr for Span {
     }
 }
 
-/// The text up to the first character that `ends` it, and the rest.
+/// Splits the text in front of the first character for which `ends` is true.
 fn split_where(text: &str, ends: impl Fn(char) -> bool) -> (&str, &str) {
     text.split_at(text.find(ends).unwrap_or(text.len()))
 }

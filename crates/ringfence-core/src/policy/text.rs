@@ -1,4 +1,4 @@
-//! Types that a document writes as one string.
+//! Serialization of types that a document writes as one string.
 
 use std::fmt::{self, Display};
 use std::marker::PhantomData;
@@ -8,7 +8,9 @@ use std::str::FromStr;
 use serde::de::{Deserializer, Error, Visitor};
 use serde::ser::{SerializeSeq, Serializer};
 
-/// Gives a type that has `Display` and `FromStr` the same text in documents, and says in the schema what it is.
+/// Implements `Serialize`, `Deserialize` and `JsonSchema` for a type with `Display` and `FromStr`.
+///
+/// A document holds the text of `Display`. The schema and the errors show `$description`.
 macro_rules! serde_as_text {
     ($type:ty, $description:literal) => {
         impl serde::Serialize for $type {
@@ -36,7 +38,9 @@ macro_rules! serde_as_text {
 }
 pub(crate) use serde_as_text;
 
-/// Reads one string and parses it; `description` says what was expected when it is no string at all.
+/// Reads one string and parses it as a `T`.
+///
+/// `description` names the expected value in the error for a value that is not a string.
 pub(crate) fn parsed<'de, D, T>(deserializer: D, description: &'static str) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -62,7 +66,10 @@ impl<T: FromStr<Err: Display>> Visitor<'_> for Text<T> {
     }
 }
 
-/// Writes paths, replacing what is not UTF-8: a document cannot hold it, and a policy must always have a hash.
+/// Writes paths, with a replacement character for bytes that are not UTF-8.
+///
+/// A document cannot hold such bytes, and serialization must not fail, because every policy must
+/// have a hash.
 pub(crate) fn paths<S: Serializer>(paths: &Option<Vec<PathBuf>>, serializer: S) -> Result<S::Ok, S::Error> {
     let Some(paths) = paths else { return serializer.serialize_none() };
     let mut sequence = serializer.serialize_seq(Some(paths.len()))?;

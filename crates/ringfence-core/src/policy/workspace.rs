@@ -1,20 +1,22 @@
-//! The directory that a sandbox works in.
+//! The workspace setting of a policy: a directory on the host and its path inside the sandbox.
 
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
-/// The directory that can be written, written `SOURCE` or `SOURCE:DESTINATION`; a colon within a path is `\:`.
+/// Directory that is writable in the sandbox, in the form `SOURCE` or `SOURCE:DESTINATION`.
+///
+/// A colon within a path is written as `\:`, and a backslash as `\\`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Workspace {
-    /// Where it is on the host.
+    /// Path of the directory on the host.
     pub source: PathBuf,
-    /// Where it is inside; the same path when absent.
+    /// Absolute path of the directory inside the sandbox; the path on the host when absent.
     pub destination: Option<PathBuf>,
 }
 
 impl Workspace {
-    /// A workspace at the same path inside.
+    /// Creates a workspace that has the same path on the host and inside the sandbox.
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Workspace { source: path.into(), destination: None }
     }
@@ -34,23 +36,23 @@ fn escaped(path: &Path) -> String {
     path.to_string_lossy().replace('\\', "\\\\").replace(':', "\\:")
 }
 
-/// Why a text names no workspace.
+/// Reason why a text does not name a workspace.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkspaceError {
-    /// There is no source.
+    /// The source is empty.
     #[error("a workspace cannot be empty: write a directory such as `.`")]
     Empty,
-    /// More than one colon.
+    /// The text has more than one colon that is not escaped.
     #[error("`{0}` has more than one `:`: write SOURCE:DESTINATION, and a colon within a path as `\\:`")]
     TooManyParts(String),
-    /// The destination is relative.
+    /// The destination is relative or empty.
     #[error("the destination `{0}` is not absolute: write SOURCE:/DESTINATION, and a colon within a path as `\\:`")]
     RelativeDestination(String),
-    /// The destination climbs.
+    /// The destination contains `..`.
     #[error("the destination `{0}` contains `..`: write the path it stands for")]
     ParentInDestination(String),
-    /// The destination is the root.
+    /// The destination is `/`.
     #[error("the destination cannot be `/`: the workspace would hide everything else")]
     RootDestination,
 }
@@ -70,7 +72,7 @@ impl FromStr for Workspace {
     }
 }
 
-/// The parts between colons that no backslash precedes.
+/// Splits the text at each colon that no backslash escapes, and removes the escapes.
 fn split(text: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut characters = text.chars().peekable();

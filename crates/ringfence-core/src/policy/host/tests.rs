@@ -91,7 +91,8 @@ fn a_wildcard_names_what_is_beneath_and_not_the_name_itself() {
 
 #[test]
 fn a_wildcard_under_a_public_suffix_is_no_rule() {
-    // An unknown top-level domain, a suffix of two labels, one in another script, and one that is itself a wildcard.
+    // Among the suffixes are an unknown top-level domain, suffixes of two labels, a suffix in
+    // another script, and suffixes that come from a wildcard of the public suffix list.
     for suffix in ["com", "internal", "co.uk", "xn--55qx5d.cn", "kawasaki.jp", "any.ck"] {
         for rule in [format!("*.{suffix}"), format!("*.{suffix}."), format!("*.{suffix}:443")] {
             refuse(

@@ -23,12 +23,12 @@ fn names_are_folded_to_one_form() {
     check("münchen.example", "xn--mnchen-3ya.example");
     check("MÜNCHEN.example", "xn--mnchen-3ya.example");
     check("XN--MNCHEN-3YA.example", "xn--mnchen-3ya.example");
-    // Composed and decomposed, full-width letters, the other full stops, and a hyphen that is not shown.
+    // A decomposed letter, full-width letters, the full stops of other scripts, and a soft hyphen.
     check("mu\u{308}nchen.example", "xn--mnchen-3ya.example");
     check("ｅｘａｍｐｌｅ.org", "example.org");
     check("example。org．", "example.org");
     check("exa\u{ad}mple.org", "example.org");
-    // The Kelvin sign is a letter k, and a sharp s is one of its own.
+    // The Kelvin sign folds to the letter k; the sharp s is a letter of its own and stays.
     check("\u{212a}ube.example", "kube.example");
     check("faß.example", "xn--fa-hia.example");
 }
@@ -50,7 +50,7 @@ fn what_is_no_name_is_refused_for_what_is_wrong_with_it() {
         ("example.org:80", "example.org:80", ":"),
         ("[example.org]", "[example.org]", "["),
         ("*.example.org", "*.example.org", "*"),
-        // A full-width sign is a sign.
+        // A full-width slash folds to a slash.
         ("example.org／a.b", "example.org／a.b", "/"),
     ] {
         refuse(name, &format!("`{shown}` has `{character}`, which no host name has"));
@@ -59,7 +59,8 @@ fn what_is_no_name_is_refused_for_what_is_wrong_with_it() {
     for hyphen in ["-a.org", "a-.org", "a.-"] {
         refuse(hyphen, &format!("`{hyphen}` has a label that starts or ends with `-`"));
     }
-    // Nothing behind the prefix, what stands for plain ASCII, what is not in its own form, what is no code at all.
+    // A prefix without a label, labels that encode only ASCII or are not in their normal form, a
+    // label that is not valid Punycode, and a zero-width joiner.
     for wrong in
         ["xn--", "xn--example-.org", "xn--a.org", "xn--mnchen-3yA\u{fc}.org", "xn--zz9999999.org", "a\u{200d}b.org"]
     {
@@ -85,7 +86,7 @@ fn the_longest_label_has_63_characters_and_the_longest_name_253() {
     let name = |length: usize| format!("{}{}", "a.".repeat(length / 2), "b".repeat(length % 2));
     check(&name(253), &name(253));
     refuse(&name(255), &format!("`{}` is too long: a label has at most 63 characters, a name at most 253", name(255)));
-    // Short as it is written, long as it is folded.
+    // The label is short as written and too long when folded.
     let folded = "ü".repeat(62);
     refuse(&folded, &format!("`{folded}` is too long: a label has at most 63 characters, a name at most 253"));
     let absurd = "a".repeat(100_000);
