@@ -47,12 +47,12 @@ pub enum LimitError {
 }
 
 impl Limits {
-    /// Checks a limit on processors and returns it. The least is 0.01.
+    /// Checks a limit on processors and returns it. The least valid limit is 0.01.
     pub fn check_cpus(cpus: f64) -> Result<f64, LimitError> {
         if cpus.is_finite() && cpus >= 0.01 { Ok(cpus) } else { Err(LimitError::Cpus(cpus)) }
     }
 
-    /// Checks a limit on processes and returns it. The least is 1.
+    /// Checks a limit on processes and returns it. The least valid limit is 1.
     pub fn check_processes(processes: u32) -> Result<u32, LimitError> {
         if processes >= 1 { Ok(processes) } else { Err(LimitError::Processes(processes)) }
     }

@@ -1,28 +1,29 @@
-//! Which backend it is to be.
+//! Choice of the backend.
 
 use std::fmt;
 
 use crate::settings::{Container, Source};
 use crate::{Backend, Choice, Fault};
 
-/// How a backend is to be chosen: what somebody asked for, before anybody looked at the host.
+/// Rule for the choice of a backend, as the settings state it. [`resolve`] applies the rule.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Selection {
-    /// Native, then bwrap, then a detected container; else refused.
+    /// `native`, else `bwrap`, else `outer` in a detected container, else an error.
     #[default]
     Auto,
-    /// This one, or nothing.
+    /// The named backend, else an error.
     Only(Backend),
-    /// Bwrap, then a detected container, else nothing at all with a warning: `SANDBOX_MODE=auto`.
+    /// `bwrap`, else `outer` in a detected container, else `local` with a warning. The meaning of
+    /// `SANDBOX_MODE=auto`.
     BwrapElseContainerElseBare,
-    /// The container around us, whether or not it is detected: `SANDBOX_MODE=container`.
+    /// `outer`, even if no container is detected. The meaning of `SANDBOX_MODE=container`.
     TrustContainer,
-    /// Docker, else as `Auto` with a warning: `SANDBOX_TYPE=docker`.
+    /// `docker`, else the choice of `Auto` with a warning. The meaning of `SANDBOX_TYPE=docker`.
     DockerElseAuto,
 }
 
 impl Selection {
-    /// The nearest that a policy can say.
+    /// Returns the choice of a policy that is closest to this selection.
     pub const fn choice(self) -> Choice {
         match self {
             Selection::Only(backend) => Choice::Only(backend),
@@ -53,72 +54,72 @@ impl fmt::Display for Selection {
     }
 }
 
-/// How loudly something is said.
+/// Severity of a notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
-    /// It is as intended.
+    /// The outcome is as intended.
     Info,
-    /// Something is weaker than it could be.
+    /// The choice is a fallback, or a backend without isolation.
     Warning,
 }
 
-/// Something to tell about the choice.
+/// Message about the choice of a backend, for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notice {
-    /// How loudly.
+    /// Severity of the message.
     pub level: Level,
-    /// What.
+    /// Text of the message.
     pub message: String,
 }
 
-/// The backend that was chosen.
+/// Backend that was chosen, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chosen {
-    /// Which.
+    /// Backend that was chosen.
     pub backend: Backend,
-    /// Why this one.
+    /// Reason for the choice, for logs and results.
     pub because: String,
-    /// What to tell about it.
+    /// Messages about the choice, for the log.
     pub notices: Vec<Notice>,
 }
 
-/// Why no backend was chosen.
+/// Reason why no backend was chosen.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChooseError {
-    /// The one that was asked for does not work here.
+    /// The requested backend does not work on this host.
     #[error("backend `{backend}`, asked for by {source_name}, does not work here: {why}")]
     Unavailable {
-        /// Which.
+        /// Backend that was requested.
         backend: Backend,
-        /// Who asked for it.
+        /// Source of the request, such as `--backend`.
         source_name: String,
-        /// What it lacks.
+        /// Reason why the backend does not work.
         why: String,
     },
-    /// `SANDBOX_MODE=bwrap` without bubblewrap.
+    /// `SANDBOX_MODE=bwrap` is set, but bubblewrap does not work on this host.
     #[error("SANDBOX_MODE=bwrap but bwrap is not available. Install with: apt install bubblewrap")]
     BwrapRequired {
-        /// What its preflight said.
+        /// Reason from the preflight check of bubblewrap.
         why: String,
     },
-    /// Nothing isolates here.
+    /// Neither `native` nor `bwrap` works on this host, and no container was detected.
     #[error("no backend can isolate here: native: {native}; bwrap: {bwrap}; no container was detected")]
     NothingIsolates {
-        /// What native lacks.
+        /// Reason why `native` does not work.
         native: String,
-        /// What bwrap lacks.
+        /// Reason why `bwrap` does not work.
         bwrap: String,
     },
 }
 
 impl ChooseError {
-    /// Whose move it is: the host lacks what was asked for.
+    /// Returns the party that can correct the error: the host, which lacks what was requested.
     pub const fn fault(&self) -> Fault {
         Fault::Host
     }
 
-    /// The next things to type, one per way forward.
+    /// Returns what the user can do next, one line per option.
     pub fn hints(&self) -> Vec<String> {
         match self {
             ChooseError::Unavailable { .. } => {
@@ -134,9 +135,12 @@ impl ChooseError {
     }
 }
 
-/// Chooses a backend: `available` says whether one can hold the policy here, and if not, why.
+/// Chooses a backend.
 ///
-/// It is asked only about backends that may still be chosen, in order, and at most once about each.
+/// `available` returns `Ok` if a backend can hold the policy on this host, and else the reason.
+/// `resolve` calls `available` in order, only for backends that may still be chosen, and at most
+/// once for each. There is no such call for `outer` in a container, and none for `local` as the
+/// last resort of `BwrapElseContainerElseBare`.
 pub fn resolve(
     selection: Selection,
     source: &Source,
@@ -193,6 +197,7 @@ fn only(
 ) -> Result<Chosen, ChooseError> {
     match available(backend) {
         Ok(()) => Ok(chosen(backend, format!("asked for by {source}"))),
+        // `bwrap` is the only backend that `SANDBOX_MODE` can name.
         Err(why) if *source == Source::Variable("SANDBOX_MODE".into()) => Err(ChooseError::BwrapRequired { why }),
         Err(why) => Err(ChooseError::Unavailable { backend, source_name: source.to_string(), why }),
     }

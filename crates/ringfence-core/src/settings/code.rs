@@ -1,4 +1,4 @@
-//! How code is run, beyond the policy: languages, and the lint of imports.
+//! Settings for running code: languages, warm interpreters, and the lint of imports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -34,24 +34,27 @@ pub struct CodeConfig {
     pub languages: BTreeMap<String, Language>,
 }
 
-/// How code is run, beyond the policy.
+/// Merged settings for running code, in addition to the policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Code {
-    /// What the lint of imports does with what it finds; it is lint, and isolates nothing.
+    /// Action of the lint when it finds a listed import. The lint isolates nothing.
     pub block_imports: BlockImports,
-    /// The modules that the lint looks for; what is below one counts, too.
+    /// Modules that the lint looks for, including their submodules.
     pub imports: Vec<Module>,
-    /// Whose code is kept in its record.
+    /// Runs whose code is kept in the execution record.
     pub store_code: Store,
-    /// How many interpreters of a language wait for code, where somebody keeps them.
+    /// Number of interpreters of a language that wait for code, where a pool of them is kept.
     pub warm: usize,
-    /// The modules that interpreters import while they wait; unless somebody says, `json` and `re`, and `numpy` and
-    /// `pandas` where they are installed.
+    /// Modules that interpreters import while they wait.
+    ///
+    /// The default is `json` and `re`, and also `numpy` and `pandas` where they are installed.
     pub preload: Option<Vec<Module>>,
-    /// The languages there are, by name.
+    /// All languages, by name.
     pub languages: BTreeMap<String, Language>,
-    /// Those of them that a project added. They are run only where a sandbox isolates: elsewhere their commands, which
-    /// sandboxed code may have written, would run on the host.
+    /// Names of the languages that the project's file added.
+    ///
+    /// These languages are run only in a sandbox that isolates. Sandboxed code may have written
+    /// their commands, and without isolation those commands would run on the host.
     pub project_languages: BTreeSet<String>,
 }
 
@@ -62,7 +65,7 @@ impl Default for Code {
 }
 
 impl Code {
-    /// How many interpreters wait when nobody says: one may run while the other waits.
+    /// Default of `code.warm`: one interpreter can run while the other waits.
     pub(super) const WARM: usize = 2;
 
     pub(super) fn settle(config: &CodeConfig, from_project: &BTreeSet<String>) -> Code {
@@ -79,7 +82,9 @@ impl Code {
         }
     }
 
-    /// The modules that interpreters import while they wait, with spaces between; those with a `?` need not be installed.
+    /// Returns the modules that interpreters import while they wait, with spaces between.
+    ///
+    /// A module with a `?` at the end need not be installed.
     pub fn preload_line(&self) -> String {
         match &self.preload {
             None => "json re numpy? pandas?".to_owned(),
@@ -87,7 +92,7 @@ impl Code {
         }
     }
 
-    /// The names of the languages that a file is in, by how its own name ends.
+    /// Returns the names of the languages whose suffix the file name has.
     pub fn languages_of(&self, path: &Path) -> Vec<&str> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let ends = |language: &Language| name.strip_suffix(&language.suffix).is_some_and(|rest| !rest.is_empty());
@@ -111,7 +116,7 @@ pub enum BlockImports {
 impl BlockImports {
     const ALL: [BlockImports; 3] = [BlockImports::Off, BlockImports::Warn, BlockImports::Block];
 
-    /// What a switch that knows only on and off means.
+    /// Returns the action for a setting that is only on or off: `Block` for on, `Off` for off.
     pub(super) const fn from_switch(on: bool) -> BlockImports {
         if on { BlockImports::Block } else { BlockImports::Off }
     }
@@ -127,7 +132,7 @@ impl fmt::Display for BlockImports {
     }
 }
 
-/// A word that says nothing about what the lint does.
+/// Error for a text that is not the name of a [`BlockImports`] variant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown choice `{0}`: it is one of off, warn, block")]
 pub struct UnknownBlockImports(String);
@@ -147,7 +152,7 @@ impl FromStr for BlockImports {
 pub struct Module(#[schemars(with = "String")] String);
 
 impl Module {
-    /// What is looked for when nobody says.
+    /// Default of `code.imports`: the modules that the lint looks for.
     const BUILT_IN: [&'static str; 8] =
         ["os", "subprocess", "shutil", "socket", "ctypes", "multiprocessing", "pty", "signal"];
 
@@ -155,7 +160,7 @@ impl Module {
         Module::BUILT_IN.map(|name| Module(name.to_owned())).to_vec()
     }
 
-    /// Whether a module of that name is this one, or lies below it.
+    /// Returns `true` if `name` is this module or one of its submodules.
     pub fn holds(&self, name: &str) -> bool {
         name.strip_prefix(&self.0).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     }
@@ -167,7 +172,7 @@ impl fmt::Display for Module {
     }
 }
 
-/// A text that names no module.
+/// Error for a text that is not the name of a Python module.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{}` is no name of a module: it is one or more identifiers with dots between", .0.escape_default())]
 pub struct NoModule(String);
@@ -211,26 +216,28 @@ pub struct Language {
     suffix: String,
 }
 
-/// Why a language makes no sense.
+/// Reason why the definition of a language is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LanguageError {
-    /// A name that cannot be one.
+    /// The name is empty, or has characters other than `a-z`, `0-9`, `-`, `_`, `+` and `#`.
     #[error("`{}` is no name of a language: it is made of a-z, 0-9, `-`, `_`, `+` and `#`", .0.escape_default())]
     Name(String),
-    /// No program, or a word that cannot be passed to one.
+    /// The command has no program, or has a word with NUL, which no program can receive.
     #[error("a language's command is a program and its arguments, and no word of it holds NUL")]
     Command,
-    /// A suffix that is none.
+    /// The suffix is not a dot with 1 to 16 ASCII letters or digits.
     #[error("`{}` is no suffix: it is a dot and a few letters or digits, such as `.py`", .0.escape_default())]
     Suffix(String),
 }
 
 impl Language {
-    /// The suffix of Python.
+    /// Suffix of Python files.
     const PYTHON: &'static str = ".py";
 
-    /// A language that `command`, a program and its arguments, runs from a file whose name ends in `suffix`.
+    /// Creates a language whose code is put into a file with the name suffix `suffix`.
+    ///
+    /// `command` is the program and its arguments; the path of the file is added at the end.
     pub fn new(
         command: impl IntoIterator<Item: Into<String>>,
         suffix: impl Into<String>,
@@ -239,7 +246,7 @@ impl Language {
         Ok(Language { command, suffix: check_suffix(suffix.into())? })
     }
 
-    /// The languages that are there when nobody says anything.
+    /// Returns the built-in languages, by name.
     pub(super) fn built_in() -> BTreeMap<String, Language> {
         let shipped = [("python", "python3", Language::PYTHON), ("bash", "bash", ".sh"), ("javascript", "node", ".js")];
         let language = |(name, program, suffix): (&str, &str, &str)| {
@@ -248,23 +255,23 @@ impl Language {
         shipped.map(language).into()
     }
 
-    /// The program and its arguments; there is a program.
+    /// Returns the program, which is never empty, and its arguments.
     pub fn command(&self) -> (&str, &[String]) {
         let (program, arguments) = self.command.split_first().expect("a command without a program is refused");
         (program, arguments)
     }
 
-    /// How the name of a file in it ends.
+    /// Returns the suffix of the names of files in the language, such as `.py`.
     pub fn suffix(&self) -> &str {
         &self.suffix
     }
 
-    /// Whether the lint of imports can read it.
+    /// Returns `true` if the language is Python, which the lint of imports can read.
     pub fn is_python(&self) -> bool {
         self.suffix == Language::PYTHON
     }
 
-    /// Makes sure that a name can be one.
+    /// Checks that a text can be the name of a language.
     fn check_name(name: &str) -> Result<(), LanguageError> {
         let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_+#".contains(&byte);
         let is_sound = !name.is_empty() && name.bytes().all(is_plain);

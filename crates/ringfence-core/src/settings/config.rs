@@ -1,4 +1,4 @@
-//! What one layer says.
+//! The content of one layer of settings, which is also the format of a configuration file.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -73,13 +73,17 @@ pub struct AuditConfig {
 }
 
 impl Config {
-    /// The policy among what is said.
+    /// Returns the policy that the configuration states.
     pub fn policy(self) -> Policy {
         let Config { backend, filesystem, network, limits, env, require, allow_weaker, .. } = self;
         Policy { backend, filesystem, network: network.network(), limits, env, require, allow_weaker }
     }
 
-    /// Replaces a leading `~` in every path; an error is the key of a path that needs a home where there is none.
+    /// Replaces a leading `~` in every path by the home directory.
+    ///
+    /// # Errors
+    ///
+    /// Returns the key of the first path that starts with `~` if there is no home directory.
     pub(super) fn expand_home(&mut self, home: Option<&Path>) -> Result<(), &'static str> {
         let files = &mut self.filesystem;
         let paths = (files.read.iter_mut().flatten().map(|path| ("filesystem.read", path)))

@@ -1,27 +1,27 @@
-//! Finding out whether a container or a cloud workspace is around us.
+//! Detection of the container or cloud workspace that ringfence runs in.
 
 use std::path::Path;
 
-/// What detection may look at: the real host, or a test's.
+/// Access to the host for detection. Tests use a host of their own.
 pub trait HostView {
-    /// Whether a path exists.
+    /// Returns `true` if a path exists.
     fn exists(&self, path: &Path) -> bool;
-    /// The text of a file; none when it cannot be read.
+    /// Returns the text of a file, or `None` if the file cannot be read.
     fn read(&self, path: &Path) -> Option<String>;
-    /// The value of an environment variable; none when it is unset.
+    /// Returns the value of an environment variable, or `None` if it is unset.
     fn variable(&self, name: &str) -> Option<String>;
 }
 
-/// The container or workspace that this process runs in.
+/// Container or cloud workspace that this process runs in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Container {
-    /// Its kind: docker, codespaces, gitpod, container or podman.
+    /// Kind of the container: docker, codespaces, gitpod, container or podman.
     pub name: &'static str,
-    /// What gave it away.
+    /// Evidence for the container, such as `/.dockerenv exists`.
     pub evidence: String,
 }
 
-/// Looks for the signs of a container, in the documented order; the first one found wins.
+/// Looks for the signs of a container in the documented order, and returns the first that matches.
 pub fn detect_container(host: &impl HostView) -> Option<Container> {
     let found = |name, evidence: &str| Some(Container { name, evidence: evidence.to_owned() });
     if host.exists(Path::new("/.dockerenv")) {

@@ -1,4 +1,6 @@
-//! Secrets that a host outside is shown and a sandbox is not: for whom, from where, and how they are presented.
+//! Credentials: secrets that the egress proxy shows to outside hosts and that no sandbox sees.
+//!
+//! A credential states the host, the origin of the secret, and the header that presents the secret.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,9 +12,9 @@ use serde::{Deserialize, Serialize};
 use crate::policy::text::serde_as_text;
 use crate::policy::{Environment, Host, HostRule, VariableError};
 
-/// What a template has in place of the secret.
+/// Text that marks the place of the secret in a header template.
 const SECRET: &str = "{secret}";
-/// Headers that say how a message is to be read or carried: a secret is none of that.
+/// Headers that control how a message is read or transported, and so cannot present a secret.
 const MEANT_FOR_THE_WAY: [&str; 12] = [
     "connection",
     "content-length",
@@ -42,18 +44,18 @@ pub struct Credential {
     pub placeholder: Option<String>,
 }
 
-/// Where a secret comes from, on the host.
+/// Origin of a secret on the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SecretOrigin {
-    /// What a file holds.
+    /// The content of the file with this path.
     File(PathBuf),
-    /// What a program prints.
+    /// The output of a program; the first word is the program, the others are its arguments.
     Command(Vec<String>),
-    /// What a variable of the caller is.
+    /// The value of the caller's variable with this name.
     Variable(String),
 }
 
-/// A header with a place for a secret.
+/// A header with a place for a secret, written as `Authorization: Bearer {secret}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeaderTemplate {
     name: String,
@@ -61,31 +63,31 @@ pub struct HeaderTemplate {
     after: String,
 }
 
-/// Why a credential is none.
+/// Reason why a credential is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CredentialError {
-    /// Its host is an address.
+    /// The host is an address. A secret needs a name, which its host can prove to have.
     #[error("`{0}` is an address: a secret is for a name, which its host proves to have")]
     Address(HostRule),
-    /// Its host is whoever has a name under a suffix.
+    /// The host is a wildcard under a public suffix, where each name can have another owner.
     #[error("`{0}` names hosts of many owners: name the one that the secret is for")]
     ManyOwners(HostRule),
-    /// It comes from nowhere, or from more than one place.
+    /// The credential states no origin, or more than one.
     #[error("a secret comes from one place: write `file`, `command` or `variable`")]
     Origin,
-    /// The command has no words.
+    /// The command is an empty list.
     #[error("`command` is empty: write the program and its arguments, as in [\"pass\", \"show\", \"api\"]")]
     Command,
-    /// The name of a variable is none.
+    /// The text of `variable` or `placeholder` is not a valid name of a variable.
     #[error(transparent)]
     Variable(#[from] VariableError),
-    /// The text is no header with a place for the secret.
+    /// The text is not a header with exactly one `{secret}` in its value.
     #[error(
         "`{0}` is no header with one `{{secret}}` in its value: write for example `Authorization: Bearer {{secret}}`"
     )]
     Header(String),
-    /// The header has a meaning of its own on the way.
+    /// The header controls how a request is transported. Holds the name of the header.
     #[error("`{0}` says how a request is carried: a secret is presented in another header")]
     Reserved(String),
 }
@@ -121,12 +123,15 @@ impl Default for HeaderTemplate {
 }
 
 impl HeaderTemplate {
-    /// The header's name.
+    /// Returns the name of the header.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The header's value with `secret` in its place. No copy of it is left behind in memory that was given back.
+    /// Returns the value of the header with `secret` filled in.
+    ///
+    /// The function leaves no copy of the secret in freed memory, because it allocates the whole
+    /// value at once.
     pub fn filled_with(&self, secret: &[u8]) -> Vec<u8> {
         let mut value = Vec::with_capacity(self.before.len() + secret.len() + self.after.len());
         value.extend_from_slice(self.before.as_bytes());
@@ -143,7 +148,7 @@ impl FromStr for HeaderTemplate {
         let wrong = || CredentialError::Header(text.to_owned());
         let (name, value) = text.split_once(':').ok_or_else(wrong)?;
         let (before, after) = value.trim().split_once(SECRET).ok_or_else(wrong)?;
-        // RFC 9110, 5.1 and 5.6.2.
+        // RFC 9110, sections 5.1 and 5.6.2: the name of a header is a token of these bytes.
         let is_token_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
         let is_text = |part: &str| part.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ');
         if name.is_empty() || !name.bytes().all(is_token_byte) || !is_text(value) || after.contains(SECRET) {
@@ -172,7 +177,7 @@ impl TryFrom<Table> for Credential {
         let Table { host, file, command, variable, header, placeholder } = table;
         match &host.host {
             Host::Network { .. } => return Err(CredentialError::Address(host)),
-            // Beneath a suffix that a company gives names under, each has another owner.
+            // A company can give the names beneath its suffix to different owners.
             Host::Beneath(parent) if parent.is_public_suffix() => return Err(CredentialError::ManyOwners(host)),
             Host::Beneath(_) | Host::Name(_) => {}
         }
@@ -204,7 +209,7 @@ impl From<Credential> for Table {
     }
 }
 
-/// As people read it. What a program is told may itself be a secret, so only its name is shown.
+/// Shows the origin to people. The arguments of a program may be secret, so only its name is shown.
 impl fmt::Display for SecretOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,4 +1,4 @@
-//! The variables of existing deployments, each with its own documented meaning.
+//! Dialects: the `SANDBOX_*` variables of existing deployments, each with its documented meaning.
 
 use std::time::Duration;
 
@@ -7,51 +7,51 @@ use crate::audit::Store;
 use crate::policy::Span;
 use crate::settings::Selection;
 
-/// What the variables of existing deployments say.
+/// Values of the variables of existing deployments.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Dialect {
-    /// How a backend is to be chosen.
+    /// Selection of the backend, if a variable states one.
     pub selection: Option<Selection>,
-    /// Which variable says so.
+    /// Name of the variable that states the selection.
     pub selected_by: Option<&'static str>,
-    /// `SANDBOX_TIMEOUT_SEC`.
+    /// Time limit from `SANDBOX_TIMEOUT_SEC`.
     pub time: Option<Span>,
-    /// `SANDBOX_BLOCK_DANGEROUS_IMPORTS`.
+    /// Value of `SANDBOX_BLOCK_DANGEROUS_IMPORTS`.
     pub block_dangerous_imports: Option<bool>,
-    /// `SANDBOX_STORE_CODE`.
+    /// Value of `SANDBOX_STORE_CODE`.
     pub store_code: Option<Store>,
 }
 
-/// Why the variables of existing deployments make no sense.
+/// Reason why the variables of existing deployments cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DialectError {
-    /// A value that the variable does not have.
+    /// A variable has a value that it does not accept.
     #[error("{name}=`{value}` is not valid: it is {values}")]
     Value {
-        /// The variable.
+        /// Name of the variable.
         name: &'static str,
-        /// What it was set to.
+        /// Value of the variable.
         value: String,
-        /// What it can be set to.
+        /// Description of the values that the variable accepts.
         values: String,
     },
-    /// Two variables ask for different things.
+    /// Two variables ask for different selections of the backend.
     #[error("{first} and {second} disagree: `{first_asks}` against `{second_asks}`")]
     Disagreement {
-        /// One, as `NAME=value`.
+        /// First variable, as `NAME=value`.
         first: String,
-        /// What it asks for.
+        /// Selection that the first variable asks for.
         first_asks: Selection,
-        /// The other, as `NAME=value`.
+        /// Second variable, as `NAME=value`.
         second: String,
-        /// What that one asks for.
+        /// Selection that the second variable asks for.
         second_asks: Selection,
     },
 }
 
 impl DialectError {
-    /// The next thing to type.
+    /// Returns a hint for a disagreement. The message about a wrong value needs none.
     pub fn hint(&self) -> Option<String> {
         match self {
             DialectError::Value { .. } => None,
@@ -62,7 +62,7 @@ impl DialectError {
     }
 }
 
-/// A variable that chooses a backend, and what each of its values asks for.
+/// A variable that selects a backend, with the selection for each of its values.
 struct Selector {
     name: &'static str,
     values: &'static [(&'static str, Selection)],
@@ -101,7 +101,7 @@ const BLOCK_IMPORTS: &str = "SANDBOX_BLOCK_DANGEROUS_IMPORTS";
 const STORE_CODE: &str = "SANDBOX_STORE_CODE";
 
 impl Dialect {
-    /// Reads the variables that are ours to know; every other is left alone.
+    /// Reads the variables of existing deployments and ignores all other variables.
     pub fn read(variables: impl IntoIterator<Item = (String, String)>) -> Result<Self, DialectError> {
         let mut dialect = Dialect::default();
         let mut asked: Vec<(&'static str, String, Selection)> = Vec::new();
@@ -116,7 +116,8 @@ impl Dialect {
                 }
             }
         }
-        // The environment has no order; the table's is the same every time.
+        // Sort by the order of `SELECTORS`, because the environment has no fixed order and the
+        // result must always be the same.
         asked.sort_by_key(|(name, ..)| SELECTORS.iter().position(|selector| selector.name == *name));
         if let Some((first, rest)) = asked.split_first() {
             if let Some(second) = rest.iter().find(|second| second.2 != first.2) {

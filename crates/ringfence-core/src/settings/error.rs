@@ -1,4 +1,4 @@
-//! Why settings cannot be put together.
+//! Errors of loading settings.
 
 use std::path::PathBuf;
 
@@ -8,80 +8,80 @@ use super::{Source, Widening};
 use crate::Fault;
 use crate::policy::DocumentError;
 
-/// Why settings cannot be put together.
+/// Reason why the layers cannot be merged into settings.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingsError {
-    /// A file is not well-formed.
+    /// A file is not valid TOML, or has a wrong key or value.
     #[error("cannot use the settings in `{path}`")]
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Error in the document, with its line.
         source: DocumentError,
     },
-    /// A variable's value makes no sense.
+    /// A `RINGFENCE_*` variable has an invalid value.
     #[error("{name}=`{value}` is not valid")]
     Value {
-        /// The variable.
+        /// Name of the variable.
         name: &'static str,
-        /// What it was set to.
+        /// Value of the variable.
         value: String,
-        /// What to set it to.
+        /// Description of the values that the variable accepts.
         expected: &'static str,
-        /// What is wrong with it.
+        /// Error of parsing the value.
         source: Wrong,
     },
-    /// A variable is set to bytes that are no text.
+    /// The value of the named variable is not valid UTF-8.
     #[error("{0} is not valid UTF-8")]
     NotText(String),
-    /// A variable with our prefix that means nothing.
+    /// A variable has the prefix `RINGFENCE_` but is not a setting.
     #[error("unknown variable {name}")]
     UnknownVariable {
-        /// Which.
+        /// Name of the unknown variable.
         name: String,
-        /// The one that was probably meant.
+        /// Known variable that was probably meant.
         nearest: Option<String>,
     },
-    /// A path must be absolute and is not.
+    /// A path is relative although it must be absolute.
     #[error("{source_name}: {key} = \"{path}\" is not absolute", path = path.display())]
     Relative {
-        /// Where it was said.
+        /// Source of the value, such as `config.toml:3`.
         source_name: String,
-        /// The key.
+        /// Key that has the path.
         key: &'static str,
-        /// The path.
+        /// Path that is not absolute.
         path: PathBuf,
     },
-    /// A path starts with `~` and there is no home directory.
+    /// A path starts with `~`, but there is no home directory.
     #[error("{source_name}: {key} starts with `~`, and there is no home directory to put in its place")]
     NoHome {
-        /// Where it was said.
+        /// Source of the value, such as `config.toml:3`.
         source_name: String,
-        /// The key.
+        /// Key that has the path.
         key: &'static str,
     },
-    /// Secrets are spoken of by somebody else than the user or the system.
+    /// A layer other than the system's and the user's file sets credentials.
     #[error("{source_name}: credentials are said in the user's or the system's own configuration alone")]
     Credentials {
-        /// Where they are.
+        /// Source of the credentials, such as `ringfence.toml:1`.
         source_name: String,
     },
-    /// A project tries to widen the policy.
+    /// The project's file tries to widen the policy.
     #[error(transparent)]
     Widening(#[from] Box<Widening>),
-    /// The variables of existing deployments make no sense.
+    /// The variables of existing deployments are invalid or contradict each other.
     #[error(transparent)]
     Dialect(#[from] DialectError),
 }
 
 impl SettingsError {
-    /// Whose move it is: whoever wrote the settings.
+    /// Returns the party that can correct the error: the user, who wrote the settings.
     pub const fn fault(&self) -> Fault {
         Fault::User
     }
 
-    /// The next thing to type.
+    /// Returns a hint that tells the user how to correct the error.
     pub fn hint(&self) -> Option<String> {
         match self {
             SettingsError::File { source, .. } => source.hint(),

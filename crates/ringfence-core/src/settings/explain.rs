@@ -1,23 +1,24 @@
-//! Every effective value with its source.
+//! Explanation of settings: every effective value with its source.
 
 use std::fmt::Display;
 
 use super::{Settings, Source};
 use crate::policy::Network;
 
-/// One effective value.
+/// One effective value, with its key and its sources.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explained {
-    /// What it is of.
+    /// Key of the value, such as `limits.memory`.
     pub key: String,
-    /// What it is; `unset` where there is none.
+    /// Value as text; `unset` if there is no value, and `***` for the value of a variable.
     pub value: String,
-    /// Where it comes from; for a list, each place that added to it.
+    /// Source of the value; for a list, each source that added to the list.
     pub sources: Vec<Source>,
 }
 
 impl Settings {
-    /// Every effective value with its source, defaults included, in the order of the documentation.
+    /// Returns every effective value with its source, defaults included, in the order of the
+    /// documentation.
     pub fn explain(&self) -> Vec<Explained> {
         let policy = self.policy.with_defaults();
         let files = &policy.filesystem;
@@ -46,7 +47,7 @@ impl Settings {
             ("limits.disk".to_owned(), optional(limits.disk)),
             ("env.pass".to_owned(), list(policy.env.pass.iter().flatten())),
         ];
-        // A value may be a secret; that it is set is not.
+        // The value of a variable may be a secret; its name is not.
         values.extend(policy.env.set.keys().map(|name| (format!("env.set.{name}"), "***".to_owned())));
         values.extend([
             ("require".to_owned(), list(&policy.require)),

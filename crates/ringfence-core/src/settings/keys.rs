@@ -1,4 +1,4 @@
-//! Every key, with the variable and the flag that say the same.
+//! Table of all keys, with the environment variable and the flag for each key.
 
 use std::error::Error;
 use std::str::FromStr;
@@ -6,29 +6,29 @@ use std::str::FromStr;
 use crate::policy::{Environment, Limits};
 use crate::settings::Config;
 
-/// One thing that can be set.
+/// One setting, and the ways to set it.
 #[derive(Debug, Clone, Copy)]
 pub struct Key {
-    /// Its name in files, with the table it lies in.
+    /// Name of the key in files, with its table, such as `limits.memory`.
     pub name: &'static str,
-    /// The flag that says the same.
+    /// Flag that sets the key, if there is one.
     pub flag: Option<&'static str>,
-    /// The variable that says the same.
+    /// Environment variable that sets the key, if there is one.
     pub variable: Option<Variable>,
 }
 
 /// An environment variable that sets a key.
 #[derive(Debug, Clone, Copy)]
 pub struct Variable {
-    /// Its name.
+    /// Name of the variable, such as `RINGFENCE_MEMORY`.
     pub name: &'static str,
-    /// What to write into it.
+    /// Description of the values that the variable accepts, for hints and documents.
     pub value: &'static str,
-    /// Puts its value into a layer.
+    /// Parses the value of the variable and stores the result in a layer.
     pub(super) apply: fn(&mut Config, &str) -> Result<(), Wrong>,
 }
 
-/// Why a value is none.
+/// Error of parsing the value of a variable.
 pub(super) type Wrong = Box<dyn Error + Send + Sync>;
 
 /// Every key, in the order of the documentation.
@@ -197,7 +197,7 @@ fn set_list<T: FromStr<Err: Into<Wrong>>>(into: &mut Option<Vec<T>>, text: &str,
     Ok(())
 }
 
-/// The parts of a list; an empty text is an empty list, and empty parts count for nothing.
+/// Parses the parts of a list. Empty parts are left out, so that an empty text is an empty list.
 fn list<T: FromStr<Err: Into<Wrong>>>(text: &str, between: char) -> Result<Vec<T>, Wrong> {
     let parts = text.split(between).map(str::trim).filter(|part| !part.is_empty());
     parts.map(|part| part.parse().map_err(Into::into)).collect()

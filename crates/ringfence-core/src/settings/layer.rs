@@ -1,4 +1,4 @@
-//! One layer: what it says, and where.
+//! One layer of settings: its values, and the source of each value.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -9,16 +9,16 @@ use super::keys::KEYS;
 use super::{BlockImports, Config, SecretOrigin, Selection, SettingsError, Source};
 use crate::policy::{Lines, nearest, parse_toml};
 
-/// Whose file it is.
+/// Origin of a configuration file, which decides its layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// The system's: `/etc/ringfence/config.toml`.
+    /// The system's file, `/etc/ringfence/config.toml`.
     System,
-    /// The user's: `$XDG_CONFIG_HOME/ringfence/config.toml`.
+    /// The user's file, `$XDG_CONFIG_HOME/ringfence/config.toml`.
     User,
-    /// The project's: `./ringfence.toml`, which may only narrow.
+    /// The project's file, `./ringfence.toml`, which may only narrow the policy.
     Project,
-    /// Given by name on the command line.
+    /// A policy file that is given by name on the command line.
     Given,
 }
 
@@ -33,18 +33,18 @@ impl Origin {
     }
 }
 
-/// A file that exists.
+/// The text of a configuration file that exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerText {
-    /// Whose it is.
+    /// Origin of the file.
     pub origin: Origin,
-    /// Its path, as messages should show it.
+    /// Path of the file, as messages should show it.
     pub path: PathBuf,
-    /// What it says, in TOML.
+    /// Content of the file, in TOML.
     pub text: String,
 }
 
-/// The order of the layers, lowest first.
+/// Order of the layers, lowest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
     System,
@@ -56,7 +56,7 @@ pub(super) enum Rank {
     Flags,
 }
 
-/// What one layer says, and where it says it.
+/// Values of one layer, and their places.
 #[derive(Debug)]
 pub(super) struct Layer {
     pub(super) rank: Rank,
@@ -71,7 +71,7 @@ enum Place {
         path: PathBuf,
         lines: Lines,
     },
-    /// The variable for each key.
+    /// Name of the variable that sets each key.
     Variables(BTreeMap<&'static str, &'static str>),
     Flags,
 }
@@ -93,7 +93,9 @@ impl Layer {
         Layer::new(Rank::Flags, config, Place::Flags)
     }
 
-    /// The layers of the environment: ours, and that of existing deployments; none where nothing is said.
+    /// Reads the layers of the environment: the `SANDBOX_*` and the `RINGFENCE_*` variables.
+    ///
+    /// A layer without any variable is left out.
     pub(super) fn variables(
         variables: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Vec<Layer>, SettingsError> {
@@ -101,7 +103,8 @@ impl Layer {
         let mut said = BTreeMap::new();
         let mut foreign = Vec::new();
         for (name, value) in variables {
-            // The bulk of an environment is none of ours, and may be anything.
+            // Most variables belong to other programs and may have any value, even without valid
+            // UTF-8.
             let Some(name) = name.to_str().filter(|name| is_ours(name)) else { continue };
             let value = value.into_string().map_err(|_| SettingsError::NotText(name.to_owned()))?;
             if name.starts_with("SANDBOX_") {
@@ -143,7 +146,7 @@ impl Layer {
         Layer { selection: dialect.selection, ..Layer::new(Rank::Dialect, config, Place::Variables(said)) }
     }
 
-    /// Where this layer says `key`, which it does.
+    /// Returns the source of `key` in this layer. The layer must set `key`.
     pub(super) fn source(&self, key: &str) -> Source {
         match &self.place {
             Place::File { path, lines } => Source::File { path: path.clone(), line: lines.line(key).unwrap_or(1) },
@@ -159,7 +162,9 @@ impl Layer {
         }
     }
 
-    /// The key that says `key`: mode and hosts of the network are one value, and either may say both.
+    /// Returns the key of this layer that sets `key`.
+    ///
+    /// The mode and the hosts of the network are one value, and a layer may set both by one key.
     fn said<'a>(&self, key: &'a str) -> &'a str {
         let network = &self.config.network;
         match key {
@@ -169,8 +174,10 @@ impl Layer {
         }
     }
 
-    /// Puts the home directory into paths, and makes sure that those that bound a workspace or hold a secret are
-    /// absolute, and that secrets are spoken of only where they may be.
+    /// Expands the home directory in paths, and checks paths and credentials.
+    ///
+    /// Paths that limit workspaces and paths of secrets must be absolute. Only the system's and the
+    /// user's file may set credentials.
     pub(super) fn check(&mut self, home: Option<&Path>) -> Result<(), SettingsError> {
         let expanded = self.config.expand_home(home);
         expanded.map_err(|key| SettingsError::no_home(&self.source(key), key))?;
@@ -180,7 +187,8 @@ impl Layer {
             SecretOrigin::File(path) => Some(("credentials", path)),
             SecretOrigin::Command(_) | SecretOrigin::Variable(_) => None,
         });
-        // Whoever writes it may be whoever is to be confined, and chooses which secret goes where.
+        // The author of credentials chooses which secret goes to which host. The code that is to be
+        // confined may be the author of any other layer.
         if !self.config.credentials.is_empty() && self.rank > Rank::User {
             return Err(SettingsError::Credentials { source_name: self.source("credentials").to_string() });
         }
@@ -194,10 +202,10 @@ impl Layer {
     }
 }
 
-/// Variables of the command line's own, which are no settings.
+/// Variables that the command line reads and that are not settings.
 const NO_SETTINGS: [&str; 2] = ["RINGFENCE_LOG", "RINGFENCE_MCP_TOKEN"];
 
-/// Whether a variable is one that we must understand or refuse.
+/// Returns `true` if ringfence must either understand the variable or refuse it.
 fn is_ours(name: &str) -> bool {
     let is_other = NO_SETTINGS.contains(&name) || name.starts_with("RINGFENCE_TEST_");
     (name.starts_with("RINGFENCE_") && !is_other) || name.starts_with("SANDBOX_")
@@ -205,7 +213,7 @@ fn is_ours(name: &str) -> bool {
 
 fn unknown(name: &str) -> SettingsError {
     let known = KEYS.iter().filter_map(|key| key.variable).map(|variable| variable.name.to_owned());
-    // The prefix that all share would make everything look alike.
+    // Compare without the prefix, because the common prefix would make all names look similar.
     let short = |name: &str| name.trim_start_matches("RINGFENCE_").to_owned();
     let nearest = nearest(&short(name), known.map(|name| short(&name))).map(|name| format!("RINGFENCE_{name}"));
     SettingsError::UnknownVariable { name: name.to_owned(), nearest }

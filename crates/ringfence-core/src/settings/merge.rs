@@ -1,4 +1,4 @@
-//! Putting layers on top of each other.
+//! Merging of layers into settings.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -8,18 +8,18 @@ use super::{Audit, Code, Config, Language, Module, Selection, Settings, Sources}
 use crate::Policy;
 use crate::policy::{Mode, Network, PathGlob};
 
-/// The layers so far.
+/// Result of merging the layers up to now, lowest first.
 #[derive(Debug, Default)]
 pub(super) struct Merged {
     pub(super) config: Config,
     pub(super) selection: Selection,
     pub(super) sources: Sources,
-    /// Languages that the project added.
+    /// Names of the languages that the project's file added.
     project_languages: BTreeSet<String>,
 }
 
 impl Merged {
-    /// Puts a layer on top.
+    /// Adds a layer on top of the merged layers.
     pub(super) fn add(&mut self, layer: Layer) {
         let own = &mut self.config;
         let mut onto = Onto { layer: &layer, sources: &mut self.sources };
@@ -36,7 +36,8 @@ impl Merged {
         onto.unite("filesystem.hide", &mut own.filesystem.hide, &from.filesystem.hide);
         onto.unite("filesystem.protect", &mut own.filesystem.protect, &from.filesystem.protect);
 
-        // One value with two keys: whoever says one of them says both.
+        // `mode` and `allow` are one value with two keys, so a layer that sets one of them replaces
+        // both.
         if from.network.mode.is_some() || from.network.allow.is_some() {
             own.network.mode = from.network.mode.or(Some(Mode::Allow));
             own.network.allow.clone_from(&from.network.allow);
@@ -99,30 +100,31 @@ impl Merged {
         }
     }
 
-    /// The protected paths as they stand, the built-in ones when nobody spoke of them.
+    /// Returns the protected paths of the merged layers, or the default if no layer sets them.
     pub(super) fn protected(&self) -> Vec<PathGlob> {
         let built_in = || Policy::PROTECTED.map(PathGlob::literal).to_vec();
         self.config.filesystem.protect.clone().unwrap_or_else(built_in)
     }
 
-    /// The modules that the lint looks for as they stand, the built-in ones when nobody spoke of them.
+    /// Returns the modules that the lint looks for in the merged layers, or the default if no layer
+    /// sets them.
     pub(super) fn imports(&self) -> Vec<Module> {
         self.config.code.imports.clone().unwrap_or_else(Module::built_in)
     }
 
-    /// The languages as they stand, with the built-in ones.
+    /// Returns the languages of the merged layers and the built-in languages.
     pub(super) fn languages(&self) -> BTreeMap<String, Language> {
         let mut languages = Language::built_in();
         languages.extend(self.config.code.languages.clone());
         languages
     }
 
-    /// The network as it stands.
+    /// Returns the network of the merged layers; `Closed` if no layer sets it.
     pub(super) fn network(&self) -> Network {
         self.config.network.network().unwrap_or(Network::Closed)
     }
 
-    /// The end of it.
+    /// Turns the merged layers into settings and fills in the defaults outside the policy.
     pub(super) fn settle(self) -> Settings {
         let Merged { config, selection, sources, project_languages } = self;
         Settings {
@@ -142,7 +144,7 @@ impl Merged {
     }
 }
 
-/// A layer on its way onto the others.
+/// A layer that is being merged, with the sources that the merge updates.
 struct Onto<'a> {
     layer: &'a Layer,
     sources: &'a mut Sources,
@@ -153,7 +155,7 @@ impl Onto<'_> {
         self.sources.replace(key, self.layer.source(key));
     }
 
-    /// Replaces a value if the layer has one.
+    /// Replaces a value if the layer sets one, and records the layer as its only source.
     fn replace<T: Clone>(&mut self, key: &str, own: &mut Option<T>, from: &Option<T>) {
         if from.is_some() {
             own.clone_from(from);
@@ -161,7 +163,7 @@ impl Onto<'_> {
         }
     }
 
-    /// Adds to a list what it does not have.
+    /// Adds the items that a list does not have yet, and records the layer as one of its sources.
     fn unite<T: Clone + PartialEq>(&mut self, key: &str, own: &mut Option<Vec<T>>, from: &Option<Vec<T>>) {
         let Some(from) = from else { return };
         let own = own.get_or_insert_default();

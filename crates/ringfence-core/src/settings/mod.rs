@@ -1,9 +1,14 @@
-//! Settings: layers of what was said, from the built-in to the flags, and where each value came from.
+//! Settings: layers of configuration, from the built-in defaults to the flags, and the source of
+//! each value.
 //!
-//! Later layers win: built-in, the system's file, the user's file, the project's file, the variables of existing
-//! deployments ([`dialect`]), `RINGFENCE_*`, a policy file given by name, flags. A scalar is replaced, lists are
-//! united. The project's file may be written by the very code that is to be confined, so it may only narrow what
-//! the layers below it say; an attempt to widen is an error that names both places.
+//! The layers, from lowest to highest, are the built-in defaults, the system's file, the user's
+//! file, the project's file, the variables of existing deployments ([`dialect`]), the `RINGFENCE_*`
+//! variables, a policy file given by name, and the flags. A higher layer replaces a single value of
+//! a lower layer and adds to its lists. Two lists are replaced: `network.allow` and `code.preload`.
+//!
+//! The code that is to be confined may have written the project's file. Therefore that file may
+//! only narrow what the layers below it allow. An attempt to widen is an error that names both
+//! places.
 
 mod choose;
 mod code;
@@ -39,26 +44,26 @@ use crate::audit::Store;
 use layer::Layer;
 use merge::Merged;
 
-/// The JSON Schema of a configuration file.
+/// Returns the JSON Schema of a configuration file.
 pub fn schema() -> serde_json::Value {
     schemars::schema_for!(Config).to_value()
 }
 
-/// Where a value comes from.
+/// Source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// Nobody said it.
+    /// Built-in default, because no layer sets the value.
     BuiltIn,
-    /// A file says it.
+    /// Configuration file or policy file.
     File {
-        /// Which.
+        /// Path of the file, as messages show it.
         path: PathBuf,
-        /// On which line, from 1.
+        /// Line of the key in the file, counted from 1.
         line: usize,
     },
-    /// A variable says it.
+    /// Environment variable with this name.
     Variable(String),
-    /// A flag says it.
+    /// Command-line flag, such as `--memory`.
     Flag(&'static str),
 }
 
@@ -73,17 +78,19 @@ impl fmt::Display for Source {
     }
 }
 
-/// Where each value comes from, by key; a key that is missing is built in.
+/// Sources of the values, by key. A key that is not in the map has its built-in default.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sources(BTreeMap<String, Vec<Source>>);
 
 impl Sources {
-    /// Where the value of `key` comes from: one place, or for a list each that added to it, lowest layer first.
+    /// Returns the sources of the value of `key`.
+    ///
+    /// A single value has one source. A list has each source that added to it, lowest layer first.
     pub fn of(&self, key: &str) -> &[Source] {
         self.0.get(key).map_or(&[Source::BuiltIn], Vec::as_slice)
     }
 
-    /// The highest layer that said something of `key`.
+    /// Returns the source of `key` in the highest layer that sets the key.
     pub fn last(&self, key: &str) -> &Source {
         self.of(key).last().unwrap_or(&Source::BuiltIn)
     }
@@ -100,58 +107,58 @@ impl Sources {
     }
 }
 
-/// What the layers are made from.
+/// Inputs from which [`Settings::load`] makes the layers.
 #[derive(Debug)]
 pub struct Inputs<'a, Variables> {
-    /// The files that exist, in any order.
+    /// Configuration files that exist, in any order.
     pub files: &'a [LayerText],
-    /// The environment, whole; what is not ours is left alone.
+    /// The whole environment of the process. Variables of other programs are ignored.
     pub variables: Variables,
-    /// What the flags say.
+    /// Values that the flags set.
     pub flags: Config,
-    /// What a leading `~` stands for.
+    /// Home directory, which replaces a leading `~` in paths.
     pub home: Option<&'a Path>,
-    /// The working directory, absolute: the project.
+    /// Absolute path of the working directory, which is the directory of the project.
     pub directory: &'a Path,
 }
 
-/// How execution records are kept.
+/// Settings for execution records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Audit {
-    /// Which runs leave one.
+    /// Runs that leave a record.
     pub store: Store,
-    /// Where they go.
+    /// Directory for the records.
     pub dir: PathBuf,
 }
 
-/// Everything that was said, put together.
+/// Settings of all layers, merged.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// What must hold, as far as somebody said it.
+    /// Policy with the fields that some layer states, without defaults.
     pub policy: Policy,
-    /// How the backend is to be chosen.
+    /// Selection of the backend.
     pub selection: Selection,
-    /// The one tree that all workspaces must lie in.
+    /// Directory in which all workspaces must lie; `None` for no limit.
     pub workspace_root: Option<PathBuf>,
-    /// Directories that may be workspaces although a rule forbids it.
+    /// Directories that may be or contain workspaces although a rule forbids it.
     pub allow_workspace: Vec<PathBuf>,
-    /// What containers are made from, when somebody said it.
+    /// Image of the containers; ringfence's own image when absent.
     pub image: Option<String>,
-    /// Secrets that hosts outside are shown and no sandbox is.
+    /// Secrets that the egress proxy shows to outside hosts and that no sandbox sees.
     pub credentials: Vec<Credential>,
-    /// How execution records are kept.
+    /// Settings for execution records.
     pub audit: Audit,
-    /// How code is run.
+    /// Settings for running code.
     pub code: Code,
-    /// Where each value comes from.
+    /// Source of each value.
     pub sources: Sources,
 }
 
 impl Settings {
-    /// Where records go when nobody says.
+    /// Default of `audit.dir`, relative to the working directory.
     pub const AUDIT_DIR: &'static str = "artifacts/executions";
 
-    /// Puts the layers together.
+    /// Merges the layers into settings.
     pub fn load<Variables>(inputs: Inputs<'_, Variables>) -> Result<Settings, SettingsError>
     where
         Variables: IntoIterator<Item = (OsString, OsString)>,
@@ -172,19 +179,21 @@ impl Settings {
         Ok(merged.settle())
     }
 
-    /// Where the choice of a backend comes from.
+    /// Returns the source of the backend selection.
     pub fn selected_by(&self) -> &Source {
         self.sources.last("backend")
     }
 
-    /// The same, with a backend that another flag than its own chose.
+    /// Records `flag` as the source of the backend selection.
+    ///
+    /// The method is for flags other than `--backend` that choose a backend, such as `--container`.
     #[must_use]
     pub fn selected_by_flag(mut self, flag: &'static str) -> Settings {
         self.sources.replace("backend", Source::Flag(flag));
         self
     }
 
-    /// What a workspace is judged by; the caller resolves the paths among them.
+    /// Returns the rules for workspaces. The caller must resolve the paths in the rules.
     pub fn workspace_rules(&self, home: Option<PathBuf>) -> crate::workspace::Rules {
         crate::workspace::Rules {
             home,

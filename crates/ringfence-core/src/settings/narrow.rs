@@ -1,4 +1,4 @@
-//! What a project may say: less than the layers below it, never more.
+//! Check of the project's file: it may narrow what the layers below it allow, and never widen it.
 
 use std::fmt::{self, Display};
 use std::path::{Component, Path, PathBuf};
@@ -11,18 +11,18 @@ use super::{AuditConfig, CodeConfig, Config, ContainerConfig, Selection, Source}
 use crate::policy::{Egress, Environment, Filesystem, HostRule, Limits, Network, NetworkTable, Workspace};
 use crate::{Backend, Policy};
 
-/// A project's attempt to widen the policy.
+/// Attempt of the project's file to widen the policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Widening {
-    /// Where the project says it.
+    /// Source of the value in the project's file.
     pub place: Source,
-    /// What it speaks of.
+    /// Key whose value would widen the policy.
     pub key: String,
-    /// What it says.
+    /// Value that the project's file sets, as shown in the message.
     pub value: String,
-    /// What holds below it.
+    /// Value of the layers below, as shown in the message.
     pub below: String,
-    /// Where that was said.
+    /// Source of the value of the layers below.
     pub set_at: Source,
 }
 
@@ -40,7 +40,7 @@ impl Display for Widening {
 }
 
 impl Widening {
-    /// The next thing to do.
+    /// Returns a hint that tells the user how to allow the value or remove it.
     pub fn hint(&self) -> String {
         let flag = KEYS.iter().find(|key| self.key.starts_with(key.name)).and_then(|key| key.flag);
         let or_flag = flag.map(|flag| format!(", or say it yourself with {flag}")).unwrap_or_default();
@@ -48,7 +48,9 @@ impl Widening {
     }
 }
 
-/// Checks a project's layer against what is below, and leaves in it only what narrows.
+/// Checks the project's layer against the layers below it.
+///
+/// Returns the layer without the keys whose values could only repeat those of the layers below.
 pub(super) fn narrow(below: &mut Merged, mut project: Layer, directory: &Path) -> Result<Layer, Box<Widening>> {
     let check = Check { below, project: &project, directory };
     check.backend()?;
@@ -59,7 +61,8 @@ pub(super) fn narrow(below: &mut Merged, mut project: Layer, directory: &Path) -
     check.user_only()?;
     check.code()?;
 
-    // Without `..`, so that a new key does not compile before somebody has decided what a project may say of it.
+    // The pattern has no `..`, so that a new key does not compile until its author decides what a
+    // project may do with it.
     let Config {
         backend: _,
         filesystem: Filesystem { workspace, read, write, hide: _, protect },
@@ -75,8 +78,9 @@ pub(super) fn narrow(below: &mut Merged, mut project: Layer, directory: &Path) -
         audit: AuditConfig { store, dir },
         code: CodeConfig { block_imports: _, imports, store_code, warm, preload, languages },
     } = &mut project.config;
-    // These repeat what is below, or were refused. To list them again would make the project their source, and would
-    // follow a symbolic link that was planted since.
+    // The values that remain for these keys add nothing to the layers below. A merge of these
+    // values would make the project their source. A path could also be a symbolic link that
+    // sandboxed code has planted, and the host would follow the link.
     (*workspace, *read, *write, *pass) = (None, None, None, None);
     set.clear();
     allow_weaker.clear();
@@ -84,7 +88,7 @@ pub(super) fn narrow(below: &mut Merged, mut project: Layer, directory: &Path) -
     allow_workspace.clear();
     credentials.clear();
     (*store, *dir, *store_code, *warm, *preload) = (None, None, None, None, None);
-    // What is the same below is not the project's.
+    // A language that the layers below already have does not come from the project.
     let known = below.languages();
     languages.retain(|name, _| !known.contains_key(name));
     if protect.is_some() && below.config.filesystem.protect.is_none() {
@@ -107,7 +111,7 @@ impl Check<'_> {
         self.widens_another(key, value, below, key)
     }
 
-    /// A value of `key` that would widen what `other` says.
+    /// Returns the error for a value of `key` that would widen the value of the key `other`.
     fn widens_another(
         &self,
         key: &str,
@@ -124,10 +128,12 @@ impl Check<'_> {
         }))
     }
 
-    /// A project may name the backend that holds the most, where the caller left the choice open.
+    /// Checks the backend: a project may repeat the selection of the layers below, or choose
+    /// `native`, the strongest backend, if that selection is `auto`.
     ///
-    /// Any other would be chosen for what it lacks: a bubblewrap or an engine's runtime with a known hole is as good as
-    /// an escape to code that may ask for it, and `auto` never makes containers.
+    /// Hostile code would choose any other backend for its weakness. A bubblewrap or a container
+    /// runtime with a known vulnerability is an escape for code that can choose it. `auto` itself
+    /// never makes containers.
     fn backend(&self) -> Result<(), Box<Widening>> {
         let Some(asked) = self.project.selection else { return Ok(()) };
         let below = self.below.selection;
@@ -137,8 +143,9 @@ impl Check<'_> {
 
     fn network(&self) -> Result<(), Box<Widening>> {
         let (asked, below) = (&self.project.config.network, &self.below.config.network);
-        // Whatever the mode is now: a layer above may change it, and would be observed where it asked to be held.
-        // What is transparent puts more of our code, on the host, within the sandbox's reach.
+        // The switches are refused in every mode, because a layer above may change the mode to
+        // `allow`. With `observe` from the project, unlisted hosts would then be recorded and not
+        // refused. `transparent` lets the sandbox reach more of ringfence's code on the host.
         let switches = [
             ("network.transparent", asked.transparent, below.transparent),
             ("network.observe", asked.observe, below.observe),
@@ -150,7 +157,8 @@ impl Check<'_> {
         let Some(asked) = asked.network() else { return Ok(()) };
         match (self.below.network(), asked) {
             (_, Network::Closed) | (Network::Open, Network::Open) => Ok(()),
-            // Only a network that lets some hosts be reached has a proxy that shows them secrets.
+            // Only mode `allow` has a proxy that shows secrets to hosts. A project must not turn
+            // the proxy on for a host that has a credential.
             (below @ Network::Open, Network::Allow(Egress { allow, .. })) => {
                 let credentials = &self.below.config.credentials;
                 let has_secret = |rule: &&HostRule| credentials.iter().any(|own| rule.overlaps(&own.host));
@@ -201,7 +209,8 @@ impl Check<'_> {
         if let Some(name) = own.pass.iter().flatten().find(|name| !passed.contains(name)) {
             return self.widens("env.pass", quoted(name), listed(passed));
         }
-        // A variable steers programs (`LD_PRELOAD`, `PATH`), on `local` and `outer` on the host itself.
+        // A variable can steer programs (`LD_PRELOAD`, `PATH`). With the backends `local` and
+        // `outer` those programs run on the host itself.
         for (name, value) in &own.set {
             let key = format!("env.set.{name}");
             match below.set.get(name) {
@@ -213,7 +222,10 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// What can be read is what can be written and more.
+    /// Checks paths and `allow_weaker`.
+    ///
+    /// A project may name a path only if the path lies beneath one that the layers below allow. A
+    /// writable path is readable too.
     fn lists(&self) -> Result<(), Box<Widening>> {
         let (own, below) = (&self.project.config.filesystem, &self.below.config.filesystem);
         let written = below.write.as_deref().unwrap_or_default();
@@ -221,7 +233,7 @@ impl Check<'_> {
         let beneath = |path: &Path, allowed: &[PathBuf]| {
             let path = self.absolute(path);
             allowed.iter().filter_map(|allowed| self.absolute(allowed)).any(|allowed| {
-                // `None` climbs with `..`, and nobody knows where to.
+                // `None` means that the path contains `..`, so that its target is unknown.
                 path.as_ref().is_some_and(|path| path.starts_with(&allowed))
             })
         };
@@ -242,11 +254,12 @@ impl Check<'_> {
         }
     }
 
-    /// Keys that are the user's and the system's alone.
+    /// Checks the keys that only the user and the system may set.
     fn user_only(&self) -> Result<(), Box<Widening>> {
         let (own, below) = (&self.project.config, &self.below.config);
-        // Patterns of `hide` and `protect` are relative to the workspace, so that another directory would take away what
-        // they say; a destination covers what is there inside, programs of the system among it.
+        // Patterns of `hide` and `protect` are relative to the workspace, so that another workspace
+        // would make them match other files. A destination covers what the sandbox has at that
+        // path, which may be programs of the system.
         let workspace = below.filesystem.workspace.clone().unwrap_or_else(|| Workspace::at("."));
         if let Some(asked) = own.filesystem.workspace.as_ref().filter(|asked| **asked != workspace) {
             return self.widens("filesystem.workspace", quoted(asked), workspace);
@@ -258,7 +271,8 @@ impl Check<'_> {
         if let Some(asked) = own.allow_workspace.first() {
             return self.widens("allow_workspace", quoted(asked.display()), paths(&below.allow_workspace));
         }
-        // An image is code that the caller vouches for, and what a container has beside its workspace.
+        // The user is responsible for the code in an image, and the image is everything that a
+        // container has besides its workspace.
         if let Some(image) = &own.container.image {
             let below = below.container.image.as_deref().unwrap_or("unset");
             return self.widens("container.image", quoted(image), below);
@@ -272,12 +286,13 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// A project may have the lint look harder, and add languages.
+    /// Checks the settings for code: a project may make the lint stricter, and add languages.
     ///
-    /// A language's command runs in the sandbox, behind the very policy that the code is run behind, and the code could
-    /// start that program itself: a new language widens nothing. To change what a known name or suffix means would: a
-    /// caller who has Python run with a key in its environment would hand that key to a program of the project's.
-    /// (Where a sandbox isolates nothing a project's languages are not run at all; see [`super::Language`].)
+    /// A new language widens nothing, because its command runs in the sandbox under the same policy
+    /// as the code, and the code could start that program itself. A new meaning for a known name or
+    /// suffix would widen: a caller who runs Python with a key in the environment would pass that
+    /// key to a program of the project. Without isolation, a project's languages are not run at
+    /// all; see [`Code::project_languages`].
     fn code(&self) -> Result<(), Box<Widening>> {
         let (own, below) = (&self.project.config.code, &self.below.config.code);
         let blocked = below.block_imports.unwrap_or_default();
@@ -287,7 +302,8 @@ impl Check<'_> {
         if let Some(store) = own.store_code {
             return self.widens("code.store_code", quoted(store), below.store_code.unwrap_or_default());
         }
-        // What waits takes the caller's memory, and what is imported runs without anybody's code.
+        // A waiting interpreter takes the caller's memory, and a preloaded module runs even if no
+        // code is run.
         if let Some(warm) = own.warm {
             return self.widens("code.warm", warm, below.warm.unwrap_or(Code::WARM));
         }
@@ -310,7 +326,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// The path from the root, by name alone; none when it climbs with `..`.
+    /// Returns the absolute path without looking at the file system, or `None` if it contains `..`.
     fn absolute(&self, path: &Path) -> Option<PathBuf> {
         let path = self.directory.join(path);
         let climbs = path.components().any(|component| component == Component::ParentDir);

@@ -5,7 +5,7 @@ mod narrowing;
 
 use super::*;
 
-/// The layers of one test.
+/// Layers of settings for one test.
 #[derive(Default)]
 struct Given {
     files: Vec<LayerText>,

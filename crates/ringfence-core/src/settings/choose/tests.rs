@@ -3,7 +3,9 @@ use crate::settings::dialect::Dialect;
 
 const DOCKER: Container = Container { name: "docker", evidence: String::new() };
 
-/// Resolves what `variable=value` asks for on a host where exactly `working` work.
+/// Resolves the request `asked` on a host where exactly the backends in `working` work.
+///
+/// `asked` is `NAME=value` of a `SANDBOX_*` variable, `backend=NAME`, or empty for no request.
 fn choose(asked: &str, working: &[Backend], container: Option<&Container>) -> Result<Chosen, ChooseError> {
     let (selection, source) = match asked.split_once('=') {
         None => (Selection::Auto, Source::BuiltIn),

@@ -130,7 +130,7 @@ fn every_variable_sets_its_key() {
             "filesystem.hide" | "filesystem.protect" => "a,b",
             _ => "/srv/a",
         };
-        // What is said of hosts has no effect until some can be reached.
+        // Rules for hosts have no effect in mode `closed`, so the layer below sets mode `allow`.
         let below = || given().user(if variable.name == "RINGFENCE_NET" { "" } else { "network.mode = 'allow'" });
         let settings = below().variable(variable.name, value).load().unwrap();
         check_source(&settings, key.name, variable.name);

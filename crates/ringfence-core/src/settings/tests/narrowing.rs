@@ -74,7 +74,7 @@ fn what_is_denied_stays_denied() {
     let narrowed = egress(user().project("network.deny = ['y.a.org']"));
     assert_eq!((narrowed.allow.len(), narrowed.deny.len()), (1, 2));
     assert!(!egress(user().project("network.transparent = false")).transparent);
-    // Nor does somebody who allows another host mean to allow this one.
+    // A layer above that allows another host does not remove the denied one.
     let widened = egress(user().flags(Policy::default().network(Network::only(["b.org".parse().unwrap()]))));
     assert_eq!((widened.allow.len(), widened.deny.len()), (1, 1));
 }
@@ -265,7 +265,7 @@ fn a_project_neither_moves_the_workspace_nor_says_where_it_is_inside() {
         let error = refuse(given().project(&format!("filesystem.workspace = '{asked}'")), &message);
         let hint = "remove the line, move it to your own config.toml, or say it yourself with --workspace";
         assert_eq!(error.hint().unwrap(), format!("a project may only narrow the policy: {hint}"));
-        // Not even where somebody above would have the last word.
+        // The refusal does not depend on a layer above that would replace the value.
         let above = given().flags(Policy::default().workspace("/srv"));
         refuse(above.project(&format!("filesystem.workspace = '{asked}'")), &message);
     }
@@ -274,7 +274,7 @@ fn a_project_neither_moves_the_workspace_nor_says_where_it_is_inside() {
         "ringfence.toml:1: filesystem.workspace = \".\" would widen `/srv/x`, \
          set at /home/ada/.config/ringfence/config.toml:1",
     );
-    // The same again adds nothing, and is not the project's.
+    // A repeated value adds nothing, and the project does not become its source.
     assert_eq!(allowed(given().project("filesystem.workspace = '.'")).policy.filesystem.workspace, None);
     let user = "filesystem.workspace = '/srv/x:/y'";
     check_source(
@@ -284,18 +284,19 @@ fn a_project_neither_moves_the_workspace_nor_says_where_it_is_inside() {
     );
 }
 
-/// What a project may say of a key.
+/// Values of a key that a project may and may not set.
 struct Decision {
     key: &'static str,
-    /// What the user's own file says.
+    /// Text of the user's file.
     user: &'static str,
-    /// What a hostile project says in vain.
+    /// Texts of a hostile project's file that must be refused.
     refused: &'static [&'static str],
-    /// What a project may say, and what comes of it in all settings: nothing, or less than before.
+    /// Texts of a project's file that are accepted. Such a text changes nothing, or allows less
+    /// than before.
     allowed: &'static [&'static str],
 }
 
-/// What a project may say of each key there is. Whatever is allowed leaves every other key as it was.
+/// One decision for each key. An accepted text leaves every other key unchanged.
 const DECISIONS: [Decision; 34] = [
     Decision {
         key: "backend",
@@ -453,12 +454,13 @@ const fn limit(
     Decision { key, user, refused, allowed }
 }
 
-/// A key that a project may not speak of at all.
+/// Returns the decision for a key that a project may not set at all.
 const fn users(key: &'static str, user: &'static str, refused: &'static [&'static str]) -> Decision {
     Decision { key, user, refused, allowed: &[] }
 }
 
-/// The keys of the schema: a table is its keys, and what maps names to anything is one key.
+/// Returns the keys of the schema. A table with fixed keys counts as its keys, and a map with keys
+/// of any name counts as one key.
 fn keys_of_schema() -> BTreeSet<String> {
     fn walk(node: &serde_json::Value, root: &serde_json::Value, above: &str, keys: &mut BTreeSet<String>) {
         let reference = node["$ref"].as_str().or_else(|| node["allOf"][0]["$ref"].as_str());
@@ -493,7 +495,7 @@ fn a_project_widens_no_key_and_changes_none_that_it_does_not_name() {
     for Decision { key, user, refused, allowed: texts } in &DECISIONS {
         let before = allowed(given().user(user));
         for text in *refused {
-            // Refused because a project says it, unless it makes no sense to anybody.
+            // A text is refused because the project sets it, or because it is invalid in any file.
             let error = given().user(user).project(text).load().expect_err(text);
             let is_told = matches!(&error, SettingsError::Widening(widening) if widening.key.starts_with(key));
             let is_nonsense = given().user(text).load().is_err();
@@ -511,7 +513,7 @@ fn a_project_widens_no_key_and_changes_none_that_it_does_not_name() {
     }
 }
 
-/// Whether two keys are one value: mode and hosts of the network.
+/// Returns `true` if both keys belong to the one value of mode and hosts of the network.
 fn is_of_network(key: &str, other: &str) -> bool {
     let parts = ["network.mode", "network.allow"];
     parts.contains(&key) && parts.contains(&other)
@@ -552,7 +554,7 @@ fn a_project_may_add_a_language_and_change_none() {
     assert_eq!(settings.code.languages["ruby"].suffix(), ".rb");
     assert!(settings.code.project_languages.contains("ruby"));
     check_source(&settings, "code.languages.ruby", "ringfence.toml:1");
-    // The user's own is the user's, and the same again is no change.
+    // A language in the user's file belongs to the user, even if the project repeats it.
     let settings = allowed(given().user(ruby).project(ruby));
     assert!(settings.code.project_languages.is_empty());
     refuse(
