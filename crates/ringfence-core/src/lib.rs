@@ -1,8 +1,8 @@
 //! Policies, settings, plans and results: the rules of ringfence, without any I/O.
 //!
 //! This crate parses policies, merges layers of settings, plans runs, and describes their results.
-//! It never does I/O: it reads no file, no environment variable and no clock. A function that needs
-//! to know something about the host takes it as an argument.
+//! The crate never does I/O: it reads no file, no environment variable and no clock. A function
+//! that needs to know something about the host takes it as an argument.
 //!
 //! Start reading with [`policy::Policy`], then [`plan::plan`].
 

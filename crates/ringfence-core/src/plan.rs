@@ -172,8 +172,8 @@ pub fn demands(policy: &Policy, ground: Ground) -> BTreeMap<Clause, Demand> {
 
 /// Makes a plan for a policy from the capabilities of a backend.
 ///
-/// The function is pure. It is also monotone: a plan never permits anything that the policy does
-/// not permit.
+/// The function is pure and monotone: a plan never permits anything that the policy does not
+/// permit.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Properties of the whole crate, and the files that are generated from it.
+//! Tests of properties of the whole crate, and of the files that are generated from it.
 
 mod monotone;
 mod schema;

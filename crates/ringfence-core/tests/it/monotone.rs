@@ -1,4 +1,4 @@
-//! `plan()` never permits what the policy does not.
+//! Property tests: `plan()` never permits what the policy does not permit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -76,7 +76,7 @@ prop_compose! {
     }
 }
 
-/// How much a network permits, from nothing to everything.
+/// Returns a rank of what a network permits, from nothing to everything.
 fn openness(network: &Network) -> (u8, usize) {
     match network {
         Network::Closed => (0, 0),

@@ -1,10 +1,12 @@
-//! The schemas that are checked in are the ones the types have.
+//! Test that the schemas in `docs/reference` match the types.
 
 use std::path::Path;
 
 use serde_json::Value;
 
-/// Compares a generated file with the one in `docs/reference`; `RINGFENCE_BLESS=1` writes it instead.
+/// Compares a generated schema with the file in `docs/reference`.
+///
+/// With `RINGFENCE_BLESS=1`, the function writes the file before it compares.
 #[track_caller]
 fn check(name: &str, schema: &Value) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference").join(name);
