@@ -1,4 +1,4 @@
-//! Bytes in JSON: standard base64.
+//! Byte strings in JSON messages, as the protobuf JSON mapping has them: standard base64.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Bytes that are written as base64.
+/// Byte string that JSON carries as standard base64 with padding.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Bytes(pub Vec<u8>);
 
@@ -23,7 +23,8 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
-/// Reads base64 where it stands: text without escapes is not copied first.
+/// Visitor that decodes base64 directly from the deserializer's input. Text without escapes is not
+/// copied first.
 struct Text;
 
 impl Visitor<'_> for Text {
@@ -38,7 +39,7 @@ impl Visitor<'_> for Text {
     }
 }
 
-/// Appends bytes as base64.
+/// Appends the base64 form of `bytes` to `text`.
 pub(crate) fn encode_onto(bytes: &[u8], text: &mut Vec<u8>) {
     let start = text.len();
     let length = base64::encoded_len(bytes.len(), true).expect("messages are far smaller than the address space");

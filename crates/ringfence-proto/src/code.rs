@@ -1,47 +1,48 @@
-//! How a call fails: a code by name, and words for people.
+//! Failures of calls: an error code of the Connect protocol, and a message for people.
 
 use serde::{Deserialize, Serialize};
 
-/// What kind of failure it was. Each has one HTTP status.
+/// Error code of the Connect protocol. Each code has one HTTP status, which [`Code::status`]
+/// returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Code {
-    /// The caller went away.
+    /// The caller cancelled the call or disconnected.
     Canceled,
-    /// Nobody knows.
+    /// The cause of the failure is not known.
     Unknown,
-    /// The request makes no sense.
+    /// The request is malformed or makes no sense.
     InvalidArgument,
-    /// It took too long.
+    /// The call took longer than its deadline.
     DeadlineExceeded,
-    /// What was named is not there.
+    /// The named process, file or watcher does not exist.
     NotFound,
-    /// What was to be made is there.
+    /// The file or directory to create exists already.
     AlreadyExists,
-    /// The caller may not.
+    /// The caller is not allowed to do what the request asks for.
     PermissionDenied,
-    /// There is no more of it.
+    /// A limit is reached, such as a number of commands, a message size or the space on a disk.
     ResourceExhausted,
-    /// It is not in the state that this needs.
+    /// The named object is not in the state that the call needs.
     FailedPrecondition,
-    /// It was interrupted by another call.
+    /// Another call interrupted the call.
     Aborted,
-    /// A number is out of bounds.
+    /// A number in the request is out of bounds.
     OutOfRange,
-    /// There is no such method.
+    /// The service has no such method.
     Unimplemented,
-    /// The guest failed.
+    /// The guest itself failed.
     Internal,
-    /// The guest is not there now.
+    /// The guest cannot be reached or cannot serve the call at the moment.
     Unavailable,
-    /// Something was lost for good.
+    /// Data was lost and cannot be recovered.
     DataLoss,
-    /// The caller did not say who it is.
+    /// The caller did not prove its identity, or names a user that does not exist.
     Unauthenticated,
 }
 
 impl Code {
-    /// The HTTP status of a unary call that failed so.
+    /// Returns the HTTP status of a unary call that fails with this code.
     pub fn status(self) -> u16 {
         match self {
             Code::Canceled => 499,
@@ -59,28 +60,28 @@ impl Code {
     }
 }
 
-/// A failed call, as it is sent.
+/// Failure of a call, in the form that is sent to the client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct Failure {
-    /// What kind.
+    /// Error code of the failure.
     pub code: Code,
-    /// In words.
+    /// Description of the failure for people; empty if the sender gave none.
     #[serde(default)]
     pub message: String,
 }
 
 impl Failure {
-    /// A failure of that kind.
+    /// Creates a failure with the given code and message.
     pub fn new(code: Code, message: impl Into<String>) -> Failure {
         Failure { code, message: message.into() }
     }
 }
 
-/// The last message of a stream.
+/// Last message of a stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndOfStream {
-    /// Why it ended early.
+    /// Failure that ended the stream; absent if the stream ended normally.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Failure>,
 }

@@ -1,4 +1,5 @@
-//! `filesystem.Filesystem`: files by path. Their contents go over `/files`.
+//! Messages of the service `filesystem.Filesystem`, which works on files by path. The endpoint
+//! `/files` transfers the contents of files.
 
 use std::collections::BTreeMap;
 
@@ -6,214 +7,219 @@ use serde::{Deserialize, Serialize};
 
 use crate::process::Empty;
 
-/// The service's name, the first part of a method's path.
+/// Name of the service, which is the first part of the URL path of each of its methods.
 pub const SERVICE: &str = "filesystem.Filesystem";
 
-/// Names a path: `Stat`, `MakeDir`, `Remove`.
+/// Request that names one path: `Stat`, `MakeDir`, `Remove`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathRequest {
-    /// Absolute, or relative to the user's home; `~` is that home.
+    /// Path, absolute or relative to the user's home directory. A leading `~` stands for the home
+    /// directory.
     #[serde(default)]
     pub path: String,
 }
 
-/// Moves a file.
+/// Request of `Move`, which renames or moves a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MoveRequest {
-    /// From.
+    /// Path of the file to move.
     #[serde(default)]
     pub source: String,
-    /// To.
+    /// New path of the file.
     #[serde(default)]
     pub destination: String,
 }
 
-/// Lists a directory.
+/// Request of `ListDir`, which lists a directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListDirRequest {
-    /// Which.
+    /// Path of the directory, absolute or relative to the user's home directory.
     #[serde(default)]
     pub path: String,
-    /// How many levels; 0 and 1 are the directory alone.
+    /// Number of directory levels to list. Both 0 and 1 list the directory alone.
     #[serde(default)]
     pub depth: u32,
 }
 
-/// Watches a directory: `WatchDir`, `CreateWatcher`.
+/// Request to watch a directory: `WatchDir`, `CreateWatcher`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WatchRequest {
-    /// Which.
+    /// Path of the directory, absolute or relative to the user's home directory.
     #[serde(default)]
     pub path: String,
-    /// With everything below it.
+    /// True to watch all directories below `path`, too.
     #[serde(default)]
     pub recursive: bool,
-    /// Whether events tell of the file as it is.
+    /// True to describe, in each event, the file as it is when the event is sent.
     #[serde(default)]
     pub include_entry: bool,
-    /// Whether it may lie on a network file system, whose changes by others are not seen.
+    /// True to allow a directory on a network file system. Changes that other machines make there
+    /// are not seen.
     #[serde(default)]
     pub allow_network_mounts: bool,
 }
 
-/// Names a watcher.
+/// Identification of a watcher: the answer of `CreateWatcher`, and the request of
+/// `GetWatcherEvents` and `RemoveWatcher`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Watcher {
-    /// Its name.
+    /// Identifier that `CreateWatcher` returned.
     #[serde(default)]
     pub watcher_id: String,
 }
 
-/// What a file is.
+/// Type of a file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileType {
-    /// Neither.
+    /// Any type that the other variants do not name: a FIFO, a socket or a device.
     #[default]
     #[serde(rename = "FILE_TYPE_UNSPECIFIED")]
     Unspecified,
     /// A regular file.
     #[serde(rename = "FILE_TYPE_FILE")]
     File,
-    /// A directory.
+    /// A directory, or a link to one.
     #[serde(rename = "FILE_TYPE_DIRECTORY")]
     Directory,
-    /// A symbolic link that leads nowhere.
+    /// A symbolic link whose target does not exist or cannot be reached.
     #[serde(rename = "FILE_TYPE_SYMLINK")]
     Symlink,
 }
 
-/// One file.
+/// Description of one file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EntryInfo {
-    /// The last part of its path.
+    /// Last component of the path; `/` for the root directory.
     #[serde(default)]
     pub name: String,
-    /// What it is; of a link, what it leads to.
+    /// Type of the file; for a symbolic link, the type of its target.
     #[serde(default, rename = "type")]
     pub kind: FileType,
-    /// Where it is.
+    /// Absolute path of the file.
     #[serde(default)]
     pub path: String,
-    /// How long it is.
+    /// Length of the file in bytes; for a symbolic link, the length of the link itself.
     #[serde(default, with = "crate::number")]
     pub size: i64,
-    /// Its permission bits.
+    /// Permission bits (`0o777`); for a symbolic link, those of its target if the target exists.
     #[serde(default)]
     pub mode: u32,
-    /// The same as `ls -l` shows them.
+    /// File type and permission bits as text, in the format of Go's `fs.FileMode`, for example
+    /// `-rw-r--r--`. A symbolic link has its own bits here, as in `Lrwxrwxrwx`.
     #[serde(default)]
     pub permissions: String,
-    /// The user it belongs to, by name.
+    /// Name of the user that owns the file; the user id in decimal if the user has no name.
     #[serde(default)]
     pub owner: String,
-    /// The group it belongs to, by name.
+    /// Name of the group of the file; the group id in decimal if the group has no name.
     #[serde(default)]
     pub group: String,
-    /// When it was last written, RFC 3339.
+    /// Time of the last modification, in the format of RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modified_time: Option<String>,
-    /// Where a link leads, resolved.
+    /// Target of a symbolic link as an absolute path, with all links resolved if the target exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub symlink_target: Option<String>,
-    /// What its uploader noted of it.
+    /// Metadata that the uploader attached with `X-Metadata-*` headers, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<String, String>,
-    /// Whether the path itself is a link.
+    /// True if the path itself is a symbolic link.
     #[serde(default)]
     pub is_symlink: bool,
 }
 
-/// Answers with one file.
+/// Answer that describes one file: `Stat`, `MakeDir`, `Move`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntryResponse {
-    /// Which.
+    /// Description of the file.
     #[serde(default)]
     pub entry: EntryInfo,
 }
 
-/// Answers with files.
+/// Answer of `ListDir`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntriesResponse {
-    /// Which.
+    /// Descriptions of the files in the directory, sorted by name on each level.
     #[serde(default)]
     pub entries: Vec<EntryInfo>,
 }
 
-/// What happened to a file.
+/// Type of a change to a file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EventType {
-    /// Something else.
+    /// A change that the other variants do not name.
     #[default]
     #[serde(rename = "EVENT_TYPE_UNSPECIFIED")]
     Unspecified,
-    /// It was made, or moved here.
+    /// The file was created, or moved to this path.
     #[serde(rename = "EVENT_TYPE_CREATE")]
     Create,
-    /// It was written.
+    /// The contents of the file were written.
     #[serde(rename = "EVENT_TYPE_WRITE")]
     Write,
-    /// It was removed.
+    /// The file was removed.
     #[serde(rename = "EVENT_TYPE_REMOVE")]
     Remove,
-    /// It was moved away.
+    /// The file was moved away from this path.
     #[serde(rename = "EVENT_TYPE_RENAME")]
     Rename,
-    /// Its mode, owner or times were changed.
+    /// The mode, owner, times or other attributes of the file changed.
     #[serde(rename = "EVENT_TYPE_CHMOD")]
     Chmod,
 }
 
-/// Something happened to a file.
+/// Event that reports one change to one file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilesystemEvent {
-    /// Which, relative to the watched directory.
+    /// Path of the file relative to the watched directory; `.` for the watched directory itself.
     #[serde(default)]
     pub name: String,
-    /// What.
+    /// Type of the change.
     #[serde(default, rename = "type")]
     pub kind: EventType,
-    /// The file as it is now, when that was asked for and it is there.
+    /// Description of the file as it is now. Present only if `include_entry` was set and the file
+    /// exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entry: Option<EntryInfo>,
 }
 
-/// What happened since the last time.
+/// Answer of `GetWatcherEvents`: the events since the previous call.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventsResponse {
-    /// In order.
+    /// Events in the order in which they happened.
     #[serde(default)]
     pub events: Vec<FilesystemEvent>,
 }
 
-/// A message of a watching stream.
+/// Message of a `WatchDir` stream.
 #[expect(clippy::large_enum_variant, reason = "one at a time, on its way to or from the wire")]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum WatchMessage {
-    /// It watches. Always first.
+    /// The watch is active. This message is always the first.
     Start(Empty),
-    /// Something happened.
+    /// A file in the watched directory changed.
     Filesystem(FilesystemEvent),
-    /// Nothing; the stream is alive.
+    /// Message without content, which shows that the stream is alive.
     Keepalive(Empty),
 }
 
-/// A file that was written through `/files`.
+/// Answer of `POST /files` for each file that was written.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WrittenFile {
-    /// Where it is.
+    /// Absolute path of the file.
     #[serde(default)]
     pub path: String,
-    /// The last part of its path.
+    /// Last component of the path.
     #[serde(default)]
     pub name: String,
-    /// Always `file`.
+    /// Type of the file, which is always `file`.
     #[serde(default, rename = "type")]
     pub kind: String,
-    /// What its uploader noted of it.
+    /// Metadata that the uploader attached with `X-Metadata-*` headers, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<String, String>,
 }

@@ -1,70 +1,73 @@
-//! Frames: how a stream of messages is cut into pieces. One byte of flags, four of length, then the message.
+//! Framing of message streams. A frame is one byte of flags, the length of the message as four
+//! big-endian bytes, and the message.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::LONGEST_MESSAGE;
 
-/// The flag of the last frame of a stream.
+/// Flag that marks the last frame of a stream.
 const END: u8 = 0x02;
-/// Flags and length.
+/// Length of a frame's header in bytes: the flags and the length.
 const HEAD: usize = 5;
 
-/// One frame.
+/// One frame of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Frame {
-    /// A message.
+    /// Frame with a message as JSON text.
     Message(Vec<u8>),
-    /// The last one: [`EndOfStream`](crate::code::EndOfStream).
+    /// Last frame of a stream, whose message is an [`EndOfStream`](crate::code::EndOfStream) as
+    /// JSON text.
     End(Vec<u8>),
 }
 
-/// A stream cannot be understood.
+/// Error in the framing of a stream, or in one of its messages.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {
-    /// A message is longer than is accepted.
+    /// A frame announces a message that is longer than [`LONGEST_MESSAGE`].
     #[error("a message of {length} bytes is longer than {LONGEST_MESSAGE}")]
     TooLong {
-        /// How long it says it is.
+        /// Length of the message in bytes, as the header announces it.
         length: usize,
     },
-    /// Flags that have no meaning here.
+    /// A frame has flags other than the end-of-stream flag, such as the one for compression.
     #[error("a frame has the flags {flags:#04x}, which are not understood")]
     Flags {
-        /// Which.
+        /// Flags of the frame.
         flags: u8,
     },
-    /// The stream ended within a frame.
+    /// The stream ended before the end of a frame.
     #[error("the stream ended within a frame")]
     Truncated,
-    /// A message is not what was expected.
+    /// A message is not valid JSON, or not of the expected type.
     #[error("a message cannot be understood: {why}")]
     Message {
-        /// Why.
+        /// Description of the mismatch, from the JSON parser.
         why: String,
     },
 }
 
-/// Cuts what arrives into frames, however it is split on the way.
+/// Decoder that splits a byte stream into frames. The bytes may arrive in pieces of any size.
 #[derive(Debug, Default)]
 pub struct Decoder {
     buffer: Vec<u8>,
-    /// How much of the buffer was handed out.
+    /// Number of bytes at the start of `buffer` that were returned as frames already.
     taken: usize,
 }
 
 impl Decoder {
-    /// Takes what arrived.
+    /// Adds bytes that arrived.
     ///
-    /// Memory stays bounded for a caller that takes every whole frame before it pushes again: what is kept is less than
-    /// one frame, and a frame that says it is longer than the longest is refused by its head.
+    /// Memory stays bounded if the caller takes every complete frame before it pushes again. The
+    /// buffer then keeps less than one frame, and [`Decoder::next_frame`] refuses a frame whose
+    /// header announces more than [`LONGEST_MESSAGE`].
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.drain(..std::mem::take(&mut self.taken));
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next whole frame; `None` when more must arrive first.
+    /// Returns the next complete frame, or `None` if more bytes must arrive first.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
         let Some((head, rest)) = self.buffer[self.taken..].split_first_chunk::<HEAD>() else { return Ok(None) };
         let [flags, length @ ..] = *head;
@@ -81,23 +84,23 @@ impl Decoder {
         Ok(Some(if flags & END == 0 { Frame::Message(message) } else { Frame::End(message) }))
     }
 
-    /// Checks that nothing is left of a frame when the stream has ended.
+    /// Checks that the stream did not end in the middle of a frame.
     pub fn finish(&self) -> Result<(), FrameError> {
         if self.taken == self.buffer.len() { Ok(()) } else { Err(FrameError::Truncated) }
     }
 }
 
-/// A message in its frame.
+/// Encodes a message as a frame.
 pub fn message<T: Serialize>(message: &T) -> Vec<u8> {
     framed(0, message)
 }
 
-/// The last message of a stream in its frame.
+/// Encodes the last message of a stream as a frame with the end-of-stream flag.
 pub fn end<T: Serialize>(message: &T) -> Vec<u8> {
     framed(END, message)
 }
 
-/// Reads a message.
+/// Parses the JSON text of a message.
 pub fn parse<T: DeserializeOwned>(message: &[u8]) -> Result<T, FrameError> {
     serde_json::from_slice(message).map_err(|error| FrameError::Message { why: error.to_string() })
 }
@@ -108,7 +111,8 @@ fn framed<T: Serialize>(flags: u8, message: &T) -> Vec<u8> {
     })
 }
 
-/// A message whose text was made elsewhere, of about `length` bytes.
+/// Returns a frame whose message `write` appends as JSON text. `length` is the expected length in
+/// bytes.
 pub(crate) fn message_of(length: usize, write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     around(0, length, write)
 }
@@ -129,7 +133,7 @@ mod tests {
 
     use super::*;
 
-    /// Everything that a decoder makes of `pieces`.
+    /// Returns all frames that a decoder finds in `pieces`.
     fn decode<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Result<Vec<Frame>, FrameError> {
         let (mut decoder, mut frames) = (Decoder::default(), Vec::new());
         for piece in pieces {

@@ -1,12 +1,14 @@
-//! The guest's protocol: E2B's public envd protocol, as messages and frames.
+//! Protocol of the guest: E2B's public envd protocol, as messages and frames.
 //!
-//! Guest, engine and server share these types, so that a ringfence sandbox can be driven by E2B's own clients and
-//! ringfence can drive E2B's cloud. Nothing here does I/O. Whatever comes from the other side is untrusted: sizes are
-//! bounded before they are believed, unknown fields are ignored, and nothing panics.
+//! Guest, engine and server share these types, so that E2B's own clients can drive a ringfence
+//! sandbox and ringfence can drive E2B's cloud. Nothing in this crate does I/O. All input from the
+//! other side is untrusted: the code checks a size against its limit before it uses the size,
+//! ignores unknown fields, and never panics.
 //!
-//! Reading order: [`process`] and [`filesystem`] are the two services, [`frame`] is how a stream of messages is cut
-//! into pieces, [`code`] is how a call fails, [`query`] is what a URL says, [`signature`] what lets a bare one read or write
-//! one file.
+//! Reading order: [`process`] and [`filesystem`] are the messages of the two services. [`frame`]
+//! splits a stream into messages. [`code`] describes the failure of a call. [`query`] parses the
+//! query of a URL. [`signature`] signs a URL so that its holder can read or write one file without
+//! a token.
 
 pub mod bytes;
 pub mod code;
@@ -17,41 +19,44 @@ pub mod process;
 pub mod query;
 pub mod signature;
 
-/// The version of envd whose behaviour the guest has; clients choose features by it.
+/// Version of envd whose behaviour the guest has. Clients choose their features by this version.
 pub const ENVD_VERSION: &str = "0.6.4";
 
-/// The port by whose number clients address the guest.
+/// Port number by which clients address the guest.
 pub const ENVD_PORT: u16 = 49983;
 
-/// The longest message that either side accepts: more than an input or a listing needs, less than hurts.
+/// Maximum length of a message in bytes, for both sides. The value is more than any input or
+/// listing needs, and small enough that a message of this length does no harm.
 pub const LONGEST_MESSAGE: usize = 16 << 20;
 
-/// Names of headers.
+/// Names of the protocol's HTTP headers.
 pub mod header {
-    /// How long a call may take; on a stream that started a command, how long the command may take.
+    /// Time limit of a call in milliseconds. On a stream that started a command, the limit of the
+    /// command.
     pub const TIMEOUT: &str = "connect-timeout-ms";
-    /// Which version of the Connect protocol is spoken.
+    /// Version of the Connect protocol that the client speaks.
     pub const PROTOCOL: &str = "connect-protocol-version";
-    /// How many seconds of silence a client bears on a stream.
+    /// Maximum silence on a stream in seconds, after which the client expects a keep-alive message.
     pub const KEEPALIVE: &str = "keepalive-ping-interval";
-    /// Proves that the caller may talk to the guest.
+    /// Access token, which proves that the caller may use the guest.
     pub const TOKEN: &str = "x-access-token";
-    /// Proves that the caller may use the ports of a sandbox, and its code interpreter's contexts.
+    /// Traffic access token, which proves that the caller may use the ports of a sandbox and the
+    /// contexts of its code interpreter.
     pub const TRAFFIC: &str = "e2b-traffic-access-token";
-    /// Which sandbox a request to a server is for.
+    /// Identifier of the sandbox that a request to a server is for.
     pub const SANDBOX: &str = "e2b-sandbox-id";
-    /// Which port of that sandbox it is for.
+    /// Port of the sandbox that a request to a server is for.
     pub const PORT: &str = "e2b-sandbox-port";
-    /// What a metadata header of an upload starts with.
+    /// Prefix of the headers that carry metadata of an uploaded file.
     pub const METADATA: &str = "x-metadata-";
 }
 
-/// Types of content.
+/// Content types of the protocol.
 pub mod content {
-    /// One message.
+    /// Content type of a single message as JSON.
     pub const UNARY: &str = "application/json";
-    /// A stream of messages in frames.
+    /// Content type of a stream of messages in frames.
     pub const STREAM: &str = "application/connect+json";
-    /// The bytes of a file.
+    /// Content type of a file's bytes.
     pub const OCTETS: &str = "application/octet-stream";
 }

@@ -1,14 +1,15 @@
-//! Numbers of 64 bits in JSON: text, as JavaScript would round them; numbers are accepted, too.
+//! 64-bit integers in JSON messages. The integers are written as text, because JavaScript would
+//! round a number. JSON numbers are accepted, too.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serializer};
 
-/// Writes a number as text.
+/// Serializes a number as text.
 pub fn serialize<S: Serializer>(number: &i64, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(number)
 }
 
-/// Reads a number from text, or from a number.
+/// Deserializes a number from text or from a JSON number.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]

@@ -1,4 +1,4 @@
-//! `process.Process`: commands.
+//! Messages of the service `process.Process`, which runs commands.
 
 use std::collections::BTreeMap;
 
@@ -7,130 +7,136 @@ use serde::{Deserialize, Serialize};
 use crate::bytes::{Bytes, encode_onto};
 use crate::frame;
 
-/// The service's name, the first part of a method's path.
+/// Name of the service, which is the first part of the URL path of each of its methods.
 pub const SERVICE: &str = "process.Process";
 
-/// What is run.
+/// Command to run: program, arguments, variables and working directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessConfig {
-    /// A path, or a name that is looked up in `PATH`.
+    /// Program, as a path or as a name that is looked up in `PATH`.
     #[serde(default)]
     pub cmd: String,
-    /// Its arguments.
+    /// Arguments of the program, without the program's own name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
-    /// Variables on top of the sandbox's own.
+    /// Environment variables that are added to those of the sandbox, and replace them where the
+    /// names are equal.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub envs: BTreeMap<String, String>,
-    /// Where it starts; the sandbox's own starting directory when absent.
+    /// Working directory, absolute or relative to the user's home directory. If absent, the command
+    /// starts in the sandbox's default directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
 }
 
-/// How large a terminal is.
+/// Size of a terminal.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PtySize {
-    /// Characters in a line.
+    /// Width in characters; 0 leaves the width as it is.
     #[serde(default)]
     pub cols: u32,
-    /// Lines.
+    /// Height in lines; 0 leaves the height as it is.
     #[serde(default)]
     pub rows: u32,
 }
 
-/// A terminal of a command's own.
+/// Pseudoterminal of a command.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pty {
-    /// Its size; unchanged, or 80 by 24, when absent.
+    /// Size of the terminal. If absent, a new terminal has 80 columns and 24 rows, and `Update`
+    /// changes nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<PtySize>,
 }
 
-/// Starts a command.
+/// Request of `Start`, which starts a command.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartRequest {
-    /// What is run.
+    /// Command to run.
     #[serde(default)]
     pub process: ProcessConfig,
-    /// On a terminal of its own.
+    /// Pseudoterminal for the command; if absent, the command writes to pipes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pty: Option<Pty>,
-    /// A name to find it by, besides its id.
+    /// Name by which later calls find the command, besides its process id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
-    /// Whether it gets an input; `/dev/null` when false. Clients from before this flag leave it out and mean true.
+    /// True to give the command an input pipe, false to give it `/dev/null`. Clients that predate
+    /// this flag omit it and expect a pipe, so absent means true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin: Option<bool>,
-    /// Whether what it leaves running ends with it. It is ours: envd knows nothing of it, and leaves such processes.
+    /// True to end, together with the command, the processes that the command leaves running. This
+    /// field is an extension of ringfence: envd ignores the field and lets such processes run.
     #[serde(default, skip_serializing_if = "std::ops::Not::not", rename = "endSurvivors")]
     pub end_survivors: bool,
 }
 
-/// Names a command.
+/// Identification of a running command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ProcessSelector {
-    /// By its id.
+    /// Process id of the command, as seen inside the sandbox.
     Pid(u32),
-    /// By its tag.
+    /// Tag of the command. If several running commands have the tag, the latest is meant.
     Tag(String),
 }
 
-/// Something that names a command and says nothing else: `Connect`, `CloseStdin`.
+/// Request that identifies a command and has no other field: `Connect`, `CloseStdin`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OneProcess {
-    /// Which.
+    /// Command that the request is about.
     pub process: ProcessSelector,
 }
 
-/// A stream's message: what happened.
+/// Message of a `Start` or `Connect` stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventMessage {
-    /// What.
+    /// Event that the message carries.
     pub event: ProcessEvent,
 }
 
-/// What happened to a command.
+/// Event in the life of a command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ProcessEvent {
-    /// It runs. Always first.
+    /// The command runs. This event is always the first.
     Start(StartEvent),
-    /// It wrote.
+    /// The command wrote to one of its streams.
     Data(DataEvent),
-    /// It ended. Always last.
+    /// The command ended. This event is always the last.
     End(EndEvent),
-    /// Nothing; the stream is alive.
+    /// Event without content, which shows that the stream is alive.
     Keepalive(Empty),
 }
 
-/// No fields.
+/// Message that has no fields.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Empty {}
 
-/// A command runs.
+/// Event that reports the start of a command.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartEvent {
-    /// Its process id, inside.
+    /// Process id of the command, as seen inside the sandbox.
     #[serde(default)]
     pub pid: u32,
 }
 
-/// A command wrote.
+/// Event that carries what a command wrote.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum DataEvent {
-    /// To its standard output.
+    /// Bytes from the standard output.
     Stdout(Bytes),
-    /// To its standard error.
+    /// Bytes from the standard error.
     Stderr(Bytes),
-    /// To its terminal.
+    /// Bytes from the pseudoterminal.
     Pty(Bytes),
 }
 
 impl DataEvent {
-    /// The message of it in its frame, as [`frame::message`] would make it but in one pass: output is most of what
-    /// crosses a session, and a general encoder copies it three times.
+    /// Encodes the event as a frame, in one pass. The result is equal to that of
+    /// [`frame::message`]. This method exists because output is most of what crosses a session, and
+    /// the general encoder copies the output three times.
     pub fn to_frame(&self) -> Vec<u8> {
         let (name, Bytes(bytes)) = match self {
             DataEvent::Stdout(bytes) => ("stdout", bytes),
@@ -147,57 +153,59 @@ impl DataEvent {
     }
 }
 
-/// A command ended.
+/// Event that reports the end of a command.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EndEvent {
-    /// What it exited with; -1 when a signal ended it.
+    /// Exit code of the command; -1 if a signal ended the command.
     #[serde(default, skip_serializing_if = "is_default")]
     pub exit_code: i32,
-    /// Whether it exited by itself.
+    /// True if the command exited by itself, false if a signal ended the command.
     #[serde(default, skip_serializing_if = "is_default")]
     pub exited: bool,
-    /// In words: `exit status 3`, `signal: killed`.
+    /// Description of the end: `exit status 3`, `signal: killed`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub status: String,
-    /// The same words, unless it succeeded.
+    /// Same text as `status`; absent if the command exited with code 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// What it used: ours, and ignored by other clients.
+    /// Resources that the command used; absent if the command's first process was killed. This
+    /// field is an extension of ringfence: envd does not send the field, and other clients ignore
+    /// the field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<UsageReport>,
 }
 
-/// What all processes of a command used.
+/// Resources that all processes of a command used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UsageReport {
-    /// Time on processors, in microseconds.
+    /// Processor time in microseconds.
     #[serde(with = "crate::number")]
     pub cpu_micros: i64,
-    /// The most memory that one of them had, in bytes.
+    /// Largest resident set of any one of the processes, in bytes.
     #[serde(with = "crate::number")]
     pub max_rss: i64,
 }
 
-/// One command of a listing.
+/// Running command, as `List` describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListedProcess {
-    /// What is run.
+    /// Command as the client requested it.
     #[serde(default)]
     pub config: ProcessConfig,
-    /// Its process id, inside.
+    /// Process id of the command, as seen inside the sandbox.
     #[serde(default)]
     pub pid: u32,
-    /// The name that it was given.
+    /// Tag that `Start` gave the command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
 }
 
-/// The commands that run.
+/// Answer of `List`: the running commands.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListResponse {
-    /// In the order of their start.
+    /// Commands in the order in which they were started.
     #[serde(default)]
     pub processes: Vec<ListedProcess>,
 }
@@ -206,77 +214,78 @@ pub struct ListResponse {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ProcessInput {
-    /// For its standard input.
+    /// Bytes for the standard input.
     Stdin(Bytes),
-    /// For its terminal.
+    /// Bytes for the pseudoterminal.
     Pty(Bytes),
 }
 
-/// Gives a command input.
+/// Request of `SendInput`, which writes to a command's input.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SendInputRequest {
-    /// Which.
+    /// Command that receives the input.
     pub process: ProcessSelector,
-    /// What it gets.
+    /// Bytes to write, and their destination.
     pub input: ProcessInput,
 }
 
-/// A message of a stream of input.
+/// Message of a `StreamInput` stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum StreamInputRequest {
-    /// Names the command. Always first.
+    /// Names the command. This message is always the first, and is sent once.
     Start(OneProcess),
-    /// Input for it.
+    /// Carries input for the command.
     Data(InputEvent),
-    /// Nothing; the stream is alive.
+    /// Message without content, which shows that the stream is alive.
     Keepalive(Empty),
 }
 
-/// Input for the command that a stream has named.
+/// Input for the command that the first message of the stream named.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InputEvent {
-    /// What it gets.
+    /// Bytes to write, and their destination.
     pub input: ProcessInput,
 }
 
-/// Sends a command a signal.
+/// Request of `SendSignal`, which sends a signal to a command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SendSignalRequest {
-    /// Which.
+    /// Command that receives the signal.
     pub process: ProcessSelector,
-    /// What: `SIGNAL_SIGKILL` ends its whole tree, any other goes to its process group.
+    /// Signal to send. `SIGNAL_SIGKILL` ends the whole process tree of the command; any other
+    /// signal goes to the command's process group.
     pub signal: Signal,
 }
 
-/// A signal. Clients of E2B know the first two.
+/// Signal that can be sent to a command. E2B's clients know only the first two variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Signal {
-    /// Ends the command and every process that it started.
+    /// Ends the command and every process that the command started.
     #[serde(rename = "SIGNAL_SIGKILL")]
     Kill,
     /// Asks the command to end.
     #[serde(rename = "SIGNAL_SIGTERM")]
     Terminate,
-    /// Interrupts it, as Ctrl-C does.
+    /// Interrupts the command, as Ctrl-C does.
     #[serde(rename = "SIGNAL_SIGINT")]
     Interrupt,
-    /// Tells it that its terminal is gone.
+    /// Tells the command that its terminal is closed.
     #[serde(rename = "SIGNAL_SIGHUP")]
     HangUp,
-    /// Ends it with a dump, as Ctrl-\ does.
+    /// Ends the command with a core dump, as Ctrl-\ does.
     #[serde(rename = "SIGNAL_SIGQUIT")]
     Quit,
-    /// Its own to give a meaning to.
+    /// First user-defined signal, whose meaning the command chooses.
     #[serde(rename = "SIGNAL_SIGUSR1")]
     User1,
-    /// Its own to give a meaning to.
+    /// Second user-defined signal, whose meaning the command chooses.
     #[serde(rename = "SIGNAL_SIGUSR2")]
     User2,
 }
 
 impl Signal {
-    /// Its number on Linux, signal(7).
+    /// Returns the number of the signal on Linux, signal(7).
     pub fn number(self) -> i32 {
         match self {
             Signal::HangUp => 1,
@@ -290,21 +299,22 @@ impl Signal {
     }
 }
 
-/// Changes a command's terminal.
+/// Request of `Update`, which resizes the terminal of a command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UpdateRequest {
-    /// Which.
+    /// Command that has the terminal.
     pub process: ProcessSelector,
-    /// What it becomes.
+    /// Terminal with its new size; absent to change nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pty: Option<Pty>,
 }
 
-/// `POST /init`: what every command gets from now on, besides what the sandbox gives it. Kept in memory alone.
+/// Request of `POST /init`: environment variables for every command that is started from now on, in
+/// addition to those of the sandbox. The guest keeps them in memory only.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InitRequest {
-    /// Variables.
+    /// Values of the variables, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env_vars: BTreeMap<String, String>,
 }

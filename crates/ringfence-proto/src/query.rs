@@ -1,13 +1,13 @@
-//! What the query of a URL says.
+//! Query of a URL.
 
 use crate::code::{Code, Failure};
 
-/// The parameters of a URL, in their order.
+/// Decoded parameters of a URL's query, in the order of the URL.
 #[derive(Debug, Default)]
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Reads the query of a URL, which stands behind its `?`.
+    /// Parses the query of a URL, which is the part after the `?`.
     pub fn of(text: &str) -> Result<Query, Failure> {
         let mut parameters = Vec::new();
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {
@@ -19,28 +19,30 @@ impl Query {
         Ok(Query(parameters))
     }
 
-    /// What a parameter says, if it is given; of one that is given twice, the first.
+    /// Returns the value of a parameter, or `None` if the query does not have the parameter. If the
+    /// parameter occurs several times, the first value is returned.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.all(name).next()
     }
 
-    /// What a parameter says each time that it is given.
+    /// Returns the value of each occurrence of a parameter, in order.
     pub fn all(&self, name: &str) -> impl Iterator<Item = &str> {
         self.0.iter().filter(move |(given, _)| given == name).map(|(_, value)| value.as_str())
     }
 
-    /// All parameters.
+    /// Returns all parameters as pairs of name and value, in order.
     pub fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 }
 
-/// Text out of its encoding in a query, where a space may be a plus.
+/// Decodes text from a query, where a plus sign stands for a space.
 fn decode(text: &str) -> Option<String> {
     unescaped(&text.replace('+', " "))
 }
 
-/// Text out of its encoding in a URL, if it is such.
+/// Decodes percent-encoded text. Returns `None` if the encoding is malformed or the result is not
+/// UTF-8.
 pub fn unescaped(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();

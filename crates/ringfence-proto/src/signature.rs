@@ -1,4 +1,5 @@
-//! Signatures: what lets a bare URL read or write one file.
+//! Signatures of URLs. The holder of a signed URL can read or write one file without an access
+//! token.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
@@ -7,21 +8,22 @@ use sha2::{Digest, Sha256};
 use crate::code::{Code, Failure};
 use crate::query::Query;
 
-/// What a signed URL may be used for.
+/// Operation that a signed URL permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// Reading the file.
     Read,
-    /// Writing it.
+    /// Writing the file.
     Write,
 }
 
-/// Signs the use of a path by a user; `expiration` is in seconds since 1970.
+/// Signs the use of `path` by `username` with the access token `token`. `expiration` is in seconds
+/// since 1970; `None` means that the signature does not expire.
 pub fn sign(path: &str, purpose: Purpose, username: &str, token: &str, expiration: Option<i64>) -> String {
     finish(begin(path, purpose, username), token, expiration)
 }
 
-/// Digests what is signed, as far as it comes before the token.
+/// Digests the part of the signed text that precedes the token.
 fn begin(path: &str, purpose: Purpose, username: &str) -> Sha256 {
     let purpose = match purpose {
         Purpose::Read => "read",
@@ -38,22 +40,25 @@ fn finish(begun: Sha256, token: &str, expiration: Option<i64>) -> String {
     format!("v1_{}", STANDARD_NO_PAD.encode(digest.finalize()))
 }
 
-/// How long a signature is: a version, and a digest.
+/// Length of a signature in characters: the version prefix, and a SHA-256 digest as unpadded
+/// base64.
 pub const LENGTH: usize = "v1_".len() + 43;
 
-/// What is said of a signature that was right once.
+/// Message for a signature that matches but has expired.
 pub const EXPIRED: &str = "signature is already expired";
 
-/// A signature of a URL, of which it is to be found whose token made it.
+/// Signature in a URL, before it is known whose token made the signature.
 #[derive(Debug)]
 pub struct Claim {
     signature: String,
     expiration: Option<i64>,
+    /// Digest of the signed text before the token, so that several tokens can be checked cheaply.
     begun: Sha256,
 }
 
 impl Claim {
-    /// What the query of a URL claims. The messages are envd's.
+    /// Reads the signature and the signed parameters from the query of a URL. The messages are
+    /// those of envd.
     pub fn of(query: &Query, purpose: Purpose) -> Result<Claim, Failure> {
         let said = |name: &str| query.get(name).unwrap_or_default();
         let signature = query.get("signature").ok_or_else(|| denied("missing signature query parameter"))?.to_owned();
@@ -63,7 +68,8 @@ impl Claim {
         Ok(Claim { signature, expiration, begun: begin(said("path"), purpose, said("username")) })
     }
 
-    /// Checks that it was made with `token`, and has not expired at `now`, in seconds since 1970.
+    /// Checks that the signature was made with `token` and has not expired at `now`, in seconds
+    /// since 1970.
     pub fn check(&self, token: &str, now: u64) -> Result<(), Failure> {
         if !agree(&self.signature, &finish(self.begun.clone(), token, self.expiration)) {
             return Err(denied("invalid signature"));
@@ -79,7 +85,8 @@ fn denied(message: &str) -> Failure {
     Failure::new(Code::Unauthenticated, message)
 }
 
-/// Compares two signatures in a time that does not tell where they differ.
+/// Compares two secrets, such as signatures or tokens, in a time that does not reveal the position
+/// of a difference. The time does reveal whether the lengths differ.
 pub fn agree(given: &str, expected: &str) -> bool {
     given.len() == expected.len()
         && given.bytes().zip(expected.bytes()).fold(0, |difference, (left, right)| difference | (left ^ right)) == 0
