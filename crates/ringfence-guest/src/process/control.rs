@@ -1,4 +1,4 @@
-//! How a command's first process is talked to: its control socket, without waiting.
+//! Control socket of a command's first process, with calls that never block the runtime.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -10,46 +10,51 @@ use rustix::process::{Signal, pidfd_send_signal};
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 
-/// The first process of a command. It ends, and all that is left below it, when this is dropped.
+/// Handle to the first process of a command. When the handle is dropped, the first process ends,
+/// together with every process that is left below it.
 #[derive(Debug)]
 pub(super) struct Control {
     started: Started,
-    /// The same socket, which the runtime waits on. It is no datagram socket, but is like one in having messages.
+    /// Duplicate of the control socket, on which the runtime waits. The socket is of type
+    /// `SOCK_SEQPACKET`, which preserves message boundaries as a datagram socket does.
     socket: UnixDatagram,
 }
 
 impl Control {
     pub(super) fn new(started: Started) -> io::Result<Control> {
         let socket = net::UnixDatagram::from(started.control.try_clone()?);
-        // One that is stopped takes no orders, and nobody may wait for it.
+        // A first process that is stopped reads no orders, and the guest must not block on sending
+        // to it.
         socket.set_nonblocking(true)?;
         Ok(Control { started, socket: UnixDatagram::from_std(socket)? })
     }
 
-    /// The first process's id.
+    /// Returns the process id of the first process.
     pub(super) fn first(&self) -> i32 {
         self.started.launched.pid
     }
 
-    /// Its next word; `None` when it has gone.
+    /// Receives the next report of the first process; `None` if the first process has ended.
     pub(super) async fn report(&self) -> Option<Report> {
         let receive = || control::receive(&self.socket, RecvFlags::DONTWAIT);
-        // What cannot be understood is not from it.
+        // Only the first process writes to this socket. A message that cannot be parsed counts as
+        // its end.
         self.socket.async_io(Interest::READABLE, receive).await.ok().flatten()
     }
 
-    /// Waits until it has gone.
+    /// Waits until the first process has ended.
     pub(super) async fn gone(&self) {
         while self.report().await.is_some() {}
     }
 
-    /// Gives it an order.
+    /// Sends an order to the first process.
     pub(super) fn order(&self, order: Order) -> io::Result<()> {
         control::send(&self.socket, &order)
     }
 
-    /// Kills it, which leaves what is below it to the launcher.
+    /// Kills the first process. The launcher then becomes the parent of the processes below it.
     pub(super) fn kill(&self) {
-        let _ = pidfd_send_signal(self.started.launched.pidfd.as_fd(), Signal::KILL); // it may have gone
+        // Ignore the error, because the first process may have ended already.
+        let _ = pidfd_send_signal(self.started.launched.pidfd.as_fd(), Signal::KILL);
     }
 }

@@ -1,4 +1,4 @@
-//! What a request asks to be run, as the launcher takes it.
+//! Translation of a `Start` request into the launch description that the launcher takes.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -16,7 +16,8 @@ use super::Service;
 use super::streams::{self, Stdio, Streams};
 use crate::user;
 
-/// What every command gets: the guest's own variables, and who the user is.
+/// Returns the variables that every command gets: the guest's own, and defaults for `PATH`, `HOME`,
+/// `USER` and `LOGNAME`.
 pub(super) fn environment() -> BTreeMap<Vec<u8>, CString> {
     let user = user::current();
     let given = [
@@ -27,12 +28,13 @@ pub(super) fn environment() -> BTreeMap<Vec<u8>, CString> {
     ];
     let given = given.into_iter().map(|(name, value): (&str, Vec<u8>)| (name.as_bytes().to_vec(), value));
     let own = std::env::vars_os().map(|(name, value)| (name.into_vec(), value.into_vec()));
-    // What comes later wins. The system gave us these variables, so that none holds a NUL.
+    // Later entries replace earlier ones, so the guest's own variables win over the defaults. No
+    // variable contains a NUL, because the system passed them to the guest.
     let all = given.chain(own);
     all.filter_map(|(name, value)| variable(&name, &value).map(|variable| (name, variable))).collect()
 }
 
-/// Describes the launch that a request asks for, and makes the command's streams.
+/// Describes the launch that a request asks for, and creates the command's streams.
 pub(super) fn describe(service: &Service, request: &StartRequest) -> Result<(Launch, Streams, Stdio), Failure> {
     let ProcessConfig { cmd, args, envs, cwd } = &request.process;
     if cmd.is_empty() {
@@ -51,7 +53,8 @@ pub(super) fn describe(service: &Service, request: &StartRequest) -> Result<(Lau
     let terminal = if request.pty.is_some() { Terminal::Own } else { Terminal::Detached };
     let confinement = Confinement::Bare;
     let survivors = if request.end_survivors { Survivors::End } else { Survivors::Leave };
-    // The deadline is the guest's: a stream must end because of it.
+    // The launch has no time limit of its own. The guest enforces the deadline, because the stream
+    // must end with the deadline, too.
     let launch = Launch { exec, confinement, terminal, time: None, survivors, private: None };
     Ok((launch, streams, stdio))
 }
@@ -62,7 +65,7 @@ fn variables(service: &Service, envs: &BTreeMap<String, String>) -> Result<Vec<C
     Ok(all.into_values().collect())
 }
 
-/// Variables that a caller names, checked.
+/// Checks the variables that a client sets, and returns them as `NAME=value` by name.
 pub(super) fn more(envs: &BTreeMap<String, String>) -> Result<BTreeMap<Vec<u8>, CString>, Failure> {
     let checked = |(name, value): (&String, &String)| {
         let is_sound = !name.is_empty() && !name.contains('=');
@@ -78,7 +81,8 @@ fn variable(name: &[u8], value: &[u8]) -> Option<CString> {
     CString::new([name, b"=", value].concat()).ok()
 }
 
-/// Where the command starts. `~` and what is relative are from the user's home.
+/// Returns the working directory of the command. `~` and relative paths start from the user's home
+/// directory.
 fn directory(service: &Service, cwd: Option<&str>) -> Result<PathBuf, Failure> {
     let directory = match cwd {
         None | Some("") => service.directory.clone(),
@@ -111,7 +115,7 @@ fn is_directory(path: &Path) -> Result<bool, Errno> {
     Ok(kind == FileType::Directory)
 }
 
-/// Why a command could not be executed, execve(2).
+/// Returns the failure of a command that execve(2) could not execute.
 pub(super) fn not_executed(program: &str, errno: i32) -> Failure {
     let (code, why) = match Errno::from_raw_os_error(errno) {
         Errno::NOENT | Errno::NOTDIR => {
@@ -125,7 +129,7 @@ pub(super) fn not_executed(program: &str, errno: i32) -> Failure {
     Failure::new(code, format!("cannot run `{}`: {why}", program.escape_debug()))
 }
 
-/// Something that the system did not let us do.
+/// Returns the failure of a system call.
 pub(super) fn system(step: &str, error: &io::Error) -> Failure {
     let code = error.raw_os_error().map_or(Code::Internal, |errno| code_of(Errno::from_raw_os_error(errno)));
     Failure::new(code, format!("cannot {step}: {error}"))

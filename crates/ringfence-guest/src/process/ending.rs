@@ -1,9 +1,10 @@
-//! How a command's end is told, in the words of the Go library that envd's clients know.
+//! Description of a command's end, in the words of Go's library, which envd's clients expect.
 
 use ringfence_linux::Ending;
 use ringfence_proto::process::{EndEvent, UsageReport};
 
-/// The event of an end. Without an ending its first process was killed, and the command with it.
+/// Returns the event that reports an end. `None` means that the first process was killed, and the
+/// command with it.
 pub(super) fn event(ending: Option<&Ending>) -> EndEvent {
     let code = ending.and_then(|ending| ending.exit_code);
     let status = match (code, ending.and_then(|ending| ending.signal)) {
@@ -22,7 +23,7 @@ pub(super) fn event(ending: Option<&Ending>) -> EndEvent {
     }
 }
 
-/// The words of Go's package `syscall` for Linux.
+/// Returns the name of a signal, as Go's package `syscall` has it for Linux.
 fn signal_name(number: i32) -> String {
     let name = match number {
         1 => "hangup",

@@ -1,4 +1,4 @@
-//! A command that runs: who listens to it, and what can be asked of it.
+//! Running command: its subscribers, and the operations on it.
 
 use std::cell::RefCell;
 use std::io;
@@ -18,25 +18,25 @@ use super::control::Control;
 use super::streams::{self, Input};
 use crate::connect::{self, Sender};
 
-/// Somebody who listens to a command.
+/// Client that receives the events of a command.
 #[derive(Debug)]
 pub(super) struct Subscriber {
     pub(super) sender: Sender<EventMessage>,
-    /// Told when there is nothing more to send.
+    /// Receives the outcome of the stream when there is nothing more to send.
     pub(super) done: oneshot::Sender<Result<(), Failure>>,
     pub(super) origin: Origin,
 }
 
-/// Which call somebody listens by.
+/// Call by which a client subscribed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// The one that started the command, whose deadline is the command's.
+    /// The call that started the command. Its deadline is the command's deadline.
     Start,
-    /// A later one.
+    /// A later call, whose deadline ends only its own stream.
     Connect,
 }
 
-/// A command that runs.
+/// Running command, in the form that the service keeps.
 #[derive(Debug)]
 pub(super) struct Exec {
     pub(super) pid: u32,
@@ -45,9 +45,9 @@ pub(super) struct Exec {
     pub(super) control: Rc<Control>,
     input: Input,
     subscribers: RefCell<Vec<Subscriber>>,
-    /// Whether it has ended.
+    /// True once the command has ended.
     over: watch::Sender<bool>,
-    /// Wakes whoever sees to it that an order to end is obeyed.
+    /// Wakes the task that checks that an order to end is obeyed.
     end_ordered: Notify,
 }
 
@@ -67,18 +67,20 @@ impl Exec {
         ListedProcess { config: self.config.clone(), pid: self.pid, tag: self.tag.clone() }
     }
 
-    /// Tells somebody that it runs, and from now on what it writes.
+    /// Adds a subscriber, which receives the start event, and from then on all output of the
+    /// command.
     pub(super) fn subscribe(&self, subscriber: Subscriber) {
         subscriber.sender.send_first(&EventMessage { event: ProcessEvent::Start(StartEvent { pid: self.pid }) });
         self.subscribers.borrow_mut().push(subscriber);
     }
 
-    /// Whether nobody listens.
+    /// Returns true if the command has no subscriber.
     pub(super) fn is_alone(&self) -> bool {
         self.subscribers.borrow().is_empty()
     }
 
-    /// Tells everybody who listens, as fast as the slowest takes it. Whoever has gone is forgotten.
+    /// Sends a message to all subscribers, as fast as the slowest of them reads. Subscribers that
+    /// have disconnected are removed.
     pub(super) async fn tell(&self, message: Bytes) {
         let senders: Vec<_> = self.subscribers.borrow().iter().map(|subscriber| subscriber.sender.clone()).collect();
         let mut has_gone = false;
@@ -90,7 +92,8 @@ impl Exec {
         }
     }
 
-    /// Tells everybody the last there is to tell. Whose deadline it was learns that instead.
+    /// Sends the end event to all subscribers and ends their streams. If the deadline has passed,
+    /// the stream of the `Start` call ends with `deadline_exceeded` instead of the event.
     pub(super) async fn finish(&self, end: ProcessEvent, deadline_passed: bool) {
         let subscribers = self.subscribers.take();
         let end = connect::encode(&EventMessage { event: end });
@@ -99,17 +102,18 @@ impl Exec {
                 Origin::Start if deadline_passed => Err(connect::too_late()),
                 _ => sender.send_encoded(end.clone()).await.map_err(|_| Failure::new(Code::Canceled, "nobody reads")),
             };
-            let _ = done.send(outcome); // whoever listened may have gone
+            let _ = done.send(outcome); // the client may have disconnected
         });
         join_all(farewells).await;
     }
 
-    /// Says that it has ended, to whoever waits to write to it.
+    /// Marks the command as ended, which wakes all calls that wait to write to its input.
     pub(super) fn set_over(&self) {
         self.over.send_replace(true);
     }
 
-    /// Gives its first process an order.
+    /// Sends an order to the first process. Fails if the socket takes no more orders, because the
+    /// first process is stopped, or if the first process has ended.
     pub(super) fn order(&self, order: Order) -> Result<(), Failure> {
         self.control.order(order).map_err(|_| {
             Failure::new(
@@ -119,7 +123,8 @@ impl Exec {
         })
     }
 
-    /// Ends it with every process that it started.
+    /// Ends the command with every process that it started. Kills the first process if the order
+    /// cannot be sent.
     pub(super) fn end(&self) {
         if self.control.order(Order::End).is_err() {
             self.control.kill();
@@ -127,12 +132,12 @@ impl Exec {
         self.end_ordered.notify_one();
     }
 
-    /// Waits until somebody has ordered its end.
+    /// Waits until a call has ordered the end of the command.
     pub(super) async fn end_ordered(&self) {
         self.end_ordered.notified().await;
     }
 
-    /// Writes to its input or its terminal, as fast as it reads.
+    /// Writes to the command's input pipe or terminal, as fast as the command reads.
     pub(super) async fn write(&self, input: ProcessInput) -> Result<(), Failure> {
         let write = async {
             match (&self.input, &input) {
@@ -156,7 +161,7 @@ impl Exec {
         }
     }
 
-    /// Closes its input, after what is being written.
+    /// Closes the command's input pipe, after the writes that are in progress.
     pub(super) async fn close_input(&self) -> Result<(), Failure> {
         match &self.input {
             Input::Pipe(pipe) => {
@@ -172,7 +177,7 @@ impl Exec {
         }
     }
 
-    /// Changes the size of its terminal.
+    /// Changes the size of the command's terminal.
     pub(super) fn resize(&self, size: PtySize) -> Result<(), Failure> {
         match &self.input {
             Input::Terminal { size: terminal, .. } => {

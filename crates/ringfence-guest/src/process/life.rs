@@ -1,4 +1,5 @@
-//! The task that sees a command through: from its first word to the end of the last process that it left.
+//! Task that accompanies a command from the first report of its first process to the end of the
+//! last process that the command left running.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -16,20 +17,23 @@ use super::streams::{Output, Streams};
 use super::{Service, description, ending};
 use crate::{connect, log};
 
-/// How long after a command's end others that hold its streams may still be heard.
+/// Time after a command's end during which output of other processes that hold its streams is still
+/// forwarded.
 const GRACE: Duration = Duration::from_millis(100);
-/// The most that a pipe holds, for an ordinary user (pipe(7)): what a command may have left in it.
+/// Maximum capacity of a pipe in bytes, for an unprivileged user (pipe(7)). A command can leave
+/// that much output in each pipe.
 const PIPE: usize = 1 << 20;
-/// How long a command may take to become its program.
+/// Time limit for a command to start, until execve(2) has succeeded or failed.
 const START_PATIENCE: Duration = Duration::from_secs(30);
-/// How long a first process may take to obey an order to end. It gives a tree five seconds.
+/// Time limit for a first process to obey an order to end. The first process itself gives its
+/// process tree five seconds.
 const PATIENCE: Duration = Duration::from_secs(7);
 
-/// What a command's task starts from.
+/// State from which the task of a command starts.
 #[derive(Debug)]
 pub(super) struct Life {
     pub(super) service: Rc<Service>,
-    /// Its place in the order of starts.
+    /// Sequence number of the command, in the order of starts.
     pub(super) number: u64,
     pub(super) control: Rc<Control>,
     pub(super) deadline: Option<Instant>,
@@ -50,7 +54,7 @@ impl Life {
                 run(&service, number, exec, deadline, streams.outputs, &name(&program)).await
             }
             Err(NotStarted { failure, lost }) => {
-                let _ = first.done.send(Err(failure)); // whoever asked may have gone
+                let _ = first.done.send(Err(failure)); // the client may have disconnected
                 control.gone().await;
                 lost
             }
@@ -63,7 +67,8 @@ impl Life {
     }
 }
 
-/// Sees a command that runs to its end, and what it left behind to theirs. True when its first process was killed.
+/// Waits for the end of a running command, then for the end of the processes that it left running.
+/// Returns true if the first process was killed.
 async fn run(
     service: &Service,
     number: u64,
@@ -86,7 +91,8 @@ async fn run(
     exec.finish(ProcessEvent::End(event), deadline_passed).await;
     let control = exec.control.clone();
     drop(exec);
-    // What it left behind goes on, unheard: with its streams closed it would be killed by its next word.
+    // Keep reading the streams and drop the output. If the streams were closed, the next write
+    // would kill the processes that the command left running (SIGPIPE).
     let discard = async {
         while next(&mut outputs).await.is_some() {}
         std::future::pending().await
@@ -98,14 +104,14 @@ async fn run(
     ending.is_none()
 }
 
-/// A command does not run.
+/// Result of a command that did not start.
 struct NotStarted {
     failure: Failure,
-    /// Whether its first process was killed, so that something of it may be left.
+    /// True if the first process was killed, so some of its processes may be left.
     lost: bool,
 }
 
-/// Waits for the command itself: its id, or why it does not run.
+/// Waits until the command has started, and returns its process id.
 async fn started(control: &Control, program: &str, deadline: Option<Instant>) -> Result<u32, NotStarted> {
     let refused = |failure| Err(NotStarted { failure, lost: false });
     let lost = |failure| {
@@ -113,7 +119,7 @@ async fn started(control: &Control, program: &str, deadline: Option<Instant>) ->
         Err(NotStarted { failure, lost: true })
     };
     let longest = Instant::now() + START_PATIENCE;
-    // A command may stop its first process before that has said a word.
+    // The wait needs a limit, because a command can stop its first process before the first report.
     match timeout_at(deadline.map_or(longest, |deadline| deadline.min(longest)), control.report()).await {
         Ok(Some(Report::Started { pid })) => Ok(pid.cast_unsigned()),
         Ok(Some(Report::ExecFailed { errno })) => refused(description::not_executed(program, errno)),
@@ -130,8 +136,9 @@ async fn started(control: &Control, program: &str, deadline: Option<Instant>) ->
     }
 }
 
-/// Waits for the command's end, and sees to it when its deadline has passed or somebody has ordered it. Tells how it
-/// ended, unless its first process was killed, and whether its deadline had passed.
+/// Waits for the end of the command. Orders the end when the deadline has passed, and kills a first
+/// process that does not obey an order to end. Returns the ending, which is `None` if the first
+/// process was killed, and whether the deadline had passed.
 async fn watch(exec: &Exec, deadline: Option<Instant>) -> (Option<Ending>, bool) {
     let (mut deadline, mut patience, mut deadline_passed) = (deadline, None, false);
     loop {
@@ -145,7 +152,9 @@ async fn watch(exec: &Exec, deadline: Option<Instant>) -> (Option<Ending>, bool)
             () = exec.end_ordered() => patience = patience.or(Some(Instant::now() + PATIENCE)),
             () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => {
                 if patience.take().is_some() {
-                    // Something inside has stopped it. It goes, and what was below it is found by its absence.
+                    // A process inside the sandbox has stopped the first process. Kill the first
+                    // process. The service then finds the processes that were below the first
+                    // process, because these are below no first process any more.
                     exec.control.kill();
                 } else {
                     deadline_passed = true;
@@ -157,7 +166,7 @@ async fn watch(exec: &Exec, deadline: Option<Instant>) -> (Option<Ending>, bool)
     }
 }
 
-/// The moment of a command's end.
+/// Time at which a command ended.
 #[derive(Debug, Default)]
 struct Exit {
     at: Cell<Option<Instant>>,
@@ -171,8 +180,9 @@ impl Exit {
     }
 }
 
-/// Passes on what a command writes. After its end what it left in the pipes is passed on, and for a moment what
-/// others write who hold them; but nobody can hold the end up.
+/// Forwards the output of a command to its subscribers. After the command's end, forwards what the
+/// command left in the pipes, and for the time of [`GRACE`] what other processes write that hold
+/// the pipes. No process can delay the end of the stream for longer.
 async fn pump(outputs: &mut [Output], exec: &Exec, exit: &Exit) {
     let mut late = 0;
     loop {
@@ -185,6 +195,8 @@ async fn pump(outputs: &mut [Output], exec: &Exec, exit: &Exit) {
                 Ok(data) => data,
                 Err(_) => continue,
             },
+            // After the grace period, forward at most what the pipes could hold at the end of the
+            // command.
             Some(_) if late > PIPE * outputs.len() => return,
             Some(_) => outputs.iter_mut().find_map(|output| output.now()),
         };
@@ -204,7 +216,8 @@ async fn pump(outputs: &mut [Output], exec: &Exec, exit: &Exit) {
     }
 }
 
-/// What is written next to any of them; `None` when nobody can write to one of them any more.
+/// Returns the next output of any of the streams, or `None` when no process can write to any of
+/// them.
 async fn next(outputs: &mut [Output]) -> Option<DataEvent> {
     loop {
         let mut open = outputs.iter_mut().filter(|output| !output.is_over());
@@ -227,7 +240,8 @@ fn length(data: &DataEvent) -> usize {
     bytes.0.len()
 }
 
-/// A program's name as the log tells it: the last part of its path, short and printable.
+/// Returns a program's name for the log: the last component of its path, at most 64 characters,
+/// printable.
 fn name(program: &str) -> String {
     program.rsplit('/').next().unwrap_or_default().chars().take(64).flat_map(char::escape_debug).collect()
 }

@@ -1,8 +1,10 @@
-//! `process.Process`: commands. Each has a process tree of its own, whose first process is ours.
+//! The service `process.Process`, which runs commands. Each command has a process tree of its own,
+//! and the first process of the tree is part of ringfence.
 //!
-//! Reading order: `description` is what a request asks to be run, `streams` are a command's three streams or its
-//! terminal, `control` is how its first process is talked to, `exec` is a command that runs, `life` is the task that
-//! sees it through to its end, `ending` is how that is told.
+//! Reading order: `description` translates a request for the launcher. `streams` creates the pipes
+//! or the terminal of a command. `control` is the connection to the first process. `exec` is a
+//! running command. `life` is the task that accompanies the command to its end. `ending` describes
+//! the end to clients.
 
 mod control;
 mod description;
@@ -37,7 +39,8 @@ use control::Control;
 use exec::{Exec, Origin, Subscriber};
 use life::Life;
 
-/// How many commands run at once.
+/// Maximum number of commands at once. A command counts until the processes that it left running
+/// have ended.
 const MOST: usize = 512;
 
 impl Streamed for EventMessage {
@@ -46,24 +49,25 @@ impl Streamed for EventMessage {
     }
 }
 
-/// The commands of a sandbox.
+/// State of the service: the launcher, and the commands of the sandbox.
 #[derive(Debug)]
 pub(crate) struct Service {
     launcher: Launcher,
-    /// What every command gets, as `NAME` and `value`.
+    /// Environment variables of every command: the name, and the whole entry `NAME=value`.
     environment: RefCell<BTreeMap<Vec<u8>, CString>>,
-    /// Where commands start that name no directory.
+    /// Directory in which a command starts if its request names none.
     directory: PathBuf,
     room: Arc<Semaphore>,
-    /// Those that run, in the order of their start.
+    /// Running commands by sequence number, which is the order of their start.
     execs: RefCell<BTreeMap<u64, Rc<Exec>>>,
     next: Cell<u64>,
-    /// The first processes, also of commands that ended and left others behind, by their order.
+    /// Process ids of the first processes by sequence number. A first process outlives its command
+    /// while processes that the command left are running.
     firsts: RefCell<BTreeMap<u64, i32>>,
 }
 
 impl Service {
-    /// No command yet.
+    /// Creates the service without any command.
     pub(crate) fn new(launcher: Launcher, directory: PathBuf) -> Rc<Service> {
         Rc::new(Service {
             launcher,
@@ -76,7 +80,8 @@ impl Service {
         })
     }
 
-    /// `POST /init`: gives every command that is started from now on more variables.
+    /// Answers `POST /init`: adds variables to the environment of every command that is started
+    /// from now on.
     pub(crate) async fn init(self: Rc<Self>, request: Request<Incoming>) -> Reply {
         connect::unary(request, async |InitRequest { env_vars }| {
             let more = description::more(&env_vars)?;
@@ -89,7 +94,7 @@ impl Service {
         .await
     }
 
-    /// `GET /envs`: what every command gets.
+    /// Answers `GET /envs` with the variables that every command gets.
     pub(crate) fn variables(&self) -> Reply {
         let environment = self.environment.borrow();
         let pair = |(name, variable): (&Vec<u8>, &CString)| {
@@ -99,7 +104,7 @@ impl Service {
         connect::json(StatusCode::OK, &environment.iter().map(pair).collect::<BTreeMap<_, _>>())
     }
 
-    /// Answers a call of a method.
+    /// Answers a call of a method of the service.
     pub(crate) async fn call(self: Rc<Self>, method: &str, request: Request<Incoming>) -> Reply {
         match method {
             "Start" => self.start(request).await,
@@ -168,7 +173,7 @@ impl Service {
         connect::server_stream(request, Deadline::IsTheMethods, method).await
     }
 
-    /// Starts a command, which nobody's leaving ends.
+    /// Starts a command. The command continues to run when its client disconnects.
     fn launch(
         self: &Rc<Self>,
         request: StartRequest,
@@ -195,15 +200,17 @@ impl Service {
     fn not_launched(&self, error: &LaunchError) -> Failure {
         let (LaunchError::Clone { source } | LaunchError::Ask { source }) = error;
         if matches!(source.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) {
-            // Only something inside can have ended it. What commands leave behind is no longer ours to find, so that
-            // everything ends: the first processes end with us.
+            // Only a process inside the sandbox can have killed the launcher. Without the launcher,
+            // the guest cannot find the processes that commands leave behind. The guest therefore
+            // exits, and the first processes end with the guest.
             log::line(format_args!("error: the launcher process was killed; the sandbox ends"));
             std::process::exit(1);
         }
         description::system("start a process", source)
     }
 
-    /// Ends what first processes left that were killed: whoever is below the launcher, and below no first process.
+    /// Ends the processes that killed first processes left behind: all processes below the launcher
+    /// that are below none of the living first processes.
     fn end_strays(&self) {
         let firsts: Vec<i32> = self.firsts.borrow().values().copied().collect();
         if !self.launcher.end_strays(&firsts) {
@@ -236,7 +243,7 @@ impl Service {
         let execs = self.execs.borrow();
         let found = match selector {
             ProcessSelector::Pid(pid) => execs.values().find(|exec| exec.pid == *pid),
-            // The latest, as a tag can be used again.
+            // The latest command counts, because a tag can be used again.
             ProcessSelector::Tag(tag) => execs.values().rev().find(|exec| exec.tag.as_ref() == Some(tag)),
         };
         found.cloned().ok_or_else(|| {

@@ -1,4 +1,4 @@
-//! A command's streams: pipes, or a terminal of its own. Our ends never wait.
+//! Streams of a command: pipes, or a pseudoterminal. The guest's ends are non-blocking.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,42 +13,44 @@ use rustix::termios::Winsize;
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::Mutex;
 
-/// How much is read at once. What waits for a slow client is a few of these.
+/// Maximum number of bytes in one read. Up to a few chunks wait in memory for a slow client.
 const CHUNK: usize = 128 * 1024;
-/// How much a command can write before it is read: with less it and we take turns (pipe(7)).
+/// Capacity of an output pipe in bytes. With less, the command and the guest would run in turns
+/// instead of at the same time (pipe(7)).
 const PIPE: usize = 256 * 1024;
-/// A terminal whose size nobody said.
+/// Size of a terminal if the request does not specify one.
 const USUAL: Winsize = Winsize { ws_col: 80, ws_row: 24, ws_xpixel: 0, ws_ypixel: 0 };
 
-/// Our ends of a command's streams.
+/// The guest's ends of a command's streams.
 #[derive(Debug)]
 pub(super) struct Streams {
     pub(super) input: Input,
     pub(super) outputs: Vec<Output>,
 }
 
-/// Where a command's input is written.
+/// The guest's end of a command's input.
 #[derive(Debug)]
 pub(super) enum Input {
-    /// It has none.
+    /// The command has no input.
     Nothing,
-    /// A pipe, until it is closed.
+    /// Pipe to the command's standard input; `None` after the pipe was closed.
     Pipe(Mutex<Option<Sender>>),
-    /// Its terminal: what writes to it, one caller at a time, and what changes its size.
+    /// Pseudoterminal: `writer` accepts input of one caller at a time, and `size` is the descriptor
+    /// for changes of the window size.
     Terminal { writer: Mutex<Sender>, size: OwnedFd },
 }
 
-/// Something that a command writes to.
+/// The guest's end of a stream that a command writes to.
 #[derive(Debug)]
 pub(super) struct Output {
     file: Option<Receiver>,
     event: fn(Bytes) -> DataEvent,
 }
 
-/// The command's ends: standard input, output and error.
+/// The command's ends of its standard input, output and error.
 pub(super) type Stdio = [Option<OwnedFd>; 3];
 
-/// Pipes; `/dev/null` for an input that is not wanted.
+/// Creates the pipes of a command. Without an input, the standard input is `/dev/null`.
 pub(super) fn pipes(has_input: bool) -> io::Result<(Streams, Stdio)> {
     let (stdin, input) = if has_input {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -62,12 +64,13 @@ pub(super) fn pipes(has_input: bool) -> io::Result<(Streams, Stdio)> {
     Ok((Streams { input, outputs }, [Some(stdin), Some(stdout), Some(stderr)]))
 }
 
-/// A terminal.
+/// Creates the pseudoterminal of a command.
 pub(super) fn terminal(size: Option<PtySize>) -> io::Result<(Streams, Stdio)> {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let ours = rustix::pty::openpt(flags)?;
     rustix::pty::unlockpt(&ours)?;
-    // By descriptor: the path that ptsname(3) tells is the sandbox's to plant something at.
+    // Open the peer by descriptor, because a process in the sandbox could put another file at the
+    // path that ptsname(3) returns.
     let theirs = rustix::pty::ioctl_tiocgptpeer(&ours, flags)?;
     rustix::termios::tcsetwinsize(&ours, size.map_or(USUAL, |size| window(size, USUAL)))?;
     let stdio = [Some(theirs.try_clone()?), Some(theirs.try_clone()?), Some(theirs)];
@@ -78,7 +81,8 @@ pub(super) fn terminal(size: Option<PtySize>) -> io::Result<(Streams, Stdio)> {
 
 fn wide_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
-    let _ = fcntl_setpipe_size(&writer, PIPE); // a user has only so much; then it is slower
+    // The kernel limits the total size of a user's pipes. A smaller pipe is slower, but works.
+    let _ = fcntl_setpipe_size(&writer, PIPE);
     Ok((reader, writer))
 }
 
@@ -87,13 +91,13 @@ fn never_waiting(file: OwnedFd) -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// The size that was asked for; a part that is 0 stays as it is.
+/// Returns the requested window size. A dimension that is 0 stays as it is.
 fn window(size: PtySize, now: Winsize) -> Winsize {
     let part = |asked: u32, now| if asked == 0 { now } else { u16::try_from(asked).unwrap_or(u16::MAX) };
     Winsize { ws_col: part(size.cols, now.ws_col), ws_row: part(size.rows, now.ws_row), ..now }
 }
 
-/// Changes the size of a terminal.
+/// Changes the window size of a terminal.
 pub(super) fn resize(terminal: &OwnedFd, size: PtySize) -> io::Result<()> {
     let now = rustix::termios::tcgetwinsize(terminal)?;
     Ok(rustix::termios::tcsetwinsize(terminal, window(size, now))?)
@@ -104,7 +108,7 @@ impl Output {
         Ok(Output { file: Some(Receiver::from_owned_fd_unchecked(never_waiting(file)?)?), event })
     }
 
-    /// What was written to it next; `None` when nobody can write to it any more.
+    /// Returns the next output, or `None` when no process has the stream open for writing any more.
     pub(super) async fn next(&mut self) -> Option<DataEvent> {
         let file = self.file.as_ref()?;
         while file.readable().await.is_ok() {
@@ -112,7 +116,8 @@ impl Output {
             match file.try_read_buf(&mut bytes) {
                 Ok(1..) => return Some((self.event)(Bytes(bytes))),
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
-                // A terminal that nobody has open any more says EIO, and not that it is at its end (tty_ioctl(4)).
+                // Reading a terminal that no process has open any more fails with EIO, instead of
+                // returning 0 (tty_ioctl(4)).
                 Ok(0) | Err(_) => break,
             }
         }
@@ -120,15 +125,16 @@ impl Output {
         None
     }
 
-    /// What is there now, without waiting.
+    /// Returns output that is available now, without waiting.
     pub(super) fn now(&self) -> Option<DataEvent> {
         let mut bytes = Vec::with_capacity(CHUNK);
-        // Not by way of the runtime, which may not have seen yet that there is something.
+        // Read directly, because the runtime may not have noticed yet that the descriptor is
+        // readable.
         let read = rustix::io::read(self.file.as_ref()?.as_fd(), rustix::buffer::spare_capacity(&mut bytes));
         read.is_ok_and(|length| length > 0).then(|| (self.event)(Bytes(bytes)))
     }
 
-    /// Whether nobody can write to it any more.
+    /// Returns true if no process has the stream open for writing any more.
     pub(super) fn is_over(&self) -> bool {
         self.file.is_none()
     }
