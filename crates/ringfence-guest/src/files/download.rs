@@ -1,4 +1,4 @@
-//! `GET /files`.
+//! `GET /files`: sends the bytes of a file to a client.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -19,7 +19,7 @@ use crate::filesystem::path::{failure, resolve};
 use crate::slices::{SLICE, Source, sending};
 use crate::user::User;
 
-/// Answers with the bytes of a file.
+/// Replies with the bytes of a file, compressed if the client accepts gzip.
 pub(super) async fn download(query: &Query, user: &User, headers: &HeaderMap) -> Result<Reply, Failure> {
     let path = resolve(query.get("path").unwrap_or_default(), user)?;
     let opened = blocking(move || Opened::open(&path)).await?;
@@ -50,10 +50,10 @@ fn compressed(opened: Opened) -> Result<Reply, Failure> {
     Ok(reply)
 }
 
-/// A file of which the first slice was read.
+/// Open file whose first slice was read.
 struct Opened {
     first: Vec<u8>,
-    /// How long it is in all, where that can be told.
+    /// Total length of the file in bytes, if it is known.
     length: Option<u64>,
     rest: Option<Rest>,
 }
@@ -66,7 +66,8 @@ impl Opened {
         let mut first = Vec::new();
         let read = (&mut file).take(SLICE as u64).read_to_end(&mut first).map_err(failed)? as u64;
         if read < SLICE as u64 {
-            // All there is, whatever the kernel says of its size: nothing for /proc, a page for /sys.
+            // The file has ended, whatever size the kernel reports: 0 for files in /proc, a page
+            // for files in /sys.
             return Ok(Opened { first, length: Some(read), rest: None });
         }
         let (length, left) = if size >= read { (Some(size), size - read) } else { (None, u64::MAX) };
@@ -74,7 +75,8 @@ impl Opened {
     }
 }
 
-/// Opens a regular file. Nothing else is opened at all: a FIFO would wait, a device may do something.
+/// Opens a regular file. A file of another type is never opened for reading, because a FIFO would
+/// block and a device may act on being opened.
 fn open(path: &Path) -> Result<File, Failure> {
     let found = match openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
         Ok(found) => found,
@@ -89,7 +91,7 @@ fn open(path: &Path) -> Result<File, Failure> {
     Ok(openat(CWD, reached, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?.into())
 }
 
-/// Refuses what has no bytes of its own.
+/// Refuses a file that is not a regular file, by the type in its mode.
 pub(super) fn refuse_unless_regular(path: &Path, mode: u32) -> Result<(), Failure> {
     let what = match FileType::from_raw_mode(mode) {
         FileType::RegularFile => return Ok(()),
@@ -99,11 +101,12 @@ pub(super) fn refuse_unless_regular(path: &Path, mode: u32) -> Result<(), Failur
     Err(Failure::new(Code::InvalidArgument, format!("path '{}' {what}", path.display())))
 }
 
-/// What is left of a file.
+/// Part of a file that was not read yet.
 struct Rest {
     file: File,
     left: u64,
-    /// Whether its length was promised.
+    /// True if `left` is the exact number of remaining bytes, so an earlier end of the file is an
+    /// error.
     exact: bool,
 }
 

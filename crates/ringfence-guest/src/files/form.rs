@@ -1,4 +1,4 @@
-//! Files that are sent as a form: `multipart/form-data`.
+//! Files that are uploaded as a form: `multipart/form-data`.
 
 use std::io;
 use std::pin::Pin;
@@ -13,12 +13,13 @@ use ringfence_proto::code::{Code, Failure};
 
 use crate::slices::interrupted;
 
-/// The field that carries a file.
+/// Name of the form fields that carry a file.
 const FIELD: &str = "file";
-/// What the parser may read before it has found anything: a name and a few headers are far shorter.
+/// Maximum number of bytes that the parser may read without a result. The name and the headers of a
+/// field are far shorter.
 const LONGEST_HEAD: usize = 1 << 20;
 
-/// A form, of which the files are read.
+/// Parser of a form, which returns the files.
 pub(super) struct Form<'a> {
     fields: Multipart<'a>,
     unread: Arc<AtomicUsize>,
@@ -31,7 +32,7 @@ pub(super) struct FormFile<'a> {
 }
 
 impl<'a> Form<'a> {
-    /// Reads a form of that content type.
+    /// Creates a parser for a body with the content type `kind`, which contains the boundary.
     pub(super) fn new<S>(kind: &str, body: &'a mut S) -> Result<Form<'a>, Failure>
     where
         S: Stream<Item = io::Result<Bytes>> + Send + Unpin,
@@ -42,7 +43,7 @@ impl<'a> Form<'a> {
         Ok(Form { fields: Multipart::new(measured, boundary), unread })
     }
 
-    /// The next file; other fields are passed over.
+    /// Returns the next file of the form. Other fields are skipped.
     pub(super) async fn next_file(&mut self) -> Result<Option<FormFile<'a>>, Failure> {
         loop {
             let field = self.fields.next_field().await.map_err(|error| malformed(&error))?;
@@ -59,12 +60,12 @@ impl<'a> Form<'a> {
 }
 
 impl FormFile<'_> {
-    /// What the form calls the file: its whole path, with E2B's clients.
+    /// Returns the file name in the form. E2B's clients send the full path as the file name.
     pub(super) fn name(&self) -> Option<&str> {
         self.field.file_name().filter(|name| !name.is_empty())
     }
 
-    /// The next bytes of the file.
+    /// Returns the next bytes of the file, or `None` at its end.
     pub(super) async fn chunk(&mut self) -> Result<Option<Bytes>, Failure> {
         let chunk = self.field.chunk().await.map_err(|error| malformed(&error))?;
         self.unread.store(0, Ordering::Relaxed);
@@ -79,9 +80,11 @@ fn malformed(error: &multer::Error) -> Failure {
     }
 }
 
-/// A stream for a parser that would otherwise take all that is ready, and look for ever for what is not there.
+/// Stream wrapper that limits the parser. Without this wrapper, the parser would buffer everything
+/// that is ready, and would search without a limit for a delimiter that is not there.
 struct Measured<'a, S> {
     stream: &'a mut S,
+    /// Number of bytes that the parser has read since its last result.
     unread: Arc<AtomicUsize>,
     paused: bool,
 }
@@ -90,7 +93,8 @@ impl<S: Stream<Item = io::Result<Bytes>> + Unpin> Stream for Measured<'_, S> {
     type Item = io::Result<Bytes>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
-        // One piece at a time: after each the parser is told to wait, and woken at once.
+        // Return one piece at a time. After each piece the parser gets `Pending`, and is woken at
+        // once.
         self.paused = !self.paused;
         if !self.paused {
             context.waker().wake_by_ref();
@@ -100,12 +104,13 @@ impl<S: Stream<Item = io::Result<Bytes>> + Unpin> Stream for Measured<'_, S> {
         match &arrived {
             Poll::Ready(Some(Ok(bytes))) => {
                 let unread = self.unread.fetch_add(bytes.len(), Ordering::Relaxed);
-                // A piece alone may be long; several without a find are not a form.
+                // One piece alone may be longer than the limit. Several pieces in which the parser
+                // finds nothing are not a form.
                 if unread > LONGEST_HEAD {
                     return Poll::Ready(Some(Err(io::Error::other("a part of the form has too long a head"))));
                 }
             }
-            // Nothing was given: the next poll may.
+            // The stream had no piece ready, so the next poll asks the stream again.
             Poll::Pending => self.paused = false,
             Poll::Ready(_) => {}
         }

@@ -1,4 +1,4 @@
-//! Files that are sent compressed.
+//! Compression of file transfers with gzip.
 
 use std::io::{self, Write as _};
 use std::pin::Pin;
@@ -14,10 +14,11 @@ use ringfence_proto::code::{Code, Failure};
 
 use crate::slices::Source;
 
-/// Deflate makes at most 1032 bytes of one, so what one step yields is bounded, whatever was sent.
+/// Number of compressed bytes in one step. Deflate expands one byte to at most 1032 bytes, so the
+/// output of a step is bounded, whatever the client sent.
 const STEP: usize = 1 << 10;
 
-/// Whether the client takes compressed bytes.
+/// Returns true if the client accepts a gzip reply.
 pub(super) fn is_accepted(headers: &HeaderMap) -> bool {
     let values = headers.get_all(ACCEPT_ENCODING).into_iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).any(|choice| {
@@ -27,7 +28,7 @@ pub(super) fn is_accepted(headers: &HeaderMap) -> bool {
     })
 }
 
-/// Whether the client sends compressed bytes.
+/// Returns true if the body of the request is compressed with gzip.
 pub(super) fn is_sent(headers: &HeaderMap) -> Result<bool, Failure> {
     let Some(value) = headers.get(CONTENT_ENCODING) else { return Ok(false) };
     match value.to_str().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
@@ -40,7 +41,7 @@ pub(super) fn is_sent(headers: &HeaderMap) -> Result<bool, Failure> {
     }
 }
 
-/// A source, compressed.
+/// Source that compresses the bytes of another source.
 pub(super) struct Deflating<S> {
     source: S,
     encoder: Option<GzEncoder<Vec<u8>>>,
@@ -48,7 +49,7 @@ pub(super) struct Deflating<S> {
 }
 
 impl<S: Source> Deflating<S> {
-    /// Compresses a source, after what was read of it already.
+    /// Creates a compressor. `first` is what was read from the source already.
     pub(super) fn new(first: &[u8], source: S) -> io::Result<Deflating<S>> {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
         encoder.write_all(first)?;
@@ -58,7 +59,8 @@ impl<S: Source> Deflating<S> {
 
 impl<S: Source> Source for Deflating<S> {
     fn fill(&mut self, slice: &mut Vec<u8>) -> io::Result<()> {
-        // An encoder may keep what it was given; an empty slice would be taken for the end.
+        // The encoder can buffer its whole input. Continue until there is output, because an empty
+        // slice means the end.
         while slice.is_empty() {
             let Some(mut encoder) = self.encoder.take() else { return Ok(()) };
             self.slice.clear();
@@ -75,7 +77,7 @@ impl<S: Source> Source for Deflating<S> {
     }
 }
 
-/// A stream of compressed bytes, as what they were.
+/// Stream that decompresses another stream.
 pub(super) struct Inflating<S> {
     stream: S,
     compressed: Bytes,
@@ -83,7 +85,7 @@ pub(super) struct Inflating<S> {
 }
 
 impl<S> Inflating<S> {
-    /// Decompresses a stream.
+    /// Creates a decompressor for a stream.
     pub(super) fn new(stream: S) -> Inflating<S> {
         Inflating { stream, compressed: Bytes::new(), decoder: Some(MultiGzDecoder::new(Vec::new())) }
     }

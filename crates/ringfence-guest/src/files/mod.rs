@@ -1,4 +1,4 @@
-//! `GET` and `POST /files`: the bytes of a file, out and in.
+//! `GET` and `POST /files`: download and upload of the bytes of files.
 
 mod download;
 mod form;
@@ -19,7 +19,7 @@ use crate::connect::{Reply, refused};
 use crate::slices::decline;
 use crate::user::{self, User};
 
-/// Answers a request for the bytes of a file.
+/// Answers a request of the endpoint `/files`.
 pub(crate) async fn serve(request: Request<Incoming>, token: &Token) -> Reply {
     let purpose = match *request.method() {
         Method::GET => Purpose::Read,
@@ -42,17 +42,18 @@ pub(crate) async fn serve(request: Request<Incoming>, token: &Token) -> Reply {
     answer.unwrap_or_else(|failure| failed(&failure))
 }
 
-/// The reply to a request for files that failed: a status that clients know, and words.
+/// Returns the reply to a failed request for files: an HTTP status that clients know, and a
+/// message.
 pub(crate) fn failed(failure: &Failure) -> Reply {
     let status = match failure.code {
-        // As envd says that a disk is full.
+        // envd reports a full disk with this status.
         Code::ResourceExhausted => StatusCode::INSUFFICIENT_STORAGE,
         code => StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
     };
     refused(status, failure.message.as_str())
 }
 
-/// The user that a request names in its query, else in its headers.
+/// Returns the user that the query names, else the user that the headers name.
 pub(crate) fn user(query: &Query, headers: &HeaderMap) -> Result<User, Failure> {
     match query.get("username") {
         Some(name) if !name.is_empty() => user::named(name),
@@ -60,7 +61,8 @@ pub(crate) fn user(query: &Query, headers: &HeaderMap) -> Result<User, Failure> 
     }
 }
 
-/// Checks that the caller knows the token, or was given a URL that is signed with it. The messages are envd's.
+/// Checks that the request has the token in a header, or a signature that was made with the token.
+/// The messages are those of envd.
 fn authorize(query: &Query, headers: &HeaderMap, token: &Token, purpose: Purpose) -> Result<(), Failure> {
     let Some(secret) = token.text() else { return Ok(()) };
     if headers.get(header::TOKEN).is_some_and(|value| !value.is_empty()) {

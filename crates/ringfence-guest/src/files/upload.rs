@@ -1,9 +1,10 @@
-//! `POST /files`.
+//! `POST /files`: writes the files that a client sends.
 //!
-//! A file that exists is written in place, as envd does it: its inode, mode, links and watchers stay. A temporary file
-//! and a rename would keep it whole until the end, but lose all of these, and a watcher would see events of a name that
-//! nobody wrote. What can be had cheaply is had: up to one slice is received before the file is touched at all, and a
-//! file that was new is removed again when its upload breaks off.
+//! An existing file is written in place, as envd does, so that its inode, mode, links and watchers
+//! stay. A temporary file and a rename would keep the old contents until the upload is complete,
+//! but would lose all of these, and a watcher would see events for a name that no client wrote. Two
+//! cheap measures limit the damage of an interrupted upload: the file is not touched before the
+//! first slice (or the end of a shorter body) has arrived, and a new file is removed again.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -33,7 +34,7 @@ use crate::filesystem::path::{Place, failure, resolve};
 use crate::slices::{Pouring, Sink, discard, incoming, pour};
 use crate::user::User;
 
-/// Writes the files that a request carries.
+/// Writes the files that a request carries, and replies with a list of them.
 pub(super) async fn upload(query: &Query, user: User, request: Request<Incoming>) -> Result<Reply, Failure> {
     let notes = metadata::from_headers(request.headers());
     let compressed = gzip::is_sent(request.headers());
@@ -48,12 +49,13 @@ pub(super) async fn upload(query: &Query, user: User, request: Request<Incoming>
         }
     };
     let written = written.await;
-    // A form ends before its request does: a client that is still to send the rest would find the connection closed.
+    // A form can end before the body of its request does. Without this call, a client that still
+    // has to send the rest would find the connection closed.
     discard(body).await;
     written.map(|written| json(StatusCode::OK, &written))
 }
 
-/// How the files of one request are written.
+/// Parameters that all files of one request share.
 struct Writing<'a> {
     path: Option<&'a str>,
     user: User,
@@ -82,7 +84,8 @@ impl Writing<'_> {
         Err(Failure::new(Code::InvalidArgument, message))
     }
 
-    /// Writes the files of a form: to the path of the request, else to the full path that is each one's name.
+    /// Writes the files of a form. The destination is the path of the request, else the file name
+    /// of each file, which is a full path.
     async fn write_form(&self, mut form: Form<'_>) -> Result<Vec<WrittenFile>, Failure> {
         let mut written: Vec<WrittenFile> = Vec::new();
         while let Some(mut field) = form.next_file().await? {
@@ -118,19 +121,19 @@ async fn complete(upload: Upload) -> Result<WrittenFile, Failure> {
     blocking(move || upload.complete()).await
 }
 
-/// A file that is being written.
+/// File that is being written.
 struct Upload {
     path: PathBuf,
     uid: u32,
     notes: Metadata,
-    /// Opened when there is something to write.
+    /// Open file; `None` until there is something to write.
     target: Option<Target>,
 }
 
 struct Target {
     file: File,
     place: Place,
-    /// What goes again unless it becomes whole.
+    /// True if this upload created the file, so the file is removed unless the upload completes.
     new: bool,
 }
 
@@ -154,8 +157,9 @@ impl Upload {
             made => made.map_err(failed)?,
         };
         let target = Target { file: file.into(), place, new };
-        // Of a file that was made here, too, where it changes nothing: watchers expect to be told of it, as by envd.
-        // It fails for a file that belongs to somebody else, who lets this user write it.
+        // fchown(2) is also called for a file that was created here, although it changes nothing
+        // there: watchers expect the event that fchown(2) causes, as with envd. The call fails if
+        // another user owns the file and lets this user write it.
         let _ = fchown(&target.file, Some(Uid::from_raw(self.uid)), None);
         if !new {
             ftruncate(&target.file, 0).map_err(failed)?;
@@ -169,14 +173,15 @@ impl Upload {
 
     fn unkept(&self, error: Errno, new: bool, place: &Place) -> Failure {
         if new {
-            let _ = unlinkat(&place.directory, &place.name, AtFlags::empty()); // nothing was written to it yet
+            // Ignore the error: the file then stays, and is empty.
+            let _ = unlinkat(&place.directory, &place.name, AtFlags::empty());
         }
         failure("keep the metadata of", &self.path, &error.into())
     }
 
     fn complete(mut self) -> Result<WrittenFile, Failure> {
         self.target()?;
-        // Whole: it stays.
+        // The file is complete, so `drop` must not remove it.
         self.target = None;
         Ok(WrittenFile {
             path: self.path.to_string_lossy().into_owned(),
@@ -197,21 +202,24 @@ impl Sink for Upload {
 impl Drop for Upload {
     fn drop(&mut self) {
         let Some(Target { file, place, new: true }) = &self.target else { return };
+        // Another process may have put a different file at this name, which must stay.
         let is_ours = fstat(file).is_ok_and(|ours| {
             statat(&place.directory, &place.name, AtFlags::SYMLINK_NOFOLLOW)
                 .is_ok_and(|there| (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino))
         });
         if is_ours {
-            let _ = unlinkat(&place.directory, &place.name, AtFlags::empty()); // a part of a file stays
+            // Ignore the error: the incomplete file then stays.
+            let _ = unlinkat(&place.directory, &place.name, AtFlags::empty());
         }
     }
 }
 
-/// Opens a regular file that is there. Nothing else is opened at all: a FIFO would wait, a device may do something.
+/// Opens an existing regular file for writing. A file of another type is never opened for writing,
+/// because a FIFO would block and a device may act on being opened.
 fn existing(place: &Place, path: &Path) -> Result<std::os::fd::OwnedFd, Failure> {
     let failed = |error: Errno| failure("write", path, &error.into());
     let found = match openat(&place.directory, &place.name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
-        // A link that leads nowhere yet: the file is made where it leads.
+        // The name is a symbolic link whose target does not exist. Create the file at the target.
         Err(Errno::NOENT) => {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NONBLOCK | OFlags::CLOEXEC;
             openat(&place.directory, &place.name, flags, mode())
@@ -224,7 +232,7 @@ fn existing(place: &Place, path: &Path) -> Result<std::os::fd::OwnedFd, Failure>
         .map_err(failed)
 }
 
-/// The mode of a new file, less the guest's umask.
+/// Returns the mode of a new file, from which the kernel removes the bits of the guest's umask.
 fn mode() -> Mode {
     Mode::from_raw_mode(0o666)
 }

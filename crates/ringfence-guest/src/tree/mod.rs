@@ -1,7 +1,9 @@
-//! `GET` and `POST /tree`: whole trees of files as tar streams. Ours; envd has nothing like it.
+//! `GET` and `POST /tree`: transfer of whole directory trees as tar streams. This endpoint is an
+//! extension of ringfence; envd has no equivalent.
 //!
-//! What is sent of a directory is named relative to it, beginning with `.` itself; of anything else, by its own name.
-//! What is received is unpacked below the path, which is made if it is missing.
+//! In an archive of a directory, names are relative to the directory, and the first entry is `.`
+//! itself. An archive of any other file has one entry, under the file's own name. An archive that
+//! is received is unpacked below the given path, which is created if it is missing.
 
 mod pack;
 mod unpack;
@@ -21,14 +23,14 @@ use crate::filesystem::blocking;
 use crate::filesystem::path::resolve;
 use crate::slices::{decline, discard, incoming, pour, sending};
 
-/// What was unpacked.
+/// Answer of `POST /tree`: the number of entries and of file bytes that were unpacked.
 #[derive(Debug, Default, Clone, Copy, Serialize)]
 struct Unpacked {
     entries: u64,
     bytes: u64,
 }
 
-/// Answers a request for a tree.
+/// Answers a request of the endpoint `/tree`.
 pub(crate) async fn serve(request: Request<Incoming>) -> Reply {
     let answer = match *request.method() {
         Method::GET => send(&request).await,

@@ -1,4 +1,5 @@
-//! A tree on its way out. No link is followed; sockets, FIFOs and devices are left out.
+//! Packing of a directory tree into a tar stream. Symbolic links are packed, not followed. Sockets,
+//! FIFOs and devices are left out.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -16,14 +17,16 @@ use crate::filesystem::path::{Place, failure};
 use crate::log;
 use crate::slices::{SLICE, Source};
 
-/// Tar files are made of blocks of this length.
+/// Length of a tar block in bytes.
 const BLOCK: u64 = 512;
-/// The names of one directory are held in memory.
+/// Maximum number of entries in one directory, because the names of a directory are held in memory.
 const MOST_NAMES: usize = 1_000_000;
 
-/// A tree that is being sent.
+/// Tree that is being packed.
 pub(super) struct Packing {
     builder: Builder<Vec<u8>>,
+    /// Open file whose contents follow, the number of its bytes that are left, and the length of
+    /// the padding.
     file: Option<(File, u64, u64)>,
     walk: Option<Walk>,
 }
@@ -31,11 +34,12 @@ pub(super) struct Packing {
 struct Walk {
     descent: Descent,
     here: PathBuf,
+    /// Names that are still to be packed, for each level of the walk.
     levels: Vec<std::vec::IntoIter<OsString>>,
 }
 
 impl Packing {
-    /// Begins with what is at a resolved path.
+    /// Starts to pack the file or directory at a resolved path.
     pub(super) fn of(path: &Path) -> Result<Packing, Failure> {
         let failed = |error: io::Error| failure("send", path, &error);
         let place = Place::of(path).map_err(failed)?;
@@ -53,7 +57,8 @@ impl Packing {
         Ok(packing)
     }
 
-    /// Appends an entry; says what it is.
+    /// Appends the header of an entry, and returns the type of the file. For a regular file, sets
+    /// `self.file`, from which the contents follow.
     fn append(&mut self, directory: BorrowedFd<'_>, name: &OsStr, path: &Path) -> io::Result<FileType> {
         let stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
         let kind = FileType::from_raw_mode(stat.st_mode);
@@ -68,7 +73,8 @@ impl Packing {
                 self.builder.append_link(&mut header, path, OsStr::from_bytes(target.as_bytes()))?;
             }
             FileType::RegularFile => {
-                // Something else in its place by now must be neither followed nor waited for.
+                // Another file may have taken this name since statat(2). A link must not be
+                // followed, and opening a FIFO must not block.
                 let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
                 let file = openat(directory, name, flags, Mode::empty())?;
                 let stat = fstat(&file)?;
@@ -85,7 +91,7 @@ impl Packing {
         Ok(kind)
     }
 
-    /// Appends the next entry of the walk; nothing when it has ended.
+    /// Appends the next entry of the walk. Appends nothing at the end of the walk.
     fn advance(&mut self) -> io::Result<()> {
         let Some(mut walk) = self.walk.take() else { return Ok(()) };
         let Some(name) = walk.levels.last_mut().and_then(Iterator::next) else {
@@ -104,7 +110,7 @@ impl Packing {
                 walk.here = path;
             }
             Ok(_) => {}
-            // It was removed since its directory was read.
+            // The file was removed since its directory was read.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(io::Error::new(error.kind(), format!("`{}`: {error}", path.display()))),
         }
@@ -129,7 +135,7 @@ impl Packing {
             } else if self.walk.is_some() {
                 self.advance()?;
             } else {
-                // Once: a second call appends nothing.
+                // `finish` writes the end of the archive once. Further calls append nothing.
                 return self.builder.finish();
             }
         }
@@ -139,7 +145,7 @@ impl Packing {
 
 impl Source for Packing {
     fn fill(&mut self, slice: &mut Vec<u8>) -> io::Result<()> {
-        // The client sees no more than that the stream breaks off.
+        // Log the error, because the client only sees that the stream breaks off.
         self.pack().inspect_err(|error| log::line(format_args!("a tree was sent in part: {error}")))?;
         slice.append(self.builder.get_mut());
         Ok(())

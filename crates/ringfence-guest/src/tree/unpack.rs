@@ -1,5 +1,6 @@
-//! A tree on its way in. Whatever it says, nothing is made outside the directory that it is unpacked in: every path is
-//! walked from there, name by name, and no link is followed on the way.
+//! Unpacking of a tar stream into a directory. Whatever the archive contains, nothing is created
+//! outside that directory: each path is walked from the directory, component by component, and no
+//! symbolic link is followed.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -21,42 +22,47 @@ use super::Unpacked;
 use crate::filesystem::path::{failure, make_directories};
 use crate::slices::Sink;
 
-/// Tar files are made of blocks of this length.
+/// Length of a tar block in bytes.
 const BLOCK: usize = 512;
-/// The longest name, link or list of attributes of an entry. Paths have 4096 bytes at most.
+/// Maximum length in bytes of the name, link target or attribute list of an entry. Paths have at
+/// most 4096 bytes.
 const LONGEST_EXTENSION: u64 = 1 << 20;
-/// Directories that become unwritable only when all is unpacked.
+/// Maximum number of directories whose final mode is set only after everything is unpacked, because
+/// that mode denies access to their owner.
 const MOST_CLOSED: usize = 100_000;
-/// How a directory is opened on the way to what is in it.
+/// Flags for opening a directory only to reach its entries.
 const REACH: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// A tree that is being received.
+/// Tree that is being unpacked.
 pub(super) struct Unpacking {
     root: Arc<OwnedFd>,
     path: PathBuf,
     state: State,
     named: Named,
-    /// The directory of the last entry, which is mostly that of the next, too.
+    /// Parent directory of the last entry. The next entry is often in the same directory.
     last: Option<(PathBuf, Arc<OwnedFd>)>,
+    /// Directories whose final mode [`Unpacking::finish`] sets, because that mode denies access to
+    /// their owner.
     closed: Vec<(PathBuf, Mode)>,
     unpacked: Unpacked,
 }
 
-/// What the next bytes are.
+/// Meaning of the next bytes of the archive.
 enum State {
-    /// Of a header.
+    /// Bytes of a header, as far as they have arrived.
     Head(Vec<u8>),
-    /// Of what a header has no room for.
+    /// Bytes of an extension: a name, link target or attribute list for which the header of an
+    /// entry is too small.
     Extension { kind: EntryType, text: Vec<u8>, left: u64, padding: u64 },
-    /// Of a file.
+    /// Contents of a file.
     Contents { file: Partial, left: u64, padding: u64 },
-    /// Of nothing.
+    /// Bytes to skip, such as padding.
     Skipped { left: u64 },
-    /// Behind the end.
+    /// Bytes after the end of the archive, which are ignored.
     Ended,
 }
 
-/// What extensions said of the next entry.
+/// Values from extensions, which replace those in the header of the next entry.
 #[derive(Default)]
 struct Named {
     path: Option<Vec<u8>>,
@@ -64,7 +70,8 @@ struct Named {
     size: Option<u64>,
 }
 
-/// A file that goes again unless it becomes whole.
+/// File that is being written. Dropping the value removes the file again, unless the file is
+/// complete: `name` is then `None`.
 struct Partial {
     file: File,
     directory: Arc<OwnedFd>,
@@ -75,13 +82,14 @@ struct Partial {
 impl Drop for Partial {
     fn drop(&mut self) {
         if let Some(name) = &self.name {
-            let _ = unlinkat(&*self.directory, name, AtFlags::empty()); // a part of a file stays
+            // Ignore the error: the incomplete file then stays.
+            let _ = unlinkat(&*self.directory, name, AtFlags::empty());
         }
     }
 }
 
 impl Unpacking {
-    /// Begins below a resolved path, which is made if it is missing.
+    /// Starts to unpack below a resolved path. The directory is created if it is missing.
     pub(super) fn below(path: &Path) -> Result<Unpacking, Failure> {
         let root = make_directories(path).map_err(|error| failure("unpack into", path, &error))?;
         Ok(Unpacking {
@@ -95,12 +103,15 @@ impl Unpacking {
         })
     }
 
-    /// Ends, if the archive has.
+    /// Completes the tree: checks that the archive is complete, and sets the modes that were
+    /// deferred.
     pub(super) fn finish(mut self) -> Result<Unpacked, Failure> {
         if !matches!(self.state, State::Ended) {
             return Err(refused("ends early"));
         }
-        // The innermost first: those above may not be entered afterwards.
+        // Set the modes in reverse order of the archive, which normally names a directory before
+        // the directories in it. After its mode is set, a directory may deny access to the
+        // directories in it.
         for (path, mode) in std::mem::take(&mut self.closed).into_iter().rev() {
             let directory = self.reach(&path).and_then(|directory| open_directory(&directory, OsStr::new(".")));
             directory
@@ -110,7 +121,8 @@ impl Unpacking {
         Ok(self.unpacked)
     }
 
-    /// Understands a header, and makes what it describes.
+    /// Parses the header of an entry, and creates the file that the header describes. Returns the
+    /// state for the bytes that follow.
     fn begin(&mut self, block: &[u8]) -> Result<State, Failure> {
         if block.iter().all(|&byte| byte == 0) {
             return Ok(State::Ended);
@@ -141,7 +153,7 @@ impl Unpacking {
         self.unpacked.entries += 1;
         match kind {
             EntryType::Directory => self.make_directory(&path, mode).map_err(failed)?,
-            // As tar wrote directories before there was a type for them.
+            // Tar wrote directories in this form before it had a type for directories.
             EntryType::Regular if name.ends_with(b"/") && size == 0 => {
                 self.make_directory(&path, mode).map_err(failed)?;
             }
@@ -168,7 +180,7 @@ impl Unpacking {
         Ok(skipped(size.saturating_add(padding(size))))
     }
 
-    /// Takes what an extension says of the next entry.
+    /// Stores the values that an extension has for the next entry.
     fn learn(&mut self, kind: EntryType, text: Vec<u8>) -> Result<(), Failure> {
         let without_end = |mut text: Vec<u8>| {
             text.truncate(text.iter().position(|&byte| byte == 0).unwrap_or(text.len()));
@@ -196,7 +208,7 @@ impl Unpacking {
     }
 
     fn make_directory(&mut self, path: &Path, mode: Mode) -> io::Result<()> {
-        // The directory itself: what was there keeps its mode.
+        // The path is `.`, the directory that the archive is unpacked in, which keeps its mode.
         let Some(name) = path.file_name() else { return Ok(()) };
         let parent = self.parent(path)?;
         match mkdirat(&*parent, name, Mode::RWXU) {
@@ -207,7 +219,7 @@ impl Unpacking {
         if mode.contains(Mode::RWXU) {
             return Ok(fchmod(&directory, mode)?);
         }
-        // Now it would deny what comes next.
+        // The mode would deny the creation of entries that follow, so `finish` sets the mode.
         if self.closed.len() == MOST_CLOSED {
             return Err(io::Error::other("too many directories that their owner may not write"));
         }
@@ -235,7 +247,8 @@ impl Unpacking {
         Ok(())
     }
 
-    /// Makes something new at a path, in place of a file that is there: what that is linked to is not touched.
+    /// Creates a file at a path. A file that exists there is unlinked first, so that its other hard
+    /// links and the target of a symbolic link do not change. An existing directory is an error.
     fn place<T>(
         &mut self,
         path: &Path,
@@ -257,7 +270,7 @@ impl Unpacking {
         self.reach(path.parent().unwrap_or(Path::new("")))
     }
 
-    /// Opens a directory below the root, after it was made if it is missing.
+    /// Opens a directory below the root. Creates the directory if it is missing.
     fn reach(&mut self, path: &Path) -> io::Result<Arc<OwnedFd>> {
         if let Some((last, directory)) = &self.last
             && last == path
@@ -274,7 +287,7 @@ impl Unpacking {
                     }
                     openat(&*directory, name, REACH, Mode::empty())?
                 }
-                // A link is no directory either: none is followed.
+                // A symbolic link fails with ENOTDIR because of O_NOFOLLOW, so no link is followed.
                 next => next?,
             };
             directory = Arc::new(next);
@@ -316,7 +329,7 @@ impl Sink for Unpacking {
                     let piece = cut(&mut rest, left);
                     skipped(left - piece.len() as u64)
                 }
-                // Archives are filled up to the length of a tape's record.
+                // Archives are padded to the length of a tape record.
                 State::Ended => return Ok(()),
             };
         }
@@ -324,7 +337,7 @@ impl Sink for Unpacking {
     }
 }
 
-/// Cuts off the first bytes, as many as there are.
+/// Removes at most `length` bytes from the front of `rest`, and returns them.
 fn cut<'a>(rest: &mut &'a [u8], length: u64) -> &'a [u8] {
     let length = usize::try_from(length).unwrap_or(usize::MAX).min(rest.len());
     let (piece, behind) = rest.split_at(length);
@@ -337,11 +350,12 @@ fn skipped(left: u64) -> State {
 }
 
 fn extension(kind: EntryType, text: Vec<u8>, left: u64, padding: u64) -> State {
-    // One without a byte says nothing.
+    // An extension of length 0 has no content.
     if left == 0 { skipped(padding) } else { State::Extension { kind, text, left, padding } }
 }
 
-/// A file that still lacks bytes, or is whole now.
+/// Returns the next state for a file that still lacks `left` bytes. With 0, the file is complete:
+/// the function sets its modification time, and keeps the file.
 fn contents(mut file: Partial, left: u64, padding: u64) -> io::Result<State> {
     if left > 0 {
         return Ok(State::Contents { file, left, padding });
@@ -357,13 +371,15 @@ fn padding(size: u64) -> u64 {
     (BLOCK as u64 - size % BLOCK as u64) % BLOCK as u64
 }
 
-/// The sum of a header's bytes, its own field for it taken as spaces.
+/// Returns the checksum of a header: the sum of its bytes, with spaces in place of the checksum
+/// field.
 fn checksum(block: &[u8]) -> u32 {
     let field = 148..156;
     block.iter().enumerate().map(|(at, &byte)| u32::from(if field.contains(&at) { b' ' } else { byte })).sum()
 }
 
-/// A path in an archive, as one below the directory that it is unpacked in.
+/// Converts a path in an archive into a relative path below the directory that the archive is
+/// unpacked in. Refuses absolute paths and `..`.
 fn inside(path: &[u8]) -> Result<PathBuf, Failure> {
     let path = Path::new(OsStr::from_bytes(path));
     let mut clean = PathBuf::new();
