@@ -1,4 +1,4 @@
-//! A walk through a tree of directories that follows no link.
+//! Walk through a directory tree that follows no symbolic link.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
@@ -7,28 +7,29 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use rustix::fs::{Dir, FileType, Mode, OFlags, Stat, fstat, openat};
 
-/// How a directory is opened to be read. A link in its place is an error.
+/// Flags for opening a directory for reading. Opening a symbolic link fails.
 const READ: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// A position in a tree. One descriptor is open, however deep it is.
+/// Position in a directory tree. One descriptor is open, however deep the position is.
 #[derive(Debug)]
 pub(crate) struct Descent {
     here: OwnedFd,
+    /// Device and inode numbers of the directories above, which [`Descent::leave`] compares.
     above: Vec<(u64, u64)>,
 }
 
 impl Descent {
-    /// Starts in a directory, which must be open for reading.
+    /// Starts a walk in an open directory. The descriptor must be open for reading.
     pub(crate) fn from(directory: OwnedFd) -> Descent {
         Descent { here: directory, above: Vec::new() }
     }
 
-    /// Starts in the directory of that name, which is not followed if it is a link.
+    /// Starts a walk in the directory `name` below `directory`. Fails if `name` is a symbolic link.
     pub(crate) fn into(directory: BorrowedFd<'_>, name: &OsStr) -> io::Result<Descent> {
         Ok(Descent::from(openat(directory, name, READ, Mode::empty())?))
     }
 
-    /// Goes one level down.
+    /// Enters the directory `name`, one level down. Fails if `name` is a symbolic link.
     pub(crate) fn enter(&mut self, name: &OsStr) -> io::Result<()> {
         let identity = identity(&fstat(&self.here)?);
         self.here = openat(&self.here, name, READ, Mode::empty())?;
@@ -36,9 +37,11 @@ impl Descent {
         Ok(())
     }
 
-    /// Goes one level up, to where [`Descent::enter`] was called; says whether that is within the tree.
+    /// Returns one level up, to the directory in which [`Descent::enter`] was called. Returns false
+    /// if the walk is at its start.
     ///
-    /// The directory may have been moved meanwhile: then `..` is another one, and the walk ends.
+    /// Fails if the directory was moved since it was entered, because `..` is then another
+    /// directory.
     pub(crate) fn leave(&mut self) -> io::Result<bool> {
         let Some(expected) = self.above.pop() else { return Ok(false) };
         let parent = openat(&self.here, "..", READ, Mode::empty())?;
@@ -49,12 +52,13 @@ impl Descent {
         Ok(true)
     }
 
-    /// How many levels below the start it is.
+    /// Returns the number of levels below the start of the walk.
     pub(crate) fn depth(&self) -> usize {
         self.above.len()
     }
 
-    /// The names here, except `.` and `..`, in order. More than `most` are an error.
+    /// Returns the names in the current directory in sorted order, without `.` and `..`. Fails if
+    /// there are more than `most`.
     pub(crate) fn names(&self, most: usize) -> io::Result<Vec<OsString>> {
         let mut names = Vec::new();
         for entry in Dir::read_from(&self.here)? {
@@ -71,7 +75,8 @@ impl Descent {
         Ok(names)
     }
 
-    /// What is here, in the directory's own order, except `.` and `..`; the type is a hint.
+    /// Returns the entries of the current directory in the order of the kernel, without `.` and
+    /// `..`. The file type is a hint, and can be unknown.
     pub(crate) fn unordered(&self) -> io::Result<impl Iterator<Item = io::Result<(CString, FileType)>>> {
         let entries = Dir::read_from(&self.here)?.map(|entry| {
             let entry = entry?;

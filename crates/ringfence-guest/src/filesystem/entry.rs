@@ -1,4 +1,4 @@
-//! What a client is told of one file.
+//! Description of one file for clients.
 
 use std::ffi::OsStr;
 use std::io;
@@ -15,13 +15,15 @@ use super::metadata;
 use super::path::{Place, failure};
 use crate::user::Names;
 
-/// Describes what is at a resolved path; a link is described, not followed.
+/// Describes the file at a resolved path. A symbolic link itself is described, with the type and
+/// mode of its target.
 pub(crate) fn describe(path: &Path, names: &Names) -> Result<EntryInfo, Failure> {
     let found = Place::of(path).and_then(|place| entry(place.directory.as_fd(), &place.name, path, names));
     found.map_err(|error| failure("find", path, &error))
 }
 
-/// Describes the file of that name in a directory; `path` is where the client sees it.
+/// Describes the file `name` in an open directory. `path` is the path of the file that the client
+/// sees.
 pub(crate) fn entry(directory: BorrowedFd<'_>, name: &OsStr, path: &Path, names: &Names) -> io::Result<EntryInfo> {
     let stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
     let own = FileType::from_raw_mode(stat.st_mode);
@@ -47,21 +49,24 @@ pub(crate) fn entry(directory: BorrowedFd<'_>, name: &OsStr, path: &Path, names:
                 entry.mode = target.st_mode & 0o777;
             }
         }
-        // Reached over the directory's descriptor: opening a file to ask for its notes could hang or be denied.
+        // The attributes are read by a path below the directory's descriptor, because opening the
+        // file could block or be denied.
         FileType::RegularFile => entry.metadata = metadata::of(&below(directory, name)),
         _ => {}
     }
     Ok(entry)
 }
 
-/// Where a link leads: resolved, or as far as its own text says when it leads nowhere.
+/// Returns the target of a symbolic link, with all links resolved. If the target does not exist,
+/// returns the text of the link as an absolute path.
 fn target(directory: BorrowedFd<'_>, name: &OsStr, path: &Path) -> io::Result<PathBuf> {
     let text = readlinkat(directory, name, Vec::new())?;
     let said = path.parent().unwrap_or(path).join(OsStr::from_bytes(text.as_bytes()));
     Ok(fs_err::canonicalize(below(directory, name)).unwrap_or(said))
 }
 
-/// A path to a name in an open directory, for the calls that have no variant with a descriptor.
+/// Returns a path to `name` in an open directory, for system calls that have no variant with a
+/// descriptor.
 fn below(directory: BorrowedFd<'_>, name: &OsStr) -> PathBuf {
     Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name)
 }
@@ -81,7 +86,8 @@ fn modified(stat: &Stat) -> Option<String> {
     Timestamp::new(stat.st_mtime.into(), nanoseconds).ok().map(|time| time.to_string())
 }
 
-/// The mode in letters, as envd has them: those of Go's `fs.FileMode`, where a link is an `L`.
+/// Returns the file type and mode as letters, in the format of Go's `fs.FileMode`, as envd does. A
+/// symbolic link begins with `L`.
 fn permissions(stat: &Stat) -> String {
     let mut letters = String::new();
     match FileType::from_raw_mode(stat.st_mode) {

@@ -1,4 +1,4 @@
-//! `ListDir`: what is in a directory, to a depth, in order.
+//! `ListDir`: lists a directory to a given depth, in sorted order.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -13,10 +13,12 @@ use super::path::failure;
 use super::{Descent, entry};
 use crate::user::Names;
 
-/// More entries than this are not a listing that anybody reads, and would not fit into one message.
+/// Maximum number of entries in a listing. Nobody reads a longer listing, and its message could
+/// exceed the maximum length.
 const MOST: usize = 20_000;
 
-/// Lists the directory at a resolved path, which may be a link to one; links in it are listed, not followed.
+/// Lists the directory at a resolved path, which may be a symbolic link to a directory. Links in
+/// the directory are listed, not followed.
 pub(super) fn list(path: &Path, depth: u32) -> Result<Vec<EntryInfo>, Failure> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = match openat(CWD, path, flags, Mode::empty()) {
@@ -53,7 +55,7 @@ pub(super) fn list(path: &Path, depth: u32) -> Result<Vec<EntryInfo>, Failure> {
         let found = entry(descent.as_fd(), &name, &here, &names);
         match found {
             Ok(found) => entries.push(found),
-            // It was removed since its directory was read.
+            // The file was removed since its directory was read.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 here.pop();
                 continue;
@@ -64,7 +66,8 @@ pub(super) fn list(path: &Path, depth: u32) -> Result<Vec<EntryInfo>, Failure> {
         if deeper && descent.enter(&name).is_ok() {
             levels.push(descent.names(MOST).map_err(failed)?.into_iter());
         } else {
-            // As deep as was asked for, or a directory that may not be read: itself it is listed.
+            // The requested depth is reached, or the entry is not a directory that can be read. The
+            // entry itself is listed.
             here.pop();
         }
     }

@@ -1,4 +1,5 @@
-//! What an uploader noted of a file: headers `X-Metadata-*`, kept as extended attributes `user.e2b.*`.
+//! Metadata that an uploader attaches to a file: `X-Metadata-*` headers, stored as extended
+//! attributes `user.e2b.*`.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -12,15 +13,16 @@ use rustix::fs::{XattrFlags, flistxattr, fremovexattr, fsetxattr, lgetxattr, lli
 use rustix::io::Errno;
 
 const PREFIX: &str = "user.e2b.";
-/// Most file systems keep all attributes of a file in one block.
+/// Maximum total length of a file's metadata in bytes. Most file systems store all attributes of a
+/// file in one block.
 const LONGEST: usize = 4096;
-/// The longest name of an attribute, xattr(7).
+/// Maximum length of an attribute's name in bytes, xattr(7).
 const LONGEST_NAME: usize = 255;
 
-/// Notes by name.
+/// Metadata values by name.
 pub(crate) type Metadata = BTreeMap<String, String>;
 
-/// The notes that a request carries.
+/// Reads the metadata from the headers of a request.
 pub(crate) fn from_headers(headers: &HeaderMap) -> Result<Metadata, Failure> {
     let mut notes = Metadata::new();
     for (name, value) in headers {
@@ -38,7 +40,8 @@ pub(crate) fn from_headers(headers: &HeaderMap) -> Result<Metadata, Failure> {
     Ok(notes)
 }
 
-/// The notes of a file. A file system without attributes, or a file that denies them, has none.
+/// Reads the metadata of a file. Returns no metadata if the file system has no attributes or access
+/// is denied.
 pub(crate) fn of(path: &Path) -> Metadata {
     let mut list = Vec::with_capacity(64 << 10);
     if llistxattr(path, spare_capacity(&mut list)).is_err() {
@@ -54,7 +57,7 @@ pub(crate) fn of(path: &Path) -> Metadata {
     notes
 }
 
-/// Gives a file these notes in place of those that it has.
+/// Replaces all metadata of a file.
 pub(crate) fn replace(file: impl AsFd, notes: &Metadata) -> Result<(), Errno> {
     let mut list = Vec::with_capacity(64 << 10);
     match flistxattr(&file, spare_capacity(&mut list)) {

@@ -1,7 +1,8 @@
-//! `filesystem.Filesystem`: files by path, with the semantics of envd.
+//! The service `filesystem.Filesystem`, which works on files by path, with the semantics of envd.
 //!
-//! Everything is done on descriptors of directories that are held open, so that a link which appears meanwhile is not
-//! followed. All of it blocks, and so runs beside the runtime's thread.
+//! All operations use descriptors of open directories, so that a symbolic link that appears
+//! meanwhile is not followed. All operations block, so they run on the blocking threads of the
+//! runtime.
 
 mod descent;
 mod entry;
@@ -28,7 +29,7 @@ use crate::connect::{Reply, unary};
 use crate::user::{Names, User};
 use crate::watch;
 
-/// Answers a call of one of the service's methods.
+/// Answers a call of a method of the service.
 pub(crate) async fn call(method: &str, request: Request<Incoming>, watchers: &Watchers) -> Reply {
     let user = caller::user(request.headers());
     match method {
@@ -48,7 +49,7 @@ pub(crate) async fn call(method: &str, request: Request<Incoming>, watchers: &Wa
     }
 }
 
-/// Does something that blocks beside the runtime's thread.
+/// Runs blocking work on a blocking thread of the runtime.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
@@ -68,7 +69,9 @@ fn make(request: &PathRequest, user: &User) -> Result<EntryResponse, Failure> {
     match rustix::fs::mkdirat(&place.directory, &place.name, Mode::from_raw_mode(0o755)) {
         Ok(()) => {}
         Err(rustix::io::Errno::EXIST) => {
-            // Not what is there by then, but what it was: either answer is true of the moment that it names.
+            // The entry can change between mkdirat(2) and this openat(2). The answer then describes
+            // the entry that openat(2) found; an entry that was removed meanwhile counts as not a
+            // directory.
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let directory = rustix::fs::openat(&place.directory, &place.name, flags, Mode::empty());
             let (code, what) = match directory {

@@ -1,4 +1,4 @@
-//! From the path in a request to a name in a directory that is held open.
+//! Resolution of a path in a request to a name in an open directory.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -11,10 +11,11 @@ use rustix::io::Errno;
 
 use crate::user::User;
 
-/// How a directory is opened that only serves to reach what is in it.
+/// Flags for opening a directory only to reach its entries.
 const REACH: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// The absolute path that a request means, without dots: `~` and relative paths start from the user's home.
+/// Returns the absolute path that a request means, without `.` and `..`. `~` and relative paths
+/// start from the user's home directory.
 pub(crate) fn resolve(path: &str, user: &User) -> Result<PathBuf, Failure> {
     if path.contains('\0') {
         return Err(Failure::new(Code::InvalidArgument, "a path contains a zero byte"));
@@ -35,7 +36,7 @@ fn without_dots(path: &Path) -> PathBuf {
     for component in path.components() {
         match component {
             Component::Normal(name) => clean.push(name),
-            // Above the root is the root.
+            // The parent of the root directory is the root directory.
             Component::ParentDir => _ = clean.pop(),
             Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
         }
@@ -43,23 +44,26 @@ fn without_dots(path: &Path) -> PathBuf {
     clean
 }
 
-/// A name in a directory that is held open, so that what is done to it is done there, wherever links lead by then.
+/// Name in an open directory. Operations on the name act in that directory, even if links in the
+/// path change meanwhile.
 #[derive(Debug)]
 pub(crate) struct Place {
-    /// The directory, good for resolving only.
+    /// Parent directory, opened with O_PATH, so it can only be used to resolve names.
     pub(crate) directory: OwnedFd,
-    /// The name in it; `.` for the root.
+    /// Name of the entry in the directory; `.` for the root directory.
     pub(crate) name: OsString,
 }
 
 impl Place {
-    /// Where a resolved path is. Links in its directories are followed, its last name is not looked at.
+    /// Opens the parent directory of a resolved path. Symbolic links in the parent path are
+    /// followed. The last component is not examined.
     pub(crate) fn of(path: &Path) -> io::Result<Place> {
         let (parent, name) = parts(path);
         Ok(Place { directory: openat(CWD, parent, REACH, Mode::empty())?, name: name.to_owned() })
     }
 
-    /// The same, after its directories were made where they are missing.
+    /// Opens the parent directory of a resolved path like [`Place::of`], and creates missing
+    /// directories.
     pub(crate) fn made(path: &Path) -> io::Result<Place> {
         let (parent, name) = parts(path);
         Ok(Place { directory: make_directories(parent)?, name: name.to_owned() })
@@ -73,7 +77,7 @@ fn parts(path: &Path) -> (&Path, &OsStr) {
     }
 }
 
-/// Opens a directory, after it and those above it were made where they are missing.
+/// Opens a directory. Creates the directory and its parents where they are missing.
 pub(crate) fn make_directories(path: &Path) -> io::Result<OwnedFd> {
     match openat(CWD, path, REACH, Mode::empty()) {
         Err(Errno::NOENT) => {}
@@ -85,7 +89,8 @@ pub(crate) fn make_directories(path: &Path) -> io::Result<OwnedFd> {
         directory = match openat(&directory, name, REACH, Mode::empty()) {
             Err(Errno::NOENT) => {
                 match mkdirat(&directory, name, Mode::from_raw_mode(0o755)) {
-                    // Somebody else made it; a link that leads nowhere fails below.
+                    // With EEXIST, another process made the directory, or the name is a link
+                    // without a target, which makes the openat(2) below fail.
                     Ok(()) | Err(Errno::EXIST) => {}
                     Err(error) => return Err(error.into()),
                 }
@@ -97,7 +102,8 @@ pub(crate) fn make_directories(path: &Path) -> io::Result<OwnedFd> {
     Ok(directory)
 }
 
-/// How an attempt on a path failed, as a client is told.
+/// Returns the failure to report for an error on a path. `attempt` is a verb phrase that precedes
+/// the path.
 pub(crate) fn failure(attempt: &str, path: &Path, error: &io::Error) -> Failure {
     let code = match Errno::from_io_error(error) {
         Some(Errno::NOENT) => Code::NotFound,

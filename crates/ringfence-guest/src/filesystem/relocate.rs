@@ -1,4 +1,4 @@
-//! `Move`: a name becomes another.
+//! `Move`: renames or moves a file.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -10,14 +10,15 @@ use rustix::io::Errno;
 
 use super::path::{Place, failure};
 
-/// Moves what is at a resolved path to another, over what is there as rename(2) does, and makes the directories of it.
+/// Moves the file at a resolved path to another path. Replaces a file there as rename(2) does, and
+/// creates the missing parent directories of the destination.
 pub(super) fn relocate(source: &Path, destination: &Path) -> Result<(), Failure> {
     let from = Place::of(source).map_err(|error| failure("find", source, &error))?;
     statat(&from.directory, &from.name, AtFlags::SYMLINK_NOFOLLOW)
         .map_err(|error| failure("find", source, &error.into()))?;
     let to = Place::made(destination).map_err(|error| failure("make the directory of", destination, &error))?;
     let moved = match renameat(&from.directory, &from.name, &to.directory, &to.name) {
-        // A sandbox's directories are often mounts of their own, where E2B has one disk.
+        // The directories of a sandbox are often separate mounts, whereas E2B has one disk.
         Err(Errno::XDEV) => across(&from, &to),
         renamed => renamed.map_err(io::Error::from),
     };
@@ -34,7 +35,8 @@ pub(super) fn relocate(source: &Path, destination: &Path) -> Result<(), Failure>
     })
 }
 
-/// Moves a file or a link to another file system: beside its new name first, so that it is never there in part.
+/// Moves a regular file or a symbolic link to another file system. The copy gets a temporary name
+/// in the destination directory first, so that the destination never contains part of a file.
 fn across(from: &Place, to: &Place) -> io::Result<()> {
     let stat = statat(&from.directory, &from.name, AtFlags::SYMLINK_NOFOLLOW)?;
     let mut beside = std::ffi::OsString::from(format!(".ringfence-{:016x}-", stat.st_ino));
@@ -49,14 +51,14 @@ fn across(from: &Place, to: &Place) -> io::Result<()> {
     };
     let placed = copied.and_then(|()| Ok(renameat(&to.directory, &beside, &to.directory, &to.name)?));
     if let Err(error) = placed {
-        let _ = unlinkat(&to.directory, &beside, AtFlags::empty()); // the copy may not be there at all
+        let _ = unlinkat(&to.directory, &beside, AtFlags::empty()); // the copy may not exist
         return Err(error);
     }
     Ok(unlinkat(&from.directory, &from.name, AtFlags::empty())?)
 }
 
 fn copy(from: &Place, directory: &OwnedFd, name: &std::ffi::OsStr) -> io::Result<()> {
-    // A FIFO in its place by now must not be waited for.
+    // The file may have been replaced by a FIFO meanwhile, and opening a FIFO must not block.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let source = openat(from.directory.as_fd(), &from.name, flags, Mode::empty())?;
     let stat = rustix::fs::fstat(&source)?;

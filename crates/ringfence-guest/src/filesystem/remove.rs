@@ -1,4 +1,4 @@
-//! `Remove`: a file, or a directory with everything in it.
+//! `Remove`: removes a file, or a directory with everything in it.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -13,10 +13,12 @@ use rustix::io::Errno;
 use super::Descent;
 use super::path::{Place, failure};
 
-/// How often a directory is emptied again because something is put into it meanwhile.
+/// Maximum number of attempts to remove directories into which another process puts new files
+/// meanwhile.
 const PATIENCE: u32 = 64;
 
-/// Removes what is at a resolved path. That it is not there is no failure; links in it are removed, not followed.
+/// Removes the file or directory at a resolved path. A path that does not exist is no failure.
+/// Symbolic links are removed, not followed.
 pub(super) fn remove(path: &Path) -> Result<(), Failure> {
     if path == Path::new("/") {
         return Err(Failure::new(Code::InvalidArgument, "the root directory cannot be removed"));
@@ -29,7 +31,7 @@ pub(super) fn remove(path: &Path) -> Result<(), Failure> {
     remove_entry(&place).map_err(|error| failure("remove", path, &error))
 }
 
-/// Removes a name in a directory, and everything below it.
+/// Removes a name in a directory, and everything below the name.
 pub(super) fn remove_entry(place: &Place) -> io::Result<()> {
     for _ in 0..PATIENCE {
         if unlink(&place.directory, &place.name)? {
@@ -38,7 +40,7 @@ pub(super) fn remove_entry(place: &Place) -> io::Result<()> {
         open_up(place.directory.as_fd(), &place.name);
         match Descent::into(place.directory.as_fd(), &place.name) {
             Ok(descent) => empty(descent)?,
-            // Not a directory any more: the next round removes what it is.
+            // The name is not a directory any more. The next round removes the new file.
             Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NOTDIR | Errno::LOOP | Errno::NOENT)) => {}
             Err(error) => return Err(error),
         }
@@ -46,7 +48,7 @@ pub(super) fn remove_entry(place: &Place) -> io::Result<()> {
     Err(Errno::NOTEMPTY.into())
 }
 
-/// Removes everything below a directory, with one descriptor however deep that is.
+/// Removes everything below a directory. Uses one descriptor, however deep the tree is.
 fn empty(mut descent: Descent) -> io::Result<()> {
     let mut entered: Vec<OsString> = Vec::new();
     let mut rounds = 0;
@@ -60,7 +62,8 @@ fn empty(mut descent: Descent) -> io::Result<()> {
             None => {
                 let Some(name) = entered.pop() else { return Ok(()) };
                 descent.leave()?;
-                // Something was put into it since it was found empty: it is found again when its parent is read again.
+                // Another process put a file into the directory after it was found empty. The next
+                // read of the parent finds the directory again.
                 if !unlink(&descent, &name)? {
                     rounds += 1;
                     if rounds == PATIENCE {
@@ -72,16 +75,19 @@ fn empty(mut descent: Descent) -> io::Result<()> {
     }
 }
 
-/// Gives its owner every right to a directory that is to be emptied. envd, which is root, needs none.
+/// Gives the owner all permissions for a directory that is to be emptied. envd runs as root and
+/// needs no such change.
 fn open_up(parent: BorrowedFd<'_>, name: &OsStr) {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     if let Ok(directory) = openat(parent, name, flags, Mode::empty()) {
-        // What is open as a path alone can be changed only by a name of it. If it is not ours, emptying it tells.
+        // fchmod(2) does not accept an O_PATH descriptor, so the path in /proc is used. A failure,
+        // such as for a directory of another user, is reported when the directory is emptied.
         let _ = chmod(format!("/proc/self/fd/{}", directory.as_raw_fd()), Mode::RWXU);
     }
 }
 
-/// Removes what is in a directory, until it meets a directory that is not empty: that one's name.
+/// Removes the entries of a directory until one is a directory that is not empty, and returns the
+/// name of that one. Returns `None` if the directory is empty now.
 fn unlink_until_full(descent: &Descent) -> io::Result<Option<OsString>> {
     for entry in descent.unordered()? {
         let (name, hint) = entry?;
@@ -97,7 +103,7 @@ fn unlink_until_full(descent: &Descent) -> io::Result<Option<OsString>> {
     Ok(None)
 }
 
-/// Removes a file or an empty directory; says no of a directory that is not empty.
+/// Removes a file or an empty directory. Returns false for a directory that is not empty.
 fn unlink(directory: impl AsFd, name: &OsStr) -> io::Result<bool> {
     match unlinkat(&directory, name, AtFlags::REMOVEDIR) {
         Ok(()) | Err(Errno::NOENT) => Ok(true),
@@ -107,7 +113,7 @@ fn unlink(directory: impl AsFd, name: &OsStr) -> io::Result<bool> {
     }
 }
 
-/// Removes a file; says no of a directory.
+/// Removes a file. Returns false for a directory.
 fn unlink_file(directory: impl AsFd, name: &OsStr) -> io::Result<bool> {
     match unlinkat(directory, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(true),

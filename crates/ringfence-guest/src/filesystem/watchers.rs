@@ -1,5 +1,4 @@
-//! Watchers for clients that ask what happened, rather than being told: `CreateWatcher`, `GetWatcherEvents`,
-//! `RemoveWatcher`.
+//! Watchers for clients that poll for events: `CreateWatcher`, `GetWatcherEvents`, `RemoveWatcher`.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -19,14 +18,17 @@ use super::blocking;
 use crate::user::User;
 use crate::watch::Watch;
 
-/// Each takes one of the few inotify instances that a user has, 128 by default.
+/// Maximum number of watchers. Each watcher takes one of the inotify instances of the user, of
+/// which there are 128 by default.
 const MOST: usize = 64;
-/// Events that are kept for a client; one that lets more gather is told that it lost them.
+/// Maximum number of events that are kept for a client. Beyond this, the events are dropped and the
+/// client is told of the loss.
 const MOST_EVENTS: usize = 16_384;
-/// A watcher that nobody asked for so long is dropped: its client has gone without a word.
+/// Time after the last `GetWatcherEvents` call after which a watcher is removed, because its client
+/// has gone without `RemoveWatcher`.
 const IDLE: Duration = Duration::from_secs(60 * 60);
 
-/// The watchers that were created.
+/// Watchers by identifier.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Watchers(Rc<RefCell<HashMap<String, Polled>>>);
 
@@ -43,7 +45,7 @@ impl Drop for Polled {
     }
 }
 
-/// What happened since the client last asked.
+/// Events since the last `GetWatcherEvents` call, and the watch that they come from.
 #[derive(Debug)]
 struct Gathered {
     watch: Watch,
@@ -52,7 +54,7 @@ struct Gathered {
 }
 
 impl Watchers {
-    /// Creates a watcher.
+    /// Creates a watcher, and returns its identifier.
     pub(super) async fn create(&self, request: WatchRequest, user: User) -> Result<Watcher, Failure> {
         if self.0.borrow().len() >= MOST {
             let message = format!("{MOST} watchers are there; remove one with RemoveWatcher");
@@ -68,7 +70,7 @@ impl Watchers {
         Ok(Watcher { watcher_id })
     }
 
-    /// What happened since the last time, up to this moment.
+    /// Returns the events since the previous call, up to this moment.
     pub(super) async fn events(&self, watcher: Watcher) -> Result<EventsResponse, Failure> {
         let gathered = match self.0.borrow_mut().get_mut(&watcher.watcher_id) {
             Some(polled) => {
@@ -80,7 +82,7 @@ impl Watchers {
         blocking(move || Ok(EventsResponse { events: locked(&gathered).take()? })).await
     }
 
-    /// Removes a watcher.
+    /// Removes a watcher and drops its events.
     pub(super) fn remove(&self, watcher: &Watcher) -> Result<Empty, Failure> {
         match self.0.borrow_mut().remove(&watcher.watcher_id) {
             Some(_) => Ok(Empty {}),
@@ -88,7 +90,9 @@ impl Watchers {
         }
     }
 
-    /// Gathers what happens, so that the kernel's queue stays short and new directories are watched at once.
+    /// Collects the events of a watcher in the background, so that the kernel's queue stays short
+    /// and new directories are watched at once. Removes the watcher after [`IDLE`]. A watcher whose
+    /// watch has failed stays until `RemoveWatcher`.
     async fn keep(self, id: String, readiness: AsyncFd<Arc<OwnedFd>>, gathered: Arc<Mutex<Gathered>>) {
         loop {
             let Some(asked) = self.0.borrow().get(&id).map(|polled| polled.asked) else { return };
@@ -104,6 +108,7 @@ impl Watchers {
                 Ok(Err(_)) => return,
                 Err(_) => {
                     let mut watchers = self.0.borrow_mut();
+                    // A call may have extended the time limit meanwhile.
                     if watchers.get(&id).is_some_and(|polled| polled.asked == asked) {
                         watchers.remove(&id);
                         return;
@@ -115,7 +120,8 @@ impl Watchers {
 }
 
 impl Gathered {
-    /// Takes over what happened; says whether there can be more.
+    /// Collects all pending events. Returns false if the watch has failed, so no further events can
+    /// arrive.
     fn gather(&mut self) -> bool {
         while self.failure.is_none() {
             match self.watch.drain() {
@@ -138,7 +144,8 @@ impl Gathered {
     fn take(&mut self) -> Result<Vec<FilesystemEvent>, Failure> {
         self.gather();
         match &self.failure {
-            // What happened before it failed did happen.
+            // Return the events that were collected before the failure first. The next call returns
+            // the failure.
             Some(failure) if self.events.is_empty() => Err(failure.clone()),
             _ => Ok(std::mem::take(&mut self.events)),
         }
@@ -146,7 +153,7 @@ impl Gathered {
 }
 
 fn locked(gathered: &Mutex<Gathered>) -> std::sync::MutexGuard<'_, Gathered> {
-    // A panic while gathering loses events at most.
+    // A panic while events are collected loses events at most.
     gathered.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
