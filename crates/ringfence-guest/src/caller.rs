@@ -1,4 +1,5 @@
-//! Who calls: the token that proves that one may, and the user that commands run as.
+//! Identity of the caller: the access token that authorizes a request, and the user that the
+//! request names.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -10,29 +11,32 @@ use ringfence_proto::{header, signature};
 use crate::connect::{Reply, refused};
 use crate::user::{self, User};
 
-/// What a caller must know; nothing, where the socket itself is private.
+/// Access token that every caller must present. `None` if no token is needed, because the socket
+/// itself is private.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Token(Option<String>);
 
 impl Token {
-    /// The one that a file holds.
+    /// Creates the token from the text of the token file. Line breaks at the end are ignored.
     pub(crate) fn new(text: &str) -> Token {
         Token(Some(text.trim_end_matches(['\r', '\n']).to_owned()))
     }
 
-    /// Its text, which signatures are made with.
+    /// Returns the text of the token, which signatures are made with.
     pub(crate) fn text(&self) -> Option<&str> {
         self.0.as_deref()
     }
 
-    /// Whether a request shows it.
+    /// Returns true if the request has the token in its `x-access-token` header, or if no token is
+    /// needed.
     pub(crate) fn is_shown(&self, headers: &HeaderMap) -> bool {
         let Some(token) = &self.0 else { return true };
         let given = headers.get(header::TOKEN).and_then(|value| value.to_str().ok()).unwrap_or_default();
         signature::agree(given, token)
     }
 
-    /// The reply to a request that does not show it.
+    /// Returns the reply 401 if the request does not have the token, and `None` if the request may
+    /// proceed.
     pub(crate) fn refusal(&self, headers: &HeaderMap) -> Option<Reply> {
         (!self.is_shown(headers)).then(|| {
             let message = format!("the header `{}` is missing or not this sandbox's", header::TOKEN);
@@ -41,7 +45,8 @@ impl Token {
     }
 }
 
-/// The user that a request names, with `Authorization: Basic` and no password; the sandbox's own when it names none.
+/// Returns the user that a request names with `Authorization: Basic` and an empty password. A
+/// request without the header means the user of the sandbox.
 pub(crate) fn user(headers: &HeaderMap) -> Result<User, Failure> {
     let Some(value) = headers.get(AUTHORIZATION) else { return Ok(user::current()) };
     let name = basic(value.as_bytes()).ok_or_else(|| {

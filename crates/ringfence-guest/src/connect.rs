@@ -1,4 +1,5 @@
-//! The shape of calls: one message in and one out, or one in and a stream out, as the Connect protocol has them.
+//! The three kinds of calls of the Connect protocol: unary (one message each way), server stream
+//! (one message in, a stream out) and client stream (a stream in, one message out).
 
 use std::future::poll_fn;
 use std::io;
@@ -23,39 +24,40 @@ use tokio::time::{Instant, Sleep};
 
 use crate::slices::decline;
 
-/// What a reply carries.
+/// Body of a reply.
 pub(crate) type Contents = BoxBody<Bytes, io::Error>;
-/// What every call is answered with.
+/// HTTP response to any request.
 pub(crate) type Reply = Response<Contents>;
 
-/// How many messages wait for a client that reads slowly.
+/// Number of messages that wait for a client that reads slowly.
 const BACKLOG: usize = 2;
-/// How long a stream is silent before it says that it is alive.
+/// Default interval of silence on a stream, after which a keep-alive message is sent.
 const KEEPALIVE: Duration = Duration::from_secs(90);
-/// How long a client may take to send the message that it calls with.
+/// Time limit for a client to send the message of its call.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A message of a stream, of a kind that can say "nothing; the stream is alive".
+/// Message type of a stream. The type must have a message that means nothing except that the stream
+/// is alive.
 pub(crate) trait Streamed: Serialize {
-    /// The message that says so.
+    /// Returns the keep-alive message.
     fn keepalive() -> Self;
 }
 
-/// What the time that a client gives a stream means.
+/// Meaning of the `connect-timeout-ms` header for a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Deadline {
-    /// The stream ends with `deadline_exceeded`, and its method is dropped.
+    /// The stream ends with `deadline_exceeded`, and the future of the method is dropped.
     EndsTheStream,
-    /// The method keeps it, and says so itself.
+    /// The method enforces the time limit, and reports `deadline_exceeded` itself.
     IsTheMethods,
 }
 
-/// Nobody reads the stream any more.
+/// Error of sending to a stream whose client has disconnected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the client has gone")]
 pub(crate) struct Closed;
 
-/// The writing end of a stream.
+/// Sending half of a stream.
 #[derive(Debug)]
 pub(crate) struct Sender<Message> {
     messages: mpsc::Sender<Piece>,
@@ -69,33 +71,35 @@ impl<Message> Clone for Sender<Message> {
 }
 
 impl<Message: Streamed> Sender<Message> {
-    /// Sends a message, as soon as the client has taken enough of those before.
+    /// Sends a message. Waits while [`BACKLOG`] messages are queued for the client.
     pub(crate) async fn send(&self, message: &Message) -> Result<(), Closed> {
         self.send_encoded(encode(message)).await
     }
 
-    /// Sends the first message, for which there is always room.
+    /// Sends the first message of a stream. The queue of a new stream is empty, so there is no need
+    /// to wait.
     pub(crate) fn send_first(&self, message: &Message) {
-        let _ = self.messages.try_send(Piece::Message(encode(message))); // the client may have gone
+        let _ = self.messages.try_send(Piece::Message(encode(message))); // the client may be gone
     }
 
-    /// Whether the client has gone.
+    /// Returns true if the client has disconnected.
     pub(crate) fn is_closed(&self) -> bool {
         self.messages.is_closed()
     }
 
-    /// Sends a message that several streams share.
+    /// Sends a message that [`encode`] has put in its frame already, so that several streams can
+    /// share the bytes.
     pub(crate) async fn send_encoded(&self, message: Bytes) -> Result<(), Closed> {
         self.messages.send(Piece::Message(message)).await.map_err(|_| Closed)
     }
 }
 
-/// Puts a message in its frame.
+/// Encodes a message as a frame.
 pub(crate) fn encode<Message: Streamed>(message: &Message) -> Bytes {
     frame::message(message).into()
 }
 
-/// Answers a call of one message with one message.
+/// Answers a unary call: reads one message, and replies with one message.
 pub(crate) async fn unary<Message, Answer>(
     request: Request<Incoming>,
     method: impl AsyncFnOnce(Message) -> Result<Answer, Failure>,
@@ -111,7 +115,7 @@ where
         let time = timeout(request.headers())?;
         let call = async {
             let body = collect(request.into_body()).await?;
-            // A message without fields may be sent as nothing at all.
+            // The Connect protocol lets a client send an empty body for a message without fields.
             let body = if body.is_empty() { Bytes::from_static(b"{}") } else { body };
             method(frame::parse(&body).map_err(malformed)?).await
         };
@@ -123,7 +127,8 @@ where
     }
 }
 
-/// Answers a call of one message with a stream of them. The method is dropped when the client has gone.
+/// Answers a server-stream call: reads one message, and replies with a stream of messages. The
+/// future of `method` is dropped when the client disconnects.
 pub(crate) async fn server_stream<Message, Sent, Work>(
     request: Request<Incoming>,
     deadline: Deadline,
@@ -153,7 +158,8 @@ where
     let (messages, pieces) = mpsc::channel(BACKLOG);
     let sender = Sender { messages: messages.clone(), kind: PhantomData };
     let mut work = Box::pin(within(time, method(message, sender)));
-    // What it begins with is done before the head of the reply is sent: a command is on its way meanwhile.
+    // Poll the method once before the head of the reply is sent, so that a command starts while the
+    // reply is on its way.
     let begun = poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await;
     tokio::task::spawn_local(async move {
         let outcome = match begun {
@@ -164,14 +170,15 @@ where
             },
         };
         let end = EndOfStream { error: outcome.err() };
-        let _ = messages.send(Piece::Last(frame::end(&end).into())).await; // the client may have gone
+        let _ = messages.send(Piece::Last(frame::end(&end).into())).await; // the client may be gone
     });
     let alive = encode(&Sent::keepalive());
     let silence = Box::pin(tokio::time::sleep(interval));
     stream(BodyExt::boxed(Stream { pieces, alive, interval, silence, ended: false }))
 }
 
-/// Answers a stream of messages with one: `Message` is read from `messages` until it is `None`.
+/// Answers a client-stream call: `method` reads messages until [`Messages::next`] returns `None`,
+/// and the reply is one message.
 pub(crate) async fn client_stream<Message, Answer>(
     request: Request<Incoming>,
     method: impl AsyncFnOnce(&mut Messages<Message>) -> Result<Answer, Failure>,
@@ -198,7 +205,7 @@ where
     }
 }
 
-/// The messages that a client streams.
+/// Messages that a client streams to the guest.
 #[derive(Debug)]
 pub(crate) struct Messages<Message> {
     body: Incoming,
@@ -207,7 +214,7 @@ pub(crate) struct Messages<Message> {
 }
 
 impl<Message: DeserializeOwned> Messages<Message> {
-    /// The next one; `None` when the client has sent its last.
+    /// Returns the next message, or `None` after the client has sent its last message.
     pub(crate) async fn next(&mut self) -> Result<Option<Message>, Failure> {
         loop {
             match self.decoder.next_frame().map_err(malformed)? {
@@ -231,10 +238,11 @@ impl<Message: DeserializeOwned> Messages<Message> {
     }
 }
 
-/// How long the client gives a call; for ever when it does not say, or says 0.
+/// Returns the time limit that the client sets for a call. `None` means no limit: the header is
+/// absent or 0.
 pub(crate) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, Failure> {
     let Some(value) = headers.get(header::TIMEOUT) else { return Ok(None) };
-    // At most ten digits, says the Connect protocol.
+    // The Connect protocol allows at most ten digits.
     let digits = value.to_str().ok().filter(|text| (1..=10).contains(&text.len()));
     let digits = digits.filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
     let milliseconds = digits.and_then(|text| text.parse().ok()).ok_or_else(|| {
@@ -243,12 +251,12 @@ pub(crate) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, Failure> 
     Ok(Some(Duration::from_millis(milliseconds)).filter(|time| !time.is_zero()))
 }
 
-/// The failure of a call that took longer than its client gave it.
+/// Returns the failure of a call that exceeded the time limit of its client.
 pub(crate) fn too_late() -> Failure {
     Failure::new(Code::DeadlineExceeded, "the time that the client gave has passed")
 }
 
-/// A reply with JSON.
+/// Returns a reply whose body is `answer` as JSON.
 pub(crate) fn json<Answer: Serialize>(status: StatusCode, answer: &Answer) -> Reply {
     let bytes = serde_json::to_vec(answer).expect("our messages have text for keys and no failing parts");
     let mut reply = Response::new(full(bytes.into()));
@@ -257,12 +265,13 @@ pub(crate) fn json<Answer: Serialize>(status: StatusCode, answer: &Answer) -> Re
     reply
 }
 
-/// The reply of a call of one message that failed.
+/// Returns the reply to a unary call that failed.
 pub(crate) fn failed(failure: &Failure) -> Reply {
     json(StatusCode::from_u16(failure.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), failure)
 }
 
-/// The reply to a request that is no call, as envd has it: the status as a number, and words.
+/// Returns the reply that refuses a request outside the Connect protocol. The body has the form
+/// that envd uses: the HTTP status as a number, and a message.
 pub(crate) fn refused(status: StatusCode, message: impl Into<String>) -> Reply {
     #[derive(Serialize)]
     struct Refusal {
@@ -272,14 +281,14 @@ pub(crate) fn refused(status: StatusCode, message: impl Into<String>) -> Reply {
     json(status, &Refusal { code: status.as_u16(), message: message.into() })
 }
 
-/// A reply of nothing but a status.
+/// Returns a reply that has a status and no body.
 pub(crate) fn bare(status: StatusCode) -> Reply {
     let mut reply = Response::new(BodyExt::boxed(Empty::new().map_err(|never| match never {})));
     *reply.status_mut() = status;
     reply
 }
 
-/// A body that is there already.
+/// Returns a body whose bytes are all known already.
 pub(crate) fn full(bytes: Bytes) -> Contents {
     BodyExt::boxed(Full::new(bytes).map_err(|never| match never {}))
 }
@@ -290,12 +299,14 @@ fn stream(contents: Contents) -> Reply {
     reply
 }
 
-/// A stream that fails before its first message: still with status 200.
+/// Returns the reply of a stream that fails before its first message. The HTTP status is still 200,
+/// because the Connect protocol reports the failure in the last frame.
 fn ended_stream(failure: Failure) -> Reply {
     stream(full(frame::end(&EndOfStream { error: Some(failure) }).into()))
 }
 
-/// The reply to a request that cannot be a call of this shape.
+/// Returns the reply that refuses a request whose HTTP method or content type does not fit the kind
+/// of call. `None` means that the request fits.
 fn refusal(request: &Request<Incoming>, expected: &'static str) -> Option<Reply> {
     if request.method() != Method::POST {
         return Some(refused(StatusCode::METHOD_NOT_ALLOWED, "a method is called with POST"));
@@ -319,7 +330,7 @@ async fn collect(body: Incoming) -> Result<Bytes, Failure> {
     }
 }
 
-/// Reads the one message of a request that a stream answers.
+/// Parses the body of a server-stream request, which has one message.
 fn only_message<Message: DeserializeOwned>(body: &[u8]) -> Result<Message, Failure> {
     let mut decoder = Decoder::default();
     decoder.push(body);
@@ -343,7 +354,8 @@ fn malformed(error: FrameError) -> Failure {
 
 fn keepalive(headers: &HeaderMap) -> Duration {
     let seconds = headers.get(header::KEEPALIVE).and_then(|value| value.to_str().ok()?.parse().ok());
-    // None, or one that would send nothing but keep-alives, means the usual one.
+    // Fall back to the default if the header is absent or not usable. An interval of 0 seconds
+    // would send nothing but keep-alives.
     seconds.filter(|seconds| (1..=86_400).contains(seconds)).map_or(KEEPALIVE, Duration::from_secs)
 }
 
@@ -354,14 +366,15 @@ async fn within<T>(time: Option<Duration>, work: impl Future<Output = Result<T, 
     }
 }
 
-/// What a stream's task hands to its connection.
+/// Item that the task of a stream hands to the task of its connection.
 #[derive(Debug)]
 enum Piece {
     Message(Bytes),
     Last(Bytes),
 }
 
-/// A stream's body: what was sent, and in a long silence that it is alive.
+/// Body of a stream: the messages that were sent, and a keep-alive after each interval without a
+/// message.
 #[derive(Debug)]
 struct Stream {
     pieces: mpsc::Receiver<Piece>,
@@ -388,7 +401,8 @@ impl Body for Stream {
                 self.ended = true;
                 bytes
             }
-            // Its task was dropped with the guest: the connection breaks, so that no client takes it for an end.
+            // All senders are gone without an end frame, because the guest is ending. Break the
+            // connection, so that no client takes the end of the bytes for the end of the stream.
             Poll::Ready(None) => return Poll::Ready(Some(Err(io::ErrorKind::ConnectionAborted.into()))),
             Poll::Pending => {
                 std::task::ready!(self.silence.as_mut().poll(context));

@@ -1,5 +1,6 @@
-//! Life as process 1 of a sandbox: it starts the server, reaps whom nobody else waits for, passes on the order to stop,
-//! and ends when the server ends, or whoever wanted the sandbox does, and with it everything inside
+//! Process 1 of a sandbox. The guest starts itself again as the server, reaps orphans, and forwards
+//! the signals that ask the sandbox to stop. Process 1 exits when the server exits, or when the
+//! process that keeps the sandbox ends. The kernel then kills every other process of the sandbox
 //! (pid_namespaces(7)).
 
 use std::io;
@@ -14,13 +15,14 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, setrlimit};
 
 use crate::log;
 
-/// What ends a sandbox: its engine's order, and a terminal's.
+/// Signals that ask the sandbox to stop: those that a container engine sends, and those of a
+/// terminal.
 const ORDERS: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
 
-/// What it exits with when nobody wants the sandbox any more.
+/// Exit code of the guest after the process that kept the sandbox has ended.
 pub(crate) const UNWANTED: i32 = 1;
 
-/// Starts the server and waits for its end.
+/// Starts the server and waits for its end. Returns the exit code of the server.
 pub(crate) fn live(leash: Option<&Path>) -> ExitCode {
     match reap(leash) {
         Ok(code) => ExitCode::from(code),
@@ -37,14 +39,16 @@ fn reap(leash: Option<&Path>) -> io::Result<u8> {
     let mask = Mask::of(&numbers);
     mask.block()?;
     let signals = mask.descriptor()?;
-    // The host's handler of core dumps would run outside, as its root; only a limit of 1 keeps it from that
-    // (fs/coredump.c). It fails where the engine's own limit is 0, which cannot be raised.
+    // The host's core dump handler would run outside the sandbox, as root of the host. For such a
+    // handler the kernel ignores the limit, except for the value 1, which prevents the dump
+    // (fs/coredump.c). The call fails if the engine's own hard limit is 0, because a hard limit
+    // cannot be raised.
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(1), maximum: Some(1) });
     if let Some(leash) = leash {
         let leash = fs_err::File::open(leash)?;
         std::thread::Builder::new().spawn(move || end_with(&leash))?;
     }
-    // It starts with these blocked, and unblocks them itself.
+    // The server inherits the blocked signals, and unblocks them itself.
     let server = Command::new("/proc/self/exe").args(std::env::args_os().skip(1)).spawn()?;
     let server = i32::try_from(server.id()).ok().and_then(Pid::from_raw).expect("a child's id is positive");
     loop {
@@ -58,21 +62,24 @@ fn reap(leash: Option<&Path>) -> io::Result<u8> {
         poll(&mut [PollFd::new(&signals, PollFlags::IN)], None)?;
         for number in pending(&signals) {
             if let Some(order) = ORDERS.into_iter().find(|signal| signal.as_raw() == number) {
-                let _ = kill_process(server, order); // it may have ended meanwhile
+                let _ = kill_process(server, order); // the server may have ended meanwhile
             }
         }
     }
 }
 
-/// Ends the sandbox when the lock on its leash is gone, and with it the process that held it. Nobody inside can stand
-/// in the way: the file can only be read here, so what others can have is a lock like this one, which is shared.
+/// Ends the sandbox when the process that holds the lock on the leash ends, and with it the lock.
+/// No process in the sandbox can delay the end: the file is read-only here, so other processes can
+/// only get a shared lock, as this function does, and shared locks do not block each other.
 fn end_with(leash: &fs_err::File) {
     while fcntl_lock(leash, FlockOperation::LockShared) == Err(rustix::io::Errno::INTR) {}
     log::line(format_args!("the process that kept the sandbox has ended"));
     std::process::exit(UNWANTED);
 }
 
-/// What a process that ended exited with, as shells tell it; none of one that was merely stopped, wait(2).
+/// Returns the exit code of a process that ended, as shells report it: 128 plus the number of the
+/// signal if a signal ended the process. Returns `None` for a process that was merely stopped,
+/// wait(2).
 fn code_of(status: i32) -> Option<u8> {
     let (signal, code) = (status & 0x7f, (status >> 8) & 0xff);
     match signal {

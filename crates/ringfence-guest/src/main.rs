@@ -1,11 +1,13 @@
-//! The agent inside a sandbox: it starts commands, handles files and forwards ports for whoever holds its socket.
+//! The guest: the agent inside a sandbox that starts commands, handles files and forwards ports.
 //!
-//! It speaks E2B's envd protocol (`ringfence-proto`) over HTTP/1.1, on a socket that it inherits, binds or listens on. It
-//! trusts its caller, and nothing else in the sandbox: what commands write is bytes, and paths are resolved anew.
+//! The guest speaks E2B's envd protocol (`ringfence-proto`) over HTTP/1.1, on a listening socket
+//! that the guest inherits, receives from another process or creates. The guest trusts the callers
+//! that connect to this socket and nothing else in the sandbox: output of commands is only bytes,
+//! and each call resolves its paths anew.
 //!
-//! Reading order: `options` is how it is started, `first` is its life as process 1, `server` takes connections,
-//! `caller` is who may call, `connect` is the shape of a call; then the services: `process`, `filesystem`, `files`,
-//! `tree`, `ports`, `metrics`.
+//! Reading order: `options` parses the command line, `first` is the part that runs as process 1,
+//! `server` accepts connections, `caller` checks the access token, `connect` implements the kinds
+//! of calls. The services follow: `process`, `filesystem`, `files`, `tree`, `ports`, `metrics`.
 
 mod caller;
 mod connect;
@@ -27,7 +29,7 @@ use std::process::ExitCode;
 
 use options::Options;
 
-/// What it exits with when its command line makes no sense.
+/// Exit code for a command line that is not valid.
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
@@ -42,7 +44,8 @@ fn main() -> ExitCode {
     if rustix::process::getpid() == rustix::process::Pid::INIT {
         return first::live(options.leash.as_deref());
     }
-    // Whoever started us may have blocked the order to stop, as process 1 does, and a mask is inherited (signal(7)).
+    // The parent may have blocked the signals that ask the guest to stop, as process 1 does, and a
+    // child inherits the signal mask (signal(7)).
     let _ = ringfence_linux::sys::signal::Mask::empty().set(); // cannot fail with a valid mask
     match server::run(&options) {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,4 +1,4 @@
-//! `GET /metrics`: what the sandbox uses.
+//! `GET /metrics`: the resources that the sandbox uses.
 
 use std::sync::{Mutex, PoisonError};
 use std::thread::available_parallelism;
@@ -9,13 +9,13 @@ use serde::Serialize;
 
 use crate::connect::{Reply, json};
 
-/// Where the sandbox's own cgroup is seen, when it is a container.
+/// Directory in which a container sees its own cgroup.
 const CGROUP: &str = "/sys/fs/cgroup";
 
-/// What envd reports.
+/// Metrics in the form that envd reports. Memory and disk sizes are in bytes.
 #[derive(Debug, Serialize)]
 struct Metrics {
-    /// Seconds since 1970.
+    /// Time of the measurement in seconds since 1970.
     ts: u64,
     cpu_count: usize,
     cpu_used_pct: f64,
@@ -26,7 +26,8 @@ struct Metrics {
     disk_total: u64,
 }
 
-/// Answers with what is used now; of the processors, since the last time it was asked for.
+/// Replies with the current metrics. `cpu_used_pct` is an average since the previous call, and 0 at
+/// the first.
 pub(crate) fn metrics() -> Reply {
     let cpu_count = available_parallelism().map_or(1, std::num::NonZero::get);
     let memory = memory();
@@ -44,7 +45,7 @@ pub(crate) fn metrics() -> Reply {
     json(StatusCode::OK, &metrics)
 }
 
-/// Percent of all processors.
+/// Returns the processor usage since the previous call, in percent of all processors.
 fn processors(count: usize) -> f64 {
     static LAST: Mutex<Option<(Instant, f64)>> = Mutex::new(None);
     let Some(used) = processor_seconds() else { return 0.0 };
@@ -59,7 +60,8 @@ fn processors(count: usize) -> f64 {
     (percent * 100.0).round() / 100.0
 }
 
-/// The time that processors were used: by the sandbox where its cgroup is seen, else by the whole machine.
+/// Returns the processor time used so far, in seconds: that of the sandbox if its cgroup is
+/// visible, else that of the whole machine.
 fn processor_seconds() -> Option<f64> {
     let usage = fs_err::read_to_string(format!("{CGROUP}/cpu.stat")).ok().and_then(|text| field(&text, "usage_usec"));
     if let Some(microseconds) = usage {
@@ -68,7 +70,8 @@ fn processor_seconds() -> Option<f64> {
     let text = fs_err::read_to_string("/proc/stat").ok()?;
     let ticks: Vec<u64> =
         text.lines().next()?.split_whitespace().skip(1).filter_map(|tick| tick.parse().ok()).collect();
-    // user, nice, system, then idle and waiting for disks, then interrupts and what other machines took, proc_stat(5).
+    // The fields are: user, nice, system, idle, iowait, irq, softirq, steal (proc_stat(5)). All but
+    // idle and iowait count as busy.
     let busy: u64 = ticks.iter().take(8).sum::<u64>() - ticks.iter().skip(3).take(2).sum::<u64>();
     Some(busy as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
@@ -84,7 +87,7 @@ fn memory() -> Memory {
     let read = |path: String| fs_err::read_to_string(path).ok();
     let machine = read("/proc/meminfo".to_owned()).map(|text| of_machine(&text)).unwrap_or_default();
     let number = |name: &str| read(format!("{CGROUP}/{name}"))?.trim().parse::<u64>().ok();
-    // Without a limit the file says `max`, and the machine's memory is what there is.
+    // Without a limit, `memory.max` contains `max`. The memory of the machine is then the limit.
     let Some((total, current)) = number("memory.max").zip(number("memory.current")) else { return machine };
     let cache = read(format!("{CGROUP}/memory.stat")).and_then(|text| field(&text, "file")).unwrap_or(0);
     Memory { total: total.min(machine.total), used: current.saturating_sub(cache), cache }
@@ -96,14 +99,14 @@ fn of_machine(text: &str) -> Memory {
     Memory { total, used: total.saturating_sub(bytes("MemFree:") + cache), cache }
 }
 
-/// The number behind a name at the start of a line.
+/// Returns the number that follows `name` on the line that begins with `name`.
 fn field(text: &str, name: &str) -> Option<u64> {
     let mut words =
         text.lines().map(str::split_whitespace).find_map(|mut words| (words.next() == Some(name)).then_some(words))?;
     words.next()?.parse().ok()
 }
 
-/// Used and total bytes of the file system at the root.
+/// Returns the used and the total bytes of the root file system.
 fn disk() -> (u64, u64) {
     let Ok(disk) = rustix::fs::statvfs("/") else { return (0, 0) };
     (disk.f_blocks.saturating_sub(disk.f_bfree) * disk.f_frsize, disk.f_blocks * disk.f_frsize)

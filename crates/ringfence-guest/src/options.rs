@@ -1,47 +1,49 @@
-//! How the guest is started: its command line.
+//! Command line of the guest.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// What can be asked for, in one line.
+/// Summary of all options on one line.
 pub(crate) const USAGE: &str = "ringfence-guest [--listener FD | --handover PATH | --socket PATH | --listen ADDRESS:PORT] [--directory DIR] [--token-file FILE] \
      [--leash FILE] [--owner FD] [--gate]";
 
-/// The options of which one says where to listen.
+/// Options that say where to listen, of which exactly one must be given.
 const LISTEN: &str = "--listener, --handover, --socket, --listen";
 
-/// What was asked for.
+/// Parsed command line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// Where it takes calls.
+    /// Socket on which the guest accepts connections.
     pub(crate) listen: Listen,
-    /// Where commands start; at home when absent.
+    /// Directory in which commands start by default; the user's home directory if absent.
     pub(crate) directory: Option<PathBuf>,
-    /// Holds what every caller must know.
+    /// File that contains the access token. If absent, callers need no token.
     pub(crate) token_file: Option<PathBuf>,
-    /// A file that is locked as long as somebody wants the sandbox.
+    /// Leash: a file that is locked for as long as the process that keeps the sandbox lives.
     pub(crate) leash: Option<PathBuf>,
-    /// A pipe, by its number, that has another end as long as somebody wants the sandbox.
+    /// Descriptor of a pipe whose other end is open for as long as the process that keeps the
+    /// sandbox lives.
     pub(crate) owner: Option<i32>,
-    /// Whether a gate of the sandbox's network is made, and given for the socket that is handed over.
+    /// True to open a gate in the sandbox's network, and to send the gate to the process that hands
+    /// over the listening socket.
     pub(crate) gate: bool,
 }
 
-/// Where calls are taken.
+/// Socket on which the guest accepts connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Listen {
-    /// On a Unix socket that listens already, by its number.
+    /// Unix socket that listens already, inherited under this descriptor number.
     Inherited(i32),
-    /// On a Unix socket that listens already, and that whoever listens at this path hands over.
+    /// Unix socket that listens already, received from the process that listens at this path.
     Handed(PathBuf),
-    /// On a Unix socket that is made at this path.
+    /// Unix socket that the guest creates at this path.
     Path(PathBuf),
-    /// On a TCP port.
+    /// TCP socket that the guest binds to this address and port.
     Address(SocketAddr),
 }
 
-/// The command line makes no sense.
+/// Error in the command line.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum OptionsError {
     #[error("`{0}` is not an option")]
@@ -57,7 +59,7 @@ pub(crate) enum OptionsError {
 }
 
 impl Options {
-    /// Reads the words after the program's name.
+    /// Parses the words that follow the program's name.
     pub(crate) fn parse(words: impl Iterator<Item = OsString>) -> Result<Options, OptionsError> {
         let (mut listen, mut directory, mut token_file) = (None, None, None);
         let (mut leash, mut owner, mut gate) = (None, None, false);
@@ -95,7 +97,7 @@ fn once<T>(option: &'static str, place: &mut Option<T>, value: T) -> Result<(), 
     }
 }
 
-/// The number of a descriptor that is none of the standard streams.
+/// Parses a descriptor number. The standard streams (0 to 2) are refused.
 fn descriptor(option: &'static str, value: &OsString) -> Result<i32, OptionsError> {
     match parsed(option, value, "the number of a descriptor above 2")? {
         number @ 3.. => Ok(number),

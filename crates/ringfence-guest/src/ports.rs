@@ -1,4 +1,4 @@
-//! Ports inside: HTTP CONNECT to loopback, and bytes from there on.
+//! Port forwarding: HTTP CONNECT to a loopback address inside the sandbox.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -10,12 +10,12 @@ use tokio::net::TcpStream;
 
 use crate::connect::{Reply, bare, refused};
 
-/// How long a server inside may take to accept.
+/// Time limit for a server inside the sandbox to accept a connection.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How many bytes wait in each direction for an end that reads slowly.
+/// Size in bytes of the buffer for each direction of a forwarded connection.
 const BUFFER: usize = 32 * 1024;
 
-/// Connects the caller to a port inside.
+/// Answers a CONNECT request: connects the client to a port inside the sandbox.
 pub(crate) async fn connect(request: Request<Incoming>) -> Reply {
     let addresses = match request.uri().authority().and_then(|to| Some((loopback(to.host())?, to.port_u16()?))) {
         Some((hosts, port)) => hosts.into_iter().map(move |host| SocketAddr::new(host, port)),
@@ -33,7 +33,7 @@ pub(crate) async fn connect(request: Request<Incoming>) -> Reply {
     refused(StatusCode::BAD_GATEWAY, format!("nothing listens inside on {port}: port is not open"))
 }
 
-/// The addresses that a name of loopback means; `None` for any other.
+/// Returns the addresses of a host name or address that means loopback; `None` for any other host.
 fn loopback(host: &str) -> Option<Vec<IpAddr>> {
     if host.eq_ignore_ascii_case("localhost") {
         return Some(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]);
@@ -42,11 +42,13 @@ fn loopback(host: &str) -> Option<Vec<IpAddr>> {
     host.parse::<IpAddr>().ok().filter(IpAddr::is_loopback).map(|address| vec![address])
 }
 
-/// Carries bytes both ways. An end that has no more to say is told to the other, which may go on.
+/// Copies bytes in both directions. If one end stops sending, the other end sees the end of the
+/// stream, and can continue to send.
 async fn carry(request: Request<Incoming>, mut server: TcpStream) {
     let Ok(caller) = hyper::upgrade::on(request).await else { return };
-    let _ = server.set_nodelay(true); // slower without, and no worse
-    let _ = tokio::io::copy_bidirectional_with_sizes(&mut TokioIo::new(caller), &mut server, BUFFER, BUFFER).await; // either end may break off
+    let _ = server.set_nodelay(true); // a failure only makes the connection slower
+    // Ignore the error, because either end may close the connection at any time.
+    let _ = tokio::io::copy_bidirectional_with_sizes(&mut TokioIo::new(caller), &mut server, BUFFER, BUFFER).await;
 }
 
 #[cfg(test)]

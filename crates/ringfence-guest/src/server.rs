@@ -1,4 +1,4 @@
-//! Taking connections, and sending each request to its service.
+//! Server: accepts connections, and dispatches each request to its service.
 
 use std::convert::Infallible;
 use std::io;
@@ -28,18 +28,19 @@ use crate::connect::{self, Reply, bare};
 use crate::options::{Listen, Options};
 use crate::{files, filesystem, first, log, metrics, ports, process, slices, tree, user};
 
-/// How many connections are open at once; whoever comes then waits.
+/// Maximum number of open connections. Further clients wait in the backlog of the socket.
 const MOST_CONNECTIONS: usize = 2048;
-/// How long a client may take to send the head of a request.
+/// Time limit for a client to send the head of a request, and for the handover of the listening
+/// socket.
 const HEAD_PATIENCE: Duration = Duration::from_secs(30);
-/// The longest head of a request.
+/// Maximum length of the head of a request in bytes.
 const LONGEST_HEAD: usize = 64 * 1024;
-/// How much of a body is read or written at once.
+/// Maximum number of bytes that a connection reads or buffers at once.
 const BUFFER: usize = 256 * 1024;
-/// How long to wait when the system has no descriptor left for a connection.
+/// Pause after a failed accept(2), so that the guest does not spin while no descriptor is free.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The guest cannot serve.
+/// Reason why the guest cannot serve.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ServeError {
     #[error(transparent)]
@@ -60,14 +61,14 @@ pub(crate) enum ServeError {
     Runtime { source: io::Error },
 }
 
-/// Where connections come from.
+/// Listening socket of either kind.
 #[derive(Debug)]
 enum Listener {
     Unix(UnixListener),
     Tcp(TcpListener),
 }
 
-/// Everything that calls need.
+/// State that all connections share.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) token: Token,
@@ -79,8 +80,10 @@ pub(crate) struct Server {
 pub(crate) fn run(options: &Options) -> Result<(), ServeError> {
     let inherited = match &options.listen {
         Listen::Inherited(number) => {
-            // Whoever passed a socket on sees to our end, and where there is no pid namespace nobody does after it.
-            let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL)); // cannot fail, prctl(2)
+            // The parent, which passed the socket to the guest, ends the guest. If the parent dies
+            // and there is no pid namespace, no other process would end the guest. The call cannot
+            // fail with a valid signal (prctl(2)).
+            let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
             let refuse = |source| ServeError::Inherited { number: *number, source };
             Some(inherit(*number).and_then(listening).map_err(refuse)?)
         }
@@ -96,10 +99,12 @@ pub(crate) fn run(options: &Options) -> Result<(), ServeError> {
         Some(path) => Token::new(&fs_err::read_to_string(path).map_err(|source| ServeError::Token { source })?),
         None => Token::default(),
     };
-    // Before there is a thread, and before limits are raised that commands would inherit.
+    // Start the launcher before this process has a second thread, and before it raises limits that
+    // commands would inherit.
     let launcher = Launcher::spawn(Path::new("/proc/self/exe"))?;
-    // A command has up to six descriptors here.
-    let _ = ringfence_linux::sys::process::raise_descriptor_limit(); // then fewer commands fit
+    // Each command takes up to six descriptors in this process. If the limit cannot be raised,
+    // fewer commands can run at once.
+    let _ = ringfence_linux::sys::process::raise_descriptor_limit();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
     let runtime = runtime.map_err(|source| ServeError::Runtime { source })?;
     LocalSet::new().block_on(&runtime, async {
@@ -118,15 +123,17 @@ pub(crate) fn run(options: &Options) -> Result<(), ServeError> {
     })
 }
 
-/// Ends the sandbox when nobody has the other end of a pipe any more. Who started us may have been killed together with
-/// whoever wanted it, before either could see to our end.
+/// Ends the sandbox when the other end of the pipe `owner` is closed. The pipe covers the case that
+/// the parent of the guest and the process that keeps the sandbox are killed together, before
+/// either can end the guest.
 async fn end_with(mut owner: pipe::Receiver) {
     while let Ok(1..) = owner.read(&mut [0]).await {}
     log::line(format_args!("the process that kept the sandbox has ended"));
     std::process::exit(first::UNWANTED);
 }
 
-/// Takes an inherited descriptor over, so that nothing that the guest starts inherits it, too.
+/// Moves an inherited descriptor to a new number with close-on-exec set, so that no child of the
+/// guest inherits the descriptor.
 fn inherit(number: i32) -> io::Result<OwnedFd> {
     let copy = ringfence_linux::sys::process::duplicate(number)?;
     let position = u32::try_from(number).map_err(io::Error::other)?;
@@ -134,9 +141,10 @@ fn inherit(number: i32) -> io::Result<OwnedFd> {
     Ok(copy)
 }
 
-/// Has whoever listens at `path` hand over the socket that callers reach us by. That one is on the host: nothing of it
-/// has to be shown here, least of all a directory that could be written. In return it gets the gate of our network, if
-/// there is to be one: nobody else runs here yet who could give another.
+/// Receives the listening socket from the process that listens at `path`. The socket was made on
+/// the host, so no directory of the host has to be visible in the sandbox for the socket, least of
+/// all a writable one. If `gives_gate` is set, the guest sends the gate of its network in return.
+/// No other process runs in the sandbox yet that could send a different gate.
 fn take_over(path: &Path, gives_gate: bool) -> Result<OwnedFd, ServeError> {
     let handed = || {
         let giver = std::os::unix::net::UnixStream::connect(path)?;
@@ -170,9 +178,10 @@ fn listen(listen: &Listen, inherited: Option<OwnedFd>) -> Result<Listener, Serve
             unix(socket.into()).map_err(|source| ServeError::Handover { path: path.clone(), source })
         }
         (Listen::Path(path), _) => {
-            // One that a guest before left behind; anything else there stays, and is an error.
+            // Remove a socket that an earlier guest left behind. Any other file stays, and makes
+            // bind(2) fail.
             if fs_err::symlink_metadata(path).is_ok_and(|found| is_socket(&found)) {
-                let _ = fs_err::remove_file(path); // what is left shows when it is bound
+                let _ = fs_err::remove_file(path); // if the file stays, bind(2) reports it
             }
             UnixListener::bind(path)
                 .map(Listener::Unix)
@@ -198,7 +207,7 @@ fn is_socket(found: &std::fs::Metadata) -> bool {
     std::os::unix::fs::FileTypeExt::is_socket(&found.file_type())
 }
 
-/// The user's home, where there is one.
+/// Returns the user's home directory if it exists, else `/`.
 fn home() -> PathBuf {
     Some(user::current().home).filter(|home| home.is_dir()).unwrap_or_else(|| "/".into())
 }
@@ -212,12 +221,12 @@ async fn accept(listener: Listener, server: Rc<Server>) -> Result<(), ServeError
                 listener.accept().await.map(|(stream, _)| converse(server.clone(), stream, room))
             }
             Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
-                let _ = stream.set_nodelay(true); // slower without, and no worse
+                let _ = stream.set_nodelay(true); // a failure only makes the connection slower
                 converse(server.clone(), stream, room)
             }),
         };
         if accepted.is_err() {
-            // The peer has gone already, or there is no descriptor left.
+            // Either the peer has disconnected already, or no descriptor is free.
             tokio::time::sleep(PAUSE).await;
         }
     }
@@ -239,7 +248,7 @@ where
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
     tokio::task::spawn_local(async move {
-        let _ = connection.await; // a peer that breaks off, or breaks the rules, is nobody's concern
+        let _ = connection.await; // a broken connection concerns only its peer
         drop(room);
     });
 }
@@ -250,7 +259,7 @@ impl Server {
         if path == "/health" {
             return bare(StatusCode::NO_CONTENT);
         }
-        // A signed URL proves by itself that its holder may.
+        // `files` checks the token itself, because a signed URL needs no token.
         if path == "/files" {
             return files::serve(request, &self.token).await;
         }

@@ -1,5 +1,6 @@
-//! Bytes between a connection and files, in slices: reading and writing files blocks, and so is done beside the
-//! runtime's thread. No thread is held while a client makes one wait, and memory is a few slices whatever the length.
+//! Transfer of bytes between a connection and files, in slices. File I/O blocks, so it runs on the
+//! blocking threads of the runtime, not on the runtime's own thread. No thread waits for a slow
+//! client, and the memory for a transfer is a few slices, however long the transfer is.
 
 use std::io;
 use std::pin::Pin;
@@ -16,24 +17,27 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::connect::{Contents, Reply};
 
-/// Long enough that handing it over costs nothing beside reading or writing it.
+/// Size of a slice in bytes. The size is large enough that the cost of handing a slice to another
+/// thread is small compared with reading or writing the slice.
 pub(crate) const SLICE: usize = 256 << 10;
-/// How long the rest of a body is read after it was refused: a client that still sends would not see the answer.
+/// Time limit for reading the rest of a refused body. The rest is read because a client that is
+/// still sending would not see the reply.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Something that is sent.
+/// Producer of bytes that are sent to a client.
 pub(crate) trait Source: Send + 'static {
-    /// Appends about a slice; nothing at the end.
+    /// Appends about [`SLICE`] bytes to `slice`, or nothing at the end.
     fn fill(&mut self, slice: &mut Vec<u8>) -> io::Result<()>;
 }
 
-/// Something that receives.
+/// Consumer of bytes that a client sends.
 pub(crate) trait Sink: Send + 'static {
-    /// Takes a slice whole.
+    /// Consumes all bytes of a slice.
     fn take(&mut self, slice: &[u8]) -> Result<(), Failure>;
 }
 
-/// Sends a source, after what was read of it already. While a slice is sent, the next is read.
+/// Returns a body that sends `first`, which was read from the source already, and then the rest of
+/// the source. While one slice is sent, the next slice is read.
 pub(crate) fn sending(first: Vec<u8>, source: impl Source) -> Contents {
     let first = (!first.is_empty()).then(|| Bytes::from(first));
     BodyExt::boxed(Sending { first, next: Some(read(Box::new(source))) })
@@ -75,7 +79,8 @@ impl Body for Sending {
     }
 }
 
-/// Gathers what arrives into slices for a sink. While one is taken, the next is gathered.
+/// Adapter that collects the bytes that arrive into slices for a sink. While the sink consumes one
+/// slice, the next slice is collected.
 #[derive(Debug)]
 pub(crate) struct Pouring<S> {
     gathered: Vec<u8>,
@@ -86,17 +91,18 @@ pub(crate) struct Pouring<S> {
 enum At<S> {
     Hand(S),
     Work(JoinHandle<(S, Result<(), Failure>)>),
-    /// It failed, or its taking was given up.
+    /// The sink failed, or the wait for the sink was cancelled.
     Gone,
 }
 
 impl<S: Sink> Pouring<S> {
-    /// Pours into a sink.
+    /// Creates an adapter for a sink.
     pub(crate) fn into(sink: S) -> Pouring<S> {
         Pouring { gathered: Vec::new(), sink: At::Hand(sink) }
     }
 
-    /// Adds what arrived.
+    /// Adds bytes that arrived. Waits for the sink if a slice is full and the sink still works on
+    /// the previous one.
     pub(crate) async fn push(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         self.gathered.extend_from_slice(bytes);
         if self.gathered.len() >= SLICE {
@@ -106,7 +112,7 @@ impl<S: Sink> Pouring<S> {
         Ok(())
     }
 
-    /// The sink, once it has taken everything.
+    /// Returns the sink after it has consumed everything.
     pub(crate) async fn finish(mut self) -> Result<S, Failure> {
         let rest = std::mem::take(&mut self.gathered);
         if !rest.is_empty() {
@@ -136,7 +142,7 @@ impl<S: Sink> Pouring<S> {
     }
 }
 
-/// Pours a whole stream into a sink.
+/// Writes a whole stream into a sink.
 pub(crate) async fn pour<S: Sink>(
     stream: &mut (impl Stream<Item = io::Result<Bytes>> + Unpin),
     sink: S,
@@ -148,24 +154,24 @@ pub(crate) async fn pour<S: Sink>(
     pouring.finish().await
 }
 
-/// Reads and drops the rest of a stream that nobody wants.
+/// Reads and drops the rest of a stream, for at most [`PATIENCE`].
 pub(crate) async fn discard(mut stream: impl Stream<Item = io::Result<Bytes>> + Unpin) {
     let rest = async { while let Some(Ok(_)) = stream.next().await {} };
-    let _ = tokio::time::timeout(PATIENCE, rest).await; // then the connection is closed on it
+    let _ = tokio::time::timeout(PATIENCE, rest).await; // after that, the connection is closed
 }
 
-/// Refuses a request whose body nobody read.
+/// Refuses a request whose body was not read: reads and drops the body, and returns the reply.
 pub(crate) async fn decline(request: Request<Incoming>, refusal: Reply) -> Reply {
     discard(incoming(request.into_body())).await;
     refusal
 }
 
-/// The bytes of a request.
+/// Returns the body of a request as a stream of bytes.
 pub(crate) fn incoming(body: Incoming) -> impl Stream<Item = io::Result<Bytes>> + Send + Unpin {
     body.into_data_stream().map(|bytes| bytes.map_err(io::Error::other))
 }
 
-/// The failure of a request whose body ended early or makes no sense.
+/// Returns the failure of a request whose body ends early or is malformed.
 pub(crate) fn interrupted(error: &io::Error) -> Failure {
     Failure::new(Code::InvalidArgument, format!("the request's body cannot be read: {error}"))
 }

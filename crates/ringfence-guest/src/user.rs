@@ -1,6 +1,7 @@
-//! Who the sandbox's user is, and what users and groups are called.
+//! The user of the sandbox, and the names of users and groups.
 //!
-//! The guest is static and so has no name service: `/etc/passwd` and `/etc/group` are read as they are, passwd(5).
+//! The guest is linked statically and has no name service, so it reads `/etc/passwd` and
+//! `/etc/group` directly, passwd(5).
 
 use std::collections::HashMap;
 use std::env;
@@ -11,26 +12,26 @@ use ringfence_proto::code::{Code, Failure};
 
 const PASSWD: &str = "/etc/passwd";
 const GROUP: &str = "/etc/group";
-/// What E2B's clients call the user of a sandbox.
+/// Name that E2B's clients use for the user of any sandbox.
 const DEFAULT_NAME: &str = "user";
 
-/// The user that everything in the sandbox runs as.
+/// User that everything in the sandbox runs as.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct User {
-    /// What it is called.
+    /// Login name; the user id in decimal if the user has no name.
     pub(crate) name: String,
-    /// Its id.
+    /// Numeric user id.
     pub(crate) uid: u32,
-    /// The id of its group.
+    /// Numeric id of the primary group.
     pub(crate) gid: u32,
-    /// What relative paths and `~` start from.
+    /// Home directory, which relative paths and `~` start from.
     pub(crate) home: PathBuf,
 }
 
-/// The guest's own user, once somebody asked for it.
+/// User of the guest process. Filled by the first call of [`current`].
 static CURRENT: Mutex<Option<User>> = Mutex::new(None);
 
-/// The guest's own user.
+/// Returns the user of the guest process.
 pub(crate) fn current() -> User {
     let found = || {
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
@@ -38,12 +39,12 @@ pub(crate) fn current() -> User {
         let variable = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
         from_passwd(&text, uid, gid, variable("USER"), variable("HOME"))
     };
-    // It is replaced whole, so one that a panic left behind is whole, too.
+    // A value is always replaced as a whole, so the value in a poisoned lock is valid.
     CURRENT.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(found).clone()
 }
 
-/// Has relative paths and `~` start from another home, as they do for commands whose `HOME` it is. A container's guest is
-/// told of it like this alone.
+/// Sets the home directory from which relative paths and `~` start, so that it equals the `HOME` of
+/// commands. The guest of a container learns its home directory only by this call.
 pub(crate) fn move_home(home: &str) {
     if home.starts_with('/') {
         let user = User { home: home.into(), ..current() };
@@ -51,7 +52,7 @@ pub(crate) fn move_home(home: &str) {
     }
 }
 
-/// The user of that name: the sandbox has one.
+/// Returns the user with the given name. A sandbox has only one user, so any other name is refused.
 pub(crate) fn named(name: &str) -> Result<User, Failure> {
     let user = current();
     if name.is_empty() || name == user.name || name == DEFAULT_NAME {
@@ -72,7 +73,7 @@ fn from_passwd(text: &str, uid: u32, gid: u32, name: Option<String>, home: Optio
     }
 }
 
-/// The names of users and groups, as they were at one moment.
+/// Names of users and groups at one moment.
 #[derive(Debug, Clone)]
 pub(crate) struct Names {
     users: Arc<HashMap<u32, String>>,
@@ -80,25 +81,26 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// The names now. The files are read again only when they have changed.
+    /// Returns the current names. The files are read again only if they have changed.
     pub(crate) fn now() -> Names {
         static USERS: Mutex<Option<Table>> = Mutex::new(None);
         static GROUPS: Mutex<Option<Table>> = Mutex::new(None);
         Names { users: fresh(&USERS, PASSWD), groups: fresh(&GROUPS, GROUP) }
     }
 
-    /// What a user is called; its number when it has no name.
+    /// Returns the name of a user, or the user id in decimal if the user has no name.
     pub(crate) fn user(&self, uid: u32) -> String {
         self.users.get(&uid).cloned().unwrap_or_else(|| uid.to_string())
     }
 
-    /// What a group is called; its number when it has no name.
+    /// Returns the name of a group, or the group id in decimal if the group has no name.
     pub(crate) fn group(&self, gid: u32) -> String {
         self.groups.get(&gid).cloned().unwrap_or_else(|| gid.to_string())
     }
 }
 
-/// Which version of a file was read: file, length, and time of the last change of anything about it.
+/// Version of a file that was read: inode number, size, and the time of the last status change
+/// (seconds and nanoseconds).
 type Version = (u64, i64, i64, i64);
 
 #[derive(Debug)]
@@ -108,7 +110,7 @@ struct Table {
 }
 
 fn fresh(cache: &Mutex<Option<Table>>, path: &str) -> Arc<HashMap<u32, String>> {
-    // A table is replaced whole, so one that a panic left behind is whole, too.
+    // A table is always replaced as a whole, so the table in a poisoned lock is valid.
     let mut cache = cache.lock().unwrap_or_else(PoisonError::into_inner);
     let version = version(Path::new(path));
     if let Some(table) = cache.as_ref().filter(|table| table.version == version) {
@@ -126,7 +128,8 @@ fn version(path: &Path) -> Option<Version> {
     Some((stat.st_ino, stat.st_size, stat.st_ctime.into(), i64::try_from(stat.st_ctime_nsec).unwrap_or_default()))
 }
 
-/// Names by number; the first of several names of a number counts, as for getpwuid(3).
+/// Returns the names by numeric id. If an id has several names, the first counts, as for
+/// getpwuid(3).
 fn table(text: &str) -> HashMap<u32, String> {
     let mut names = HashMap::new();
     for fields in lines(text) {

@@ -1,4 +1,5 @@
-//! Watching a directory, with inotify(7): what happens to the files in it, and below it when that is asked for.
+//! Watches on directories, with inotify(7). A watch reports changes to the files in a directory,
+//! and in all directories below it if the request is recursive.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -24,7 +25,7 @@ use crate::filesystem::path::{failure, resolve};
 use crate::filesystem::{Descent, blocking, describe};
 use crate::user::{Names, User};
 
-/// What is asked of every directory.
+/// Events that are requested for every watched directory.
 const HAPPENINGS: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::MODIFY)
     .union(WatchFlags::ATTRIB)
@@ -32,16 +33,18 @@ const HAPPENINGS: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::MOVED_FROM)
     .union(WatchFlags::MOVED_TO)
     .union(WatchFlags::ONLYDIR);
-/// What is asked of the watched one besides: others are seen from the directory above.
+/// Events that are requested for the top directory in addition. For other directories, the watch on
+/// the parent directory reports the same changes.
 const OF_ITSELF: WatchFlags = WatchFlags::DELETE_SELF.union(WatchFlags::MOVE_SELF);
-/// More directories than this are not watched at once.
+/// Maximum number of directories in one watch.
 const MOST_DIRECTORIES: usize = 16_384;
-/// How many events are handed on at once, about.
+/// Number of events after which a batch is handed to the client. A batch can be somewhat larger.
 const BATCH: usize = 1_024;
-/// Several hundred events fit.
+/// Size in bytes of the buffer for read(2). Several hundred events fit.
 const BUFFER: usize = 64 << 10;
-/// File systems whose files others change without this kernel's knowledge: NFS, SMB in three versions, 9P, statfs(2).
-/// envd counts FUSE among them, too; but it is also what the root of an unprivileged container may be.
+/// Magic numbers of the file systems whose files can change without the knowledge of this kernel:
+/// NFS, SMB in three versions, 9P, statfs(2). envd lists FUSE, too. FUSE is not listed here,
+/// because the root directory of an unprivileged container can be on FUSE.
 const NETWORKS: [u32; 5] = [0x6969, 0xff53_4d42, 0x517b, 0xfe53_4d42, 0x0102_1997];
 
 impl Streamed for WatchMessage {
@@ -50,12 +53,13 @@ impl Streamed for WatchMessage {
     }
 }
 
-/// `WatchDir`: events as they happen, until the client goes or its time is up.
+/// Answers `WatchDir`: streams events until the client disconnects or its time limit passes.
 pub(crate) async fn stream(request: Request<Incoming>, user: Result<User, Failure>) -> Reply {
     let method = async move |message: WatchRequest, sender: Sender<WatchMessage>| {
         let mut watch = blocking(move || Watch::start(&message, &user?)).await?;
         let readiness = watch.readiness()?;
-        // That the client has gone ends this method, not its result.
+        // Results of sending are ignored, because this method is dropped when the client
+        // disconnects.
         let _ = sender.send(&WatchMessage::Start(Empty {})).await;
         loop {
             let mut ready = readiness.readable().await.map_err(|error| broken(&error))?;
@@ -76,25 +80,27 @@ pub(crate) async fn stream(request: Request<Incoming>, user: Result<User, Failur
     server_stream(request, Deadline::EndsTheStream, method).await
 }
 
-/// Whether everything that had happened was read.
+/// True if all pending events were read.
 pub(crate) type Drained = bool;
 
-/// A directory that is watched. Its work blocks, a little.
+/// Watch on a directory. Its methods block for a short time.
 #[derive(Debug)]
 pub(crate) struct Watch {
     inotify: Arc<OwnedFd>,
     root: PathBuf,
+    /// Watch descriptor of the top directory.
     top: i32,
     recursive: bool,
     include_entry: bool,
-    /// The watched directories, relative to the root.
+    /// Paths of the watched directories relative to `root`, by watch descriptor.
     directories: HashMap<i32, PathBuf>,
-    /// What was told of a new directory because it was found there: the kernel may tell of it, too.
+    /// Entries of new directories that were reported because a scan found them. The kernel may
+    /// report their creation, too.
     announced: HashSet<(i32, OsString)>,
 }
 
 impl Watch {
-    /// Starts to watch what a request names.
+    /// Starts a watch on the directory that the request names.
     pub(crate) fn start(request: &WatchRequest, user: &User) -> Result<Watch, Failure> {
         let root = resolve(&request.path, user)?;
         let directory = directory(&root).map_err(|error| failure("watch", &root, &error))?;
@@ -123,7 +129,7 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Tells when there is something to [`drain`](Watch::drain).
+    /// Returns a handle that becomes readable when there is something to [`drain`](Watch::drain).
     #[expect(
         deprecated,
         reason = "its successor is unsafe, for types that lie about their descriptor: `OwnedFd` does not"
@@ -133,14 +139,15 @@ impl Watch {
         readiness.map_err(|error| broken(&error))
     }
 
-    /// What has happened, a batch of it.
+    /// Reads the pending events, about [`BATCH`] at most.
     pub(crate) fn drain(&mut self) -> Result<(Drained, Vec<FilesystemEvent>), Failure> {
         let inotify = Arc::clone(&self.inotify);
         let mut buffer = vec![MaybeUninit::uninit(); BUFFER];
         let mut reader = inotify::Reader::new(inotify, &mut buffer);
         let mut events = Vec::new();
         let drained = loop {
-            // What was read from the kernel is lost with the reader.
+            // Events in the buffer of the reader are lost when the reader is dropped, so the buffer
+            // must be empty.
             if events.len() >= BATCH && reader.is_buffer_empty() {
                 break false;
             }
@@ -194,7 +201,8 @@ impl Watch {
         }
         if self.recursive && flags.contains(ReadFlags::ISDIR) {
             match kind {
-                // What was put into a new directory before it was watched would never be told of.
+                // Entries that were made before the new directory was watched cause no event, so
+                // the scan must report them.
                 EventType::Create if flags.contains(ReadFlags::CREATE) => self.enter(&path, &mut Some(events))?,
                 EventType::Create => self.enter(&path, &mut None)?,
                 EventType::Rename => self.forget(&path),
@@ -204,7 +212,8 @@ impl Watch {
         Ok(())
     }
 
-    /// Watches a directory that is new below the root, unless it is gone already.
+    /// Watches a directory that appeared below the root. A directory that is gone already is
+    /// ignored.
     fn enter(&mut self, path: &Path, found: &mut Option<&mut Vec<FilesystemEvent>>) -> Result<(), Failure> {
         let reached = directory(&self.root).and_then(|root| {
             let mut descent = Descent::from(root);
@@ -217,7 +226,8 @@ impl Watch {
         }
     }
 
-    /// Watches a directory and everything below it; what is found there is told of if `found` is given.
+    /// Watches a directory and all directories below it. Entries that are found there are reported
+    /// if `found` is given.
     fn cover(
         &mut self,
         mut descent: Descent,
@@ -230,7 +240,8 @@ impl Watch {
         while let Some(level) = levels.last_mut() {
             match level.pop() {
                 Some(name) => {
-                    // Gone, replaced, or not to be read: then nothing in it can be watched.
+                    // The directory is gone, replaced or not readable, so nothing in it can be
+                    // watched.
                     if descent.enter(&name).is_err() {
                         continue;
                     }
@@ -240,7 +251,7 @@ impl Watch {
                 None => {
                     levels.pop();
                     here.pop();
-                    // It was moved, which is an event of its own.
+                    // The directory was moved, which causes an event of its own.
                     if descent.depth() > start && descent.leave().is_err() {
                         return Ok(());
                     }
@@ -250,7 +261,8 @@ impl Watch {
         Ok(())
     }
 
-    /// Watches one directory, then looks what directories are in it. One that cannot be read has none.
+    /// Watches one directory, and returns the names of the directories in it. A directory that
+    /// cannot be read counts as empty.
     fn look(
         &mut self,
         descent: &Descent,
@@ -262,7 +274,7 @@ impl Watch {
         let Ok(entries) = descent.unordered() else { return Ok(directories) };
         for (name, hint) in entries.map_while(Result::ok) {
             let name = OsStr::from_bytes(name.to_bytes()).to_owned();
-            // A look may find again what one before it told of.
+            // A scan can find entries again that an earlier scan reported.
             if let Some(found) = found
                 && self.announced.insert((watch, name.clone()))
             {
@@ -275,7 +287,8 @@ impl Watch {
         Ok(directories)
     }
 
-    /// Watches one directory. Doing it again changes nothing.
+    /// Watches one directory and returns its watch descriptor. A directory that is watched already
+    /// keeps its descriptor, and `path` becomes its path.
     fn add(&mut self, directory: impl AsFd, path: PathBuf) -> Result<i32, Failure> {
         if self.directories.len() == MOST_DIRECTORIES {
             let message = format!("`{}` has more than {MOST_DIRECTORIES} directories; watch less", self.root.display());
@@ -291,20 +304,22 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Stops to watch a directory that was moved away, and everything below it.
+    /// Removes the watches on a directory that was moved away, and on all directories below it.
     fn forget(&mut self, path: &Path) {
         let inotify = &self.inotify;
         self.directories.retain(|&watch, directory| {
             let moved = directory.starts_with(path);
             if moved {
-                let _ = inotify::remove_watch(&**inotify, watch); // it may be gone by itself
+                // Ignore the error, because the kernel may have removed the watch.
+                let _ = inotify::remove_watch(&**inotify, watch);
             }
             !moved
         });
     }
 }
 
-/// Opens the watched directory, which may be a link to one. It is not kept open: then its removal would not be seen.
+/// Opens the watched directory, which may be given by a symbolic link. The descriptor must not be
+/// kept open, because the kernel would not report the removal of an open directory.
 fn directory(path: &Path) -> io::Result<OwnedFd> {
     Ok(open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
