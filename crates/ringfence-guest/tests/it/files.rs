@@ -1,4 +1,4 @@
-//! The bytes of files, out and in.
+//! Upload and download of files.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
@@ -22,7 +22,7 @@ fn get(guest: &Guest, path: &str, headers: &str) -> Answer {
     guest.request(&format!("GET /files?path={path} HTTP/1.1{headers}"), b"")
 }
 
-/// Uploads bytes; the status, and what was answered.
+/// Uploads bytes to a path. Returns the status and the JSON of the answer.
 pub(crate) fn put(guest: &Guest, path: &str, headers: &str, body: &[u8]) -> (u16, Value) {
     post(guest, &format!("?path={path}"), &format!("\r\ncontent-type: application/octet-stream{headers}"), body)
 }
@@ -39,7 +39,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().expect("compresses")
 }
 
-/// Bytes that differ everywhere.
+/// Returns bytes without a repeating pattern, so that a misplaced slice is noticed.
 fn pattern(length: usize) -> Vec<u8> {
     (0..length as u64 / 8 + 1)
         .flat_map(|number| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes())
@@ -51,7 +51,7 @@ fn pattern(length: usize) -> Vec<u8> {
 fn a_file_comes_back_as_it_was_sent() {
     let guest = Guest::start();
     let path = at(&guest, "new/directory/file");
-    // Nothing, less than a slice, one exactly, and many.
+    // The lengths cover no bytes, less than one slice, exactly one slice, and many slices.
     for length in [0, 1, 100_000, 256 << 10, (256 << 10) + 1, 5_000_000] {
         let bytes = pattern(length);
         let (status, answer) = put(&guest, &path, "", &bytes);
@@ -162,7 +162,8 @@ fn a_form_carries_files_by_their_full_paths() {
     assert_eq!(paths, [&first, &second]);
     assert_eq!(fs_err::read(&first).unwrap(), b"first");
     assert!(fs_err::read(&second).unwrap() == large);
-    // The path of the request counts, and takes one file.
+    // The path of the request takes precedence over the names in the form, and accepts one file
+    // only.
     let (status, answer) = post(&guest, &format!("?path={}", at(&guest, "named")), kind, &body);
     assert_eq!(status, 400);
     assert!(answer["message"].as_str().unwrap().starts_with("you cannot upload multiple files to the same path"));

@@ -1,4 +1,4 @@
-//! Files by path.
+//! The service `filesystem.Filesystem`.
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::guest::Guest;
 
-/// Calls a method of the filesystem.
+/// Calls a unary method of the service.
 pub(crate) fn call(guest: &Guest, method: &str, message: &Value) -> (u16, Value) {
     call_with(guest, method, "", message)
 }
@@ -91,7 +91,7 @@ fn a_home_that_commands_are_given_is_where_relative_paths_start() {
 #[test]
 fn another_user_is_unauthenticated() {
     let guest = Guest::start();
-    // `user:`, and `nobody-here:`.
+    // The headers name the users `user` and `nobody-here`.
     let (status, _) = call_with(&guest, "Stat", "\r\nauthorization: Basic dXNlcjo=", &json!({ "path": "/" }));
     assert_eq!(status, 200);
     let (status, answer) =
@@ -118,7 +118,7 @@ fn a_listing_goes_as_deep_as_asked_and_follows_no_link() {
     assert_eq!(names(1, &root), ["a", "link", "z"]);
     assert_eq!(names(2, &root), ["a", "a/b", "link", "z"]);
     assert_eq!(names(u32::MAX, &root), ["a", "a/b", "a/b/deep", "link", "z"]);
-    // The directory itself may be a link.
+    // The listed directory itself may be a symbolic link.
     assert_eq!(names(1, &format!("{root}/link")), ["b"]);
     fails(&guest, "ListDir", &json!({ "path": format!("{root}/z") }), 400, "invalid_argument");
     fails(&guest, "ListDir", &json!({ "path": format!("{root}/missing") }), 404, "not_found");
@@ -181,7 +181,7 @@ fn a_directory_that_is_swapped_for_a_link_while_it_is_removed_saves_what_the_lin
                 : >d/x 2>/dev/null; mv -T d e 2>/dev/null; ln -s ../kept d 2>/dev/null; rm -f d; rm -rf e; done";
     let swapping = guest.shell(swap);
     for _ in 0..50 {
-        // Whether it succeeds is a race; what it removes is not.
+        // The result of this call is a race. The files that it removes are not.
         call(&guest, "Remove", &json!({ "path": at(&guest, "tree/d") }));
         assert!(Path::new(&at(&guest, "kept/file")).exists());
     }

@@ -1,4 +1,4 @@
-//! A guest of a test's own, and a client that reads no faster than it is asked to.
+//! Guest process for one test, and a client that reads only when the test asks for more.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,10 +15,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// How long anything may take.
+/// Time limit for each wait in a test.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
-/// A guest that ends with the test.
+/// Guest process that is killed when the test ends.
 pub(crate) struct Guest {
     pub(crate) process: Child,
     pub(crate) directory: TempDir,
@@ -66,7 +66,7 @@ impl Guest {
         Answer::read(stream)
     }
 
-    /// Calls a method of one message.
+    /// Calls a unary method of `process.Process`.
     pub(crate) fn call(&self, method: &str, message: &Value) -> (u16, Value) {
         let head = format!("POST /process.Process/{method} HTTP/1.1\r\ncontent-type: application/json");
         let mut answer = self.request(&head, message.to_string().as_bytes());
@@ -74,7 +74,7 @@ impl Guest {
         (answer.status, serde_json::from_slice(&body).unwrap())
     }
 
-    /// Calls a method that answers with a stream.
+    /// Calls a method of `process.Process` that answers with a stream.
     pub(crate) fn stream(&self, method: &str, headers: &str, message: &impl Serialize) -> Events {
         let head =
             format!("POST /process.Process/{method} HTTP/1.1\r\ncontent-type: application/connect+json{headers}");
@@ -85,7 +85,7 @@ impl Guest {
         self.stream("Start", "", request)
     }
 
-    /// Starts `sh -c script`.
+    /// Starts `sh -c script` without input.
     pub(crate) fn shell(&self, script: &str) -> Events {
         self.start_request(&shell(script))
     }
@@ -101,14 +101,14 @@ impl Guest {
         answer["processes"].as_array().unwrap().iter().map(|process| process["pid"].as_u64().unwrap()).collect()
     }
 
-    /// How much memory the guest has, in KiB.
+    /// Returns the resident memory of the guest in KiB.
     pub(crate) fn memory(&self) -> u64 {
         let status = fs_err::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
         line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
-    /// How many descriptors the guest has.
+    /// Returns the number of descriptors that the guest has open.
     pub(crate) fn descriptors(&self) -> usize {
         fs_err::read_dir(format!("/proc/{}/fd", self.process.id())).unwrap().count()
     }
@@ -127,7 +127,7 @@ pub(crate) fn shell(script: &str) -> StartRequest {
     StartRequest { process, stdin: Some(false), ..StartRequest::default() }
 }
 
-/// Waits for something that must become true.
+/// Waits until a condition is true. Panics after [`DEADLINE`].
 #[track_caller]
 pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + DEADLINE;
@@ -137,13 +137,13 @@ pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Whether a process lives, and is not merely waiting to be reaped.
+/// Returns true if a process exists and is not a zombie.
 pub(crate) fn lives(pid: u64) -> bool {
     let stat = fs_err::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
 }
 
-/// An answer whose body is read piece by piece.
+/// HTTP answer whose body is read piece by piece.
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) stream: BufReader<UnixStream>,
@@ -173,7 +173,7 @@ impl Answer {
         line.trim_end().to_owned()
     }
 
-    /// The next piece of the body; `None` at its end.
+    /// Returns the next piece of the body, or `None` at its end.
     pub(crate) fn piece(&mut self) -> Option<Vec<u8>> {
         if self.chunked {
             let size = usize::from_str_radix(&self.line(), 16).unwrap();
@@ -193,14 +193,14 @@ impl Answer {
     }
 }
 
-/// A stream of events.
+/// Stream of a command's events.
 pub(crate) struct Events {
     answer: Answer,
     decoder: Decoder,
     ready: VecDeque<Frame>,
 }
 
-/// How a stream ended.
+/// Everything that a stream carried until its end.
 #[derive(Debug, Default)]
 pub(crate) struct Finished {
     pub(crate) pid: u64,
@@ -238,7 +238,7 @@ impl Events {
         }
     }
 
-    /// The id of a command that has just been started.
+    /// Reads the first event of a stream, and returns the process id of the command.
     #[track_caller]
     pub(crate) fn pid(&mut self) -> u64 {
         match self.next() {
@@ -247,7 +247,8 @@ impl Events {
         }
     }
 
-    /// Reads until a command has written `text` to its standard output, and returns all that it has.
+    /// Reads events until the command's standard output or terminal contains `text`. Returns all
+    /// output that was read.
     pub(crate) fn until(&mut self, text: &str) -> String {
         let mut seen = String::new();
         while !seen.contains(text) {

@@ -1,4 +1,4 @@
-//! Peers that break the rules, that do not read, and commands that turn on their supervisor.
+//! Clients that violate the protocol or do not read, and commands that attack their first process.
 
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -55,7 +55,7 @@ fn malformed_calls_are_answered_with_an_error() {
     let head = post("/process.Process/List", "application/json");
     let mut stream = guest.connect();
     write!(stream, "{head}\r\nhost: guest\r\ncontent-length: {}\r\n\r\n", message.len()).unwrap();
-    let _ = stream.write_all(&message); // it may answer before it has read everything
+    let _ = stream.write_all(&message); // the guest may answer before it has read everything
     assert_eq!(Answer::read(stream).status, 429);
 }
 
@@ -69,7 +69,8 @@ fn bytes_that_are_no_request_end_the_connection_and_nothing_else() {
         stream.read_to_end(&mut Vec::new()).unwrap();
     }
     let mut stream = guest.connect();
-    let _ = stream.write_all(format!("GET /{} HTTP/1.1\r\n", "x".repeat(1 << 20)).as_bytes()); // refused on the way
+    // Ignore the error, because the guest may refuse the request before it has read everything.
+    let _ = stream.write_all(format!("GET /{} HTTP/1.1\r\n", "x".repeat(1 << 20)).as_bytes());
     assert!(stream.read(&mut [0; 64]).is_ok_and(|length| length > 0));
     assert_eq!(guest.request("GET /health HTTP/1.1", b"").status, 204);
 }
@@ -83,7 +84,7 @@ fn a_client_that_does_not_read_costs_little_and_holds_up_no_other_command() {
     assert_eq!(guest.run("head -c 3000000 /dev/zero").stdout.len(), 3_000_000);
     let grown = guest.memory().saturating_sub(before);
     assert!(grown < 32 * 1024, "{grown} KiB more");
-    // Its commands can be ended without it.
+    // The commands can be ended although their client does not read.
     for pid in pids {
         guest.call("SendSignal", &json!({"process": {"pid": pid}, "signal": "SIGNAL_SIGKILL"}));
         eventually("it is ended", || !lives(pid));

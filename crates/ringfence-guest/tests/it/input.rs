@@ -1,4 +1,4 @@
-//! What a command reads.
+//! Input of commands.
 
 use std::io::{Read, Write};
 
@@ -92,7 +92,7 @@ fn an_abandoned_stream_of_input_leaves_the_command_alone() {
     let head = "POST /process.Process/StreamInput HTTP/1.1\r\nhost: guest\r\ncontent-type: application/connect+json";
     write!(abandoned, "{head}\r\ncontent-length: 1000\r\n\r\n\0\0").unwrap();
     abandoned.shutdown(std::net::Shutdown::Write).unwrap();
-    let _ = abandoned.read_to_end(&mut Vec::new()); // an answer, or none
+    let _ = abandoned.read_to_end(&mut Vec::new()); // an answer is allowed, but not required
     let message = json!({"process": {"pid": pid}, "input": {"stdin": "b25lCg=="}});
     assert_eq!(guest.call("SendInput", &message).0, 200);
     assert_eq!(events.finish().stdout, "one\n");

@@ -1,11 +1,11 @@
-//! What is left of commands: nothing.
+//! Commands leave no processes, descriptors or memory behind.
 
 use ringfence_proto::process::StartRequest;
 use serde_json::json;
 
 use crate::guest::{Guest, eventually, lives, shell};
 
-/// The living and the dead among the children of a process and of its children.
+/// Returns the number of descendants of a process, zombies included.
 fn below(root: u32) -> usize {
     let parents: Vec<(u32, u32)> = fs_err::read_dir("/proc")
         .unwrap()
@@ -76,7 +76,8 @@ fn what_a_command_leaves_ends_with_it_only_when_that_is_asked_for() {
         events.pid();
         let daemon: u64 = events.until("\n").trim().parse().unwrap();
         events.finish();
-        // Its end is told after theirs.
+        // With `end_survivors`, the end of the command is reported only after the end of its
+        // survivors.
         assert_eq!(lives(daemon), !end_survivors);
     }
 }

@@ -1,5 +1,7 @@
-//! The guest as its clients see it: the built binary, on a socket of each test's own.
-// What the tests share is test code, too, and may unwrap: clippy knows it by this.
+//! Tests of the guest from the view of its clients. Each test runs the built binary on a socket of
+//! its own.
+// Clippy takes the shared code of these tests for test code, which may unwrap, only with this
+// attribute.
 #![cfg(test)]
 
 mod files;

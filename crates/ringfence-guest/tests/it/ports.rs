@@ -1,4 +1,4 @@
-//! Ports inside.
+//! Forwarding of ports inside the sandbox.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener};

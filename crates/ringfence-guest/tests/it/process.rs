@@ -1,4 +1,4 @@
-//! Commands: started, watched, signalled, ended.
+//! Commands: their start, output, signals and end.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -47,7 +47,8 @@ fn variables_of_any_length_reach_a_command() {
 #[test]
 fn the_streams_are_held_by_the_command_alone() {
     let guest = Guest::start();
-    // Its parent waits for it, and is in no hurry; the command's own are there all the while.
+    // The parent of the command closes its copies of the streams at some later time, so the script
+    // polls. The first test proves that the command's own streams can be seen in /proc.
     let finished =
         guest.run("test -e /proc/$$/fd/1 && while test -e /proc/$PPID/fd/1; do sleep 0.01; done; echo alone");
     assert_eq!(finished.stdout, "alone\n");
@@ -221,7 +222,7 @@ fn what_a_command_leaves_running_does_not_delay_its_end() {
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     assert!(finished.end.unwrap().exited);
     let left: u64 = finished.stdout.lines().next().unwrap().parse().unwrap();
-    // It writes on, to nobody, and is not killed for that.
+    // The process that is left keeps writing although nobody reads, and is not killed for it.
     let before = Instant::now();
     eventually("a while passes", || before.elapsed() > Duration::from_millis(500));
     assert!(lives(left));
@@ -256,7 +257,8 @@ fn two_stuck_commands_hold_up_nobody() {
 #[test]
 fn a_user_that_the_sandbox_does_not_have_is_refused() {
     let guest = Guest::start();
-    // `user:`, which E2B's clients call every sandbox's user, and `nobody-here:`.
+    // The headers name `user`, which E2B's clients use for the user of any sandbox, and
+    // `nobody-here`.
     let ours = guest.stream("Start", "\r\nauthorization: Basic dXNlcjo=", &shell("exit 0")).finish();
     assert!(ours.end.unwrap().exited);
     let other = guest.stream("Start", "\r\nauthorization: Basic bm9ib2R5LWhlcmU6", &shell("exit 0")).finish();
@@ -277,7 +279,7 @@ fn a_token_is_asked_for_everywhere_but_for_health() {
     assert_eq!(guest.request(&head.replace("secret", "secres"), b"{}").status, 401);
 }
 
-/// A body that comes after its request was refused does not cost its sender the answer.
+/// A client whose body arrives after its request was refused must still receive the reply.
 #[test]
 fn a_refusal_reaches_a_client_that_still_sends() {
     let directory = tempfile::tempdir().unwrap();
@@ -287,7 +289,7 @@ fn a_refusal_reaches_a_client_that_still_sends() {
     let check = |head: &str, status: u16| {
         let mut stream = guest.connect();
         write!(stream, "{head}\r\nhost: guest\r\ncontent-length: 2\r\n\r\n").unwrap();
-        std::thread::sleep(Duration::from_millis(20)); // long enough for a guest that would close it
+        std::thread::sleep(Duration::from_millis(20)); // a faulty guest would close the stream now
         stream.write_all(b"{}").unwrap();
         assert_eq!(Answer::read(stream).status, status, "{head}");
     };

@@ -1,4 +1,4 @@
-//! Commands on a terminal of their own.
+//! Commands that run on a pseudoterminal.
 
 use ringfence_proto::process::{Pty, PtySize, StartRequest};
 use serde_json::{Value, json};
@@ -38,7 +38,8 @@ fn keys_reach_the_command_and_control_c_interrupts_it() {
     events.until("ready");
     assert_eq!(type_in(&guest, pid, "eWVzCg==").0, 200);
     events.until("got yes");
-    // A shell that is just about to start a program can miss the interrupt: that is awaited.
+    // A shell that is about to execute a program can miss the interrupt. The test therefore waits
+    // until `cat` has copied a line.
     assert_eq!(type_in(&guest, pid, "Y2F0Cg==").0, 200);
     events.until("cat");
     assert_eq!(type_in(&guest, pid, "Aw==").0, 200);

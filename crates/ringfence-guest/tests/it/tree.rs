@@ -1,4 +1,4 @@
-//! Trees of files, out and in, and archives that mean harm.
+//! Transfer of directory trees, and archives that try to escape or to do harm.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -26,7 +26,7 @@ fn fetch(guest: &Guest, path: &str) -> (u16, Vec<u8>) {
     (answer.status, answer.rest())
 }
 
-/// One entry, whatever its path.
+/// Returns one archive entry. The path is not checked, so it can be one that a tar library refuses.
 fn entry(path: &str, kind: EntryType, link: &str, contents: &[u8]) -> Vec<u8> {
     let mut header = Header::new_gnu();
     let raw = header.as_old_mut();
@@ -48,7 +48,8 @@ fn archive(entries: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// What an archive has: type, mode and contents, by path.
+/// Returns the type, mode and contents of each entry of an archive, by path. The contents of a link
+/// are its target.
 fn contents(archive: &[u8]) -> BTreeMap<String, (EntryType, u32, Vec<u8>)> {
     let mut found = BTreeMap::new();
     for entry in Archive::new(archive).entries().expect("is an archive") {
@@ -184,7 +185,7 @@ fn an_archive_that_would_leave_its_directory_is_refused() {
         let secret = fs_err::metadata(format!("{outside}/secret")).unwrap();
         assert_eq!((secret.nlink(), secret.len()), (1, 6), "{what}");
     }
-    // A path within, the same but for what it names, is fine.
+    // A similar path that stays in the directory is accepted.
     assert_eq!(send(&guest, &at(&guest, "good"), &archive(&[file("./a/./b")])).0, 200);
     assert!(Path::new(&at(&guest, "good/a/b")).exists());
 }

@@ -1,4 +1,4 @@
-//! Watching directories.
+//! Watches on directories.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::files::put;
 use crate::filesystem::call;
 use crate::guest::{Answer, Guest, eventually};
 
-/// A stream of what happens.
+/// Stream of a watch's events.
 struct Watching {
     answer: Answer,
     decoder: Decoder,
@@ -104,12 +104,13 @@ fn below_is_watched_only_when_asked_and_includes_what_is_made_later() {
 
     fs_err::create_dir(path("old/deep/x")).unwrap();
     deep.expect(&[("old/deep/x", EventType::Create)]);
-    // At once, so that the inner ones are there before anybody can watch the outer: each is told of once.
+    // All three directories are made at once, so that the inner ones exist before the guest can
+    // watch the outer one. Each must be reported exactly once.
     fs_err::create_dir_all(path("new/inner/most")).unwrap();
     deep.expect(&[("new", EventType::Create), ("new/inner", EventType::Create), ("new/inner/most", EventType::Create)]);
     fs_err::create_dir(path("new/inner/most/later")).unwrap();
     deep.expect(&[("new/inner/most/later", EventType::Create)]);
-    // A directory keeps being watched under its new name, and only under that.
+    // A directory that was moved is watched under its new name only.
     fs_err::rename(path("new"), path("moved")).unwrap();
     deep.expect(&[("new", EventType::Rename), ("moved", EventType::Create)]);
     fs_err::create_dir(path("moved/inner/again")).unwrap();
