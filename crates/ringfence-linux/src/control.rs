@@ -1,7 +1,7 @@
-//! How the launching side and a sandbox's first process talk: small messages on a `SOCK_SEQPACKET` pair.
+//! Messages between the launching side and a sandbox's first process, on a `SOCK_SEQPACKET` pair.
 //!
-//! The first process treats the end of the stream as an order to end everything, so a launcher that dies,
-//! however it dies, takes its sandboxes along.
+//! The first process treats the end of the stream as an order to end everything. The sandboxes of a
+//! launcher therefore end with it, however the launcher dies.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,50 +12,51 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::sys::process::Usage;
 
-/// What the first process says.
+/// A message from the first process to the launching side.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Report {
-    /// A step of the set-up failed; nothing was run.
+    /// A set-up step failed, so the command was not run.
     SetupFailed {
-        /// What was tried, and on what.
+        /// Description of the step: the action and its object.
         step: String,
-        /// The error of the system call, 0 when there is none.
+        /// Error number of the system call, or 0 if there is none.
         errno: i32,
     },
-    /// The sandbox stands, and the command could not be executed.
+    /// The sandbox was built, but the command could not be executed.
     ExecFailed {
-        /// The error of execve(2).
+        /// Error number of execve(2).
         errno: i32,
     },
-    /// The first process has made the command's own, which has executed its program or said why not.
+    /// The first process has created the command's process, which has executed its program or
+    /// reported why not.
     Started {
-        /// Its process id, as the first process sees it.
+        /// Process id of the command, as the first process sees it.
         pid: i32,
     },
-    /// The command was stopped by a signal.
+    /// A signal stopped the command.
     Stopped {
-        /// Which.
+        /// Number of the signal.
         signal: i32,
     },
     /// The command ended.
     Ended(Ending),
 }
 
-/// How a command ended.
+/// The result of a command that ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ending {
-    /// What it exited with; absent when a signal ended it.
+    /// Exit code of the command; absent if a signal ended it.
     pub exit_code: Option<i32>,
-    /// The signal that ended it.
+    /// Signal that ended the command; absent if it exited.
     pub signal: Option<i32>,
-    /// What all processes of the run used.
+    /// Resources that all processes of the run used.
     pub usage: Usage,
-    /// Whether every process of the run is known to be gone.
+    /// True if every process of the run is known to be gone.
     pub swept: bool,
 }
 
 impl Ending {
-    /// Reads a wait status, wait(2).
+    /// Decodes a wait status, wait(2).
     pub fn from_status(status: i32, usage: Usage, swept: bool) -> Self {
         let signalled = libc::WIFSIGNALED(status);
         Ending {
@@ -67,34 +68,35 @@ impl Ending {
     }
 }
 
-/// What the launching side says.
+/// A message from the launching side to the first process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
-    /// Send this signal to the command's process group.
+    /// Order to send the signal with this number to the command's process group.
     Signal(i32),
-    /// Continue the stopped command.
+    /// Order to continue the stopped command.
     Continue {
-        /// Whether it becomes the foreground group of the terminal again.
+        /// True if the command's process group becomes the foreground group of the terminal again.
         foreground: bool,
     },
-    /// End every process of the run.
+    /// Order to end every process of the run.
     End,
 }
 
-/// The longest message; one that is longer is an error of the sender.
+/// Size limit of a message, in bytes. Only a faulty sender produces a longer one.
 const LONGEST: usize = 8 * 1024;
 
-/// A connected pair.
+/// Creates a connected pair of sockets.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
-/// Sends one message. A peer that is gone is not an error: there is nobody left to care.
+/// Sends one message. A peer that is gone is not an error, because nobody needs the message then.
 pub fn send<T: Serialize>(socket: impl AsFd, message: &T) -> io::Result<()> {
     send_as(socket, message, SendFlags::NOSIGNAL)
 }
 
-/// Sends one message, unless the peer has too many that it did not read: nobody waits for one that reads none.
+/// Sends one message without waiting. Fails with `WouldBlock` if the peer has too many unread
+/// messages, so that a peer that never reads cannot block the sender.
 pub fn mention<T: Serialize>(socket: impl AsFd, message: &T) -> io::Result<()> {
     send_as(socket, message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
 }
@@ -107,13 +109,16 @@ fn send_as<T: Serialize>(socket: impl AsFd, message: &T, flags: SendFlags) -> io
     }
 }
 
-/// Receives one message; `None` when the peer is gone. `WouldBlock` when `flags` say not to wait.
+/// Receives one message, or `None` if the peer is gone.
+///
+/// If `flags` say not to wait and there is no message, the error is `WouldBlock`.
 pub fn receive<T: DeserializeOwned>(socket: impl AsFd, flags: RecvFlags) -> io::Result<Option<T>> {
     let mut buffer = [0u8; LONGEST];
     let mut was_reset = false;
     loop {
         return match rustix::net::recv(&socket, &mut buffer[..], flags) {
-            // A peer that ended with orders unread: the error comes first, and then what it had said (unix(7)).
+            // If the peer ended with orders unread, the first call returns ECONNRESET. The next
+            // call returns the messages that the peer had sent (unix(7)).
             Err(Errno::CONNRESET) if !was_reset => {
                 was_reset = true;
                 continue;

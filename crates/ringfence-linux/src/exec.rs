@@ -12,19 +12,20 @@ use crate::launch::{Confinement, Exec, Launch, Terminal};
 use crate::sys::process;
 use crate::sys::signal::{Mask, restore_default};
 
-/// Becomes the command, or reports why not and ends.
+/// Executes the command in this process, or reports the error and exits.
 pub(crate) fn run(launch: &Launch, held: &Held, first: Pid) -> ! {
     let report = match prepare(launch, held, first) {
         Ok(()) => Report::ExecFailed { errno: exec(&launch.exec) },
         Err(error) => error.report(),
     };
-    let _ = control::send(&held.control, &report); // nobody else to tell
+    let _ = control::send(&held.control, &report); // no other reader could receive the report
     process::exit_now(127)
 }
 
 fn prepare(launch: &Launch, held: &Held, first: Pid) -> Result<(), SetupError> {
     if !matches!(launch.confinement, Confinement::Namespaces { .. }) {
-        // Where it is not process 1, somebody may kill the first process, and nobody would end the command.
+        // Outside a pid namespace the first process is not process 1, so another process could kill
+        // it. The command would then outlive the first process.
         set_parent_process_death_signal(Some(Signal::KILL)).step("tie the command to its first process")?;
         if getppid() != Some(first) {
             process::exit_now(125);
@@ -42,8 +43,10 @@ fn prepare(launch: &Launch, held: &Held, first: Pid) -> Result<(), SetupError> {
         Terminal::Foreground => {
             rustix::process::setpgid(None, None).step("make a process group")?;
             if let Some(terminal) = &held.terminal {
-                // SIGTTOU is blocked like every signal, so that a background group may do this (termios(3)).
-                let _ = rustix::termios::tcsetpgrp(terminal, rustix::process::getpid()); // the caller may have lost it
+                // SIGTTOU is blocked like every signal, so a background group may call tcsetpgrp
+                // (termios(3)).
+                // The caller may have lost its terminal, so the error is ignored.
+                let _ = rustix::termios::tcsetpgrp(terminal, rustix::process::getpid());
             }
         }
     }
@@ -62,11 +65,13 @@ fn prepare(launch: &Launch, held: &Held, first: Pid) -> Result<(), SetupError> {
     Ok(())
 }
 
-/// Executes, looking the program up in `PATH` as execvp(3) does. Returns the error that tells most.
+/// Executes the program, and looks it up in `PATH` as execvp(3) does.
+///
+/// Returns the most informative errno: EACCES of one candidate wins over ENOENT of the others.
 pub(crate) fn exec(exec: &Exec) -> i32 {
     let try_one = |path: &CStr| process::execve(path, &exec.argv, &exec.env).raw_os_error().unwrap_or(libc::EIO);
     if exec.program.is_empty() {
-        return libc::ENOENT; // every directory of PATH would match
+        return libc::ENOENT; // joined with the empty name, every directory of PATH would match
     }
     if exec.program.as_bytes().contains(&b'/') {
         return try_one(&exec.program);

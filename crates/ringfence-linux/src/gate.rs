@@ -1,9 +1,11 @@
-//! The one way out of a sandbox's network: made inside, where the network is, and held outside, where the rules are.
+//! The gate: the only way out of a sandbox's network. It is created inside, where the network is,
+//! and held outside, where the rules are.
 //!
-//! A socket belongs to the network namespace that it was made in, whoever holds it (network_namespaces(7)). So a process
-//! inside, before the command runs, listens on the loopback interface and hands the listening socket to the host, which
-//! accepts from it and decides. Nothing inside copies a byte, no socket of the host can be reached, and when the holder
-//! outside ends nobody listens any more.
+//! A socket belongs to the network namespace in which it was created, whichever process holds it
+//! (network_namespaces(7)). So before the command runs, a process inside listens on the loopback
+//! interface and sends the listening socket to the host. The host accepts connections from it and
+//! decides about each. No process inside copies data, no socket of the host can be reached, and
+//! when the holder outside ends, the socket no longer listens.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -16,44 +18,48 @@ use serde::{Deserialize, Serialize};
 use crate::passing;
 use crate::sys::network::{self, Tunnel};
 
-/// Where the proxy is, inside: beyond the ports that the kernel hands out by itself (ip(7)).
+/// Address of the proxy inside the sandbox. The port lies above the range from which the kernel
+/// assigns ports (ip(7)).
 pub const PROXY: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 61080);
-/// The address of the sandbox's end of its tunnel. The range is set aside for tests of devices (RFC 2544), so that no
-/// host anybody wants to reach has an address in it.
+/// Address of the sandbox's end of its tunnel.
+///
+/// The range is reserved for tests of network devices (RFC 2544), so no host that a program wants
+/// to reach has an address in it.
 pub const TUNNEL: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
-/// The address of the other end, which answers for names.
+/// Address of the other end of the tunnel, which answers DNS queries.
 pub const RESOLVER: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
-/// How many bits of an address of the tunnel's network are the same.
+/// Prefix length of the tunnel's network, in bits.
 pub const TUNNEL_PREFIX: u8 = 15;
-/// The largest packet in the tunnel, in bytes: fewer and larger ones cost less, as no wire limits them.
+/// Size limit of a packet in the tunnel, in bytes. Large packets cost less, and no physical link
+/// limits their size.
 pub const TUNNEL_PACKET: u16 = 32 * 1024;
 
-/// What tunnels are made with.
+/// Path of the device with which tunnels are created.
 pub const DEVICE: &str = "/dev/net/tun";
 
-/// How many connections may wait to be accepted.
+/// Number of connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
 
-/// What kind of way out there is.
+/// The kind of a gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
-    /// A proxy that programs are told of.
+    /// A proxy that programs use explicitly, because their settings name it.
     Proxy,
-    /// The proxy, and a tunnel that takes what programs send that know of none.
+    /// The proxy, and a tunnel for the traffic of programs that do not use the proxy.
     Transparent,
 }
 
-/// The way out of a sandbox, as its holder has it.
+/// The gate of a sandbox, as its holder has it.
 #[derive(Debug)]
 pub struct Gate {
-    /// Listens at [`PROXY`], inside.
+    /// Socket that listens at [`PROXY`] inside the sandbox.
     pub proxy: OwnedFd,
-    /// Packets come from here and go here.
+    /// Tunnel descriptor, from which packets are read and to which they are written.
     pub tunnel: Option<OwnedFd>,
 }
 
 impl Gate {
-    /// Waits for a gate that is sent to `socket`; none when whoever was to send it has ended.
+    /// Waits for a gate on `socket`. Returns `None` if the sending process has ended.
     pub fn receive(socket: impl AsFd) -> io::Result<Option<Gate>> {
         let mut word = [0; 1];
         let (word, descriptors) = passing::receive(socket, &mut word)?;
@@ -71,12 +77,12 @@ impl Gate {
     }
 }
 
-/// Makes a gate in the network namespace of this process, and sends it to the peer of `holder`.
+/// Creates a gate in the network namespace of this process, and sends it to the peer of `holder`.
 pub fn open(kind: Kind, holder: impl AsFd) -> io::Result<()> {
     open_with(kind, holder, DEVICE.as_ref())
 }
 
-/// The same, where [`DEVICE`] has another name.
+/// Creates and sends a gate like [`open`], with a tunnel device at another path than [`DEVICE`].
 pub(crate) fn open_with(kind: Kind, holder: impl AsFd, device: &Path) -> io::Result<()> {
     let proxy = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     sockopt::set_socket_reuseaddr(&proxy, true)?;

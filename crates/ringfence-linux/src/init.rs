@@ -1,8 +1,9 @@
-//! The life of a sandbox's first process: it sets the sandbox up, starts the command, reaps, and sees to it
-//! that nothing outlives the run.
+//! The life of a sandbox's first process: it sets the sandbox up, starts the command, reaps
+//! children, and ensures that no process outlives the run.
 //!
-//! With a pid namespace it is process 1 there, and its end is the end of everything inside. Without one it is
-//! a subreaper, and kills its descendants until none is left.
+//! With a pid namespace the first process is process 1 there, so the kernel ends everything inside
+//! when it exits. Without a pid namespace the first process is a subreaper, and kills its
+//! descendants until none is left.
 
 use std::fmt;
 use std::io;
@@ -25,18 +26,19 @@ use crate::sys::process::{self, Waited};
 use crate::sys::signal::{self, Mask};
 use crate::{exec, gate, mounts, streams, tree};
 
-/// What the first process gets from its parent.
+/// Values that the first process gets from its parent.
 #[derive(Debug)]
 pub(crate) struct Inherited<'a> {
     pub(crate) files: &'a Files,
     pub(crate) birthplace: &'a Birthplace<'a>,
     pub(crate) control: BorrowedFd<'a>,
-    /// The caller's user and group, which a process in a new user namespace can no longer ask for.
+    /// Caller's user id. A process in a new user namespace can no longer ask the kernel for the
+    /// caller's user and group.
     pub(crate) user: u32,
     pub(crate) group: u32,
 }
 
-/// The descriptors that the first process keeps, out of the way of the numbers that the command gets.
+/// Descriptors that the first process keeps, above the numbers that the command may get.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) control: OwnedFd,
@@ -45,14 +47,14 @@ pub(crate) struct Held {
     pub(crate) passed: Vec<(i32, OwnedFd)>,
 }
 
-/// A step of the set-up that failed.
+/// A set-up step that failed, with the error of its system call.
 #[derive(Debug)]
 pub(crate) struct SetupError {
     pub(crate) step: String,
     pub(crate) source: io::Error,
 }
 
-/// Names the step that an error belongs to.
+/// Adds the name of the set-up step to an error.
 pub(crate) trait Step<T> {
     fn step(self, step: impl fmt::Display) -> Result<T, SetupError>;
 }
@@ -63,9 +65,9 @@ impl<T, E: Into<io::Error>> Step<T> for Result<T, E> {
     }
 }
 
-/// Runs the sandbox and ends the process. Never returns into the parent's code.
+/// Runs the sandbox and exits the process. Never returns into the parent's code.
 pub(crate) fn run(launch: &Launch, inherited: Inherited<'_>) -> ! {
-    // When a report cannot be sent, either, nobody is left to tell.
+    // The exit code is 125 even when the report cannot be sent, because no other reader exists.
     let fail =
         |control: BorrowedFd<'_>, error: SetupError| control::send(control, &error.report()).map_or(125, |()| 125);
     let code = match arrive(&inherited) {
@@ -77,7 +79,8 @@ pub(crate) fn run(launch: &Launch, inherited: Inherited<'_>) -> ! {
                 let private = launch.private.clone();
                 let Launch { time, survivors, .. } = *launch;
                 let first = First { held, signals, command, reopened, time, survivors, private, owns_pid_namespace };
-                // Its control socket closes with the process, at the very end: whoever waits for one waits for both.
+                // The control socket closes only when the process exits, so that a peer that waits
+                // for the end of the socket has also waited for the end of the process.
                 process::exit_now(first.live())
             }
         },
@@ -94,39 +97,42 @@ impl SetupError {
     }
 }
 
-/// The first process, with its sandbox around it and its command started.
+/// The first process, with its sandbox built and its command started.
 struct First {
     held: Held,
     signals: OwnedFd,
     command: Pid,
-    /// The standard streams that the command has in place of the caller's.
+    /// Standard streams that the command has in place of the caller's.
     reopened: Vec<ReopenedStream>,
-    /// How long the command may take. The launching side keeps the same time, unless it is stopped.
+    /// Time limit of the command. The launching side enforces the same limit, unless it is stopped.
     time: Option<Duration>,
-    /// What becomes of processes that outlive the command.
+    /// Treatment of processes that outlive the command.
     survivors: Survivors,
-    /// A directory that goes with the run.
+    /// Directory on the host that is removed at the end of the run.
     private: Option<PathBuf>,
-    /// Whether our end is, by the kernel's word, the end of every process of the run.
+    /// True if the kernel guarantees that no process of the run outlives this process.
     owns_pid_namespace: bool,
 }
 
-/// A sandbox that stands, with its command started.
+/// Result of [`set_up`]: a sandbox whose command has been started.
 struct SetUp {
     signals: OwnedFd,
     command: Pid,
     reopened: Vec<ReopenedStream>,
 }
 
-/// Leaves everything of the launcher's behind but its memory: signals, group, cgroup, descriptors.
+/// Gives up everything inherited from the launcher except its memory: signal handling, process
+/// group, cgroup, descriptors.
 fn arrive(inherited: &Inherited<'_>) -> Result<Held, SetupError> {
     Mask::full().set().step("block signals")?;
-    // One that is ignored stays ignored through a clone, and children would vanish instead of being waited for.
+    // An ignored SIGCHLD stays ignored through clone(2). Children would then be discarded at their
+    // end, and this process could not wait for them.
     signal::restore_default(libc::SIGCHLD);
-    // A group of its own: what a terminal sends to the caller's group is the caller's business.
+    // Signals that a terminal sends to the caller's process group are for the caller alone.
     rustix::process::setpgid(None, None).step("make a process group")?;
     for tasks in inherited.birthplace.tasks {
-        // A thread that moves itself does not wait for a grace period, as one that is moved does; "0" is the writer.
+        // Writing "0" moves the writing thread itself. Such a move does not wait for an RCU grace
+        // period, unlike the move of another thread.
         rustix::io::write(tasks, b"0").step("enter the cgroup")?;
     }
     keep_descriptors(inherited).step("arrange the descriptors")
@@ -160,20 +166,25 @@ fn set_up(launch: &Launch, inherited: &Inherited<'_>, held: &Held) -> Result<Set
     let signals = Mask::of(&[libc::SIGCHLD]).descriptor().step("listen for signals")?;
     let first = rustix::process::getpid();
     let command = process::vfork(&mut || exec::run(launch, held, first)).step("fork the command")?;
-    // The streams are the command's: whoever reads them learns of its end by theirs, and not by ours.
+    // Close our copies of the standard streams, because a reader of the command's output expects
+    // end of file when the command ends, not when this process ends.
     process::close_range(0, 2).step("close the standard streams")?;
     Ok(SetUp { signals, command, reopened })
 }
 
-/// How many numbers are left for the first process where few files may be open.
+/// Descriptor numbers that are reserved for the first process when the limit of open files is low.
 const OWN_DESCRIPTORS: i32 = 32;
-/// How much later than its launcher it ends a command whose time is over: the launcher tells why it did.
+/// Extra time before the first process ends a command whose time is over. The launcher acts first,
+/// because it reports the reason.
 const LATER: Duration = Duration::from_millis(250);
 
-/// Puts the command's standard streams in their places, moves what is kept above the numbers that the command
-/// may get, and closes everything else: the launcher's end of the control socket above all.
+/// Installs the command's standard streams, moves the kept descriptors above the numbers that the
+/// command may get, and closes every other descriptor.
+///
+/// The most important descriptor to close is the launcher's end of the control socket.
 fn keep_descriptors(inherited: &Inherited<'_>) -> io::Result<Held> {
-    // Above what the command may get, as far as the limit of open files allows.
+    // First number above the command's descriptors, or a lower one if the limit of open files
+    // requires it.
     let limit = getrlimit(Resource::Nofile).current.and_then(|limit| i32::try_from(limit).ok()).unwrap_or(i32::MAX);
     let own = (Files::HIGHEST + 1).min(limit.saturating_sub(OWN_DESCRIPTORS)).max(3);
     let files = inherited.files;
@@ -212,7 +223,7 @@ fn keep_descriptors(inherited: &Inherited<'_>) -> io::Result<Held> {
     Ok(held)
 }
 
-/// Arranges to be killed when the launching thread ends, and checks that it has not ended before.
+/// Requests SIGKILL at the end of the launching thread, and exits if that thread has already ended.
 fn die_with_parent(control: &OwnedFd) -> Result<(), SetupError> {
     set_parent_process_death_signal(Some(Signal::KILL)).step("tie the sandbox to its launcher")?;
     let mut fds = [PollFd::new(control, PollFlags::empty())];
@@ -223,23 +234,28 @@ fn die_with_parent(control: &OwnedFd) -> Result<(), SetupError> {
     Ok(())
 }
 
-/// Reaps every child that has ended; true when none is left.
+/// Reaps every child that has ended. Returns true if no child is left.
 fn is_childless() -> bool {
     loop {
         match process::wait_any() {
             Ok(Some(_)) => {}
             Ok(None) => return false,
-            Err(_) => return true, // ECHILD
+            Err(_) => return true, // ECHILD: no child is left
         }
     }
 }
 
 impl First {
-    /// Reaps and obeys until the command has ended and nothing is left of it.
+    /// Reaps children and obeys orders until the command has ended and none of its processes is
+    /// left.
+    ///
+    /// With [`Survivors::Leave`], processes that outlive the command are reaped by [`First::stay`].
+    /// Returns the exit code of the first process.
     fn live(&self) -> i32 {
         let deadline = self.time.and_then(|time| Instant::now().checked_add(time.saturating_add(LATER)));
         let pid = self.command.as_raw_nonzero().get();
-        let _ = control::send(&self.held.control, &Report::Started { pid }); // a gone peer is seen by poll
+        // Poll notices a peer that is gone.
+        let _ = control::send(&self.held.control, &Report::Started { pid });
         loop {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
@@ -269,8 +285,11 @@ impl First {
         }
     }
 
-    /// Reaps whoever outlived the command, until nobody is left, and ends them when the launching side has gone. They
-    /// keep their place below this process: that is how they can be told from what a killed one left.
+    /// Reaps the processes that outlived the command until none is left, and ends them when the
+    /// launching side is gone.
+    ///
+    /// The survivors stay descendants of this process. That distinguishes them from processes whose
+    /// first process was killed.
     fn stay(&self) -> i32 {
         loop {
             let mut fds = [PollFd::new(&self.signals, PollFlags::IN), PollFd::new(&self.held.control, PollFlags::IN)];
@@ -286,14 +305,16 @@ impl First {
         }
     }
 
-    /// Waits for every child that changed; returns the command's end when it is among them.
+    /// Waits for every child that changed state. Returns the command's status if the command has
+    /// ended.
     fn reap(&self) -> Option<Waited> {
         while let Ok(Some(waited)) = process::wait_any() {
             let is_command = waited.pid == self.command.as_raw_nonzero().get();
             if libc::WIFSTOPPED(waited.status) {
                 if is_command {
                     let signal = libc::WSTOPSIG(waited.status);
-                    // A gone peer is seen by poll, and whoever keeps a sandbox that stays reads none of these.
+                    // Poll notices a peer that is gone. The owner of a long-lived sandbox reads no
+                    // such report, so the message is dropped when the socket's buffer is full.
                     let _ = control::mention(&self.held.control, &Report::Stopped { signal });
                 }
             } else if is_command {
@@ -303,20 +324,23 @@ impl First {
         None
     }
 
-    /// Carries out one order; false when it is to end, or when nobody is left to give orders.
+    /// Carries out one order. Returns false if the order is [`Order::End`] or the peer is gone.
     fn obey(&self) -> bool {
         match control::receive(&self.held.control, RecvFlags::DONTWAIT) {
             Ok(Some(Order::Signal(number))) => {
                 if let Some(signal) = Signal::from_named_raw(number) {
-                    let _ = kill_process_group(self.command, signal); // it may have ended meanwhile
+                    // The group may have ended meanwhile.
+                    let _ = kill_process_group(self.command, signal);
                 }
                 true
             }
             Ok(Some(Order::Continue { foreground })) => {
                 if let (true, Some(terminal)) = (foreground, &self.held.terminal) {
-                    let _ = rustix::termios::tcsetpgrp(terminal, self.command); // the terminal may be gone
+                    // The terminal may be gone.
+                    let _ = rustix::termios::tcsetpgrp(terminal, self.command);
                 }
-                let _ = kill_process_group(self.command, Signal::CONT); // it may have ended meanwhile
+                // The group may have ended meanwhile.
+                let _ = kill_process_group(self.command, Signal::CONT);
                 true
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => true,
@@ -324,24 +348,25 @@ impl First {
         }
     }
 
-    /// Ends what is left and says how the command ended.
+    /// Ends every process that is left and reports how the command ended.
     fn end_everything(&self, command: Option<Waited>) -> i32 {
         let sweep = if self.owns_pid_namespace {
             tree::end_namespace(self.command)
         } else {
             tree::end_descendants(self.command)
         };
-        // In a pid namespace of our own, our exit ends whoever is left; the kernel waits for it.
+        // When process 1 of a pid namespace exits, the kernel kills every other process of the
+        // namespace and waits for their end.
         let swept = sweep.complete || self.owns_pid_namespace;
         let command = command.or(sweep.command);
         if let Some(private) = &self.private {
-            let _ = fs_err::remove_dir_all(private); // what is left waits for the next run's sweep
-            let _ = private.parent().map(rustix::fs::rmdir); // others may be in it
+            let _ = fs_err::remove_dir_all(private); // the next run's sweep removes the rest
+            let _ = private.parent().map(rustix::fs::rmdir); // other runs may use it
         }
         self.tell(command.map_or(libc::SIGKILL, |waited| waited.status), swept)
     }
 
-    /// Says how the command ended, and whether nobody is left of it.
+    /// Reports how the command ended, and whether every process of the run is gone.
     fn tell(&self, status: i32, swept: bool) -> i32 {
         self.reopened.iter().for_each(ReopenedStream::restore_position);
         let ending = Ending::from_status(status, process::children_usage(), swept);

@@ -1,10 +1,11 @@
-//! The last steps inside a sandbox that another program built: this program, started there, checks what it was
-//! given, adds Landlock, and becomes the command.
+//! The last steps inside a sandbox that another program built. Our program, started there, checks
+//! the mounts, adds Landlock rules, and executes the command.
 //!
-//! Who builds a tree by path, as bubblewrap does, can be raced by whoever renames what the paths name: it follows a link
-//! that has taken a directory's place, and makes a mount point where the link leads. So whatever is to be mounted where
-//! code in a sandbox could have put a link is mounted here, by descriptor. What was built does not change any more, so it
-//! is looked at then: unless every mount is the one that was asked for, the command is not run.
+//! A program that builds a tree by path, as bubblewrap does, has a race with processes that rename
+//! files on these paths: it follows a symbolic link that has replaced a directory, and creates a
+//! mount point at the link's target. So a mount at a place where code in a sandbox could have put a
+//! link is made here, by descriptor. The finished tree no longer changes, so it is checked here:
+//! the command is run only if every mount is the requested one.
 
 use std::ffi::OsString;
 use std::io;
@@ -26,93 +27,99 @@ use crate::sys::signal::restore_default;
 use crate::view::Entry;
 use crate::{confine, exec, gate, launcher, mounts, shares, streams};
 
-/// The first argument of a program that is started for this; the number of a descriptor follows, which an
-/// [`Inside`] can be read from.
+/// First argument of a program that is started for the last steps. The second argument is the
+/// number of a descriptor from which an [`Inside`] can be read.
 pub const NAME: &str = "ringfence-inside";
 
-/// What is done inside, in this order.
+/// The last steps inside a sandbox.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Inside {
-    /// Limits that only the root of the user namespace can set, where this program is started as that one.
+    /// Limits that only the root of the user namespace can set; present if this program is started
+    /// as that root.
     pub root: Option<NamespaceRoot>,
-    /// Mounts below the root that the other program built, in this order. Only the root of the user namespace can
-    /// make them.
+    /// Mounts below the root that the other program built, in this order. Only the root of the user
+    /// namespace can make them.
     pub mounts: Vec<Entry>,
-    /// What must be there.
+    /// Mounts that must exist.
     pub expected: Vec<Expectation>,
-    /// Standard streams that are opened again.
+    /// Standard streams that are opened again inside.
     pub streams: Vec<StreamFile>,
-    /// The way out of the network that is made.
+    /// Way out of the network that is to be created. It is created before the mounts are made.
     pub gate: Option<Way>,
-    /// What Landlock adds, unless its ABI is 0.
+    /// Landlock rules that are added, unless their ABI is 0.
     pub rules: Rules,
-    /// The highest number of a descriptor that is the command's; those above it are closed.
+    /// Highest descriptor number that belongs to the command; higher descriptors are closed.
     pub highest_descriptor: i32,
-    /// The command, and the directory that it starts in.
+    /// Command, and the directory in which it starts.
     pub exec: Exec,
 }
 
-/// A way out of the network, by the descriptors that it is made with.
+/// A way out of the network, given by the descriptors that are needed to create it.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Way {
-    /// Whom it is sent to.
+    /// Descriptor of the socket to which the gate is sent.
     pub holder: i32,
-    /// The descriptor of a tunnel's device, where there is to be one: it has no name inside. Only the root of the user
-    /// namespace that the network belongs to can make a tunnel with it.
+    /// Descriptor of the tunnel device, if a tunnel is to be created: the device has no path
+    /// inside. Only the root of the user namespace that owns the network can create a tunnel with
+    /// it.
     pub tunnel: Option<i32>,
 }
 
-/// The root of the user namespace that the mounts and the network belong to. It has no filter yet, so as to become the
-/// user that the command runs as, in a user namespace of its own.
+/// The root of the user namespace that owns the mounts and the network.
+///
+/// The process has no seccomp filter yet, so that it can become the user that runs the command, in
+/// a user namespace of its own.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct NamespaceRoot {
-    /// The user that it becomes.
+    /// User id that the process gets.
     pub user: u32,
-    /// The user's group.
+    /// Group id that the process gets.
     pub group: u32,
-    /// File systems in memory, and how many inodes each may have.
+    /// Mount points of file systems in memory, each with the number of inodes that it may have.
     pub scratch: Vec<(PathBuf, u64)>,
 }
 
-/// What must be found inside.
+/// A mount that must be found inside.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Expectation {
-    /// A mount of one file or directory of the host, at a path that may lead there through a symbolic link.
+    /// A mount of one file or directory of the host, at a path that may lead through a symbolic
+    /// link.
     Bound {
-        /// Where.
+        /// Path inside the sandbox.
         path: PathBuf,
-        /// Which.
+        /// Identity of the file or directory that must be mounted there.
         identity: Identity,
     },
     /// A mount of one file or directory of the host, at exactly that path.
     Mounted {
-        /// Where.
+        /// Path inside the sandbox; its last component must not be a symbolic link.
         path: PathBuf,
-        /// Which.
+        /// Identity of the file or directory that must be mounted there.
         identity: Identity,
     },
     /// A mount that nobody may open.
     Hidden {
-        /// Where.
+        /// Path inside the sandbox.
         path: PathBuf,
     },
 }
 
-/// What tells a file from every other: its device, as major and minor number, and its inode.
+/// The device, as major and minor number, and the inode that distinguish a file from every other
+/// file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     device: (u32, u32),
     inode: u64,
 }
 
-/// What is mounted at a path.
+/// The properties of a file or directory that are compared with an [`Expectation`].
 struct Found {
     identity: Identity,
     permissions: u16,
     is_mount: bool,
 }
 
-/// Why the command is not run.
+/// The reason for which the command is not run.
 #[derive(Debug, thiserror::Error)]
 enum InsideError {
     #[error("cannot run the command: `{path}` was exchanged while the sandbox was being built")]
@@ -126,7 +133,7 @@ enum InsideError {
 }
 
 impl Inside {
-    /// A file in memory that it can be read from.
+    /// Writes the value to a file in memory, from which the program inside reads it.
     pub fn in_memory(&self) -> io::Result<OwnedFd> {
         launcher::in_memory(&postcard::to_stdvec(self).map_err(io::Error::other)?)
     }
@@ -156,11 +163,11 @@ impl Inside {
         }
         if !self.mounts.is_empty() {
             mounts::add(&self.mounts)?;
-            // The directory that this program was started in lies below what has been mounted since.
+            // The directory in which this program was started is now hidden by a new mount.
             rustix::process::chdir(&self.exec.directory).step("enter the command's directory")?;
         }
         self.expected.iter().try_for_each(Expectation::check)?;
-        // Nobody is left here at the end of the command who could move the caller's position.
+        // No process of ours is left at the end of the command to restore the caller's file offset.
         drop(streams::reopen(&self.streams).step("open the standard streams inside")?);
         if let Some(root) = &self.root {
             root.become_user()?;
@@ -170,7 +177,7 @@ impl Inside {
             landlock::restrict(&self.rules, &kept).step("restrict the process with Landlock")?;
         }
         process::close_range(self.highest_descriptor.unsigned_abs() + 1, u32::MAX).step("close descriptors")?;
-        restore_default(libc::SIGPIPE); // Rust's runtime ignores it
+        restore_default(libc::SIGPIPE); // Rust's runtime ignores SIGPIPE
         let source = io::Error::from_raw_os_error(exec::exec(&self.exec));
         let program = self.exec.program.to_string_lossy().into_owned();
         Err(match source.kind() {
@@ -189,7 +196,7 @@ impl NamespaceRoot {
                 .step(format_args!("limit the files of `{}`", path.display()))?;
         }
         mounts::restrict_devices()?;
-        // The settings in `/proc` that is mounted can no longer be written.
+        // The settings in the mounted `/proc` can no longer be written.
         let proc = mounts::detached_proc().step("make a proc")?;
         shares::limit_watchers(proc).step("limit the watchers of files")
     }
@@ -203,26 +210,26 @@ impl NamespaceRoot {
     }
 }
 
-/// Becomes the command that the descriptor `number` describes, or says why not and ends.
+/// Executes the command that the descriptor `number` describes, or prints the error and exits.
 pub(crate) fn run(number: Option<OsString>) -> ! {
     let entered =
         Inside::read(number).step("read what is to be run").map_err(InsideError::from).and_then(Inside::enter);
     let code = match entered {
-        Ok(()) => 0, // never: the command has taken over
+        Ok(()) => 0, // never reached: the command has replaced this program
         Err(error) => error.tell(),
     };
     process::exit_now(code)
 }
 
-/// The command's descriptors besides its standard streams.
+/// Duplicates the command's descriptors other than its standard streams.
 fn kept(highest: i32) -> io::Result<Vec<(i32, OwnedFd)>> {
-    // All are found before one is duplicated, which takes a free number among them.
+    // All open numbers are found first, because a duplicate takes a free number in the same range.
     let open: Vec<i32> = (3..=highest).filter(|number| process::duplicate(*number).is_ok()).collect();
     open.into_iter().map(|number| Ok((number, process::duplicate(number)?))).collect()
 }
 
 impl Identity {
-    /// That of an open file.
+    /// Returns the identity of an open file.
     pub fn of(file: &OwnedFd) -> io::Result<Identity> {
         Found::at(file, Path::new(""), AtFlags::EMPTY_PATH).map(|found| found.identity)
     }
@@ -246,10 +253,11 @@ impl Expectation {
         }
     }
 
-    /// Whether it is met.
+    /// Returns true if the found mount meets the expectation.
     ///
-    /// That the right file is there does not do: elsewhere, a directory that something wrong is mounted on can be
-    /// renamed, mount and all, and the right one be put in its place. But then that is no mount.
+    /// The right file alone is not enough. Through another path, a process can rename a directory
+    /// on which the wrong file is mounted, together with its mount, and put the right directory in
+    /// its place. Then the right directory is there, but it is not a mount.
     fn is_met_by(&self, found: &Found) -> bool {
         found.is_mount
             && match self {
@@ -277,13 +285,14 @@ impl From<SetupError> for InsideError {
 }
 
 impl InsideError {
-    /// Says it where the command would have spoken, and returns what to exit with.
+    /// Prints the error on the command's standard error, and returns the exit code.
     fn tell(&self) -> i32 {
         let cause = std::error::Error::source(self).map(|source| format!(": {source}")).unwrap_or_default();
         let error = format!("{self}{cause}");
         let (error, hint) = (clean_message(&error), self.hint());
         let message = format!("ringfence: error: {error}\nhint: {}\n", clean_message(&hint));
-        let _ = rustix::io::write(rustix::stdio::stderr(), message.as_bytes()); // nobody else to tell
+        // No other reader could receive the message.
+        let _ = rustix::io::write(rustix::stdio::stderr(), message.as_bytes());
         match self {
             InsideError::Exchanged { .. } | InsideError::Setup { .. } => 125,
             InsideError::NotExecutable { .. } => 126,

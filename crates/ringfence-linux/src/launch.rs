@@ -1,4 +1,4 @@
-//! Starting a sandbox: a description in, a running first process out.
+//! Starting a sandbox: turns a description into a running first process.
 
 use std::ffi::CString;
 use std::io;
@@ -17,154 +17,159 @@ use crate::streams::StreamFile;
 use crate::sys::process::{Side, clone3, fork};
 use crate::view::View;
 
-/// Everything a sandbox needs to start. It decides nothing: what is written here is done, or the launch fails.
+/// Everything that a sandbox needs to start.
+///
+/// A launch decides nothing: every field is carried out, or the launch fails.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Launch {
-    /// What is run.
+    /// Command that is run.
     pub exec: Exec,
-    /// What it is confined by.
+    /// Confinement of the command.
     pub confinement: Confinement,
-    /// Its relation to the caller's terminal.
+    /// Relation of the command to the caller's terminal.
     pub terminal: Terminal,
-    /// How long it may take.
+    /// Time limit of the command; absent if there is none.
     pub time: Option<Duration>,
-    /// What becomes of processes that outlive the command.
+    /// Treatment of processes that outlive the command.
     pub survivors: Survivors,
-    /// A directory on the host that was made for this run alone: the first process removes it at the end, even when
-    /// its launcher was killed.
+    /// Directory on the host that was created for this run alone. The first process removes it at
+    /// the end, even if its launcher was killed.
     pub private: Option<PathBuf>,
 }
 
-/// A command.
+/// A program, its arguments, its environment and its directory.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Exec {
-    /// A path, or a name that is looked up in the `PATH` of `env`, inside.
+    /// Path, or name that is looked up in the `PATH` of `env`, inside the sandbox.
     pub program: CString,
-    /// Its arguments, the name it is called by first.
+    /// Arguments, including `argv[0]`.
     pub argv: Vec<CString>,
-    /// Its environment, as `NAME=value`.
+    /// Environment variables, as `NAME=value`.
     pub env: Vec<CString>,
-    /// Where it starts, inside.
+    /// Directory in which the command starts, inside the sandbox.
     pub directory: PathBuf,
 }
 
-/// What a command is confined by.
+/// The mechanisms that confine a command.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Confinement {
-    /// Namespaces and a root of its own, Landlock and seccomp.
+    /// Namespaces, a root of its own, Landlock and seccomp.
     Namespaces {
-        /// What it sees.
+        /// Files that the command sees.
         view: View,
-        /// What it reaches.
+        /// Network that the command can reach.
         network: Network,
-        /// What Landlock adds, at the ABI that was probed; 0 where the kernel has none.
+        /// Landlock ABI that was probed, for additional rules; 0 if the kernel has none.
         landlock_abi: u32,
         /// Standard streams that are opened again inside.
         streams: Vec<StreamFile>,
     },
-    /// Landlock and seccomp on the host's own tree, where user namespaces are forbidden.
+    /// Landlock and seccomp on the host's own tree, for hosts that forbid user namespaces.
     Landlock {
-        /// What can be reached.
+        /// Paths that the command may access.
         rules: Rules,
-        /// Which sockets can be made.
+        /// Sockets that the command may create.
         sockets: Sockets,
     },
-    /// What the command itself puts around what it runs, as bubblewrap does; dumps of memory are not its to forbid.
+    /// Confinement that the command itself sets up, as bubblewrap does for the program that it
+    /// runs. Core dumps are forbidden here, because the command does not do that.
     Delegated,
-    /// Nothing: the command is supervised.
+    /// No confinement: the command is only supervised.
     Bare,
 }
 
-/// What a sandbox reaches.
+/// The network that a sandbox can reach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Network {
-    /// What the host does: it has the host's own network.
+    /// The host's own network.
     Host,
-    /// Itself: it has a network namespace of its own, with nothing but `lo`.
+    /// A network namespace of its own that has only the interface `lo`.
     Private,
-    /// Itself, and what the holder of its gate lets through.
+    /// A network namespace of its own, and the connections that the holder of its gate permits.
     Gated(gate::Kind),
 }
 
-/// What becomes of processes that outlive the command that started them. When the command itself is ended, by order or
-/// by its deadline, they are ended with it, always.
+/// Treatment of processes that outlive the command that started them.
+///
+/// When the command itself is ended, by an order or by its deadline, these processes are always
+/// ended too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Survivors {
-    /// They are ended.
+    /// Survivors are ended.
     End,
-    /// They are left alone for as long as the launching side keeps its end of the control socket.
+    /// Survivors are left alone while the launching side keeps its end of the control socket open.
     Leave,
 }
 
-/// How a command relates to the caller's terminal.
+/// Relation of a command to the caller's terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Terminal {
-    /// Its group becomes the foreground group of the controlling terminal.
+    /// The command's group becomes the foreground group of the controlling terminal.
     Foreground,
-    /// It keeps the session, as a group of its own.
+    /// The command stays in the session, in a process group of its own.
     Background,
-    /// It has a session of its own and no controlling terminal.
+    /// The command has a session of its own and no controlling terminal.
     Detached,
-    /// It has a session of its own, whose controlling terminal is its standard input.
+    /// The command has a session of its own, whose controlling terminal is its standard input.
     Own,
 }
 
-/// The descriptors of a launch that are not in its description.
+/// Descriptors of a launch that are not in its description.
 #[derive(Debug, Default)]
 pub struct Files {
     /// Standard input, output and error; the caller's own where absent.
     pub stdio: [Option<OwnedFd>; 3],
-    /// The controlling terminal, needed for [`Terminal::Foreground`].
+    /// Controlling terminal, needed for [`Terminal::Foreground`].
     pub terminal: Option<OwnedFd>,
-    /// Whom the gate is sent to, needed for [`Network::Gated`].
+    /// Socket to which the gate is sent, needed for [`Network::Gated`].
     pub gate: Option<OwnedFd>,
-    /// Descriptors that the command gets besides, each under a number from 3 to [`Files::HIGHEST`].
+    /// Additional descriptors of the command, each with a number from 3 to [`Files::HIGHEST`].
     pub passed: Vec<(i32, OwnedFd)>,
 }
 
 impl Files {
-    /// The highest number that a passed descriptor can have; those above are the first process's own.
+    /// Highest number of a passed descriptor. Numbers above it belong to the first process.
     pub const HIGHEST: i32 = 199;
 }
 
-/// The cgroups that a first process is born in, or moves itself to.
+/// The cgroups in which a first process is created, or which it joins itself.
 #[derive(Debug, Default)]
 pub struct Birthplace<'a> {
-    /// A cgroup v2 directory.
+    /// Directory of a cgroup v2, in which the first process is created.
     pub cgroup: Option<BorrowedFd<'a>>,
-    /// `tasks` files of cgroup v1, open for writing.
+    /// `tasks` files of cgroup v1, open for writing. The first process joins these cgroups itself.
     pub tasks: &'a [OwnedFd],
 }
 
 impl<'a> Birthplace<'a> {
-    /// Those of a group; none without one.
+    /// Returns the cgroups of `group`, or none if there is no group.
     pub fn of(group: Option<&'a Group>) -> Birthplace<'a> {
         group.map_or_else(Birthplace::default, |group| Birthplace { cgroup: group.clone_into(), tasks: group.tasks() })
     }
 }
 
-/// A sandbox's first process.
+/// The first process of a sandbox.
 #[derive(Debug)]
 pub struct Launched {
-    /// Becomes readable when it ends.
+    /// Pidfd, which becomes readable when the process ends.
     pub pidfd: OwnedFd,
-    /// Its id on this side.
+    /// Process id outside the sandbox.
     pub pid: i32,
 }
 
-/// The first process could not be made.
+/// Error of creating the first process.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
-    /// clone3(2) failed.
+    /// clone3(2) or clone(2) failed.
     #[error("cannot create a process in new namespaces")]
     Clone {
-        /// Why.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// The launcher process could not be asked.
+    /// The request to the launcher process failed.
     #[error("cannot ask the launcher process for a sandbox")]
     Ask {
-        /// Why.
+        /// Error of the exchange with the launcher process.
         source: io::Error,
     },
 }
@@ -172,7 +177,7 @@ pub enum LaunchError {
 impl Confinement {
     fn clone_flags(&self) -> u64 {
         let Confinement::Namespaces { network, .. } = self else { return 0 };
-        // The cgroup namespace is entered by the first process itself, once it is in its cgroup.
+        // The first process enters the cgroup namespace itself, after it has joined its cgroup.
         let mut flags =
             libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
         if *network != Network::Host {
@@ -182,10 +187,11 @@ impl Confinement {
     }
 }
 
-/// Starts the first process of a sandbox. It reports on the peer of `control`, and ends when that peer closes.
+/// Starts the first process of a sandbox. It sends reports to the peer of `control`, and ends when
+/// that peer closes.
 ///
-/// The calling process must be small and have one thread: it is forked. That is what the command line and the
-/// launcher process are, and what a library's caller is not.
+/// The calling process is forked, so it must be small and have one thread. The command line and the
+/// launcher process meet this condition; a library's caller does not.
 pub fn launch(
     launch: &Launch,
     files: &Files,
@@ -194,7 +200,7 @@ pub fn launch(
 ) -> Result<Launched, LaunchError> {
     let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let side = match (launch.confinement.clone_flags(), birthplace.cgroup) {
-        // Works in a sandbox, too, where clone3(2) does not.
+        // `fork` also works inside a sandbox, whose seccomp filter refuses clone3(2).
         (0, None) => fork(),
         (flags, cgroup) => clone3(flags, cgroup),
     };

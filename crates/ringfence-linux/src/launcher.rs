@@ -1,9 +1,10 @@
-//! The launcher process: a small, single-threaded process that forks on behalf of a large one.
+//! The launcher process: a small, single-threaded process that forks on behalf of a large process.
 //!
-//! Forking costs what the parent has in memory, and a process with threads cannot be forked safely. So a
-//! library does not fork its caller: it starts this once, with posix_spawn(3), and asks it for each launch.
-//! The launcher keeps nothing: a sandbox talks to whoever asked for it, and dies with the launcher, which
-//! ends when its socket does.
+//! The cost of fork(2) grows with the parent's memory, and a process with threads cannot be forked
+//! safely. A library therefore does not fork its caller. It starts the launcher process once, with
+//! posix_spawn(3), and sends it a request for each launch. The launcher process keeps no state:
+//! each sandbox talks directly to the process that asked for it. A sandbox ends when the launcher
+//! process ends, and the launcher process ends when its socket closes.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,22 +24,23 @@ use crate::launch::{Birthplace, Files, Launch, LaunchError, Launched, launch};
 use crate::sys::signal::ignore_children;
 use crate::{control, inside, passing, tree};
 
-/// The name that a program is started by to become a launcher.
+/// Value of `argv[0]` with which a program is started to become a launcher process.
 pub const NAME: &str = "ringfence-launcher";
 
-/// Both sides must speak the same: a description has no other version.
+/// Version that both sides must share, because the encoding of a description carries no version of
+/// its own.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Who forks.
+/// The process that forks to start a sandbox.
 #[derive(Debug)]
 pub enum Launcher {
     /// The calling process, which must be small and have one thread.
     Here,
-    /// A launcher process.
+    /// A separate launcher process.
     Process(Remote),
 }
 
-/// A launcher process, seen from the process that asks it.
+/// A launcher process, seen from the process that sends it requests.
 #[derive(Debug)]
 pub struct Remote {
     socket: Mutex<OwnedFd>,
@@ -48,55 +50,65 @@ pub struct Remote {
 impl Drop for Remote {
     fn drop(&mut self) {
         let socket = self.socket.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both); // it may be gone already
-        let _ = self.process.wait(); // it ends with its socket
+        // The process may be gone already.
+        let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+        let _ = self.process.wait(); // the process ends when its socket closes
     }
 }
 
 /// A sandbox that was started, seen from the process that asked for it.
 #[derive(Debug)]
 pub struct Started {
-    /// Its first process.
+    /// First process of the sandbox.
     pub launched: Launched,
-    /// Reports come from here, orders go here; closing it ends the sandbox.
+    /// Control socket: reports arrive here and orders are sent here. Closing it ends the sandbox.
     pub control: OwnedFd,
 }
 
 impl Drop for Started {
-    /// Ends the sandbox, if it has not ended, and waits for its first process: nobody else would, where process 1
-    /// reaps nothing.
+    /// Ends the sandbox if it is still running, and waits for its first process.
+    ///
+    /// Without the wait, the first process would stay a zombie on hosts whose process 1 does not
+    /// reap.
     fn drop(&mut self) {
-        let _ = rustix::net::shutdown(&self.control, rustix::net::Shutdown::Both); // the peer may be gone
+        // The peer may be gone.
+        let _ = rustix::net::shutdown(&self.control, rustix::net::Shutdown::Both);
         let mut fds = [PollFd::new(&self.launched.pidfd, PollFlags::IN)];
-        let _ = poll(&mut fds, Some(&PATIENCE)); // what does not end by then is left to process 1
+        // A process that has not ended by then is left to process 1.
+        let _ = poll(&mut fds, Some(&PATIENCE));
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
-        let _ = waitid(WaitId::PidFd(self.launched.pidfd.as_fd()), options); // another's child, when a launcher forked
+        // This fails if a launcher process forked: then the first process is not our child.
+        let _ = waitid(WaitId::PidFd(self.launched.pidfd.as_fd()), options);
     }
 }
 
-/// How long a first process may take to end after its last word.
+/// Timeout for the end of a first process after its last report.
 const PATIENCE: Timespec = Timespec { tv_sec: 7, tv_nsec: 0 };
 
-/// A launcher could not be started.
+/// Error of starting a launcher process.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot start the launcher process `{program}`")]
 pub struct LauncherError {
-    /// The program that was to become it.
+    /// Program that was to become the launcher process.
     pub program: String,
-    /// Why.
+    /// Error of the spawn or of the first message.
     pub source: io::Error,
 }
 
-/// The longest description that is part of its request; a longer one is in a file in memory, whose descriptor comes
-/// first. Most commands have a few kilobytes of variables, and namespaces a view besides.
+/// Size limit, in bytes, of a description that is part of its request. A longer description is in a
+/// memory file whose descriptor is sent first.
+///
+/// Most commands have a few kilobytes of environment variables, and namespaces add a view.
 const LONGEST_PART: usize = 32 * 1024;
-/// The longest request: what else it says is a few bytes for each descriptor.
+/// Size limit of a request, in bytes. Apart from the description, a request has a few bytes per
+/// descriptor.
 const LONGEST_REQUEST: usize = LONGEST_PART + 4096;
 
-/// The longest answer.
+/// Size limit of an answer, in bytes.
 const LONGEST_ANSWER: usize = 4096;
 
-/// What accompanies the descriptors of a request, in the order in which they follow.
+/// A request for a launch. The fields state which descriptors accompany it, in the order in which
+/// the descriptors are sent.
 #[derive(Debug, Serialize, Deserialize)]
 struct Request {
     description: Option<Vec<u8>>,
@@ -108,11 +120,13 @@ struct Request {
     tasks: usize,
 }
 
-/// The answer to a request; the first process's descriptor accompanies an `Ok`.
+/// The answer to a request: a process id, or an error message and its errno (0 if there is none).
+/// The pidfd of the first process accompanies an `Ok`.
 type Answer = Result<i32, (String, i32)>;
 
 impl Launcher {
-    /// Starts `program`, which calls [`serve_if_asked`] first thing, as a launcher process.
+    /// Starts `program` as a launcher process. The program must call [`serve_if_asked`] first in
+    /// `main`.
     pub fn spawn(program: &Path) -> Result<Launcher, LauncherError> {
         let failed = |source| LauncherError { program: program.display().to_string(), source };
         let (ours, theirs) = control::pair().map_err(failed)?;
@@ -125,7 +139,8 @@ impl Launcher {
             .stderr(Stdio::null())
             .spawn()
             .map_err(failed)?;
-        // Its first word says that it is a launcher, and not a program that took no notice of its name.
+        // The first message proves that the program became a launcher process instead of ignoring
+        // its `argv[0]`.
         match control::receive::<Hello>(&ours, RecvFlags::empty()) {
             Ok(Some(Hello { version })) if version == VERSION => {
                 Ok(Launcher::Process(Remote { socket: Mutex::new(ours), process }))
@@ -138,7 +153,8 @@ impl Launcher {
         }
     }
 
-    /// The program that this is, which calls [`serve_if_asked`] first thing.
+    /// Opens the program file of the launcher. That program calls [`serve_if_asked`] first in
+    /// `main`.
     pub fn program(&self) -> io::Result<OwnedFd> {
         let process = match self {
             Launcher::Here => "self".to_owned(),
@@ -148,18 +164,21 @@ impl Launcher {
         Ok(rustix::fs::open(program, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
     }
 
-    /// Ends what first processes without a pid namespace left behind that were killed: every process below the launcher
-    /// process that is not, and is not below, one of `firsts`. False when somebody is left.
+    /// Ends the processes that killed first processes without a pid namespace left behind. Returns
+    /// false if a process is left.
     ///
-    /// No launch may be under way: its first process is one of `firsts`, or taken for a stray.
+    /// These strays are the descendants of the launcher process that are neither one of `firsts`
+    /// nor below one. No launch may be in progress, because its first process would be taken for a
+    /// stray if it is not in `firsts`.
     pub fn end_strays(&self, firsts: &[i32]) -> bool {
         match self {
-            Launcher::Here => true, // they went to process 1, and cannot be told from others there
+            // Strays became children of process 1, where they cannot be told from other processes.
+            Launcher::Here => true,
             Launcher::Process(remote) => tree::end_strays(remote.process.id().cast_signed(), firsts),
         }
     }
 
-    /// Starts a sandbox.
+    /// Starts a sandbox, whose first process joins the cgroup `group` if there is one.
     pub fn start(&self, description: &Launch, files: Files, group: Option<&Group>) -> Result<Started, LaunchError> {
         let (ours, theirs) = control::pair().map_err(|source| LaunchError::Ask { source })?;
         let launched = match self {
@@ -170,7 +189,7 @@ impl Launcher {
     }
 }
 
-/// A launcher's first word.
+/// The first message of a launcher process.
 #[derive(Debug, Serialize, Deserialize)]
 struct Hello {
     version: String,
@@ -226,8 +245,10 @@ impl Remote {
     }
 }
 
-/// Serves as a launcher, or does what is left to do inside a sandbox, and never returns, if this process was started
-/// as one or for the other. A program that uses the library calls it first thing in `main`, before it starts a thread.
+/// Runs a launcher process, or the last steps inside a sandbox, if this process was started for
+/// either purpose. Does not return in these two cases.
+///
+/// A program that uses the library calls this function first in `main`, before it starts a thread.
 pub fn serve_if_asked() {
     let mut words = std::env::args_os();
     if words.next().is_some_and(|name| name == NAME) {
@@ -241,10 +262,12 @@ pub fn serve_if_asked() {
 fn serve() -> ! {
     let socket = rustix::stdio::stdin();
     ignore_children(); // a first process reports its own end
-    // What one leaves that was killed comes to us: see `end_strays`. Where that is refused it goes to process 1.
+    // Descendants of a killed first process become our children, see `end_strays`. If the kernel
+    // refuses the subreaper attribute, they become children of process 1.
     let _ = set_child_subreaper(Some(rustix::process::getpid()));
     if control::send(socket, &Hello { version: VERSION.to_owned() }).is_ok() {
-        // Made once: after a fork each page of it that is written is copied.
+        // Allocate the buffer once: after a fork, the kernel copies each page of it that is
+        // written.
         let mut buffer = vec![0; LONGEST_REQUEST];
         while let Ok((request, fds)) = passing::receive(socket, &mut buffer) {
             if request.is_empty() {
@@ -296,7 +319,7 @@ fn start(request: &[u8], fds: Vec<OwnedFd>) -> io::Result<Launched> {
     })
 }
 
-/// A file in memory that holds `bytes`, at its start.
+/// Creates a file in memory that holds `bytes`, with the file offset at its start.
 pub fn in_memory(bytes: &[u8]) -> io::Result<OwnedFd> {
     let file = memfd_create("ringfence", MemfdFlags::CLOEXEC)?;
     let mut rest = bytes;

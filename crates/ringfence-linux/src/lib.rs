@@ -1,13 +1,15 @@
 //! The launcher: every Linux system call that ringfence makes to build a sandbox.
 //!
-//! It turns a [`Launch`], which is a description and decides nothing, into a running process tree, and says
-//! exactly which step failed when one does. It must never weaken what it was asked for: a step that fails
-//! ends the launch. Unsafe code lives in [`sys`] alone.
+//! This crate turns a [`Launch`], which is a description and decides nothing, into a running
+//! process tree. When a step fails, the error names that step. The crate must never weaken what the
+//! description asks for: a step that fails ends the launch. Unsafe code lives in [`sys`] alone.
 //!
-//! Reading order: [`view`] says what a sandbox sees, [`launch`] starts it, `init` is the life of its first
-//! process, `mounts` builds its root, [`confine`] takes away its powers, [`control`] is how the two sides talk,
-//! [`inside`] is what is left to do where another program built the sandbox, [`gate`] is a way out of a sandbox's
-//! network, [`pause`] brings a running sandbox to rest, [`processes`] looks at what runs.
+//! Reading order: [`view`] describes the files that a sandbox sees, [`launch`] starts the sandbox,
+//! `init` is the life of its first process, `mounts` builds its root, [`confine`] drops its
+//! privileges, [`control`] holds the messages between the launching side and the first process,
+//! [`inside`] does the last steps in a sandbox that another program built, [`gate`] is the way out
+//! of a sandbox's network, [`pause`] stops and continues a running sandbox, [`processes`] reads
+//! `/proc`.
 
 pub mod attempt;
 pub mod cgroup;

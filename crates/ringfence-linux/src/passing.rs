@@ -1,4 +1,4 @@
-//! Descriptors on their way to another process (unix(7)).
+//! Sends descriptors to another process and receives them (unix(7)).
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -9,10 +9,10 @@ use rustix::net::{
     recvmsg, sendmsg,
 };
 
-/// The most descriptors of one message; the kernel takes 253 (unix(7), `SCM_RIGHTS`).
+/// Limit on the descriptors of one message; the kernel's own limit is 253 (unix(7), `SCM_RIGHTS`).
 const MOST_DESCRIPTORS: usize = 240;
 
-/// Sends bytes and descriptors, in one message.
+/// Sends bytes and descriptors in one message.
 pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -23,7 +23,7 @@ pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Resu
     Ok(())
 }
 
-/// Receives bytes and descriptors, which no program that is executed inherits.
+/// Receives bytes and descriptors. The descriptors are close-on-exec.
 pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(&[u8], Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);

@@ -1,9 +1,10 @@
-//! Standard streams of the host, opened again inside.
+//! Standard streams of the host, opened again inside the sandbox.
 //!
-//! A descriptor keeps the mount that it was opened on. With one that leads to a file outside, a command could change the
-//! file's mode, and through `/proc/self/fd` truncate it or open it for writing, whatever its own view allows: Landlock
-//! knows nothing of modes, and old versions of it nothing of truncation. A descriptor that is opened on a read-only
-//! mount of the sandbox itself permits none of that, on any kernel.
+//! A descriptor keeps the mount on which it was opened. With a descriptor of a file outside, a
+//! command could change the file's mode. Through `/proc/self/fd` the command could also truncate
+//! the file or open it for writing, whatever the view of the sandbox allows: Landlock does not
+//! restrict modes, and its old versions do not restrict truncation. A descriptor that is opened on
+//! a read-only mount of the sandbox permits none of these, on any kernel.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,21 +14,22 @@ use rustix::fs::{FileType, Mode, OFlags, SeekFrom, Stat, fcntl_getfl, fstat, see
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-/// The devices that every sandbox has by name.
+/// Devices that every sandbox has in `/dev`.
 const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
-/// The names that a terminal may have inside.
+/// Names that a terminal may have in `/dev` inside.
 const TERMINALS: [&str; 2] = ["console", "tty"];
 
-/// A standard stream that reads a file which the view shows, read-only, for this purpose alone.
+/// A standard stream that reads a file, which the view shows read-only for this purpose alone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamFile {
-    /// The number of the descriptor: 0, 1 or 2.
+    /// Number of the descriptor: 0, 1 or 2.
     pub number: i32,
-    /// The path of the file inside.
+    /// Path of the file inside the sandbox.
     pub path: PathBuf,
 }
 
-/// A stream that was opened again. The old and the new descriptor read the same file at positions of their own.
+/// A stream that was opened again. The old and the new descriptor have separate offsets in the same
+/// file.
 #[derive(Debug)]
 pub(crate) struct ReopenedStream {
     old: OwnedFd,
@@ -35,22 +37,24 @@ pub(crate) struct ReopenedStream {
 }
 
 impl ReopenedStream {
-    /// Moves the caller's position to where the command stopped reading, as if both had read from one descriptor.
+    /// Moves the caller's file offset to the place where the command stopped reading, as if both
+    /// had shared one descriptor.
     pub(crate) fn restore_position(&self) {
         if let Ok(position) = seek(&self.new, SeekFrom::Current(0)) {
-            let _ = seek(&self.old, SeekFrom::Start(position)); // the caller's next reader then starts earlier
+            // On failure, the caller's next reader starts earlier.
+            let _ = seek(&self.old, SeekFrom::Start(position));
         }
     }
 }
 
-/// Replaces the standard streams that lead to the host's devices, and those of `files`, by what has the same identity in
-/// this process's root.
+/// Replaces the standard streams that lead to the host's devices, and those in `files`, by the same
+/// devices and files opened in the root of this process.
 pub(crate) fn reopen(files: &[StreamFile]) -> io::Result<Vec<ReopenedStream>> {
     let mut reopened = Vec::new();
     for (number, stream) in
         [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()].iter().enumerate()
     {
-        let Ok(stat) = fstat(stream) else { continue }; // closed
+        let Ok(stat) = fstat(stream) else { continue }; // the stream is closed
         match files.iter().find(|file| usize::try_from(file.number) == Ok(number)) {
             Some(file) => reopened.push(reopen_file(number, *stream, &stat, &file.path)?),
             None if FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice => {
@@ -85,7 +89,8 @@ fn reopen_device(number: usize, stream: BorrowedFd<'_>, stat: &Stat) -> io::Resu
     let terminal = TERMINALS.iter().map(path_of).find(is_same);
     match terminal.map(|path| rustix::fs::open(path, flags, Mode::empty())) {
         Some(Ok(terminal)) => replace(number, &terminal),
-        // The user who may not open it owns it no more than that, and may not change it, either.
+        // A user who may not open the terminal does not own it, so that user cannot change its mode
+        // either.
         Some(Err(Errno::ACCESS | Errno::PERM | Errno::NXIO | Errno::IO)) | None => Ok(()),
         Some(Err(error)) => Err(error.into()),
     }
