@@ -1,5 +1,6 @@
-//! Taking powers away: identity, resources, Landlock, capabilities, seccomp, in the order that lets each
-//! step still do its work.
+//! Dropping privileges: identity, resources, Landlock, capabilities, seccomp.
+//!
+//! The order matters, because each step needs privileges that a later step removes.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,28 +19,33 @@ use crate::shares;
 use crate::sys::process::join_new_session_keyring;
 use crate::view::View;
 
-/// Maps a user and a group to themselves in the new user namespace, user_namespaces(7). Files made inside
-/// belong to the caller on the host.
+/// Maps a user and a group to themselves in the new user namespace, user_namespaces(7).
+///
+/// Files that are created inside therefore belong to the caller on the host.
 pub(crate) fn map_identity(user: u32, group: u32) -> io::Result<()> {
     map([user, group], [user, group])
 }
 
-/// Maps the root of the user namespace around the new one, and its group, to a user and a group.
+/// Maps a user and a group of the new user namespace to root and root's group in the namespace
+/// around it.
 pub(crate) fn map_root_to(user: u32, group: u32) -> io::Result<()> {
     map([user, group], [0, 0])
 }
 
 fn map([user, group]: [u32; 2], [outer_user, outer_group]: [u32; 2]) -> io::Result<()> {
-    // Only a process that can no longer drop groups may map a group without privilege outside.
+    // The kernel lets an unprivileged process write `gid_map` only after it has denied
+    // setgroups(2). Otherwise the process could drop a group that a file's mode excludes.
     fs_err::write("/proc/self/setgroups", "deny")?;
     fs_err::write("/proc/self/uid_map", format!("{user} {outer_user} 1"))?;
     fs_err::write("/proc/self/gid_map", format!("{group} {outer_group} 1"))
 }
 
-/// Overwrites the command line and the environment that this process was forked with: both are the launcher's,
-/// and `/proc/1/cmdline` can be read inside.
+/// Overwrites the command line and the environment that this process was forked with.
+///
+/// Both belong to the launcher, and processes inside can read `/proc/1/cmdline`.
 pub(crate) fn forget_launcher() -> io::Result<()> {
-    // Fields 48 to 51 are where they begin and end, proc_pid_stat(5); the name in field 2 may hold spaces.
+    // Fields 48 to 51 hold their start and end addresses, proc_pid_stat(5). Parsing starts after
+    // the last parenthesis, because the name in field 2 may hold spaces.
     let stat = fs_err::read_to_string("/proc/self/stat")?;
     let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let field = |number: usize| after_name.split_ascii_whitespace().nth(number - 3).and_then(|text| text.parse().ok());
@@ -52,7 +58,7 @@ pub(crate) fn forget_launcher() -> io::Result<()> {
     Ok(())
 }
 
-/// Confines a first process whose namespaces and root stand, and all that it will start.
+/// Confines a first process whose namespaces and root exist, and every process that it will start.
 pub(crate) fn confine_in_namespaces(
     view: &View,
     landlock_abi: u32,
@@ -66,12 +72,13 @@ pub(crate) fn confine_in_namespaces(
         landlock::restrict(&rules, passed).step("restrict the process with Landlock")?;
     }
     drop_capabilities()?;
-    // Our memory is a copy of the launcher's, its environment included: nobody inside may look at it.
+    // Our memory is a copy of the launcher's, including its environment, so no process inside may
+    // read it.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).step("close the process to its descendants")?;
     install_filter(Sockets::Private)
 }
 
-/// Confines a command on the host's own tree.
+/// Confines a command that sees the host's own tree.
 pub(crate) fn confine_in_place(rules: &Rules, sockets: Sockets, passed: &[(i32, OwnedFd)]) -> Result<(), SetupError> {
     give_up_resources()?;
     set_no_new_privs(true).step("forbid new privileges")?;
@@ -80,36 +87,40 @@ pub(crate) fn confine_in_place(rules: &Rules, sockets: Sockets, passed: &[(i32, 
     install_filter(sockets)
 }
 
-/// Forbids core dumps. A handler that the host runs for them, as its root and outside, ignores a limit of 0, and
-/// is kept from running by a limit of 1 alone (fs/coredump.c).
+/// Forbids core dumps.
+///
+/// The limit is 1 byte, because a program that the host runs for core dumps (outside, as root)
+/// ignores a limit of 0; only a limit of 1 prevents it from running (fs/coredump.c).
 pub(crate) fn forbid_core_dumps() -> Result<(), SetupError> {
     let limit = |bytes| setrlimit(Resource::Core, Rlimit { current: Some(bytes), maximum: Some(bytes) });
     match limit(1) {
-        // The caller's own limit is 0, and no ordinary user can raise it.
+        // The caller's own limit is 0, and an unprivileged process cannot raise it.
         Err(rustix::io::Errno::PERM) => limit(0).step("forbid core dumps"),
         limited => limited.step("forbid core dumps"),
     }
 }
 
-/// No core dumps, and a session keyring with nothing in it.
+/// Forbids core dumps and joins a new, empty session keyring.
 fn give_up_resources() -> Result<(), SetupError> {
     forbid_core_dumps()?;
     match join_new_session_keyring() {
-        // A kernel without keyrings has none to protect.
+        // A kernel without keyrings has no keys to protect.
         Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => Ok(()),
         joined => joined.step("leave the session keyring"),
     }
 }
 
-/// Drops every capability from every set, capabilities(7), and locks the bits that could bring one back.
+/// Drops every capability from every set, capabilities(7), and locks the secure bits that could
+/// restore one.
 pub(crate) fn drop_capabilities() -> Result<(), SetupError> {
     clear_ambient_capability_set().step("clear the ambient capabilities")?;
     for number in 0..64u32 {
         let Some(capability) = CapabilitySet::from_bits(1 << number) else { break };
         match remove_capability_from_bounding_set(capability) {
             Ok(()) => {}
-            Err(rustix::io::Errno::INVAL) => break, // past the kernel's last
-            // An ordinary user without a user namespace may not; no_new_privs makes the set moot.
+            Err(rustix::io::Errno::INVAL) => break, // beyond the kernel's last capability
+            // Without a user namespace, an unprivileged process may not change the set. The set
+            // then grants nothing, because `no_new_privs` is on.
             Err(rustix::io::Errno::PERM) => break,
             Err(error) => return Err(error).step("shrink the capability bounding set"),
         }
@@ -122,7 +133,8 @@ pub(crate) fn drop_capabilities() -> Result<(), SetupError> {
         | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE
         | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE_LOCKED;
     match set_capabilities_secure_bits(bits) {
-        Ok(()) | Err(rustix::io::Errno::PERM) => {} // as above: without CAP_SETPCAP there is nothing to lock
+        // As above: without CAP_SETPCAP there is nothing to lock.
+        Ok(()) | Err(rustix::io::Errno::PERM) => {}
         Err(error) => return Err(error).step("lock the secure bits"),
     }
     let none = CapabilitySets {

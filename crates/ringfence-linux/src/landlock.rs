@@ -1,4 +1,5 @@
-//! Landlock, landlock(7): what the file system view allows, a second time, and what no view can express.
+//! Landlock rules, landlock(7): they enforce the file system view a second time, and add
+//! restrictions that no view can express.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,17 +14,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::view::Access;
 
-/// What may be reached, path by path.
+/// The paths that a process may access.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rules {
-    /// The ABI that was probed.
+    /// Landlock ABI version that the probe found.
     pub abi: u32,
-    /// What may be done beneath each path.
+    /// Paths, each with the access that is allowed beneath it.
     pub paths: Vec<(PathBuf, Access)>,
 }
 
 impl Rules {
-    /// Those of a root of its own, where everything that is seen may be read.
+    /// Creates the rules for a sandbox with a root of its own, where every visible file may be
+    /// read.
     pub fn in_own_root(abi: u32, writable: impl IntoIterator<Item = PathBuf>) -> Rules {
         let mut paths = vec![("/".into(), Access::Read), ("/dev".into(), Access::Write)];
         paths.extend(writable.into_iter().map(|path| (path, Access::Write)));
@@ -31,18 +33,20 @@ impl Rules {
     }
 }
 
-/// The first ABI that can keep a process from the abstract sockets and signals of others.
+/// First Landlock ABI that can deny a process access to the abstract sockets of other processes,
+/// and deny it sending them signals.
 pub const ABI_WITH_SCOPES: u32 = 6;
 
-/// The ABI that this kernel offers; 0 for none.
+/// Returns the Landlock ABI version of this kernel, or 0 if there is none.
 pub fn abi() -> u32 {
     crate::sys::landlock::abi()
 }
 
-/// Restricts this process and all that it starts to `rules`, or fails: nothing is left out for an older kernel.
+/// Restricts this process and every process that it starts to `rules`.
 ///
-/// Standard streams and passed descriptors that are files can be reopened through `/proc/self/fd`, as
-/// `> /dev/stderr` does.
+/// Fails if the kernel lacks a feature that `rules` need; no feature is silently omitted. Standard
+/// streams and passed descriptors that are files may be reopened through `/proc/self/fd`, as `>
+/// /dev/stderr` does.
 pub(crate) fn restrict(rules: &Rules, passed: &[(i32, OwnedFd)]) -> io::Result<()> {
     let abi = version(rules.abi);
     let mut ruleset = Ruleset::default()
@@ -65,7 +69,8 @@ pub(crate) fn restrict(rules: &Rules, passed: &[(i32, OwnedFd)]) -> io::Result<(
     Ok(())
 }
 
-/// Allows `rights` beneath what `fd` is, or those of them that mean something for a file.
+/// Allows `rights` beneath the file or directory `fd`. For a file, rights that only apply to
+/// directories are removed.
 fn allow(created: RulesetCreated, fd: BorrowedFd<'_>, rights: BitFlags<AccessFs>) -> io::Result<RulesetCreated> {
     let is_directory = FileType::from_raw_mode(fstat(fd)?.st_mode) == FileType::Directory;
     let rights = if is_directory { rights } else { rights & AccessFs::from_file(ABI::V7) };
@@ -75,7 +80,8 @@ fn allow(created: RulesetCreated, fd: BorrowedFd<'_>, rights: BitFlags<AccessFs>
 fn allow_reopening(created: RulesetCreated, fd: BorrowedFd<'_>, abi: ABI) -> io::Result<RulesetCreated> {
     let Ok(stat) = fstat(fd) else { return Ok(created) }; // closed: nothing to reopen
     let kind = FileType::from_raw_mode(stat.st_mode);
-    // Pipes and sockets live on kernel-internal mounts, which Landlock leaves alone and refuses in rules.
+    // Pipes and sockets live on kernel-internal mounts. Landlock does not restrict them, and
+    // refuses them in rules.
     if !matches!(kind, FileType::RegularFile | FileType::CharacterDevice) {
         return Ok(created);
     }
@@ -100,7 +106,7 @@ fn rights(access: Access, abi: ABI) -> BitFlags<AccessFs> {
     }
 }
 
-/// The newest version that the library knows and the kernel has.
+/// Returns the newest version that both the library and the kernel support.
 fn version(abi: u32) -> ABI {
     match abi {
         0 => ABI::Unsupported,

@@ -1,7 +1,7 @@
-//! A root built from nothing: a file system in memory into which parts of the host are mounted.
+//! Building a root from nothing: a file system in memory into which parts of the host are mounted.
 //!
-//! Every source is opened before the new root covers anything, every destination is opened without following
-//! a symbolic link, and no mount point is ever made on the host's files.
+//! Every source is opened before the new root covers anything. Every destination is opened without
+//! following a symbolic link. No mount point is ever created on the host's files.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -23,9 +23,9 @@ use crate::shares;
 use crate::sys::mount::{Restrict, restrict, restrict_tree};
 use crate::view::{Access, Entry, SHARED_MEMORY_SIZE, View, inode_limit};
 
-/// Devices that programs expect; each is the host's own, mounted one by one.
+/// Devices that programs expect. Each is the host's own device file, mounted individually.
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
-/// Links in `/dev` that programs expect.
+/// Symbolic links in `/dev` that programs expect, as names and targets.
 const DEVICE_LINKS: [(&str, &str); 5] = [
     ("fd", "/proc/self/fd"),
     ("stdin", "/proc/self/fd/0"),
@@ -33,20 +33,22 @@ const DEVICE_LINKS: [(&str, &str); 5] = [
     ("stderr", "/proc/self/fd/2"),
     ("ptmx", "pts/ptmx"),
 ];
-/// What the root itself may hold: directories, links and small files.
+/// Capacity of the root itself, in bytes: directories, links and small files.
 const ROOT_SIZE: u64 = 16 << 20;
-/// How many of them: they are made from the policy before the command starts, which can add none.
+/// Inodes of the root itself. The policy determines how many are used before the command starts,
+/// and the command can add none.
 const ROOT_INODES: u64 = 1 << 16;
-/// An existing directory to cover while the new root is being built; everything below it was opened before.
+/// Existing directory that the new root covers while it is being built. Covering `/usr` is
+/// harmless, because every source below it is opened before.
 const BUILDING_SITE: &str = "/usr";
 
-/// A source, opened on the host.
+/// A source of a bind, opened on the host.
 struct Source {
     tree: OwnedFd,
     is_directory: bool,
 }
 
-/// Builds the root that `view` describes and makes it this process's root.
+/// Builds the root that `view` describes and makes it the root of this process.
 pub(crate) fn build(view: &View, stdin: BorrowedFd<'_>) -> Result<(), SetupError> {
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).step("make mounts private")?;
     let mut sources = Vec::with_capacity(view.entries.len());
@@ -71,15 +73,18 @@ pub(crate) fn build(view: &View, stdin: BorrowedFd<'_>) -> Result<(), SetupError
     root.process_files()?;
 
     rustix::process::fchdir(&root.fd).step("enter the new root")?;
-    // pivot_root(2): with both arguments the same, the old root is stacked on the new one and can be detached.
+    // pivot_root(2): with both arguments equal, the old root is stacked on the new root and can be
+    // detached.
     rustix::process::pivot_root(".", ".").step("change the root")?;
     unmount(".", UnmountFlags::DETACH).step("detach the old root")?;
     restrict(root.fd.as_fd(), Restrict::Writing).step("make the root read-only")?;
     rustix::process::chdir("/").step("enter the root")
 }
 
-/// Mounts `entries` below the root that this process has, and follows no symbolic link on the way to any of them. Their
-/// mount points are there, and so are the covers of what is hidden.
+/// Mounts `entries` below the current root of this process, without following a symbolic link on
+/// the way to any of them.
+///
+/// The mount points must exist, and so must the covers of hidden paths.
 pub(crate) fn add(entries: &[Entry]) -> Result<(), SetupError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let fd = rustix::fs::open("/", flags, Mode::empty()).step("open the root")?;
@@ -101,9 +106,10 @@ pub(crate) fn add(entries: &[Entry]) -> Result<(), SetupError> {
 /// The new root while it is being built.
 struct Root {
     fd: OwnedFd,
-    /// Device numbers of the file systems in memory that are ours: only there may mount points be made.
+    /// Device numbers of our own file systems in memory. Mount points may be created only there.
     memory: Vec<u64>,
-    /// Directories in those that are open, by their paths inside: most entries share a few parents.
+    /// Open directories in these file systems, by their paths inside. They are cached because most
+    /// entries share a few parents.
     parents: HashMap<PathBuf, Rc<OwnedFd>>,
 }
 
@@ -152,7 +158,8 @@ impl Root {
             mount_on(&device?, &target).step(format_args!("mount the device `{name}`"))?;
         }
         if let Some(console) = console {
-            // Programs that ask for the name of their terminal find it here, as the host's devpts is absent.
+            // Programs that ask for the name of their terminal find it at this path, because the
+            // host's devpts is absent.
             let target = self.file(&dev.join("console"))?;
             mount_on(&console, &target).step("mount the terminal")?;
         }
@@ -176,7 +183,7 @@ impl Root {
         Ok(())
     }
 
-    /// Mounts a path onto itself, restricted.
+    /// Mounts a path onto itself, with `restriction` if there is one.
     fn remount(&mut self, path: &Path, restriction: Option<Restrict>) -> Result<(), SetupError> {
         let target = self.open(path).step(format_args!("find `{}` inside", path.display()))?;
         let tree = clone_tree(&target, Recursion::Deep).step(format_args!("open `{}` inside", path.display()))?;
@@ -186,7 +193,7 @@ impl Root {
         self.mount(&tree, &target, path).step(format_args!("mount `{}` onto itself", path.display()))
     }
 
-    /// Covers a path with something of its kind that nobody may open.
+    /// Covers a file or directory with an empty one of the same kind that nobody may open.
     fn hide(&mut self, path: &Path) -> Result<(), SetupError> {
         let target = self.open(path).step(format_args!("find `{}` inside", path.display()))?;
         let is_directory = is_directory(&target).step(format_args!("look at `{}`", path.display()))?;
@@ -208,13 +215,13 @@ impl Root {
         mount_on(&tree, &target).step(format_args!("cover `{}`", path.display()))
     }
 
-    /// Opens an existing path inside, following no link.
+    /// Opens an existing path inside without following symbolic links.
     fn open(&self, path: &Path) -> Result<OwnedFd, Errno> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         openat2(&self.fd, relative(path), flags, Mode::empty(), RESOLVE)
     }
 
-    /// Opens a directory inside, made with its parents when missing.
+    /// Opens a directory inside. Creates the directory and its parents if they are missing.
     fn directory(&mut self, path: &Path) -> Result<OwnedFd, SetupError> {
         self.make(path, |parent, name| match mkdirat(parent, name, Mode::from_raw_mode(0o755)) {
             Ok(()) | Err(Errno::EXIST) => {
@@ -225,7 +232,7 @@ impl Root {
         })
     }
 
-    /// Opens a file inside, made with its parents when missing.
+    /// Opens a file inside. Creates the file and its parents if they are missing.
     fn file(&mut self, path: &Path) -> Result<OwnedFd, SetupError> {
         self.make(path, |parent, name| {
             let flags = OFlags::CREATE | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
@@ -233,7 +240,8 @@ impl Root {
         })
     }
 
-    /// Opens a path inside that `make` makes when it is missing and its parent is ours.
+    /// Opens a path inside. If its parent is on our own file systems, `make` creates and opens the
+    /// path.
     fn make(
         &mut self,
         path: &Path,
@@ -241,12 +249,14 @@ impl Root {
     ) -> Result<OwnedFd, SetupError> {
         match self.parent(path) {
             Ok((parent, name)) => make(&parent, name).step(format_args!("make `{}` inside", path.display())),
-            // What is there need not be made.
+            // The parent may be on the host's files: then the path must already exist.
             Err(why) => self.open(path).map_err(|_| why),
         }
     }
 
-    /// Opens the parent of a path that is to be made, and says its last name. Refuses one on the host's files.
+    /// Opens the parent of a path that is to be created. Returns the parent and the last component.
+    ///
+    /// Fails if the parent is on the host's files.
     fn parent<'p>(&mut self, path: &'p Path) -> Result<(Rc<OwnedFd>, &'p OsStr), SetupError> {
         let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(io::Error::other("it has no parent")).step(format_args!("make `{}`", path.display()));
@@ -265,7 +275,8 @@ impl Root {
         Ok((parent, name))
     }
 
-    /// Mounts a tree on a path; what was known of directories at or below it no longer holds.
+    /// Mounts a tree on a path. Forgets the cached directories at or below the path, because the
+    /// mount hides them.
     fn mount(&mut self, tree: &OwnedFd, target: &OwnedFd, path: &Path) -> Result<(), Errno> {
         self.parents.retain(|known, _| !known.starts_with(path));
         mount_on(tree, target)
@@ -274,7 +285,7 @@ impl Root {
 
 const RESOLVE: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_SYMLINKS);
 
-/// How much of a tree is cloned.
+/// Extent of the mounts that are cloned: one mount, or also every mount below it.
 #[derive(Clone, Copy)]
 enum Recursion {
     Shallow,
@@ -303,7 +314,7 @@ fn open_source(path: &Path, access: Access) -> Result<Source, SetupError> {
     Ok(Source { tree, is_directory })
 }
 
-/// Opens a device as a mount; unlike other sources it must stay usable as a device.
+/// Opens a device file as a mount. Unlike other sources, the mount must stay usable as a device.
 fn open_device(path: PathBuf) -> Result<OwnedFd, SetupError> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let device = open_tree(CWD, &path, flags).step(format_args!("open the device `{}`", path.display()))?;
@@ -311,8 +322,9 @@ fn open_device(path: PathBuf) -> Result<OwnedFd, SetupError> {
     Ok(device)
 }
 
-/// Restricts the devices that another program mounted in `/dev`, as ours are: they are the host's own, and root could
-/// change their modes.
+/// Restricts the devices that another program mounted in `/dev`, as [`open_device`] restricts ours.
+///
+/// They are the host's own device files, and root could change their modes.
 pub(crate) fn restrict_devices() -> Result<(), SetupError> {
     for path in DEVICES.map(|name| Path::new("/dev").join(name)) {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -323,8 +335,11 @@ pub(crate) fn restrict_devices() -> Result<(), SetupError> {
     Ok(())
 }
 
-/// Opens the terminal that `stdin` is as a mount, by its name: a descriptor from another mount namespace cannot be
-/// cloned. A terminal that has no name here is left out.
+/// Opens the terminal behind `stdin` as a mount, or returns `None` if the terminal has no name
+/// here.
+///
+/// The terminal is opened by its name, because a descriptor from another mount namespace cannot be
+/// cloned.
 fn open_terminal(stdin: BorrowedFd<'_>) -> Option<OwnedFd> {
     if !rustix::termios::isatty(stdin) {
         return None;
@@ -335,15 +350,16 @@ fn open_terminal(stdin: BorrowedFd<'_>) -> Option<OwnedFd> {
     (is_same && restrict(tree.as_fd(), Restrict::Changing).is_ok()).then_some(tree)
 }
 
-/// Limits the inodes of a file system in memory that another program made. `root` is the root of the one mount that is
-/// meant, as a descriptor, so that no link leads elsewhere.
+/// Limits the inodes of a file system in memory that another program created.
+///
+/// `root` is a descriptor of the root of its mount, so that no symbolic link can lead elsewhere.
 pub fn limit_inodes(root: impl AsFd, inodes: u64) -> Result<(), Errno> {
     let context = fspick(root, "", FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_EMPTY_PATH)?;
     fsconfig_set_string(&context, "nr_inodes", inodes.to_string())?;
     fsconfig_reconfigure(&context)
 }
 
-/// Makes a proc file system of this process's pid namespace that is mounted nowhere.
+/// Creates a proc file system for the pid namespace of this process, without mounting it.
 pub(crate) fn detached_proc() -> Result<OwnedFd, Errno> {
     filesystem("proc", &[])
 }

@@ -1,8 +1,9 @@
-//! A sandbox's share of what the kernel grants to a user as a whole.
+//! A sandbox's share of the resources that the kernel grants to a user as a whole.
 //!
-//! The kernel counts some things by user: instances of inotify, queued signals, bytes of message queues. A sandbox has
-//! its caller's user id, so that it could use up what is the caller's. In a user namespace of its own what it uses is
-//! counted a second time, against limits of that namespace and of the process (namespaces(7), getrlimit(2)).
+//! The kernel counts some resources per user: inotify instances, queued signals, bytes of message
+//! queues. A sandbox has its caller's user id, so it could exhaust the caller's resources. In a
+//! user namespace of its own, the kernel counts the sandbox's use a second time, against limits of
+//! that namespace and of the process (namespaces(7), getrlimit(2)).
 
 use std::io;
 use std::os::fd::AsFd;
@@ -11,22 +12,25 @@ use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The part of the caller's grant that one sandbox may use: one of so many.
+/// Divisor of the caller's limits: one sandbox may use a quarter of each.
 const SHARE: u64 = 4;
-/// What the host grants to a user, and the limit of a user namespace for the same; below `/proc/sys`.
+/// Pairs of the host's limit per user and the limit of a user namespace for the same resource.
+/// Paths are relative to `/proc`.
 const WATCHERS: [(&str, &str); 2] = [
     ("sys/fs/inotify/max_user_instances", "sys/user/max_inotify_instances"),
     ("sys/fs/inotify/max_user_watches", "sys/user/max_inotify_watches"),
 ];
 
-/// Limits the watchers of files in this process's user namespace to a share of what the host grants to a user.
+/// Limits the file watchers in the user namespace of this process to a share of the host's limits
+/// per user.
 ///
-/// `proc` is a proc file system that can still be written, and this process holds CAP_SYS_RESOURCE in its namespace.
+/// `proc` must be a proc file system that can still be written, and this process must hold
+/// CAP_SYS_RESOURCE in its user namespace.
 pub(crate) fn limit_watchers(proc: impl AsFd) -> io::Result<()> {
     for (granted, limit) in WATCHERS {
         match read_number(&proc, granted) {
             Ok(granted) => write_number(&proc, limit, share(granted))?,
-            // A kernel without inotify has nothing to share.
+            // A kernel without inotify has no watchers to limit.
             Err(error) if Errno::from_io_error(&error) == Some(Errno::NOENT) => {}
             Err(error) => return Err(error),
         }
@@ -34,11 +38,12 @@ pub(crate) fn limit_watchers(proc: impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Limits queued signals and message queues of this process, and of all that it starts, to a share of its limits.
+/// Limits the queued signals and message queues of this process, and of every process that it
+/// starts, to a share of the current limits.
 pub(crate) fn limit_queues() -> io::Result<()> {
     for resource in [Resource::Sigpending, Resource::Msgqueue] {
         let Rlimit { maximum, current } = getrlimit(resource);
-        // Without a limit there is nothing that could be used up.
+        // An unlimited resource stays unlimited, because it cannot be exhausted.
         let limit = current.or(maximum).map(share);
         setrlimit(resource, Rlimit { current: limit, maximum: limit })?;
     }

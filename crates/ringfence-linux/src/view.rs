@@ -1,93 +1,97 @@
-//! What a sandbox sees: a tree built from nothing, entry by entry.
+//! The files that a sandbox sees: a tree built from nothing, entry by entry.
 
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// What may be done with a part of the host's tree.
+/// Access that a sandbox has to a part of the host's tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Access {
-    /// Read and execute.
+    /// Reading and executing.
     Read,
-    /// Read, execute and write.
+    /// Reading, executing and writing.
     Write,
 }
 
-/// One step in building the tree. Destinations are absolute paths inside the sandbox; their parents are made
-/// when missing, in memory, never on the host's files.
+/// One step in building the tree.
+///
+/// Destinations are absolute paths inside the sandbox. Missing parents are created in memory, never
+/// on the host's files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Entry {
     /// A directory in memory.
     Directory {
-        /// Where.
+        /// Path of the directory inside the sandbox.
         path: PathBuf,
     },
     /// A symbolic link.
     Symlink {
-        /// Where.
+        /// Path of the link inside the sandbox.
         path: PathBuf,
-        /// What it says.
+        /// Text of the link; the target need not exist.
         target: PathBuf,
     },
-    /// A small file in memory, read-only.
+    /// A small read-only file in memory.
     File {
-        /// Where.
+        /// Path of the file inside the sandbox.
         path: PathBuf,
-        /// What is in it.
+        /// Complete contents of the file.
         contents: Vec<u8>,
     },
     /// A writable directory in memory, private to the run.
     Scratch {
-        /// Where.
+        /// Path of the mount point inside the sandbox.
         path: PathBuf,
-        /// How much it can hold, in bytes.
+        /// Capacity in bytes.
         size: u64,
-        /// Its mode.
+        /// Permission bits of the directory, such as `0o1777`.
         mode: u32,
     },
     /// A part of the host's tree, with every mount below it.
     Bind {
-        /// On the host, resolved: no component is a symbolic link.
+        /// Path on the host, resolved: no component is a symbolic link.
         source: PathBuf,
-        /// Inside.
+        /// Path of the mount point inside the sandbox.
         destination: PathBuf,
-        /// What may be done with it.
+        /// Access that the sandbox has below `destination`.
         access: Access,
     },
-    /// Makes a path of an earlier entry a mount point of its own, so that it cannot be renamed away.
+    /// A path of an earlier entry that becomes a mount point of its own, so that it cannot be
+    /// renamed away.
     Pin {
-        /// Inside.
+        /// Path inside the sandbox.
         path: PathBuf,
     },
-    /// Makes a path of an earlier entry unwritable.
+    /// A path of an earlier entry that becomes unwritable.
     Protect {
-        /// Inside.
+        /// Path inside the sandbox.
         path: PathBuf,
     },
-    /// Makes a file or directory of an earlier entry unreadable.
+    /// A file or directory of an earlier entry that becomes unreadable.
     Hide {
-        /// Inside.
+        /// Path inside the sandbox.
         path: PathBuf,
     },
 }
 
-/// What a sandbox sees. `/proc` and `/dev` are always there and are not entries.
+/// The tree that a sandbox sees. `/proc` and `/dev` are always present and are not entries.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct View {
-    /// The steps, in order: a later one may lie inside an earlier one.
+    /// Steps in the order in which they are applied: a later entry may lie inside an earlier entry.
     pub entries: Vec<Entry>,
 }
 
-/// Parts of `/proc` that tell of the host or steer it: unreadable.
+/// Unreadable parts of `/proc`: they reveal facts about the host, or control the host.
 const PROC_HIDDEN: [&str; 7] = ["kcore", "keys", "timer_list", "sched_debug", "latency_stats", "scsi", "acpi"];
-/// Parts of `/proc` that root's user id alone can read, and that tell how the kernel's memory is laid out.
+/// Parts of `/proc` that only root's user id can read, and that reveal the layout of the kernel's
+/// memory.
 const PROC_HIDDEN_FROM_ROOT: [&str; 6] =
     ["kpagecgroup", "kpagecount", "kpageflags", "pagetypeinfo", "slabinfo", "vmallocinfo"];
-/// Parts of `/proc` through which root's user id alone could change the kernel: unwritable.
+/// Unwritable parts of `/proc`: through them, root's user id alone could change the kernel.
 const PROC_PROTECTED: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
 
 impl Entry {
-    /// Where it is inside.
+    /// Returns the path inside the sandbox that the entry applies to.
     pub fn path(&self) -> &Path {
         match self {
             Entry::Directory { path }
@@ -102,28 +106,32 @@ impl Entry {
     }
 }
 
-/// What `/dev/shm` may hold when it is private.
+/// Capacity of a private `/dev/shm`, in bytes.
 pub const SHARED_MEMORY_SIZE: u64 = 1 << 30;
-/// Bytes of a file system in memory for which it may hold one file: with a page to each, files fill it first.
+/// Bytes of a file system in memory per inode that it may have. Because every non-empty file
+/// occupies a page of this size, such files reach the size limit first.
 const BYTES_PER_INODE: u64 = 4096;
 /// Inodes that even the smallest file system in memory may have.
 const LEAST_INODES: u64 = 64;
 
 /// Returns how many inodes a file system in memory of `size` bytes may have.
 ///
-/// A file without a page costs no space there, and still a kilobyte of the kernel's memory. Since Linux 6.6, when
-/// files in memory got extended attributes, an attribute is charged to the same bound by its length (mm/shmem.c).
+/// The bound is needed because an empty file uses no space of the file system, but about a kilobyte
+/// of the kernel's memory. Linux 6.6 gave files in memory extended attributes; since then the
+/// length of each attribute is charged to the same bound (mm/shmem.c).
 pub fn inode_limit(size: u64) -> u64 {
     (size / BYTES_PER_INODE).max(LEAST_INODES)
 }
 
 impl View {
-    /// Name, in the root, of the directory that covers hidden ones.
+    /// Name, in the root, of the directory that is mounted over hidden directories.
     pub const COVER_DIRECTORY: &'static str = ".hidden-directory";
-    /// Name, in the root, of the file that covers hidden ones.
+    /// Name, in the root, of the file that is mounted over hidden files.
     pub const COVER_FILE: &'static str = ".hidden-file";
 
-    /// What is hidden and protected in the fresh `/proc` of every view, as far as the kernel has it.
+    /// Returns the entries that hide and protect parts of the fresh `/proc` of every view.
+    ///
+    /// A kernel may lack some of these paths.
     pub fn of_proc() -> Vec<Entry> {
         let from_root: &[&str] = if rustix::process::geteuid().is_root() { &PROC_HIDDEN_FROM_ROOT } else { &[] };
         let path = |name: &&str| Path::new("/proc").join(name);
@@ -131,7 +139,7 @@ impl View {
         hidden.chain(PROC_PROTECTED.iter().map(|name| Entry::Protect { path: path(name) })).collect()
     }
 
-    /// The paths inside that can be written.
+    /// Returns the paths inside the sandbox that can be written.
     pub fn writable(&self) -> impl Iterator<Item = &PathBuf> {
         self.entries.iter().filter_map(|entry| match entry {
             Entry::Scratch { path, .. } => Some(path),
