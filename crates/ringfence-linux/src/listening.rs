@@ -1,8 +1,10 @@
-//! Who listens on a port, where several share a network.
+//! Finding the processes that listen on a port, in a network that several process trees share.
 //!
-//! A port alone says nothing: on one machine, `127.0.0.1:80`, `127.0.0.2:80` and `[::1]:80` can be three programs. So a
-//! connection is made to an address at which only processes of the tree listen, and is looked at once more when it is
-//! there: between a look and a connection a program can end, and another one take its address.
+//! A port number alone does not identify a program: on one machine, `127.0.0.1:80`, `127.0.0.2:80`
+//! and `[::1]:80` can be three programs. So a connection is made only to an address at which no
+//! process outside the tree listens. The connection is checked again once it exists, because
+//! between the first check and the connection a program can end and another program can take its
+//! address.
 
 use std::collections::HashSet;
 use std::io;
@@ -11,22 +13,26 @@ use std::path::Path;
 
 use crate::pause::ProcessTree;
 
-/// The state of a socket that listens, proc_net_tcp(5).
+/// State of a listening socket, proc_net_tcp(5).
 const LISTENS: &str = "0A";
-/// How often a connection is looked at: a server may hand it to another of its processes meanwhile.
+/// Number of times that a connection is checked. A server may hand the connection to another of its
+/// processes during one check.
 const LOOKS: u32 = 3;
 
-/// A TCP socket, as a table of the kernel's has it.
+/// A TCP socket, as a line of the kernel's table describes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Socket {
     local: SocketAddr,
     remote: SocketAddr,
     is_listener: bool,
-    /// Nought for a connection that nobody has accepted yet, or that its process has closed.
+    /// Inode of the socket. The value is 0 for a connection that no process has accepted yet, or
+    /// that its process has closed.
     inode: u64,
 }
 
-/// The addresses at which processes of a tree, and no others, answer on a TCP port of the network that the tree is in.
+/// Returns the addresses at which processes of the tree, and no others, answer on a TCP port.
+///
+/// The port belongs to the network that the tree is in.
 pub fn own_addresses(tree: &ProcessTree, port: u16) -> io::Result<Vec<SocketAddr>> {
     let listeners: Vec<Socket> =
         sockets(tree)?.into_iter().filter(|socket| socket.is_listener && socket.local.port() == port).collect();
@@ -43,7 +49,8 @@ pub fn own_addresses(tree: &ProcessTree, port: u16) -> io::Result<Vec<SocketAddr
     Ok(addresses)
 }
 
-/// Whether a connection from `ours` to `theirs`, both of this network, is one to a process of a tree.
+/// Returns true if a connection from `ours` to `theirs` leads to a process of the tree. Both
+/// addresses must be of the network that the tree is in.
 pub fn leads_to(tree: &ProcessTree, ours: SocketAddr, theirs: SocketAddr) -> io::Result<bool> {
     for _ in 0..LOOKS {
         if leads_there_now(tree, ours, theirs)? {
@@ -61,20 +68,23 @@ fn leads_there_now(tree: &ProcessTree, ours: SocketAddr, theirs: SocketAddr) -> 
     if end.inode != 0 {
         return Ok(!held(tree, std::slice::from_ref(end)).is_empty());
     }
-    // It waits to be accepted, by one of those that listen at this moment.
+    // The connection waits for accept(2) by one of the sockets that listen now.
     let is_listener = |socket: &&Socket| socket.is_listener && socket.local.port() == theirs.port();
     let listeners: Vec<Socket> = sockets.iter().filter(is_listener).copied().collect();
     Ok(is_owned(&listeners, &held(tree, &listeners), theirs.ip()))
 }
 
-/// Whether somebody listens at an address, and all who could be reached there are the tree's own.
+/// Returns true if a socket listens at `address`, and every socket that may answer there belongs to
+/// the tree.
 fn is_owned(listeners: &[Socket], own: &HashSet<u64>, address: IpAddr) -> bool {
     let mut here = listeners.iter().filter(|listener| may_answer(listener.local.ip(), address)).peekable();
     here.peek().is_some() && here.all(|listener| own.contains(&listener.inode))
 }
 
-/// Whether a socket that listens at one address may be reached at another. The table does not tell whether one at `::`
-/// takes IPv4, too, so it may.
+/// Returns true if a socket that listens at `listens_at` may answer at `address`.
+///
+/// The kernel's table does not show whether a socket at `::` also accepts IPv4, so the function
+/// assumes that it may.
 fn may_answer(listens_at: IpAddr, address: IpAddr) -> bool {
     match listens_at.to_canonical() {
         exact if exact == address.to_canonical() => true,
@@ -84,11 +94,12 @@ fn may_answer(listens_at: IpAddr, address: IpAddr) -> bool {
     }
 }
 
-/// Where a socket that listens at an address is reached from the same machine.
+/// Returns the addresses at which a socket that listens at `listens_at` is reached from the same
+/// machine.
 fn reached_at(listens_at: IpAddr) -> Vec<IpAddr> {
     match listens_at.to_canonical() {
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) => vec![Ipv4Addr::LOCALHOST.into()],
-        // Of its own family first: at the other one it may not listen.
+        // The socket's own family comes first, because the socket may not accept the other family.
         IpAddr::V6(Ipv6Addr::UNSPECIFIED) => vec![Ipv6Addr::LOCALHOST.into(), Ipv4Addr::LOCALHOST.into()],
         address => vec![address],
     }
@@ -98,20 +109,21 @@ fn is_same(one: SocketAddr, other: SocketAddr) -> bool {
     (one.ip().to_canonical(), one.port()) == (other.ip().to_canonical(), other.port())
 }
 
-/// The TCP sockets of the network that a tree is in.
+/// Reads the TCP sockets of the network that the tree is in.
 fn sockets(tree: &ProcessTree) -> io::Result<Vec<Socket>> {
     let mut sockets = Vec::new();
     for table in ["tcp", "tcp6"] {
         match fs_err::read_to_string(format!("/proc/{}/net/{table}", tree.first())) {
             Ok(text) => sockets.extend(text.lines().filter_map(socket)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {} // a kernel without IPv6, or it has ended
+            // A kernel without IPv6, or the tree has ended.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
     }
     Ok(sockets)
 }
 
-/// The socket of a line of a table.
+/// Parses one line of the kernel's table.
 fn socket(line: &str) -> Option<Socket> {
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
     let [_, local, remote, state, _, _, _, _, _, inode, ..] = fields[..] else { return None };
@@ -119,7 +131,8 @@ fn socket(line: &str) -> Option<Socket> {
     Some(Socket { local: address(local)?, remote: address(remote)?, is_listener, inode: inode.parse().ok()? })
 }
 
-/// An address and a port in hexadecimal. The address is in words of the machine's own order, as they are in memory.
+/// Parses an address and a port in hexadecimal. The kernel prints the address as 32-bit words in
+/// the machine's byte order.
 fn address(text: &str) -> Option<SocketAddr> {
     let (address, port) = text.split_once(':')?;
     let word = |at: usize| Some(u32::from_str_radix(address.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
@@ -136,7 +149,7 @@ fn address(text: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(address, u16::from_str_radix(port, 16).ok()?))
 }
 
-/// Those of some sockets that processes of a tree have open.
+/// Returns the inodes of the given sockets that processes of the tree have open.
 fn held(tree: &ProcessTree, sockets: &[Socket]) -> HashSet<u64> {
     let mut wanted: HashSet<u64> = sockets.iter().map(|socket| socket.inode).filter(|inode| *inode != 0).collect();
     let mut held = HashSet::new();
@@ -152,7 +165,7 @@ fn held(tree: &ProcessTree, sockets: &[Socket]) -> HashSet<u64> {
     held
 }
 
-/// The inode of the socket that a descriptor of a process leads to.
+/// Returns the inode of the socket behind a descriptor of a process, if the descriptor is a socket.
 fn inode(descriptor: &Path) -> Option<u64> {
     let target = fs_err::read_link(descriptor).ok()?;
     target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
@@ -166,8 +179,9 @@ mod tests {
 
     use super::*;
 
-    /// Listens at each `family/address/port` of its arguments, in a grandchild, and does as it is told: `accept` one
-    /// connection, or `close` all.
+    /// Program that listens, in a grandchild, at each `family/address/port` of its arguments. It
+    /// reads orders from its standard input: `accept` accepts one connection, `close` closes all
+    /// listeners.
     const SERVER: &str = "
 import os, socket, sys
 if os.fork():
@@ -186,7 +200,7 @@ for line in sys.stdin:
     print('done', flush=True)
 ";
 
-    /// A tree of processes that listens.
+    /// A process tree that runs [`SERVER`].
     struct Tree {
         shell: Child,
         said: BufReader<ChildStdout>,
@@ -222,7 +236,8 @@ for line in sys.stdin:
     impl Drop for Tree {
         fn drop(&mut self) {
             for pid in self.tree.members_at_hand().into_iter().filter_map(rustix::process::Pid::from_raw) {
-                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL); // it may have ended
+                // The process may have ended.
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             }
             let _ = self.shell.kill(); // see above
             let _ = self.shell.wait(); // see above
@@ -259,7 +274,7 @@ for line in sys.stdin:
         let mut cases = vec![(format!("AF_INET/127.0.0.2/{port}"), vec!["127.0.0.2"])];
         if has_ipv6() {
             cases.push((format!("AF_INET6/::1/{port}"), vec!["::1"]));
-            // It may take IPv4, for all that the table tells, and does not.
+            // By the kernel's table this socket may accept IPv4, although it does not.
             cases.push((format!("AF_INET6/::/{port}/only"), vec!["::1"]));
         }
         for (place, expected) in cases {
@@ -313,7 +328,7 @@ for line in sys.stdin:
         assert!(leads_to(&other.tree, ours, address).unwrap());
     }
 
-    /// A port on which nobody listens at any address of loopback.
+    /// Returns a port that is free at every IPv4 address of the machine.
     fn free_port() -> u16 {
         let probe = TcpListener::bind("0.0.0.0:0").unwrap();
         probe.local_addr().unwrap().port()

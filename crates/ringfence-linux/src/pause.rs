@@ -1,8 +1,10 @@
-//! A process tree seen from outside of it: what it uses, brought to rest, and let go on.
+//! A process tree seen from outside: its resource use, stopping it, and continuing it.
 //!
-//! Its first process is ours, and goes on waiting: it is what ends the others when their owner does, at rest or not. By
-//! signals and not by a cgroup's freezer: not every sandbox has a cgroup, and one of version 1 has another hierarchy
-//! for that. Nothing that is stopped can let itself go on, and what runs meanwhile is found by the next look.
+//! The first process of the tree is ours and is never stopped, because it must be able to end the
+//! others when their owner ends, even while they are stopped. Stopping uses signals instead of a
+//! cgroup's freezer for two reasons: not every sandbox has a cgroup, and cgroup v1 has a separate
+//! hierarchy for the freezer. A stopped process cannot continue itself, and the next pass finds a
+//! process that still runs.
 
 use std::io;
 use std::thread;
@@ -14,16 +16,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::processes::{Snapshot, Stat, listed_below, lists_children};
 
-/// How long a tree may take to come to rest: one that forks faster than it is stopped never does.
+/// Timeout for stopping a tree. A tree that forks faster than it is stopped never stops.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long it is given between two looks.
+/// Delay between two passes over the tree.
 const MOMENT: Duration = Duration::from_millis(1);
-/// How many looks in a row must find all at rest: one that was seen may have been woken by one that was not yet.
+/// Number of consecutive passes that must find every process stopped. One pass is not enough,
+/// because a process that was already checked may be continued by a process that was not.
 const LOOKS: u32 = 2;
-/// The place of SIGSTOP in a set of signals, as proc_pid_status(5) prints them.
+/// Bit of SIGSTOP in a signal set, as proc_pid_status(5) prints it.
 const STOP_BIT: u64 = 1 << (Signal::STOP.as_raw() - 1);
 
-/// A process tree, by its first process: told from another process that may have its number later.
+/// A process tree, identified by its first process and that process's start time. The start time
+/// distinguishes it from a later process with the same id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessTree {
     first: i32,
@@ -31,31 +35,35 @@ pub struct ProcessTree {
 }
 
 impl ProcessTree {
-    /// The tree below a process, if that is there.
+    /// Returns the tree below a process, or `None` if the process is gone.
     pub fn of(first: i32) -> Option<ProcessTree> {
         Some(ProcessTree { first, began: Stat::of(first)?.began })
     }
 
-    /// Whether its first process is still there.
+    /// Returns true if the first process still exists.
     pub fn is_there(&self) -> io::Result<bool> {
         let stat = Stat::at(format!("/proc/{}/stat", self.first).as_ref())?;
         Ok(stat.is_some_and(|stat| stat.began == self.began && !stat.is_dead()))
     }
 
-    /// Lists those that are stopped now, as by a shell's job control: they are not to go on with the rest.
+    /// Lists the processes that are stopped now, for example by a shell's job control. They must
+    /// not be continued with the others.
     pub fn stopped(&self) -> io::Result<Vec<i32>> {
         let is_stopped = |pid: &i32| Stat::of(*pid).is_some_and(|stat| stat.state == b'T');
         Ok(self.members()?.into_iter().map(|pid| pid.as_raw_nonzero().get()).filter(is_stopped).collect())
     }
 
-    /// Stops every process below the first one, and returns once none of them runs. When one still does after a while, or
-    /// they cannot be looked at, those that were stopped go on.
+    /// Stops every process below the first process, and returns when none of them runs.
+    ///
+    /// If a process still runs at the timeout, or the processes cannot be listed, the processes
+    /// that were stopped are continued.
     pub fn stop(&self) -> io::Result<()> {
         let mut told = Vec::new();
         self.stop_all(&mut told).inspect_err(|_| go_on(told.into_iter().rev()))
     }
 
-    /// The same, and lists those that were told to stop.
+    /// Stops every process as [`ProcessTree::stop`] does, and adds each process that got SIGSTOP to
+    /// `told`.
     fn stop_all(&self, told: &mut Vec<Pid>) -> io::Result<()> {
         let (deadline, mut looks) = (Instant::now() + PATIENCE, 0);
         while looks < LOOKS {
@@ -63,9 +71,10 @@ impl ProcessTree {
                 return Err(io::ErrorKind::NotFound.into());
             }
             let running: Vec<Pid> = self.members()?.into_iter().filter(|pid| !is_at_rest(*pid)).collect();
-            // The parent first: it does not see that its child is stopped.
+            // Members are listed parent first, so that a parent is stopped before it can see its
+            // child stop.
             for pid in &running {
-                let _ = kill_process(*pid, Signal::STOP); // it may have ended meanwhile
+                let _ = kill_process(*pid, Signal::STOP); // the process may have ended meanwhile
             }
             looks = if running.is_empty() { looks + 1 } else { 0 };
             told.extend(running);
@@ -77,7 +86,8 @@ impl ProcessTree {
         Ok(())
     }
 
-    /// Lets every process below the first one go on, but for those in `except`; an error where not all are known.
+    /// Continues every process below the first process, except those in `except`. Returns an error
+    /// if the processes cannot all be listed.
     pub fn go_on(&self, except: &[i32]) -> io::Result<()> {
         if self.is_there()? {
             let is_meant = |pid: &Pid| !except.contains(&pid.as_raw_nonzero().get());
@@ -86,12 +96,12 @@ impl ProcessTree {
         Ok(())
     }
 
-    /// The id of its first process.
+    /// Returns the id of the first process.
     pub(crate) fn first(&self) -> i32 {
         self.first
     }
 
-    /// The processes below the first one, as they are found quickest.
+    /// Lists the processes below the first process, by the fastest method that the kernel offers.
     pub(crate) fn members_at_hand(&self) -> Vec<i32> {
         match lists_children() {
             true => listed_below(self.first),
@@ -105,19 +115,21 @@ impl ProcessTree {
     }
 }
 
-/// What a process tree uses.
+/// Resources that a process tree uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Footprint {
-    /// The time on processors of its processes so far, those included that have ended and been waited for.
+    /// Processor time of the tree's processes so far, including ended processes that were waited
+    /// for.
     pub processor_time: Duration,
-    /// What its processes have in memory, in bytes. What several share counts for each.
+    /// Resident memory of the tree's processes, in bytes. Memory that several processes share
+    /// counts for each of them.
     pub memory: u64,
 }
 
 impl Footprint {
-    /// What each of some trees uses at this moment; nothing where a tree is gone.
+    /// Measures the current use of each tree. The result has `None` for a tree that is gone.
     pub fn of_all(trees: &[Option<ProcessTree>]) -> Vec<Option<Footprint>> {
-        // All processes of the host are looked at once, where they must be.
+        // If the kernel does not list children, all processes of the host are read, but only once.
         let snapshot = (!lists_children()).then(Snapshot::take);
         let below = |first| snapshot.as_ref().map_or_else(|| listed_below(first), |all| all.below(first, &[]));
         trees.iter().map(|tree| Footprint::of((*tree)?, below)).collect()
@@ -132,33 +144,36 @@ impl Footprint {
     }
 }
 
-/// Lets processes go on, the child first: its parent does not see that it was stopped.
+/// Continues processes. Callers pass children before their parents, so that a parent does not see
+/// its child stopped.
 fn go_on(processes: impl Iterator<Item = Pid>) {
     for pid in processes {
-        let _ = kill_process(pid, Signal::CONT); // it may have been killed at rest
+        let _ = kill_process(pid, Signal::CONT); // the process may have been killed while stopped
     }
 }
 
-/// The states of the threads of a process that are there.
+/// Returns the state of each existing thread of a process.
 fn states(pid: i32) -> io::Result<Vec<u8>> {
     let threads = fs_err::read_dir(format!("/proc/{pid}/task"))?;
     let stats = threads.flatten().filter_map(|thread| Stat::at(&thread.path().join("stat")).transpose());
     stats.map(|stat| Ok(stat?.state)).collect()
 }
 
-/// Whether no thread of a process runs, or will before it is told to go on. One that cannot be looked at may.
+/// Returns true if no thread of a process runs, or can run before SIGCONT. A process whose threads
+/// cannot be read counts as running, unless it is gone.
 fn is_at_rest(process: Pid) -> bool {
     let pid = process.as_raw_nonzero().get();
     let Ok(states) = states(pid) else { return test_kill_process(process) == Err(Errno::SRCH) };
     if states.iter().any(|state| !matches!(state, b'T' | b't' | b'D' | b'Z' | b'X')) {
         return false;
     }
-    // A stop of one thread is one of all. Who waits for a disk, or for a vforked child that is stopped, does not run,
-    // and is stopped before it does.
+    // A stop always affects all threads of a process. A thread in state D waits for a disk, or for
+    // a stopped child of vfork(2): it does not run, and a pending stop takes effect before it runs
+    // again.
     !states.contains(&b'D') || states.iter().any(|state| matches!(state, b'T' | b't')) || is_to_stop(pid)
 }
 
-/// Whether a process was sent the signal that stops it and has not taken it yet.
+/// Returns true if SIGSTOP is pending for a process.
 fn is_to_stop(pid: i32) -> bool {
     let status = fs_err::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
@@ -171,7 +186,7 @@ mod tests {
 
     use super::*;
 
-    /// The first process goes on, for what it is worth.
+    /// Processor time that the first process of a tree may use while the tree is stopped.
     const TICK: Duration = Duration::from_millis(10);
 
     fn used(tree: ProcessTree) -> Duration {
@@ -179,13 +194,13 @@ mod tests {
         footprint.unwrap().processor_time
     }
 
-    /// A tree whose first process waits, and which is gone when this is dropped.
+    /// A process tree whose first process waits. Dropping the value ends the tree.
     struct Trial(Child);
 
     impl Trial {
         fn of(script: &str) -> Trial {
             let mut command = Command::new("sh");
-            // The shell that waits stands for the first process: it does nothing that could be stopped.
+            // The waiting shell stands for the first process, which is never stopped.
             Trial(command.args(["-c", &format!("({script}) & wait; :")]).stdout(Stdio::null()).spawn().unwrap())
         }
 
@@ -193,7 +208,7 @@ mod tests {
             ProcessTree::of(self.0.id() as i32).unwrap()
         }
 
-        /// Waits until so many processes are below the first.
+        /// Waits until `count` processes are below the first process.
         fn until(&self, count: usize) -> ProcessTree {
             let (tree, deadline) = (self.tree(), Instant::now() + Duration::from_secs(20));
             while tree.members().unwrap().len() < count {
@@ -207,7 +222,7 @@ mod tests {
     impl Drop for Trial {
         fn drop(&mut self) {
             for pid in self.tree().members().unwrap() {
-                let _ = kill_process(pid, Signal::KILL); // it may have ended
+                let _ = kill_process(pid, Signal::KILL); // the process may have ended
             }
             let _ = self.0.kill(); // see above
             let _ = self.0.wait(); // see above
@@ -248,7 +263,8 @@ mod tests {
     #[test]
     fn what_was_stopped_before_is_not_let_go_on() {
         let trial = Trial::of("sleep 600 & kill -STOP $!; sleep 600 & wait; :");
-        // All in the background: what a shell waits for at once, it starts by vfork, and is not stopped until that is done.
+        // Every process runs in the background, because a shell starts a foreground command with
+        // vfork(2) and cannot be stopped until that is done.
         let tree = trial.until(3);
         let deadline = Instant::now() + Duration::from_secs(20);
         while tree.stopped().unwrap().is_empty() {

@@ -10,38 +10,43 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-/// How much of a file below `/proc` one look reads: somebody may wait meanwhile, and each reading takes its time.
+/// Bytes that are read from a file below `/proc` at once. The buffer is small because callers may
+/// be waiting and every read takes time.
 const PIECE: usize = 4096;
 
-/// What proc_pid_stat(5) tells of a process.
+/// State of a process, as proc_pid_stat(5) describes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
     pub(crate) state: u8,
     pub(crate) parent: i32,
-    /// The page faults of the children that it has waited for: any child has had some.
+    /// Page faults of the children that the process has waited for. Every child causes at least
+    /// one.
     faults_of_children: u64,
     threads: u64,
-    /// Its own time on processors and that of the children that it has waited for, in ticks of the clock.
+    /// Processor time of the process and of the children that it has waited for, in clock ticks.
     pub(crate) ticks: u64,
-    /// When it began, in ticks since the machine did.
+    /// Start time of the process, in clock ticks since the machine booted.
     pub(crate) began: u64,
-    /// Its pages in memory.
+    /// Resident set size, in pages.
     pub(crate) pages: u64,
 }
 
 impl Stat {
-    /// What is told of a process, if it is there and can be looked at.
+    /// Reads the state of a process. Returns `None` if the process is gone or its file cannot be
+    /// read.
     pub(crate) fn of(pid: i32) -> Option<Stat> {
         Stat::at(format!("/proc/{pid}/stat").as_ref()).ok().flatten()
     }
 
-    /// What is told in a file, of a process or of a thread; nothing when that is gone, or another user's that is hidden from
-    /// this one (proc(5), hidepid).
+    /// Reads the `stat` file of a process or of a thread.
+    ///
+    /// Returns `None` if the process is gone, or if it belongs to another user and is hidden from
+    /// this user (proc(5), hidepid).
     pub(crate) fn at(path: &Path) -> io::Result<Option<Stat>> {
         match open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
-            // What was there a moment ago cannot be read once it is gone.
+            // A read fails if the process ends after the open; that is also `None`.
             Ok(file) => Ok(Stat::in_file(&File::from_parts(file.into(), path))),
-            // One that goes while its file is looked for is no such process, not no such file.
+            // If the process ends during the path lookup, open(2) returns ESRCH instead of ENOENT.
             Err(Errno::NOENT | Errno::SRCH | Errno::ACCESS | Errno::PERM) => Ok(None),
             Err(error) => Err(io::Error::other(format!("cannot open `{}`: {error}", path.display()))),
         }
@@ -52,7 +57,8 @@ impl Stat {
     }
 
     fn parse(line: &[u8]) -> Option<Stat> {
-        // The name is in parentheses and may hold any byte, parentheses too: what follows the last one counts.
+        // The name is in parentheses and may hold any byte, parentheses included. The fields
+        // therefore start after the last closing parenthesis.
         let name_ends = line.iter().rposition(|byte| *byte == b')')?;
         let rest = std::str::from_utf8(&line[name_ends + 1..]).ok()?;
         let mut fields = [""; 22];
@@ -64,7 +70,7 @@ impl Stat {
             state: *fields[0].as_bytes().first()?,
             parent: fields[1].parse().ok()?,
             faults_of_children: number(8)?,
-            // The children's are signed, and never below zero.
+            // The children's ticks are signed fields, but never negative.
             ticks: (11..15).map(number).sum::<Option<u64>>()?,
             threads: number(17)?,
             began: number(19)?,
@@ -72,47 +78,54 @@ impl Stat {
         })
     }
 
-    /// Whether it has waited for a child.
+    /// Returns true if the process has waited for a child.
     pub fn has_waited(&self) -> bool {
         self.faults_of_children > 0
     }
 
-    /// Whether nothing of it is left to run. One whose first thread has ended looks dead while others run on.
+    /// Returns true if no thread of the process can run any more.
+    ///
+    /// The state alone is not enough: a process whose first thread has ended is shown as a zombie
+    /// while its other threads run on.
     pub(crate) fn is_dead(&self) -> bool {
         matches!(self.state, b'Z' | b'X') && self.threads <= 1
     }
 }
 
-/// The most threads of a process whose files are kept open: each takes two descriptors.
+/// Limit on the threads of a process whose files are kept open: each thread takes two descriptors.
 const MOST_THREADS: usize = 16;
 
-/// A process whose files below `/proc` are open already: a look at one is a single reading.
+/// A process whose files below `/proc` are open already, so that each query is a single read.
 #[derive(Debug)]
 pub struct Process {
     id: i32,
     stat: File,
-    /// Those that it had when it was opened, if they were not too many.
+    /// Threads that the process had when it was opened, at most [`MOST_THREADS`].
     threads: Vec<Thread>,
 }
 
 impl Process {
-    /// Opens what is told of a process, if it is there and the kernel lists children.
+    /// Opens the files of a process. Returns `None` if the process is gone or the kernel does not
+    /// list children.
     pub fn open(id: i32) -> Option<Process> {
         let stat = File::open(format!("/proc/{id}/stat")).ok()?;
         Some(Process { id, stat, threads: Thread::of(id)?.take(MOST_THREADS).collect::<Option<_>>()? })
     }
 
-    /// Its number.
+    /// Returns the process id.
     pub fn id(&self) -> i32 {
         self.id
     }
 
-    /// How it stands, if it is still there.
+    /// Reads the current state of the process. Returns `None` if the process is gone.
     pub fn stat(&self) -> Option<Stat> {
         Stat::in_file(&self.stat)
     }
 
-    /// The children of all its threads, which are as many as `stat` says; of very many, the first.
+    /// Returns the children of all threads of the process.
+    ///
+    /// `stat` must be current: its thread count tells whether the threads that are already open are
+    /// all of them. If a thread has very many children, only the first are returned.
     pub fn children(&self, stat: &Stat) -> Option<Vec<i32>> {
         let are_known = stat.threads == self.threads.len() as u64;
         let known = are_known.then(|| self.threads.iter().map(Thread::children).collect()).flatten();
@@ -121,7 +134,7 @@ impl Process {
     }
 }
 
-/// A thread, which has children of its own (proc_pid_task(5)).
+/// A thread; each thread has its own list of children (proc_pid_task(5)).
 #[derive(Debug)]
 struct Thread {
     children: File,
@@ -129,7 +142,7 @@ struct Thread {
 }
 
 impl Thread {
-    /// Opens those of a process, one after the other.
+    /// Opens the threads of a process, one after the other.
     fn of(process: i32) -> Option<impl Iterator<Item = Option<Thread>>> {
         let threads = fs_err::read_dir(format!("/proc/{process}/task")).ok()?;
         Some(threads.map(|thread| {
@@ -139,36 +152,40 @@ impl Thread {
         }))
     }
 
-    /// Its children, if it is still there: one that is gone has none listed, but no name either.
+    /// Returns the children of the thread, or `None` if the thread is gone.
+    ///
+    /// The name is read as well, because a thread that is gone still yields an empty list of
+    /// children but no name.
     fn children(&self) -> Option<Vec<i32>> {
         let children = look(&self.children, listed)?;
         look(&self.name, |_| Some(children))
     }
 }
 
-/// Reads as much of a file as one reading gives.
+/// Reads as much of a file as a single read returns, and passes the bytes to `read`.
 fn look<T>(file: &File, read: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
     let mut buffer = [0; PIECE];
     let length = file.read_at(&mut buffer, 0).ok()?;
     read(&buffer[..length])
 }
 
-/// The processes that are listed in a text.
+/// Parses a list of process ids that are separated by white space.
 fn listed(text: &[u8]) -> Option<Vec<i32>> {
     std::str::from_utf8(text).ok()?.split_ascii_whitespace().map(|pid| pid.parse().ok()).collect()
 }
 
-/// The children of all living processes, as they are found in one look.
+/// The children of each living process, found in one pass over `/proc`.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshot(HashMap<i32, Vec<i32>>);
 
 impl Snapshot {
-    /// Those of all that can be looked at.
+    /// Takes a snapshot of the processes whose files can be read, and skips the others.
     pub(crate) fn take() -> Snapshot {
         Snapshot::of(living().into_iter().flatten().flatten())
     }
 
-    /// The same; an error where there may be others.
+    /// Takes a snapshot of all living processes. Returns an error if a process may be missing from
+    /// it.
     pub(crate) fn take_whole() -> io::Result<Snapshot> {
         Ok(Snapshot::of(living()?.collect::<io::Result<Vec<_>>>()?))
     }
@@ -181,7 +198,8 @@ impl Snapshot {
         Snapshot(children)
     }
 
-    /// Every descendant of `root`, but for those in `except` and below. Each comes after its parent.
+    /// Returns every descendant of `root`, except the processes in `except` and their descendants.
+    /// Each process comes after its parent.
     pub(crate) fn below(&self, root: i32, except: &[i32]) -> Vec<i32> {
         descend(root, |parent| {
             let children = self.0.get(&parent).into_iter().flatten();
@@ -190,7 +208,7 @@ impl Snapshot {
     }
 }
 
-/// All living processes; an error for one that cannot be looked at.
+/// Lists all living processes. A process whose `stat` file cannot be opened yields an error.
 fn living() -> io::Result<impl Iterator<Item = io::Result<(i32, Stat)>>> {
     Ok(fs_err::read_dir("/proc")?.filter_map(|entry| {
         let entry = entry.ok()?;
@@ -202,18 +220,22 @@ fn living() -> io::Result<impl Iterator<Item = io::Result<(i32, Stat)>>> {
     }))
 }
 
-/// Every living descendant of `root` at this moment, but for those in `except` and below. Each comes after its parent.
+/// Returns every descendant of `root` that is alive now, except the processes in `except` and their
+/// descendants. Each process comes after its parent.
 pub(crate) fn below(root: i32, except: &[i32]) -> Vec<Pid> {
     Snapshot::take().below(root, except).into_iter().filter_map(Pid::from_raw).collect()
 }
 
-/// Whether the kernel lists the children of a process, proc_pid_tid_children(5): it can be built without that.
+/// Returns true if the kernel lists the children of a process, proc_pid_tid_children(5). A kernel
+/// can be built without that file.
 pub(crate) fn lists_children() -> bool {
     Path::new("/proc/thread-self/children").exists()
 }
 
-/// The same as [`below`] by what the kernel lists, which costs what the tree is large and not what the host is. It may
-/// miss one whose sibling ends at that moment.
+/// Returns the descendants of `root` from the kernel's lists of children.
+///
+/// The cost grows with the size of the tree, unlike that of [`below`], which grows with the number
+/// of processes on the host. The result may miss a process whose sibling ends during the call.
 pub(crate) fn listed_below(root: i32) -> Vec<i32> {
     descend(root, |parent| {
         let threads = numbers(&format!("/proc/{parent}/task"));
@@ -222,7 +244,7 @@ pub(crate) fn listed_below(root: i32) -> Vec<i32> {
     })
 }
 
-/// All that is below `root`, each after its parent.
+/// Returns every process below `root`, each after its parent.
 fn descend(root: i32, children: impl Fn(i32) -> Vec<i32>) -> Vec<i32> {
     let mut found = children(root);
     let mut next = 0;
@@ -233,7 +255,7 @@ fn descend(root: i32, children: impl Fn(i32) -> Vec<i32>) -> Vec<i32> {
     found
 }
 
-/// The entries of a directory that are numbers.
+/// Returns the entries of a directory whose names are numbers.
 fn numbers(directory: &str) -> Vec<i32> {
     let entries = fs_err::read_dir(directory).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
@@ -301,7 +323,7 @@ mod tests {
     fn a_thread_that_takes_the_place_of_another_hides_no_child() {
         use std::io::{BufRead, BufReader, Write};
         use std::process::{Command, Stdio};
-        // One that ends when it is told to, and then another, whose child the process has from then on.
+        // The first thread ends when it reads a line. Then a second thread starts a child process.
         let lines = "
 import subprocess, sys, threading
 def first(): sys.stdin.readline()
@@ -329,7 +351,8 @@ threading.Thread(target=second).start()
         assert_eq!(hear(), "another");
         let begun = std::time::Instant::now();
         while process.stat().unwrap().threads != 2 {
-            assert!(begun.elapsed().as_secs() < 20, "the first thread does not end"); // it may take a moment longer
+            // The end may take a moment.
+            assert!(begun.elapsed().as_secs() < 20, "the first thread does not end");
         }
         assert_eq!(look(), (2, 1));
         stdin.write_all(b"\n").unwrap();

@@ -1,4 +1,5 @@
-//! Ending a process tree: as process 1 of its pid namespace, or as its subreaper, until nobody is left.
+//! Ending a process tree, as process 1 of its pid namespace or as its subreaper, until none is
+//! left.
 
 use std::time::{Duration, Instant};
 
@@ -7,29 +8,32 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::processes::below;
 use crate::sys::process::{Waited, kill_everyone, wait_any};
 
-/// What became of a sweep.
+/// The result of ending a tree.
 #[derive(Debug)]
 pub(crate) struct Sweep {
-    /// The command's own end, when it was among what was reaped.
+    /// End of the command itself, if the command was among the reaped processes.
     pub(crate) command: Option<Waited>,
-    /// Whether no descendant is left.
+    /// True if no descendant is left.
     pub(crate) complete: bool,
 }
 
-/// How long a tree may take to die before it is given up and said to be so.
+/// Timeout after which ending a tree is given up and reported as incomplete.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Kills and reaps everybody else in the pid namespace that this process is the first of.
+/// Kills and reaps every other process in the pid namespace whose process 1 this process is.
 pub(crate) fn end_namespace(command: Pid) -> Sweep {
     end(command, || {
-        let _ = kill_everyone(); // ESRCH: nobody but us
+        let _ = kill_everyone(); // ESRCH: no other process exists
     })
 }
 
-/// Kills every descendant of `launcher` that is not, and is not below, one of `firsts`. False when somebody is left.
-/// The launcher reaps by itself.
+/// Kills every descendant of `launcher` that is neither one of `firsts` nor below one. Returns
+/// false if a process is left.
+///
+/// The launcher reaps its children by itself.
 pub(crate) fn end_strays(launcher: i32, firsts: &[i32]) -> bool {
-    /// Each round kills whom it sees; those who fork meanwhile are seen by the next.
+    /// Limit on the rounds. Each round kills the processes that it finds; the next round finds
+    /// their forks.
     const ROUNDS: usize = 50;
     for _ in 0..ROUNDS {
         let strays = below(launcher, firsts);
@@ -42,27 +46,31 @@ pub(crate) fn end_strays(launcher: i32, firsts: &[i32]) -> bool {
     false
 }
 
-/// Stops all of them before it kills the first, so that none forks because another is gone.
+/// Stops all processes before killing the first, so that none forks because another is gone.
 fn stop_and_kill(processes: &[Pid]) {
     for signal in [Signal::STOP, Signal::KILL] {
         for pid in processes {
-            let _ = kill_process(*pid, signal); // it may have ended meanwhile
+            let _ = kill_process(*pid, signal); // the process may have ended meanwhile
         }
     }
 }
 
-/// Kills and reaps every descendant of this process. A tree that forks as it is killed is stopped first, then
-/// killed, round after round.
+/// Kills and reaps every descendant of this process.
+///
+/// Because a tree may fork while it is killed, each round first stops all processes and then kills
+/// them.
 pub(crate) fn end_descendants(command: Pid) -> Sweep {
     end(command, || stop_and_kill(&below(rustix::process::getpid().as_raw_nonzero().get(), &[])))
 }
 
-/// Reaps until there is no child, and has `kill` kill what is left between two rounds. Orphans come to us, so "no
-/// child" means "no descendant".
+/// Reaps until no child is left, and calls `kill` between rounds to end the remaining processes.
+///
+/// Orphans become children of this process, so "no child" means "no descendant".
 fn end(command: Pid, kill: impl Fn()) -> Sweep {
     let deadline = Instant::now() + PATIENCE;
     let mut sweep = Sweep { command: None, complete: false };
-    // What is ending by itself is given a moment: looking for it among all processes of a host is costly.
+    // Processes that are already ending get a few rounds first, because searching all processes of
+    // a host is costly.
     let mut moments = 5;
     loop {
         match wait_any() {
@@ -78,7 +86,7 @@ fn end(command: Pid, kill: impl Fn()) -> Sweep {
                 std::thread::sleep(Duration::from_micros(200));
             }
             Err(_) => {
-                sweep.complete = true; // ECHILD: none left
+                sweep.complete = true; // ECHILD: no child is left
                 return sweep;
             }
         }
