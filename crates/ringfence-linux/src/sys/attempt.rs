@@ -1,4 +1,4 @@
-//! System calls that a sandbox refuses, made on purpose: each is harmless where nothing refuses it.
+//! System calls that a sandbox refuses, made on purpose. Each call is harmless if it succeeds.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -11,34 +11,36 @@ fn checked(result: i64) -> io::Result<i64> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Makes a call of the filter's table with arguments that no call of it accepts.
+/// Makes a system call of the filter's table with arguments that no call in the table accepts.
 ///
-/// Only a rule that refuses outright is tried: the others look at their arguments, and have a function of their own.
+/// Fails with `Unsupported` unless `rule` refuses the call outright. The other rules look at the
+/// arguments of the call, so they have attempts of their own.
 pub fn with_wrong_arguments(syscall: &Syscall, rule: Rule) -> io::Result<i64> {
-    // It takes no argument that could be wrong, and would hang up a real terminal.
+    // vhangup(2) takes no argument that could be wrong, and would hang up a real terminal.
     let is_without_arguments = syscall.name == "vhangup";
     let (Some(number), Rule::Refuse(_), false) = (syscall.number(), rule, is_without_arguments) else {
         return Err(io::Error::from(io::ErrorKind::Unsupported));
     };
     let wrong = usize::MAX;
-    // SAFETY: a `Syscall` can only come from the filter's table, whose refused calls take pointers, descriptors,
-    // lengths and flags. All ones is no address of ours, no descriptor and no known flag: nothing is read or written.
+    // SAFETY: a `Syscall` can only come from the filter's table, whose refused calls take pointers,
+    // descriptors, lengths and flags. All ones is no address of ours, no descriptor and no known
+    // flag, so nothing is read or written.
     checked(unsafe { libc::syscall(i64::from(number), wrong, wrong, wrong, wrong, wrong, wrong) })
 }
 
-/// Asks for the process's id through the entry point of 32-bit programs.
+/// Asks for the process id through the entry point of 32-bit programs.
 #[cfg(target_arch = "x86_64")]
 pub fn getpid_of_32_bit() -> io::Result<i64> {
-    let mut result: i32 = 20; // getpid of i386
-    // SAFETY: `int 0x80` with getpid's number touches no memory; the kernel preserves all registers but rax, and
-    // clears r8 to r11 on old versions, which are declared clobbered.
+    let mut result: i32 = 20; // number of getpid on i386
+    // SAFETY: `int 0x80` with getpid's number touches no memory. The kernel preserves all registers
+    // but rax, and old versions clear r8 to r11, which are declared as clobbered.
     unsafe {
         std::arch::asm!("int 0x80", inout("eax") result, out("r8") _, out("r9") _, out("r10") _, out("r11") _);
     }
     if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(result.into()) }
 }
 
-/// Asks for the process's id through the entry point of x32 programs.
+/// Asks for the process id through the entry point of x32 programs.
 #[cfg(target_arch = "x86_64")]
 pub fn getpid_of_x32() -> io::Result<i64> {
     const X32: i64 = 0x4000_0000; // __X32_SYSCALL_BIT, asm/unistd.h
@@ -46,24 +48,24 @@ pub fn getpid_of_x32() -> io::Result<i64> {
     checked(unsafe { libc::syscall(X32 + libc::SYS_getpid) })
 }
 
-/// There is no other entry point on this architecture.
+/// Fails with `Unsupported`, because this architecture has no other entry point.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn getpid_of_32_bit() -> io::Result<i64> {
     Err(io::Error::from(io::ErrorKind::Unsupported))
 }
 
-/// There is no other entry point on this architecture.
+/// Fails with `Unsupported`, because this architecture has no other entry point.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn getpid_of_x32() -> io::Result<i64> {
     Err(io::Error::from(io::ErrorKind::Unsupported))
 }
 
-/// Makes a socket of the kernel's key management, socket(2) with `NETLINK_XFRM`.
+/// Creates and closes a socket for IPsec key management, socket(2) with `NETLINK_XFRM`.
 pub fn key_management(width: Width) -> io::Result<()> {
     let (family, protocol) = (width.of(libc::AF_NETLINK as u64), libc::NETLINK_XFRM);
     // SAFETY: socket takes integers only.
     let made = checked(unsafe { libc::syscall(libc::SYS_socket, family, libc::SOCK_RAW, protocol) })?;
-    // SAFETY: the descriptor was made just now, and nobody else closes it.
+    // SAFETY: the descriptor was created just now, and nobody else closes it.
     unsafe { libc::close(made as i32) };
     Ok(())
 }
@@ -75,25 +77,28 @@ pub fn unshare_user(width: Width) -> io::Result<()> {
     checked(unsafe { libc::syscall(libc::SYS_unshare, flags) }).map(drop)
 }
 
-/// Makes a process in a new user namespace that ends at once, clone(2).
+/// Creates a process in a new user namespace and waits for its end, clone(2). The process exits at
+/// once.
 pub fn clone_user() -> io::Result<()> {
     let flags = libc::CLONE_NEWUSER | libc::SIGCHLD;
-    // SAFETY: without CLONE_VM the child has its own copy of this stack; it calls nothing but _exit.
+    // SAFETY: without CLONE_VM the child has its own copy of this stack; it calls nothing but
+    // _exit.
     match checked(unsafe { libc::syscall(libc::SYS_clone, flags, 0usize, 0usize, 0usize, 0usize) })? {
         0 => super::process::exit_now(0),
         child => reap(child),
     }
 }
 
-/// Makes a process in a new user namespace that ends at once, clone3(2).
+/// Creates a process in a new user namespace and waits for its end, clone3(2). The process exits at
+/// once.
 pub fn clone3_user() -> io::Result<()> {
     // SAFETY: clone_args is plain integers; all zeroes is a valid value (clone3(2)).
     let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
     arguments.flags = libc::CLONE_NEWUSER as u64;
     arguments.exit_signal = libc::SIGCHLD as u64;
     let size = size_of::<libc::clone_args>();
-    // SAFETY: clone3 reads `size` bytes of a live value. Without CLONE_VM the child has its own copy of this stack;
-    // it calls nothing but _exit.
+    // SAFETY: clone3 reads `size` bytes of a live value. Without CLONE_VM the child has its own
+    // copy of this stack; it calls nothing but _exit.
     match checked(unsafe { libc::syscall(libc::SYS_clone3, &raw mut arguments, size) })? {
         0 => super::process::exit_now(0),
         child => reap(child),
@@ -111,12 +116,13 @@ pub fn executable_data() -> io::Result<()> {
     checked(unsafe { libc::personality(libc::READ_IMPLIES_EXEC as libc::c_ulong) }.into()).map(drop)
 }
 
-/// How a number is handed to a call that looks at its lower half alone.
+/// Form of a number that is passed to a system call which uses only its lower 32 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Width {
-    /// As it is.
+    /// The number itself.
     Plain,
-    /// With a bit in the upper half, which the kernel cuts off and a careless filter compares.
+    /// The number with a bit set in the upper half. The kernel ignores that bit, but a careless
+    /// filter compares it.
     Widened,
 }
 
@@ -129,7 +135,7 @@ impl Width {
     }
 }
 
-/// Types a character into a terminal, `TIOCSTI`, ioctl_tty(2).
+/// Inserts a character into the input of a terminal, `TIOCSTI`, ioctl_tty(2).
 pub fn type_into(terminal: BorrowedFd<'_>, width: Width) -> io::Result<()> {
     let character: libc::c_char = b'x' as libc::c_char;
     let (fd, request) = (terminal.as_raw_fd(), width.of(libc::TIOCSTI));
@@ -137,29 +143,33 @@ pub fn type_into(terminal: BorrowedFd<'_>, width: Width) -> io::Result<()> {
     checked(unsafe { libc::syscall(libc::SYS_ioctl, fd, request, &raw const character) }).map(drop)
 }
 
-/// Asks a terminal for its shift state, `TIOCLINUX`, ioctl_console(2); the same call pastes the selection.
+/// Asks a terminal for its shift state, `TIOCLINUX`, ioctl_console(2). The same call can paste the
+/// selection.
 pub fn console(terminal: BorrowedFd<'_>) -> io::Result<()> {
     let mut subcode: libc::c_char = 6; // TIOCL_GETSHIFTSTATE
-    // SAFETY: TIOCLINUX reads the subcode, and with this one writes one byte back over it.
+    // SAFETY: TIOCLINUX reads the subcode, and with this subcode writes one byte back over it.
     checked(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCLINUX, &raw mut subcode) }.into()).map(drop)
 }
 
-/// Attaches to a process as its tracer without stopping it, ptrace(2) `PTRACE_SEIZE`, until this process ends.
+/// Attaches to a process as its tracer without stopping it, ptrace(2) `PTRACE_SEIZE`. The
+/// attachment lasts until this process ends.
 pub fn trace(process: i32) -> io::Result<()> {
     // SAFETY: PTRACE_SEIZE takes a process id; address and options must be null (ptrace(2)).
     checked(unsafe { libc::ptrace(libc::PTRACE_SEIZE, process, 0usize, 0usize) }).map(drop)
 }
 
-/// Asks for a byte of another process's memory at an address that it does not have, process_vm_readv(2).
+/// Asks for a byte of another process's memory at an address that is not mapped there,
+/// process_vm_readv(2).
 pub fn read_memory(process: i32) -> io::Result<i64> {
     let mut byte = 0u8;
     let here = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
     let there = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 1 };
-    // SAFETY: the kernel writes at most one byte to `byte`, which is alive; the other address is not ours.
+    // SAFETY: the kernel writes at most one byte to `byte`, which is alive; the other address is
+    // not ours.
     checked(unsafe { libc::process_vm_readv(process, &raw const here, 1, &raw const there, 1, 0) } as i64)
 }
 
-/// Moves this process into a real-time class, sched_setscheduler(2).
+/// Moves this process into a real-time scheduling class, sched_setscheduler(2).
 pub fn real_time() -> io::Result<()> {
     // SAFETY: sched_param is plain integers; all zeroes is valid.
     let mut parameter: libc::sched_param = unsafe { std::mem::zeroed() };
@@ -173,19 +183,19 @@ pub fn real_time() -> io::Result<()> {
 pub struct Segment(i32);
 
 impl Segment {
-    /// Makes one that only its owner may use, shmget(2).
+    /// Creates a segment that only its owner may use, shmget(2).
     pub fn create() -> io::Result<Segment> {
         // SAFETY: shmget takes integers only.
         let made = unsafe { libc::shmget(libc::IPC_PRIVATE, 4096, libc::IPC_CREAT | 0o600) };
         checked(made.into()).map(|_| Segment(made))
     }
 
-    /// Its number.
+    /// Returns the identifier of the segment.
     pub fn id(&self) -> i32 {
         self.0
     }
 
-    /// Attaches a segment by number and lets go of it, shmat(2).
+    /// Attaches the segment with the identifier `id` and detaches it again, shmat(2).
     pub fn attach(id: i32) -> io::Result<()> {
         // SAFETY: a null address lets the kernel choose one that is free.
         let address = unsafe { libc::shmat(id, std::ptr::null(), 0) };
@@ -210,21 +220,21 @@ impl Drop for Segment {
 pub struct Queue(i32);
 
 impl Queue {
-    /// Makes one that only its owner may use, msgget(2).
+    /// Creates a queue that only its owner may use, msgget(2).
     pub fn create() -> io::Result<Queue> {
         // SAFETY: msgget takes integers only.
         let made = unsafe { libc::msgget(libc::IPC_PRIVATE, libc::IPC_CREAT | 0o600) };
         checked(made.into()).map(|_| Queue(made))
     }
 
-    /// Its number.
+    /// Returns the identifier of the queue.
     pub fn id(&self) -> i32 {
         self.0
     }
 
-    /// Sends an empty message to a queue by number, msgsnd(2).
+    /// Sends an empty message to the queue with the identifier `id`, msgsnd(2).
     pub fn send(id: i32) -> io::Result<()> {
-        let message: [libc::c_long; 2] = [1, 0]; // a positive type, then the text
+        let message: [libc::c_long; 2] = [1, 0]; // a positive message type, then the text
         // SAFETY: msgsnd reads the type and 0 bytes of text, both alive.
         checked(unsafe { libc::msgsnd(id, message.as_ptr().cast(), 0, libc::IPC_NOWAIT) }.into()).map(drop)
     }
@@ -237,12 +247,12 @@ impl Drop for Queue {
     }
 }
 
-/// A POSIX message queue by name, unlinked when dropped.
+/// A POSIX message queue with a name, unlinked when dropped.
 #[derive(Debug)]
 pub struct NamedQueue(CString);
 
 impl NamedQueue {
-    /// Makes one that only its owner may use, mq_open(3).
+    /// Creates a queue that only its owner may use, mq_open(3).
     pub fn create(name: CString) -> io::Result<NamedQueue> {
         let flags = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR | libc::O_CLOEXEC;
         let attributes = std::ptr::null_mut::<libc::mq_attr>();
@@ -254,7 +264,7 @@ impl NamedQueue {
         Ok(NamedQueue(name))
     }
 
-    /// Opens one that exists.
+    /// Opens and closes an existing queue.
     pub fn open(name: &CStr) -> io::Result<()> {
         // SAFETY: the name is NUL-terminated; without O_CREAT no further argument is read.
         let queue = unsafe { libc::mq_open(name.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
@@ -277,16 +287,18 @@ impl Drop for NamedQueue {
 pub struct Key(i64);
 
 impl Key {
-    /// Adds one, add_key(2).
+    /// Adds a key of type `user`, add_key(2).
     pub fn add(description: &CStr, secret: &[u8]) -> io::Result<Key> {
         let (kind, keyring) = (c"user".as_ptr(), libc::KEY_SPEC_USER_KEYRING);
         let (secret, length) = (secret.as_ptr(), secret.len());
-        // SAFETY: both strings are NUL-terminated, and the kernel reads `length` bytes of the secret, which are alive.
+        // SAFETY: both strings are NUL-terminated, and the kernel reads `length` bytes of the
+        // secret, which are alive.
         let added = unsafe { libc::syscall(libc::SYS_add_key, kind, description.as_ptr(), secret, length, keyring) };
         checked(added).map(Key)
     }
 
-    /// Looks for one by its description, keyctl(2) `KEYCTL_SEARCH`, and returns its number.
+    /// Searches for a key by its description, keyctl(2) `KEYCTL_SEARCH`, and returns its serial
+    /// number.
     pub fn search(description: &CStr) -> io::Result<i64> {
         let (operation, keyring) = (libc::KEYCTL_SEARCH, libc::KEY_SPEC_USER_KEYRING);
         let kind = c"user".as_ptr();
@@ -297,12 +309,12 @@ impl Key {
 
 impl Drop for Key {
     fn drop(&mut self) {
-        // SAFETY: KEYCTL_REVOKE takes a key's number.
+        // SAFETY: KEYCTL_REVOKE takes a key's serial number and no pointer.
         unsafe { libc::syscall(libc::SYS_keyctl, libc::KEYCTL_REVOKE, self.0) };
     }
 }
 
-/// The processor time that this process has used, getrusage(2).
+/// Returns the processor time that this process has used, getrusage(2).
 pub fn own_processor_time() -> Duration {
     // SAFETY: rusage is plain integers; all zeroes is valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -311,12 +323,14 @@ pub fn own_processor_time() -> Duration {
     Duration::from_micros(super::process::Usage::from(&usage).cpu_micros)
 }
 
-/// Returns the bytes of memory that the kernel holds in a socket's buffers, to be read and to be sent.
+/// Returns the bytes of memory that the kernel holds in a socket's receive and send buffers.
 pub fn socket_memory(socket: impl AsFd) -> io::Result<usize> {
-    // linux/sock_diag.h: SK_MEMINFO_RMEM_ALLOC is the first number, SK_MEMINFO_WMEM_QUEUED the sixth of nine.
+    // linux/sock_diag.h: of nine numbers, SK_MEMINFO_RMEM_ALLOC is the first and
+    // SK_MEMINFO_WMEM_QUEUED the sixth.
     let mut numbers = [0u32; 9];
     let mut length = size_of_val(&numbers) as libc::socklen_t;
-    // SAFETY: getsockopt writes at most `length` bytes to the array, which has as many, and then how many to `length`.
+    // SAFETY: getsockopt writes at most `length` bytes to the array, which has that size, and then
+    // the number of written bytes to `length`.
     let result = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),

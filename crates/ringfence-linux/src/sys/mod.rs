@@ -1,6 +1,7 @@
-//! One system call per function: borrowed descriptors in, `io::Result` out, no policy.
+//! System calls, one per function. Functions take borrowed descriptors, return `io::Result` and
+//! hold no policy.
 //!
-//! This is the only module with unsafe code. `rustix` wraps what it can; here is the rest.
+//! Only this module has unsafe code. It wraps the system calls for which `rustix` has no wrapper.
 #![expect(unsafe_code, reason = "the one place where system calls without a safe wrapper are made")]
 
 pub mod attempt;

@@ -1,25 +1,27 @@
-//! Mount attributes.
+//! Mount attributes, mount_setattr(2).
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// What a mount must not allow.
+/// Restrictions of a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Restrict {
-    /// No devices, no set-user-id.
+    /// Device files and set-user-id bits have no effect.
     DevicesAndPrivilege,
-    /// As above, and nothing can be written.
+    /// As [`Restrict::DevicesAndPrivilege`], and the mount is read-only.
     Writing,
-    /// No set-user-id, no program, and no change to the files themselves; devices still work.
+    /// Set-user-id bits have no effect, no file can be executed, and the mount is read-only. Device
+    /// files still work.
     Changing,
 }
 
-/// Restricts one mount, mount_setattr(2). It never lifts a restriction.
+/// Restricts one mount, mount_setattr(2). The call never lifts a restriction.
 pub fn restrict(mount: BorrowedFd<'_>, restrict: Restrict) -> io::Result<()> {
     set_attributes(mount, restrict, libc::AT_EMPTY_PATH)
 }
 
-/// Restricts a mount and every mount below it, mount_setattr(2). It never lifts a restriction.
+/// Restricts a mount and every mount below it, mount_setattr(2). The call never lifts a
+/// restriction.
 pub fn restrict_tree(tree: BorrowedFd<'_>, restrict: Restrict) -> io::Result<()> {
     set_attributes(tree, restrict, libc::AT_EMPTY_PATH | libc::AT_RECURSIVE)
 }
@@ -30,7 +32,8 @@ fn set_attributes(mount: BorrowedFd<'_>, restrict: Restrict, flags: i32) -> io::
         attr_set: match restrict {
             Restrict::DevicesAndPrivilege => common,
             Restrict::Writing => common | libc::MOUNT_ATTR_RDONLY,
-            // What is written to a device is not written to the file system that its node is on.
+            // A read-only mount still permits writing to a device, because the data does not go to
+            // the file system that holds the device file.
             Restrict::Changing => libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NOEXEC,
         },
         attr_clr: 0,
@@ -38,7 +41,8 @@ fn set_attributes(mount: BorrowedFd<'_>, restrict: Restrict, flags: i32) -> io::
         userns_fd: 0,
     };
     let size = size_of::<libc::mount_attr>();
-    // SAFETY: the empty path is NUL-terminated, `attributes` is alive and `size` bytes long (mount_setattr(2)).
+    // SAFETY: mount_setattr(2) reads a NUL-terminated path, which the empty path is, and `size`
+    // bytes of `attributes`, which is alive and has that size.
     let result = unsafe {
         libc::syscall(libc::SYS_mount_setattr, mount.as_raw_fd(), c"".as_ptr(), flags, &raw const attributes, size)
     };

@@ -8,26 +8,28 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketType};
 
-/// A device that hands the packets of a network to a program.
+/// Settings of a tunnel, which is a device that passes the packets of a network to a program.
 #[derive(Debug, Clone, Copy)]
 pub struct Tunnel {
-    /// The address of this end.
+    /// Address of the sandbox's end.
     pub address: Ipv4Addr,
-    /// How many bits of an address name the network.
+    /// Prefix length of the network, in bits.
     pub prefix: u8,
-    /// The largest packet, in bytes.
+    /// Size limit of a packet (the MTU), in bytes.
     pub packet: u16,
 }
 
-/// Brings `lo` up.
+/// Activates the loopback interface `lo`.
 pub fn loopback_up() -> io::Result<()> {
     let mut request = named(b"lo");
     request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
     configure(&inet()?, libc::SIOCSIFFLAGS, &mut request)
 }
 
-/// Makes a tunnel with `device`, the Linux kernel's `networking/tuntap.rst`, and sends through it whatever has no other
-/// way. Its network namespace is the one that the device is opened in.
+/// Creates a tunnel with `device`, the Linux kernel's `networking/tuntap.rst`, and makes it the
+/// default route.
+///
+/// The tunnel belongs to the network namespace in which the device is opened.
 pub fn tunnel(device: &Path, tunnel: &Tunnel) -> io::Result<OwnedFd> {
     const NAME: &[u8] = b"tun0";
     let device = rustix::fs::open(device, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?;
@@ -57,7 +59,7 @@ fn inet() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None)?)
 }
 
-/// A request about the interface `name`, which is shorter than `IFNAMSIZ`.
+/// Returns a request about the interface `name`, which must be shorter than `IFNAMSIZ`.
 fn named(name: &[u8]) -> libc::ifreq {
     // SAFETY: ifreq is integers and a union of plain data; all zeroes is valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -67,23 +69,26 @@ fn named(name: &[u8]) -> libc::ifreq {
     request
 }
 
-/// An address as requests about interfaces have it.
+/// Returns an address in the form that requests about interfaces use.
 fn generic(address: Ipv4Addr) -> libc::sockaddr {
     let [a, b, c, d] = address.octets();
-    // sockaddr_in lays out the same 16 bytes: the port in the first two of them, then the address (ip(7)).
+    // sockaddr_in has the same 16 bytes: in `sa_data`, the port comes first (two bytes), then the
+    // address (ip(7)).
     let bytes = [0, 0, a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0];
     libc::sockaddr { sa_family: libc::AF_INET as libc::sa_family_t, sa_data: bytes.map(|byte| byte as libc::c_char) }
 }
 
 fn configure(on: impl AsFd, operation: libc::Ioctl, request: &mut libc::ifreq) -> io::Result<()> {
-    // SAFETY: every operation of this module on interfaces reads and writes one ifreq, alive and zero-padded.
+    // SAFETY: every operation of this module on interfaces reads and writes one ifreq, which is
+    // alive and zero-padded.
     let result = unsafe { libc::ioctl(on.as_fd().as_raw_fd(), operation, &raw mut *request) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Sends what has no other way through the interface `name`, route(8), `SIOCADDRT`.
+/// Adds a default route through the interface `name`, route(8), `SIOCADDRT`.
 fn default_route(socket: &OwnedFd, name: &[u8]) -> io::Result<()> {
-    // SAFETY: rtentry is integers, plain addresses and one pointer that may be null; all zeroes is valid.
+    // SAFETY: rtentry is integers, plain addresses and one pointer that may be null; all zeroes is
+    // valid.
     let mut route: libc::rtentry = unsafe { std::mem::zeroed() };
     route.rt_dst = generic(Ipv4Addr::UNSPECIFIED);
     route.rt_genmask = generic(Ipv4Addr::UNSPECIFIED);

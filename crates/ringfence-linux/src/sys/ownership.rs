@@ -1,12 +1,16 @@
-//! Mounts in which files seem to belong to another user, mount_setattr(2) "ID-mapped mounts".
+//! ID-mapped mounts, in which files appear to belong to another user, mount_setattr(2) "ID-mapped
+//! mounts".
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 
-/// Has the files of a mount that belong to one user and group seem to be another's; those of all others seem to be
-/// nobody's. `mount` is a copy that is attached nowhere yet, and `namespace` one of [`namespace`].
+/// Maps the ids of a mount and of every mount below it by the id maps of a user namespace.
+///
+/// The files of one user and group appear to belong to another user and group. The files of all
+/// others appear to belong to the overflow user, `nobody`. `mount` must be a detached copy, and
+/// `namespace` must come from the function [`namespace`].
 pub fn translate(mount: BorrowedFd<'_>, namespace: BorrowedFd<'_>) -> io::Result<()> {
     let attributes = libc::mount_attr {
         attr_set: libc::MOUNT_ATTR_IDMAP,
@@ -16,42 +20,47 @@ pub fn translate(mount: BorrowedFd<'_>, namespace: BorrowedFd<'_>) -> io::Result
     };
     let size = size_of::<libc::mount_attr>();
     let flags = libc::AT_EMPTY_PATH | libc::AT_RECURSIVE;
-    // SAFETY: the empty path is NUL-terminated, `attributes` is alive and `size` bytes long (mount_setattr(2)).
+    // SAFETY: mount_setattr(2) reads a NUL-terminated path, which the empty path is, and `size`
+    // bytes of `attributes`, which is alive and has that size.
     let result = unsafe {
         libc::syscall(libc::SYS_mount_setattr, mount.as_raw_fd(), c"".as_ptr(), flags, &raw const attributes, size)
     };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Makes a user namespace that says only who is who, for [`translate`]: files of `from` seem to be those of `to`, each
-/// a user and a group.
+/// Creates a user namespace that serves only as an id map for [`translate`].
+///
+/// Files of `from` appear to belong to `to`; each is a user id and a group id.
 pub fn namespace(from: (u32, u32), to: (u32, u32)) -> io::Result<OwnedFd> {
     let (process, pid) = in_new_user_namespace()?;
     let mapped = fs_err::write(format!("/proc/{pid}/uid_map"), format!("{} {} 1", from.0, to.0))
         .and_then(|()| fs_err::write(format!("/proc/{pid}/gid_map"), format!("{} {} 1", from.1, to.1)))
         .and_then(|()| fs_err::File::open(format!("/proc/{pid}/ns/user")));
-    // It has ended already when neither works.
+    // Both calls fail only if the process has already ended.
     let _ = pidfd_send_signal(&process, Signal::KILL);
     let _ = waitid(WaitId::PidFd(std::os::fd::AsFd::as_fd(&process)), WaitIdOptions::EXITED);
     mapped.map(|file| file.into_file().into())
 }
 
-/// Starts a process that does nothing in a user namespace of its own, and waits to be killed.
+/// Starts a process in a user namespace of its own. The process does nothing but wait to be killed.
 fn in_new_user_namespace() -> io::Result<(OwnedFd, i32)> {
     let mut pidfd: libc::c_int = -1;
     let flags = libc::CLONE_NEWUSER | libc::CLONE_PIDFD | libc::SIGCHLD;
-    // SAFETY: with a null stack the child runs on its own copy of this one, as after fork(2); the kernel writes one int
-    // to `pidfd`, which is alive here. Other threads may hold locks: the child takes none, see below.
+    // SAFETY: with a null stack the child runs on its own copy of this one, as after fork(2); the
+    // kernel writes one int to `pidfd`, which is alive here. Other threads may hold locks, but the
+    // child takes no lock: it makes only the two bare system calls below.
     let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0usize, &raw mut pidfd, 0usize, 0usize) };
     match pid {
         -1 => Err(io::Error::last_os_error()),
         0 => loop {
-            // SAFETY: PR_SET_PDEATHSIG takes integers only, and is a bare system call.
+            // SAFETY: PR_SET_PDEATHSIG takes integers only, and the call is a bare system call.
             unsafe { libc::syscall(libc::SYS_prctl, libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0usize, 0usize, 0usize) };
-            // SAFETY: a null set of no size waits for a signal for ever (ppoll(2)); it is a bare system call.
+            // SAFETY: ppoll(2) without descriptors and without a timeout reads no memory and waits
+            // for a signal forever; the call is a bare system call.
             unsafe { libc::syscall(libc::SYS_ppoll, 0usize, 0usize, 0usize, 0usize, 0usize) };
         },
-        // SAFETY: on success the kernel stored a new descriptor that nobody else owns (CLONE_PIDFD).
+        // SAFETY: on success the kernel stored a new descriptor that nobody else owns
+        // (CLONE_PIDFD).
         pid => Ok((unsafe { OwnedFd::from_raw_fd(pidfd) }, pid as i32)),
     }
 }

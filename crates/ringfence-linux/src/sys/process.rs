@@ -1,4 +1,4 @@
-//! Processes: clone, and the attributes that `rustix` does not reach.
+//! Process creation with clone(2), and process attributes that `rustix` does not cover.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -7,29 +7,31 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Resets signal handlers in the child; too wide for the type that libc gives it.
+/// Resets signal handlers in the child. libc's constant has a type that is too narrow.
 const CLONE_CLEAR_SIGHAND: u64 = 1 << 32;
-/// Starts the child in the cgroup v2 of a directory descriptor; too wide for the type that libc gives it.
+/// Creates the child in the cgroup v2 of a directory descriptor. libc's constant has a type that is
+/// too narrow.
 const CLONE_INTO_CGROUP: u64 = 1 << 33;
 
-/// Which side of a clone this is.
+/// The two sides of a clone: the calling process and the new process.
 #[derive(Debug)]
 pub enum Side {
     /// The caller, with a descriptor for the new process and its id.
     Parent {
-        /// Becomes readable when the new process ends.
+        /// Pidfd, which becomes readable when the new process ends.
         pidfd: OwnedFd,
-        /// Its process id, as the caller sees it.
+        /// Process id of the new process, as the caller sees it.
         pid: i32,
     },
     /// The new process.
     Child,
 }
 
-/// Forks with namespaces, clone3(2): `flags` are `CLONE_NEW*`; `cgroup` is a cgroup v2 directory to be born in.
+/// Forks with new namespaces, clone3(2).
 ///
-/// A process with more than one thread is refused: the child of a fork has only the calling thread, and locks
-/// that the others held stay locked for ever.
+/// `flags` are `CLONE_NEW*` flags. `cgroup` is the directory of the cgroup v2 in which the child is
+/// created. Fails if this process has more than one thread, because the child has only the calling
+/// thread and locks that the other threads held would stay locked forever.
 pub fn clone3(flags: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Side> {
     single_threaded()?;
     let mut pidfd: libc::c_int = -1;
@@ -43,49 +45,58 @@ pub fn clone3(flags: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Side> {
         args.cgroup = cgroup.as_raw_fd() as u64;
     }
     let size = size_of::<libc::clone_args>();
-    // SAFETY: clone3 reads `size` bytes of `args` and writes one int to `args.pidfd`, both alive here. Without
-    // CLONE_VM the child runs on its own copy of this stack; this process has one thread, so no lock is lost.
+    // SAFETY: clone3 reads `size` bytes of `args` and writes one int to `args.pidfd`, both alive
+    // here. Without CLONE_VM the child runs on its own copy of this stack; this process has one
+    // thread, so no lock is lost.
     let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size) };
     match pid {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(Side::Child),
         pid => {
-            // SAFETY: on success the kernel stored a new descriptor that nobody else owns (CLONE_PIDFD).
+            // SAFETY: on success the kernel stored a new descriptor that nobody else owns
+            // (CLONE_PIDFD).
             let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
             Ok(Side::Parent { pidfd, pid: pid as i32 })
         }
     }
 }
 
-/// Forks, clone(2): what [`clone3`] does without namespaces and cgroup, where a filter refuses clone3(2).
+/// Forks with clone(2), like [`clone3`] without namespaces and cgroup. Unlike `clone3`, this works
+/// under a seccomp filter that refuses clone3(2).
 pub fn fork() -> io::Result<Side> {
     single_threaded()?;
     let mut pidfd: libc::c_int = -1;
     let flags = libc::CLONE_PIDFD | libc::SIGCHLD;
-    // SAFETY: with a null stack the child runs on its own copy of this one, as after fork(2); the kernel writes one int
-    // to `pidfd`, which is alive here. This process has one thread, so no lock is lost.
+    // SAFETY: with a null stack the child runs on its own copy of this one, as after fork(2); the
+    // kernel writes one int to `pidfd`, which is alive here. This process has one thread, so no
+    // lock is lost.
     let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0usize, &raw mut pidfd, 0usize, 0usize) };
     match pid {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(Side::Child),
         pid => {
-            // SAFETY: on success the kernel stored a new descriptor that nobody else owns (CLONE_PIDFD).
+            // SAFETY: on success the kernel stored a new descriptor that nobody else owns
+            // (CLONE_PIDFD).
             let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
             Ok(Side::Parent { pidfd, pid: pid as i32 })
         }
     }
 }
 
-/// Starts a child that runs `child`, and exits with what it returns, in this process's own memory while this process waits for it to execute
-/// another program or to end, clone(2) with `CLONE_VM | CLONE_VFORK`: nothing is copied, and no page is touched
-/// twice. The filter that a sandbox is confined by refuses clone3(2), whose flags it cannot see, and this works
-/// under it.
+/// Starts a child that runs `child` in the memory of this process, clone(2) with `CLONE_VM |
+/// CLONE_VFORK`.
+///
+/// This process waits until the child executes another program or exits. If `child` returns, its
+/// result is the exit code. Sharing the memory saves copying it and a second fault for each page.
+/// The seccomp filter of a sandbox refuses clone3(2), because it cannot see the flags of that call,
+/// but it permits this call.
 pub fn vfork(child: &mut dyn FnMut() -> i32) -> io::Result<rustix::process::Pid> {
     const STACK: usize = 256 * 1024;
     extern "C" fn enter(child: *mut libc::c_void) -> libc::c_int {
         let child = child.cast::<&mut dyn FnMut() -> i32>();
-        // SAFETY: the pointer is to the reference below, which outlives the call: its frame is suspended until
-        // this process has gone its own way.
+        // SAFETY: the pointer is to the reference below. The reference outlives the call, because
+        // its frame is suspended until the child has executed another program or exited
+        // (CLONE_VFORK).
         let child = unsafe { &mut *child };
         child()
     }
@@ -97,8 +108,9 @@ pub fn vfork(child: &mut dyn FnMut() -> i32) -> io::Result<rustix::process::Pid>
     // The stack grows down and must be aligned to 16 bytes (System V ABI).
     let top = top.wrapping_sub(top.addr() % 16).cast();
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-    // SAFETY: the stack is ours, writable, and alive until the child has left it (CLONE_VFORK). This process has
-    // one thread and is suspended meanwhile, so the child alone uses the shared memory.
+    // SAFETY: the stack is ours, writable, and alive until the child has left it (CLONE_VFORK).
+    // This process has one thread and is suspended meanwhile, so the child alone uses the shared
+    // memory.
     match unsafe { libc::clone(enter, top, flags, argument) } {
         -1 => Err(io::Error::last_os_error()),
         pid => Ok(rustix::process::Pid::from_raw(pid).expect("a child's id is positive")),
@@ -107,13 +119,14 @@ pub fn vfork(child: &mut dyn FnMut() -> i32) -> io::Result<rustix::process::Pid>
 
 /// Fails unless the calling process has exactly one thread.
 fn single_threaded() -> io::Result<()> {
-    // A thread that was joined is counted for a moment more: a join waits for it to say that it ends, and the kernel
-    // lets go of it after that.
+    // A joined thread is still counted for a short time: pthread_join(3) returns when the thread
+    // announces its end, and the kernel removes the thread after that.
     const LOOKS: u32 = 100;
     const MOMENT: Duration = Duration::from_micros(100);
     let mut looks = 0;
     loop {
-        // A directory's link count is 2 plus its subdirectories, and each thread is one (proc(5)).
+        // The link count of a directory is 2 plus its subdirectories, and each thread has one
+        // (proc(5)).
         let threads = rustix::fs::stat("/proc/self/task")?.st_nlink.saturating_sub(2);
         match threads {
             1 => return Ok(()),
@@ -126,60 +139,66 @@ fn single_threaded() -> io::Result<()> {
     }
 }
 
-/// Replaces this process image, execve(2). Returns only to say why it could not.
+/// Replaces the program of this process, execve(2). Returns only on failure, with the error.
 pub fn execve(path: &CStr, argv: &[CString], env: &[CString]) -> io::Error {
     let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
         strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect()
     };
     let (argv, env) = (pointers(argv), pointers(env));
-    // SAFETY: path is NUL-terminated; both arrays end with a null pointer and their strings outlive the call.
+    // SAFETY: path is NUL-terminated; both arrays end with a null pointer and their strings outlive
+    // the call.
     unsafe { libc::execve(path.as_ptr(), argv.as_ptr(), env.as_ptr()) };
     io::Error::last_os_error()
 }
 
-/// Makes a new, empty session keyring, keyctl(2) `KEYCTL_JOIN_SESSION_KEYRING`.
+/// Joins a new, empty session keyring, keyctl(2) `KEYCTL_JOIN_SESSION_KEYRING`.
 pub fn join_new_session_keyring() -> io::Result<()> {
     // SAFETY: a null name asks for an anonymous keyring; no memory is read.
     let result = unsafe { libc::syscall(libc::SYS_keyctl, libc::KEYCTL_JOIN_SESSION_KEYRING, 0usize) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Enters a new user namespace, user_namespaces(7); the process must have one thread.
+/// Enters a new user namespace, user_namespaces(7). The process must have one thread.
 pub fn enter_new_user_namespace() -> io::Result<()> {
-    // SAFETY: unshare reads no memory; CLONE_NEWUSER changes neither memory nor the descriptor table.
+    // SAFETY: unshare reads no memory; CLONE_NEWUSER changes neither memory nor the descriptor
+    // table.
     match unsafe { libc::unshare(libc::CLONE_NEWUSER) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Makes the cgroup that this process is in the root of what it sees of cgroups, cgroup_namespaces(7).
+/// Enters a new cgroup namespace, whose root is the current cgroup of this process,
+/// cgroup_namespaces(7).
 pub fn enter_new_cgroup_namespace() -> io::Result<()> {
-    // SAFETY: unshare reads no memory; CLONE_NEWCGROUP changes neither memory nor the descriptor table.
+    // SAFETY: unshare reads no memory; CLONE_NEWCGROUP changes neither memory nor the descriptor
+    // table.
     match unsafe { libc::unshare(libc::CLONE_NEWCGROUP) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Closes every descriptor from `first` to `last`, close_range(2), for a process that owns nothing there.
+/// Closes every descriptor from `first` to `last`, close_range(2).
 ///
-/// Descriptors that an `OwnedFd` of this process still refers to must not be in the range.
+/// The range must not contain a descriptor to which an `OwnedFd` that this process still uses
+/// refers.
 pub fn close_range(first: u32, last: u32) -> io::Result<()> {
-    // SAFETY: close_range takes integers only. The caller vouches that no owner is left for the range; this is
-    // called once, in a child that is about to exec or that has moved what it needs below `first`.
+    // SAFETY: close_range takes integers only, but it can close a descriptor that an `OwnedFd` refers
+    // to. The caller guarantees, as the contract above demands, that no such owner is used again.
     let result = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Waits for one child without blocking, wait4(2): its id, raw status and resource usage; `None` when none
-/// has changed. `ECHILD` when there is none at all.
+/// Waits for one child without blocking, wait4(2).
+///
+/// Returns `None` if no child has changed state. Fails with `ECHILD` if there is no child.
 pub fn wait_any() -> io::Result<Option<Waited>> {
     let mut status = 0;
     // SAFETY: rusage is plain integers; all zeroes is valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     let options = libc::WNOHANG | libc::WUNTRACED;
-    // SAFETY: both pointers are to live, writable values of the types wait4 fills.
+    // SAFETY: both pointers are to live, writable values of the types that wait4 fills.
     let pid = unsafe { libc::wait4(-1, &raw mut status, options, &raw mut usage) };
     match pid {
         -1 => Err(io::Error::last_os_error()),
@@ -191,15 +210,15 @@ pub fn wait_any() -> io::Result<Option<Waited>> {
 /// A child that changed state.
 #[derive(Debug, Clone, Copy)]
 pub struct Waited {
-    /// Which.
+    /// Process id of the child.
     pub pid: i32,
-    /// Its wait status, as wait(2) encodes it.
+    /// Wait status of the child, as wait(2) encodes it.
     pub status: i32,
-    /// What it and its waited-for children used.
+    /// Resources that the child and its waited-for children used.
     pub usage: Usage,
 }
 
-/// What a process and its waited-for children used.
+/// Resources that a process and its waited-for children used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Usage {
     /// Processor time, in microseconds.
@@ -215,10 +234,11 @@ impl From<&libc::rusage> for Usage {
     }
 }
 
-/// Kills every process that this one may signal but itself, kill(2) with -1: for the first process of a pid namespace
-/// that is everybody in it.
+/// Kills every process that this process may signal, except itself, kill(2) with -1.
+///
+/// For the first process of a pid namespace, these are all other processes of the namespace.
 pub fn kill_everyone() -> io::Result<()> {
-    // The one process that must not call this is one that sees others than its own.
+    // Any other process would also kill processes that are not its own.
     if rustix::process::getpid() != rustix::process::Pid::INIT {
         return Err(io::Error::other("only the first process of a pid namespace may end it"));
     }
@@ -229,13 +249,14 @@ pub fn kill_everyone() -> io::Result<()> {
     }
 }
 
-/// The process group of this process, getpgrp(2); none when its leader is outside the pid namespace.
+/// Returns the process group of this process, getpgrp(2), or `None` if the group leader is outside
+/// the pid namespace.
 pub fn own_group() -> Option<rustix::process::Pid> {
     // SAFETY: getpgrp takes nothing, reads no memory and cannot fail.
     rustix::process::Pid::from_raw(unsafe { libc::getpgrp() })
 }
 
-/// What every waited-for child of this process used together, getrusage(2).
+/// Returns the resources that all waited-for children of this process used together, getrusage(2).
 pub fn children_usage() -> Usage {
     // SAFETY: rusage is plain integers; all zeroes is valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -244,39 +265,44 @@ pub fn children_usage() -> Usage {
     Usage::from(&usage)
 }
 
-/// The processor time that all threads of another process have used so far, clock_getcpuclockid(3).
+/// Returns the processor time that all threads of another process have used so far,
+/// clock_getcpuclockid(3).
 pub fn cpu_time(pid: i32) -> io::Result<Duration> {
     let mut clock: libc::clockid_t = 0;
-    // SAFETY: the pointer is to a live clockid_t, which is all that is written; a process that is gone is an error.
+    // SAFETY: the pointer is to a live clockid_t, and nothing else is written; a process that is
+    // gone is an error.
     let errno = unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) };
     if errno != 0 {
         return Err(io::Error::from_raw_os_error(errno));
     }
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is to a live timespec, which is all that is written; a clock whose process is gone is an error.
+    // SAFETY: the pointer is to a live timespec, and nothing else is written; a clock whose process
+    // is gone is an error.
     match unsafe { libc::clock_gettime(clock, &raw mut time) } {
         0 => Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32)),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Ends this process now, without running exit handlers that belong to the process it was forked from.
+/// Exits this process immediately, without running exit handlers that belong to the process from
+/// which it was forked.
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: _exit never returns and reads no memory.
     unsafe { libc::_exit(code) }
 }
 
-/// Duplicates a descriptor to a given number, which the next exec keeps, dup2(2).
+/// Duplicates a descriptor to a given number, dup2(2). The duplicate stays open across exec.
 pub fn place(fd: &OwnedFd, number: i32) -> io::Result<()> {
-    // SAFETY: dup2 takes integers only. What had the number is closed; this is called in a child about to exec,
-    // whose own descriptors are all above the numbers that are given away.
+    // SAFETY: dup2 takes integers only. It closes the previous descriptor of that number. The only
+    // caller is a child about to exec, whose own descriptors are all above the numbers that it
+    // assigns.
     match unsafe { libc::dup2(fd.as_raw_fd(), number) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
     }
 }
 
-/// Duplicates a descriptor that this process has open by number, fcntl(2); `EBADF` when it has none.
+/// Duplicates an open descriptor by its number, fcntl(2). Fails with `EBADF` if it is not open.
 pub fn duplicate(number: i32) -> io::Result<OwnedFd> {
     // SAFETY: F_DUPFD_CLOEXEC takes an integer; a number that is not open is refused with EBADF.
     match unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) } {
@@ -286,16 +312,17 @@ pub fn duplicate(number: i32) -> io::Result<OwnedFd> {
     }
 }
 
-/// Gives memory back to the system that this process has freed and no longer needs, as far as its allocator can.
+/// Returns freed memory of this process to the system, as far as its allocator can.
 pub fn give_memory_back() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: malloc_trim(3) takes any number, and locks what it looks at.
+    // SAFETY: malloc_trim(3) takes any number, and takes the locks that it needs.
     unsafe {
         libc::malloc_trim(0);
     }
 }
 
-/// Lets this process have as many descriptors open as it may: the usual limit is for programs that still use select(2).
+/// Raises the soft limit of open descriptors to the hard limit. The default soft limit is low for
+/// the sake of programs that still use select(2).
 pub fn raise_descriptor_limit() -> io::Result<()> {
     let maximum = getrlimit(Resource::Nofile).maximum;
     Ok(setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?)

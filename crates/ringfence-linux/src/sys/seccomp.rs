@@ -1,35 +1,37 @@
-//! seccomp(2).
+//! System calls for seccomp filters, seccomp(2).
 
 use std::io;
 
 use libc::{c_long, sock_filter, sock_fprog};
 
-/// Puts the calling thread behind a filter, for good.
+/// Installs a filter for the calling thread, permanently.
 pub(crate) fn set_filter(program: &[sock_filter]) -> io::Result<()> {
     let len = u16::try_from(program.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     let program = sock_fprog { len, filter: program.as_ptr().cast_mut() };
-    // SAFETY: seccomp(2) reads `len` instructions from `filter`, which is the slice's own length, and keeps a copy;
-    // it writes nothing, so a pointer from a shared slice is enough.
+    // SAFETY: seccomp(2) reads `len` instructions from `filter`, which is the slice's own length,
+    // and keeps a copy; it writes nothing, so a pointer from a shared slice is enough.
     let result: c_long =
         unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Makes a system call that fails, or does nothing, with arguments that are plain numbers.
+/// Makes a system call with plain numbers as arguments. The call must fail or have no effect.
 #[cfg(test)]
 pub(crate) fn attempt(number: c_long, arguments: [usize; 4]) -> Result<c_long, i32> {
     let [a, b, c, d] = arguments;
-    // SAFETY: the tests pass only null pointers and flags, with which the kernel reads and writes no memory of ours.
+    // SAFETY: the tests pass only null pointers and flags, with which the kernel reads and writes
+    // no memory of ours.
     let result = unsafe { libc::syscall(number, a, b, c, d, 0, 0) };
     if result >= 0 { Ok(result) } else { Err(io::Error::last_os_error().raw_os_error().unwrap_or_default()) }
 }
 
-/// Asks for the process's id through the entry point for 32-bit programs; answers a negative errno on failure.
+/// Asks for the process id through the entry point for 32-bit programs. Returns a negative errno on
+/// failure.
 #[cfg(all(test, target_arch = "x86_64"))]
 pub(crate) fn getpid_of_32_bit() -> i32 {
-    let mut result: i32 = 20; // getpid of i386
-    // SAFETY: `int 0x80` with getpid's number touches no memory; the kernel preserves all registers but rax, and
-    // clears r8 to r11 on old versions, which are declared clobbered.
+    let mut result: i32 = 20; // number of getpid on i386
+    // SAFETY: `int 0x80` with getpid's number touches no memory. The kernel preserves all registers
+    // but rax, and old versions clear r8 to r11, which are declared as clobbered.
     unsafe {
         std::arch::asm!("int 0x80", inout("eax") result, out("r8") _, out("r9") _, out("r10") _, out("r11") _);
     }

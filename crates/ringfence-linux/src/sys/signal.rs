@@ -1,4 +1,4 @@
-//! Signals as descriptors: masks, signalfd, and default dispositions.
+//! Signal masks, signalfd(2), and signal dispositions.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -14,16 +14,17 @@ impl std::fmt::Debug for Mask {
 }
 
 impl Mask {
-    /// No signal.
+    /// Returns a mask without signals.
     pub fn empty() -> Self {
-        // SAFETY: sigset_t is plain integers; all zeroes is valid, and sigemptyset initialises it fully.
+        // SAFETY: sigset_t is plain integers; all zeroes is valid, and sigemptyset initialises it
+        // fully.
         let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
         // SAFETY: the pointer is to a live sigset_t.
         unsafe { libc::sigemptyset(&raw mut set) };
         Mask(set)
     }
 
-    /// Every signal.
+    /// Returns a mask with every signal.
     pub fn full() -> Self {
         let mut mask = Mask::empty();
         // SAFETY: the pointer is to a live sigset_t.
@@ -31,7 +32,7 @@ impl Mask {
         mask
     }
 
-    /// These signals.
+    /// Returns a mask with the given signals.
     pub fn of(signals: &[i32]) -> Self {
         let mut mask = Mask::empty();
         for signal in signals {
@@ -41,12 +42,12 @@ impl Mask {
         mask
     }
 
-    /// Makes this the mask of the calling thread, and returns the one before.
+    /// Replaces the mask of the calling thread by this mask. Returns the previous mask.
     pub fn set(&self) -> io::Result<Mask> {
         self.change(libc::SIG_SETMASK)
     }
 
-    /// Adds these signals to the mask of the calling thread, and returns the one before.
+    /// Adds these signals to the mask of the calling thread. Returns the previous mask.
     pub fn block(&self) -> io::Result<Mask> {
         self.change(libc::SIG_BLOCK)
     }
@@ -60,7 +61,7 @@ impl Mask {
         }
     }
 
-    /// A descriptor from which these signals can be read, signalfd(2). They must be blocked.
+    /// Opens a descriptor from which these signals can be read, signalfd(2). They must be blocked.
     pub fn descriptor(&self) -> io::Result<OwnedFd> {
         // SAFETY: the pointer is to a live sigset_t; -1 asks for a new descriptor.
         let fd = unsafe { libc::signalfd(-1, &raw const self.0, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
@@ -72,24 +73,25 @@ impl Mask {
     }
 }
 
-/// The numbers of the signals waiting on a signalfd.
+/// Reads all signals that are pending on a signalfd, and returns their numbers.
 pub fn pending(signals: &OwnedFd) -> Vec<i32> {
     let mut numbers = Vec::new();
     let mut buffer = [0u8; size_of::<libc::signalfd_siginfo>()];
-    // ssi_signo is the first field, four bytes (signalfd(2)).
+    // ssi_signo is the first field and has four bytes (signalfd(2)).
     while rustix::io::read(signals, &mut buffer).is_ok_and(|length| length == buffer.len()) {
         numbers.push(i32::from_ne_bytes([buffer[0], buffer[1], buffer[2], buffer[3]]));
     }
     numbers
 }
 
-/// Gives a signal its default meaning again; Rust's runtime ignores `SIGPIPE`.
+/// Restores the default disposition of a signal. For example, Rust's runtime ignores `SIGPIPE`.
 pub fn restore_default(signal: i32) {
     // SAFETY: SIG_DFL installs no handler; an invalid number is refused with EINVAL.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
 }
 
-/// Has the kernel reap this process's children, sigaction(2): nobody here waits for them.
+/// Lets the kernel reap the children of this process, sigaction(2), because this process does not
+/// wait for them.
 pub fn ignore_children() {
     // SAFETY: SIG_IGN installs no handler.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
