@@ -1,4 +1,5 @@
-//! One directory of a cgroup filesystem: made, filled with limits, killed, removed.
+//! One directory of a cgroup file system: creating it, setting limits, killing its processes,
+//! removing it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,7 +21,7 @@ pub(super) struct Setting {
     pub(super) presence: Presence,
 }
 
-/// Whether a kernel may lack the file of a setting.
+/// The requirement on a kernel to have a setting's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Presence {
     Required,
@@ -38,7 +39,8 @@ impl Setting {
     }
 }
 
-/// A directory that belongs to one run. Its handle holds a lock, which tells other processes that the owner lives.
+/// A directory that belongs to one run. Its handle holds a lock, which shows other processes that
+/// the owner is alive.
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
@@ -46,16 +48,16 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// How long killed processes may take to leave.
+    /// Time that killed processes may take to leave the group.
     const PATIENCE: Duration = Duration::from_secs(2);
 
-    /// Makes a new directory.
+    /// Creates a new directory and locks it.
     pub(super) fn make(path: PathBuf) -> io::Result<Self> {
         fs::create_dir(&path)?;
         Self::adopt(path)
     }
 
-    /// Takes over a directory that nobody holds.
+    /// Locks an existing directory. Fails if another process holds the lock.
     pub(super) fn adopt(path: PathBuf) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let handle = rustix::fs::openat(CWD, &path, flags, Mode::empty())?;
@@ -71,7 +73,8 @@ impl Directory {
         self.handle.as_fd()
     }
 
-    /// Writes a setting, and fails unless the kernel kept it or may lack its file.
+    /// Writes a setting. Fails unless the kernel stored the value, or the file is optional and
+    /// missing.
     pub(super) fn set(&self, setting: &Setting) -> Result<(), CgroupError> {
         let path = self.path.join(setting.file);
         if setting.presence == Presence::Optional && !path.exists() {
@@ -87,7 +90,7 @@ impl Directory {
         }
     }
 
-    /// Tells whether the group still has the value that was set. A file that may be missing holds nothing.
+    /// Returns true if the group still has the value that was set. An optional file may be missing.
     pub(super) fn holds(&self, setting: &Setting) -> bool {
         match fs::read_to_string(self.path.join(setting.file)) {
             Ok(kept) => kept.trim_end() == setting.value,
@@ -95,39 +98,45 @@ impl Directory {
         }
     }
 
-    /// Tells whether the group has a file, and so the accounting that the file stands for.
+    /// Returns true if the group has a file, and with it the accounting that the file belongs to.
     pub(super) fn has(&self, file: &str) -> bool {
         self.path.join(file).exists()
     }
 
-    /// Tells whether a process with the rights of this one can leave the group.
+    /// Returns true if a process with the rights of this process can leave the group.
     ///
-    /// Both versions want the right to write to a `cgroup.procs` outside of the group: version 2 to that of the group
-    /// that holds both the old place and the new one, version 1 to that of the new place (cgroups(7)).
+    /// Both versions require write access to a `cgroup.procs` outside of the group. Version 2
+    /// requires it for the common ancestor of the old and the new group, version 1 for the new
+    /// group (cgroups(7)).
     pub(super) fn can_be_left(&self) -> bool {
         let around = self.path.ancestors().skip(1).map(|group| group.join("cgroup.procs"));
         around.take_while(|file| file.exists()).any(|file| fs::OpenOptions::new().write(true).open(file).is_ok())
     }
 
-    /// Kills every process in the group and below it. A killed group kills newcomers, too: it is never used again.
+    /// Kills every process in the group and below it, including processes that are forked
+    /// meanwhile.
+    ///
+    /// The group must not be used again, because the method for old kernels also forbids forks.
     pub(super) fn kill(&self) -> io::Result<()> {
         match write(&self.path.join("cgroup.kill"), "1") {
-            // Version 1, or version 2 before Linux 5.14.
+            // The file is missing in version 1, and in version 2 before Linux 5.14.
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.kill_each(),
             result => result,
         }
     }
 
     fn kill_each(&self) -> io::Result<()> {
-        // Where the group counts processes, no new ones from here on; elsewhere the loop outruns ordinary forks.
+        // With the `pids` controller, this forbids new processes. Without it, the loop is faster
+        // than ordinary forks.
         let _ = write(&self.path.join("pids.max"), "0");
         let deadline = Instant::now() + Self::PATIENCE;
         loop {
             let groups = self.tree()?;
             let mut alive = false;
             for group in &groups {
-                // A pid may die and come back as another process between two lines of code, but not while its pidfd
-                // is open: whoever is still listed then is the one that was opened.
+                // A pid can be reused for another process at any time, except while its pidfd is
+                // open. So a process that is still listed after its pidfd was opened is the process
+                // that was listed first.
                 let processes = members(group)?;
                 let opened = processes.iter().filter_map(|&pid| {
                     let handle = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?;
@@ -136,7 +145,8 @@ impl Directory {
                 let opened: Vec<(Pid, OwnedFd)> = opened.collect();
                 let listed = members(group)?;
                 for (_, handle) in opened.iter().filter(|(pid, _)| listed.contains(pid)) {
-                    let _ = rustix::process::pidfd_send_signal(handle, Signal::KILL); // it may be gone already
+                    // The process may be gone already.
+                    let _ = rustix::process::pidfd_send_signal(handle, Signal::KILL);
                 }
                 alive |= !processes.is_empty() || !listed.is_empty();
             }
@@ -150,7 +160,8 @@ impl Directory {
         }
     }
 
-    /// Removes the group and those below it. Killed processes leave a moment after the signal: it waits a little.
+    /// Removes the group and the groups below it. Waits briefly, because killed processes leave a
+    /// moment after the signal.
     pub(super) fn remove(&self) -> io::Result<()> {
         let deadline = Instant::now() + Self::PATIENCE;
         for group in self.tree()? {
@@ -165,7 +176,7 @@ impl Directory {
         Ok(())
     }
 
-    /// Lists the group and all below it, the deepest first.
+    /// Lists the group and all groups below it, the deepest first.
     fn tree(&self) -> io::Result<Vec<PathBuf>> {
         let mut found = vec![self.path.clone()];
         let mut next = 0;
@@ -183,7 +194,8 @@ impl Directory {
     }
 }
 
-/// Reads the number behind a key of a file with one key and one number per line; a missing one counts as zero.
+/// Reads the number after a key in a file that has one key and one number per line. Returns 0 if
+/// the key is missing.
 pub(super) fn number(file: &Path, key: &str) -> u64 {
     let text = fs::read_to_string(file).unwrap_or_default();
     let mut entries = text.lines().filter_map(|line| line.split_once(' '));
@@ -193,11 +205,11 @@ pub(super) fn number(file: &Path, key: &str) -> u64 {
 /// Lists the processes of a group.
 pub(super) fn members(group: &Path) -> io::Result<Vec<Pid>> {
     let text = fs::read_to_string(group.join("cgroup.procs"))?;
-    // Processes outside our pid namespace are listed as 0.
+    // Processes outside our pid namespace are listed as 0; they are left out.
     Ok(text.lines().filter_map(|line| line.parse().ok().and_then(Pid::from_raw)).collect())
 }
 
-/// Writes to a file that must exist: a file of a cgroup filesystem takes one write, whole.
+/// Writes to an existing file. The text goes out in one write, as a cgroup file system requires.
 pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
     use std::io::Write;
     fs::OpenOptions::new().write(true).open(path)?.write_all(text.as_bytes())

@@ -1,15 +1,15 @@
-//! Where the control groups of this process are, out of `/proc/self/cgroup` and `/proc/self/mountinfo`.
+//! Finding the control groups of this process in `/proc/self/cgroup` and `/proc/self/mountinfo`.
 //!
-//! The parsers are pure: text in, paths out (cgroups(7), proc_pid_mountinfo(5)).
+//! The parsers are pure: they turn text into paths (cgroups(7), proc_pid_mountinfo(5)).
 
 use std::path::{Path, PathBuf};
 
-/// Every hierarchy that is mounted where this process sees it.
+/// Every hierarchy whose mount this process can see.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Hierarchies {
-    /// The one hierarchy of version 2, with or without controllers.
+    /// Hierarchy of version 2, with or without controllers.
     pub(super) unified: Option<Place>,
-    /// The hierarchies of version 1.
+    /// Hierarchies of version 1.
     pub(super) legacy: Vec<Legacy>,
 }
 
@@ -20,7 +20,7 @@ pub(super) struct Legacy {
     pub(super) place: Place,
 }
 
-/// A hierarchy's mount point and this process's group below it.
+/// The mount point of a hierarchy and this process's group below it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) mount: PathBuf,
@@ -28,13 +28,13 @@ pub(super) struct Place {
 }
 
 impl Hierarchies {
-    /// Finds those of this process.
+    /// Finds the hierarchies of this process.
     pub(super) fn of_this_process() -> std::io::Result<Self> {
         let read = |path| fs_err::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         Ok(Self::parse(&read("/proc/self/cgroup")?, &read("/proc/self/mountinfo")?))
     }
 
-    /// Reads both files' texts.
+    /// Parses the texts of `/proc/self/cgroup` and `/proc/self/mountinfo`.
     pub(super) fn parse(memberships: &str, mounts: &str) -> Self {
         let memberships: Vec<Membership<'_>> = memberships.lines().filter_map(Membership::parse).collect();
         let mounts: Vec<Mount> = mounts.lines().filter_map(Mount::parse).collect();
@@ -42,7 +42,8 @@ impl Hierarchies {
         for membership in &memberships {
             let mut candidates = mounts.iter().filter(|mount| mount.carries(membership));
             let Some(first) = candidates.clone().next() else { continue };
-            // One hierarchy may be mounted more than once, and with another root: take a mount that shows our group.
+            // One hierarchy may be mounted more than once, and with another root. Prefer a mount
+            // that shows our group.
             let mount = candidates.find(|mount| mount.below(membership.path).is_some()).unwrap_or(first);
             let place = mount.place(membership.path);
             if membership.controllers.is_empty() {
@@ -55,7 +56,7 @@ impl Hierarchies {
         found
     }
 
-    /// Returns this process's place in the version-1 hierarchy of a controller.
+    /// Returns this process's place in the version 1 hierarchy of a controller.
     pub(super) fn legacy(&self, controller: &str) -> Option<&Place> {
         let mut bound = self.legacy.iter().filter(|legacy| legacy.controllers.iter().any(|name| name == controller));
         bound.next().map(|legacy| &legacy.place)
@@ -82,11 +83,11 @@ impl<'text> Membership<'text> {
     }
 }
 
-/// A line of `/proc/self/mountinfo` whose filesystem is `cgroup` or `cgroup2`.
+/// A line of `/proc/self/mountinfo` whose file system is `cgroup` or `cgroup2`.
 struct Mount {
     root: PathBuf,
     point: PathBuf,
-    /// `None` for version 2.
+    /// Options of the file system, which name the controllers of version 1; `None` for version 2.
     options: Option<Vec<String>>,
 }
 
@@ -115,8 +116,10 @@ impl Mount {
         path.strip_prefix(&self.root).ok().filter(|path| !path.starts_with(".."))
     }
 
-    /// A group that the mount does not show (a container's mount seen from outside its namespace) is replaced by the
-    /// topmost one that it shows.
+    /// Returns the place of the group `path` in this mount.
+    ///
+    /// If the mount does not show the group (for example a container's mount, seen from outside its
+    /// namespace), the place is the topmost group that the mount shows.
     fn place(&self, path: &Path) -> Place {
         let own = match self.below(path) {
             Some(below) if below != Path::new("") => self.point.join(below),
@@ -126,7 +129,7 @@ impl Mount {
     }
 }
 
-/// Undoes the kernel's octal escapes of space, tab, newline and backslash.
+/// Decodes the kernel's octal escapes of space, tab, newline and backslash.
 fn unescape(field: &str) -> String {
     let mut pieces = field.split('\\');
     let mut plain = pieces.next().unwrap_or_default().to_owned();
@@ -197,7 +200,8 @@ mod tests {
 
     #[test]
     fn a_container_sees_its_own_group_at_the_mount_point() {
-        // With a cgroup namespace both sides say `/`; without one both name the group on the host.
+        // With a cgroup namespace, both files say `/`. Without one, both name the group on the
+        // host.
         for root in ["/", "/docker/5f0c"] {
             let found = Hierarchies::parse(
                 &format!("0::{root}\n"),

@@ -1,52 +1,52 @@
-//! Why a group could not be had, and what to do about it.
+//! Errors of creating a control group, and hints about what to do.
 
 use std::io;
 use std::path::PathBuf;
 
 use super::Limit;
 
-/// Why a group could not be had.
+/// An error of creating a control group.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CgroupError {
-    /// The files that tell where control groups are cannot be read.
+    /// The files that name the cgroup mounts and the cgroups of this process cannot be read.
     #[error("cannot find out where control groups are mounted")]
     Discover {
-        /// What the kernel said.
+        /// Error of reading these files.
         source: io::Error,
     },
-    /// No group can be made that could hold the limit.
+    /// No group can be created that enforces the limit.
     #[error("no control group can limit {limit}")]
     Unavailable {
-        /// The limit that was wanted.
+        /// Limit that was requested.
         limit: Limit,
-        /// What stood in the way.
+        /// Obstacle that prevents the group.
         source: Obstacle,
     },
     /// The kernel refused a value.
     #[error("cannot write `{value}` to `{}`", path.display())]
     Set {
-        /// The file of the group.
+        /// Path of the group's file.
         path: PathBuf,
-        /// The value.
+        /// Value that was written.
         value: String,
-        /// What the kernel said.
+        /// Error of the write.
         source: io::Error,
     },
-    /// The kernel took a value and kept another.
+    /// The kernel accepted a value but stored another.
     #[error("`{}` holds `{kept}` after `{value}` was written to it", path.display())]
     NotKept {
-        /// The file of the group.
+        /// Path of the group's file.
         path: PathBuf,
-        /// What was written.
+        /// Value that was written.
         value: String,
-        /// What was read afterwards.
+        /// Value that was read afterwards.
         kept: String,
     },
 }
 
 impl CgroupError {
-    /// Returns what somebody can do about it.
+    /// Returns advice on how to solve the problem.
     pub fn hint(&self) -> &'static str {
         let Self::Unavailable { source: obstacle, .. } = self else {
             return "the groups above set a tighter bound, or the value is out of the kernel's range";
@@ -76,59 +76,60 @@ impl CgroupError {
     }
 }
 
-/// Tells whether this process is part of an ordinary user's systemd, whose controllers root chooses.
+/// Returns true if this process is managed by an unprivileged user's systemd, whose controllers
+/// root chooses.
 fn is_in_users_manager() -> bool {
     let memberships = fs_err::read_to_string("/proc/self/cgroup").unwrap_or_default();
     !rustix::process::geteuid().is_root() && memberships.contains("/user@")
 }
 
-/// What stands in the way of a group.
+/// An obstacle to creating a control group.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Obstacle {
-    /// There are no control groups.
+    /// No cgroup file system is mounted.
     #[error("no cgroup filesystem is mounted")]
     NoHierarchy,
-    /// The kernel lacks the controller, or nobody mounted it.
+    /// The kernel lacks the controller, or no mounted hierarchy has it.
     #[error("no mounted cgroup filesystem has the `{controller}` controller")]
     NotBound {
-        /// The controller.
+        /// Name of the controller.
         controller: &'static str,
     },
-    /// The groups above do not pass the controller on.
+    /// The groups above do not delegate the controller.
     #[error("`{}` is not given the `{controller}` controller", path.display())]
     NotOffered {
-        /// The group.
+        /// Directory of the group that lacks the controller.
         path: PathBuf,
-        /// The controller.
+        /// Name of the controller.
         controller: &'static str,
     },
-    /// Other processes are in the group, which therefore cannot pass controllers on.
+    /// The group holds other processes and therefore cannot delegate controllers to its children.
     #[error("`{}` holds other processes, so it cannot pass controllers on", path.display())]
     Occupied {
-        /// The group.
+        /// Directory of the group.
         path: PathBuf,
     },
-    /// Our group belongs to systemd, which did not give us one of our own.
+    /// Our group belongs to systemd, which did not give us a scope of our own.
     #[error("`{}` belongs to systemd, which gives no scope: {reason}", path.display())]
     NoScope {
-        /// Our group.
+        /// Directory of our group.
         path: PathBuf,
-        /// The answer of systemd, or the reason for which it could not be asked.
+        /// Answer of systemd, or the reason for which it could not be asked.
         reason: String,
     },
-    /// A scope of systemd's would be free of a limit that binds us.
+    /// A scope of systemd would escape a limit that applies to this process.
     #[error("a scope of systemd's would escape the limit `{}` of this process", path.display())]
     Bounded {
-        /// The file that sets the limit.
+        /// File that sets the limit.
         path: PathBuf,
     },
-    /// The directory is not ours to use.
+    /// This process may not create a group in the directory.
     #[error("cannot make a group in `{}`", path.display())]
     Directory {
-        /// The group.
+        /// Directory of the group.
         path: PathBuf,
-        /// What the kernel said.
+        /// Error of the system call.
         source: io::Error,
     },
 }

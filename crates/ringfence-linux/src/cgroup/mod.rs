@@ -1,7 +1,8 @@
-//! Control groups: a fresh one for each run, for its limits and for its end.
+//! Control groups: a new group for each run, to enforce its limits and to end its processes.
 //!
-//! Versions 1 and 2 work alike, also side by side (a controller is bound to one of them). A limit that the kernel did
-//! not keep is an error. Start at [`Group::create`]; [`probe`] makes real groups to find out what works here.
+//! Versions 1 and 2 are used alike, also side by side, because each controller is bound to one of
+//! them. A limit that the kernel did not store is an error. Start at [`Group::create`]. The
+//! function [`probe`] creates real groups to find out what works on this host.
 
 mod directory;
 mod discover;
@@ -27,21 +28,21 @@ use name::Name;
 
 pub use error::{CgroupError, Obstacle};
 
-/// What a group must hold.
+/// The limits that a group must enforce.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Wanted {
-    /// Bytes of memory, swap included.
+    /// Memory limit in bytes, swap included.
     pub memory: Option<u64>,
-    /// Processors' worth of time.
+    /// Processor time limit, in processors.
     pub cpus: Option<f64>,
-    /// Processes and threads.
+    /// Limit on the number of processes and threads.
     pub processes: Option<u32>,
-    /// Whether the whole tree must end at once, whatever its processes did to get away.
+    /// True if the whole process tree must end at once, whatever its processes did to escape.
     pub tree_kill: bool,
 }
 
 impl Wanted {
-    /// The period of processor time in microseconds: the kernel's own default.
+    /// Period of processor time in microseconds, which is the kernel's own default.
     const PERIOD: u64 = 100_000;
 
     fn limits(&self) -> impl Iterator<Item = Limit> {
@@ -53,20 +54,23 @@ impl Wanted {
         })
     }
 
-    /// The part of the memory limit that version 1 lets sockets have besides: one of so many.
+    /// Divisor of the memory limit: with version 1, sockets may use one eighth of the limit in
+    /// addition.
     const SOCKET_SHARE: u64 = 8;
 
-    /// The kernel counts memory in pages and rounds down.
+    /// Returns the memory limit, rounded down to whole pages, because the kernel counts memory in
+    /// pages.
     fn memory_in_pages(&self) -> Option<u64> {
         self.memory.map(whole_pages)
     }
 
-    /// Bytes of socket buffers where they are counted apart from memory. A share, because it comes on top.
+    /// Returns the limit on bytes of socket buffers for kernels that count them apart from memory.
+    /// The limit is only a share of the memory limit, because it adds to that limit.
     fn socket_memory(&self) -> u64 {
         whole_pages(self.memory.unwrap_or(0) / Self::SOCKET_SHARE).max(rustix::param::page_size() as u64)
     }
 
-    /// Microseconds of processor time in each period; the kernel refuses less than a thousand.
+    /// Returns the microseconds of processor time per period. The kernel refuses less than 1000.
     fn quota(&self) -> Option<u64> {
         self.cpus.map(|cpus| (cpus * Self::PERIOD as f64).round() as u64)
     }
@@ -77,7 +81,7 @@ fn whole_pages(bytes: u64) -> u64 {
     bytes / page * page
 }
 
-/// One thing that a group can hold.
+/// One limit that a group can enforce.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "named as the fields of `Wanted`")]
 pub enum Limit {
@@ -111,12 +115,12 @@ impl fmt::Display for Limit {
     }
 }
 
-/// The interface that holds a limit.
+/// The cgroup interface that enforces a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Version {
-    /// A hierarchy of its own for each controller.
+    /// Version 1: each controller, or set of controllers, has a hierarchy of its own.
     V1,
-    /// The unified hierarchy.
+    /// Version 2: the unified hierarchy.
     V2,
 }
 
@@ -130,7 +134,7 @@ impl Version {
     }
 }
 
-/// What control groups can hold on this host, each found by doing it.
+/// The limits that control groups can enforce on this host, each found by a real attempt.
 #[derive(Debug)]
 #[expect(missing_docs, reason = "named as the fields of `Wanted`")]
 pub struct CgroupSupport {
@@ -140,63 +144,68 @@ pub struct CgroupSupport {
     pub tree_kill: Result<Holder, CgroupError>,
 }
 
-/// How a group holds one limit.
+/// The way in which a group enforces one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Holder {
-    /// The interface.
+    /// Interface that enforces the limit.
     pub version: Version,
-    /// Whether a process with the rights of the probing one can leave the group.
+    /// True if a process with the rights of the probing process can leave the group.
     pub can_be_left: bool,
-    /// What the limit does not count, where it is one of memory.
+    /// Memory that the limit does not count. Only relevant for a memory limit.
     pub uncounted: UncountedMemory,
 }
 
 /// Kinds of memory that a group's limit does not cover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct UncountedMemory {
-    /// Buffers of TCP and UDP sockets.
+    /// True if buffers of TCP and UDP sockets are not counted.
     pub sockets: bool,
-    /// What is swapped out, on a host that swaps.
+    /// True if the host swaps and swapped memory is not counted.
     pub swap: bool,
 }
 
-/// Makes a group for each limit and removes it again, to learn what this process can have.
+/// Creates and removes a group for each limit, to find out what this process may use.
 ///
-/// In a delegated scope of version 2 this moves the process into a leaf, as any run with limits does.
+/// In a delegated scope of version 2 this moves the process into a leaf, as any run with limits
+/// does.
 pub fn probe() -> CgroupSupport {
     let attempt = |limit, wanted| Group::create(&wanted).map(|group| group.holder(limit));
     let nothing = Wanted::default();
     CgroupSupport {
         memory: attempt(Limit::Memory, Wanted { memory: Some(64 << 20), ..nothing }),
-        // The least there is: it fits below whatever bounds us.
+        // The smallest quota fits below every limit that applies to us.
         cpus: attempt(Limit::Cpus, Wanted { cpus: Some(0.01), ..nothing }),
         processes: attempt(Limit::Processes, Wanted { processes: Some(1), ..nothing }),
         tree_kill: attempt(Limit::TreeKill, Wanted { tree_kill: true, ..nothing }),
     }
 }
 
-/// Tells whether this host has a place to swap to; its table has a line of titles (proc_swaps(5)).
+/// Returns true if this host has a swap area. The first line of the table holds titles
+/// (proc_swaps(5)).
 pub fn is_swapping() -> bool {
     fs::read_to_string("/proc/swaps").is_ok_and(|table| table.lines().count() > 1)
 }
 
-/// Returns where file systems of control groups are mounted.
+/// Returns the mount points of cgroup file systems.
 pub fn mount_points() -> Vec<PathBuf> {
     discover::mount_points(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
 }
 
-/// Where version 1 counts processes that were killed for want of memory.
+/// File in which version 1 counts the processes that the kernel killed for lack of memory.
 const V1_COUNTER: &str = "memory.oom_control";
-/// Where version 2 does.
+/// File in which version 2 counts the processes that the kernel killed for lack of memory.
 const V2_COUNTER: &str = "memory.events";
 
-/// Returns how many processes the kernel has killed for want of memory, by one of its counters; none when it is gone.
+/// Returns the number of processes that the kernel has killed for lack of memory, from one of its
+/// counters. Returns 0 if the counter is gone.
 pub fn oom_kills(counter: &Path) -> u64 {
     directory::number(counter, "oom_kill")
 }
 
-/// Returns the counter of such kills that holds for a process of another's group, if it is seen from here. `name` must
-/// be in the group's path, as the process may be one of another pid namespace.
+/// Returns the out-of-memory counter that applies to a process in another group, if the counter is
+/// visible here.
+///
+/// The group's path must contain `name`, because the process may be in another pid namespace.
 pub fn oom_counter_of(process: i32, name: &str) -> Option<PathBuf> {
     let memberships = fs::read_to_string(format!("/proc/{process}/cgroup")).ok()?;
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
@@ -206,24 +215,26 @@ pub fn oom_counter_of(process: i32, name: &str) -> Option<PathBuf> {
         (None, Some(place)) => (place, V2_COUNTER),
         (None, None) => return None,
     };
-    // A group that delegates no memory control to its children counts for them.
+    // A group that does not delegate the memory controller to its children counts for them.
     let groups = place.own.ancestors().take_while(|group| group.to_string_lossy().contains(name));
     groups.map(|group| group.join(file)).find(|counter| counter.exists())
 }
 
-/// The control group of one run, in as many hierarchies as its limits need; dropping it ends what is in it.
+/// The control group of one run, in as many hierarchies as its limits need. Dropping the group ends
+/// the processes in it.
 #[derive(Debug, Default)]
 pub struct Group {
     unified: Option<Directory>,
     legacy: Vec<(PathBuf, Directory)>,
     entrances: Vec<OwnedFd>,
     held: Vec<(Limit, Version)>,
-    /// The values that version 2 was given: it can lose them with their controller.
+    /// Values that were written to version 2, which can lose them together with their controller.
     unified_settings: Vec<(Limit, Setting)>,
 }
 
 impl Group {
-    /// Makes a group that holds all that is wanted, and removes those that dead owners left beside it.
+    /// Creates a group that enforces all limits of `wanted`, and removes groups beside it whose
+    /// owner is gone.
     pub fn create(wanted: &Wanted) -> Result<Self, CgroupError> {
         let failed = |source| CgroupError::Discover { source };
         let hierarchies = Hierarchies::of_this_process().map_err(failed)?;
@@ -232,7 +243,7 @@ impl Group {
     }
 
     fn create_in(hierarchies: &Hierarchies, wanted: &Wanted, name: Name) -> Result<Self, CgroupError> {
-        // On failure the drop of what is there so far cleans up.
+        // On failure, dropping `group` removes the directories that exist so far.
         let mut group = Self::default();
         let mut unified = Vec::new();
         for limit in wanted.limits() {
@@ -290,7 +301,8 @@ impl Group {
                 }
                 Ok(())
             }
-            // The counter of processes serves, too: a group that may fork no more is killed to the last.
+            // The `pids` controller of version 1 can serve instead: once the group may not fork, it
+            // can be killed completely.
             Err(source) if controllers.is_empty() => match hierarchies.legacy("pids") {
                 Some(place) => self.hold_by_v1(Limit::TreeKill, place, wanted, name),
                 None => Err(CgroupError::Unavailable { limit: Limit::TreeKill, source }),
@@ -308,17 +320,18 @@ impl Group {
         }
     }
 
-    /// Returns the directory for `CLONE_INTO_CGROUP`, if the group is one of version 2.
+    /// Returns the directory for `CLONE_INTO_CGROUP`, if the group has one of version 2.
     pub fn clone_into(&self) -> Option<BorrowedFd<'_>> {
         self.unified.as_ref().map(Directory::handle)
     }
 
-    /// Returns the files to which the child, still alone and single-threaded, writes `0` to enter the rest.
+    /// Returns the `tasks` files of version 1. The child writes `0` to each while it still has one
+    /// thread, and so enters these groups.
     pub fn tasks(&self) -> &[OwnedFd] {
         &self.entrances
     }
 
-    /// Returns what holds a limit.
+    /// Returns the interface that enforces a limit.
     ///
     /// # Panics
     ///
@@ -333,7 +346,8 @@ impl Group {
         Holder { version, can_be_left: self.can_be_left(), uncounted: self.uncounted_memory(version) }
     }
 
-    /// Tells whether a process with the rights of this one can leave the group, in any hierarchy.
+    /// Returns true if a process with the rights of this process can leave the group, in any
+    /// hierarchy.
     fn can_be_left(&self) -> bool {
         self.directories().any(Directory::can_be_left)
     }
@@ -346,45 +360,52 @@ impl Group {
         }
     }
 
-    /// Tells whether a limit of this group may get lost while it is in use: a controller of version 2 can be taken away.
+    /// Returns true if a limit of this group may get lost while it is in use. A controller of
+    /// version 2 can be taken away.
     pub fn can_lose_limits(&self) -> bool {
         !self.unified_settings.is_empty()
     }
 
-    /// Names a limit that the group no longer holds, because somebody took the controller away or changed the value.
+    /// Returns a limit that the group no longer enforces, because another process took the
+    /// controller away or changed the value.
     pub fn lost_limit(&self) -> Option<Limit> {
         let directory = self.unified.as_ref()?;
         let is_lost = |(_, setting): &&(Limit, Setting)| !directory.holds(setting);
         self.unified_settings.iter().find(is_lost).map(|(limit, _)| *limit)
     }
 
-    /// Kills every process of the run. The group takes no new ones afterwards.
+    /// Kills every process of the run. The group must not be used afterwards.
     ///
-    /// A child on its way in may be in some hierarchies and not yet in others, so none is left out.
+    /// The kill covers every hierarchy, because a child that is just entering may be in some
+    /// hierarchies and not yet in others.
     pub fn kill(&self) -> io::Result<()> {
         let results: Vec<io::Result<()>> = self.directories().map(Directory::kill).collect();
         results.into_iter().collect()
     }
 
-    /// In the order of a kill: in version 2 that is one write, and what follows finds nobody; in version 1 the counter
-    /// of processes, which was added last, is where forks can be stopped.
+    /// Returns the directories in the order in which they are killed.
+    ///
+    /// Version 2 comes first, because its kill is one write after which no process is left. In
+    /// version 1 the `pids` hierarchy, which was added last, comes first, because forks can be
+    /// stopped there.
     fn directories(&self) -> impl Iterator<Item = &Directory> {
         self.unified.iter().chain(self.legacy.iter().rev().map(|(_, directory)| directory))
     }
 
-    /// Tells whether the kernel killed a process of the run for want of memory.
+    /// Returns true if the kernel killed a process of the run for lack of memory.
     pub fn oom_killed(&self) -> bool {
         self.oom_counters().any(|counter| oom_kills(&counter) > 0)
     }
 
-    /// Returns the files in which the kernel counts such kills; whoever can see them can read them.
+    /// Returns the files in which the kernel counts kills for lack of memory. Every process that
+    /// sees these files can read them.
     pub fn oom_counters(&self) -> impl Iterator<Item = PathBuf> {
         let legacy = self.legacy.iter().map(|(_, directory)| directory.path().join(V1_COUNTER));
         let unified = self.unified.iter().map(|directory| directory.path().join(V2_COUNTER));
         legacy.chain(unified).filter(|counter| counter.exists())
     }
 
-    /// Ends what is left in the group and removes it.
+    /// Kills the remaining processes of the group and removes the group.
     pub fn remove(mut self) -> io::Result<()> {
         self.kill()?;
         self.remove_directories()
@@ -401,7 +422,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        let _ = self.kill(); // the removal fails if anything lives on
-        let _ = self.remove_directories(); // a later run sweeps what is left
+        let _ = self.kill(); // the removal fails if a process is left
+        let _ = self.remove_directories(); // a later run sweeps the rest
     }
 }

@@ -1,4 +1,5 @@
-//! Names of groups, which tell whose they are, and the sweep of those whose owner is gone.
+//! Names of control groups, which identify their owners, and the sweep of groups whose owner is
+//! gone.
 
 use std::fmt;
 use std::path::Path;
@@ -9,10 +10,12 @@ use fs_err as fs;
 
 use super::directory::Directory;
 
-/// The leaf into which ringfence steps aside, so that its own group may pass controllers on.
+/// Name of the leaf into which ringfence moves the processes of its own group, so that its own
+/// group may delegate controllers.
 pub(super) const SELF: &str = "ringfence-self";
 
-/// `ringfence-<pid>-<start time in ticks>-<n>`: a pid alone would come back with another process.
+/// The name of a run's group, `ringfence-<pid>-<start time in ticks>-<n>`. The start time is needed
+/// because the kernel reuses pids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Name {
     owner: Process,
@@ -26,7 +29,7 @@ struct Process {
 }
 
 impl Name {
-    /// Makes a name that this process has not used yet.
+    /// Creates a name that this process has not used yet.
     pub(super) fn next() -> std::io::Result<Self> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let stat = fs::read_to_string("/proc/self/stat")?;
@@ -41,7 +44,8 @@ impl Name {
 }
 
 impl Process {
-    /// Reads proc_pid_stat(5): the command's name, in parentheses, may hold anything, parentheses included.
+    /// Parses proc_pid_stat(5). The command's name, in parentheses, may hold any character,
+    /// parentheses included.
     fn parse(stat: &str) -> Option<Self> {
         let pid = stat.split_once(' ')?.0.parse().ok()?;
         let started = stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()?;
@@ -69,14 +73,15 @@ impl FromStr for Name {
     }
 }
 
-/// The name is not one of a run.
+/// The error for a name that is not the name of a run's group.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NotOurs;
 
-/// Ends and removes the groups in a directory whose owner is gone; whatever cannot be removed is left to the next sweep.
+/// Ends and removes the groups in a directory whose owner is gone. The next sweep retries a removal
+/// that fails.
 ///
-/// Processes of another pid namespace look as if they were gone: a group counts as abandoned only if nobody holds its
-/// lock either.
+/// An owner in another pid namespace looks as if it were gone. Therefore a group counts as
+/// abandoned only if no process holds its lock either.
 pub(super) fn sweep(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
@@ -84,7 +89,7 @@ pub(super) fn sweep(parent: &Path) {
         if name.is_some_and(|name| name.owner_is_gone())
             && let Ok(abandoned) = Directory::adopt(entry.path())
         {
-            let _ = abandoned.kill(); // the removal below fails if anything lives on
+            let _ = abandoned.kill(); // the removal below fails if a process is left
             let _ = abandoned.remove(); // the next sweep tries again
         }
     }

@@ -1,8 +1,9 @@
-//! Scopes of systemd: groups that the service manager leaves to their owner.
+//! Scopes of systemd: groups that the service manager delegates to their owner.
 //!
-//! Systemd is the only writer of the groups that it makes, except for those that it delegates ("Control Group APIs and
-//! Delegation" in its documentation). A group of ours in any other one loses its controllers as soon as a unit starts
-//! or the manager reloads. So where our own group is not delegated, systemd is asked for a scope that is.
+//! Systemd is the only writer of the groups that it creates, except for those that it delegates
+//! ("Control Group APIs and Delegation" in its documentation). A group that we create in any other
+//! systemd group loses its controllers as soon as a unit starts or the manager reloads. So if our
+//! own group is not delegated, we ask systemd for a scope that is.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,38 +18,41 @@ use super::Obstacle;
 use super::discover::Place;
 use super::name::Name;
 
-/// Exists while systemd is process 1 (sd_booted(3)).
+/// Directory that exists while systemd is process 1 (sd_booted(3)).
 const BOOTED: &str = "/run/systemd/system";
-/// Systemd's own client of D-Bus. No path of the caller's is searched for it, because it runs with the caller's rights.
+/// Paths of systemd's own D-Bus client. The caller's `PATH` is not searched, because the client
+/// runs with the caller's rights.
 const CLIENTS: [&str; 2] = ["/usr/bin/busctl", "/bin/busctl"];
-/// The time that systemd may take to move a process into its scope.
+/// Time that systemd may take to move a process into its scope.
 const SCOPE_TIMEOUT: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
-/// The files of a group that bound what is in it, other than the number of processes.
+/// Files of a group that limit its processes. The limit on their number is handled separately.
 const BOUNDS: [&str; 5] = ["memory.max", "memory.high", "memory.swap.max", "cpu.max", "cpuset.cpus"];
 
 /// The owner of a group, who alone may give controllers to the groups below it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GroupOwner {
-    /// Whoever may write to the group: it was delegated, or systemd does not know it.
+    /// Any process that may write to the group: the group was delegated, or systemd does not know
+    /// it.
     Writer,
-    /// Systemd.
+    /// The service manager, which did not delegate the group.
     Systemd,
 }
 
-/// Finds out who owns our group.
+/// Determines the owner of our group.
 pub(super) fn owner_of(place: &Place) -> GroupOwner {
     if !Path::new(BOOTED).is_dir() {
         return GroupOwner::Writer;
     }
     match own_unit(place) {
-        // What lies below the group of a unit was made by somebody to whom that group was delegated.
+        // A group below the group of a unit was created by a process to which the unit's group was
+        // delegated.
         Some(unit) if unit == place.own && !is_delegated(&unit) => GroupOwner::Systemd,
         _ => GroupOwner::Writer,
     }
 }
 
-/// The group of the unit that we are part of.
+/// Returns the group of the unit that this process belongs to.
 fn own_unit(place: &Place) -> Option<PathBuf> {
     let is_unit = |group: &&Path| has_suffix(group, &[".service", ".scope", ".slice"]);
     let mut groups = place.own.ancestors().take_while(|group| group.starts_with(&place.mount) && *group != place.mount);
@@ -60,7 +64,7 @@ fn has_suffix(group: &Path, suffixes: &[&str]) -> bool {
     suffixes.iter().any(|suffix| name.ends_with(suffix))
 }
 
-/// Tells whether systemd delegated the group of a unit.
+/// Returns true if systemd delegated the group of a unit.
 fn is_delegated(unit: &Path) -> bool {
     is_scope_of_ours(unit)
         || is_marked_as_delegated(unit)
@@ -68,27 +72,29 @@ fn is_delegated(unit: &Path) -> bool {
         || is_told_to_be_delegated(unit)
 }
 
-/// Tells whether a unit is a scope that we asked for.
+/// Returns true if a unit is a scope that we requested.
 fn is_scope_of_ours(unit: &Path) -> bool {
     let scope = unit.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_suffix(".scope"));
     scope.is_some_and(|name| name.parse::<Name>().is_ok())
 }
 
-/// Looks for systemd's mark. Versions before 254 set only the one that root alone can read.
+/// Returns true if the group has systemd's delegation mark. Versions before 254 set only
+/// `trusted.delegate`, which root alone can read.
 fn is_marked_as_delegated(unit: &Path) -> bool {
     let mut value = [0; 1];
     let mut read = |name: &str| rustix::fs::getxattr(unit, name, &mut value[..]).is_ok_and(|length| length == 1);
     (read("user.delegate") || read("trusted.delegate")) && value == *b"1"
 }
 
-/// Tells whether a group is ours and the one above it is not: systemd gives the group of a delegated unit to its user.
+/// Returns true if a group belongs to this user and its parent does not: systemd gives the group of
+/// a delegated unit to the unit's user.
 fn is_delegation_boundary(unit: &Path) -> bool {
     let user = rustix::process::geteuid();
     let owner = |group: &Path| rustix::fs::stat(group).ok().map(|stat| stat.st_uid);
     !user.is_root() && owner(unit) == Some(user.as_raw()) && unit.parent().and_then(owner) != Some(user.as_raw())
 }
 
-/// Asks the manager of a unit.
+/// Asks the manager of a unit whether the unit is delegated.
 fn is_told_to_be_delegated(unit: &Path) -> bool {
     let Some(name) = unit.file_name().and_then(|name| name.to_str()) else { return false };
     let interface = match name.rsplit_once('.') {
@@ -104,7 +110,8 @@ fn is_told_to_be_delegated(unit: &Path) -> bool {
     command.output().is_ok_and(|output| output.stdout.starts_with(b"b true"))
 }
 
-/// The name of a unit in the path of its object: what is neither letter nor digit is written in hexadecimal.
+/// Returns the name of a unit in its D-Bus object path: every byte that is neither a letter nor a
+/// digit is written in hexadecimal, and so is a leading digit.
 fn object_name(unit: &str) -> String {
     let part = |(at, byte): (usize, u8)| {
         let is_plain = byte.is_ascii_alphabetic() || (byte.is_ascii_digit() && at > 0);
@@ -113,7 +120,7 @@ fn object_name(unit: &str) -> String {
     unit.bytes().enumerate().map(part).collect()
 }
 
-/// Prepares a call of the system's manager, or of a user's.
+/// Prepares a call of the system's manager, or of a user's manager.
 fn client(user: Option<u32>) -> Result<Command, String> {
     let program = CLIENTS.iter().find(|program| Path::new(program).exists());
     let program = program.ok_or("there is no `busctl` to ask systemd with")?;
@@ -123,9 +130,10 @@ fn client(user: Option<u32>) -> Result<Command, String> {
     Ok(command)
 }
 
-/// Has systemd move `processes`, which are in our group, into a delegated scope.
+/// Asks systemd to move `processes`, which are in our group, into a delegated scope.
 ///
-/// Fails where the scope would be free of a limit that our group has: whatever bounds the caller must bind its runs.
+/// Fails if the scope would escape a limit of our group, because every limit of the caller must
+/// also apply to its runs.
 pub(super) fn move_to_scope(place: &Place, processes: &[Pid], name: &str) -> Result<(), Obstacle> {
     let refused = |reason: String| Obstacle::NoScope { path: place.own.clone(), reason };
     let unit = own_unit(place).ok_or_else(|| refused("it belongs to no unit".to_owned()))?;
@@ -147,7 +155,8 @@ pub(super) fn move_to_scope(place: &Place, processes: &[Pid], name: &str) -> Res
     wait_until_in(&scope).map_err(|error| refused(error.to_string()))
 }
 
-/// The properties of the scope, as words for `busctl`: their number, then name, type and value of each.
+/// Returns the properties of the scope as arguments for `busctl`: their number, then name, type and
+/// value of each.
 fn properties(manager: &Manager, unit: &Path, processes: &[Pid]) -> Vec<String> {
     let mut properties: Vec<Vec<String>> = Vec::new();
     let mut add = |words: &[&str]| properties.push(words.iter().map(|word| (*word).to_owned()).collect());
@@ -160,7 +169,7 @@ fn properties(manager: &Manager, unit: &Path, processes: &[Pid]) -> Vec<String> 
         // The sandbox of a service ends with the service.
         add(&["BindsTo", "as", "1", name]);
     }
-    // Every unit has this limit, and most have it from a default: the scope gets the same.
+    // Every unit has this limit, usually by default, so the scope gets the same limit.
     let most_processes = fs::read_to_string(unit.join("pids.max")).unwrap_or_default();
     if most_processes.trim().parse::<u64>().is_ok() {
         add(&["TasksMax", "t", most_processes.trim()]);
@@ -173,13 +182,13 @@ fn properties(manager: &Manager, unit: &Path, processes: &[Pid]) -> Vec<String> 
     std::iter::once(count).chain(properties.into_iter().flatten()).collect()
 }
 
-/// Tells whether a file of a group sets a bound.
+/// Returns true if a file of a group sets a limit.
 fn is_bounded(file: &Path) -> bool {
     let text = fs::read_to_string(file).unwrap_or_default();
     text.split_whitespace().next().is_some_and(|first| first != "max")
 }
 
-/// Waits until this process is in a scope. Systemd answers when it has begun to move it.
+/// Waits until this process is in a scope. Systemd replies when it has only begun the move.
 fn wait_until_in(scope: &str) -> io::Result<()> {
     let deadline = Instant::now() + SCOPE_TIMEOUT;
     loop {
@@ -194,14 +203,15 @@ fn wait_until_in(scope: &str) -> io::Result<()> {
     }
 }
 
-/// The systemd that is asked: the system's for root, and a user's own for anybody else.
+/// The systemd instance that is asked: the system's for root, and the user's own for other users.
 #[derive(Debug, PartialEq, Eq)]
 struct Manager {
-    /// The user whose manager it is; `None` for the system's.
+    /// User of this manager; `None` for the system's manager.
     user: Option<u32>,
-    /// The slice in which the scope is made: that of the caller's unit where this manager owns it.
+    /// Slice in which the scope is created: the slice of the caller's unit if this manager owns the
+    /// unit.
     slice: String,
-    /// The group of that slice, where this manager owns the caller's unit.
+    /// Group of that slice, if this manager owns the caller's unit.
     slice_group: Option<PathBuf>,
     /// True if this manager owns the caller's unit.
     owns_unit: bool,
@@ -214,7 +224,7 @@ impl Manager {
     }
 
     fn for_user(user: Option<u32>, place: &Place, unit: &Path) -> Manager {
-        // The groups of a user's manager lie below the group of the service that it is.
+        // The groups of a user's manager lie below the group of the service that runs the manager.
         let manager_unit = user.map(|user| format!("user@{user}.service"));
         let manager_group = match &manager_unit {
             None => Some(place.mount.clone()),
@@ -223,7 +233,7 @@ impl Manager {
         let is_user_service = |group: &Path| has_suffix(group, &[".service"]);
         let owns_unit = match (&manager_group, user) {
             (Some(_), Some(_)) => true,
-            // Units below another user's manager are not the system manager's.
+            // The system's manager does not own units below a user's manager.
             (Some(_), None) => !unit.ancestors().skip(1).any(is_user_service),
             (None, _) => false,
         };
@@ -239,7 +249,7 @@ impl Manager {
         Manager { user, slice: slice_name.unwrap_or(default).to_owned(), slice_group, owns_unit }
     }
 
-    /// Tells whether a group holds the scope as well, so that its limits bind the scope.
+    /// Returns true if a group also contains the scope, so that its limits apply to the scope.
     fn holds(&self, group: &Path) -> bool {
         match &self.slice_group {
             Some(slice) => slice.starts_with(group),

@@ -3,7 +3,7 @@ use std::process::{Command, Stdio};
 
 use super::*;
 
-/// Makes the group, or says why this host cannot and returns nothing.
+/// Creates the group. Prints the reason and returns `None` if this host cannot create it.
 #[expect(clippy::print_stderr, reason = "a skip is a result, and a test has no other way to tell")]
 fn group(wanted: Wanted) -> Option<Group> {
     match Group::create(&wanted) {
@@ -20,7 +20,7 @@ fn paths(group: &Group) -> Vec<PathBuf> {
     group.directories().map(|directory| directory.path().to_owned()).collect()
 }
 
-/// A shell that enters the group, then runs a script.
+/// Returns a shell command that enters the group and then runs a script.
 fn shell(group: &Group, script: &str) -> Command {
     let mut entry = String::new();
     for path in paths(group) {
@@ -35,7 +35,7 @@ fn shell(group: &Group, script: &str) -> Command {
 #[test]
 fn a_process_over_its_memory_is_killed_and_the_group_says_so() {
     let Some(group) = group(Wanted { memory: Some(32 << 20), ..Wanted::default() }) else { return };
-    // The control: with little memory it ends well.
+    // The control case: a process with little memory succeeds.
     assert!(shell(&group, "exec true").status().unwrap().success());
     assert!(!group.oom_killed());
     let status = shell(&group, "exec tail /dev/zero").status().unwrap();
@@ -71,7 +71,7 @@ fn a_group_can_be_left_by_whoever_may_write_the_files_around_it() {
 #[test]
 fn an_imitation_of_a_group_can_be_left_only_while_the_file_around_it_can_be_written() {
     if rustix::process::geteuid().is_root() {
-        return; // root may write whatever the modes say
+        return; // root may write to files whatever their modes say
     }
     let around = tempfile::tempdir().unwrap();
     let procs = around.path().join("cgroup.procs");
@@ -166,7 +166,8 @@ fn dropping_a_group_ends_what_is_in_it_and_removes_it() {
 fn groups_of_dead_owners_are_swept_and_those_of_the_living_are_not() {
     let Some(living) = group(Wanted { processes: Some(16), ..Wanted::default() }) else { return };
     let group = paths(&living)[0].clone();
-    // Nobody else sweeps in there. No process has this pid: the kernel's maximum is below.
+    // No other process sweeps in this group. No process has this pid, because it is above the
+    // kernel's maximum.
     let dead = group.join("ringfence-4194999-1-0");
     fs::create_dir(&dead).unwrap();
     let locked = group.join("ringfence-4194999-1-1");
@@ -199,7 +200,7 @@ fn a_limit_that_the_kernel_refuses_is_an_error() {
     match Group::create(&wanted) {
         Ok(_) => panic!("the kernel takes no quota of a microsecond"),
         Err(CgroupError::Set { value, .. }) => assert!(value.starts_with('1'), "{value}"),
-        Err(_) => {} // no groups here at all
+        Err(_) => {} // this host has no control groups
     }
 }
 

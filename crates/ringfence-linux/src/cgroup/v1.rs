@@ -1,7 +1,8 @@
-//! Groups of version 1: a directory in the hierarchy of each controller, entered by the child itself.
+//! Groups of version 1: a directory in the hierarchy of each controller, entered by the child
+//! itself.
 //!
-//! A thread that writes `0` to `tasks` moves only itself, which is cheap; moving a whole process by `cgroup.procs`
-//! takes a lock that waits for all processors.
+//! A thread that writes `0` to `tasks` moves only itself, which is cheap. Moving a whole process
+//! with `cgroup.procs` takes a lock that waits for all processors.
 
 use std::os::fd::OwnedFd;
 
@@ -12,13 +13,16 @@ use super::discover::Place;
 use super::name::{self, Name};
 use super::{Limit, Obstacle, Wanted};
 
-/// Limits memory and swap together.
+/// File that limits memory and swap together.
 pub(super) const SWAP: &str = "memory.memsw.limit_in_bytes";
-/// Limits the buffers of sockets, which nothing else here counts: those of TCP, as the name says, and what waits at UDP
-/// sockets to be read. It holds for sockets that are made after it was written.
+/// File that limits the buffers of sockets, which no other file of version 1 counts.
+///
+/// The limit covers TCP, as the name says, and data that waits at UDP sockets to be read. It
+/// applies to sockets that are created after it was written.
 pub(super) const SOCKETS: &str = "memory.kmem.tcp.limit_in_bytes";
 
-/// Makes a group below this process's own, so that what bounds this process bounds the group.
+/// Creates a group below this process's own group, so that every limit on this process also applies
+/// to the new group.
 pub(super) fn make(place: &Place, name: Name) -> Result<Directory, Obstacle> {
     name::sweep(&place.own);
     Directory::make(place.own.join(name.to_string()))
@@ -32,10 +36,11 @@ pub(super) fn entrance(directory: &Directory) -> Result<OwnedFd, Obstacle> {
     Ok(file.into_file().into())
 }
 
-/// Returns what must be written for a limit.
+/// Returns the settings that must be written for a limit.
 pub(super) fn settings(limit: Limit, wanted: &Wanted) -> Vec<Setting> {
     match limit {
-        // In this order: memory and swap together may not be less than memory.
+        // The order matters, because the limit on memory and swap together may not be below the
+        // limit on memory.
         Limit::Memory => wanted.memory_in_pages().map_or_else(Vec::new, |bytes| {
             vec![
                 Setting::required("memory.limit_in_bytes", bytes),

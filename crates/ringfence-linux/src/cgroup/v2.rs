@@ -1,9 +1,10 @@
-//! Groups of version 2: one directory for all limits, entered by CLONE_INTO_CGROUP.
+//! Groups of version 2: one directory for all limits, entered with CLONE_INTO_CGROUP.
 //!
-//! The group of a run is made in our own group, so that whatever bounds us binds the run as well. A group that passes
-//! controllers on to its children may hold no processes (cgroups(7), "no internal processes"). Therefore every process
-//! of our own group moves into a leaf beside the run's. Where our own group belongs to systemd, we ask systemd for a
-//! scope first, and our own group is that scope.
+//! The group of a run is created in our own group, so that every limit on us also applies to the
+//! run. A group that delegates controllers to its children may hold no processes (cgroups(7), "no
+//! internal processes"). Therefore every process of our own group moves into a leaf beside the
+//! group of the run. If our own group belongs to systemd, we first ask systemd for a scope, which
+//! becomes our own group.
 
 use std::io;
 use std::path::Path;
@@ -19,12 +20,14 @@ use super::systemd::{self, GroupOwner};
 use super::{Limit, Obstacle, Wanted};
 use crate::processes::Stat;
 
-/// Limits swap; buffers of sockets are counted as memory.
+/// File that limits swap. Version 2 needs no such file for socket buffers, because it counts them
+/// as memory.
 pub(super) const SWAP: &str = "memory.swap.max";
 
-/// Makes a group in our own one, which passes the controllers on to it.
+/// Creates a group in our own group, which delegates the controllers to it.
 ///
-/// The group is never made elsewhere: the limits of our own group bind whatever we start.
+/// The group is never created elsewhere, because the limits of our own group must apply to every
+/// process that we start.
 pub(super) fn make(place: &Place, controllers: &[&'static str], name: Name) -> Result<Directory, Obstacle> {
     let place = stepped_out_of(place);
     if controllers.is_empty() {
@@ -44,7 +47,7 @@ pub(super) fn make(place: &Place, controllers: &[&'static str], name: Name) -> R
     make_in(&place.own, name)
 }
 
-/// Our place as if we had not stepped aside.
+/// Returns our place as it was before our processes moved into the leaf.
 fn stepped_out_of(place: &Place) -> Place {
     let own = place.own.parent().filter(|_| place.own.ends_with(name::SELF)).unwrap_or(&place.own);
     Place { mount: place.mount.clone(), own: own.to_path_buf() }
@@ -52,13 +55,14 @@ fn stepped_out_of(place: &Place) -> Place {
 
 fn make_in(parent: &Path, name: Name) -> Result<Directory, Obstacle> {
     let failed = |source| Obstacle::Directory { path: parent.to_owned(), source };
-    // Whoever moves a process needs to write here, too: it is the common ancestor of both groups.
+    // Moving a process needs write access to this file as well, because this group is the common
+    // ancestor of the old and the new group.
     rustix::fs::access(parent.join("cgroup.procs"), Access::WRITE_OK).map_err(|errno| failed(errno.into()))?;
     name::sweep(parent);
     Directory::make(parent.join(name.to_string())).map_err(failed)
 }
 
-/// Sees to it that the children of our group have the controllers.
+/// Ensures that the children of our group have the controllers.
 fn pass_on(place: &Place, controllers: &[&'static str]) -> Result<(), Obstacle> {
     let group = place.own.as_path();
     let failed = |source| Obstacle::Directory { path: group.to_owned(), source };
@@ -81,7 +85,8 @@ fn pass_on(place: &Place, controllers: &[&'static str]) -> Result<(), Obstacle> 
             _ => failed(source),
         })
     };
-    // The root of all groups may hold processes; it is the one without a type.
+    // The root of the hierarchy may hold processes. It is the only group without the file
+    // `cgroup.type`.
     if !group.join("cgroup.type").exists() {
         return enable();
     }
@@ -89,16 +94,18 @@ fn pass_on(place: &Place, controllers: &[&'static str]) -> Result<(), Obstacle> 
     enable().inspect_err(|_| aside.step_back(group))
 }
 
-/// The processes that were moved into a leaf of their group.
+/// Processes that were moved into a leaf of their group.
 struct Aside {
     moved: Vec<Pid>,
 }
 
-/// Rounds in which a group is emptied: others may fork in it meanwhile.
+/// Limit on the rounds in which a group is emptied. Other processes may fork in it meanwhile.
 const MOVE_ATTEMPTS: usize = 50;
 
-/// Moves every process of a group into a leaf, because a group with processes of its own passes no controllers on. They
-/// stay there. Systemd's documentation of delegation asks for such a leaf.
+/// Moves every process of a group into a leaf, because a group with processes of its own cannot
+/// delegate controllers.
+///
+/// The processes stay there. Systemd's documentation of delegation asks for such a leaf.
 fn step_aside(group: &Path) -> Result<Aside, Obstacle> {
     let failed = |source| Obstacle::Directory { path: group.to_owned(), source };
     let leaf = group.join(name::SELF);
@@ -116,7 +123,7 @@ fn step_aside(group: &Path) -> Result<Aside, Obstacle> {
     }
 }
 
-/// Tells whether a process is this one, or was started by it or by one that it started.
+/// Returns true if a process is this process or one of its descendants.
 fn is_ours(pid: Pid) -> bool {
     let us = rustix::process::getpid();
     std::iter::successors(Some(pid), |&pid| parent_of(pid)).any(|ancestor| ancestor == us)
@@ -134,7 +141,7 @@ impl Aside {
             if listed.is_empty() {
                 return Ok(());
             }
-            // Processes outside our pid namespace are listed as 0, and cannot be named.
+            // Processes outside our pid namespace are listed as 0, so they cannot be moved.
             let Some(listed) = listed.iter().map(|word| word.parse().ok().and_then(Pid::from_raw)).collect() else {
                 break;
             };
@@ -142,7 +149,8 @@ impl Aside {
             for pid in listed {
                 match directory::write(&leaf.join("cgroup.procs"), &pid.as_raw_nonzero().to_string()) {
                     Ok(()) => self.moved.push(pid),
-                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {} // it has ended
+                    // The process has ended.
+                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
                     Err(error) => return Err(failed(error)),
                 }
             }
@@ -152,10 +160,10 @@ impl Aside {
 
     fn step_back(&self, group: &Path) {
         for pid in &self.moved {
-            // A process that cannot go back is as well off in the leaf.
+            // A process that cannot move back can stay in the leaf without harm.
             let _ = directory::write(&group.join("cgroup.procs"), &pid.as_raw_nonzero().to_string());
         }
-        let _ = fs::remove_dir(group.join(name::SELF)); // fails while somebody is in it, rightly
+        let _ = fs::remove_dir(group.join(name::SELF)); // fails, rightly, while a process is in it
     }
 }
 
@@ -163,7 +171,7 @@ fn words(path: &Path) -> io::Result<Vec<String>> {
     Ok(fs::read_to_string(path)?.split_whitespace().map(str::to_owned).collect())
 }
 
-/// Returns what must be written for a limit.
+/// Returns the settings that must be written for a limit.
 pub(super) fn settings(limit: Limit, wanted: &Wanted) -> Vec<Setting> {
     match limit {
         Limit::Memory => wanted
@@ -205,7 +213,7 @@ mod tests {
         assert_eq!(written, ["memory.max=1048576", "memory.swap.max=0", "cpu.max=150000 100000", "pids.max=7"]);
     }
 
-    /// A directory that looks like a group, as far as plain files can.
+    /// Creates a directory with the plain files of a group.
     fn imitation(passed_on: &str, offered: &str, processes: &str) -> tempfile::TempDir {
         let group = tempfile::tempdir().unwrap();
         for (file, text) in [
@@ -250,7 +258,8 @@ mod tests {
 
     #[test]
     fn a_group_without_processes_passes_controllers_on() {
-        // Plain files show what would be written; that processes are moved is tried on real kernels.
+        // Plain files show what would be written. Tests on real kernels show that processes are
+        // moved.
         let group = imitation("", "memory pids", "");
         pass_on_in(&group, &["memory", "pids"]).unwrap();
         assert_eq!(fs::read_to_string(group.path().join("cgroup.subtree_control")).unwrap(), "+memory +pids");
