@@ -1,15 +1,16 @@
-//! An assembler for the part of classic BPF that seccomp takes.
+//! An assembler for the part of classic BPF that seccomp accepts.
 //!
-//! Jumps in BPF only lead forward, so the program is written from its end: every target is already there when a jump
-//! to it is written, and its distance is known. A conditional jump reaches 255 instructions; a target further away is
-//! reached over an unconditional jump placed in between.
+//! Jumps in BPF only lead forward, so the program is written from its end: when a jump is written,
+//! its target already exists and the distance is known. A conditional jump reaches 255
+//! instructions. A target further away is reached through an unconditional jump that is placed in
+//! between.
 
 use std::collections::HashMap;
 
 use libc::{BPF_ABS, BPF_ALU, BPF_AND, BPF_JA, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W};
 use libc::{c_int, sock_filter};
 
-/// A place in the program, counted from its end.
+/// A position in the program, counted from its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Label(usize);
 
@@ -21,7 +22,7 @@ pub(super) enum Test {
     HasAnyOf(u32),
 }
 
-/// How a filter's program ends.
+/// The result with which a filter's program ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Verdict {
     Allow,
@@ -36,10 +37,11 @@ pub(super) struct Assembler {
 }
 
 impl Assembler {
-    /// One less than the reach of a conditional jump: the other branch may still need a step in between.
+    /// One less than the reach of a conditional jump, because the other branch may still need a
+    /// jump in between.
     const REACH: usize = 254;
 
-    /// Ends the program with a verdict.
+    /// Emits the end of the program with a verdict, or reuses an equal end within reach.
     pub(super) fn verdict(&mut self, verdict: Verdict) -> Label {
         if let Some(&label) = self.verdicts.get(&verdict)
             && self.distance(label) <= Self::REACH
@@ -55,19 +57,19 @@ impl Assembler {
         label
     }
 
-    /// Loads a word of `seccomp_data`, then goes on at `next`.
+    /// Emits a load of a word of `seccomp_data`, then continues at `next`.
     pub(super) fn load(&mut self, offset: u32, next: Label) -> Label {
         self.fall_through(next);
         self.push(BPF_LD | BPF_W | BPF_ABS, 0, 0, offset)
     }
 
-    /// Keeps only the bits of `bits` in the accumulator, then goes on at `next`.
+    /// Emits a mask that keeps only `bits` of the accumulator, then continues at `next`.
     pub(super) fn mask(&mut self, bits: u32, next: Label) -> Label {
         self.fall_through(next);
         self.push(BPF_ALU | BPF_AND | BPF_K, 0, 0, bits)
     }
 
-    /// Goes on at `yes` if the test holds, else at `no`.
+    /// Emits a branch that continues at `yes` if the test holds, else at `no`.
     pub(super) fn branch(&mut self, test: Test, yes: Label, no: Label) -> Label {
         let yes = self.within_reach(yes);
         let no = self.within_reach(no);
@@ -80,7 +82,7 @@ impl Assembler {
         self.push(BPF_JMP | operation | BPF_K, yes, no, value)
     }
 
-    /// Goes on at `yes` if any of the tests holds, else at `no`.
+    /// Emits tests that continue at `yes` if any of them holds, else at `no`.
     pub(super) fn any(&mut self, tests: impl IntoIterator<Item = Test>, yes: Label, no: Label) -> Label {
         tests.into_iter().fold(no, |next, test| self.branch(test, yes, next))
     }
@@ -107,7 +109,7 @@ impl Assembler {
         self.push(BPF_JMP | BPF_JA, 0, 0, distance)
     }
 
-    /// Counts the instructions between the next one to be written and the target.
+    /// Counts the instructions between the next instruction to be written and the target.
     fn distance(&self, target: Label) -> usize {
         self.reversed.len() - 1 - target.0
     }

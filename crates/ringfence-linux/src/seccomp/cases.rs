@@ -1,8 +1,9 @@
-//! What the filter says of a call, by its arguments: every path through its program.
+//! The filter's verdicts on a system call, by its arguments: every path through the filter's
+//! program.
 //!
-//! The program is followed as the kernel would follow it, with the number of the call known and its arguments not. Each
-//! comparison with an argument parts what is possible in two, until a verdict is reached. What comes out is disjoint,
-//! and every call is one of the cases.
+//! The program is followed as the kernel would follow it, with the number of the call known and its
+//! arguments unknown. Each comparison with an argument splits the possible values in two, until a
+//! verdict is reached. The resulting cases are disjoint and cover every call.
 
 use libc::{BPF_ABS, BPF_ALU, BPF_AND, BPF_JA, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W};
 use libc::{c_int, sock_filter};
@@ -16,21 +17,22 @@ pub(super) struct Pattern {
     pub(super) value: u32,
 }
 
-/// Calls whose arguments (the low words: the kernel and the filter ignore the high ones) all get one verdict.
+/// A set of calls that all get one verdict, described by the low words of their arguments. The
+/// filter ignores the high words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Case {
     pub(super) arguments: [Pattern; 6],
     pub(super) verdict: Verdict,
 }
 
-/// Returns the cases of a call, as few as is easy.
+/// Returns the cases of a call, merged as far as is easy.
 pub(super) fn cases(program: &[sock_filter], architecture: u32, number: u32) -> Vec<Case> {
     let mut paths = Paths { program, architecture, number, found: Vec::new() };
     paths.follow(0, Accumulator::Known(0), [Pattern::default(); 6]);
     join(paths.found)
 }
 
-/// What is known of BPF's one register.
+/// Knowledge about the only register of BPF.
 #[derive(Clone, Copy)]
 enum Accumulator {
     Known(u32),
@@ -115,7 +117,8 @@ fn holds(comparison: u32, word: u32, constant: u32) -> bool {
     }
 }
 
-/// Parts all words into those for which a comparison of their bits in `mask` holds, and the others.
+/// Splits all words into those for which a comparison of their bits in `mask` holds, and the
+/// others.
 fn part(comparison: u32, mask: u32, constant: u32) -> (Vec<Pattern>, Vec<Pattern>) {
     match comparison {
         BPF_JEQ => {
@@ -131,13 +134,14 @@ fn part(comparison: u32, mask: u32, constant: u32) -> (Vec<Pattern>, Vec<Pattern
 }
 
 impl Pattern {
-    /// Returns the words that are in both sets, unless there are none.
+    /// Returns the words that are in both sets, or `None` if there are none.
     fn and(self, other: Self) -> Option<Self> {
         let differ = (self.value ^ other.value) & self.mask & other.mask;
         (differ == 0).then_some(Self { mask: self.mask | other.mask, value: self.value | other.value })
     }
 
-    /// Returns the words that are not in the set, by the highest bit in which they differ.
+    /// Returns the words that are not in the set, as one pattern for each highest bit in which they
+    /// can differ.
     fn others(self) -> Vec<Self> {
         let bits = (0..u32::BITS).map(|bit| 1 << bit).filter(|bit| self.mask & bit != 0);
         let by_bit = bits.map(|bit| {
@@ -147,7 +151,7 @@ impl Pattern {
         by_bit.collect()
     }
 
-    /// Returns the union of two sets that differ in the value of one bit.
+    /// Returns the union of two sets that differ only in the value of one bit.
     fn joined(self, other: Self) -> Option<Self> {
         let differ = self.value ^ other.value;
         let mask = self.mask & !differ;
@@ -156,12 +160,12 @@ impl Pattern {
 }
 
 impl Case {
-    /// Returns the case that every call is, whatever its arguments.
+    /// Returns the case that covers every call, whatever its arguments.
     pub(super) fn always(verdict: Verdict) -> Self {
         Self { arguments: [Pattern::default(); 6], verdict }
     }
 
-    /// Returns both cases as one, if they differ in one bit of one argument.
+    /// Returns both cases as one, if they differ only in one bit of one argument.
     fn joined(&self, other: &Self) -> Option<Self> {
         let mut different = (0..6).filter(|&index| self.arguments[index] != other.arguments[index]);
         let (Some(index), None) = (different.next(), different.next()) else { return None };
@@ -171,7 +175,8 @@ impl Case {
     }
 }
 
-/// Joins what can be joined: the rules for IPv4 and IPv6, for one, are the same, and so are most of their bits.
+/// Joins cases where possible. For example, the rules for IPv4 and IPv6 are the same, and the two
+/// numbers share most of their bits.
 fn join(cases: Vec<Case>) -> Vec<Case> {
     let mut joined: Vec<Case> = Vec::with_capacity(cases.len());
     for mut case in cases {

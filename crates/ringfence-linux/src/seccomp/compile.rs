@@ -1,4 +1,4 @@
-//! From the table of families to a decision tree.
+//! Compiles the table of families into a decision tree.
 
 use libc::sock_filter;
 
@@ -10,13 +10,16 @@ use super::{Architecture, Profile, Sockets};
 const NUMBER: u32 = 0;
 const ARCHITECTURE: u32 = 4;
 
-/// The offset of the low word of an argument. Every argument that is checked is an `int` to the kernel, which ignores
-/// the high word; so does the filter, or garbage there would pass it.
+/// Returns the offset of the low word of an argument.
+///
+/// Most of the checked arguments are `int`s, whose high word the kernel ignores. The filter ignores
+/// it as well, because otherwise a call with garbage there would pass. For the other checked
+/// arguments, the kernel itself refuses values that use the high word.
 const fn argument(index: u32) -> u32 {
     16 + 8 * index
 }
 
-/// All `CLONE_NEW*` flags but `CLONE_NEWTIME`.
+/// All `CLONE_NEW*` flags except `CLONE_NEWTIME`.
 const NEW_NAMESPACE: u32 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWUTS
@@ -24,31 +27,34 @@ const NEW_NAMESPACE: u32 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWUSER
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET) as u32;
-/// Known to `unshare` alone: in `clone` this bit is part of the exit signal.
+/// Flag `CLONE_NEWTIME`, which only `unshare` knows. In `clone` this bit is part of the exit
+/// signal.
 const NEW_TIME_NAMESPACE: u32 = 0x80;
 const ADDRESS_NO_RANDOMIZE: u32 = 0x0004_0000;
 const PERSONALITY_READ: u32 = 0xffff_ffff;
 const TIOCSTI: u32 = 0x5412;
 const TIOCLINUX: u32 = 0x541c;
-/// `SOCK_TYPE_MASK` of the kernel: the bits of a socket's type that are not flags.
+/// Kernel constant `SOCK_TYPE_MASK`: the bits of a socket's type that are not flags.
 const SOCKET_TYPE: u32 = 0xf;
 const NETLINK_ROUTE: u32 = 0;
-/// The first length of an extended attribute that is refused: a power of two, the size of a block.
+/// Shortest length of an extended attribute that is refused. It is a power of two, the size of a
+/// block.
 const LONGEST_ATTRIBUTE: u32 = 4096;
 
 impl Architecture {
     pub(super) const X86_64: Self = Self {
         audit: 0xc000_003e,
         oci: "SCMP_ARCH_X86_64",
-        // The gap in front of the shared numbering, and what came after Linux 6.18. Numbers of x32 (bit 30) are
-        // beyond the end, too.
+        // The gap below the numbers that all architectures share, and the numbers added after Linux
+        // 6.18. Numbers of x32 (bit 30) are above 470, too.
         unknown: &[(337, Some(423)), (470, None)],
         number: |syscall| syscall.x86_64,
     };
     pub(super) const AARCH64: Self = Self {
         audit: 0xc000_00b7,
         oci: "SCMP_ARCH_AARCH64",
-        // As above; arm64 has no calls in the range for architectures, 403 to 423 are of 32-bit kernels.
+        // As above. arm64 has no calls in the range for architectures, and 403 to 423 are for
+        // 32-bit kernels.
         unknown: &[(244, Some(259)), (295, Some(423)), (470, None)],
         number: |syscall| syscall.aarch64,
     };
@@ -60,7 +66,7 @@ impl Architecture {
     }
 }
 
-/// What happens to the numbers from `from` up to the next interval.
+/// An action for the numbers from `from` up to the next interval.
 #[derive(Debug, Clone, Copy)]
 struct Interval {
     from: u32,
@@ -89,7 +95,7 @@ pub(super) fn compile(architecture: &Architecture, profile: Profile) -> Vec<sock
     compiler.assembler.finish(entry)
 }
 
-/// Covers all numbers with as few intervals as there are changes of action.
+/// Covers all numbers with one interval per change of action.
 fn intervals(architecture: &Architecture) -> Vec<Interval> {
     let mut ranges: Vec<(u32, Option<u32>, Action)> =
         architecture.unknown.iter().map(|&(from, to)| (from, to, Action::End(NO_SUCH_CALL))).collect();
@@ -105,7 +111,7 @@ fn intervals(architecture: &Architecture) -> Vec<Interval> {
 
     let mut intervals = vec![Interval { from: 0, action: ALLOW }];
     for (from, to, action) in ranges {
-        // The interval before may end where this one starts, and then it is empty.
+        // If the previous interval ends where this one starts, it is empty.
         intervals.pop_if(|last| last.from == from);
         intervals.push(Interval { from, action });
         intervals.extend(to.map(|to| Interval { from: to + 1, action: ALLOW }));
@@ -121,10 +127,12 @@ struct Compiler {
 }
 
 impl Compiler {
-    /// Halves the numbers until one interval is left; the number is in the accumulator.
+    /// Emits a tree that halves the numbers until one interval is left. The number is in the
+    /// accumulator.
     ///
-    /// Halving the numbers, not the intervals, puts long runs of allowed calls near the root. The kernel runs the
-    /// filter for every number when it is installed, so the mean depth is what an installation costs.
+    /// Halving the numbers instead of the intervals puts long runs of allowed calls near the root.
+    /// The kernel runs the filter for every number when it is installed, so the mean depth
+    /// determines the cost of an installation.
     fn tree(&mut self, intervals: &[Interval]) -> Label {
         match intervals {
             [] => unreachable!("the intervals cover all numbers"),
@@ -142,7 +150,7 @@ impl Compiler {
         }
     }
 
-    /// Returns where the arguments of a call are checked, once for each rule.
+    /// Returns the label at which the arguments of a call are checked. Each rule is emitted once.
     fn check(&mut self, rule: Rule) -> Label {
         if let Some(&(_, label)) = self.checks.iter().find(|(known, _)| *known == rule) {
             return label;
@@ -197,15 +205,18 @@ impl Compiler {
         }
     }
 
-    /// Addresses and routes may be asked for, as `getaddrinfo` does; no other kernel subsystem.
+    /// Emits a test that allows queries for addresses and routes, as `getaddrinfo` makes them, and
+    /// no other kernel subsystem.
     fn netlink(&mut self) -> Label {
         let (allow, refuse) = (self.allow(), self.refuse(Verdict::Errno(libc::EPROTONOSUPPORT)));
         let test = self.assembler.branch(Test::Equals(NETLINK_ROUTE), allow, refuse);
         self.assembler.load(argument(2), test)
     }
 
-    /// Streams and datagrams over the protocols that programs use; SCTP, DCCP, L2TP and raw packets are not among
-    /// them. `SOCK_PACKET` would turn an internet socket into one of AF_PACKET.
+    /// Emits a test that allows streams and datagrams over the protocols that programs use.
+    ///
+    /// SCTP, DCCP, L2TP and raw packets are not among them. `SOCK_PACKET` would turn an internet
+    /// socket into an AF_PACKET socket.
     fn internet(&mut self) -> Label {
         let (allow, refuse) = (self.allow(), self.refuse(Verdict::Errno(libc::EPROTONOSUPPORT)));
         let protocols = [
@@ -226,8 +237,8 @@ impl Compiler {
         let unknown = self.refuse(Verdict::Errno(libc::EAFNOSUPPORT));
         let unix = match self.profile.sockets {
             Sockets::Private | Sockets::Open => self.allow(),
-            // A datagram socket of a pair can still connect or send to any name, so it is as good as a new one; a
-            // connected stream can not.
+            // A datagram socket of a pair can still connect or send to any name, so it is as
+            // powerful as a new socket. A connected stream cannot.
             Sockets::None => {
                 let (allow, refuse) = (self.allow(), self.refuse(FORBIDDEN));
                 self.socket_type([libc::SOCK_SEQPACKET, libc::SOCK_STREAM], allow, refuse)
@@ -237,7 +248,8 @@ impl Compiler {
         self.assembler.load(argument(0), family)
     }
 
-    /// The kernel reads all 64 bits of a length, and refuses every one above 64 KiB itself (linux/limits.h).
+    /// Emits a test of the low word of an attribute's length. The kernel reads all 64 bits of the
+    /// length, but it refuses lengths above 64 KiB itself (linux/limits.h).
     fn attribute_size(&mut self) -> Label {
         let (allow, refuse) = (self.allow(), self.refuse(Verdict::Errno(libc::ENOSPC)));
         let test = self.assembler.branch(Test::HasAnyOf(!(LONGEST_ATTRIBUTE - 1)), refuse, allow);
@@ -265,7 +277,8 @@ impl Compiler {
     }
 }
 
-/// The kernel's constants are signed, the accumulator is not.
+/// Tests for equality with a constant of the kernel. The constants are signed, the accumulator is
+/// not.
 fn equals(constant: i32) -> Test {
     Test::Equals(constant.unsigned_abs())
 }

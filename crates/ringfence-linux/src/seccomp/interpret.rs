@@ -1,9 +1,10 @@
-//! An interpreter of the part of classic BPF that seccomp takes, to test filters without installing them.
+//! An interpreter of the part of classic BPF that seccomp accepts, to test filters without
+//! installing them.
 
 use libc::{BPF_ABS, BPF_ALU, BPF_AND, BPF_JA, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W};
 use libc::{c_int, sock_filter};
 
-/// `struct seccomp_data`, as the kernel hands it to a filter.
+/// The `struct seccomp_data` that the kernel passes to a filter.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Call {
     pub(super) number: u32,
@@ -25,14 +26,14 @@ impl Call {
     }
 }
 
-/// What a filter said, and after how many instructions.
+/// The verdict of a filter, and the number of instructions that it took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Outcome {
     pub(super) verdict: Result<(), c_int>,
     pub(super) steps: usize,
 }
 
-/// Runs a program; panics on anything that the kernel would refuse to install.
+/// Runs a program. Panics on anything that the kernel would refuse to install.
 pub(super) fn interpret(program: &[sock_filter], call: Call) -> Outcome {
     let (mut accumulator, mut position) = (0_u32, 0_usize);
     for steps in 1..=program.len() {

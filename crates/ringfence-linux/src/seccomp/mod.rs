@@ -1,11 +1,14 @@
-//! The system-call filter of a sandbox: built once, installed in the child right before it executes its program.
+//! The seccomp filter of a sandbox: built once, and installed in the child right before it executes
+//! its program.
 //!
-//! The filter is a denylist over reviewed numbers: calls that [`families`] names fail with an errno, never with a
-//! signal; numbers that nobody has reviewed do not exist (`ENOSYS`), so that a libc falls back to what does. Other
-//! entry points of the machine (32-bit calls, x32) do not exist either.
+//! The filter is a denylist over reviewed system call numbers. Calls that [`families`] names fail
+//! with an errno, never with a signal. Numbers that nobody has reviewed fail with `ENOSYS`, so that
+//! a libc falls back to older calls. Other entry points of the machine (32-bit calls, x32) also
+//! fail with `ENOSYS`.
 //!
-//! Its shape is a binary tree over the call's number, about ten instructions deep. That keeps installation cheap,
-//! too: the kernel then runs the filter once for each number, to remember which calls need no filter at all.
+//! The program is a binary tree over the number of the call, about ten instructions deep. A shallow
+//! tree also keeps installation cheap, because the kernel then runs the filter once for each
+//! number, to record which calls need no filter at all.
 
 mod assemble;
 mod cases;
@@ -28,25 +31,27 @@ pub use table::{Family, Rule, Syscall, families};
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!("the system-call filter knows the numbers of x86_64 and aarch64 only");
 
-/// What differs between the filters of two sandboxes.
+/// The settings in which the filters of two sandboxes can differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Profile {
-    /// The sockets that a program may make.
+    /// Sockets that a program may create.
     pub sockets: Sockets,
 }
 
-/// The sockets that a program may make.
+/// The sockets that a program may create.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub enum Sockets {
-    /// Unix, TCP, UDP and route sockets, which reach no further than the sandbox's own network namespace.
+    /// Unix, TCP, UDP and route sockets, which reach no further than the sandbox's own network
+    /// namespace.
     Private,
-    /// None but connected pairs of Unix sockets: without a network namespace, the filter alone closes the network.
+    /// Only connected pairs of Unix sockets. Without a network namespace, the filter alone closes
+    /// the network.
     None,
     /// Unix, TCP, UDP and route sockets, on the host's network.
     Open,
 }
 
-/// A compiled filter.
+/// A compiled filter, ready to install.
 #[derive(Debug, Clone)]
 pub struct Filter {
     program: Vec<sock_filter>,
@@ -58,7 +63,7 @@ impl Filter {
         Self { program: compile::compile(&Architecture::NATIVE, profile) }
     }
 
-    /// Returns the program.
+    /// Returns the instructions of the filter.
     pub fn program(&self) -> &[sock_filter] {
         &self.program
     }
@@ -68,9 +73,10 @@ impl Filter {
         self.program.iter().flat_map(encode).collect()
     }
 
-    /// Puts the calling thread, and all it starts from now on, behind the filter; allocates nothing.
+    /// Installs the filter for the calling thread and for everything that it starts afterwards.
+    /// Allocates nothing.
     ///
-    /// The thread must have given up gaining privileges (`no_new_privs`).
+    /// The thread must have set `no_new_privs`.
     pub fn install(&self) -> io::Result<()> {
         crate::sys::seccomp::set_filter(&self.program)
     }
@@ -84,11 +90,12 @@ fn encode(instruction: &sock_filter) -> [u8; 8] {
 
 /// The calling convention that a filter is for.
 struct Architecture {
-    /// The kernel's `AUDIT_ARCH_*` (linux/audit.h).
+    /// Value of the kernel's `AUDIT_ARCH_*` constant (linux/audit.h).
     audit: u32,
-    /// What libseccomp calls it.
+    /// Name of the architecture in libseccomp.
     oci: &'static str,
-    /// Ranges of numbers that were no system call when the table was reviewed; the last has no end.
+    /// Ranges of numbers that were no system call when the table was reviewed. The last range has
+    /// no end.
     unknown: &'static [(u32, Option<u32>)],
     number: fn(&Syscall) -> Option<u32>,
 }

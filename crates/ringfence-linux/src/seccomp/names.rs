@@ -1,7 +1,8 @@
-//! The calls that the filter lets pass, by name. The filter itself knows them as what its table leaves out; a container
-//! engine has to be told each one.
+//! The system calls that the filter allows, by name.
 //!
-//! Reviewed together with the table, against Linux 6.18; a test finds a number that one of them has and the other not.
+//! The filter itself needs no such list, because it allows what its table leaves out. A container
+//! engine must be given each name. The list was reviewed together with the table, against Linux
+//! 6.18; a test finds a number that only one of the two has.
 
 use super::table::{Syscall, both, shared, x86};
 
@@ -76,7 +77,7 @@ pub(super) static ALLOWED: &[Syscall] = &[
     both("preadv2", 327, 286), both("pwritev2", 328, 287), both("pkey_mprotect", 329, 288),
     both("pkey_alloc", 330, 289), both("pkey_free", 331, 290), both("statx", 332, 291),
     both("io_pgetevents", 333, 292), both("rseq", 334, 293),
-    // One number everywhere.
+    // These calls have one number on all architectures.
     shared("pidfd_send_signal", 424), shared("pidfd_open", 434), shared("close_range", 436), shared("openat2", 437),
     shared("faccessat2", 439), shared("process_madvise", 440), shared("epoll_pwait2", 441),
     shared("landlock_create_ruleset", 444), shared("landlock_add_rule", 445), shared("landlock_restrict_self", 446),
@@ -87,7 +88,7 @@ pub(super) static ALLOWED: &[Syscall] = &[
     shared("lsm_get_self_attr", 459), shared("lsm_set_self_attr", 460), shared("lsm_list_modules", 461),
     shared("mseal", 462), shared("getxattrat", 464), shared("listxattrat", 465),
     shared("removexattrat", 466), shared("file_getattr", 468), shared("file_setattr", 469),
-    // Calls that newer ones have replaced, and which arm64 never had.
+    // Calls that newer calls have replaced, and that arm64 never had.
     x86("open", 2), x86("stat", 4), x86("lstat", 6), x86("poll", 7), x86("access", 21), x86("pipe", 22),
     x86("select", 23), x86("dup2", 33), x86("pause", 34), x86("alarm", 37), x86("fork", 57), x86("vfork", 58),
     x86("getdents", 78), x86("rename", 82), x86("mkdir", 83), x86("rmdir", 84), x86("creat", 85), x86("link", 86),

@@ -1,13 +1,14 @@
-//! The filter in the words of container engines: a seccomp profile of the OCI, which runc and crun have libseccomp
-//! compile.
+//! The filter in the format of container engines: an OCI seccomp profile, which runc and crun
+//! compile with libseccomp.
 //!
-//! There, rules have no order and no "otherwise", and most comparisons are of all 64 bits of an argument of which the
-//! kernel reads 32: garbage in the others would pass. So each call that is checked becomes one rule for each of its
-//! [`cases`], which leave nothing out and do not overlap, compared by mask. A name that libseccomp does not know yet is
-//! skipped by the engines, and the default is that a call does not exist.
+//! In this format, rules have no order and no "otherwise" branch. Most comparisons use all 64 bits
+//! of an argument of which the kernel reads 32, so garbage in the other bits would pass. Therefore
+//! each call that is checked becomes one rule for each of its [`cases`], which cover every call, do
+//! not overlap, and compare by mask. The engines skip a name that libseccomp does not know yet;
+//! such a call then fails with the default, `ENOSYS`.
 //!
-//! Other entry points are closed, too, if less gently: libseccomp kills a thread that makes a 32-bit call, and a profile
-//! cannot say otherwise.
+//! Other entry points are closed as well, but less gently: libseccomp kills a thread that makes a
+//! 32-bit call, and a profile cannot change that.
 
 use serde::Serialize;
 use serde_json::json;
@@ -18,27 +19,32 @@ use super::compile::compile;
 use super::names::ALLOWED;
 use super::{Architecture, Profile, Sockets, Syscall, families};
 
-/// Returns the filter of a profile as an OCI seccomp profile in JSON, for the architecture that this program was built
-/// for. Docker's API takes the text itself, podman's the path of a file that holds it.
+/// Returns the filter of a profile as an OCI seccomp profile in JSON, for the architecture that
+/// this program was built for.
+///
+/// Docker's API takes the text itself; podman's takes the path of a file that holds the text.
 pub fn oci_profile(profile: Profile) -> String {
     let architectures = [Architecture::NATIVE];
     let names = architectures.each_ref().map(|architecture| architecture.oci);
     document("architectures", &names, &rules(&architectures, profile, |_| None))
 }
 
-/// Returns the profile of a container that ringfence itself is used in, by an ordinary user without capabilities, for
-/// every architecture: the filter of a sandbox, without what stands in the way of building a sandbox inside.
+/// Returns the OCI seccomp profile for a container in which an unprivileged user, without
+/// capabilities, runs ringfence. The profile covers every architecture.
 ///
-/// What it adds works, without capabilities, on nothing but namespaces that the container's user made.
+/// It is the filter of a sandbox without the rules that would prevent building a sandbox inside.
+/// Without capabilities, the calls that it adds work only on namespaces that the container's user
+/// created.
 pub fn nesting_profile() -> String {
     let architectures = [Architecture::X86_64, Architecture::AARCH64];
-    // Engines pick the machine's own; it has no others to run programs of.
+    // Engines pick the entry of the machine's own architecture; programs of other architectures
+    // cannot run.
     let map = architectures.each_ref().map(|architecture| json!({ "architecture": architecture.oci }));
     let profile = Profile { sockets: Sockets::Open };
     document("archMap", &map, &rules(&architectures, profile, nesting_exception))
 }
 
-/// The calls that a sandbox is built with, by the native backend and by bubblewrap.
+/// Calls with which the native backend and bubblewrap build a sandbox.
 const BUILDING: [&str; 14] = [
     "clone",
     "clone3",
@@ -58,7 +64,8 @@ const BUILDING: [&str; 14] = [
 
 fn nesting_exception(syscall: &Syscall) -> Option<Verdict> {
     match syscall.name {
-        // The native backend takes this for a kernel without keyrings, which has none to leave.
+        // The native backend takes ENOSYS for a kernel without keyrings, in which there is no
+        // keyring to leave.
         "keyctl" => Some(Verdict::Errno(libc::ENOSYS)),
         name => BUILDING.contains(&name).then_some(Verdict::Allow),
     }
@@ -68,10 +75,10 @@ const ALLOW: &str = "SCMP_ACT_ALLOW";
 const ERRNO: &str = "SCMP_ACT_ERRNO";
 const MASKED_EQUAL: &str = "SCMP_CMP_MASKED_EQ";
 
-/// Writes `linux.seccomp` of the OCI runtime specification, a rule to a line.
+/// Writes `linux.seccomp` of the OCI runtime specification, one rule per line.
 ///
-/// Docker 20.10 overlooks the default errno, and runc then says `EPERM`; but of numbers beyond the last that has a rule
-/// runc says by itself that they do not exist.
+/// Docker 20.10 ignores the default errno, and runc then returns `EPERM`. For numbers above the
+/// last one that has a rule, runc returns `ENOSYS` by itself.
 fn document(key: &str, architectures: &impl Serialize, rules: &[SyscallRule]) -> String {
     let (architectures, errno) = (text(architectures), libc::ENOSYS);
     let rules = rules.iter().map(text).collect::<Vec<_>>().join(",\n    ");
@@ -85,7 +92,7 @@ fn text(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("it has only string keys")
 }
 
-/// What is to become of calls with certain arguments.
+/// A verdict for system calls with certain arguments.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct SyscallRule {
@@ -93,12 +100,13 @@ struct SyscallRule {
     action: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     errno_ret: Option<i32>,
-    /// Conditions of which each must hold, no two on one argument: of such, runc would ask for one alone.
+    /// Conditions that must all hold, at most one per argument: of two conditions on the same
+    /// argument, runc would require only one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     args: Vec<Condition>,
 }
 
-/// Holds when the bits of `value`, which is a mask here, are those of `value_two`.
+/// A condition that holds if the bits of an argument under the mask `value` equal `value_two`.
 #[derive(Serialize, PartialEq)]
 #[serde(rename_all = "camelCase")]
 struct Condition {
@@ -108,7 +116,8 @@ struct Condition {
     op: &'static str,
 }
 
-/// Lists the rules for every known call of the architectures, those for the same arguments together.
+/// Lists the rules for every known call of the architectures. Calls with the same verdict and
+/// conditions share a rule.
 fn rules(
     architectures: &[Architecture],
     profile: Profile,

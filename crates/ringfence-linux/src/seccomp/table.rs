@@ -1,27 +1,27 @@
-//! What the filter refuses, family by family, and why.
+//! The system calls that the filter refuses, family by family, with reasons.
 //!
-//! The numbers of both architectures stand here, so that each filter can be built and tested on either; a test
-//! compares them with libc's. Reviewed against Linux 6.18.
+//! The table holds the numbers of both architectures, so that each filter can be built and tested
+//! on either. A test compares the numbers with libc's. Reviewed against Linux 6.18.
 
 use libc::c_int;
 
 /// A group of system calls that the filter treats alike, for one reason.
 #[derive(Debug, Clone, Copy)]
 pub struct Family {
-    /// A short name for documents and reports.
+    /// Short name for documents and reports.
     pub name: &'static str,
-    /// Why no program in a sandbox gets it, in one line.
+    /// Reason for which no program in a sandbox may use the family, in one line.
     pub reason: &'static str,
-    /// The system calls of the family.
+    /// System calls of the family.
     pub syscalls: &'static [Syscall],
-    /// What happens to a call.
+    /// Rule that the filter applies to these calls.
     pub rule: Rule,
 }
 
 /// A system call and its number on each architecture that has it.
 #[derive(Debug, Clone, Copy)]
 pub struct Syscall {
-    /// The kernel's name.
+    /// Name of the call in the kernel.
     pub name: &'static str,
     pub(super) x86_64: Option<u32>,
     pub(super) aarch64: Option<u32>,
@@ -34,24 +34,24 @@ impl Syscall {
     }
 }
 
-/// What the filter does with the calls of a family.
+/// The action of the filter on the calls of a family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Rule {
     /// Every call fails with this errno.
     Refuse(c_int),
     /// `personality` may be read, reset, and told not to randomise addresses.
     Personality,
-    /// `unshare` may not make a namespace.
+    /// `unshare` may not create a namespace.
     Unshare,
-    /// `clone` may not make a namespace.
+    /// `clone` may not create a namespace.
     Clone,
-    /// `ioctl` may not put input into a terminal.
+    /// `ioctl` may not insert input into a terminal.
     Terminal,
-    /// `socket` makes sockets of the families that the profile allows.
+    /// `socket` creates sockets of the families that the profile allows.
     Socket,
-    /// `socketpair` makes pairs of Unix sockets.
+    /// `socketpair` creates pairs of Unix sockets.
     SocketPair,
-    /// `setxattr` and its kin set values that are no longer than those of common file systems.
+    /// `setxattr` and similar calls set values that are no longer than common file systems allow.
     AttributeSize,
     /// The argument of this index may not ask for huge pages with this flag.
     HugePages {
@@ -66,7 +66,8 @@ pub(super) const fn both(name: &'static str, x86_64: u32, aarch64: u32) -> Sysca
     Syscall { name, x86_64: Some(x86_64), aarch64: Some(aarch64) }
 }
 
-/// Calls that are newer than the shared numbering (Linux 5.1) have one number everywhere.
+/// Returns a call that is newer than the shared numbering (Linux 5.1). Such calls have one number
+/// on all architectures.
 pub(super) const fn shared(name: &'static str, number: u32) -> Syscall {
     both(name, number, number)
 }
@@ -75,7 +76,7 @@ pub(super) const fn x86(name: &'static str, number: u32) -> Syscall {
     Syscall { name, x86_64: Some(number), aarch64: None }
 }
 
-/// Returns every family that the filter refuses or checks; all other known calls are allowed.
+/// Returns every family that the filter refuses or checks. All other known calls are allowed.
 pub fn families() -> &'static [Family] {
     FAMILIES
 }
@@ -201,8 +202,8 @@ static FAMILIES: &[Family] = &[
         rule: EPERM,
     },
     Family {
-        // adjtimex and clock_adjtime also read, but whether they do lies behind a pointer; what they tell is the state
-        // of the host's time daemon, which no program in a sandbox needs.
+        // adjtimex and clock_adjtime can also only read, but a flag behind a pointer decides that.
+        // They would show the state of the host's time daemon, which no program in a sandbox needs.
         name: "clock",
         reason: "sets the host's clock",
         syscalls: &[
@@ -268,8 +269,8 @@ static FAMILIES: &[Family] = &[
         rule: Rule::SocketPair,
     },
     Family {
-        // An access control list of 64 KiB on each of two inodes would be as much memory as a file system in memory of
-        // 128 KiB. No file system in memory counts these lists.
+        // With an access control list of 64 KiB each, two inodes would use as much memory as a file
+        // system in memory of 128 KiB. No file system in memory counts these lists.
         name: "attributes",
         reason: "long access control lists take memory that no limit counts; ext4 takes no longer ones, either",
         syscalls: &[both("setxattr", 188, 5), both("lsetxattr", 189, 6), both("fsetxattr", 190, 7)],

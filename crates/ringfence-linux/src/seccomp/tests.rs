@@ -10,7 +10,7 @@ use crate::sys::seccomp::attempt;
 const GARBAGE: u64 = 0xdead_beef_0000_0000;
 const ARCHITECTURES: [(&str, Architecture); 2] = [("x86_64", Architecture::X86_64), ("aarch64", Architecture::AARCH64)];
 
-/// The filters of both architectures, with the numbers of the calls that are checked.
+/// Calls `check` with the filter of each architecture.
 fn each_filter(sockets: Sockets, check: impl Fn(&Subject)) {
     for (name, architecture) in ARCHITECTURES {
         let program = compile::compile(&architecture, Profile { sockets });
@@ -36,7 +36,8 @@ impl Subject {
         self.architecture.number(found.expect("the table names it")).expect("both architectures have it")
     }
 
-    /// Calls with plain arguments and with garbage in their high words: the answer must be the same.
+    /// Runs a call with plain arguments and with garbage in their high words. Both verdicts must be
+    /// the same.
     #[track_caller]
     fn expect(&self, syscall: &str, arguments: &[u32], verdict: Result<(), c_int>) {
         let number = self.number(syscall);
@@ -81,7 +82,7 @@ fn every_known_call_outside_the_table_is_allowed_and_every_unknown_one_does_not_
 
 #[test]
 fn the_numbers_in_the_table_are_those_of_libc() {
-    // Names differ between architectures; these exist on both.
+    // Names differ between architectures; these names exist on both.
     let known = [
         ("io_uring_setup", libc::SYS_io_uring_setup),
         ("io_uring_enter", libc::SYS_io_uring_enter),
@@ -185,7 +186,8 @@ fn no_namespace_can_be_made() {
         subject.expect("unshare", &[0x80], Err(EPERM));
         subject.expect("unshare", &[libc::CLONE_FS as u32 | libc::CLONE_FILES as u32], Ok(()));
         subject.expect("clone", &[libc::SIGCHLD as u32], Ok(()));
-        // What pthread_create of glibc passes, and a signal that shares its bit with CLONE_NEWTIME.
+        // The flags that glibc's pthread_create passes, and a signal that shares its bit with
+        // CLONE_NEWTIME.
         subject.expect("clone", &[0x003d_0f00], Ok(()));
         subject.expect("clone", &[0x80], Ok(()));
     });
@@ -306,7 +308,7 @@ fn without_a_network_namespace_only_connected_pairs_are_left() {
         }
         subject.expect("socketpair", &[1, 1, 0], Ok(()));
         subject.expect("socketpair", &[1, 5 | libc::SOCK_CLOEXEC as u32, 0], Ok(()));
-        // A datagram socket could still send to any name; SOCK_RAW is a datagram to AF_UNIX.
+        // A datagram socket could still send to any name. AF_UNIX treats SOCK_RAW as a datagram.
         subject.expect("socketpair", &[1, 2, 0], Err(EPERM));
         subject.expect("socketpair", &[1, 3, 0], Err(EPERM));
         subject.expect("socketpair", &[2, 1, 0], Err(EAFNOSUPPORT));
@@ -318,11 +320,11 @@ fn the_tree_is_shallow_and_small() {
     each_filter(Sockets::Private, |subject| {
         let deepest = (0..500).map(|number| subject.run(number, &[]).steps).max();
         assert!(deepest <= Some(20), "{deepest:?} instructions at worst on {}", subject.name);
-        // What an installation costs: the kernel runs the filter for each number.
+        // The cost of an installation: the kernel runs the filter for each number.
         let total: usize = (0..470).map(|number| subject.run(number, &[]).steps).sum();
         assert!(total < 470 * 10, "{} instructions on average on {}", total / 470, subject.name);
         assert!(subject.program.len() <= 200, "{} instructions on {}", subject.program.len(), subject.name);
-        // read, write, openat and getpid on x86_64; the same or their neighbours on aarch64.
+        // read, write, openat and getpid on x86_64; the same calls or their neighbours on aarch64.
         for number in [0, 1, 257, 39, 63, 64, 56, 172] {
             let steps = subject.run(number, &[]).steps;
             assert!(steps <= 18, "{steps} instructions for call {number} on {}", subject.name);
@@ -332,7 +334,8 @@ fn the_tree_is_shallow_and_small() {
 
 #[test]
 fn targets_beyond_the_reach_of_a_conditional_jump_are_reached() {
-    // A tree over 2000 numbers with alternating verdicts, several times larger than a jump of eight bits.
+    // A tree over 2000 numbers with alternating verdicts, several times larger than a jump of eight
+    // bits.
     fn tree(assembler: &mut Assembler, from: u32, to: u32) -> super::assemble::Label {
         if to - from == 1 {
             return assembler.verdict(Verdict::Errno((from % 1000) as c_int + 1));
@@ -364,10 +367,12 @@ fn the_bytes_are_those_of_the_kernel_structure() {
     }
 }
 
-/// Set in the process that the next tests start: it is this test program again, and installs a filter.
+/// Variable that is set in the process that the next tests start. That process is this test program
+/// again, and installs a filter.
 const INSIDE: &str = "RINGFENCE_TEST_INSIDE_FILTER";
 
-/// Runs a test of this module again in a process of its own, which installs the filter in the test's thread.
+/// Runs a test of this module again in a process of its own, which installs the filter in the
+/// test's thread.
 #[track_caller]
 fn behind_the_filter(test: &str, sockets: Sockets, body: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
@@ -389,7 +394,7 @@ fn behind_the_filter(test: &str, sockets: Sockets, body: impl FnOnce()) {
 #[test]
 fn the_kernel_enforces_what_the_interpreter_says() {
     const PER_LINUX32: usize = 8;
-    // The control: without the filter the call succeeds.
+    // The control case: without the filter the call succeeds.
     if std::env::var_os(INSIDE).is_none() {
         assert!(attempt(libc::SYS_personality, [PER_LINUX32, 0, 0, 0]).is_ok());
         assert!(attempt(libc::SYS_personality, [0; 4]).is_ok());

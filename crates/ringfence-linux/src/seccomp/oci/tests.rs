@@ -9,7 +9,8 @@ use crate::seccomp::interpret::{Call, interpret};
 
 const GARBAGE: u64 = 0xdead_beef_0000_0000;
 
-/// Answers as an engine's filter would; two rules for one call would leave the answer to libseccomp.
+/// Returns the verdict of an engine's filter. Panics if two rules apply, because libseccomp would
+/// then choose between them.
 #[track_caller]
 fn answer(rules: &[&SyscallRule], arguments: [u64; 6]) -> Result<(), c_int> {
     let holds = |condition: &Condition| {
@@ -27,7 +28,8 @@ fn answer(rules: &[&SyscallRule], arguments: [u64; 6]) -> Result<(), c_int> {
     }
 }
 
-/// Words on both sides of every condition: the constants of the filter, some neighbours, and every single bit.
+/// Returns words on both sides of every condition: the constants of the filter, some neighbours,
+/// and every single bit.
 fn words() -> Vec<u32> {
     let constants = [0x5412, 0x541c, 0x0004_0001, 0x003d_0f00, 0x7e02_0080, u32::MAX];
     let small = [0, 3, 5, 6, 7, 9, 10, 11, 17, 18, 57, 58, 59, 261, 262, 263, 0x8_0001, 0x8_0002];
@@ -37,7 +39,8 @@ fn words() -> Vec<u32> {
     words
 }
 
-/// Compares rules with the filter for every number and every combination of `words` in the arguments that are checked.
+/// Compares the rules with the filter for every number and every combination of `words` in the
+/// checked arguments.
 #[track_caller]
 fn check(architecture: &Architecture, profile: Profile, rules: &[SyscallRule], compared: impl Fn(&Syscall) -> bool) {
     let program = compile(architecture, profile);
@@ -70,7 +73,8 @@ fn check(architecture: &Architecture, profile: Profile, rules: &[SyscallRule], c
     }
 }
 
-/// Leaves out the rules that one argument rules out: most, and the test would spend its time on them.
+/// Returns the rules that one argument does not exclude. Without this, the test would spend its
+/// time on rules that cannot apply.
 fn narrowed<'a>(rules: &[&'a SyscallRule], index: usize, word: u32) -> Vec<&'a SyscallRule> {
     let possible = |condition: &Condition| condition.index != index || word & condition.value == condition.value_two;
     rules.iter().copied().filter(|rule| rule.args.iter().all(possible)).collect()
@@ -128,9 +132,11 @@ fn the_text_is_a_profile_that_refuses_what_it_does_not_name() {
     };
     assert_eq!(unconditional("execve"), (ALLOW.to_owned(), None));
     assert_eq!(unconditional("io_uring_setup"), (ERRNO.to_owned(), Some(libc::EPERM.into())));
-    // Said although it is the default: an engine that knows no other default than EPERM would leave no libc a thread.
+    // The rule is stated although it is the default, because an engine whose only default is EPERM
+    // would otherwise prevent every libc from starting threads.
     assert_eq!(unconditional("clone3"), (ERRNO.to_owned(), Some(ENOSYS.into())));
-    // A filter of the kernel has 4096 instructions; libseccomp makes a few of each rule.
+    // The kernel accepts filters of up to 4096 instructions, and libseccomp makes a few of each
+    // rule.
     assert!(rules.len() < 320, "{} rules", rules.len());
 }
 
