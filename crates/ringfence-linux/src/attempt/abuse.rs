@@ -1,4 +1,4 @@
-//! Appetite without end: each attempt takes more than the limit that it is run under.
+//! Attempts to exhaust resources: each uses more than the limit under which it runs.
 
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -15,28 +15,29 @@ use super::{Attempt, Context, denied, empty_handed, impossible};
 use crate::cgroup;
 use crate::sys::attempt::{own_processor_time, socket_memory};
 
-/// How much the attempts take; what they are limited to must be well below it.
+/// The amounts that the attempts use. The limits of the sandbox must be well below them.
 #[derive(Debug)]
 pub struct Appetite;
 
 impl Appetite {
-    /// Bytes of memory.
+    /// Memory that the attempts use, in bytes.
     pub const MEMORY: usize = 256 << 20;
-    /// Processes.
+    /// Number of processes that an attempt starts.
     pub const PROCESSES: usize = 48;
-    /// Bytes of output.
+    /// Output that an attempt writes, in bytes.
     pub const OUTPUT: usize = 2 << 20;
-    /// Bytes in a temporary directory.
+    /// Bytes that an attempt writes to a temporary directory.
     pub const TEMPORARY: usize = 8 << 20;
-    /// Empty files in a temporary directory.
+    /// Number of empty files that an attempt creates in a temporary directory.
     pub const FILES: usize = 4096;
-    /// Bytes of an extended attribute: what ext4 takes in the one block that it has for all of a file's.
+    /// Bytes of an extended attribute. The value fits into the one block that ext4 has for all
+    /// attributes of a file.
     const ATTRIBUTE: usize = 3800;
-    /// Time.
+    /// Time for which an attempt runs or uses a processor. The deadline must be shorter.
     pub const TIME: Duration = Duration::from_millis(1500);
-    /// How long an attempt that must be ended would go on.
+    /// Time for which an attempt that must be ended would run.
     pub const LINGER: Duration = Duration::from_secs(60);
-    /// The share of a processor that a process gets without a limit, even on a busy host.
+    /// Share of a processor that a process gets without a limit, even on a busy host.
     pub const SHARE: f64 = 0.45;
 }
 
@@ -82,7 +83,7 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
             io::Result::Ok(())
         });
         for mut child in children {
-            let _ = child.kill(); // it may have ended meanwhile
+            let _ = child.kill(); // the process may have ended meanwhile
             let _ = child.wait(); // as above
         }
         started.map(|()| format!("{} were started", Appetite::PROCESSES))
@@ -125,7 +126,7 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
     denied("exhaust-temporary-files", Tmp, "fill /tmp beyond the limit", |context| {
         let path = temporary_directory().join(&context.name);
         let filled = fs_err::write(&path, vec![0; Appetite::TEMPORARY]);
-        let _ = fs_err::remove_file(&path); // it may not have been made
+        let _ = fs_err::remove_file(&path); // the file may not exist
         filled.map(|()| format!("{} bytes were written", Appetite::TEMPORARY))
     }),
     denied("ignore-deadline", Time, "go on after the deadline", |_| {
@@ -153,16 +154,17 @@ fn temporary_directory() -> PathBuf {
     std::env::var_os("TMPDIR").map_or_else(|| "/tmp".into(), PathBuf::from)
 }
 
-/// Does something in a new directory below the temporary one, which goes again.
+/// Runs `work` in a new directory below the temporary directory, and removes the new directory.
 fn in_temporary_directory(context: &Context, work: impl FnOnce(&Path) -> io::Result<String>) -> io::Result<String> {
     let directory = temporary_directory().join(&context.name);
     fs_err::create_dir(&directory)?;
     let done = work(&directory);
-    let _ = fs_err::remove_dir_all(&directory); // it goes with its sandbox, too
+    let _ = fs_err::remove_dir_all(&directory); // its sandbox removes the rest
     done
 }
 
-/// Fills the buffers of two connected sockets, keeps them in `sockets`, and says how many bytes the kernel holds there.
+/// Fills the buffers of two connected sockets and keeps them in `sockets`. Returns the number of
+/// bytes that the kernel holds there.
 fn hoard(kind: SocketType, sockets: &mut Vec<OwnedFd>) -> io::Result<usize> {
     let here = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
     let receiver = net::socket(AddressFamily::INET, kind, None)?;
@@ -179,7 +181,8 @@ fn hoard(kind: SocketType, sockets: &mut Vec<OwnedFd>) -> io::Result<usize> {
         receiver
     };
     let chunk = [b'x'; 16 << 10];
-    // A datagram for which there is no room is dropped and counts as sent: so many would fill any buffer.
+    // The kernel drops a datagram that does not fit, but counts it as sent. 256 datagrams fill any
+    // buffer.
     for _ in 0..256 {
         if net::send(&sender, &chunk, SendFlags::DONTWAIT).is_err() {
             break;
@@ -190,14 +193,14 @@ fn hoard(kind: SocketType, sockets: &mut Vec<OwnedFd>) -> io::Result<usize> {
     Ok(held)
 }
 
-/// How a lingering process is tied to the one that starts it.
+/// The relation of a lingering process to the process that starts it.
 #[derive(Clone, Copy)]
 enum Life {
     Attached,
     Daemon,
 }
 
-/// Starts a process that goes on for long, and bears a mark among its arguments.
+/// Starts a process that runs for a long time and has `mark` among its arguments.
 fn linger(mark: &str, life: Life) -> io::Result<Child> {
     let own = std::env::current_exe()?;
     let mut command = match life {

@@ -1,4 +1,4 @@
-//! What an attempt is told about the host it tries to reach.
+//! Information for attempts about the host that they try to reach.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -6,27 +6,27 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// What was laid out on the host for an attempt to find.
+/// Objects on the host that were prepared for attempts to find.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Context {
-    /// Files.
+    /// Files and directories on the host.
     pub paths: Paths,
-    /// A process outside.
+    /// A process outside the sandbox.
     pub neighbour: Neighbour,
-    /// Listeners outside.
+    /// Listening sockets outside the sandbox.
     pub network: Network,
-    /// A System V shared memory segment.
+    /// Identifier of a System V shared memory segment.
     pub segment: Option<i32>,
-    /// A System V message queue.
+    /// Identifier of a System V message queue.
     pub queue: Option<i32>,
-    /// A name: of a POSIX message queue, of a file in `/dev/shm`, of a key in the user's keyring.
+    /// Name of a POSIX message queue, of a file in `/dev/shm`, and of a key in the user's keyring.
     pub name: String,
-    /// Tells the processes of this attempt from those of others.
+    /// Text that distinguishes the processes of this attempt from those of other attempts.
     pub mark: String,
-    /// Variables of the caller that the policy does not pass.
+    /// Environment variables of the caller that the policy does not pass.
     pub variables: Vec<String>,
-    /// A descriptor that the caller has open and does not pass.
+    /// Number of a descriptor that the caller has open and does not pass.
     pub descriptor: Option<i32>,
 }
 
@@ -34,58 +34,58 @@ pub struct Context {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Paths {
-    /// The workspace.
+    /// Workspace of the sandbox.
     pub workspace: PathBuf,
-    /// A directory outside the view, which holds `secret`, `victim` and `socket`.
+    /// Directory outside the view that holds `secret`, `victim` and `socket`.
     pub outside: PathBuf,
-    /// A file that the policy lets be read.
+    /// File that the policy allows reading.
     pub readable: PathBuf,
-    /// Something private in the caller's home.
+    /// Private file or directory in the caller's home.
     pub private: Option<PathBuf>,
-    /// The home of somebody else.
+    /// Home directory of another user.
     pub other_home: Option<PathBuf>,
-    /// A terminal of the caller, other than the one that ringfence runs on.
+    /// Terminal of the caller, other than the one on which ringfence runs.
     pub terminal: Option<PathBuf>,
-    /// A disk.
+    /// Device file of a disk.
     pub disk: Option<PathBuf>,
-    /// A program that belongs to root and has its set-user-id bit.
+    /// Program that belongs to root and has its set-user-id bit.
     pub setuid: Option<PathBuf>,
-    /// The host's `/run`: a sandbox may have one of its own.
+    /// Identity of the host's `/run`, because a sandbox may have a `/run` of its own.
     pub run: Option<Directory>,
-    /// The host's `/var/lib`.
+    /// Identity of the host's `/var/lib`.
     pub var: Option<Directory>,
 }
 
-/// A directory, by what tells it from all others on a host: the numbers of its device and of its inode.
+/// The identity of a directory on a host: the numbers of its device and of its inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Directory(u64, u64);
 
-/// A process of the caller outside the sandbox, whose directory is [`Paths::outside`].
+/// A process of the caller outside the sandbox, whose working directory is [`Paths::outside`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Neighbour {
-    /// Its id.
+    /// Process id outside the sandbox.
     pub process: i32,
 }
 
-/// What listens on the host.
+/// Listening sockets on the host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Network {
-    /// A TCP port on 127.0.0.1.
+    /// TCP port on 127.0.0.1.
     pub tcp: u16,
-    /// A TCP port on ::1.
+    /// TCP port on ::1.
     pub tcp_v6: Option<u16>,
-    /// A UDP port on 127.0.0.1.
+    /// UDP port on 127.0.0.1.
     pub udp: u16,
-    /// The name of an abstract Unix socket.
+    /// Name of an abstract Unix socket.
     pub abstract_name: String,
-    /// The first name server.
+    /// Address of the host's first name server.
     pub name_server: Option<std::net::IpAddr>,
 }
 
 impl Directory {
-    /// Which one is at a path.
+    /// Returns the identity of the directory at a path.
     pub fn at(path: &Path) -> io::Result<Directory> {
         let found = fs_err::metadata(path)?;
         Ok(Directory(found.dev(), found.ino()))
@@ -93,16 +93,16 @@ impl Directory {
 }
 
 impl Paths {
-    /// The file outside that must not be read.
+    /// Returns the path of the file outside that must not be read.
     pub fn secret(&self) -> PathBuf {
         self.outside.join("secret")
     }
 
-    /// The file outside that must not be changed.
+    /// Returns the path of the file outside that must not be changed.
     pub fn victim(&self) -> PathBuf {
         self.outside.join("victim")
     }
 }
 
-/// What the files that must not be read say.
+/// Contents of the files that must not be read.
 pub const SECRET: &str = "the secret of ringfence's proof";

@@ -1,4 +1,4 @@
-//! Files outside the view, by every path that leads to them.
+//! Attempts on files outside the view, by every path that leads to them.
 
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -12,7 +12,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
 use super::context::{Directory, SECRET};
 use super::{Attempt, Context, denied, empty_handed, impossible};
 
-/// Attempts to read what is not shown.
+/// Attempts to read files that the view does not show.
 pub(super) const READING: &[Attempt] = &[
     denied("read-outside", Filesystem, "read a file outside by its path", |context| reveal(&context.paths.secret())),
     denied("read-outside-dot-dot", Filesystem, "read a file outside by `..` from the workspace", |context| {
@@ -83,7 +83,7 @@ pub(super) const READING: &[Attempt] = &[
             let here = context.paths.workspace.join("mount-point");
             mount_bind(&context.paths.outside, &here)?;
             let read = reveal(&here.join("secret"));
-            let _ = unmount(&here, UnmountFlags::DETACH); // it was mounted just now
+            let _ = unmount(&here, UnmountFlags::DETACH); // the mount was made just now
             read
         },
     ),
@@ -149,12 +149,12 @@ pub(super) const READING: &[Attempt] = &[
         let node = context.paths.workspace.join("node");
         rustix::fs::mknodat(CWD, &node, FileType::CharacterDevice, Mode::RUSR, rustix::fs::makedev(1, 5))?;
         let opened = any_of(&node);
-        let _ = fs::remove_file(&node); // the workspace goes with the proof
+        let _ = fs::remove_file(&node); // the workspace is removed with the proof
         opened
     }),
 ];
 
-/// Attempts to change what may not be changed.
+/// Attempts to change files that may not be changed.
 pub(super) const WRITING: &[Attempt] = &[
     denied("write-outside", Filesystem, "write to a file outside", |context| scribble(&context.paths.victim())),
     denied("write-outside-link", Filesystem, "write to a file outside by a symbolic link made inside", |context| {
@@ -201,12 +201,12 @@ pub(super) const WRITING: &[Attempt] = &[
     denied("mount-inside", Filesystem, "mount a file system in the workspace, for the host to see", |context| {
         let here = context.paths.workspace.join("mount-point");
         mount("none", &here, "tmpfs", MountFlags::empty(), None)?;
-        let _ = unmount(&here, UnmountFlags::DETACH); // it was mounted just now
+        let _ = unmount(&here, UnmountFlags::DETACH); // the mount was made just now
         Ok("it was mounted".to_owned())
     }),
 ];
 
-/// Reads a file that must hold the secret.
+/// Reads a file. Fails unless the file holds the secret.
 pub(super) fn reveal(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     fs::File::open(path)?.take(4096).read_to_string(&mut text)?;
@@ -237,7 +237,7 @@ fn list(directory: &Path) -> io::Result<String> {
     }
 }
 
-/// Lists a directory, if it is the host's own.
+/// Lists a directory. Fails if the directory is known not to be the host's own.
 fn list_of_host(path: &Path, hosts: Option<Directory>) -> io::Result<String> {
     if hosts.is_some_and(|hosts| Directory::at(path).is_ok_and(|found| found != hosts)) {
         return Err(empty_handed("it is another directory than the host's"));
@@ -253,7 +253,7 @@ fn any_of(path: &Path) -> io::Result<String> {
     }
 }
 
-/// Opens a device that may block, or be dangerous, when read.
+/// Opens a device without reading it, because a read may block or be dangerous.
 fn any_of_device(path: &Path) -> io::Result<String> {
     fs::File::open(path).map(|_| "it was opened".to_owned())
 }
@@ -261,6 +261,6 @@ fn any_of_device(path: &Path) -> io::Result<String> {
 fn plant(directory: &Path, context: &Context) -> io::Result<String> {
     let path = directory.join(&context.name);
     fs::write(&path, "x")?;
-    let _ = fs::remove_file(&path); // it was made just now
+    let _ = fs::remove_file(&path); // the file was created just now
     Ok("a file was made".to_owned())
 }

@@ -1,8 +1,9 @@
-//! Files of the workspace that `hide` and `protect` guard.
+//! Attempts on files of the workspace that `hide` and `protect` guard.
 //!
-//! The workspace holds `hidden.txt`, `nested/hidden.txt`, `keys/hidden.key` and `closed/hidden.txt`, which are hidden,
-//! other names of the first, and a `.git` whose hooks and configuration are protected, with the file that the
-//! configuration includes and the directory of hooks that this one names.
+//! The workspace holds the hidden files `hidden.txt`, `nested/hidden.txt`, `keys/hidden.key` and
+//! `closed/hidden.txt`, and other names of the first. The workspace also holds a `.git` directory
+//! whose hooks and configuration are protected. The file that this configuration includes is
+//! protected too, and so is the directory of hooks that the included file names.
 
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -16,7 +17,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount_remount, unmount};
 use super::files::{mode, reveal, scribble};
 use super::{Attempt, Context, denied, refused};
 
-/// Attempts to read what is hidden.
+/// Attempts to read hidden files.
 pub(super) const HIDDEN: &[Attempt] = &[
     denied("read-hidden", Hide, "read a hidden file by its name", |context| reveal(&at(context, "hidden.txt"))),
     denied("read-hidden-link", Hide, "read a hidden file by a symbolic link that was there", |context| {
@@ -69,7 +70,7 @@ pub(super) const HIDDEN: &[Attempt] = &[
     }),
 ];
 
-/// Attempts to change what is protected.
+/// Attempts to change protected files.
 pub(super) const PROTECTED: &[Attempt] = &[
     denied("write-protected", Protect, "write to a protected file", |context| scribble(&at(context, ".git/config"))),
     denied("append-protected", Protect, "append to a protected file", |context| {

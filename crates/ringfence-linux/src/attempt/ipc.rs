@@ -1,4 +1,4 @@
-//! Shared memory, queues and keys of the host.
+//! Attempts on shared memory, message queues and keys of the host.
 
 use std::ffi::CString;
 use std::io;

@@ -1,4 +1,5 @@
-//! Parts of the kernel that programs do not need: system calls, entry points, socket families, files of /proc.
+//! Attempts on parts of the kernel that programs do not need: system calls, entry points, socket
+//! families, files of /proc.
 
 use std::io;
 
@@ -10,7 +11,7 @@ use super::{Attempt, denied, empty_handed, impossible, refused};
 use crate::seccomp::{Rule, families};
 use crate::sys::attempt::{self, Width};
 
-/// What the filter answers.
+/// The errors with which the filter refuses a call.
 const EPERM: &[i32] = &[libc::EPERM];
 const ENOSYS: &[i32] = &[libc::ENOSYS];
 
@@ -110,7 +111,7 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
     }),
 ];
 
-/// Makes every call of a family, and tells the first answer that is not the filter's.
+/// Makes every call of a family, and returns the first answer that is not the filter's.
 fn family(name: &str) -> io::Result<String> {
     let family = families().iter().find(|family| family.name == name).ok_or_else(|| impossible("no such family"))?;
     let Rule::Refuse(refusal) = family.rule else { return Err(impossible("the family is not refused outright")) };
@@ -123,7 +124,9 @@ fn family(name: &str) -> io::Result<String> {
             Err(error) => return Err(error),
         }
     }
-    // Of the newest calls, filters that others compile say that they do not exist; of a whole family a kernel does.
+    // A filter that another program compiled may answer ENOSYS for the newest calls of a family. If
+    // no call is refused and one is absent, the kernel may lack the whole family, so that error is
+    // returned.
     Err(absent.filter(|_| !is_refused).unwrap_or_else(|| io::Error::from_raw_os_error(refusal)))
 }
 
@@ -132,7 +135,7 @@ fn socket(family: i32, kind: SocketType, protocol: Option<Protocol>) -> io::Resu
     Ok("it was made".to_owned())
 }
 
-/// Opens a file of the kernel's for writing, and writes nothing.
+/// Opens a file of the kernel for writing without writing to it.
 fn open_for_writing(path: &str) -> io::Result<String> {
     fs_err::OpenOptions::new().write(true).open(path).map(|_| "it was opened".to_owned())
 }

@@ -1,10 +1,12 @@
-//! What hostile code would try, as functions: each is run inside a sandbox and says how far it got.
+//! Attempts that hostile code would make, as functions. Each runs inside a sandbox and reports how
+//! far it got.
 //!
-//! An attempt succeeds where nothing stands in its way; that it does so without a sandbox is what makes its denial
-//! inside one a proof. Each is small, undoes what it did, and does no harm where it succeeds.
+//! An attempt succeeds if nothing prevents it. Because it succeeds without a sandbox, its denial
+//! inside a sandbox is a proof. Each attempt is small, undoes what it did, and does no harm if it
+//! succeeds.
 //!
-//! An attempt's error is a denial, unless the attempt names the errors that a sandbox gives: then any other
-//! error comes from the kernel code behind the sandbox, which was *reached*.
+//! An error of an attempt is a denial, unless the attempt lists the errors that a sandbox gives.
+//! Then any other error comes from the kernel code behind the sandbox, which was *reached*.
 
 mod abuse;
 mod context;
@@ -25,45 +27,45 @@ use serde::{Deserialize, Serialize};
 pub use abuse::Appetite;
 pub use context::{Context, Directory, Neighbour, Network, Paths, SECRET};
 
-/// One thing that hostile code would try.
+/// One action that hostile code would try.
 #[derive(Debug, Clone, Copy)]
 pub struct Attempt {
-    /// Names it in commands, certificates and documents.
+    /// Name in commands, certificates and documents.
     pub name: &'static str,
-    /// The promise that it would break.
+    /// Promise that the attempt would break.
     pub clause: Clause,
-    /// What is tried, as a sentence.
+    /// Description of the attempted action, without a full stop.
     pub what: &'static str,
-    /// The errors that only a sandbox gives; none when every error is a denial.
+    /// Errors that only a sandbox gives; empty if every error is a denial.
     refusals: &'static [i32],
     run: fn(&Context) -> io::Result<String>,
 }
 
-/// How far an attempt got.
+/// The result of an attempt: how far it got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// It did what it tried.
+    /// The action was carried out.
     Succeeded,
-    /// Kernel code that a sandbox closes was reached, and failed it for reasons of its own.
+    /// The attempt reached kernel code that a sandbox closes, and failed there for another reason.
     Reached,
-    /// It was kept from it.
+    /// The sandbox prevented the action.
     Denied,
 }
 
-/// What became of an attempt.
+/// The observed result of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Observation {
-    /// How far it got.
+    /// Stage that the attempt reached.
     pub outcome: Outcome,
-    /// The error number, when it failed with one.
+    /// Error number, if the attempt failed with one.
     pub errno: Option<i32>,
-    /// What was seen, in words.
+    /// Description of the observation, in words.
     pub observed: String,
 }
 
 impl Attempt {
-    /// Tries it, here and now.
+    /// Runs the attempt in this process.
     pub fn run(&self, context: &Context) -> Observation {
         match (self.run)(context) {
             Ok(observed) => Observation { outcome: Outcome::Succeeded, errno: None, observed },
@@ -77,7 +79,7 @@ impl Attempt {
     }
 }
 
-/// Every attempt, family by family.
+/// Returns every attempt, family by family.
 pub fn all() -> impl Iterator<Item = &'static Attempt> {
     [
         files::READING,
@@ -97,12 +99,12 @@ pub fn all() -> impl Iterator<Item = &'static Attempt> {
     .flatten()
 }
 
-/// The attempt of that name.
+/// Returns the attempt with the given name.
 pub fn find(name: &str) -> Option<&'static Attempt> {
     all().find(|attempt| attempt.name == name)
 }
 
-/// An attempt that any error denies.
+/// Returns an attempt for which every error is a denial.
 const fn denied(
     name: &'static str,
     clause: Clause,
@@ -112,7 +114,7 @@ const fn denied(
     Attempt { name, clause, what, refusals: &[], run }
 }
 
-/// An attempt that only these errors deny.
+/// Returns an attempt for which only the errors in `refusals` are denials.
 const fn refused(
     name: &'static str,
     clause: Clause,
@@ -123,12 +125,13 @@ const fn refused(
     Attempt { name, clause, what, refusals, run }
 }
 
-/// What an attempt says that cannot be tried on this host at all.
+/// Returns the error of an attempt that is not possible on this host.
 fn impossible(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, why.to_owned())
 }
 
-/// What an attempt says that nothing refused, and that still did not get what it wanted.
+/// Returns the error of an attempt that no system call refused but that still did not get its
+/// result.
 fn empty_handed(why: impl Into<String>) -> io::Error {
     io::Error::other(why.into())
 }

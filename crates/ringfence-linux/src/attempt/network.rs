@@ -1,4 +1,4 @@
-//! Ways out over a network.
+//! Attempts to leave the sandbox over a network.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
@@ -10,11 +10,11 @@ use ringfence_core::Clause::{Ipc, Network};
 
 use super::{Attempt, denied, impossible};
 
-/// How long a connection over the loopback interface can take.
+/// Timeout for a connection over the loopback interface.
 const SOON: Duration = Duration::from_secs(5);
-/// How long a refusal of a datagram over the loopback interface can take.
+/// Timeout for the refusal of a datagram over the loopback interface.
 const AT_ONCE: Duration = Duration::from_millis(200);
-/// An address that is nobody's (RFC 5737): what counts is whether there is a way there.
+/// Address that belongs to nobody (RFC 5737). The attempt only tests if a route leads there.
 const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 
 pub(super) const ATTEMPTS: &[Attempt] = &[
@@ -29,7 +29,8 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         socket.connect((Ipv4Addr::LOCALHOST, context.network.udp))?;
         socket.send(b"x")?;
-        // Where nobody listens the refusal comes back at once; a datagram that is taken is not answered.
+        // If no process listens, the refusal arrives at once. A datagram that is accepted gets no
+        // answer.
         socket.set_read_timeout(Some(AT_ONCE))?;
         match socket.recv(&mut [0]) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok("it was taken".to_owned()),
@@ -54,7 +55,7 @@ fn connect(address: SocketAddr) -> io::Result<String> {
     TcpStream::connect_timeout(&address, SOON).map(|_| "connected".to_owned())
 }
 
-/// Connects a datagram socket, which sends nothing and fails where no route leads.
+/// Connects a datagram socket. The call sends nothing, and fails if no route leads to the address.
 fn route(address: IpAddr) -> io::Result<String> {
     let any: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     UdpSocket::bind((any, 0))?.connect((address, 53)).map(|()| "there is a route".to_owned())

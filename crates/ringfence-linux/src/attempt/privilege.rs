@@ -1,4 +1,4 @@
-//! Privileges: held, regained, or gained through a program that has them.
+//! Attempts to hold privileges, to regain them, or to gain them through a privileged program.
 
 use std::io;
 use std::path::Path;
@@ -11,7 +11,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 use super::{Attempt, denied, empty_handed, impossible};
 use crate::sys::attempt;
 
-/// A user that is not the caller.
+/// User id that is not the caller's.
 const SOMEBODY: u32 = 54_321;
 
 pub(super) const ATTEMPTS: &[Attempt] = &[
@@ -68,7 +68,7 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
     }),
 ];
 
-/// The capabilities that a program has, looked at when it has ended and not been waited for.
+/// Returns the capabilities of a program that has ended but has not been waited for.
 fn capabilities_of(program: &Path) -> io::Result<String> {
     let mut command = Command::new(program);
     command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

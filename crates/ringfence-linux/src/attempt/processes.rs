@@ -1,4 +1,4 @@
-//! Processes outside.
+//! Attempts on processes outside the sandbox.
 
 use std::io;
 

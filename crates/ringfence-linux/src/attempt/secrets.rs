@@ -1,4 +1,4 @@
-//! The caller's terminal, variables and descriptors.
+//! Attempts on the caller's terminal, environment variables and descriptors.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,10 +12,10 @@ use rustix::pty::OpenptFlags;
 use super::{Attempt, Context, denied, empty_handed, impossible, refused};
 use crate::sys::attempt::{self, Width};
 
-/// What the filter answers.
+/// The error with which the filter refuses a call.
 const EPERM: &[i32] = &[libc::EPERM];
 
-/// Attempts to type for the caller.
+/// Attempts to type into the caller's terminal.
 pub(super) const TERMINAL: &[Attempt] = &[
     refused("type-into-terminal", Terminal, "type into the controlling terminal by TIOCSTI", EPERM, |_| {
         attempt::type_into(terminal()?.as_fd(), Width::Plain).map(|()| "a character was typed".to_owned())
@@ -32,7 +32,7 @@ pub(super) const TERMINAL: &[Attempt] = &[
     }),
 ];
 
-/// Attempts to find what the caller keeps to itself.
+/// Attempts to find variables and descriptors that the caller does not pass.
 pub(super) const ENVIRONMENT: &[Attempt] = &[
     denied("read-variable", Environment, "read a variable of the caller that is not passed", |context| {
         if context.variables.is_empty() {
@@ -56,20 +56,20 @@ pub(super) const ENVIRONMENT: &[Attempt] = &[
     }),
 ];
 
-/// A pseudo-terminal that is the controlling one of this session.
+/// Opens a pseudo-terminal that becomes the controlling terminal of this session.
 fn terminal() -> io::Result<OwnedFd> {
-    let _ = rustix::process::setsid(); // a leader of a session already leads one
+    let _ = rustix::process::setsid(); // fails if this process already leads a process group
     let master = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
     rustix::pty::grantpt(&master)?;
     rustix::pty::unlockpt(&master)?;
     let name = rustix::pty::ptsname(&master, Vec::new())?;
     let slave = rustix::fs::open(name.as_c_str(), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-    // Its end would hang the session up before the attempt has said how far it got.
+    // Closing the master would hang up the session before the attempt has reported its result.
     std::mem::forget(master);
     Ok(slave)
 }
 
-/// Looks for a variable of the caller in what was read of somebody's memory.
+/// Searches for a variable of the caller in memory that was read from a process.
 fn reveal(memory: &[u8], context: &Context) -> io::Result<String> {
     if context.variables.is_empty() {
         return Err(impossible("the caller has no variable that is not passed"));
@@ -84,7 +84,7 @@ fn reveal(memory: &[u8], context: &Context) -> io::Result<String> {
     }
 }
 
-/// The stack of the parent process, at the top of which its environment is.
+/// Reads the stack of the parent process, which holds its environment at the top.
 fn stack_of_parent() -> io::Result<Vec<u8>> {
     let parent = parent_id();
     let maps = fs_err::read_to_string(format!("/proc/{parent}/maps"))?;

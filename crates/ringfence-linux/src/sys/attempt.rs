@@ -116,13 +116,13 @@ pub fn executable_data() -> io::Result<()> {
     checked(unsafe { libc::personality(libc::READ_IMPLIES_EXEC as libc::c_ulong) }.into()).map(drop)
 }
 
-/// Form of a number that is passed to a system call which uses only its lower 32 bits.
+/// Form of a number that is passed to a system call. Most calls use only the lower 32 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Width {
     /// The number itself.
     Plain,
-    /// The number with a bit set in the upper half. The kernel ignores that bit, but a careless
-    /// filter compares it.
+    /// The number with a bit set in the upper half. Most system calls ignore that bit, but a
+    /// careless filter compares it.
     Widened,
 }
 
