@@ -34,7 +34,8 @@ pub(crate) fn map_root_to(user: u32, group: u32) -> io::Result<()> {
 
 fn map([user, group]: [u32; 2], [outer_user, outer_group]: [u32; 2]) -> io::Result<()> {
     // The kernel lets an unprivileged process write `gid_map` only after it has denied
-    // setgroups(2). Otherwise the process could drop a group that a file's mode excludes.
+    // setgroups(2). Otherwise the process could drop a group and so get access to files that deny
+    // access to that group.
     fs_err::write("/proc/self/setgroups", "deny")?;
     fs_err::write("/proc/self/uid_map", format!("{user} {outer_user} 1"))?;
     fs_err::write("/proc/self/gid_map", format!("{group} {outer_group} 1"))

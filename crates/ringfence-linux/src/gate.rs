@@ -1,11 +1,11 @@
-//! The gate: the only way out of a sandbox's network. It is created inside, where the network is,
-//! and held outside, where the rules are.
+//! The gate: the only way out of a sandbox's network. A gate is created inside, where the network
+//! is, and held outside, where the rules are.
 //!
 //! A socket belongs to the network namespace in which it was created, whichever process holds it
 //! (network_namespaces(7)). So before the command runs, a process inside listens on the loopback
-//! interface and sends the listening socket to the host. The host accepts connections from it and
-//! decides about each. No process inside copies data, no socket of the host can be reached, and
-//! when the holder outside ends, the socket no longer listens.
+//! interface and sends the listening socket to the host. The host accepts connections from that
+//! socket and decides about each. No process inside copies data, no socket of the host can be
+//! reached, and when the holder outside ends, the socket no longer listens.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};

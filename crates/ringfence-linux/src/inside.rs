@@ -44,7 +44,8 @@ pub struct Inside {
     pub expected: Vec<Expectation>,
     /// Standard streams that are opened again inside.
     pub streams: Vec<StreamFile>,
-    /// Way out of the network that is to be created. It is created before the mounts are made.
+    /// Way out of the network that is to be created. The gate is created before the mounts are
+    /// made.
     pub gate: Option<Way>,
     /// Landlock rules that are added, unless their ABI is 0.
     pub rules: Rules,

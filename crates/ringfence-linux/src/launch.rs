@@ -187,8 +187,8 @@ impl Confinement {
     }
 }
 
-/// Starts the first process of a sandbox. It sends reports to the peer of `control`, and ends when
-/// that peer closes.
+/// Starts the first process of a sandbox. The first process sends reports to the peer of `control`,
+/// and ends when that peer closes.
 ///
 /// The calling process is forked, so it must be small and have one thread. The command line and the
 /// launcher process meet this condition; a library's caller does not.

@@ -1,10 +1,10 @@
 //! The launcher process: a small, single-threaded process that forks on behalf of a large process.
 //!
 //! The cost of fork(2) grows with the parent's memory, and a process with threads cannot be forked
-//! safely. A library therefore does not fork its caller. It starts the launcher process once, with
-//! posix_spawn(3), and sends it a request for each launch. The launcher process keeps no state:
-//! each sandbox talks directly to the process that asked for it. A sandbox ends when the launcher
-//! process ends, and the launcher process ends when its socket closes.
+//! safely. A library therefore does not fork its caller. The library starts the launcher process
+//! once, with posix_spawn(3), and sends it a request for each launch. The launcher process keeps no
+//! state: each sandbox talks directly to the process that asked for it. A sandbox ends when the
+//! launcher process ends, and the launcher process ends when its socket closes.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -77,7 +77,8 @@ impl Drop for Started {
         // A process that has not ended by then is left to process 1.
         let _ = poll(&mut fds, Some(&PATIENCE));
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
-        // This fails if a launcher process forked: then the first process is not our child.
+        // The call fails if a launcher process forked, because then the first process is not our
+        // child.
         let _ = waitid(WaitId::PidFd(self.launched.pidfd.as_fd()), options);
     }
 }
@@ -164,15 +165,15 @@ impl Launcher {
         Ok(rustix::fs::open(program, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
     }
 
-    /// Ends the processes that killed first processes without a pid namespace left behind. Returns
-    /// false if a process is left.
+    /// Ends the processes that were left behind when a first process without a pid namespace was
+    /// killed. Returns false if a process is left.
     ///
     /// These strays are the descendants of the launcher process that are neither one of `firsts`
     /// nor below one. No launch may be in progress, because its first process would be taken for a
     /// stray if it is not in `firsts`.
     pub fn end_strays(&self, firsts: &[i32]) -> bool {
         match self {
-            // Strays became children of process 1, where they cannot be told from other processes.
+            // Strays became children of process 1, where they look like any other process.
             Launcher::Here => true,
             Launcher::Process(remote) => tree::end_strays(remote.process.id().cast_signed(), firsts),
         }

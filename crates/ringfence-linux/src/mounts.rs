@@ -108,8 +108,8 @@ struct Root {
     fd: OwnedFd,
     /// Device numbers of our own file systems in memory. Mount points may be created only there.
     memory: Vec<u64>,
-    /// Open directories in these file systems, by their paths inside. They are cached because most
-    /// entries share a few parents.
+    /// Open directories in these file systems, by their paths inside. The directories are cached
+    /// because most entries share a few parents.
     parents: HashMap<PathBuf, Rc<OwnedFd>>,
 }
 
@@ -324,7 +324,7 @@ fn open_device(path: PathBuf) -> Result<OwnedFd, SetupError> {
 
 /// Restricts the devices that another program mounted in `/dev`, as [`open_device`] restricts ours.
 ///
-/// They are the host's own device files, and root could change their modes.
+/// The devices are the host's own files, and root could change their modes.
 pub(crate) fn restrict_devices() -> Result<(), SetupError> {
     for path in DEVICES.map(|name| Path::new("/dev").join(name)) {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -46,8 +46,8 @@ impl ProcessTree {
         Ok(stat.is_some_and(|stat| stat.began == self.began && !stat.is_dead()))
     }
 
-    /// Lists the processes that are stopped now, for example by a shell's job control. They must
-    /// not be continued with the others.
+    /// Lists the processes that are stopped now, for example by a shell's job control. These
+    /// processes must not be continued with the others.
     pub fn stopped(&self) -> io::Result<Vec<i32>> {
         let is_stopped = |pid: &i32| Stat::of(*pid).is_some_and(|stat| stat.state == b'T');
         Ok(self.members()?.into_iter().map(|pid| pid.as_raw_nonzero().get()).filter(is_stopped).collect())

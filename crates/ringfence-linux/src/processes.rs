@@ -10,8 +10,8 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-/// Bytes that are read from a file below `/proc` at once. The buffer is small because callers may
-/// be waiting and every read takes time.
+/// Bytes that one query reads from a file below `/proc`. A query makes a single read, because a
+/// caller may be waiting and every read takes time.
 const PIECE: usize = 4096;
 
 /// State of a process, as proc_pid_stat(5) describes it.

@@ -39,8 +39,8 @@ impl Setting {
     }
 }
 
-/// A directory that belongs to one run. Its handle holds a lock, which shows other processes that
-/// the owner is alive.
+/// A directory that belongs to one run. The handle of the directory holds a lock, which shows other
+/// processes that the owner is alive.
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,

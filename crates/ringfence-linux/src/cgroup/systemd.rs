@@ -188,7 +188,7 @@ fn is_bounded(file: &Path) -> bool {
     text.split_whitespace().next().is_some_and(|first| first != "max")
 }
 
-/// Waits until this process is in a scope. Systemd replies when it has only begun the move.
+/// Waits until this process is in a scope. Systemd replies as soon as it has begun the move.
 fn wait_until_in(scope: &str) -> io::Result<()> {
     let deadline = Instant::now() + SCOPE_TIMEOUT;
     loop {

@@ -85,7 +85,7 @@ fn pass_on(place: &Place, controllers: &[&'static str]) -> Result<(), Obstacle> 
             _ => failed(source),
         })
     };
-    // The root of the hierarchy may hold processes. It is the only group without the file
+    // The root of the hierarchy may hold processes. The root is the only group without the file
     // `cgroup.type`.
     if !group.join("cgroup.type").exists() {
         return enable();

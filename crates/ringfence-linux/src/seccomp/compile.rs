@@ -37,8 +37,7 @@ const TIOCLINUX: u32 = 0x541c;
 /// Kernel constant `SOCK_TYPE_MASK`: the bits of a socket's type that are not flags.
 const SOCKET_TYPE: u32 = 0xf;
 const NETLINK_ROUTE: u32 = 0;
-/// Shortest length of an extended attribute that is refused. It is a power of two, the size of a
-/// block.
+/// Shortest length of an extended attribute that is refused: a power of two, the size of a block.
 const LONGEST_ATTRIBUTE: u32 = 4096;
 
 impl Architecture {
@@ -277,8 +276,8 @@ impl Compiler {
     }
 }
 
-/// Tests for equality with a constant of the kernel. The constants are signed, the accumulator is
-/// not.
+/// Returns a test for equality with a constant of the kernel. The constants are signed, the
+/// accumulator is not.
 fn equals(constant: i32) -> Test {
     Test::Equals(constant.unsigned_abs())
 }

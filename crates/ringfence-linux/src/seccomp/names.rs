@@ -2,7 +2,7 @@
 //!
 //! The filter itself needs no such list, because it allows what its table leaves out. A container
 //! engine must be given each name. The list was reviewed together with the table, against Linux
-//! 6.18; a test finds a number that only one of the two has.
+//! 6.18; a test finds a number that the filter allows and the list lacks, or the reverse.
 
 use super::table::{Syscall, both, shared, x86};
 

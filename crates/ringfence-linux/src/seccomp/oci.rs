@@ -32,13 +32,13 @@ pub fn oci_profile(profile: Profile) -> String {
 /// Returns the OCI seccomp profile for a container in which an unprivileged user, without
 /// capabilities, runs ringfence. The profile covers every architecture.
 ///
-/// It is the filter of a sandbox without the rules that would prevent building a sandbox inside.
-/// Without capabilities, the calls that it adds work only on namespaces that the container's user
-/// created.
+/// The profile is the filter of a sandbox without the rules that would prevent building a sandbox
+/// inside. Without capabilities, the calls that the profile adds work only on namespaces that the
+/// container's user created.
 pub fn nesting_profile() -> String {
     let architectures = [Architecture::X86_64, Architecture::AARCH64];
-    // Engines pick the entry of the machine's own architecture; programs of other architectures
-    // cannot run.
+    // Engines pick the entry of the machine's own architecture. No entry lists sub-architectures,
+    // so programs of other architectures cannot run.
     let map = architectures.each_ref().map(|architecture| json!({ "architecture": architecture.oci }));
     let profile = Profile { sockets: Sockets::Open };
     document("archMap", &map, &rules(&architectures, profile, nesting_exception))

@@ -203,7 +203,8 @@ static FAMILIES: &[Family] = &[
     },
     Family {
         // adjtimex and clock_adjtime can also only read, but a flag behind a pointer decides that.
-        // They would show the state of the host's time daemon, which no program in a sandbox needs.
+        // The calls would show the state of the host's time daemon, which no program in a sandbox
+        // needs.
         name: "clock",
         reason: "sets the host's clock",
         syscalls: &[

@@ -184,8 +184,9 @@ pub fn enter_new_cgroup_namespace() -> io::Result<()> {
 /// The range must not contain a descriptor to which an `OwnedFd` that this process still uses
 /// refers.
 pub fn close_range(first: u32, last: u32) -> io::Result<()> {
-    // SAFETY: close_range takes integers only, but it can close a descriptor that an `OwnedFd` refers
-    // to. The caller guarantees, as the contract above demands, that no such owner is used again.
+    // SAFETY: close_range takes integers only, but it can close a descriptor that an `OwnedFd`
+    // refers to. The caller guarantees, as the contract above demands, that no such owner is used
+    // again.
     let result = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -293,7 +294,7 @@ pub fn exit_now(code: i32) -> ! {
 
 /// Duplicates a descriptor to a given number, dup2(2). The duplicate stays open across exec.
 pub fn place(fd: &OwnedFd, number: i32) -> io::Result<()> {
-    // SAFETY: dup2 takes integers only. It closes the previous descriptor of that number. The only
+    // SAFETY: dup2 takes integers only, and closes the previous descriptor of that number. The only
     // caller is a child about to exec, whose own descriptors are all above the numbers that it
     // assigns.
     match unsafe { libc::dup2(fd.as_raw_fd(), number) } {

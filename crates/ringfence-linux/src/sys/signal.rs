@@ -61,7 +61,8 @@ impl Mask {
         }
     }
 
-    /// Opens a descriptor from which these signals can be read, signalfd(2). They must be blocked.
+    /// Opens a descriptor from which these signals can be read, signalfd(2). The signals must be
+    /// blocked.
     pub fn descriptor(&self) -> io::Result<OwnedFd> {
         // SAFETY: the pointer is to a live sigset_t; -1 asks for a new descriptor.
         let fd = unsafe { libc::signalfd(-1, &raw const self.0, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
