@@ -163,6 +163,7 @@ impl Compiler {
             Rule::Socket => self.socket(),
             Rule::SocketPair => self.socket_pair(),
             Rule::AttributeSize => self.attribute_size(),
+            Rule::OwnProcess => self.own_process(),
             Rule::HugePages { argument, flag } => self.huge_pages(argument, flag),
         };
         self.checks.push((rule, label));
@@ -253,6 +254,12 @@ impl Compiler {
         let (allow, refuse) = (self.allow(), self.refuse(Verdict::Errno(libc::ENOSPC)));
         let test = self.assembler.branch(Test::HasAnyOf(!(LONGEST_ATTRIBUTE - 1)), refuse, allow);
         self.assembler.load(argument(3), test)
+    }
+
+    fn own_process(&mut self) -> Label {
+        let (allow, refuse) = (self.allow(), self.refuse(FORBIDDEN));
+        let test = self.assembler.branch(Test::Equals(0), allow, refuse);
+        self.assembler.load(argument(0), test)
     }
 
     fn huge_pages(&mut self, index: u32, flag: u32) -> Label {

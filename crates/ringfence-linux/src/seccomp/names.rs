@@ -68,7 +68,7 @@ pub(super) static ALLOWED: &[Syscall] = &[
     both("signalfd4", 289, 74), both("eventfd2", 290, 19), both("epoll_create1", 291, 20), both("dup3", 292, 24),
     both("pipe2", 293, 59), both("inotify_init1", 294, 26), both("preadv", 295, 69), both("pwritev", 296, 70),
     both("rt_tgsigqueueinfo", 297, 240), both("recvmmsg", 299, 243), both("fanotify_mark", 301, 263),
-    both("prlimit64", 302, 261), both("name_to_handle_at", 303, 264), both("syncfs", 306, 267),
+    both("name_to_handle_at", 303, 264), both("syncfs", 306, 267),
     both("sendmmsg", 307, 269), both("getcpu", 309, 168), both("process_vm_readv", 310, 270),
     both("process_vm_writev", 311, 271), both("kcmp", 312, 272), both("sched_setattr", 314, 274),
     both("sched_getattr", 315, 275), both("renameat2", 316, 276), both("seccomp", 317, 277),

@@ -53,6 +53,8 @@ pub enum Rule {
     SocketPair,
     /// `setxattr` and similar calls set values that are no longer than common file systems allow.
     AttributeSize,
+    /// The first argument is 0, which stands for the calling process.
+    OwnProcess,
     /// The argument of this index may not ask for huge pages with this flag.
     HugePages {
         /// The index of the argument with the flags, from 0.
@@ -282,6 +284,15 @@ static FAMILIES: &[Family] = &[
         reason: "the length lies behind a pointer, out of a filter's sight; on ENOSYS a libc falls back to setxattr",
         syscalls: &[shared("setxattrat", 463)],
         rule: Rule::Refuse(libc::ENOSYS),
+    },
+    Family {
+        // The first process has the user id of the command. With a limit on its processor time the
+        // command could have the kernel kill it, and with it the report of the run. A filter cannot see
+        // whether a call reads or sets, because that lies behind a pointer; /proc/PID/limits can be read.
+        name: "limits of others",
+        reason: "limits of another process have the kernel kill it, the first one of the sandbox included",
+        syscalls: &[both("prlimit64", 302, 261)],
+        rule: Rule::OwnProcess,
     },
     Family {
         // Programs that ask for huge pages take ENOMEM for a host that has reserved none.

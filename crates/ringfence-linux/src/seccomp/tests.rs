@@ -209,6 +209,15 @@ fn an_attribute_is_no_longer_than_a_block() {
 }
 
 #[test]
+fn a_process_sets_its_own_limits_alone() {
+    each_filter(Sockets::Private, |filter| {
+        filter.expect("prlimit64", &[0, 7, 1, 0], Ok(()));
+        filter.expect("prlimit64", &[1, 0, 1, 0], Err(EPERM));
+        filter.expect("prlimit64", &[4711, 0, 0, 1], Err(EPERM));
+    });
+}
+
+#[test]
 fn huge_pages_cannot_be_asked_for() {
     each_filter(Sockets::Private, |filter| {
         let (private, huge) = (libc::MAP_PRIVATE as u32, libc::MAP_HUGETLB as u32);
