@@ -15,7 +15,7 @@ use crate::engine::Core;
 use crate::run::{Attached, status};
 use crate::session::Exec;
 use crate::supervise::Listener;
-use crate::{Command, Engine, RunError, Sandbox, Spec, readiness};
+use crate::{Command, Engine, RunError, Sandbox, Spec, Stopped, readiness};
 
 /// Runs with the caller's own streams and terminal.
 pub(crate) fn run_attached(
@@ -25,15 +25,15 @@ pub(crate) fn run_attached(
     passed: &[(i32, OwnedFd)],
 ) -> Result<Attached, RunError> {
     refuse(passed)?;
-    block_on(scoped(core, policy, async |sandbox: &Sandbox| {
+    let result = block_on(scoped(core, policy, async |sandbox: &Sandbox| {
         let streams = Streams::of_this_process();
         let mut exec = exec(core, sandbox, command)?;
         exec.terminal = streams.terminal();
         let before = sandbox.observe();
         let ended = attached(sandbox, exec, streams).await?;
-        let result = before.result(ended);
-        Ok(Attached { status: status(&result), result })
-    }))
+        Ok(before.result(ended))
+    }))?;
+    Ok(Attached { status: status(&result), result })
 }
 
 /// Runs with no input and captured output. `cancel` becoming readable, or closing, ends it.
@@ -78,15 +78,25 @@ pub(crate) fn run_captured(
     })
 }
 
-/// Uses a nameless sandbox of `policy`, whatever comes of it.
-async fn scoped<T>(
+/// Runs a command in a nameless sandbox of `policy`, and stops the sandbox.
+///
+/// Processes that the command left in the background can plant something until the sandbox has ended. So
+/// the paths in the result are those that are found then, and an error tells of them, too.
+async fn scoped(
     core: &Arc<Core>,
     policy: &Policy,
-    used: impl AsyncFnOnce(&Sandbox) -> Result<T, RunError>,
-) -> Result<T, RunError> {
+    used: impl AsyncFnOnce(&Sandbox) -> Result<ExecutionResult, RunError>,
+) -> Result<ExecutionResult, RunError> {
     let engine = Engine { core: Arc::clone(core) };
     let spec = Spec { container: core.settings.container.clone(), ..Spec::new(policy.clone()) };
-    engine.scoped(spec, used).await?
+    let (outcome, Stopped { planted }) = engine.scoped_with_report(spec, used).await?;
+    match outcome {
+        Ok(mut result) => {
+            result.meta.planted = planted;
+            Ok(result)
+        }
+        Err(error) => Err(error.with_planted(planted)),
+    }
 }
 
 fn block_on<T>(future: impl Future<Output = Result<T, RunError>>) -> Result<T, RunError> {

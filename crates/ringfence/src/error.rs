@@ -101,6 +101,20 @@ pub enum RunError {
     /// The sandbox ended without saying how its command did.
     #[error("the sandbox was killed from outside")]
     Killed,
+    /// The run failed after its command was started, and the command had changed paths that programs
+    /// on the host act on.
+    #[error("the run made, changed or removed {}, and failed", quoted(planted))]
+    Planted {
+        /// The paths, relative to the workspace when they are in it.
+        planted: Vec<String>,
+        /// The reason why the run failed.
+        source: Box<RunError>,
+    },
+}
+
+/// Lists paths between backticks.
+fn quoted(paths: &[String]) -> String {
+    paths.iter().map(|path| format!("`{path}`")).collect::<Vec<_>>().join(", ")
 }
 
 impl From<StartError> for RunError {
@@ -113,6 +127,11 @@ impl From<StartError> for RunError {
 }
 
 impl RunError {
+    /// Adds the paths that the command changed before the run failed, if there are any.
+    pub(crate) fn with_planted(self, planted: Vec<String>) -> RunError {
+        if planted.is_empty() { self } else { RunError::Planted { planted, source: Box::new(self) } }
+    }
+
     /// Whose move it is.
     pub fn fault(&self) -> Fault {
         match self {
@@ -123,6 +142,7 @@ impl RunError {
             }
             RunError::Start(error) => error.fault(),
             RunError::Session(error) => error.fault(),
+            RunError::Planted { source, .. } => source.fault(),
             RunError::Choose(_) | RunError::Refused(_) | RunError::Unavailable { .. } => Fault::Host,
             RunError::Prepare(_) | RunError::Group(_) | RunError::Launch(_) => Fault::Host,
             RunError::Setup { .. } | RunError::Watch { .. } | RunError::Killed | RunError::LimitLost { .. } => {
@@ -139,6 +159,7 @@ impl RunError {
                 ExitStatus::NotExecutable
             }
             RunError::Session(error) => error.exit_status(),
+            RunError::Planted { source, .. } => source.exit_status(),
             error => error.fault().into(),
         }
     }
@@ -173,6 +194,10 @@ impl RunError {
                 "run it in a scope that nobody else manages: systemd-run --user --scope -p Delegate=yes -- ringfence run …"
                     .to_owned(),
             ],
+            RunError::Planted { source, .. } => {
+                let look = "programs on the host such as git may act on these paths; look at them first";
+                std::iter::once(look.to_owned()).chain(source.hints()).collect()
+            }
             RunError::Killed => vec!["look for what killed it: dmesg, or who runs as this user".to_owned()],
         }
     }

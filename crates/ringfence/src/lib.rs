@@ -89,7 +89,7 @@ pub use ringfence_proto::process::{ListedProcess, ProcessConfig, PtySize};
 pub use room::{ContainerManifest, Manifest, Name, NameError, Owner, RoomError};
 pub use run::Attached;
 pub use running::{Chunk, Running};
-pub use sandbox::{AttachError, DEFAULT_TIME, Sandbox, StartError};
+pub use sandbox::{AttachError, DEFAULT_TIME, Sandbox, StartError, Stopped};
 pub use session::{
     Captured, Ended, Exec, Execution, ExecutionInput, Files, Input, LeftOut, Leftovers, PortStream, Ports, Reach,
     Session, SessionError, Transferred, Watch,

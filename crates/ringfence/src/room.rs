@@ -183,6 +183,9 @@ impl Rooms {
             // First: it is kept now, and what is written down would be taken for what is.
             room.close();
             crate::backends::engine::clear_away(&room.directory);
+            for path in room.planted() {
+                tracing::warn!(sandbox = %name, path, "a sandbox that was killed planted a path that the host acts on");
+            }
             room.clear().map_err(failed("clear the directory", &name))?;
             make_private(&room.channel()).map_err(failed("make the channel", &name))?;
             return Ok(room);
@@ -279,20 +282,26 @@ impl Room {
         let _ = fs_err::remove_file(self.directory.join(MANIFEST)); // there may be none yet
     }
 
-    /// Removes the room with everything in it, and lets go of it.
-    pub(crate) fn leave(self) {
+    /// Removes the room with everything in it, and lets go of it. Returns the paths that the sandbox planted.
+    pub(crate) fn leave(self) -> Vec<String> {
         // The lock goes last: whoever takes it then finds that it is no longer in its place, and looks again.
+        let planted = self.planted();
         let _ = self.clear(); // the next sweep removes what is left
         let _ = fs_err::remove_file(self.directory.join(LOCK)); // see above
         let _ = fs_err::remove_dir(&self.directory); // see above
+        planted
     }
 
-    /// Removes everything but the lock. The user keeps the egress log, and the links of git that the sandbox made are
-    /// remembered.
-    fn clear(&self) -> io::Result<()> {
+    /// Finds the paths that the sandbox planted, and remembers the links of git among them, so that no
+    /// other sandbox is led by one.
+    fn planted(&self) -> Vec<String> {
         let witness = fs_err::read(self.directory.join(WITNESS)).ok();
         let witness = witness.and_then(|text| serde_json::from_slice::<Witness>(&text).ok());
-        witness.iter().for_each(Witness::remember_planted);
+        witness.as_ref().map(Witness::planted).unwrap_or_default()
+    }
+
+    /// Removes everything but the lock. The user keeps the egress log.
+    fn clear(&self) -> io::Result<()> {
         if let Some(state) = self.directory.parent().and_then(Path::parent) {
             crate::egress::hand_over(&self.directory, state);
         }

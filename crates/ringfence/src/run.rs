@@ -8,6 +8,7 @@ use ringfence_core::result::{Denial, Dropped, Meta, Usage};
 use ringfence_core::{ExecutionResult, ExitStatus};
 use ringfence_linux::cgroup::Group;
 use ringfence_linux::{Files, Launch, Started, Survivors, Terminal};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, fstat};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 
@@ -18,6 +19,9 @@ use crate::memory::{Memory, Subject};
 use crate::ready::{Context, Ready};
 use crate::supervise::{Capture, End, Foreground, Listener, Outcome, PIPE_SIZE, Watch, supervise};
 use crate::{Command, RunError};
+
+/// Time that the processes of a run that failed have to end.
+const END_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// How an attached command ended.
 #[derive(Debug)]
@@ -141,6 +145,31 @@ impl Underway {
 
     /// Watches over it to its end. What is left of it goes when this is dropped.
     pub(crate) fn watch(
+        &mut self,
+        command: &Command,
+        watch: Watch<'_>,
+        on_output: Option<Listener<'_>>,
+    ) -> Result<ExecutionResult, RunError> {
+        self.watch_to_end(command, watch, on_output).map_err(|error| {
+            // The command may have planted something before it made the run fail.
+            self.end();
+            error.with_planted(self.context.guarded.planted())
+        })
+    }
+
+    /// Ends every process, and waits for that. A first process that was killed has let go of its control
+    /// socket before the kernel ends the other processes of its pid namespace.
+    fn end(&self) {
+        if let Some(group) = &self.group {
+            let _ = group.kill(); // the first process is in it, and is killed all the same
+        }
+        let pidfd = &self.started.launched.pidfd;
+        let _ = rustix::process::pidfd_send_signal(pidfd, rustix::process::Signal::KILL); // it may have ended
+        let timeout = Timespec { tv_sec: END_TIMEOUT.as_secs().cast_signed(), tv_nsec: 0 };
+        let _ = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&timeout)); // dropping it waits on
+    }
+
+    fn watch_to_end(
         &mut self,
         command: &Command,
         watch: Watch<'_>,

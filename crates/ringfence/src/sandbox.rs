@@ -128,12 +128,23 @@ impl Engine {
 
     /// Starts a sandbox, has it used, and stops it whatever came of that.
     pub async fn scoped<T>(&self, spec: Spec, used: impl AsyncFnOnce(&Sandbox) -> T) -> Result<T, StartError> {
+        Ok(self.scoped_with_report(spec, used).await?.0)
+    }
+
+    /// Does the same, and returns the paths that the sandbox planted up to its end.
+    pub(crate) async fn scoped_with_report<T>(
+        &self,
+        spec: Spec,
+        used: impl AsyncFnOnce(&Sandbox) -> T,
+    ) -> Result<(T, Stopped), StartError> {
         let sandbox = self.start(spec).await?;
+        let witness = Arc::clone(&sandbox.witness);
         let outcome = used(&sandbox).await;
-        if let Err(error) = sandbox.stop().await {
+        let stopped = sandbox.stop().await.unwrap_or_else(|error| {
             tracing::warn!(error = crate::chain(&error), "a sandbox was not stopped; the next start sweeps it");
-        }
-        Ok(outcome)
+            Stopped { planted: witness.planted() }
+        });
+        Ok((outcome, stopped))
     }
 }
 
@@ -387,12 +398,24 @@ impl Sandbox {
     }
 
     /// Ends every process of it, removes what was made for it, and waits for that.
-    pub async fn stop(self) -> Result<(), AttachError> {
+    pub async fn stop(self) -> Result<Stopped, AttachError> {
         match &self.kept {
             Some(kept) => Ok(kept.end().await?),
-            None => stop_kept(&self.rooms, &self.manifest).await,
+            None => {
+                stop_kept(&self.rooms, &self.manifest).await?;
+                Ok(Stopped { planted: self.witness.planted() })
+            }
         }
     }
+}
+
+/// A sandbox that was stopped.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stopped {
+    /// Paths that the sandbox made, changed or removed since its start and that programs on the host act
+    /// on. Processes in the background may have done so after the result of the last command.
+    pub planted: Vec<String>,
 }
 
 /// The manifest of a sandbox that another process keeps, or is just making.

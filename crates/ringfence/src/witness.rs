@@ -58,13 +58,9 @@ impl Witness {
         self.egress.as_deref().map(|log| egress::denials_since(log, logged, sandbox)).unwrap_or_default()
     }
 
-    /// Remembers the links of git that the sandbox made, so that no other sandbox is led by one.
-    pub(crate) fn remember_planted(&self) {
-        self.planted();
-    }
-
-    /// The protected paths that were made, changed or removed since the sandbox was started.
-    fn planted(&self) -> Vec<String> {
+    /// Returns the protected paths that were made, changed or removed since the sandbox was started.
+    /// Links of git among them are remembered, so that no other sandbox is led by one.
+    pub(crate) fn planted(&self) -> Vec<String> {
         self.watched.planted()
     }
 }

@@ -71,7 +71,7 @@ impl Code {
                 let result =
                     engine.execute_code_captured(&settings.policy, &text, &language, None, Some(interruption))?;
                 keep(settings, &language, &text, &result);
-                warn_of_planted("the run", &result);
+                warn_of_planted("the run", &result.meta.planted);
                 print_json(&result)
             });
         }

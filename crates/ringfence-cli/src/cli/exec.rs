@@ -61,7 +61,7 @@ impl Exec {
             let (result, status) = if let Some(interruption) = &interruption {
                 let captured = sandbox.capture_unless(exec, interruption).await;
                 let result = captured.map_err(|error| self.sandbox.failed(error))?;
-                warn_of_planted("the sandbox", &result);
+                warn_of_planted("the sandbox", &result.meta.planted);
                 print_json(&result)?;
                 (result, interruption.signal().map_or(ExitStatus::Code(0), ExitStatus::Signal))
             } else {
@@ -151,5 +151,5 @@ fn tell(result: &ExecutionResult, time: Option<Duration>) {
     if let (true, Some(memory)) = (result.oom_killed, result.meta.limits.memory) {
         warn(&format!("the memory limit of {memory} was reached, and a process of the sandbox was ended"));
     }
-    warn_of_planted("the sandbox", result);
+    warn_of_planted("the sandbox", &result.meta.planted);
 }

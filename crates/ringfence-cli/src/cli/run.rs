@@ -10,7 +10,7 @@ use ringfence::{
 };
 
 use super::flags::{ContainerFlags, PolicyFlags};
-use crate::answer::{print, print_json};
+use crate::answer::{Form, print, print_json};
 use crate::report::{Failure, warn};
 
 const EXAMPLES: &str = "\
@@ -61,7 +61,7 @@ impl Run {
             return interruptible(|interruption| {
                 let result = engine.run_captured(policy, &command, passed, Some(interruption))?;
                 keep(engine.settings(), &command, &result);
-                warn_of_planted("the run", &result);
+                warn_of_planted("the run", &result.meta.planted);
                 print_json(&result)
             });
         }
@@ -125,9 +125,14 @@ pub(super) fn interruption() -> Result<Interruption, Failure> {
 pub(super) fn interruptible(act: impl FnOnce(&Interruption) -> Result<(), Failure>) -> Result<ExitCode, Failure> {
     let interruption = interruption()?;
     let outcome = act(&interruption);
-    match interruption.signal() {
-        Some(signal) => Ok(ExitStatus::Signal(signal).code().into()),
-        None => outcome.map(|()| ExitCode::SUCCESS),
+    match (interruption.signal(), outcome) {
+        (Some(signal), outcome) => {
+            if let Err(failure) = outcome {
+                failure.tell(Form::Text);
+            }
+            Ok(ExitStatus::Signal(signal).code().into())
+        }
+        (None, outcome) => outcome.map(|()| ExitCode::SUCCESS),
     }
 }
 
@@ -140,13 +145,13 @@ pub(super) fn tell(result: &ExecutionResult) {
     if let (true, Some(memory)) = (result.oom_killed, limits.memory) {
         warn(&format!("the memory limit of {memory} was reached, and a process of the run was ended"));
     }
-    warn_of_planted("the run", result);
+    warn_of_planted("the run", &result.meta.planted);
 }
 
 /// Warns of the paths that a sandbox made, changed or removed and that programs on the host act on.
 /// This comes with JSON, too, because whoever reads the terminal is the one who starts git next.
-pub(super) fn warn_of_planted(maker: &str, result: &ExecutionResult) {
-    for planted in &result.meta.planted {
+pub(super) fn warn_of_planted(maker: &str, planted: &[String]) {
+    for planted in planted {
         let what = "which programs on the host may act on; look at it first";
         warn(&format!("{maker} made, changed or removed `{planted}`, {what}"));
     }

@@ -3,10 +3,11 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use ringfence::{AttachError, Host, Manifest, RoomError, Sandbox};
+use ringfence::{AttachError, Host, Manifest, RoomError, Sandbox, Stopped};
 use tokio::task::JoinSet;
 
 use super::attach::block_on;
+use super::run::warn_of_planted;
 use crate::answer::{Form, print};
 use crate::report::{Failure, tell_hint, warn};
 
@@ -69,13 +70,16 @@ async fn stop(host: &Host, names: Vec<String>, were_seen: bool) -> Vec<Failure> 
                 Err(AttachError::Room(RoomError::Absent { .. })) if were_seen => return Ok(None),
                 Err(error) => Err(error),
             };
-            stopped.map(|()| Some(name))
+            stopped.map(|stopped| Some((name, stopped)))
         });
     }
     let mut failures = Vec::new();
     while let Some(stopped) = stopping.join_next().await {
         match stopped.expect("stopping does not panic, and nobody aborts it") {
-            Ok(Some(name)) => failures.extend(print(&format!("stopped {name}\n")).err()),
+            Ok(Some((name, Stopped { planted, .. }))) => {
+                failures.extend(print(&format!("stopped {name}\n")).err());
+                warn_of_planted(&format!("the sandbox `{name}`"), &planted);
+            }
             Ok(None) => {}
             Err(error) => failures.push(Failure::from(error)),
         }

@@ -276,7 +276,7 @@ impl Registry {
             } else {
                 self.look_at(vec![Arc::clone(&live)]).await; // for the last time
                 match live.sandbox.clone().stop().await {
-                    Ok(()) => break Some(turn),
+                    Ok(_) => break Some(turn),
                     Err(error) => error.into(),
                 }
             };

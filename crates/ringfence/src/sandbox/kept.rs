@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use super::Stopped;
 use crate::egress::GateHolder;
 use crate::instance::{Instance, StopError};
 use crate::room::Room;
@@ -58,13 +59,13 @@ impl Kept {
     }
 
     /// Ends the sandbox and clears its room.
-    pub(super) async fn end(&self) -> Result<(), StopError> {
-        let Some(Held { instance, room, _egress }) = self.take() else { return Ok(()) };
+    pub(super) async fn end(&self) -> Result<Stopped, StopError> {
+        let Some(Held { instance, room, _egress }) = self.take() else { return Ok(Stopped::default()) };
         room.close();
         let ended = instance.stop().await;
-        room.leave();
+        let planted = room.leave();
         self.ended.send_replace(true);
-        ended
+        ended.map(|()| Stopped { planted })
     }
 }
 

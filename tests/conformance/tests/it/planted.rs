@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Output;
 
 use conformance::{Caller, Place, Ring, Stage};
-use ringfence_test_ledger::require;
+use ringfence_test_ledger::{binary, require};
 use serde_json::{Value, json};
 
 /// Makes a repository of the attacker's at `elsewhere`, whose configuration has git run a program.
@@ -112,4 +112,63 @@ fn git_works_in_a_worktree_that_cannot_have_git_on_the_host_run_anything() {
         let planted = ["commondir", "worktrees/tree/config.worktree"].map(|name| repository.join(name));
         assert_eq!(run(ring, &place, &tree, &plant)["meta"]["planted"], json!(planted), "{ring:?}");
     }
+}
+
+/// Plants a path that is reported, and then does `more`.
+fn planting(more: &str) -> String {
+    format!("{ELSEWHERE} && echo ../elsewhere > .git/commondir && {more}")
+}
+
+/// Waits until the command has made this file.
+fn await_file(path: &Path) {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !path.exists() {
+        assert!(std::time::Instant::now() < deadline, "{} is not made", path.display());
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_run_that_is_killed_from_outside_reports_what_it_planted() {
+    require!(root, binary, user_namespaces, git);
+    let place = Place::of(Caller::Root);
+    must_git(place.path(), &["init", "-q"]);
+    let mut command = Stage { ring: Ring::Native, caller: Caller::Root }.ringfence("run", &place);
+    let script = planting("touch planted && exec sleep 600");
+    command.args(["--", "sh", "-c", &script]).stderr(std::process::Stdio::piped());
+    let run = command.spawn().expect("ringfence can be started");
+    await_file(&place.path().join("planted"));
+    let children = format!("/proc/{0}/task/{0}/children", run.id());
+    let children = fs_err::read_to_string(children).unwrap();
+    let first = children.split_whitespace().next().and_then(|pid| pid.parse().ok());
+    let first = first.and_then(rustix::process::Pid::from_raw).expect("its first process is a child of ringfence");
+    rustix::process::kill_process(first, rustix::process::Signal::KILL).unwrap();
+    let output = run.wait_with_output().unwrap();
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{words}");
+    let expected = "error: the run made, changed or removed `.git/commondir`, `elsewhere`, and failed: \
+                    the sandbox was killed from outside";
+    assert!(words.contains(expected), "{words}");
+}
+
+#[test]
+fn stopping_a_sandbox_reports_what_its_processes_planted_in_the_background() {
+    require!(root, binary, user_namespaces, git);
+    let place = Place::of(Caller::Root);
+    must_git(place.path(), &["init", "-q"]);
+    let stage = Stage { ring: Ring::Native, caller: Caller::Root };
+    let ringfence = |words: &[&str]| {
+        let output = stage.command(binary(), &place).args(words).output().expect("ringfence can be started");
+        assert!(output.status.success(), "{words:?}: {output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    ringfence(&["up", "planter", "--backend", "native"]);
+    let script = planting("touch planted");
+    let waiting = format!("(until test -e go; do sleep 0.01; done; {script}) > /dev/null 2>&1 &");
+    let words = ringfence(&["exec", "planter", "--", "sh", "-c", &waiting]);
+    assert!(!words.contains("commondir"), "nothing is planted yet: {words}");
+    fs_err::write(place.path().join("go"), "").unwrap();
+    await_file(&place.path().join("planted"));
+    let words = ringfence(&["stop", "planter"]);
+    assert!(words.contains("the sandbox `planter` made, changed or removed `.git/commondir`"), "{words}");
 }
