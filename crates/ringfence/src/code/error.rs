@@ -1,4 +1,4 @@
-//! Why code was not run.
+//! The error of operations that run code.
 
 use std::io;
 
@@ -8,70 +8,71 @@ use super::script::Script;
 use crate::backends::PrepareError;
 use crate::{RunError, SessionError};
 
-/// Code was not run.
+/// Reason why code was not run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CodeError {
-    /// There is no such language.
+    /// The settings have no language of this name.
     #[error("unknown language `{}`: it is one of {}", language.escape_debug(), known.join(", "))]
     UnknownLanguage {
-        /// What was asked for.
+        /// Name that the caller asked for.
         language: String,
-        /// What there is.
+        /// Names of the languages that the settings have.
         known: Vec<String>,
     },
-    /// It is too long.
+    /// The code is longer than the limit.
     #[error("cannot run code that is longer than {limit} bytes")]
     TooLong {
-        /// How long it may be.
+        /// Longest code that is accepted, in bytes.
         limit: usize,
     },
-    /// The program that runs the language is not there.
+    /// The program that runs the language is not in the sandbox.
     #[error("cannot find `{program}`, which runs {language}, inside the sandbox")]
     NoProgram {
-        /// The language.
+        /// Name of the language.
         language: String,
-        /// The program.
+        /// Program that the language's command names.
         program: String,
     },
-    /// A project's file says how the language is run, and it would be on the host.
+    /// A project's file sets the command of the language, and the backend would run that command on
+    /// the host.
     #[error(
         "cannot run {language} on backend `{backend}`: the project's own file says by what command, and that would run on the host"
     )]
     FromProject {
-        /// The language.
+        /// Name of the language.
         language: String,
-        /// The backend.
+        /// Backend that does not isolate the command.
         backend: Backend,
     },
-    /// Its interpreters cannot wait.
+    /// Interpreters of the language cannot wait for code: only those of Python can.
     #[error("cannot keep interpreters of {language}: only those of Python can wait for code")]
     NotPython {
-        /// The language.
+        /// Name of the language.
         language: String,
     },
-    /// An interpreter did not come to wait for code.
+    /// An interpreter did not get ready to wait for code.
     #[error("cannot have an interpreter wait for code: {why}")]
     NotWaiting {
-        /// What became of it.
+        /// Description of how the interpreter failed, with its last output.
         why: String,
     },
-    /// There is no place for it on the host.
+    /// The directory for the code could not be made on the host.
     #[error("cannot make a directory for the code")]
     Stage {
-        /// Why.
+        /// Error of the failed file operation.
         source: io::Error,
     },
-    /// The run did not happen.
+    /// The run of the command failed.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// The guest of the sandbox failed.
+    /// A call to the guest of the sandbox failed.
     #[error(transparent)]
     Session(#[from] SessionError),
 }
 
 impl CodeError {
-    /// Whose move it is.
+    /// Returns whose move it is after this error.
     pub fn fault(&self) -> Fault {
         match self {
             CodeError::UnknownLanguage { .. } | CodeError::TooLong { .. } => Fault::User,
@@ -82,7 +83,7 @@ impl CodeError {
         }
     }
 
-    /// What the process exits with.
+    /// Returns the exit status of a process that ends because of this error.
     pub fn exit_status(&self) -> ExitStatus {
         match self {
             CodeError::NoProgram { .. } => ExitStatus::NotFound,
@@ -92,7 +93,7 @@ impl CodeError {
         }
     }
 
-    /// The next things to type.
+    /// Returns the next commands to type.
     pub fn hints(&self) -> Vec<String> {
         match self {
             CodeError::UnknownLanguage { language, known } => {
@@ -124,7 +125,7 @@ impl CodeError {
         }
     }
 
-    /// The program that is not there, if that is the matter.
+    /// Returns the program that was not found, if a missing program is the cause of this error.
     fn missing_program(&self) -> Option<&str> {
         match self {
             CodeError::Run(
@@ -138,7 +139,7 @@ impl CodeError {
     }
 }
 
-/// Tells of a program that is not there in the words of its language.
+/// Converts an error about the missing program of a language into [`CodeError::NoProgram`].
 pub(super) fn of(error: impl Into<CodeError>, script: &Script) -> CodeError {
     let error = error.into();
     match error.missing_program() {

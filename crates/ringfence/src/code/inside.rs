@@ -1,4 +1,5 @@
-//! Code in a sandbox that stays: a directory for each execution, gone after it.
+//! Execution of code in a sandbox that stays: each execution has a directory that is removed at its
+//! end.
 
 use std::time::Duration;
 
@@ -11,19 +12,22 @@ use super::{CodeError, error, time};
 use crate::session::{Ended, Exec, Session};
 use crate::{Sandbox, SessionError};
 
-/// Where programs put what they need only for a while, below the execution's own directory.
+/// Directory for temporary files, below the execution's own directory.
 const TEMPORARY: &str = "tmp";
-/// How often a directory is tried to be removed, and how long its last users are waited for in between.
+/// Number of attempts to remove a directory; between two attempts, the processes that still use it
+/// get `MOMENT` to end.
 const TRIES: u32 = 5;
 const MOMENT: Duration = Duration::from_millis(100);
 
 impl Sandbox {
-    /// Runs code, and returns what became of it. Dropping the future ends it, with all that it started.
+    /// Runs code and returns its result. Dropping the future ends the code and every process that
+    /// it started.
     ///
-    /// `language` is one of the settings' ([`Sandbox::with_code`]). The code starts in an empty directory of its own, and
-    /// has another one for temporary files; neither they nor its processes are there after it. What it writes elsewhere
-    /// stays, as with every command. It gets 30 seconds unless `timeout` or the policy says otherwise. It is not an error
-    /// that it fails.
+    /// `language` is a name in the settings of [`Sandbox::with_code`]. The code starts in an empty
+    /// directory of its own and has another directory for temporary files. Both directories and all
+    /// processes of the code are removed when the code ends. Files that the code writes elsewhere
+    /// stay, as with every command. The code may run for 30 seconds unless `timeout` or the policy
+    /// sets another limit. Code that fails is not an error: its result says so.
     pub async fn execute_code(
         &self,
         code: &str,
@@ -55,13 +59,13 @@ impl Sandbox {
 }
 
 impl Sandbox {
-    /// How long code may take.
+    /// Returns the time limit of code: `timeout`, or else the policy's limit, or else 30 seconds.
     pub(super) fn time_for_code(&self, timeout: Option<Duration>) -> Duration {
         time(timeout, self.manifest().limits.time.map(|time| time.duration()))
     }
 }
 
-/// The directory of one execution, inside the sandbox.
+/// Directory of one execution, inside the sandbox.
 #[derive(Debug)]
 pub(super) struct Place {
     session: Session,
@@ -71,12 +75,13 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Makes it where it is the sandbox's own.
+    /// Makes the directory at the first path that the sandbox can write.
     pub(super) async fn make(sandbox: &Sandbox) -> Result<Place, SessionError> {
         let session = sandbox.session();
         let name = format!("code-{}", crate::run::identity());
         let mut candidates = Vec::new();
-        // A sandbox that sees our room has the host's files. There the room is private, and goes with the sandbox.
+        // A sandbox that sees its room directory has the host's files. The room is then the best
+        // place, because the room is private and is removed with the sandbox.
         let room = sandbox.directory();
         if let Some(room) = room.to_str()
             && session.files().stat(room).await.is_ok()
@@ -84,13 +89,14 @@ impl Place {
             candidates.push(format!("{room}/{name}"));
         }
         candidates.push(format!("/tmp/.{name}"));
-        // Where nothing but the home can be written: what is relative is below that.
+        // For a sandbox that can write only its home: relative paths are below the home.
         candidates.push(format!(".{name}"));
         let mut last = None;
         for path in candidates {
             match session.files().make_directory(&format!("{path}/{WORK}")).await {
                 Ok(work) => {
-                    // In the guest's own words: a home is only known to it.
+                    // Keep the path that the guest returned, because only the guest knows where the
+                    // home is.
                     let path = work.path.strip_suffix(&format!("/{WORK}")).unwrap_or(&path).to_owned();
                     let place = Place { session: session.clone(), path, runtime: Handle::current(), is_there: true };
                     session.files().make_directory(&place.below(TEMPORARY)).await?;
@@ -103,12 +109,12 @@ impl Place {
         Err(last.expect("there is a candidate"))
     }
 
-    /// Where the code is.
+    /// Returns the path of the code's file.
     pub(super) fn file(&self, script: &Script) -> String {
         self.below(&script.file())
     }
 
-    /// What runs the code that is there.
+    /// Returns the command that runs the code in this directory.
     pub(super) fn exec(&self, script: &Script) -> Exec {
         let (program, arguments) = script.language.command();
         Exec::new(program)
@@ -133,13 +139,14 @@ impl Drop for Place {
     fn drop(&mut self) {
         if self.is_there {
             let (session, path) = (self.session.clone(), std::mem::take(&mut self.path));
-            // The execution was dropped, too: it is being ended.
+            // The execution was dropped, too, so its processes are being ended.
             self.runtime.spawn(async move { remove(&session, &path).await });
         }
     }
 }
 
-/// Removes a directory. Whoever is just being ended may still write to it.
+/// Removes a directory. The removal is repeated, because a process that is being ended may still
+/// write there.
 async fn remove(session: &Session, path: &str) {
     for _ in 0..TRIES {
         match session.files().remove(path).await {

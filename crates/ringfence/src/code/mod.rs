@@ -1,9 +1,13 @@
-//! Code: text in a language that the settings know, put into a file and run by that language's command.
+//! Execution of code: text in a language that the settings know, written to a file and run by that
+//! language's command.
 //!
-//! It is run behind a policy as any command is; what is added is a file, a working directory of its own that is empty,
-//! a deadline, and for Python the lint of [`imports`]. [`script`] is the code before it is run, [`stage`] the directory
-//! of a sandbox that is started for the code alone, [`inside`] that of a sandbox that stays. [`warm`] has interpreters
-//! that were started before there was code for them, and [`spare`] one in a sandbox that stays.
+//! Code runs behind a policy as any command does. An execution adds a file, an empty working
+//! directory of its own, a deadline, and for Python the lint of [`imports`].
+//!
+//! [`script`] holds the code before it runs. [`stage`] makes the directory of a sandbox that is
+//! started for the code alone, [`inside`] makes one in a sandbox that stays. [`warm`] keeps
+//! interpreters that are started before there is code for them, and [`spare`] keeps one in a
+//! sandbox that stays.
 
 mod error;
 mod imports;
@@ -28,11 +32,14 @@ use stage::{Stage, Staged};
 pub use warm::Interpreters;
 
 impl Engine {
-    /// Runs code in a sandbox of its own, and returns what became of it. Dropping the future ends every process of it.
+    /// Runs code in a sandbox of its own and returns its result. Dropping the future ends every
+    /// process of the code.
     ///
-    /// `language` is one of the settings' ([`crate::CodeSettings::languages`]). The code starts in an empty directory,
-    /// which is all it has of the host to write to and goes with it; where the policy names a workspace it starts there.
-    /// It gets 30 seconds unless `timeout` or the policy says otherwise. It is not an error that it fails.
+    /// `language` is a name in [`crate::CodeSettings::languages`]. The code starts in an empty
+    /// directory. That directory is the only one of the host that the code can write to, and it is
+    /// removed when the code ends. If the policy names a workspace, the code starts there instead.
+    /// The code may run for 30 seconds unless `timeout` or the policy sets another limit. Code that
+    /// fails is not an error: its result says so.
     pub async fn execute_code(
         &self,
         policy: &Policy,
@@ -52,7 +59,8 @@ impl Engine {
         teller.tell(running.wait().await)
     }
 
-    /// Runs code on this thread with captured output. An interruption ends every process of it.
+    /// Runs code on this thread with captured output. An interruption ends every process of the
+    /// code.
     pub fn execute_code_captured(
         &self,
         policy: &Policy,
@@ -70,8 +78,9 @@ impl Engine {
         }
     }
 
-    /// Runs code on this thread with the caller's own streams, terminal and signals. Code that the lint blocks ends with
-    /// [`ExitStatus::NotExecutable`], and why is in the result's `stderr`.
+    /// Runs code on this thread with the caller's own streams, terminal and signals. Code that the
+    /// lint blocks ends with [`ExitStatus::NotExecutable`], and the result's `stderr` holds the
+    /// reason.
     pub fn execute_code_attached(
         &self,
         policy: &Policy,
@@ -96,13 +105,13 @@ fn with_time(policy: &Policy, timeout: Option<Duration>) -> Policy {
     policy.clone().time(time(timeout, own))
 }
 
-/// How long code may take: what was asked for, or what the policy says, or 30 seconds.
+/// Returns the time limit of code: `asked`, or else the policy's limit, or else 30 seconds.
 fn time(asked: Option<Duration>, policy: Option<Duration>) -> Duration {
     asked.or(policy).unwrap_or(DEFAULT_TIME)
 }
 
 impl Core {
-    /// Makes everything ready for a script, and looks at what speaks against running it.
+    /// Makes the directory and the command for a script, and checks whether the script may run.
     fn stage(&self, script: &Script, policy: &Policy) -> Result<Staged, CodeError> {
         let lint = script.lint();
         let stage = Stage::new(&self.settings, policy, script, lint)?;

@@ -1,4 +1,4 @@
-//! Code whose language is known, and what the lint says of it.
+//! Code with its language's settings, and the result of the lint on it.
 
 use std::sync::Arc;
 
@@ -9,19 +9,19 @@ use ringfence_core::{Backend, ExecutionResult};
 use super::CodeError;
 use super::imports::{self, Examined};
 
-/// The longest code that is run.
+/// Longest code that is run, in bytes.
 const LONGEST: usize = 16 << 20;
-/// What is said wherever the lint has looked.
+/// Note in the result of every execution that the lint examined.
 const NOTE: &str = "blocked_imports is lint: it sees what is written plainly, and isolates nothing";
 
-/// Code whose language is known.
+/// Code with the settings of its language.
 #[derive(Debug, Clone)]
 pub(crate) struct Script {
-    /// What its language is called.
+    /// Name of the language in the settings.
     pub(crate) name: String,
     pub(crate) language: Language,
     pub(crate) text: Arc<str>,
-    /// Whether a project's file alone says how it is run.
+    /// True if only a project's file sets the command of the language.
     pub(crate) is_projects: bool,
     block_imports: BlockImports,
     listed: Vec<Module>,
@@ -46,17 +46,17 @@ impl Script {
         })
     }
 
-    /// What the file is called.
+    /// Returns the name of the code's file.
     pub(crate) fn file(&self) -> String {
         format!("main{}", self.language.suffix())
     }
 
-    /// Whether the lint looks at it.
+    /// Returns true if the lint examines this code.
     pub(super) fn is_looked_at(&self) -> bool {
         self.block_imports != BlockImports::Off && self.language.is_python()
     }
 
-    /// What the lint makes of it; nothing where it does not look.
+    /// Runs the lint. The result is empty if the lint does not examine this code.
     pub(crate) fn lint(&self) -> Lint {
         if !self.is_looked_at() {
             return Lint::default();
@@ -72,7 +72,7 @@ impl Script {
         Lint { found, blocks, note: Some(note) }
     }
 
-    /// Refuses to run a command of a project's where that would be on the host.
+    /// Refuses a command that a project's file sets, if the backend would run it on the host.
     pub(crate) fn check(&self, backend: Backend) -> Result<(), CodeError> {
         if self.is_projects && matches!(backend, Backend::Local | Backend::Outer) {
             return Err(CodeError::FromProject { language: self.name.clone(), backend });
@@ -81,30 +81,30 @@ impl Script {
     }
 }
 
-/// What the lint found, and whether the code is not to be run for it.
+/// Findings of the lint, and the decision whether they block the code.
 #[derive(Debug, Default)]
 pub(crate) struct Lint {
     found: Vec<BlockedImport>,
     pub(crate) blocks: bool,
-    /// What to make of it; none where it did not look.
+    /// Note for the result; `None` if the lint did not examine the code.
     note: Option<String>,
 }
 
 impl Lint {
-    /// Adds what was found to a result.
+    /// Adds the findings to a result.
     pub(crate) fn tell(self, mut result: ExecutionResult) -> ExecutionResult {
         result.meta.note = self.note;
         result.meta.blocked_imports = self.found;
         result
     }
 
-    /// Why nothing was run.
+    /// Returns the message that says why the code was not run.
     pub(crate) fn words(&self) -> String {
         let lines: String = self.found.iter().map(|found| format!("  {found}\n")).collect();
         format!("the code was not run, for the lint of imports found:\n{lines}  {NOTE}\n")
     }
 
-    /// Makes a result tell that nothing was run.
+    /// Turns a result into one that says that the code was not run.
     pub(crate) fn refuse(self, mut result: ExecutionResult) -> ExecutionResult {
         result.stderr = self.words();
         result.meta.not_run = Some(NotRun::BlockedImports);

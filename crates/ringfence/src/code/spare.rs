@@ -1,4 +1,4 @@
-//! An interpreter in a sandbox that stays, which waits for code.
+//! An interpreter that waits for code in a sandbox that stays.
 
 use std::time::{Duration, Instant};
 
@@ -12,32 +12,34 @@ use super::{CodeError, error};
 use crate::session::{Captured, Execution, Input};
 use crate::{Sandbox, SessionError, Stream, untrusted};
 
-/// How long it may take to import what it is to import.
+/// Longest time that the interpreter may take to import its modules.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The longest that it says when it is ready.
+/// Longest message with which the interpreter reports that it is ready, in bytes.
 const LONGEST: usize = 16 * 1024;
-/// How much of what it wrote is told when it never came to wait.
+/// Longest excerpt of the interpreter's output in an error, in characters.
 const TOLD: usize = 500;
 
-/// An interpreter in a sandbox that stays, started before there is code for it. It runs one piece of code; dropped before,
-/// it is ended.
+/// An interpreter in a sandbox that stays, started before there is code for it. It runs one piece
+/// of code. If it is dropped before, its process is ended.
 ///
-/// It waits among the sandbox's other processes, and its memory counts as theirs does. It finds what there was to be
-/// found when it was started: whoever has had something installed since should drop it.
+/// The interpreter waits among the sandbox's other processes, and its memory counts as theirs does.
+/// It finds the modules that were installed when it was started. Drop it after an installation,
+/// because it may not find the new modules.
 #[derive(Debug)]
 pub struct Spare {
     sandbox: Sandbox,
-    /// What runs until there is code: [`INTERPRETER`], in the code's language.
+    /// Script that the process runs until there is code: [`INTERPRETER`], in the code's language.
     interpreter: Script,
     execution: Execution,
     not_imported: Vec<String>,
-    /// Dropped after the process is ended that uses it.
+    /// Directory of the execution; dropped after the process that uses it is ended.
     place: Place,
 }
 
 impl Sandbox {
-    /// Starts an interpreter of `language`, one of Python's, and waits until it waits for code. Until then it imports the
-    /// modules that the settings name ([`crate::CodeSettings::preload`]).
+    /// Starts an interpreter of `language`, which must be a Python language, and waits until it is
+    /// ready for code. The interpreter first imports the modules of
+    /// [`crate::CodeSettings::preload`].
     pub async fn spare_interpreter(&self, language: &str) -> Result<Spare, CodeError> {
         let interpreter = Script::new(self.code(), INTERPRETER, language)?;
         if !interpreter.language.is_python() {
@@ -56,13 +58,15 @@ impl Sandbox {
 }
 
 impl Spare {
-    /// The modules that could not be imported beforehand, each with the reason. Code runs without them.
+    /// Returns the modules that could not be imported beforehand, each with the reason. Code runs
+    /// without them.
     pub fn not_imported(&self) -> &[String] {
         &self.not_imported
     }
 
-    /// Runs code in it, and returns what became of it: as [`Sandbox::execute_code`] does, and with that if it has ended.
-    /// Dropping the future ends it, with all that it started.
+    /// Runs code in this interpreter and returns its result, as [`Sandbox::execute_code`] does. If
+    /// the interpreter has ended, the code runs by [`Sandbox::execute_code`]. Dropping the future
+    /// ends the code and every process that it started.
     pub async fn execute_code(self, code: &str, timeout: Option<Duration>) -> Result<ExecutionResult, CodeError> {
         let Spare { sandbox, interpreter, execution, place, .. } = self;
         let script = Script::new(sandbox.code(), code, &interpreter.name)?;
@@ -88,7 +92,8 @@ impl Spare {
         Ok(lint.tell(result))
     }
 
-    /// Says what it is to import, and hears that it is ready.
+    /// Sends the list of modules to import, and waits for the message that the interpreter is
+    /// ready.
     async fn greet(&mut self) -> Result<(), CodeError> {
         let preload = format!("{}\n", self.sandbox.code().preload_line());
         let told = self.execution.input().write(preload.as_bytes()).await;
@@ -113,7 +118,7 @@ impl Spare {
         }
     }
 
-    /// Why one has ended that never came to wait.
+    /// Returns the error for an interpreter that ended before it was ready for code.
     fn gone(&self, told: Result<(), SessionError>, errors: &[u8]) -> CodeError {
         let how = match self.execution.ended() {
             Ok(ended) => match (ended.exit_code, ended.signal) {

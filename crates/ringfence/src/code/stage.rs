@@ -13,26 +13,26 @@ use crate::backends::PrivateDirectory;
 use crate::ready::Context;
 use crate::{Command, RunError, Settings};
 
-/// The empty directory that code starts in, below its own.
+/// Empty directory that code starts in, below the execution's own directory.
 pub(super) const WORK: &str = "work";
 
-/// What became of making code ready.
+/// Result of the preparation of code.
 #[derive(Debug)]
 pub(super) enum Staged {
     Ready(Box<Stage>),
-    /// It is not to be run.
+    /// The lint blocks the code; the result says why.
     Blocked(Box<ExecutionResult>),
 }
 
-/// A private directory with the code's file, and what runs it there.
+/// Private directory with the code's file, and the command that runs the code there.
 #[derive(Debug)]
 pub(super) struct Stage {
-    /// The policy that was asked for, with the directory in it.
+    /// Policy of the caller, with the directory added.
     pub(super) policy: Policy,
     pub(super) command: Command,
-    /// Where the code is.
+    /// Path of the code's file.
     pub(super) file: PathBuf,
-    /// Removed with all that the code wrote.
+    /// Directory that is removed with all files that the code wrote there.
     pub(super) directory: PrivateDirectory,
     pub(super) teller: Teller,
 }
@@ -42,7 +42,7 @@ impl Stage {
         let teller = Teller::new(script.clone(), lint, policy.sha256());
         let failed = |source| CodeError::Stage { source };
         let directory = PrivateDirectory::create(settings.host.user_id).map_err(failed)?;
-        // Where links lead is known: inside, the paths are the same.
+        // Resolve links first, because the same paths are used inside the sandbox.
         let root = fs_err::canonicalize(directory.path()).map_err(failed)?;
         let file = root.join(script.file());
         let options = fs_err::OpenOptions::new().write(true).create_new(true).mode(0o600).to_owned();
@@ -51,7 +51,8 @@ impl Stage {
         written.map_err(failed)?;
 
         let mut policy = policy.clone();
-        // Code that is run on its own has no business in whatever directory its caller happens to be in.
+        // Without a workspace in the policy, code must not start in the caller's current directory
+        // by accident.
         let start = if policy.filesystem.workspace.is_some() {
             policy = policy.read(&root);
             None
@@ -72,12 +73,13 @@ fn command(script: &Script, file: PathBuf, start: Option<PathBuf>) -> Command {
     Command { directory: start, ..command }
 }
 
-/// Tells of a run in the words of code.
+/// Converts the result of a command into the result of an execution of code.
 #[derive(Debug)]
 pub(super) struct Teller {
     script: Script,
     pub(super) lint: Lint,
-    /// The directory of one execution is in the policy that it was run behind; the hash is to be the same for all.
+    /// Hash of the caller's policy. The policy that is enforced names the directory of one
+    /// execution, so its own hash would differ each time.
     policy_sha256: String,
 }
 
@@ -92,7 +94,8 @@ impl Teller {
         Ok(self.lint.tell(result))
     }
 
-    /// The result of code that is not run, and of a plan that would have held.
+    /// Returns the result of code that is not run; its metadata describes the plan that would have
+    /// been enforced.
     pub(super) fn refuse(self, context: &Context) -> ExecutionResult {
         let result = ExecutionResult {
             id: crate::run::identity(),

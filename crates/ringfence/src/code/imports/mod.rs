@@ -1,8 +1,9 @@
-//! The lint of imports: which listed modules does Python code import, as far as that is written plainly?
+//! The lint of imports: it finds which listed modules Python code imports, as far as the imports
+//! are written plainly.
 //!
-//! It is lint, and isolates nothing: whoever wants to hide an import from it can. What it must not do is to fail:
-//! the code is hostile, so its length, its nesting and the number of findings are bounded before anything is believed.
-//! What cannot be examined counts as a finding.
+//! The lint isolates nothing, because code that wants to hide an import from it can. The lint must
+//! not fail on hostile code, so the length, the nesting and the number of findings are bounded
+//! before the code is parsed. Code that cannot be examined counts as a finding.
 
 mod nesting;
 mod words;
@@ -19,44 +20,46 @@ use ruff_text_size::{Ranged, TextSize};
 
 use words::{Known, Words, literal};
 
-/// The longest code that is examined. Its syntax tree is some fifty times as long.
+/// Longest code that is examined, in bytes. Its syntax tree is some fifty times as long.
 const LONGEST: usize = 1 << 20;
-/// What the examining thread needs for code that is nested as deeply as it may be, in a build without optimisation.
+/// Stack size of the examining thread, in bytes. It is enough for the deepest nesting that is
+/// examined, in a build without optimisation.
 const STACK: usize = 256 << 20;
-/// How many findings are told.
+/// Highest number of findings that are reported.
 const MOST: usize = 100;
-/// How deep in literals that are executed is looked.
+/// Deepest nesting of executed literals that is examined.
 const DEEPEST_LITERAL: usize = 8;
 
-/// What came of looking at code.
+/// Result of the examination of code.
 #[derive(Debug)]
 pub(crate) struct Examined {
-    /// The imports, in the code's own order.
+    /// Imports in the order of the code.
     pub(crate) found: Vec<BlockedImport>,
-    /// The line and column of the first thing that the parser makes no sense of, both from 1. Around it something may
-    /// have been missed.
+    /// Line and column of the first syntax error, both from 1. The lint may have missed imports
+    /// near it.
     pub(crate) error: Option<(usize, usize)>,
 }
 
-/// Looks for imports of the listed modules, on a thread whose stack is known to be enough.
+/// Finds imports of the listed modules, on a thread whose stack is large enough.
 pub(crate) fn find(code: &str, listed: &[Module]) -> Examined {
     let examined = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("imports".to_owned()).stack_size(STACK);
         thread.spawn_scoped(scope, || examine(code, listed)).ok()?.join().ok()
     });
-    // No thread could be had, or the parser panicked, where a panic is no abort: nobody has looked.
+    // Either no thread could be started, or the parser panicked in a build where a panic does not
+    // abort. The code was not examined.
     let unexamined = || BlockedImport { module: String::new(), line: 1, column: 1, how: ImportedBy::Unexamined };
     examined.unwrap_or_else(|| Examined { found: vec![unexamined()], error: None })
 }
 
-/// A finding on its way: where in the text it is.
+/// Finding with its offset in the text.
 struct Finding {
     module: String,
     at: TextSize,
     how: ImportedBy,
 }
 
-/// What came of looking at one text, with places in it.
+/// Result of the search of one text, with offsets into it.
 struct Searched {
     found: Vec<Finding>,
     error: Option<TextSize>,
@@ -79,12 +82,12 @@ fn examine(code: &str, listed: &[Module]) -> Examined {
     Examined { found, error: error.map(place) }
 }
 
-/// What is the same for the code and for the literals that it executes.
+/// Parameters of a search, for the code and for the literals that it executes.
 struct Search<'a> {
     listed: &'a [Module],
-    /// How many findings may still be told.
+    /// Number of findings that may still be reported.
     budget: &'a Cell<usize>,
-    /// How many literals this text lies in.
+    /// Number of executed literals around this text.
     depth: usize,
 }
 
@@ -93,7 +96,7 @@ fn search(text: &str, search: &Search<'_>, outer: Option<&Words<'_>>) -> Searche
         let unexamined = Finding { module: String::new(), at: TextSize::default(), how: ImportedBy::Unexamined };
         return Searched { found: vec![unexamined], error: None };
     }
-    // Errors are the interpreter's to tell. What could be parsed is looked at.
+    // The interpreter reports syntax errors. The lint examines the statements that could be parsed.
     let parsed = parse_unchecked_source(text, PySourceType::Python);
     let mut words = Words::new(outer);
     words.visit_body(parsed.suite());
@@ -103,7 +106,7 @@ fn search(text: &str, search: &Search<'_>, outer: Option<&Words<'_>>) -> Searche
     Searched { found: calls.found, error }
 }
 
-/// Finds the imports, once it is known what words mean.
+/// Visitor that finds the imports, after [`Words`] has collected the meaning of names.
 struct Calls<'a> {
     search: &'a Search<'a>,
     words: &'a Words<'a>,
@@ -111,7 +114,7 @@ struct Calls<'a> {
 }
 
 impl Calls<'_> {
-    /// Notes an import if any of the names that it stands for is listed.
+    /// Records an import if one of `names` is listed.
     fn note(&mut self, names: &[&str], at: TextSize, how: ImportedBy) {
         let listed = |name: &&&str| self.search.listed.iter().any(|module| module.holds(name));
         if let Some(name) = names.iter().find(listed) {
@@ -138,7 +141,7 @@ impl Calls<'_> {
         if self.search.listed.iter().any(|listed| listed.holds(module)) {
             return self.note(&[module], import.start(), ImportedBy::From);
         }
-        // `from a import b` may be the module `a.b`.
+        // `from a import b` may import the module `a.b`.
         for alias in &import.names {
             self.note(&[&format!("{module}.{}", alias.name)], alias.start(), ImportedBy::From);
         }
@@ -162,13 +165,14 @@ impl Calls<'_> {
         }
     }
 
-    /// Looks into text that is executed. Its findings are told at the text's own place in the code.
+    /// Searches text that is executed. Its findings are reported at the position of the text in the
+    /// code.
     fn executed(&mut self, text: &str, at: TextSize, how: ImportedBy) {
         let Search { listed, budget, depth } = *self.search;
         if depth >= DEEPEST_LITERAL {
             return self.push(Finding { module: String::new(), at, how: ImportedBy::Unexamined });
         }
-        // `eval` skips blanks at the beginning, which would be an indentation to the parser.
+        // `eval` skips blanks at the beginning, but the parser would take them as an indentation.
         let text = text.trim_start_matches([' ', '\t']);
         let inner = search(text, &Search { listed, budget, depth: depth + 1 }, Some(self.words));
         for Finding { module, how: inner, .. } in inner.found {

@@ -1,27 +1,32 @@
-//! How deeply code may be nested, told from its tokens alone, before a parser recurses for it.
+//! Upper bound of the nesting depth of code, computed from its tokens before a parser recurses over
+//! it.
 
 use ruff_python_ast::token::TokenKind;
 use ruff_python_parser::Mode;
 use ruff_python_parser::lexer::lex;
 
-/// The deepest nesting that is examined. CPython itself gives up far earlier: after 200 brackets or 100 blocks.
+/// Deepest nesting that is examined. CPython itself gives up far earlier: after 200 brackets or 100
+/// blocks.
 const DEEPEST: usize = 5000;
 
-/// One pair of brackets, or what is outside of all.
+/// One pair of brackets, or the text outside all brackets.
 #[derive(Default)]
 struct Level {
-    /// Tokens since the last comma, each of which may be a level of the syntax tree.
+    /// Number of tokens since the last comma, each of which may be a level of the syntax tree.
     tokens: usize,
-    /// `lambda`s whose colon is still to come: their commas end nothing.
+    /// Number of `lambda`s whose colon has not come yet. A comma among their parameters ends no
+    /// expression.
     lambdas: usize,
-    /// Whether a comma no longer ends what was begun.
+    /// True if a comma no longer ends the current expression.
     is_open: bool,
 }
 
-/// Whether code is nested too deeply to be examined. What is compared is an upper bound for its syntax tree's depth.
+/// Returns true if code is nested too deeply to be examined. The function compares an upper bound
+/// of the depth of the syntax tree.
 ///
-/// Not only brackets nest: `1+1+1`, `not not x`, `a.b.c` and `f()()()` are as deep as they are long. So everything
-/// counts but names, numbers and text, until a comma or a line ends it.
+/// Not only brackets nest: `1+1+1`, `not not x`, `a.b.c` and `f()()()` are as deep as they are
+/// long. Therefore every token counts except names, numbers and text, until a comma or the end of a
+/// line.
 pub(super) fn is_too_deep(code: &str) -> bool {
     let mut lexer = lex(code, Mode::Module);
     let mut levels = vec![Level::default()];
@@ -49,7 +54,8 @@ pub(super) fn is_too_deep(code: &str) -> bool {
                 match token {
                     TokenKind::Lpar | TokenKind::Lsqb | TokenKind::Lbrace => levels.push(Level::default()),
                     TokenKind::Lambda => level.lambdas += 1,
-                    // What follows may be a list, or, by the parser's leave, a whole statement.
+                    // A list may follow, or a whole statement, because the parser accepts one
+                    // there.
                     TokenKind::Yield => level.is_open = true,
                     TokenKind::Colon if level.lambdas > 0 => level.lambdas -= 1,
                     TokenKind::Colon if is_outside => level.is_open = true,
@@ -63,7 +69,8 @@ pub(super) fn is_too_deep(code: &str) -> bool {
     }
 }
 
-/// Whether a token is at the end of a branch: any number of them side by side are no deeper than one.
+/// Returns true if a token is a leaf of the syntax tree: any number of leaves side by side is as
+/// deep as one.
 fn is_leaf(token: TokenKind) -> bool {
     matches!(
         token,

@@ -28,7 +28,7 @@ fn imports_are_found_however_they_are_written() {
     check("from xml import sax, dom", &["line 1, column 22: from xml.dom import"]);
     check("import xml.dom.minidom", &["line 1, column 8: import xml.dom.minidom"]);
     check("import \\\n  os", &["line 2, column 3: import os"]);
-    // Python takes names in their compatible form.
+    // Python normalises identifiers to NFKC.
     check("import ｏｓ", &["line 1, column 8: import os"]);
 }
 
@@ -129,7 +129,7 @@ fn text_that_is_executed_is_looked_into() {
         "import importlib as i\nexec('i.import_module(\"socket\")')",
         &["line 2, column 6: exec of text that imports socket"],
     );
-    // A literal in a literal, more often than anybody would.
+    // A literal in a literal, deeper than `DEEPEST_LITERAL`.
     let mut code = "import os".to_owned();
     for _ in 0..12 {
         code = format!("exec({code:?})");
@@ -158,7 +158,7 @@ fn an_error_has_a_place() {
     let error = |code: &str| find(code, &[]).error;
     assert_eq!(error("x = 1\n"), None);
     assert_eq!(error("x = 1\ny = = 2\n(\n"), Some((2, 5)));
-    // Text that is executed has its errors for itself.
+    // Syntax errors in executed text are not reported as errors of the code.
     assert_eq!(error("exec('= =')"), None);
 }
 
@@ -168,7 +168,7 @@ fn findings_are_bounded_in_number() {
     assert_eq!(found(&format!("exec({:?})\n", "import os\n".repeat(10)).repeat(1000)).len(), MOST);
 }
 
-/// Whatever is deep is told to be, in bounded time and on a bounded stack.
+/// Code that is nested too deeply is reported, in bounded time and on a bounded stack.
 #[test]
 fn code_that_is_nested_without_end_is_not_examined_and_harms_nobody() {
     let deep = |before: &str, after: &str| format!("{}x{}", before.repeat(60_000), after.repeat(60_000));
@@ -211,7 +211,7 @@ fn code_that_is_nested_without_end_is_not_examined_and_harms_nobody() {
     assert!(began.elapsed() < Duration::from_secs(120), "{:?}", began.elapsed());
 }
 
-/// As deep as it may be: the stack that is given must be enough.
+/// At the deepest nesting that is examined, the stack of the thread must be enough.
 #[test]
 fn code_that_is_nested_as_deeply_as_it_may_be_is_examined() {
     for (before, after) in

@@ -1,14 +1,14 @@
-//! What words of a program mean, as far as they lead to imports.
+//! Meaning of names in a program, as far as they lead to imports.
 
 use std::collections::BTreeMap;
 
 use ruff_python_ast::visitor::{Visitor, walk_expr, walk_stmt};
 use ruff_python_ast::{Expr, FStringPart, InterpolatedStringElement, Operator, Stmt, StmtImport, StmtImportFrom};
 
-/// How far an expression is followed.
+/// Longest chain of sub-expressions that is followed.
 const FARTHEST: usize = 16;
 
-/// Something that leads to imports.
+/// Object of Python that leads to imports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Known {
     /// The module `importlib`.
@@ -23,7 +23,7 @@ pub(super) enum Known {
 }
 
 impl Known {
-    /// A module of that name.
+    /// Returns the module of this name.
     fn module(name: &str) -> Option<Known> {
         match name {
             "importlib" => Some(Known::Importlib),
@@ -32,7 +32,7 @@ impl Known {
         }
     }
 
-    /// A built-in function of that name.
+    /// Returns the built-in function of this name.
     fn built_in(name: &str) -> Option<Known> {
         match name {
             "__import__" => Some(Known::BuiltInImport),
@@ -43,7 +43,7 @@ impl Known {
         }
     }
 
-    /// What is called `name` in it.
+    /// Returns the member `name` of this module.
     fn member(self, name: &str) -> Option<Known> {
         match (self, name) {
             (Known::Importlib, "import_module") => Some(Known::ImportModule),
@@ -54,11 +54,12 @@ impl Known {
     }
 }
 
-/// The words of a program that mean something to us. Where in it a word is said does not matter.
+/// Names of a program that lead to imports. The position of a binding does not matter: a name
+/// counts everywhere in the program.
 #[derive(Debug)]
 pub(super) struct Words<'a> {
     own: BTreeMap<String, Known>,
-    /// Those of the program that executes this one.
+    /// Names of the program that executes this one.
     outer: Option<&'a Words<'a>>,
 }
 
@@ -67,7 +68,7 @@ impl<'a> Words<'a> {
         Words { own: BTreeMap::new(), outer }
     }
 
-    /// What an expression means.
+    /// Returns the meaning of an expression.
     pub(super) fn meaning(&self, expr: &Expr) -> Option<Known> {
         self.followed(expr, FARTHEST)
     }
@@ -79,7 +80,7 @@ impl<'a> Words<'a> {
             Expr::Named(named) => self.followed(&named.value, left),
             Expr::Attribute(attribute) => self.followed(&attribute.value, left)?.member(attribute.attr.as_str()),
             Expr::Subscript(subscript) => self.followed(&subscript.value, left)?.member(&literal(&subscript.slice)?),
-            // `__import__("importlib")`
+            // For example `__import__("importlib")`.
             Expr::Call(call) => {
                 let imports = [Known::BuiltInImport, Known::ImportModule];
                 self.followed(&call.func, left).filter(|known| imports.contains(known))?;
@@ -110,7 +111,7 @@ impl<'a> Words<'a> {
         for alias in &import.names {
             match &alias.asname {
                 Some(name) => self.bind(name.as_str(), Known::module(alias.name.as_str())),
-                // `import importlib.util` makes `importlib` known.
+                // `import importlib.util` binds the name `importlib`.
                 None => {
                     let first = alias.name.as_str().split('.').next().unwrap_or_default();
                     self.bind(first, Known::module(first));
@@ -163,8 +164,8 @@ impl<'a> Visitor<'a> for Words<'_> {
     }
 }
 
-/// The text that an expression is, if it is written out in it: in one piece, in several, or as an f-string without
-/// fields.
+/// Returns the text of an expression that is a literal: in one part, in several parts, or an
+/// f-string without fields.
 pub(super) fn literal(expr: &Expr) -> Option<String> {
     let mut text = String::new();
     append(expr, &mut text, FARTHEST).then_some(text)

@@ -1,4 +1,4 @@
-//! One interpreter that waits for code, in a sandbox of its own, and runs it.
+//! One interpreter that waits for code in a sandbox of its own, and then runs the code.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,46 +25,49 @@ use crate::view::Guarded;
 use crate::workspace::ResolvedWorkspace;
 use crate::{Command, RunError, untrusted};
 
-/// What an interpreter that waits is made to run first.
+/// Program that an interpreter runs until there is code.
 pub(in crate::code) const INTERPRETER: &str = include_str!("interpreter.py");
-/// The descriptor that it is spoken to by: the highest there is, for code is to find the lower ones free.
+/// Number of the socket's descriptor in the interpreter. It is the highest number, so that code
+/// finds the lower ones free.
 const CHANNEL: i32 = crate::HIGHEST_DESCRIPTOR;
-/// How long it may take to import what it is to import.
+/// Longest time that the interpreter may take to import its modules.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long nobody sleeps over code that was begun: a small part of what the next interpreter costs.
+/// Time after the start of code in which the watching thread polls without sleeping. It is a small
+/// part of the time that the start of the next interpreter costs.
 const AWAKE: Duration = Duration::from_millis(1);
-/// The longest that it says when it is ready.
+/// Longest message with which the interpreter reports that it is ready, in bytes.
 const LONGEST: usize = 16 * 1024;
-/// How much of what it wrote is told when it never came to wait.
+/// Longest excerpt of the interpreter's output in an error, in characters.
 const TOLD: usize = 500;
 
-/// How a child is made.
+/// Description from which a [`Child`] is started.
 #[derive(Debug, Clone)]
 pub(super) struct Recipe {
     pub(super) policy: Policy,
-    /// What waits: [`INTERPRETER`], in the language of the code.
+    /// Script that waits: [`INTERPRETER`], in the language of the code.
     pub(super) interpreter: Script,
-    /// The modules that are imported beforehand, in one line.
+    /// Modules that are imported beforehand, in one line.
     pub(super) preload: String,
 }
 
-/// An interpreter that waits.
+/// An interpreter that waits for code.
 #[derive(Debug)]
 pub(super) struct Child {
-    /// Dropped before its directory is.
+    /// Run of the interpreter; dropped before its directory in `stage`.
     underway: Underway,
     capture: Capture,
     command: Command,
     channel: Arc<OwnedFd>,
-    /// Where the code goes; empty, once the interpreter has read its own text there.
+    /// File that the code is written to. It is emptied after the interpreter has read its own
+    /// program from it.
     file: Arc<File>,
     tree: Option<Tree>,
-    /// What could not be imported, and why.
+    /// Modules that could not be imported, each with the reason.
     pub(super) not_imported: Vec<String>,
     stage: Stage,
 }
 
-/// What a workspace was like when an interpreter was started in it.
+/// State of a workspace at the start of an interpreter.
 #[derive(Debug)]
 pub(super) struct Scene {
     policy: Policy,
@@ -73,25 +76,26 @@ pub(super) struct Scene {
 }
 
 impl Scene {
-    /// Whether the same of it would be guarded now.
+    /// Returns true if the same paths of the workspace would be guarded now.
     pub(super) fn is_as_it_was(&self, core: &Core) -> bool {
         core.guarded(&self.policy, &self.workspace).is_ok_and(|guarded| guarded.is_same(&self.guarded))
     }
 }
 
-/// What an interpreter waited for.
+/// Event that ends the wait of an interpreter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Event {
-    /// Its owner has something for it.
+    /// The owner has code for the interpreter.
     Called,
-    /// Its owner has no more use for it.
+    /// The owner no longer needs the interpreter.
     Dismissed,
-    /// It has ended by itself.
+    /// The interpreter wrote to its socket or ended.
     Ended,
 }
 
 impl Child {
-    /// Starts one, and waits until it waits. `line` ends it when its other end closes.
+    /// Starts an interpreter, and waits until it is ready for code. The interpreter is ended when
+    /// the other end of `line` closes.
     pub(super) fn start(core: &Core, recipe: &Recipe, line: &OwnedFd) -> Result<Child, CodeError> {
         let stage = Stage::new(&core.settings, &recipe.policy, &recipe.interpreter, Lint::default())?;
         let Prepared::Launch(ready) = core.ready(&stage.policy, &stage.command, Purpose::Run)? else {
@@ -100,7 +104,7 @@ impl Child {
         recipe.interpreter.check(ready.context.plan.backend)?;
         let failed = |source| RunError::Setup { step: "make a socket for the interpreter".to_owned(), source };
         let (channel, theirs) = control::pair().map_err(failed)?;
-        // Its time begins when there is code for it.
+        // No deadline yet, because the time of the code begins when there is code.
         let (underway, capture) = core.launch_captured(*ready, vec![(CHANNEL, theirs)], None)?;
         let file = File::options().write(true).open(&stage.file).map_err(|source| CodeError::Stage { source })?;
         let command = stage.command.clone();
@@ -115,18 +119,20 @@ impl Child {
             stage,
         };
         child.greet(recipe, line)?;
-        // Now, and by an opening of its own: ext4 writes a file that was emptied to the disk when it is closed again.
+        // Empty the file now, through a descriptor of its own: ext4 writes a file that was
+        // truncated to the disk when it is closed.
         fs_err::write(&child.stage.file, "").map_err(|source| CodeError::Stage { source })?;
         child.tree = Tree::of(child.underway.started.launched.pid);
         Ok(child)
     }
 
-    /// Where the code goes.
+    /// Returns the file that the code is written to.
     pub(super) fn file(&self) -> Arc<File> {
         Arc::clone(&self.file)
     }
 
-    /// What its workspace was like, if it is one that others change, too.
+    /// Returns the state of the workspace at the start, if the policy names a workspace, which
+    /// others can change, too.
     pub(super) fn scene(&self, recipe: &Recipe) -> Option<Scene> {
         let context = &self.underway.context;
         let (workspace, guarded) = (context.workspace.clone(), context.guarded.clone());
@@ -134,12 +140,13 @@ impl Child {
         is_shared.then(|| Scene { policy: self.stage.policy.clone(), workspace, guarded })
     }
 
-    /// The socket that it is told by that there is code.
+    /// Returns the socket on which the interpreter learns that code is ready.
     pub(super) fn channel(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.channel)
     }
 
-    /// Says what it is to import, and hears that it is ready.
+    /// Sends the list of modules to import, and waits for the message that the interpreter is
+    /// ready.
     fn greet(&mut self, recipe: &Recipe, line: &OwnedFd) -> Result<(), CodeError> {
         let lost = |why: &str| CodeError::NotWaiting { why: why.to_owned() };
         let sent = rustix::net::send(&*self.channel, recipe.preload.as_bytes(), SendFlags::NOSIGNAL);
@@ -159,7 +166,7 @@ impl Child {
                 return Ok(());
             }
         }
-        // It has ended: how, and with what words, says why.
+        // The interpreter has ended: its status and its output say why.
         let watch = Watch { capture: Some(&mut self.capture), cancel: Some(line.as_fd()), ..Watch::default() };
         let ExecutionResult { exit_code, signal, stderr, .. } = self.underway.watch(&self.command, watch, None)?;
         let how = exit_code.map_or_else(
@@ -170,12 +177,13 @@ impl Child {
         Err(CodeError::NotWaiting { why: format!("it {how}; {said}").trim_end_matches(['.', ';', ' ']).to_owned() })
     }
 
-    /// Waits for its owner, and for its end.
+    /// Waits for a call of the owner, or for the end of the interpreter.
     pub(super) fn wait(&self, line: &OwnedFd) -> Event {
         self.poll(line, None).unwrap_or(Event::Ended)
     }
 
-    /// Waits until its owner calls, or it says something or ends; none when it is too late.
+    /// Waits until the owner calls, or until the interpreter writes or ends. Returns `None` at the
+    /// deadline.
     fn poll(&self, line: &OwnedFd, deadline: Option<Instant>) -> Option<Event> {
         loop {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -188,17 +196,19 @@ impl Child {
                 Err(_) => return Some(Event::Dismissed),
             }
             if fds[0].revents().contains(PollFlags::IN) {
-                let _ = is_called(line); // it is there to be read
+                let _ = is_called(line); // poll has found the byte, so this read cannot block
                 return Some(Event::Called);
             }
             return Some(if fds[0].revents().is_empty() { Event::Ended } else { Event::Dismissed });
         }
     }
 
-    /// Sees the code through that it was told of, for `time` at most; none if it ended before it heard of it.
+    /// Watches the code that the interpreter was told of, for at most `time`. Returns `None` if the
+    /// interpreter ended before it read the code.
     pub(super) fn run(&mut self, time: Duration, line: &OwnedFd) -> Option<Result<ExecutionResult, RunError>> {
         self.underway.context.plan.policy.limits.time = Some(Span::from(time));
-        // What will be asked at the end is asked once while the code runs: the first time takes longest.
+        // Read the usage once while the code runs, because the first read takes longest and the
+        // next one comes when the code ends.
         let mut fds = [PollFd::new(&*self.channel, PollFlags::IN)];
         if poll(&mut fds, Some(&Timespec::default())) == Ok(0) {
             let _ = self.tree.as_ref().and_then(Tree::usage);
@@ -216,17 +226,20 @@ impl Child {
         (!was_killed || was_told.get().unwrap_or_else(|| self.has_heard())).then_some(result)
     }
 
-    /// Whether one that has ended had heard of the code: what closes a socket with words unread resets it (unix(7)).
+    /// Returns true if an interpreter that has ended had read the message about the code. A socket
+    /// that is closed with unread data resets its peer (unix(7)).
     fn has_heard(&self) -> bool {
-        // The first process holds the other end, too, and goes now.
-        let _ = rustix::net::shutdown(&self.underway.started.control, Shutdown::Both); // it may be gone already
+        // The first process holds the other end, too, and ends now. The call fails if that process
+        // is gone already.
+        let _ = rustix::net::shutdown(&self.underway.started.control, Shutdown::Both);
         let mut fds = [PollFd::new(&*self.channel, PollFlags::IN)];
-        let _ = poll(&mut fds, Timespec::try_from(PATIENCE).ok().as_ref()); // what does not end by then has heard
+        // An interpreter that does not end in time has read the message.
+        let _ = poll(&mut fds, Timespec::try_from(PATIENCE).ok().as_ref());
         rustix::net::recv(&*self.channel, &mut [0][..], RecvFlags::DONTWAIT) != Err(Errno::CONNRESET)
     }
 }
 
-/// Waits for an owner's call; false when the owner is gone.
+/// Waits for the owner's call. Returns false when the owner is gone.
 pub(super) fn is_called(line: &OwnedFd) -> bool {
     rustix::io::retry_on_intr(|| rustix::io::read(line, &mut [0])) == Ok(1)
 }

@@ -1,8 +1,11 @@
-//! Interpreters that wait for code: started, confined and with modules imported before there is any.
+//! Interpreters that wait for code: they are started, confined, and have imported modules before
+//! there is any code.
 //!
-//! Each is a process tree in a sandbox of its own, as code that is run cold has one, and runs one piece of code. It is not
-//! forked from another: addresses, hash seeds and the state of random generators are its own. [`child`] is one of them,
-//! `interpreter.py` what it runs until there is code; here is who keeps them.
+//! Each interpreter is a process tree in a sandbox of its own, as code that is run cold has, and
+//! runs one piece of code. It is not forked from another interpreter, so its addresses, its hash
+//! seeds and the state of its random generators are its own. [`child`] is one interpreter, and
+//! `interpreter.py` is the program that it runs until there is code. This file keeps the pool of
+//! them.
 
 mod child;
 
@@ -25,23 +28,27 @@ use crate::{Engine, RunError, chain};
 pub(super) use child::INTERPRETER;
 use child::{Child, Event, Recipe, Scene, is_called};
 
-/// The longest code that an interpreter is told rather than left to read.
+/// Longest code, in bytes, that is sent to an interpreter in a message. Longer code is read from
+/// the file.
 const SHORT: usize = 8 * 1024;
 
-/// Interpreters that wait for code, each in a sandbox of its own that it never leaves and nothing else ever enters. Each
-/// runs one piece of code, and is then replaced. Dropping the last handle ends them all.
+/// Pool of interpreters that wait for code, each in a sandbox of its own that it never leaves and
+/// that nothing else enters. Each interpreter runs one piece of code and is then replaced. Dropping
+/// the last handle ends all of them.
 ///
-/// How many there are and what they import beforehand is in the settings ([`crate::CodeSettings::warm`] and
-/// [`crate::CodeSettings::preload`]). Each takes the memory of an interpreter with these modules: some 10 MB, and 70 MB
-/// with pandas; a policy's memory limit counts it.
+/// The settings say how many interpreters are kept and which modules they import beforehand
+/// ([`crate::CodeSettings::warm`] and [`crate::CodeSettings::preload`]). Each interpreter takes the
+/// memory of an interpreter with these modules: some 10 MB, and 70 MB with pandas. The memory limit
+/// of a policy counts this memory.
 #[derive(Debug, Clone)]
 pub struct Interpreters {
     pool: Arc<Pool>,
 }
 
 impl Engine {
-    /// Keeps interpreters of `language`, one of Python's, behind `policy`. The first of them are started now, and nobody
-    /// waits for that: until one is ready, code is run as by [`Engine::execute_code`].
+    /// Keeps interpreters of `language`, which must be a Python language, behind `policy`. The
+    /// first interpreters are started now, and this function does not wait for them. Until one is
+    /// ready, code runs as by [`Engine::execute_code`].
     pub fn interpreters(&self, policy: &Policy, language: &str) -> Result<Interpreters, CodeError> {
         let settings = &self.core.settings.code;
         let interpreter = Script::new(settings, INTERPRETER, language)?;
@@ -63,11 +70,12 @@ impl Engine {
 }
 
 impl Interpreters {
-    /// Runs code in an interpreter that has waited for it, or cold if none has, and returns what became of it. Dropping the
-    /// future ends every process of it.
+    /// Runs code in an interpreter that waits, or cold if none waits, and returns its result.
+    /// Dropping the future ends every process of the code.
     ///
-    /// It is as with [`Engine::execute_code`], and [`crate::result::Meta::warm`] tells the two apart. What was imported
-    /// beforehand is in `sys.modules`, and two frames of ours are below the code's own.
+    /// Everything else is as with [`Engine::execute_code`], and [`crate::result::Meta::warm`] tells
+    /// the two apart. Modules that were imported beforehand are in `sys.modules`, and two frames of
+    /// the interpreter program are below the code's own frames.
     pub async fn execute_code(&self, code: &str, timeout: Option<Duration>) -> Result<ExecutionResult, CodeError> {
         let Pool { core, recipe, .. } = &*self.pool;
         let script = Script::new(&core.settings.code, code, &recipe.interpreter.name)?;
@@ -93,7 +101,7 @@ impl Interpreters {
                 result.meta.warm = true;
                 return Ok(result);
             }
-            // It counts from the call, whoever was asked first.
+            // The time limit counts from the call, so subtract the time of the attempt above.
             timeout = Some(time.saturating_sub(begun.elapsed()));
         }
         self.pool.refill();
@@ -101,7 +109,7 @@ impl Interpreters {
         engine.execute_code(&recipe.policy, code, &recipe.interpreter.name, timeout).await
     }
 
-    /// Waits until as many interpreters wait as are kept, or one of them could not be started.
+    /// Waits until the pool is full, or until an interpreter could not be started.
     pub async fn ready(&self) {
         let mut changed = self.pool.changed.subscribe();
         loop {
@@ -118,17 +126,18 @@ impl Interpreters {
         }
     }
 
-    /// How many interpreters wait.
+    /// Returns the number of interpreters that wait.
     pub fn waiting(&self) -> usize {
         self.pool.state().seats.iter().filter(|seat| seat.waiting.is_some()).count()
     }
 
-    /// The modules that could not be imported beforehand, each with the reason. Code runs without them.
+    /// Returns the modules that could not be imported beforehand, each with the reason. Code runs
+    /// without them.
     pub fn not_imported(&self) -> Vec<String> {
         self.pool.state().not_imported.clone()
     }
 
-    /// Why an interpreter could not be started, if that was so with the last one. Code is run cold meanwhile.
+    /// Returns the reason why the last interpreter could not be started. Meanwhile code runs cold.
     pub fn trouble(&self) -> Option<String> {
         self.pool.state().trouble.clone()
     }
@@ -140,29 +149,29 @@ struct Pool {
     recipe: Arc<Recipe>,
     policy_sha256: String,
     state: Mutex<State>,
-    /// Says that the state is another.
+    /// Notifies waiters of [`Interpreters::ready`] that the state has changed.
     changed: watch::Sender<()>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     seats: Vec<Seat>,
-    /// The number of the next seat.
+    /// Number of the next seat.
     next: u64,
     not_imported: Vec<String>,
     trouble: Option<String>,
 }
 
-/// A place in the pool, of an interpreter that is being started or waits.
+/// Entry of the pool for an interpreter that is being started or waits.
 #[derive(Debug)]
 struct Seat {
     number: u64,
-    /// Closing it ends the interpreter.
+    /// Pipe to the interpreter's thread; closing it ends the interpreter.
     line: OwnedFd,
     waiting: Option<Waiting>,
 }
 
-/// How an interpreter that waits is given code.
+/// Handles through which a waiting interpreter gets code.
 #[derive(Debug)]
 struct Waiting {
     calls: mpsc::SyncSender<Call>,
@@ -171,7 +180,7 @@ struct Waiting {
     scene: Option<Arc<Scene>>,
 }
 
-/// What an interpreter is called for.
+/// Request to run the code that was just written.
 #[derive(Debug)]
 struct Call {
     begun: Instant,
@@ -179,7 +188,7 @@ struct Call {
     answer: oneshot::Sender<Result<ExecutionResult, RunError>>,
 }
 
-/// An interpreter that was taken from the pool. Dropping it ends it.
+/// An interpreter that was taken from the pool. Dropping it ends the interpreter.
 #[derive(Debug)]
 struct Taken {
     line: OwnedFd,
@@ -187,14 +196,15 @@ struct Taken {
 }
 
 impl Taken {
-    /// Gives it the code, and waits for what becomes of it; none if it was gone before it had the code.
+    /// Gives the interpreter the code, and waits for the result. Returns `None` if the interpreter
+    /// ended before it had the code.
     async fn run(self, code: &str, time: Duration) -> Option<Result<ExecutionResult, RunError>> {
         let Taken { line, waiting: Waiting { calls, channel, file, .. } } = self;
         let (answer, result) = oneshot::channel();
         calls.try_send(Call { begun: Instant::now(), time, answer }).ok()?;
         let say = |words: &str| rustix::net::send(&*channel, words.as_bytes(), SendFlags::NOSIGNAL).ok();
-        // Done here and not on another thread, which would take longer to wake than this takes. Short code is compiled
-        // while its file is written.
+        // Write on this thread, because to wake another thread would take longer than the writes
+        // take. Short code is compiled while its file is written.
         let is_short = code.len() <= SHORT;
         if is_short {
             say(&["!", code].concat())?;
@@ -206,7 +216,7 @@ impl Taken {
         say("!")?;
         rustix::io::write(&line, b"!").ok()?;
         let result = result.await.ok();
-        drop(line); // until now: what drops this future ends the run
+        drop(line); // kept until now, so that dropping this future ends the run
         result
     }
 }
@@ -216,12 +226,12 @@ impl Pool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many are kept.
+    /// Returns the number of interpreters that the pool keeps.
     fn size(&self) -> usize {
         self.core.settings.code.warm
     }
 
-    /// Takes one that waits.
+    /// Takes an interpreter that waits.
     fn take(&self) -> Option<Taken> {
         let mut state = self.state();
         let index = state.seats.iter().position(|seat| seat.waiting.is_some())?;
@@ -229,8 +239,9 @@ impl Pool {
         Some(Taken { line, waiting: waiting? })
     }
 
-    /// Takes one that waits and sees what one would that is started now: of a workspace that others change, too, what is
-    /// hidden and protected is what was there at the start.
+    /// Takes an interpreter that waits and sees the same as an interpreter that is started now. In
+    /// a workspace that others change, too, an interpreter has only those paths hidden and
+    /// protected that existed at its start.
     async fn take_current(&self) -> Option<Taken> {
         loop {
             let taken = self.take()?;
@@ -243,8 +254,9 @@ impl Pool {
         }
     }
 
-    /// Starts as many as are missing, a few at a time. Called when code has ended rather than when it begins: then it has
-    /// the processors to itself.
+    /// Starts the missing interpreters, a few at a time. After a warm run, the pool is refilled
+    /// when the code has ended and not when it begins, so that the code does not share the
+    /// processors with a start.
     fn refill(self: &Arc<Pool>) {
         let at_once = std::thread::available_parallelism().map_or(1, |count| count.get().div_ceil(2));
         let mut state = self.state();
@@ -260,7 +272,7 @@ impl Pool {
         }
     }
 
-    /// One waits, if its seat is still there.
+    /// Records that an interpreter waits, if its seat still exists.
     fn seat(self: &Arc<Pool>, number: u64, child: &Child, calls: mpsc::SyncSender<Call>) {
         let scene = child.scene(&self.recipe).map(Arc::new);
         let waiting = Waiting { calls, channel: child.channel(), file: child.file(), scene };
@@ -280,7 +292,7 @@ impl Pool {
         self.refill();
     }
 
-    /// One is gone.
+    /// Removes the seat of an interpreter that has ended.
     fn leave(&self, number: u64, trouble: Option<String>) {
         let mut state = self.state();
         state.seats.retain(|seat| seat.number != number);
@@ -293,12 +305,13 @@ impl Pool {
     }
 }
 
-/// The life of one interpreter, on a thread of its own.
+/// Runs one interpreter from its start to its end, on a thread of its own.
 fn keep(pool: &Weak<Pool>, core: &Core, recipe: &Recipe, number: u64, line: &OwnedFd) {
     let mut child = match Child::start(core, recipe, line) {
         Ok(child) => child,
         Err(error) => {
-            // It is not tried again before there is code to run: what is wrong would be wrong again.
+            // Do not try again before there is code to run, because the same error would occur
+            // again.
             if let Some(pool) = pool.upgrade() {
                 pool.leave(number, Some(chain(&error)));
             }
@@ -312,14 +325,16 @@ fn keep(pool: &Weak<Pool>, core: &Core, recipe: &Recipe, number: u64, line: &Own
     let called = match child.wait(line) {
         Event::Called => calls.try_recv().ok(),
         Event::Dismissed => return,
-        // It may have heard of the code, and be done with it, before we do.
+        // The interpreter may have read the code, and may have ended, before this thread sees the
+        // call.
         Event::Ended => calls.try_recv().ok().filter(|_| is_called(line)),
     };
     if let Some(Call { begun, time, answer }) = called {
         if let Some(result) = child.run(time, line) {
             let duration = begun.elapsed().as_secs_f64();
-            let _ = answer.send(result.map(|result| ExecutionResult { duration, ..result })); // nobody waits: it was ended
-            std::thread::yield_now(); // whoever waits goes first
+            // If nobody waits, the run was ended by its caller.
+            let _ = answer.send(result.map(|result| ExecutionResult { duration, ..result }));
+            std::thread::yield_now(); // let the thread that waits for the result go first
         }
     } else if let Some(pool) = pool.upgrade() {
         pool.leave(number, None);
