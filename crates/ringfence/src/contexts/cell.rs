@@ -1,4 +1,4 @@
-//! A cell that runs: its events, and what becomes of it when nobody listens any more.
+//! A cell that runs: its events, and its interruption when nobody reads these events any more.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -20,14 +20,16 @@ use crate::{SessionError, Stream};
 
 /// The number of SIGINT, signal(7).
 pub(super) const INTERRUPT: i32 = 2;
-/// How long after the end on one stream the end on the other may take, and the end of a process that takes no cells.
+/// Longest time between the end of a cell on one stream and its end on the other. A process that
+/// takes no input must end within the same time.
 const END_PATIENCE: Duration = Duration::from_secs(10);
-/// How often a cell that nobody listens to is interrupted.
+/// Pause between two interrupts of a cell whose events nobody reads.
 pub(super) const INSISTENCE: Duration = Duration::from_secs(1);
-/// How long a cell may take to end after an interrupt, and how often that is looked at.
+/// Longest time that a cell may take to end after an interrupt; `MOMENT` is the pause between two
+/// checks.
 const PATIENCE: Duration = Duration::from_secs(20);
 const MOMENT: Duration = Duration::from_secs(1);
-/// How much the results of one cell may come to, in bytes.
+/// Highest total size of the results of one cell, in bytes.
 const RESULTS: usize = 64 << 20;
 
 /// The process of a context, from its start to its end.
@@ -35,18 +37,18 @@ const RESULTS: usize = 64 << 20;
 pub(super) struct Life {
     pub(super) input: ExecutionInput,
     pub(super) phase: watch::Sender<Phase>,
-    /// Held by the cell that runs.
+    /// State of the process; the cell that runs holds the lock.
     pub(super) state: Arc<tokio::sync::Mutex<State>>,
-    /// Why it was ended from here while a cell ran.
+    /// Reason why this side ended the process while a cell ran.
     pub(super) why: OnceLock<String>,
 }
 
-/// How far the cell of the moment has come.
+/// Progress of the current cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// There is none.
+    /// No cell runs.
     Idle,
-    /// It is on its way. An interrupt would be lost.
+    /// The cell is sent but has not begun. An interrupt would be lost.
     Told,
     Runs,
 }
@@ -54,7 +56,7 @@ pub(super) enum Phase {
 #[derive(Debug)]
 pub(super) enum State {
     Alive(Box<Process>),
-    /// How it ended.
+    /// The process has ended, in the way that the text describes.
     Gone(String),
 }
 
@@ -65,14 +67,15 @@ impl Life {
         Life { input, phase, state, why: OnceLock::new() }
     }
 
-    /// Whether it is known to have ended.
+    /// Returns true if the process is known to have ended.
     pub(super) fn is_over(&self) -> bool {
         self.state.try_lock().is_ok_and(|state| matches!(*state, State::Gone(_)))
     }
 }
 
-/// Waits for what ends with a cell that is interrupted after `first`. When that takes too long its process is to be ended,
-/// for the reason that is returned. Time at rest does not count: nobody inside answers then.
+/// Waits for `end`, which completes when a cell ends that is interrupted after `first`. Returns an
+/// error if that takes too long: the caller then ends the process for the returned reason. Time in
+/// which the sandbox is paused does not count, because nobody inside answers then.
 pub(super) async fn in_time<T>(
     input: &ExecutionInput,
     first: Duration,
@@ -94,41 +97,42 @@ pub(super) async fn in_time<T>(
     }
 }
 
-/// How much a cell may say, and for how long.
+/// Limits of the output and the time of a cell.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
-    /// Bytes of each stream.
+    /// Highest number of bytes that are kept of each stream.
     pub(super) output: u64,
     pub(super) time: Option<Duration>,
 }
 
 /// A cell of code that runs in a context.
 ///
-/// Dropping it interrupts the cell, by a task of the runtime that it was started on. The next one waits for its end; the
-/// context ends if that does not come within 20 s.
+/// Dropping the cell interrupts its code, by a task on the runtime that the cell was started on.
+/// The next cell waits for the end of this code. If the code does not end within 20 s, the context
+/// is ended.
 #[derive(Debug)]
 pub struct Cell {
     turn: Option<Box<Turn>>,
-    /// What there is to say without a turn.
+    /// Events of a cell that is not run.
     said: VecDeque<Event>,
     runtime: Handle,
 }
 
-/// All that a cell said.
+/// All events of a cell, collected.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Outcome {
-    /// How many cells the context has run, with this one; 0 if it was not run.
+    /// Number of cells that the context has run, including this one; 0 if the cell was not run.
     pub count: u64,
-    /// What it wrote to its standard output.
+    /// Text that the cell wrote to its standard output.
     pub stdout: String,
-    /// What it wrote to its standard error.
+    /// Text that the cell wrote to its standard error.
     pub stderr: String,
-    /// The values that it showed, in order.
+    /// Values that the cell showed, in order.
     pub results: Vec<Shown>,
-    /// What it failed with.
+    /// Error that the cell failed with.
     pub error: Option<Raised>,
-    /// What was left out.
+    /// Amount of output and results that was left out.
     pub left: Left,
 }
 
@@ -137,14 +141,15 @@ impl Cell {
         Cell { turn: Some(Box::new(turn)), said: VecDeque::new(), runtime: Handle::current() }
     }
 
-    /// One that is not run.
+    /// Returns a cell that is not run and reports the error `raised`.
     pub(super) fn refused(raised: Raised) -> Cell {
         let said = [Event::Error(raised), Event::Ended(Left::default())].into();
         Cell { turn: None, said, runtime: Handle::current() }
     }
 
-    /// What happens next; none when it is over, or after an error, which tells that the context has ended. Nothing is
-    /// lost when the future is dropped. A cell whose events are not taken waits, once the buffers on the way are full.
+    /// Returns the next event. Returns `None` when the cell is over, or after an error, which means
+    /// that the context has ended. Dropping the future loses no event. A cell whose events are not
+    /// taken blocks when the buffers between it and the caller are full.
     pub async fn next(&mut self) -> Option<Result<Event, ContextError>> {
         let Some(turn) = &mut self.turn else { return self.said.pop_front().map(Ok) };
         let event = turn.next().await;
@@ -154,7 +159,7 @@ impl Cell {
         Some(event)
     }
 
-    /// Waits for its end, and keeps all that it says.
+    /// Waits for the end of the cell and collects all its events.
     pub async fn outcome(mut self) -> Result<Outcome, ContextError> {
         let mut outcome = Outcome::default();
         while let Some(event) = self.next().await {
@@ -174,20 +179,21 @@ impl Cell {
 impl Drop for Cell {
     fn drop(&mut self) {
         if let Some(turn) = self.turn.take() {
-            // It ends with the cell, or with its patience.
+            // The task ends with the cell, or when `in_time` gives up.
             self.runtime.spawn(turn.give_up());
         }
     }
 }
 
-/// A cell's turn at its context's process.
+/// Exclusive use of a context's process by one cell.
 pub(super) struct Turn {
     pub(super) id: String,
     life: Arc<Life>,
     state: OwnedMutexGuard<State>,
-    /// Where it is still to be noted that the process was told all of the cell.
+    /// Note in which the cell must still be recorded as sent completely.
     half_told: Option<Arc<Noted>>,
-    /// The code on its way: half of it would leave the process waiting for the rest.
+    /// Write of the request that is under way. It must be completed, because half of the code would
+    /// leave the process waiting for the rest.
     telling: Option<BoxFuture<'static, Result<(), SessionError>>>,
     untold: Option<SessionError>,
     number: u64,
@@ -196,13 +202,13 @@ pub(super) struct Turn {
     results: usize,
     refused_results: u64,
     has_failed: bool,
-    /// When the process must have said the last of the cell.
+    /// Time by which the process must have ended the cell on both streams.
     last_words_by: Option<Instant>,
     time: Option<Duration>,
     deadline: Option<Instant>,
 }
 
-/// One stream of a cell.
+/// One output stream of a cell.
 #[derive(Debug)]
 struct Output {
     text: Text,
@@ -216,7 +222,7 @@ impl Output {
         Output { text: Text::default(), room, left: 0, is_over: false }
     }
 
-    /// What is to be told of bytes.
+    /// Takes bytes of the stream, and returns the text to report.
     fn take(&mut self, mut bytes: Vec<u8>) -> String {
         let fits = usize::try_from(self.room).unwrap_or(usize::MAX).min(bytes.len());
         self.left += (bytes.len() - fits) as u64;
@@ -233,7 +239,8 @@ impl std::fmt::Debug for Turn {
 }
 
 impl Turn {
-    /// Waits for its turn, and begins it. `request` is what the process is told of the cell of a number.
+    /// Waits until the process is free, and begins the turn. `request` returns the request for a
+    /// cell with a given number.
     pub(super) async fn take(
         id: &str,
         life: Arc<Life>,
@@ -248,7 +255,7 @@ impl Turn {
         };
         let (number, input) = (process.cells + 1, life.input.clone());
         let request = request(number);
-        // What is longer can be cut short by our own end, pipe(7).
+        // A longer write is not atomic (pipe(7)): it can be cut short if this process ends.
         let is_long = request.len() > PIPE_BUF;
         if let Some(noted) = noted {
             noted.tells(&process.mark, number, is_long)?;
@@ -289,7 +296,8 @@ impl Turn {
                     None => Some(process.next().await),
                 }
             };
-            // It is listened to meanwhile: one that waits for what it says to be heard takes nothing.
+            // Read messages while the request is written, because a process that blocks on its
+            // output takes no input.
             let said = match &mut self.telling {
                 None => said.await,
                 Some(telling) => tokio::select! {
@@ -312,18 +320,19 @@ impl Turn {
         }
     }
 
-    /// It has been told of the cell, or could not be. A process that takes nothing has ended, and its stream tells how; or
-    /// it must be ended.
+    /// Records that the request was written, or that the write failed. If the write failed, either
+    /// the process has ended, and its stream says how, or the process must be ended.
     fn is_told(&mut self, told: Result<(), SessionError>) {
         self.telling = None;
         self.untold = told.err();
         self.last_words_by = self.untold.as_ref().map(|_| Instant::now() + END_PATIENCE);
         if let (Some(noted), None, State::Alive(process)) = (&self.half_told, &self.untold, &*self.state) {
-            let _ = noted.tells(&process.mark, self.number, false); // then it counts as half told, and ends too early
+            // If this fails, the cell counts as half sent, and the context ends too early.
+            let _ = noted.tells(&process.mark, self.number, false);
         }
     }
 
-    /// What something that the process says means for the cell, if anything.
+    /// Converts a message or output of the process into an event of the cell, if there is one.
     fn hear(&mut self, said: Said) -> Result<Option<Event>, ContextError> {
         let told = |text: String, event: fn(String) -> Event| (!text.is_empty()).then(|| event(text));
         Ok(match said {
@@ -344,7 +353,8 @@ impl Turn {
                     self.last_words_by.get_or_insert_with(|| Instant::now() + END_PATIENCE);
                     None
                 }
-                Message::Begun { .. } | Message::End { .. } => None, // said twice, of an earlier one
+                // The message is repeated, or belongs to an earlier cell.
+                Message::Begun { .. } | Message::End { .. } => None,
                 Message::Ready => return Err(self.fail(Failure::Nonsense("it starts a second time".to_owned()))),
                 Message::Result(_) if length > self.results => {
                     self.refused_results += 1;
@@ -354,7 +364,8 @@ impl Turn {
                     self.results -= length;
                     Some(Event::Result(shown))
                 }
-                // Never too much: it is what the cell came to. A second one says nothing that the first did not.
+                // An error is never left out, because it is the outcome of the cell. A second error
+                // adds nothing.
                 Message::Error(raised) => {
                     (!std::mem::replace(&mut self.has_failed, true)).then_some(Event::Error(raised))
                 }
@@ -362,7 +373,7 @@ impl Turn {
         })
     }
 
-    /// What is left to say after both streams came to the cell's end.
+    /// Returns the remaining events, after both streams came to the cell's end.
     fn rest(&mut self) -> Event {
         let stdout = self.stdout.text.finish();
         if !stdout.is_empty() {
@@ -376,7 +387,7 @@ impl Turn {
         Event::Ended(Left { stdout: self.stdout.left, stderr: self.stderr.left, results: self.refused_results })
     }
 
-    /// Ends the process: nothing sound is to be expected of it any more.
+    /// Ends the process, because its further messages cannot be relied on.
     fn fail(&mut self, failure: Failure) -> ContextError {
         let id = self.id.clone();
         let (how, error) = match failure {
@@ -411,7 +422,7 @@ impl Turn {
         self.life.phase.send_replace(Phase::Idle);
     }
 
-    /// Interrupts the cell, and ends a process that does not end it.
+    /// Interrupts the cell, and ends the process if the cell does not end.
     async fn give_up(mut self: Box<Self>) {
         let input = self.life.input.clone();
         if let Err(how) = in_time(&input, Duration::ZERO, self.insist()).await {
@@ -429,7 +440,7 @@ impl Turn {
             tokio::select! {
                 event = self.next() => if matches!(event, Ok(Event::Ended(_)) | Err(_)) { return },
                 _ = again.tick(), if runs => {
-                    let _ = input.signal(INTERRUPT).await; // it may just have ended
+                    let _ = input.signal(INTERRUPT).await; // the cell may just have ended
                 }
             }
         }

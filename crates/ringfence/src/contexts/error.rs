@@ -1,4 +1,4 @@
-//! Why a context did not do what it was asked to.
+//! The error of operations on contexts.
 
 use std::io;
 use std::time::Duration;
@@ -7,90 +7,90 @@ use ringfence_core::{ExitStatus, Fault};
 
 use crate::{CodeError, Name, RoomError, SessionError};
 
-/// A context did not do what it was asked to.
+/// Reason why an operation on a context failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ContextError {
-    /// There is no such context.
+    /// The sandbox has no context with this id.
     #[error("there is no context `{}`", id.escape_debug())]
     Absent {
-        /// Which.
+        /// Id that the caller asked for.
         id: String,
     },
-    /// The language has none.
+    /// There are no contexts for the language, because it has no harness.
     #[error("cannot keep state for {language}: contexts are for {}", known.join(", "))]
     Stateless {
-        /// The language.
+        /// Name of the language.
         language: String,
-        /// Those that have.
+        /// Names of the languages that have contexts.
         known: Vec<String>,
     },
-    /// There are as many as there may be.
+    /// The sandbox has as many contexts as it may have.
     #[error("cannot make another context: there are {limit} in this sandbox")]
     TooMany {
-        /// How many there may be.
+        /// Highest number of contexts of a sandbox.
         limit: usize,
     },
-    /// It has ended.
+    /// The process of the context has ended.
     #[error("the context `{id}` has ended: {how}")]
     Ended {
-        /// Which.
+        /// Id of the context.
         id: String,
-        /// How.
+        /// Description of how the process ended.
         how: String,
     },
-    /// It does not come up.
+    /// The harness of a new context did not get ready.
     #[error("cannot start a context for {language}: {why}")]
     NotReady {
-        /// The language.
+        /// Name of the language.
         language: String,
-        /// Why.
+        /// Description of how the harness failed, with its last output.
         why: String,
     },
-    /// A cell took longer than the policy allows.
+    /// A cell took longer than the policy allows, so the context was ended.
     #[error("the context `{id}` was ended: its cell took longer than {} s", time.as_secs_f64())]
     TimedOut {
-        /// Which.
+        /// Id of the context.
         id: String,
-        /// What the policy allows.
+        /// Time limit of the policy.
         time: Duration,
     },
-    /// What its harness says makes no sense.
+    /// The harness sent a message that cannot be read, so the context was ended.
     #[error("the context `{id}` was ended: what its harness says makes no sense: {why}")]
     Nonsense {
-        /// Which.
+        /// Id of the context.
         id: String,
-        /// What is wrong with it.
+        /// Description of what is wrong with the message.
         why: String,
     },
-    /// A cell cannot be passed on.
+    /// The cell cannot be sent to a harness.
     #[error("cannot run a cell: {why}")]
     Unsound {
-        /// Why.
+        /// Rule that the code or a variable breaks.
         why: &'static str,
     },
-    /// Another process has the contexts of the sandbox that outlive it.
+    /// Another process has the contexts of the sandbox that outlive their starter.
     #[error("cannot take over the contexts of the sandbox `{name}`: another process has them")]
     Held {
-        /// Which sandbox.
+        /// Name of the sandbox.
         name: Name,
     },
-    /// It could not be written down where those are that outlive their process.
+    /// The note that lets a context outlive its process could not be written.
     #[error("cannot write down a context, so that it outlives this process")]
     Unwritten(#[from] io::Error),
-    /// The sandbox is gone, or where its contexts are written down cannot be read.
+    /// The sandbox is gone, or the notes of its contexts cannot be read.
     #[error(transparent)]
     Room(#[from] RoomError),
-    /// Its language is unknown, or not run here.
+    /// The language is unknown, or its command is not run on this backend.
     #[error(transparent)]
     Code(#[from] CodeError),
-    /// The guest of the sandbox failed.
+    /// A call to the guest of the sandbox failed.
     #[error(transparent)]
     Session(#[from] SessionError),
 }
 
 impl ContextError {
-    /// Whose move it is.
+    /// Returns whose move it is after this error.
     pub fn fault(&self) -> Fault {
         match self {
             ContextError::Absent { .. } | ContextError::Stateless { .. } | ContextError::TooMany { .. } => Fault::User,
@@ -104,7 +104,7 @@ impl ContextError {
         }
     }
 
-    /// What the process exits with.
+    /// Returns the exit status of a process that ends because of this error.
     pub fn exit_status(&self) -> ExitStatus {
         match self {
             ContextError::Code(error) => error.exit_status(),
@@ -113,7 +113,7 @@ impl ContextError {
         }
     }
 
-    /// The next things to do.
+    /// Returns the next things to do.
     pub fn hints(&self) -> Vec<String> {
         let hint = match self {
             ContextError::Absent { .. } => "list those that there are, or make one",

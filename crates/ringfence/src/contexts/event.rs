@@ -1,63 +1,63 @@
-//! What a cell says, in the words of its harness and in those of the library.
+//! Events of a cell, and the messages in which its harness reports them.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::Value;
 
-/// What happens while a cell runs.
+/// Event of a running cell.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Event {
-    /// It runs, as the context's cell of that number; always first, unless the cell is not run at all.
+    /// The cell runs. This event is always first, unless the cell is not run at all.
     Begun {
-        /// How many cells the context has run, with this one.
+        /// Number of cells that the context has run, including this one.
         count: u64,
     },
-    /// It wrote to its standard output.
+    /// The cell wrote to its standard output.
     Stdout(String),
-    /// It wrote to its standard error.
+    /// The cell wrote to its standard error.
     Stderr(String),
-    /// A value is to be shown.
+    /// The cell showed a value.
     Result(Shown),
-    /// It failed, or was interrupted.
+    /// The cell failed, or was interrupted.
     Error(Raised),
-    /// It is over; always last.
+    /// The cell is over. This event is always last.
     Ended(Left),
 }
 
 /// A value, in every form in which it can be shown.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct Shown {
-    /// Whether it is what the cell's last expression came to, and not something that the cell displayed.
+    /// True if the value is that of the cell's last expression, and false if the cell displayed it.
     pub is_main_result: bool,
-    /// By media type: text, or base64 of bytes, or for JSON the value itself.
+    /// Forms of the value by media type: text, or base64 of bytes, or for JSON the value itself.
     #[serde(default)]
     pub formats: BTreeMap<String, Value>,
 }
 
 impl Shown {
-    /// It as plain text, if it can be shown so.
+    /// Returns the value as plain text, if it has that form.
     pub fn text(&self) -> Option<&str> {
         self.formats.get("text/plain")?.as_str()
     }
 }
 
-/// What a cell failed with.
+/// Error that a cell failed with.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Raised {
-    /// What kind of error it was: `ValueError`.
+    /// Kind of the error, such as `ValueError`.
     #[serde(default)]
     pub name: String,
-    /// What it says.
+    /// Message of the error.
     #[serde(default)]
     pub value: String,
-    /// Where it came from.
+    /// Traceback of the error, as text.
     #[serde(default)]
     pub traceback: String,
 }
 
-/// What was left out of what a cell said, because it was too much.
+/// Amount of a cell's output and results that was left out because it exceeded a limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Left {
@@ -65,18 +65,18 @@ pub struct Left {
     pub stdout: u64,
     /// Bytes of standard error.
     pub stderr: u64,
-    /// Results.
+    /// Number of results.
     pub results: u64,
 }
 
 impl Left {
-    /// Whether nothing was.
+    /// Returns true if nothing was left out.
     pub fn is_nothing(&self) -> bool {
         *self == Left::default()
     }
 }
 
-/// What a harness says.
+/// Message of a harness.
 #[derive(Debug, PartialEq, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(super) enum Message {
@@ -87,7 +87,7 @@ pub(super) enum Message {
     End { cell: u64 },
 }
 
-/// What kind of message one is whose parts cannot be read.
+/// Kind of a message whose other fields cannot be read.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Kind {
@@ -97,7 +97,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// The kind of a message, if that is sound JSON. Nothing else in it is looked at.
+    /// Returns the kind of a message, if the message is valid JSON. No other field is examined.
     pub(super) fn of(message: &[u8]) -> Option<Kind> {
         #[derive(Deserialize)]
         struct Message {

@@ -1,4 +1,4 @@
-//! The programs that run cells: what starts each, and how it is told what to do.
+//! The programs that run cells: the command that starts each, and the text that it is sent.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,7 +7,7 @@ use ringfence_core::settings::Language;
 
 use crate::session::{Exec, Input};
 
-/// A program that keeps an interpreter's state, in the sandbox.
+/// A program in the sandbox that keeps an interpreter's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Harness {
     Python,
@@ -16,7 +16,7 @@ pub(super) enum Harness {
 }
 
 impl Harness {
-    /// The one for a language, if there is one.
+    /// Returns the harness for a language, if there is one.
     pub(super) fn of(language: &Language) -> Option<Harness> {
         match language.suffix() {
             ".py" => Some(Harness::Python),
@@ -26,7 +26,7 @@ impl Harness {
         }
     }
 
-    /// What starts it.
+    /// Returns the command that starts the harness.
     pub(super) fn exec(self, language: &Language) -> Exec {
         let (program, arguments) = language.command();
         let exec = Exec::new(program).input(Input::Piped).leaving_nothing();
@@ -41,8 +41,9 @@ impl Harness {
         }
     }
 
-    /// What it is told first. The mark is told to it alone: code that lists arguments or variables must not write it.
-    /// A list of modules is imported by a harness that can.
+    /// Returns the first text that the harness is sent. The mark is sent on its input only, because
+    /// code that prints arguments or variables must not print the mark. Only the Python harness
+    /// imports the modules in `preload`.
     pub(super) fn greeting(self, mark: &str, preload: &str) -> String {
         match self {
             Harness::Python => format!("{mark}\0{preload}\0"),
@@ -51,19 +52,21 @@ impl Harness {
         }
     }
 
-    /// What it is told of a cell. No part may hold a NUL.
+    /// Returns the text that sends a cell to the harness. Neither the code nor a variable may hold
+    /// a NUL.
     pub(super) fn request(self, number: u64, code: &str, env: &BTreeMap<String, String>) -> String {
         let mut request = String::with_capacity(code.len() + 64);
         match self {
             Harness::Python | Harness::Javascript => {
-                let _ = write!(request, "{number}\0{code}\0"); // text takes all that is written to it
+                let _ = write!(request, "{number}\0{code}\0"); // a write to a `String` cannot fail
                 request.extend(env.iter().map(|(name, value)| format!("{name}={value}\0")));
                 request.push('\0');
             }
             Harness::Bash => {
                 let _ = write!(request, "__ringfence_begin {number}; "); // as above
                 request.extend(env.iter().map(|(name, value)| format!("{name}={} ", quoted(value))));
-                // Its own input is where its cells come from. The end is told twice: an interrupt may hit the first.
+                // The code reads /dev/null, because the shell's own input carries the cells. The
+                // end is sent twice, because an interrupt may hit the first one.
                 let end = format!("__ringfence_end {number}\n");
                 request.extend(["eval ", &quoted(code), " </dev/null\n", &end, &end]);
             }

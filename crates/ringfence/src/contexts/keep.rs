@@ -1,4 +1,4 @@
-//! Contexts that outlive the process that started them, and are found again by the next one.
+//! Contexts that outlive the process that started them, and that the next process finds again.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -15,22 +15,24 @@ use super::{ContextError, Contexts, Slot, Use, unless_gone};
 use crate::session::Session;
 use crate::{RoomError, SessionError};
 
-/// What the tags of their processes begin with.
+/// Prefix of the tags of context processes.
 const TAG: &str = "ringfence-context-";
-/// What is said of one that is not found again.
+/// Reason that is reported for a context whose process is not found again.
 const ENDED_ALONE: &str = "its process ended while nobody looked";
 
-/// A tag that no other process has.
+/// Returns a tag that no other process has.
 pub(super) fn new_tag() -> String {
     format!("{TAG}{}", crate::run::identity())
 }
 
 impl Contexts<'_> {
-    /// Has the contexts that are started from now on outlive this process, and takes over those that one before it left.
-    /// A cell that still runs in one of these is interrupted, for nobody listens to it; the next one waits for its end.
+    /// Makes the contexts that are started from now on outlive this process, and takes over the
+    /// contexts that an earlier process left. A cell that still runs in one of these is
+    /// interrupted, because nobody reads its events. The next cell waits for its end.
     ///
-    /// They are written down in the state directory, and end with the sandbox or when they are removed. One process at a
-    /// time has them; when it is this one already, nothing happens. What was started before is not among them.
+    /// The contexts have notes in the state directory, and end with the sandbox or when they are
+    /// removed. Only one process at a time can have the contexts of a sandbox. If this process has
+    /// them already, nothing happens. Contexts that were started before this call are not kept.
     pub async fn keep(&self) -> Result<(), ContextError> {
         self.sandbox.kept_contexts().notes.get_or_try_init(|| self.take_over()).await?;
         Ok(())
@@ -50,10 +52,12 @@ impl Contexts<'_> {
         let running = sandbox.session().processes().await?;
         let is_noted = |process: &ListedProcess| left.iter().any(|note| is_its(process, note));
         for stray in running.iter().filter(|process| is_ours(process) && !is_noted(process)) {
-            unless_gone(sandbox.session().input(stray.pid).kill().await)?; // it was just being started
+            // A stray process has no note, because its starter ended during the start.
+            unless_gone(sandbox.session().input(stray.pid).kill().await)?;
         }
         let notes = Arc::new(notes);
-        // From here on nothing fails: whoever asks again must not find them twice.
+        // Nothing fails from here on, because a second call would otherwise find the same contexts
+        // again.
         for note in left {
             let runs = running.iter().any(|process| is_its(process, &note));
             self.take_up(note, runs, &notes);
@@ -61,7 +65,8 @@ impl Contexts<'_> {
         Ok(notes)
     }
 
-    /// Has a context be one of this process's. Whoever wants to use it waits until that is known to be possible.
+    /// Makes a context of an earlier process one of this process. Callers that use the context wait
+    /// until its process is found.
     fn take_up(&self, note: Note, runs: bool, notes: &Arc<Notes>) {
         let session = self.sandbox.session();
         let input = session.input(note.process.pid);
@@ -69,9 +74,10 @@ impl Contexts<'_> {
             (Ok(recipe), Ok(room)) => (recipe, room),
             (Err(error), _) | (_, Err(error)) => {
                 tracing::warn!(id = note.id, error = crate::chain(&error), "a context cannot go on, and is removed");
-                let _ = notes.remove(&note.id); // it is removed next time
+                let _ = notes.remove(&note.id); // the next process removes the note
                 if runs {
-                    tokio::spawn(async move { input.kill().await }); // or else it is killed next time
+                    // Otherwise the next process kills it.
+                    tokio::spawn(async move { input.kill().await });
                 }
                 return;
             }
@@ -87,13 +93,14 @@ impl Contexts<'_> {
         let slot = self.slot(id, recipe, directory.as_deref(), life, room);
         let context = self.add(Slot { used, noted, ..slot });
         if runs {
-            // It ends with its patience at the latest.
+            // The task ends when `in_time` gives up, at the latest.
             tokio::spawn(find(session.clone(), harness, trace, context.life(), turn));
         }
     }
 }
 
-/// Finds the process of a context, which then takes cells; or ends it, and says why.
+/// Finds the process of a context, so that the context takes cells again. If that fails, ends the
+/// process and records the reason.
 async fn find(session: Session, harness: Harness, trace: Trace, life: Arc<Life>, mut state: OwnedMutexGuard<State>) {
     let found = match trace.is_half_told {
         true => Err("it was told half of a cell when the process that kept it ended".to_owned()),
@@ -111,19 +118,21 @@ async fn find(session: Session, harness: Harness, trace: Trace, life: Arc<Life>,
     *state = match found {
         Ok(process) => State::Alive(Box::new(process)),
         Err(how) => {
-            let _ = life.input.kill().await; // it may have ended, and ends with its sandbox
+            // The process may have ended, and it ends with its sandbox.
+            let _ = life.input.kill().await;
             State::Gone(how)
         }
     };
     life.phase.send_replace(Phase::Idle);
 }
 
-/// Whether a process of a sandbox was started as a context that outlives its starter.
+/// Returns true if a process of a sandbox was started as a context that outlives its starter.
 fn is_ours(process: &ListedProcess) -> bool {
     process.tag.as_deref().is_some_and(|tag| tag.starts_with(TAG))
 }
 
-/// Whether it is the one of a context: its id alone may be another's by now.
+/// Returns true if `process` is the process of the noted context. The process id is not enough,
+/// because another process may have it by now.
 fn is_its(process: &ListedProcess, note: &Note) -> bool {
     process.pid == note.process.pid && process.tag.as_deref() == Some(note.process.tag.as_str())
 }

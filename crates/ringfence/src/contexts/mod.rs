@@ -1,12 +1,14 @@
 //! Contexts: interpreters in a sandbox that keep their state from one cell of code to the next.
 //!
-//! Each is a process of its own, started as any command of the sandbox, that runs a harness of ours for its language.
-//! The harness takes cells on its input, and says what comes of them in messages between what the cells write. What it
-//! says is as untrusted as what they write: code can take its place.
+//! Each context is a process of its own. The process is started as any command of the sandbox, and
+//! runs a harness of ours for its language. The harness reads cells from its input, and reports
+//! their events in messages between the output of the cells. These messages are as untrusted as the
+//! output, because code can take the place of the harness.
 //!
-//! Reading order: `harness` are the programs inside, `separate` tells messages from output, `event` is what there
-//! is to say, `process` is a harness that runs, `cell` is code that it runs, `notes` is what is written down of contexts
-//! that outlive their process, `keep` finds those again, [`wire`] is E2B's form of it all.
+//! Reading order: `harness` holds the programs inside the sandbox, `separate` tells messages from
+//! output, `event` lists the events of a cell, `process` is a running harness, `cell` is code that
+//! the harness runs, `notes` records contexts that outlive the process that started them, `keep`
+//! finds those contexts again, and [`wire`] converts all of this to E2B's form.
 
 mod cell;
 mod error;
@@ -38,26 +40,27 @@ use harness::Harness;
 use notes::{Note, Noted, Notes, Trace};
 use process::Recipe;
 
-/// The language of a context when nobody says.
+/// Language of a context for which the caller names none.
 pub const DEFAULT_LANGUAGE: &str = "python";
-/// How many contexts a sandbox has at once.
+/// Highest number of contexts of a sandbox.
 const MOST: usize = 64;
-/// How long an interrupt waits for a cell that is on its way.
+/// Longest time that an interrupt waits for a cell that is sent but has not begun.
 const BEGIN_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How often a shell is told of an interrupt again, and after how long.
+/// Number of times that a shell is interrupted again, and the pause between two times (`REMINDER`).
 const MOST_REMINDERS: u32 = 10;
 const REMINDER: Duration = Duration::from_millis(200);
 
-/// The contexts that one process has in a sandbox; they end with the last copy of its [`Sandbox`], unless they are noted.
+/// Contexts that this process has in a sandbox. They end with the last copy of its [`Sandbox`],
+/// unless they have notes.
 #[derive(Debug)]
 pub(crate) struct Kept {
-    /// In the order of their start.
+    /// Contexts in the order of their start.
     contexts: Mutex<Vec<Context>>,
-    /// Held by whoever starts one that is used when none is named.
+    /// Lock of the task that starts a usual context, so that a language gets only one.
     starting: tokio::sync::Mutex<()>,
     room: Arc<Semaphore>,
-    /// Where they are noted, if they are to outlive this process.
+    /// Notes of the contexts, if these are to outlive this process.
     notes: OnceCell<Arc<Notes>>,
 }
 
@@ -75,20 +78,21 @@ impl Kept {
 }
 
 impl Sandbox {
-    /// Its contexts: interpreters that keep their state.
+    /// Returns the contexts of this sandbox: interpreters that keep their state.
     pub fn contexts(&self) -> Contexts<'_> {
         Contexts { sandbox: self }
     }
 }
 
-/// The contexts of a sandbox: interpreters that keep their state.
+/// Contexts of a sandbox: interpreters that keep their state.
 #[derive(Debug, Clone, Copy)]
 pub struct Contexts<'a> {
     sandbox: &'a Sandbox,
 }
 
 impl Contexts<'_> {
-    /// Starts a context for a language of the settings', in a directory of the sandbox or where its commands start.
+    /// Starts a context for a language of the settings. It starts in `directory` of the sandbox, or
+    /// where commands of the sandbox start.
     pub async fn create(&self, language: &str, directory: Option<&str>) -> Result<Context, ContextError> {
         self.begin(language, directory, Use::Named, "").await
     }
@@ -114,7 +118,7 @@ impl Contexts<'_> {
         Ok(self.add(Slot { used, noted, ..self.slot(id, recipe, directory, life, room) }))
     }
 
-    /// What starts the process of a context.
+    /// Returns the description from which the process of a context is started.
     fn recipe(&self, language: &str, directory: Option<&str>) -> Result<Recipe, ContextError> {
         let sandbox = self.sandbox;
         let script = Script::new(sandbox.code(), "", language)?;
@@ -167,8 +171,8 @@ impl Contexts<'_> {
         context
     }
 
-    /// Runs a cell in the context for a language that is used when none is named, as [`Context::execute`] does. One that
-    /// ends while the cell waits for its turn is restarted.
+    /// Runs a cell in the usual context of a language, as [`Context::execute`] does. If that
+    /// context ends while the cell waits for its turn, the context is restarted.
     pub async fn execute(
         &self,
         language: &str,
@@ -177,20 +181,24 @@ impl Contexts<'_> {
     ) -> Result<Cell, ContextError> {
         loop {
             match self.usual(language).await?.execute(code, env).await {
-                Err(ContextError::Ended { .. }) => {} // by another cell, or it was removed: each time it is a new one
+                // Another cell ended the context, or it was removed. The next attempt gets a
+                // process that was just started.
+                Err(ContextError::Ended { .. }) => {}
                 begun => return begun,
             }
         }
     }
 
-    /// The context for a language that is used when none is named; started when it is first asked for, and restarted
-    /// when it is asked for and has ended.
+    /// Returns the usual context of a language, which runs the cells that name no context. The
+    /// context is started at the first call, and restarted if it has ended.
     pub async fn usual(&self, language: &str) -> Result<Context, ContextError> {
         self.prepare(language, "").await
     }
 
-    /// The same, and if it is started now, some modules are imported before the first cell comes: their names, with spaces
-    /// between, as far as they are installed. Code finds them in `sys.modules`, and not among its names.
+    /// Returns the usual context, as [`Contexts::usual`] does. If the context is started now, it
+    /// imports the modules in `preload` before the first cell. `preload` holds names with spaces
+    /// between them; modules that are not installed are skipped. Code finds the modules in
+    /// `sys.modules`, but not among its own names.
     pub async fn prepare(&self, language: &str, preload: &str) -> Result<Context, ContextError> {
         let kept = self.sandbox.kept_contexts();
         let _turn = kept.starting.lock().await;
@@ -205,23 +213,25 @@ impl Contexts<'_> {
         self.begin(language, None, Use::Usual, preload).await
     }
 
-    /// All of them, in the order of their start.
+    /// Returns all contexts in the order of their start.
     pub fn list(&self) -> Vec<Context> {
         self.sandbox.kept_contexts().all().clone()
     }
 
-    /// The one of that id.
+    /// Returns the context with this id.
     pub fn get(&self, id: &str) -> Result<Context, ContextError> {
         let found = self.sandbox.kept_contexts().all().iter().find(|context| context.id() == id).cloned();
         found.ok_or_else(|| ContextError::Absent { id: id.to_owned() })
     }
 
-    /// Ends the one of that id, with all that its cells started. One that cannot be ended is still there.
+    /// Ends the context with this id and every process that its cells started. If the context
+    /// cannot be ended, it stays in the list.
     pub async fn remove(&self, id: &str) -> Result<(), ContextError> {
         let context = self.get(id)?;
         let mut is_removed = context.0.is_removed.lock().await;
         if *is_removed {
-            return Err(ContextError::Absent { id: id.to_owned() }); // somebody else was quicker
+            // Another task removed the context first.
+            return Err(ContextError::Absent { id: id.to_owned() });
         }
         context.life().kill("it was removed").await?;
         if let Some(noted) = &context.0.noted {
@@ -233,7 +243,8 @@ impl Contexts<'_> {
     }
 }
 
-/// An interpreter that keeps its state from one cell of code to the next. Clones are the same one.
+/// An interpreter that keeps its state from one cell of code to the next. Clones refer to the same
+/// interpreter.
 #[derive(Debug, Clone)]
 pub struct Context(Arc<Slot>);
 
@@ -247,43 +258,43 @@ struct Slot {
     code: CodeSettings,
     bounds: Bounds,
     life: Mutex<Arc<Life>>,
-    /// Whether it was removed; held by whoever starts its process again.
+    /// True if the context was removed. The lock is held by the task that starts the process again.
     is_removed: tokio::sync::Mutex<bool>,
-    /// What is written down of it, if it is to outlive this process.
+    /// Note of the context, if the context is to outlive this process.
     noted: Option<Arc<Noted>>,
     _room: OwnedSemaphorePermit,
 }
 
-/// Which cells a context runs.
+/// Set of cells that a context runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Use {
-    /// Those that name it.
+    /// Cells that name the context.
     Named,
-    /// Those of its language that name none, too.
+    /// Cells that name the context, and cells of its language that name none.
     Usual,
 }
 
 impl Context {
-    /// What it is found by.
+    /// Returns the id of the context.
     pub fn id(&self) -> &str {
         &self.0.id
     }
 
-    /// What its language is called.
+    /// Returns the name of the context's language.
     pub fn language(&self) -> &str {
         &self.0.recipe.name
     }
 
-    /// Where it starts.
+    /// Returns the directory in which the context starts.
     pub fn directory(&self) -> &str {
         &self.0.directory
     }
 
-    /// Runs a cell of code, with some variables for it alone. It waits for the cell before it; dropped, it is
-    /// interrupted.
+    /// Runs a cell of code with some variables for this cell alone. The cell waits for the end of
+    /// the cell before it. Dropping the returned [`Cell`] interrupts the code.
     ///
-    /// It is no error that code fails: that is an event. Code that the lint of imports blocks is not run, which is one,
-    /// too.
+    /// Code that fails is not an error of this function: the failure is an event. Code that the
+    /// lint of imports blocks is not run, which is an event, too.
     pub async fn execute(&self, code: &str, env: &BTreeMap<String, String>) -> Result<Cell, ContextError> {
         let slot = &*self.0;
         let script = Script::new(&slot.code, code, self.language())?;
@@ -297,7 +308,8 @@ impl Context {
         Ok(Cell::new(Turn::take(&slot.id, self.life(), slot.bounds, slot.noted.as_ref(), request).await?))
     }
 
-    /// Interrupts the cell that runs, as Ctrl-C does; nothing if none does. If it does not end within 20 s the context does.
+    /// Interrupts the cell that runs, as Ctrl-C does. If no cell runs, nothing happens. If the cell
+    /// does not end within 20 s, the context is ended.
     pub async fn interrupt(&self) -> Result<(), ContextError> {
         let life = self.life();
         let mut phase = life.phase.subscribe();
@@ -307,33 +319,36 @@ impl Context {
             return Ok(());
         }
         unless_gone(life.input.signal(INTERRUPT).await)?;
-        // A shell that is just starting a program can miss it, as on a terminal: it is told again while the cell runs.
+        // A shell that is just starting a program can miss the signal, as on a terminal. Therefore
+        // send the signal again while the cell runs.
         let reminders = if self.0.recipe.harness == Harness::Bash { MOST_REMINDERS } else { 0 };
-        // It ends with the cell, or with its patience.
+        // The task ends with the cell, or when `in_time` gives up.
         tokio::spawn(async move {
             let end = async {
                 for _ in 0..reminders {
                     if tokio::time::timeout(REMINDER, phase.changed()).await.is_ok() {
                         return;
                     }
-                    let _ = life.input.signal(INTERRUPT).await; // it may just have ended
+                    let _ = life.input.signal(INTERRUPT).await; // the cell may just have ended
                 }
-                let _ = phase.changed().await; // its sender is the life's
+                let _ = phase.changed().await; // `life` owns the sender, so this cannot fail
             };
             if let Err(how) = in_time(&life.input, Duration::ZERO, end).await {
-                let _ = life.kill(&how).await; // it may just have ended, and ends with its sandbox
+                // The process may just have ended, and it ends with its sandbox.
+                let _ = life.kill(&how).await;
             }
         });
         Ok(())
     }
 
-    /// Ends its process, with all that its cells started, and starts another: what its variables held is lost.
+    /// Ends the process of the context with every process that its cells started, and starts
+    /// another one. The values of its variables are lost.
     pub async fn restart(&self) -> Result<(), ContextError> {
         let is_removed = self.0.is_removed.lock().await;
         self.renew(*is_removed).await
     }
 
-    /// Starts another process if its own has ended.
+    /// Starts another process if the current one has ended.
     async fn revive(&self) -> Result<(), ContextError> {
         let is_removed = self.0.is_removed.lock().await;
         if self.life().is_over() { self.renew(*is_removed).await } else { Ok(()) }
@@ -354,7 +369,7 @@ impl Context {
     }
 }
 
-/// Starts the process of a context, and notes it where contexts outlive this process.
+/// Starts the process of a context, and writes its note if the context is to outlive this process.
 async fn start(recipe: &Recipe, session: &Session, preload: &str, noted: Option<&Noted>) -> Result<Life, ContextError> {
     let Some(noted) = noted else { return Ok(Life::new(recipe.start(session, preload, None).await?)) };
     let tag = keep::new_tag();
@@ -371,11 +386,11 @@ async fn start(recipe: &Recipe, session: &Session, preload: &str, noted: Option<
 impl Life {
     async fn kill(&self, why: &str) -> Result<(), ContextError> {
         if self.is_over() {
-            return Ok(()); // its process's id may be another's by now
+            return Ok(()); // another process may have its id by now
         }
-        let _ = self.why.set(why.to_owned()); // the first one counts
+        let _ = self.why.set(why.to_owned()); // the first reason counts
         unless_gone(self.input.kill().await)?;
-        // A cell that runs holds it, and hears of it by itself.
+        // A cell that runs holds the lock, and sees the end of the process by itself.
         if let Ok(mut state) = self.state.try_lock() {
             *state = State::Gone(why.to_owned());
         }
@@ -383,7 +398,7 @@ impl Life {
     }
 }
 
-/// It is no failure that a process has ended already.
+/// Treats a process that has ended already as success.
 fn unless_gone(outcome: Result<(), SessionError>) -> Result<(), ContextError> {
     match outcome {
         Ok(()) | Err(SessionError::Refused { code: Code::NotFound, .. }) => Ok(()),
@@ -391,7 +406,7 @@ fn unless_gone(outcome: Result<(), SessionError>) -> Result<(), ContextError> {
     }
 }
 
-/// Makes sure that a harness can be told of a cell.
+/// Checks that a harness can be sent this cell.
 fn check(code: &str, env: &BTreeMap<String, String>) -> Result<(), ContextError> {
     let is_name = |name: &str| {
         let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';

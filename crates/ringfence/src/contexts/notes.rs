@@ -1,4 +1,5 @@
-//! What is written down of contexts that outlive the process that started them, in the room of their sandbox.
+//! Notes of contexts that outlive the process that started them: files in the room directory of
+//! their sandbox.
 
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -15,53 +16,55 @@ use tokio::time::{Instant, sleep};
 
 use super::process::Process;
 
-/// The directory of a room that they are in.
+/// Directory of the notes, below the room directory.
 const DIRECTORY: &str = "contexts";
-/// What the name of one ends with; another file is one that was not written to its end.
+/// Suffix of a note's file name; a file without it was not written completely.
 const SUFFIX: &str = ".json";
-/// The longest that is read.
+/// Highest number of bytes that are read of a note.
 const LONGEST: u64 = 64 << 10;
-/// How long a process that is just ending may hold them, and how often that is looked at.
+/// Longest wait for a process that is just ending to release the lock; `MOMENT` is the pause
+/// between two attempts.
 const PATIENCE: Duration = Duration::from_secs(2);
 const MOMENT: Duration = Duration::from_millis(10);
 
-/// The notes of a sandbox, held by the one process that has its contexts.
+/// Notes of a sandbox, locked by the one process that has its contexts.
 #[derive(Debug)]
 pub(super) struct Notes {
     path: PathBuf,
-    /// Locked. Files are made by way of it: at its path there may be another sandbox's by then.
+    /// Locked directory. Files are written through this descriptor, because its path may lead to
+    /// another sandbox's directory later.
     directory: OwnedFd,
 }
 
-/// What is written down of a context.
+/// Record of a context.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Note {
     pub(super) id: String,
     pub(super) language: String,
-    /// The directory that was asked for.
+    /// Directory that the caller asked for.
     pub(super) directory: Option<String>,
-    /// Whether it is the one of its language that is used when none is named.
+    /// True if the context is the usual one of its language, which runs cells that name no context.
     pub(super) is_usual: bool,
     pub(super) started: Timestamp,
     pub(super) process: Trace,
 }
 
-/// What the process of a context is found by, and what is known of it.
+/// Data by which the process of a context is found, and its progress.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Trace {
     pub(super) pid: u32,
-    /// The guest knows it by this, too: ids are used again.
+    /// Tag that the guest knows the process by, too, because process ids are reused.
     pub(super) tag: String,
     pub(super) mark: String,
-    /// How many cells it was given.
+    /// Number of cells that the process was sent.
     pub(super) cells: u64,
-    /// Whether the last of them may have been told in part.
+    /// True if the last cell may have been sent only in part.
     pub(super) is_half_told: bool,
 }
 
 impl Notes {
-    /// Takes the notes of the sandbox whose room is at `room`; an error of the kind `WouldBlock` when another process
-    /// has them.
+    /// Locks the notes of the sandbox whose room directory is `room`. Returns an error of the kind
+    /// `WouldBlock` if another process has them.
     pub(super) async fn take(room: &Path) -> io::Result<Notes> {
         let path = room.join(DIRECTORY);
         match std::fs::DirBuilder::new().mode(0o700).create(&path) {
@@ -80,7 +83,7 @@ impl Notes {
         Ok(Notes { path, directory })
     }
 
-    /// All of them, in the order of their start. One that cannot be read is left out.
+    /// Returns all notes in the order of their start. A note that cannot be parsed is left out.
     pub(super) fn all(&self) -> io::Result<Vec<Note>> {
         let mut notes = Vec::new();
         for entry in fs_err::read_dir(&self.path)? {
@@ -101,7 +104,7 @@ impl Notes {
         Ok(notes)
     }
 
-    /// Writes one down, whole or not at all.
+    /// Writes a note completely or not at all.
     fn write(&self, note: &Note) -> io::Result<()> {
         let temporary = format!(".{}", note.id);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -110,7 +113,7 @@ impl Notes {
         Ok(renameat(&self.directory, &temporary, &self.directory, file_of(&note.id))?)
     }
 
-    /// Removes that of a context.
+    /// Removes the note of a context.
     pub(super) fn remove(&self, id: &str) -> io::Result<()> {
         match unlinkat(&self.directory, file_of(id), AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -123,7 +126,7 @@ fn file_of(id: &str) -> String {
     format!("{id}{SUFFIX}")
 }
 
-/// The note of a context that is there.
+/// Note of a context of this process.
 #[derive(Debug)]
 pub(super) struct Noted {
     notes: Arc<Notes>,
@@ -135,7 +138,7 @@ impl Noted {
         Noted { notes, note: Mutex::new(note) }
     }
 
-    /// Notes the process that has this tag from now on.
+    /// Records the process that runs the context from now on.
     pub(super) fn begins(&self, process: &Process, tag: String) -> io::Result<()> {
         let mut note = self.note.lock().unwrap_or_else(PoisonError::into_inner);
         let (pid, mark) = (process.execution.pid(), process.mark.clone());
@@ -143,17 +146,18 @@ impl Noted {
         self.notes.write(&note)
     }
 
-    /// Notes that the process with a mark is given the cell of a number, and may be left with half of it.
+    /// Records the number of cells that the process with `mark` was sent, and whether the last may
+    /// be sent only in part.
     pub(super) fn tells(&self, mark: &str, cells: u64, is_half_told: bool) -> io::Result<()> {
         let mut note = self.note.lock().unwrap_or_else(PoisonError::into_inner);
         if note.process.mark != mark {
-            return Ok(()); // another has taken its place
+            return Ok(()); // another process has replaced it
         }
         (note.process.cells, note.process.is_half_told) = (cells, is_half_told);
         self.notes.write(&note)
     }
 
-    /// Removes it.
+    /// Removes the note.
     pub(super) fn forget(&self) -> io::Result<()> {
         let note = self.note.lock().unwrap_or_else(PoisonError::into_inner);
         self.notes.remove(&note.id)

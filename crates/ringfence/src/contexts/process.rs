@@ -1,4 +1,4 @@
-//! The process of a context: a harness with its two streams.
+//! The process of a context: a harness with its two output streams.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,18 +15,19 @@ use super::separate::{Part, Separator};
 use crate::session::{Ended, Exec, Execution, Session};
 use crate::{CodeError, SessionError, Stream};
 
-/// How long an interpreter may take to come up.
+/// Longest time that an interpreter may take to get ready.
 const START_PATIENCE: Duration = Duration::from_secs(60);
-/// How long one that was found may take to end a cell of nothing, before another is taken to run. Children of an idle one
-/// would be hit by the interrupt of that.
+/// Time in which a process that was found again must run an empty cell. After it, an earlier cell
+/// is assumed to run and is interrupted. The interrupt must not come earlier, because it would hit
+/// the children of an idle process.
 pub(super) const IDLE_PATIENCE: Duration = Duration::from_secs(3);
-/// How much of what one says that does not come up is shown.
+/// Longest excerpt of the output of a process that does not get ready, in bytes.
 const LAST_WORDS: usize = 1024;
 
-/// What starts the process of a context.
+/// Description from which the process of a context is started.
 #[derive(Debug, Clone)]
 pub(super) struct Recipe {
-    /// What its language is called.
+    /// Name of the language.
     pub(super) name: String,
     pub(super) harness: Harness,
     exec: Exec,
@@ -38,8 +39,8 @@ impl Recipe {
         Recipe { name: name.to_owned(), harness, exec }
     }
 
-    /// Starts it with some modules imported, and waits until it takes cells. With a tag, it can be found again, and
-    /// outlives its [`Process`].
+    /// Starts the process with some modules imported, and waits until it takes cells. A process
+    /// with a tag can be found again, and outlives its [`Process`].
     pub(super) async fn start(
         &self,
         session: &Session,
@@ -71,7 +72,7 @@ impl Recipe {
     }
 }
 
-/// Why a process says nothing more.
+/// Reason why a process sends no more messages.
 #[derive(Debug)]
 pub(super) enum Failure {
     Ended(String),
@@ -79,26 +80,27 @@ pub(super) enum Failure {
     Session(SessionError),
 }
 
-/// A harness that runs.
+/// A running harness.
 #[derive(Debug)]
 pub(super) struct Process {
     pub(super) harness: Harness,
     pub(super) execution: Execution,
-    /// What its messages begin with. No other process has the same.
+    /// Prefix of the harness's messages. No other process has the same prefix.
     pub(super) mark: String,
     stdout: Separator,
     stderr: Separator,
-    /// How many cells it was given.
+    /// Number of cells that the process was sent.
     pub(super) cells: u64,
 }
 
-/// What comes next from a process.
+/// Next output or message of a process.
 #[derive(Debug)]
 pub(super) enum Said {
     Text(Stream, Vec<u8>),
-    /// A message and its length.
+    /// A message and its length in bytes.
     Message(Stream, Message, usize),
-    /// A result that is sound JSON, but nested too deep or with a number too large to be read.
+    /// A result that is valid JSON, but that is nested too deeply or holds a number that is too
+    /// large to be read.
     Unreadable,
 }
 
@@ -108,8 +110,10 @@ impl Process {
         Process { harness, execution, mark, stdout, stderr, cells: 0 }
     }
 
-    /// Finds one that runs already, and waits until it takes cells. What it says until then is of a cell that nobody
-    /// listens to, which is interrupted; an end of it may have been said to nobody, so the end of another is waited for.
+    /// Finds a process that runs already, and waits until it takes cells. Until then, its output
+    /// belongs to a cell whose events nobody reads, and that cell is interrupted. The end of that
+    /// cell may have been reported before this process listened. Therefore this function sends an
+    /// empty cell and waits for the end of that one.
     pub(super) async fn find(session: &Session, harness: Harness, trace: Trace) -> Result<Process, Failure> {
         let execution = session.reconnect(trace.pid).await.map_err(Failure::Session)?;
         let mut process = Process::new(harness, execution, trace.mark);
@@ -123,7 +127,8 @@ impl Process {
             tokio::select! {
                 part = process.part() => {
                     let (stream, part) = part?;
-                    // Of one that began before, there may be a part alone.
+                    // Of a message that began before this process listened, only the last part may
+                    // arrive.
                     let Part::Message(message) = part else { continue };
                     match serde_json::from_slice(&message) {
                         Ok(Message::End { cell }) if cell == number && stream == Stream::Stderr => stderr = true,
@@ -132,14 +137,14 @@ impl Process {
                     }
                 }
                 _ = again.tick() => {
-                    let _ = input.signal(INTERRUPT).await; // it may just have ended
+                    let _ = input.signal(INTERRUPT).await; // the process may just have ended
                 }
             }
         }
         Ok(process)
     }
 
-    /// Ends it, with all that it started.
+    /// Ends the process and every process that it started.
     pub(super) fn end(mut self) {
         self.execution.own();
     }
@@ -169,7 +174,7 @@ impl Process {
         told.map_err(Failure::Session)
     }
 
-    /// What it says next. Nothing is lost when the future is dropped.
+    /// Returns the next output or message. Dropping the future loses nothing.
     pub(super) async fn next(&mut self) -> Result<Said, Failure> {
         Ok(match self.part().await? {
             (stream, Part::Text(text)) => Said::Text(stream, text),
@@ -205,10 +210,11 @@ impl Process {
     }
 }
 
-/// A number that no cell has, and none had of those that were run to find the process before.
+/// Returns a number that no cell has, and that no earlier empty cell is likely to have had.
 fn unused_number() -> u64 {
     let mut bytes = [0u8; 4];
-    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()); // zeroes are a number, too
+    // Zeroes are a valid number, too.
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
     (1 << 32) + u64::from(u32::from_ne_bytes(bytes))
 }
 

@@ -1,41 +1,45 @@
-//! Tells a harness's messages from what code writes between them, and bytes of text from the halves of characters.
+//! Separation of a harness's messages from the output of code, and of complete characters from
+//! incomplete ones.
 //!
-//! Both come from a sandbox and may be anything: no more is kept than a message may be long.
+//! Both come from a sandbox and may hold any bytes. Therefore no more than the longest message is
+//! buffered.
 
 use bytes::{Buf, BytesMut};
 
-/// The longest message of a harness, which itself sends none that is longer than half of this.
+/// Longest message that is accepted of a harness, in bytes. The harness itself sends none that is
+/// longer than half of this.
 pub(super) const LONGEST_MESSAGE: usize = 32 << 20;
-/// The longest piece of one: what a pipe takes at once, PIPE_BUF in pipe(7).
+/// Longest piece of a message: the number of bytes that a pipe takes at once, PIPE_BUF in pipe(7).
 const LONGEST_PIECE: usize = 4096;
-/// Begins every piece, before the mark.
+/// Byte that begins every piece, before the mark.
 const SEPARATOR: u8 = 0x1e;
-/// Whether more pieces follow, and the length of this one.
+/// Length of a piece's head: one byte that says whether more pieces follow, and four digits for the
+/// piece's length.
 const HEAD: usize = 5;
 
-/// What a stream of a harness holds next.
+/// Next part of a harness's stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    /// What code wrote.
+    /// Output of code.
     Text(Vec<u8>),
-    /// What the harness says.
+    /// Message of the harness.
     Message(Vec<u8>),
 }
 
 /// One stream of a harness.
 #[derive(Debug)]
 pub(super) struct Separator {
-    /// What no output has in it by chance.
+    /// Start of a piece, which output does not contain by chance.
     mark: Vec<u8>,
     rest: BytesMut,
-    /// The pieces so far of a message.
+    /// Pieces of the current message so far.
     message: Vec<u8>,
 }
 
-/// Where a mark is.
+/// Position of a mark.
 enum Found {
     At(usize),
-    /// From here on it may be the beginning of one.
+    /// The bytes from this position on may be the beginning of a mark.
     Begins(usize),
     Nowhere,
 }
@@ -50,7 +54,8 @@ impl Separator {
         self.rest.extend_from_slice(bytes);
     }
 
-    /// The next part of what was pushed, if all of it is there; or what is wrong with it.
+    /// Returns the next part of the pushed bytes, if it is complete, or an error that says what is
+    /// wrong with it.
     pub(super) fn next(&mut self) -> Result<Option<Part>, &'static str> {
         loop {
             let length = match self.find() {
@@ -82,7 +87,8 @@ impl Separator {
         Found::Nowhere
     }
 
-    /// Takes the piece that `rest` begins with; tells whether it was a message's last, if it is there.
+    /// Takes the piece that `rest` begins with. Returns whether the piece was the last of its
+    /// message, or `None` if the piece is incomplete.
     fn piece(&mut self) -> Result<Option<bool>, &'static str> {
         let Some(head) = self.rest.get(self.mark.len()..self.mark.len() + HEAD) else { return Ok(None) };
         let is_last = match head[0] {
@@ -104,14 +110,15 @@ impl Separator {
     }
 }
 
-/// Bytes that become text as they come. What is no text is replaced, but no character is for being cut in two.
+/// Decoder of bytes that arrive in parts. Invalid bytes are replaced, but a character that is cut
+/// in two is put together again.
 #[derive(Debug, Default)]
 pub(super) struct Text {
     half: Vec<u8>,
 }
 
 impl Text {
-    /// The text that is complete.
+    /// Takes bytes, and returns the text that is complete.
     pub(super) fn push(&mut self, mut bytes: Vec<u8>) -> String {
         if !self.half.is_empty() {
             bytes.splice(..0, self.half.drain(..));
@@ -120,13 +127,13 @@ impl Text {
         String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
     }
 
-    /// What is left when nothing follows.
+    /// Returns the rest as text, when no bytes follow.
     pub(super) fn finish(&mut self) -> String {
         String::from_utf8_lossy(&std::mem::take(&mut self.half)).into_owned()
     }
 }
 
-/// How many bytes at the end are the beginning of a character.
+/// Returns the number of bytes at the end that are the beginning of a character.
 fn unfinished(bytes: &[u8]) -> usize {
     for (index, byte) in bytes.iter().rev().take(3).enumerate() {
         let length = match byte {
@@ -151,7 +158,8 @@ mod tests {
         format!("\x1e{MARK}{kind}{:04x}{text}", text.len())
     }
 
-    /// All parts of a stream that comes in pieces of `size` bytes, with text that follows text put together.
+    /// Returns all parts of a stream that arrives in chunks of `size` bytes. Adjacent texts are
+    /// joined.
     fn parts(stream: &str, size: usize) -> Result<Vec<Part>, &'static str> {
         let mut separator = Separator::new(MARK);
         let mut parts: Vec<Part> = Vec::new();

@@ -1,4 +1,5 @@
-//! Contexts in the form of E2B's code interpreter: requests and answers in JSON, events as a line of it each.
+//! Contexts in the form of E2B's code interpreter: requests and answers in JSON, and one line of
+//! JSON for each event.
 
 use std::collections::BTreeMap;
 
@@ -8,29 +9,29 @@ use serde_json::Value;
 
 use super::{Context, ContextError, Event, Left, Raised, Shown};
 
-/// `POST /execute`: runs a cell.
+/// Body of `POST /execute`, which runs a cell.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct ExecuteRequest {
-    /// The code.
+    /// Code of the cell.
     pub code: String,
-    /// The context that runs it; the usual one of its language when absent.
+    /// Id of the context that runs the cell; the usual context of the language when absent.
     #[serde(default)]
     pub context_id: Option<String>,
-    /// Its language; Python when absent.
+    /// Language of the code; Python when absent.
     #[serde(default)]
     pub language: Option<String>,
-    /// Variables for it alone.
+    /// Environment variables for this cell alone.
     #[serde(default)]
     pub env_vars: Option<BTreeMap<String, String>>,
 }
 
-/// `POST /contexts`: starts a context.
+/// Body of `POST /contexts`, which starts a context.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct CreateRequest {
-    /// Its language; Python when absent.
+    /// Language of the context; Python when absent.
     #[serde(default)]
     pub language: Option<String>,
-    /// Where it starts.
+    /// Directory in which the context starts; where commands of the sandbox start when absent.
     #[serde(default)]
     pub cwd: Option<String>,
 }
@@ -38,11 +39,11 @@ pub struct CreateRequest {
 /// A context as it is listed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Listed {
-    /// What it is found by.
+    /// Id of the context.
     pub id: String,
-    /// What its language is called.
+    /// Name of the context's language.
     pub language: String,
-    /// Where it starts.
+    /// Directory in which the context starts.
     pub cwd: String,
 }
 
@@ -62,32 +63,32 @@ impl From<&Context> for Listed {
 pub enum Line {
     /// The cell wrote to its standard output.
     Stdout {
-        /// What.
+        /// Text that the cell wrote.
         text: String,
-        /// When.
+        /// Time of the event, in RFC 3339.
         timestamp: String,
     },
     /// The cell wrote to its standard error.
     Stderr {
-        /// What.
+        /// Text that the cell wrote.
         text: String,
-        /// When.
+        /// Time of the event, in RFC 3339.
         timestamp: String,
     },
-    /// A value is to be shown.
+    /// The cell showed a value.
     Result(Box<ResultLine>),
     /// The cell failed.
     Error {
-        /// What kind of error it was.
+        /// Kind of the error, such as `ValueError`.
         name: String,
-        /// What it says.
+        /// Message of the error.
         value: String,
-        /// Where it came from.
+        /// Traceback of the error, as text.
         traceback: String,
     },
-    /// The cell runs.
+    /// The cell has begun.
     NumberOfExecutions {
-        /// How many cells its context has run, with this one.
+        /// Number of cells that the context has run, including this one.
         execution_count: u64,
     },
     /// The cell is over.
@@ -104,7 +105,7 @@ pub struct ResultLine {
     extra: BTreeMap<String, Value>,
 }
 
-/// What E2B calls a media type.
+/// Media types, each with E2B's name for it.
 const FORMS: [(&str, &str); 12] = [
     ("text/plain", "text"),
     ("text/html", "html"),
@@ -132,14 +133,14 @@ impl From<Shown> for ResultLine {
     }
 }
 
-/// A text without the quotes of its representation, as E2B tells it.
+/// Removes the quotes of a string's representation, as E2B does.
 fn unquoted(value: Value) -> Value {
     let inside = |quote: char| value.as_str()?.strip_prefix(quote)?.strip_suffix(quote).map(str::to_owned);
     inside('\'').or_else(|| inside('"')).map_or_else(|| value.clone(), Value::from)
 }
 
 impl Line {
-    /// What is to be said of an event that happened at some time.
+    /// Returns the lines that report an event that happened at the time `at`.
     pub fn of(event: Event, at: Timestamp) -> Vec<Line> {
         let timestamp = at.to_string();
         vec![match event {
@@ -153,13 +154,13 @@ impl Line {
         }]
     }
 
-    /// What is to be said of a cell whose context has ended.
+    /// Returns the lines that report that the cell's context has ended.
     pub fn of_failure(error: &ContextError) -> [Line; 2] {
         let (name, value) = ("ContextError".to_owned(), crate::chain(error));
         [Line::Error { name, value, traceback: error.hints().join("\n") }, Line::EndOfExecution]
     }
 
-    /// The line, with its end.
+    /// Returns the line as JSON, with a line feed at its end.
     pub fn text(&self) -> String {
         let mut text = serde_json::to_string(self).expect("its keys are text and no part of it fails");
         text.push('\n');
