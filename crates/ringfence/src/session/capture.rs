@@ -1,4 +1,4 @@
-//! Output of a command that is kept: head and tail, as much as fits into a limit.
+//! Captured output of a command: its head and its tail, up to a limit.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -10,28 +10,29 @@ use super::{Ended, Execution, SessionError};
 use crate::Stream;
 use crate::output::Kept;
 
-/// How a command ended, and what it wrote.
+/// End of a command, and its output.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Captured {
-    /// How it ended.
+    /// Status with which the command ended.
     pub ended: Ended,
-    /// What it wrote to its standard output, or to its terminal: head and tail.
+    /// Output of the command on its standard output, or on its terminal: head and tail.
     pub stdout: String,
-    /// What it wrote to its standard error: head and tail.
+    /// Output of the command on its standard error: head and tail.
     pub stderr: String,
-    /// How many bytes were dropped between head and tail.
+    /// Number of bytes that were dropped between head and tail.
     pub dropped: Dropped,
 }
 
 impl Execution {
-    /// Waits for the command's end, and keeps up to `limit` bytes of each stream that is still to be read.
+    /// Waits for the command's end, and keeps up to `limit` bytes of each stream that are still to
+    /// be read.
     pub async fn capture(self, limit: u64) -> Result<Captured, SessionError> {
         self.capture_with(limit, |_, _| ()).await
     }
 
-    /// The same, of a command that was started without a deadline: after `time` from now it is ended, with all that it
-    /// started.
+    /// Captures the output of a command that was started without a deadline. After `time` from now,
+    /// ends the command and every process that it started.
     pub(crate) async fn capture_within(self, limit: u64, time: Duration) -> Result<Captured, SessionError> {
         let (input, grace) = (self.input(), self.grace());
         let late = self.silent(time + grace);
@@ -40,7 +41,7 @@ impl Execution {
             return captured;
         }
         let ending = async {
-            let _ = input.kill().await; // it may have ended meanwhile
+            let _ = input.kill().await; // the command may have ended meanwhile
             capturing.await
         };
         let mut captured = timeout(grace, ending).await.unwrap_or(Err(late))?;
@@ -48,7 +49,8 @@ impl Execution {
         Ok(captured)
     }
 
-    /// The same as [`Execution::capture`], and tells of output as it comes.
+    /// Captures output as [`Execution::capture`] does, and calls `on_output` for each chunk as it
+    /// arrives.
     pub async fn capture_with(
         mut self,
         limit: u64,

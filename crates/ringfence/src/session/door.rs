@@ -1,4 +1,4 @@
-//! Doors: how a stream to a guest is opened.
+//! Doors: ways to open a stream to a guest.
 
 use std::fmt::Debug;
 use std::io;
@@ -11,17 +11,17 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat, opena
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 
-/// The name of a guest's socket in its channel directory.
+/// Name of a guest's socket in its channel directory.
 pub(crate) const SOCKET: &str = "guest.sock";
-/// How long a guest with a full queue is left alone before it is knocked at again.
+/// Pause before the next attempt to connect to a guest whose queue is full.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Bytes to and from a guest.
+/// Stream of bytes to and from a guest.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// A way to a guest. Whoever opens it sets the deadline.
+/// A way to open streams to a guest. The caller sets the deadline.
 pub(crate) trait Door: Send + Sync + Debug {
     /// Opens one more stream to the guest.
     fn open(&self) -> BoxFuture<'_, io::Result<Box<dyn Stream>>>;
@@ -35,18 +35,20 @@ pub(crate) struct ChannelDoor {
 }
 
 impl ChannelDoor {
-    /// The door in the directory at `path`, itself no link.
+    /// Returns the door for the guest's socket in the directory at `path`, which must not be a
+    /// link.
     pub(crate) fn of(path: &Path) -> io::Result<ChannelDoor> {
         ChannelDoor::to(path, SOCKET)
     }
 
-    /// The door that a socket of another name is, in the directory at `path`, itself no link.
+    /// Returns the door for the socket `socket` in the directory at `path`, which must not be a
+    /// link.
     pub(crate) fn to(path: &Path, socket: &'static str) -> io::Result<ChannelDoor> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(ChannelDoor { directory: openat(CWD, path, flags, Mode::empty())?, socket })
     }
 
-    /// The socket that lies in the directory now: nothing that it could be replaced by is followed.
+    /// Opens the socket that lies in the directory now. A link in its place is not followed.
     fn socket(&self) -> io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
@@ -59,11 +61,13 @@ impl ChannelDoor {
 
     pub(crate) async fn connect(&self) -> io::Result<UnixStream> {
         let socket = self.socket()?;
-        // The very socket that was looked at; a path of any length would not fit into an address, unix(7).
+        // Connect to exactly the socket that was checked. Its path might also be too long for an
+        // address, unix(7).
         let address = format!("/proc/self/fd/{}", socket.as_raw_fd());
         loop {
             match UnixStream::connect(&address).await {
-                // connect(2): a Unix socket that does not block says EAGAIN when the listener's queue is full.
+                // connect(2): on a non-blocking Unix socket, connect fails with EAGAIN if the
+                // listener's queue is full.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::time::sleep(PAUSE).await,
                 connected => return connected,
             }

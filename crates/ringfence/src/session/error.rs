@@ -1,4 +1,4 @@
-//! Why a call to a guest failed, and whose move it is.
+//! The error of calls to a guest, and whose move it is after one.
 
 use std::fmt::{self, Display};
 use std::io;
@@ -10,115 +10,115 @@ use ringfence_proto::code::Code;
 use ringfence_proto::frame::FrameError;
 use rustix::io::Errno;
 
-/// How much of a guest's words is shown.
+/// Longest excerpt of a guest's text that is shown, in characters.
 const LONGEST_WORDS: usize = 1024;
 
-/// A call to the guest of a sandbox failed.
+/// Reason why a call to the guest of a sandbox failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
     /// No stream to the guest could be opened.
     #[error("cannot reach the guest of the sandbox")]
     Unreachable {
-        /// Why.
+        /// Error of the failed connection.
         source: io::Error,
     },
     /// The stream to the guest broke before the call was over.
     #[error("cannot {what}: the connection to the guest was lost")]
     Lost {
-        /// What was tried.
+        /// Operation that was tried.
         what: String,
-        /// Why.
+        /// Error of the broken stream.
         source: io::Error,
     },
-    /// The guest said nothing for too long.
+    /// The guest sent nothing for too long.
     #[error("cannot {what}: the guest said nothing for {seconds} s", seconds = patience.as_secs_f64())]
     Silent {
-        /// What was tried.
+        /// Operation that was tried.
         what: String,
-        /// How long it was waited for.
+        /// Time that the host waited.
         patience: Duration,
     },
-    /// The guest's answer makes no sense.
+    /// The guest's answer is invalid.
     #[error("cannot {what}: the guest's answer makes no sense: {why}")]
     Nonsense {
-        /// What was tried.
+        /// Operation that was tried.
         what: String,
-        /// What is wrong with it.
+        /// Description of what is wrong with the answer.
         why: String,
     },
-    /// The guest's answer is longer than is accepted.
+    /// The guest's answer is longer than the limit.
     #[error("cannot {what}: the answer is longer than {limit} bytes")]
     TooLong {
-        /// What was tried.
+        /// Operation that was tried.
         what: String,
-        /// What is accepted.
+        /// Longest answer that is accepted, in bytes.
         limit: u64,
     },
-    /// The guest says no.
+    /// The guest refused the call.
     #[error("cannot {what}: {message}")]
     Refused {
-        /// What was tried.
+        /// Operation that was tried.
         what: String,
-        /// What kind of failure it was.
+        /// Kind of the failure.
         code: Code,
-        /// The guest's words, without anything that a terminal would obey.
+        /// Message of the guest, without control characters.
         message: String,
     },
-    /// The command is not there.
+    /// The program of the command does not exist.
     #[error("cannot find the command `{program}` inside the sandbox")]
     NotFound {
-        /// Which.
+        /// Program that was to be started.
         program: String,
     },
-    /// The command is there and cannot be executed.
+    /// The program of the command exists and cannot be executed.
     #[error("cannot execute `{program}` inside the sandbox")]
     NotExecutable {
-        /// Which.
+        /// Program that was to be started.
         program: String,
     },
     /// Nothing listens on a port inside the sandbox.
     #[error("cannot connect to port {port} inside the sandbox: nothing listens there")]
     PortClosed {
-        /// Which.
+        /// Port inside the sandbox.
         port: u16,
     },
-    /// A signal that the guest does not pass on.
+    /// The guest does not pass on this signal.
     #[error("cannot send signal {number}: the guest passes on KILL, TERM, INT, HUP, QUIT, USR1 and USR2")]
     NoSuchSignal {
-        /// Which.
+        /// Number of the signal.
         number: i32,
     },
-    /// A file on this side could not be read or made.
+    /// A file on the host could not be read or written.
     #[error("cannot {doing} `{path}`", path = path.display())]
     Here {
-        /// What was tried with it.
+        /// Operation that was tried on the file.
         doing: &'static str,
-        /// Which.
+        /// Path on the host.
         path: PathBuf,
-        /// Why.
+        /// Error of the failed file operation.
         source: io::Error,
     },
-    /// A stream on this side, which bytes come from or go to, failed.
+    /// A stream on the host, which bytes come from or go to, failed.
     #[error("cannot {what}: the stream on this side failed")]
     Local {
-        /// What was tried.
+        /// Operation that was tried.
         what: String,
-        /// Why.
+        /// Error of the stream.
         source: io::Error,
     },
-    /// A tree from the sandbox would not stay where it is put.
+    /// A tree from the sandbox is invalid, or would be written outside its destination.
     #[error("cannot unpack `{name}` from the sandbox: {why}")]
     Tree {
-        /// Which part of it.
+        /// Name of the entry in the tree.
         name: String,
-        /// What is wrong with it.
+        /// Description of what is wrong with the entry.
         why: String,
     },
 }
 
 impl SessionError {
-    /// Whose move it is.
+    /// Returns whose move it is after this error.
     pub fn fault(&self) -> Fault {
         match self {
             SessionError::NotFound { .. } | SessionError::NotExecutable { .. } => Fault::User,
@@ -140,7 +140,7 @@ impl SessionError {
         }
     }
 
-    /// What the process exits with.
+    /// Returns the exit status of a process that ends because of this error.
     pub fn exit_status(&self) -> ExitStatus {
         match self {
             SessionError::NotFound { .. } => ExitStatus::NotFound,
@@ -149,7 +149,7 @@ impl SessionError {
         }
     }
 
-    /// What kind of failure the guest named, if it named one.
+    /// Returns the kind of failure that the guest reported, if it reported one.
     pub fn code(&self) -> Option<Code> {
         match self {
             SessionError::Refused { code, .. } => Some(*code),
@@ -160,7 +160,7 @@ impl SessionError {
         }
     }
 
-    /// The next things to type.
+    /// Returns the next commands to type.
     pub fn hints(&self) -> Vec<String> {
         let hint = match self {
             SessionError::Unreachable { .. } | SessionError::Lost { .. } => {
@@ -182,7 +182,7 @@ impl SessionError {
             SessionError::Refused { code: Code::ResourceExhausted, .. } => {
                 "make room: `ringfence exec NAME -- df -h` shows where it is missing"
             }
-            // ELOOP: it is opened so that no link is followed, open(2).
+            // The host opens files so that no link is followed, and open(2) then fails with ELOOP.
             SessionError::Here { source, .. } if Errno::from_io_error(source) == Some(Errno::LOOP) => {
                 "it is a symbolic link, and is not followed; name what it leads to: `realpath PATH`"
             }
@@ -192,7 +192,7 @@ impl SessionError {
     }
 }
 
-/// What a call does, for its errors: a verb and what it is done to.
+/// Operation of a call, for its errors: a verb and its object.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct What<'a> {
     pub(super) verb: &'static str,
@@ -234,8 +234,8 @@ impl What<'_> {
     }
 }
 
-/// A guest's words as they may be shown: not too many, and nothing in them that a terminal obeys or that turns text
-/// around.
+/// Returns a guest's text in a form that may be shown. The text is cut to a length, and characters
+/// that control a terminal or change the direction of text are replaced.
 pub(super) fn clean(text: &str) -> String {
     let shown = |character: char| {
         let turns = matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');

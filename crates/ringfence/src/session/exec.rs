@@ -1,29 +1,29 @@
-//! Commands in a sandbox: what is to be run.
+//! Description of a command to be run in a sandbox.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ringfence_proto::process::{ProcessConfig, Pty, PtySize, StartRequest};
 
-/// What a command gets as its standard input.
+/// Standard input of a command.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Input {
-    /// `/dev/null`.
+    /// An input that is empty: `/dev/null`.
     #[default]
     Nothing,
-    /// What is written to its [`ExecutionInput`](super::ExecutionInput).
+    /// A pipe that [`ExecutionInput`](super::ExecutionInput) writes to.
     Piped,
 }
 
-/// What becomes of processes that a command leaves running.
+/// Treatment of processes that a command leaves running.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Leftovers {
-    /// They go on; a deadline or a kill ends them with the command.
+    /// The processes go on. A deadline or a kill ends them with the command.
     #[default]
     Stay,
-    /// They end with the command.
+    /// The processes end with the command.
     End,
 }
 
@@ -34,44 +34,51 @@ pub enum Leftovers {
 /// use ringfence::Exec;
 ///
 /// let exec = Exec::new("make").argument("test").variable("CI", "1").time(Duration::from_secs(30));
-/// assert_eq!(exec, Exec::shell("exec make test").program("make").arguments(["test"]).variable("CI", "1")
-///     .time(Duration::from_secs(30)));
+/// assert_eq!(
+///     exec,
+///     Exec::shell("exec make test")
+///         .program("make")
+///         .arguments(["test"])
+///         .variable("CI", "1")
+///         .time(Duration::from_secs(30))
+/// );
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Exec {
     /// A path, or a name that is looked up in the sandbox's `PATH`.
     pub program: String,
-    /// Its arguments.
+    /// Arguments of the program, without the program's own name.
     pub arguments: Vec<String>,
-    /// Variables on top of the sandbox's own.
+    /// Variables in addition to the sandbox's own.
     pub env: BTreeMap<String, String>,
-    /// Where it starts; where the sandbox's commands usually do, when absent.
+    /// Directory in which the command starts; the usual directory of the sandbox's commands when
+    /// absent.
     pub directory: Option<String>,
-    /// Its standard input.
+    /// Standard input of the command.
     pub input: Input,
-    /// The size of a terminal of its own, which takes the place of all three streams.
+    /// Size of a terminal of its own, which replaces all three streams.
     pub terminal: Option<PtySize>,
-    /// When it and all that it started are ended.
+    /// Time after which the command and every process that it started are ended.
     pub time: Option<Duration>,
-    /// A name to find it by, besides its process id.
+    /// Name by which the command can be found, besides its process id.
     pub tag: Option<String>,
-    /// What becomes of processes that it leaves running.
+    /// Treatment of processes that the command leaves running.
     pub leftovers: Leftovers,
 }
 
 impl Exec {
-    /// Runs a program.
+    /// Returns a command that runs a program.
     pub fn new(program: impl Into<String>) -> Exec {
         Exec { program: program.into(), ..Exec::default() }
     }
 
-    /// Runs a line with `sh -c`.
+    /// Returns a command that runs a line with `sh -c`.
     pub fn shell(line: impl Into<String>) -> Exec {
         Exec::new("sh").argument("-c").argument(line)
     }
 
-    /// Runs another program.
+    /// Sets the program to run.
     #[must_use]
     pub fn program(mut self, program: impl Into<String>) -> Exec {
         self.program = program.into();
@@ -85,56 +92,56 @@ impl Exec {
         self
     }
 
-    /// Sets all arguments.
+    /// Sets all arguments, which replaces earlier ones.
     #[must_use]
     pub fn arguments<Word: Into<String>>(mut self, arguments: impl IntoIterator<Item = Word>) -> Exec {
         self.arguments = arguments.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Sets a variable.
+    /// Sets an environment variable.
     #[must_use]
     pub fn variable(mut self, name: impl Into<String>, value: impl Into<String>) -> Exec {
         self.env.insert(name.into(), value.into());
         self
     }
 
-    /// Starts it in a directory of the sandbox.
+    /// Sets the directory of the sandbox in which the command starts.
     #[must_use]
     pub fn directory(mut self, directory: impl Into<String>) -> Exec {
         self.directory = Some(directory.into());
         self
     }
 
-    /// Says what its standard input is.
+    /// Sets the standard input.
     #[must_use]
     pub fn input(mut self, input: Input) -> Exec {
         self.input = input;
         self
     }
 
-    /// Runs it on a terminal of its own.
+    /// Runs the command on a terminal of its own.
     #[must_use]
     pub fn terminal(mut self, size: PtySize) -> Exec {
         self.terminal = Some(size);
         self
     }
 
-    /// Ends it, and all that it started, after this time.
+    /// Ends the command and every process that it started after `time`.
     #[must_use]
     pub fn time(mut self, time: Duration) -> Exec {
         self.time = Some(time);
         self
     }
 
-    /// Gives it a name.
+    /// Sets a name by which the command can be found.
     #[must_use]
     pub fn tag(mut self, tag: impl Into<String>) -> Exec {
         self.tag = Some(tag.into());
         self
     }
 
-    /// Ends what it leaves running with it.
+    /// Ends the processes that the command leaves running.
     #[must_use]
     pub fn leaving_nothing(mut self) -> Exec {
         self.leftovers = Leftovers::End;

@@ -1,4 +1,4 @@
-//! Commands in a sandbox: one that runs.
+//! A running command in a sandbox.
 
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -19,24 +19,24 @@ use super::messages::Messages;
 use super::{Exec, ExecutionInput, Session, SessionError, signal};
 use crate::{Chunk, Stream};
 
-/// How a command ended.
+/// End of a command.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Ended {
-    /// What it exited with; absent when a signal ended it.
+    /// Exit code of the command; absent when a signal ended it.
     pub exit_code: Option<i32>,
-    /// The signal that ended it.
+    /// Number of the signal that ended the command.
     pub signal: Option<i32>,
-    /// Whether its time was up.
+    /// True if the command was ended because its time was up.
     pub timed_out: bool,
-    /// From the request to the news of its end.
+    /// Time from the request to the report of the end.
     pub duration: Duration,
-    /// What it used, as far as the guest tells.
+    /// Resources that the command used, as far as the guest reports them.
     pub usage: Usage,
 }
 
 impl Ended {
-    /// What a guest tells of the end of a command, which took so long.
+    /// Converts a guest's report of the end of a command that took `duration`.
     pub fn of(end: &EndEvent, timed_out: bool, duration: Duration) -> Ended {
         let signal = match end.status.strip_prefix("signal: ") {
             Some(words) => signal::named(words),
@@ -52,13 +52,13 @@ impl Ended {
         }
     }
 
-    /// The end of something that was never begun.
+    /// Returns the end of a command that was never started.
     pub(crate) fn never_begun() -> Ended {
         let (duration, usage) = (Duration::ZERO, Usage::default());
         Ended { exit_code: None, signal: None, timed_out: false, duration, usage }
     }
 
-    /// Whether it exited with 0 in time.
+    /// Returns true if the command exited with 0 in time.
     pub fn ok(&self) -> bool {
         self.exit_code == Some(0) && !self.timed_out
     }
@@ -66,9 +66,10 @@ impl Ended {
 
 /// A command that runs in a sandbox.
 ///
-/// Dropping it ends the command and all that it started, unless it has ended, or was found by
-/// [`Session::reconnect`]. [`Execution::detach`] lets it run. The ending is done by a task of the runtime that the
-/// command was started on: a program that stops its runtime at once should wait for [`ExecutionInput::kill`] instead.
+/// Dropping the execution ends the command and every process that it started, unless the command
+/// has ended, or was found by [`Session::reconnect`]. [`Execution::detach`] lets the command run. A
+/// task on the runtime that the command was started on ends the command. A program that stops its
+/// runtime at once should therefore wait for [`ExecutionInput::kill`] instead.
 #[derive(Debug)]
 pub struct Execution {
     input: ExecutionInput,
@@ -76,7 +77,7 @@ pub struct Execution {
     messages: Messages,
     state: State,
     begun: Instant,
-    /// When the guest must have told of its end.
+    /// Time by which the guest must have reported the end.
     deadline: Option<Instant>,
     owned: bool,
     runtime: Handle,
@@ -86,12 +87,12 @@ pub struct Execution {
 enum State {
     Runs,
     Ended(Ended),
-    /// The stream failed, and whoever read it was told.
+    /// The stream failed, and its reader was given the error.
     LostSight,
 }
 
 impl Execution {
-    /// Starts a command. When the future is dropped, the command is ended.
+    /// Starts a command. Dropping the future ends the command.
     pub(super) async fn start(session: Session, exec: &Exec) -> Result<Execution, SessionError> {
         let (request, time) = (exec.request(), exec.time);
         let (program, terminal) = (exec.program.clone(), exec.terminal.is_some());
@@ -104,7 +105,7 @@ impl Execution {
                 let messages = Messages::open(transport, what, "/process.Process/Start", &request, time).await?;
                 Execution::of(session, messages, what, OnceLock::from(terminal), begun, time).await
             };
-            // A guest that only ever says that it is alive must not outlast the command's own time.
+            // A guest that only sends keepalives must not outlast the command's own time.
             let execution = until(deadline, opening).await.unwrap_or_else(|| Err(what.silent(begun.elapsed())));
             let mut execution = execution.map_err(|error| why_not_started(error, &program))?;
             execution.owned = true;
@@ -114,7 +115,7 @@ impl Execution {
         Starting { future: Some(starting), runtime: Handle::current() }.await
     }
 
-    /// Looks at a command that runs already.
+    /// Attaches to a command that runs already.
     pub(super) async fn find(session: Session, pid: u32) -> Result<Execution, SessionError> {
         let begun = Instant::now();
         let name = pid.to_string();
@@ -136,7 +137,7 @@ impl Execution {
         let begins = async {
             loop {
                 let message = match messages.next(what).await {
-                    // Not every deadline is the command's own.
+                    // The guest may report a deadline that is not the command's own.
                     Err(SessionError::Refused { code: Code::DeadlineExceeded, .. })
                         if time.is_some_and(|time| begun.elapsed() >= time) =>
                     {
@@ -146,7 +147,8 @@ impl Execution {
                 };
                 match message.map(|EventMessage { event }| event) {
                     Some(ProcessEvent::Start(start)) => return Ok(Some(start.pid)),
-                    Some(ProcessEvent::Keepalive(_)) => {} // not for ever: it says nothing
+                    // The timeout below bounds the number of keepalives.
+                    Some(ProcessEvent::Keepalive(_)) => {}
                     Some(ProcessEvent::Data(_) | ProcessEvent::End(_)) | None => {
                         return Err(what.nonsense("it does not begin with the command's start"));
                     }
@@ -172,34 +174,36 @@ impl Execution {
         })
     }
 
-    /// Its process id, inside the sandbox; 0 when its time was up before it began.
+    /// Returns the process id inside the sandbox; 0 if the command's time was up before it began.
     pub fn pid(&self) -> u32 {
         self.input.pid
     }
 
-    /// What reaches the command: input, signals, the size of its terminal.
+    /// Returns the handle to the command's input, its signals, and the size of its terminal.
     pub fn input(&self) -> ExecutionInput {
         self.input.clone()
     }
 
-    /// Lets the command run, and gives its process id. What it writes from now on waits for [`Session::reconnect`].
+    /// Lets the command run, and returns its process id. Later output waits for
+    /// [`Session::reconnect`].
     pub fn detach(mut self) -> u32 {
         self.owned = false;
         self.pid()
     }
 
-    /// Has the command outlive this.
+    /// Lets the command outlive this execution.
     pub(crate) fn let_run(&mut self) {
         self.owned = false;
     }
 
-    /// Has the command end when this is dropped.
+    /// Makes the command end when this execution is dropped.
     pub(crate) fn own(&mut self) {
         self.owned = true;
     }
 
-    /// The next piece of output; none when the command has ended, or after an error. Nothing is lost when the future is
-    /// dropped. A command whose output is not read waits, once the buffers on the way are full.
+    /// Returns the next chunk of output, or `None` when the command has ended or after an error.
+    /// Dropping the future loses no output. A command whose output is not read blocks when the
+    /// buffers between it and the caller are full.
     pub async fn next(&mut self) -> Option<Result<Chunk, SessionError>> {
         while let State::Runs = self.state {
             match self.event().await {
@@ -214,7 +218,7 @@ impl Execution {
         None
     }
 
-    /// Waits for the command's end. Output that was not read is thrown away.
+    /// Waits for the command's end. Unread output is discarded.
     pub async fn wait(mut self) -> Result<Ended, SessionError> {
         while let Some(chunk) = self.next().await {
             chunk?;
@@ -222,17 +226,17 @@ impl Execution {
         self.ended()
     }
 
-    /// How long after its time a guest may take to tell of its end.
+    /// Returns the time after a command's deadline within which the guest must report its end.
     pub(super) fn grace(&self) -> Duration {
         self.input.session.transport.grace
     }
 
-    /// What is told when a guest does not tell of its end.
+    /// Returns the error for a guest that does not report the end within `time`.
     pub(super) fn silent(&self, time: Duration) -> SessionError {
         self.what().silent(time)
     }
 
-    /// How it ended, after its output came to an end.
+    /// Returns the end of the command, after its output has ended.
     pub(crate) fn ended(&self) -> Result<Ended, SessionError> {
         match self.state {
             State::Ended(ended) => Ok(ended),
@@ -244,7 +248,7 @@ impl Execution {
         What { verb: "watch the command", of: &self.program }
     }
 
-    /// Takes one event: output, or something that at most changes the state.
+    /// Takes one event. Returns output, or `None` for an event that at most changes the state.
     async fn event(&mut self) -> Result<Option<Chunk>, SessionError> {
         let event = match self.message().await {
             Err(SessionError::Refused { code: Code::DeadlineExceeded, .. }) => {
@@ -260,7 +264,8 @@ impl Execution {
             ProcessEvent::Keepalive(_) => return Ok(None),
             ProcessEvent::Start(_) => return Err(self.what().nonsense("it starts a second time")),
             ProcessEvent::End(end) => {
-                // How the stream itself ends tells whether it was the deadline; without one there is nothing to tell.
+                // The end of the stream itself says whether the deadline ended the command. Without
+                // a deadline, there is nothing to find out.
                 let timed_out = !end.exited && self.deadline.is_some() && {
                     let rest = self.message().await;
                     matches!(rest, Err(SessionError::Refused { code: Code::DeadlineExceeded, .. }))
@@ -289,13 +294,13 @@ impl Drop for Execution {
     fn drop(&mut self) {
         if self.owned && !matches!(self.state, State::Ended(_)) {
             let input = self.input();
-            // It may have ended meanwhile: then nothing is to be done.
+            // An error means that the command has ended meanwhile, so nothing is left to do.
             self.runtime.spawn(async move { input.kill().await });
         }
     }
 }
 
-/// What comes of something before a deadline, if there is one.
+/// Awaits a future up to a deadline, if there is one. Returns `None` at the deadline.
 async fn until<T>(deadline: Option<Instant>, awaited: impl Future<Output = T>) -> Option<T> {
     match deadline {
         Some(deadline) => timeout_at(deadline.into(), awaited).await.ok(),
@@ -303,7 +308,8 @@ async fn until<T>(deadline: Option<Instant>, awaited: impl Future<Output = T>) -
     }
 }
 
-/// A command on its way. When nobody waits for it any more, it is waited for in the background, and ended.
+/// A command that is being started. If this future is dropped, a background task waits for the
+/// start and then ends the command.
 struct Starting {
     future: Option<BoxFuture<'static, Result<Execution, SessionError>>>,
     runtime: Handle,
@@ -325,13 +331,14 @@ impl Future for Starting {
 impl Drop for Starting {
     fn drop(&mut self) {
         if let Some(future) = self.future.take() {
-            // It has its own deadlines. What it starts is dropped, and so ended.
+            // The future has its own deadlines. The command that it starts is dropped, and so
+            // ended.
             self.runtime.spawn(async move { drop(future.await) });
         }
     }
 }
 
-/// What a guest's refusal to start a command means.
+/// Converts a guest's refusal to start a command into a specific error.
 fn why_not_started(error: SessionError, program: &str) -> SessionError {
     let program = program.to_owned();
     match error {

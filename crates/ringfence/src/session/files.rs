@@ -18,9 +18,9 @@ use super::messages::Messages;
 use super::transport::{Exchange, Outgoing, Transport};
 use super::{Session, SessionError};
 
-/// How much of a file is on its way at once.
+/// Highest number of bytes of a file that are sent at once.
 const PIECE: usize = 256 << 10;
-/// How many pieces wait for the guest.
+/// Number of pieces that wait for the guest.
 pub(super) const WAITING_PIECES: usize = 2;
 
 /// The files of a sandbox. Paths are the sandbox's own: absolute, or relative to its user's home.
@@ -29,17 +29,17 @@ pub struct Files<'a> {
     pub(super) session: &'a Session,
 }
 
-/// Whether a watch reaches below its directory.
+/// Depth of a watch below its directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// Only what lies in it.
+    /// Only the entries of the directory.
     Directory,
-    /// All that lies below it.
+    /// All entries below the directory.
     Tree,
 }
 
 impl Files<'_> {
-    /// Reads a file that is no longer than `limit`.
+    /// Reads a file that is no longer than `limit` bytes.
     pub async fn read(&self, path: &str, limit: u64) -> Result<Vec<u8>, SessionError> {
         let what = What { verb: "read", of: path };
         let mut exchange = self.get(what, "/files", path).await?;
@@ -54,7 +54,7 @@ impl Files<'_> {
         Ok(whole)
     }
 
-    /// Reads a file of any length into a stream, and says how long it was.
+    /// Reads a file of any length into a stream, and returns its length.
     pub async fn read_to(&self, path: &str, to: &mut (impl AsyncWrite + Unpin + ?Sized)) -> Result<u64, SessionError> {
         let what = What { verb: "read", of: path };
         let mut exchange = self.get(what, "/files", path).await?;
@@ -68,12 +68,13 @@ impl Files<'_> {
         Ok(length)
     }
 
-    /// Writes a file. Directories on the way to it are made.
+    /// Writes a file, and makes missing directories on the way to it.
     pub async fn write(&self, path: &str, bytes: impl Into<bytes::Bytes>) -> Result<(), SessionError> {
         self.write_from(path, &mut std::io::Cursor::new(bytes.into())).await.map(drop)
     }
 
-    /// Writes what a stream gives into a file, and says how much it was. Directories on the way to it are made.
+    /// Writes the bytes of a stream into a file, and returns their number. Makes missing
+    /// directories on the way to the file.
     pub async fn write_from(
         &self,
         path: &str,
@@ -96,7 +97,7 @@ impl Files<'_> {
         self.post(what, "/files", path, body, reading).await
     }
 
-    /// Says what lies at a path.
+    /// Returns information about the entry at a path.
     pub async fn stat(&self, path: &str) -> Result<EntryInfo, SessionError> {
         let question = PathRequest { path: path.to_owned() };
         let answer: EntryResponse = self.ask("stat", path, "/filesystem.Filesystem/Stat", &question).await?;
@@ -110,7 +111,8 @@ impl Files<'_> {
         Ok(answer.entries)
     }
 
-    /// Makes a directory, and those on the way to it. One that is there already is an error.
+    /// Makes a directory, and missing directories on the way to it. A directory that exists already
+    /// is an error.
     pub async fn make_directory(&self, path: &str) -> Result<EntryInfo, SessionError> {
         let question = PathRequest { path: path.to_owned() };
         let answer: EntryResponse =
@@ -118,7 +120,7 @@ impl Files<'_> {
         Ok(answer.entry)
     }
 
-    /// Removes a file, or a directory with all that is in it.
+    /// Removes a file, or a directory with all its contents.
     pub async fn remove(&self, path: &str) -> Result<(), SessionError> {
         let question = PathRequest { path: path.to_owned() };
         let Empty {} = self.ask("remove", path, "/filesystem.Filesystem/Remove", &question).await?;
@@ -132,7 +134,7 @@ impl Files<'_> {
         Ok(answer.entry)
     }
 
-    /// Watches a directory. What happens after this returns is seen.
+    /// Watches a directory. Every change after this function returns is reported.
     pub async fn watch(&self, path: &str, reach: Reach) -> Result<Watch, SessionError> {
         let question = WatchRequest { path: path.to_owned(), recursive: reach == Reach::Tree, ..Default::default() };
         let what = What { verb: "watch", of: path };
@@ -158,7 +160,7 @@ impl Files<'_> {
         self.transport().unary(What { verb, of: path }, target, question).await
     }
 
-    /// Asks for the bytes at a path.
+    /// Requests the bytes at a path.
     pub(super) async fn get(&self, what: What<'_>, service: &str, path: &str) -> Result<Exchange, SessionError> {
         let request = self
             .transport()
@@ -180,7 +182,7 @@ impl Files<'_> {
         }
     }
 
-    /// Hands a piece to the guest, which must take it in time.
+    /// Hands a piece to the connection. The guest must take it in time.
     pub(super) async fn pass_on(
         &self,
         what: What<'_>,
@@ -190,14 +192,16 @@ impl Files<'_> {
         let patience = self.transport().patience;
         match timeout(patience, pieces.send(piece)).await {
             Ok(Ok(())) => Ok(()),
-            // The connection is gone; what became of the request says why.
+            // The connection is gone. The result of the request says why, so this future must never
+            // complete.
             Ok(Err(_)) => std::future::pending().await,
             Err(_) => Err(what.silent(patience)),
         }
     }
 
-    /// Sends bytes to a path. `feeding` owns the sender of `body`, and drops it only when all is sent: a body whose
-    /// feeding fails is never ended, so that the guest does not take it for whole.
+    /// Sends bytes to a path. `feeding` owns the sender of `body` and drops it only when all bytes
+    /// are sent. If `feeding` fails, the body is never ended, so that the guest does not take it
+    /// for complete.
     pub(super) async fn post<T>(
         &self,
         what: What<'_>,
@@ -216,7 +220,7 @@ impl Files<'_> {
     }
 }
 
-/// A request's target with a path in its query.
+/// Returns the target of a request, with a path in its query.
 fn target(service: &str, path: &str) -> String {
     let mut target = format!("{service}?path=");
     for byte in path.bytes() {
@@ -237,8 +241,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// The next thing that happens; none after an error, or when the guest no longer watches. Nothing is lost when the
-    /// future is dropped.
+    /// Returns the next event, or `None` after an error or when the guest no longer watches.
+    /// Dropping the future loses no event.
     pub async fn next(&mut self) -> Option<Result<FilesystemEvent, SessionError>> {
         let what = What { verb: "watch", of: &self.path };
         while !self.over {

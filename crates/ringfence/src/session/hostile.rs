@@ -1,4 +1,4 @@
-//! Guests that lie: each says raw bytes, and the session must answer with an error, in time.
+//! Tests with guests that lie: each sends raw bytes, and the session must return an error in time.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -15,10 +15,11 @@ use tokio::time::timeout;
 use super::door::{ChannelDoor, SOCKET};
 use super::{Exec, Session, SessionError};
 
-/// How long any of these may take.
+/// Longest time that any of these operations may take.
 const SOON: Duration = Duration::from_secs(20);
 
-/// A guest that gives each request the next of its answers, and then hangs up or says nothing more.
+/// A guest that answers each request with its next answer, and then closes the connection or sends
+/// nothing more.
 struct Guest {
     _place: TempDir,
     session: Session,
@@ -26,7 +27,7 @@ struct Guest {
 }
 
 impl Guest {
-    /// With a session that waits no longer than this.
+    /// Sets the longest silence that the session accepts.
     fn patience(mut self, patience: Duration) -> Guest {
         let transport = Arc::get_mut(&mut self.session.transport).expect("nobody else has it yet");
         transport.patience = patience;
@@ -67,7 +68,7 @@ async fn speak(mut stream: UnixStream, answers: Vec<Vec<u8>>, then: Then) -> std
     }
 }
 
-/// Reads one request: its head, and a body whose length it tells.
+/// Reads one request: its head, and a body of the length that the head states.
 async fn request(stream: &mut UnixStream) -> std::io::Result<Vec<u8>> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -85,7 +86,7 @@ fn unary(body: &str) -> Vec<u8> {
         .into_bytes()
 }
 
-/// A stream with these bytes, in one chunk, that goes on.
+/// Returns a stream with these bytes in one chunk, which does not end.
 fn stream(bytes: &[u8]) -> Vec<u8> {
     let mut answer = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
     write!(answer, "{:x}\r\n", bytes.len()).unwrap();
@@ -180,7 +181,7 @@ async fn an_answer_without_an_end_is_read_up_to_a_limit() {
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             request(&mut stream).await.unwrap();
-            let _ = stream.write_all(&first).await; // hung up on, as it should be
+            let _ = stream.write_all(&first).await; // fails when the session hangs up, as it should
             while stream.write_all(&chunk).await.is_ok() {}
         }
     });
@@ -275,7 +276,7 @@ async fn a_deadline_is_an_end_and_not_an_error() {
         let ended = soon(soon(guest.session.exec(&exec)).await.unwrap().wait()).await.unwrap();
         assert_eq!((ended.timed_out, ended.exit_code, ended.signal), (true, None, Some(9)));
     }
-    // It is another's when none was given, or it has not passed.
+    // The deadline is not the command's own if none was given, or if it has not passed.
     for exec in [Exec::new("x"), Exec::new("x").time(SOON)] {
         let guest = guest(&[&stream(&unstarted)], Then::Wait);
         let error = soon(guest.session.exec(&exec)).await.unwrap_err();
@@ -283,7 +284,8 @@ async fn a_deadline_is_an_end_and_not_an_error() {
     }
 }
 
-/// A guest that starts a command only when it is told to, and then waits for its end by a signal.
+/// The guest starts the command only when it is told to, and then waits for the signal that ends
+/// the command.
 #[tokio::test]
 async fn a_command_that_nobody_waits_for_is_ended() {
     for dropped_early in [true, false] {
@@ -359,7 +361,8 @@ async fn a_stream_of_nothing_but_keepalives_can_be_given_up() {
     let session = Session::new(Arc::new(ChannelDoor::of(place.path()).unwrap()));
     tokio::spawn(async move {
         let (mut peer, _) = listener.accept().await.unwrap();
-        let _ = speak_forever(&mut peer, &frame(0, STARTED), &chunk).await; // hung up on, as it should be
+        // Fails when the session hangs up, as it should.
+        let _ = speak_forever(&mut peer, &frame(0, STARTED), &chunk).await;
     });
     let mut execution = soon(session.exec(&Exec::new("x"))).await.unwrap();
     assert!(timeout(Duration::from_millis(200), execution.next()).await.is_err());
@@ -376,7 +379,7 @@ async fn a_guest_that_only_says_that_it_is_alive_does_not_outlast_the_commands_t
     tokio::spawn(async move {
         while let Ok((mut peer, _)) = listener.accept().await {
             let (alive, chunk) = (alive.clone(), chunk.clone());
-            // The command never starts. It is hung up on, as it should be.
+            // The command never starts. The session hangs up, as it should.
             tokio::spawn(async move { drop(speak_forever(&mut peer, &alive, &chunk).await) });
         }
     });

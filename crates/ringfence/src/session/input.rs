@@ -1,4 +1,4 @@
-//! Commands in a sandbox: what reaches one that runs.
+//! Input, signals and terminal size of a running command.
 
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
@@ -15,23 +15,24 @@ use tokio::time::timeout;
 use super::error::What;
 use super::{Session, SessionError, signal};
 
-/// How much input is sent in one message.
+/// Highest number of input bytes in one message.
 const PIECE: usize = 1 << 20;
-/// What a terminal takes for the end of input, termios(3).
+/// Byte that a terminal takes as the end of input, termios(3).
 const END_OF_INPUT: &[u8] = b"\x04";
 
-/// The input of a command, its signals, and the size of its terminal.
+/// Handle to the input of a command, to its signals, and to the size of its terminal.
 #[derive(Debug, Clone)]
 pub struct ExecutionInput {
     pub(super) session: Session,
     pub(super) pid: u32,
-    /// Whether the command has a terminal; not known at first of one that was found.
+    /// True if the command has a terminal. The value is unknown at first for a command that was
+    /// found by its process id.
     pub(super) terminal: Arc<OnceLock<bool>>,
 }
 
 impl ExecutionInput {
-    /// Writes to the command's input, and waits until it is on its way to it: as long as the command takes to read
-    /// what was written before, or until the guest no longer answers.
+    /// Writes to the command's input. Returns when the guest has taken the bytes. This function
+    /// waits as long as the command takes to read earlier input, unless the guest stops answering.
     pub async fn write(&self, bytes: &[u8]) -> Result<(), SessionError> {
         for piece in bytes.chunks(PIECE) {
             let piece = Bytes(piece.to_vec());
@@ -44,7 +45,7 @@ impl ExecutionInput {
         Ok(())
     }
 
-    /// Ends the command's input; on a terminal, types Ctrl-D.
+    /// Ends the command's input. On a terminal, types Ctrl-D.
     pub async fn close(&self) -> Result<(), SessionError> {
         if self.has_terminal().await? {
             return self.send(ProcessInput::Pty(Bytes(END_OF_INPUT.to_vec()))).await;
@@ -53,7 +54,8 @@ impl ExecutionInput {
         self.tell("end the input of the command", "/process.Process/CloseStdin", &request).await
     }
 
-    /// Asks by writing nothing, when it is not known.
+    /// Returns true if the command has a terminal. If that is unknown, asks the guest by writing no
+    /// bytes.
     async fn has_terminal(&self) -> Result<bool, SessionError> {
         if let Some(known) = self.terminal.get() {
             return Ok(*known);
@@ -75,7 +77,8 @@ impl ExecutionInput {
         let Empty {} = loop {
             match timeout(transport.patience, sent.as_mut()).await {
                 Ok(answer) => break answer?,
-                // The command does not read. That is its right, as long as there is a guest that waits for it.
+                // The command does not read its input. That is allowed, as long as the guest still
+                // answers.
                 Err(_) => self.session.health().await?,
             }
         };
@@ -88,19 +91,20 @@ impl ExecutionInput {
         self.tell("resize the terminal of the command", "/process.Process/Update", &request).await
     }
 
-    /// Sends the command's process group a signal by its number, or, with SIGKILL, ends all that it started.
+    /// Sends a signal, by its number, to the command's process group. SIGKILL ends every process
+    /// that the command started.
     pub async fn signal(&self, number: i32) -> Result<(), SessionError> {
         let signal = signal::numbered(number).ok_or(SessionError::NoSuchSignal { number })?;
         let request = SendSignalRequest { process: self.process(), signal };
         self.tell("signal the command", "/process.Process/SendSignal", &request).await
     }
 
-    /// Ends the command and all that it started.
+    /// Ends the command and every process that it started.
     pub async fn kill(&self) -> Result<(), SessionError> {
         self.signal(Signal::Kill.number()).await
     }
 
-    /// Asks whether the guest answers; one at rest does not.
+    /// Checks that the guest answers. The guest of a paused sandbox does not.
     pub(crate) async fn health(&self) -> Result<(), SessionError> {
         self.session.health().await
     }

@@ -14,22 +14,22 @@ use super::SessionError;
 use super::error::What;
 use super::transport::{Exchange, Outgoing, Transport};
 
-/// How often a guest with nothing to say says so, in seconds.
+/// Interval, in seconds, at which a guest without other messages sends a keepalive.
 const HEARTBEAT: &str = "20";
-/// The longest time that the protocol can express, in milliseconds: ten digits.
+/// Longest time that the protocol can express, in milliseconds: ten digits.
 const LONGEST_TIME: u128 = 9_999_999_999;
 
-/// What a guest says until it says that this was all.
+/// Messages of a guest, up to its message that ends the stream.
 #[derive(Debug)]
 pub(super) struct Messages {
     transport: Arc<Transport>,
-    /// Nothing once the stream is over.
+    /// Connection of the stream; `None` once the stream is over.
     exchange: Option<Exchange>,
     decoder: Decoder,
 }
 
 impl Messages {
-    /// Asks for a stream. What it is about is ended by the guest after `time`.
+    /// Opens a stream. After `time`, the guest ends the subject of the stream.
     pub(super) async fn open<Question: Serialize>(
         transport: Arc<Transport>,
         what: What<'_>,
@@ -53,14 +53,16 @@ impl Messages {
         Ok(Messages { transport, exchange: Some(exchange), decoder: Decoder::default() })
     }
 
-    /// The next message; none when the guest said that this was all. Nothing is lost when the future is dropped.
+    /// Returns the next message, or `None` when the guest has ended the stream. Dropping the future
+    /// loses no message.
     pub(super) async fn next<Message: DeserializeOwned>(
         &mut self,
         what: What<'_>,
     ) -> Result<Option<Message>, SessionError> {
         let outcome = self.read(what).await;
         if !matches!(outcome, Ok(Some(_))) {
-            // Only a stream that ended as it should has given its connection back.
+            // A stream that ended regularly has already given its connection back. Drop any other
+            // connection.
             self.exchange = None;
         }
         outcome
@@ -93,7 +95,7 @@ impl Messages {
         }
     }
 
-    /// Gives the connection back, when nothing that matters will follow.
+    /// Returns the connection to the pool, when no further message matters.
     pub(super) fn finish(&mut self) {
         if let Some(exchange) = self.exchange.take() {
             self.transport.keep(exchange);

@@ -1,10 +1,13 @@
-//! The host's end of the stream to a guest: commands, files and ports of a sandbox, whatever made it.
+//! The host's end of the stream to a guest: commands, files and ports of a sandbox, for every
+//! backend.
 //!
-//! Whatever a guest says is untrusted. Sizes are bounded before they are believed, silence has a deadline, its words are
-//! cleaned before they can reach a terminal, and no path that it names is used on this side.
+//! Everything that a guest sends is untrusted. Sizes are bounded before they are believed, every
+//! wait has a deadline, the guest's text is cleaned before it can reach a terminal, and no path
+//! that the guest names is used on the host.
 //!
-//! Reading order: [`door`] opens streams, [`transport`] speaks HTTP over them, [`messages`] reads streams of messages;
-//! [`exec`], [`execution`] and [`input`] are commands, [`files`] and [`tree`] are files, [`ports`] are ports.
+//! Reading order: [`door`] opens streams, [`transport`] speaks HTTP over them, and [`messages`]
+//! reads streams of messages. [`exec`], [`execution`] and [`input`] are for commands, [`files`] and
+//! [`tree`] for files, and [`ports`] for ports.
 
 mod capture;
 mod door;
@@ -46,15 +49,17 @@ use error::What;
 use transport::{Outgoing, Transport};
 use tree::Here;
 
-/// What a health check is called in errors.
+/// Name of a health check in errors.
 const HEALTH: What<'static> = What { verb: "ask for the guest's health", of: "" };
-/// How long a guest that is not there yet is left alone at first, and at most.
+/// First pause between two attempts to reach a guest that does not answer yet, and the longest
+/// pause (`LONGEST_PAUSE`).
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
-/// The host's end of the stream to a sandbox's guest. Clones share its connections; calls can be made at once.
+/// The host's end of the stream to a sandbox's guest. Clones share their connections, and calls can
+/// be made concurrently.
 ///
-/// Its calls need a tokio runtime with time and I/O.
+/// The calls need a tokio runtime with time and I/O enabled.
 #[derive(Debug, Clone)]
 pub struct Session {
     transport: Arc<Transport>,
@@ -62,27 +67,28 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session with the guest behind a door.
+    /// Returns a session with the guest that `door` leads to.
     pub(crate) fn new(door: Arc<dyn Door>) -> Session {
         Session { transport: Arc::new(Transport::new(door)), here: Here::default() }
     }
 
-    /// The same of a sandbox that can write a directory of this side.
+    /// Returns the session of a sandbox that can write the directory `workspace` of the host.
     pub(crate) fn sharing(self, workspace: &Path) -> Session {
         Session { here: Here::with(workspace), ..self }
     }
 
-    /// Starts a command. When the future is dropped, the command is ended.
+    /// Starts a command. Dropping the future ends the command.
     pub async fn exec(&self, exec: &Exec) -> Result<Execution, SessionError> {
         Execution::start(self.clone(), exec).await
     }
 
-    /// Looks at a command that runs already; it is not ended with the answer's drop.
+    /// Attaches to a command that runs already. Dropping the returned execution does not end the
+    /// command.
     pub async fn reconnect(&self, pid: u32) -> Result<Execution, SessionError> {
         Execution::find(self.clone(), pid).await
     }
 
-    /// What reaches a command that runs already, and whose input is a pipe.
+    /// Returns the input handle of a command that runs already and whose input is a pipe.
     pub(crate) fn input(&self, pid: u32) -> ExecutionInput {
         ExecutionInput { session: self.clone(), pid, terminal: Arc::new(OnceLock::from(false)) }
     }
@@ -94,22 +100,22 @@ impl Session {
         Ok(answer.processes)
     }
 
-    /// The files of the sandbox.
+    /// Returns the files of the sandbox.
     pub fn files(&self) -> Files<'_> {
         Files { session: self }
     }
 
-    /// The ports of the sandbox.
+    /// Returns the ports of the sandbox.
     pub fn ports(&self) -> Ports<'_> {
         Ports { session: self }
     }
 
-    /// Opens one more stream to the guest, for a caller that speaks envd itself.
+    /// Opens another stream to the guest, for a caller that speaks the envd protocol itself.
     pub async fn stream(&self) -> Result<impl AsyncRead + AsyncWrite + Send + Unpin + use<>, SessionError> {
         self.transport.open().await
     }
 
-    /// Waits until the guest answers for the first time, and gives it the variables of its commands.
+    /// Waits until the guest answers for the first time, and sets the variables of its commands.
     pub(crate) async fn greet(
         &self,
         patience: Duration,
@@ -122,7 +128,7 @@ impl Session {
         Ok(())
     }
 
-    /// Gives every command that is started from now on more variables.
+    /// Adds variables to the environment of every command that is started from now on.
     pub async fn add_variables(&self, variables: BTreeMap<String, String>) -> Result<(), SessionError> {
         let what = What { verb: "give the sandbox its variables", of: "" };
         let _: Empty = self.transport.unary(what, "/init", &InitRequest { env_vars: variables }).await?;
@@ -148,7 +154,7 @@ impl Session {
         }
     }
 
-    /// Asks whether the guest answers.
+    /// Checks that the guest answers.
     pub async fn health(&self) -> Result<(), SessionError> {
         let request = self
             .transport

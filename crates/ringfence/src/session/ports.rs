@@ -1,4 +1,4 @@
-//! Ports inside a sandbox.
+//! Connections to ports inside a sandbox.
 
 use std::io;
 use std::pin::Pin;
@@ -14,9 +14,9 @@ use super::door::Stream;
 use super::error::What;
 use super::{Session, SessionError};
 
-/// How many connections are forwarded at once; more wait.
+/// Highest number of connections that are forwarded at once; further ones wait.
 const MOST_FORWARDED: usize = 512;
-/// How long to wait when the process has no descriptor left for a connection.
+/// Pause before the next attempt when the process has no descriptor left for a connection.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// The ports of a sandbox.
@@ -26,15 +26,15 @@ pub struct Ports<'a> {
 }
 
 impl Ports<'_> {
-    /// Connects to what listens on the sandbox's own loopback.
+    /// Connects to a port on the sandbox's own loopback.
     pub async fn connect(&self, port: u16) -> Result<PortStream, SessionError> {
         let name = port.to_string();
         let what = What { verb: "connect to the port", of: &name };
         self.session.transport.tunnel(what, port).await
     }
 
-    /// Accepts connections, and carries each to a port of the sandbox, until this future is dropped. One that the
-    /// sandbox refuses is closed.
+    /// Accepts connections and forwards each to a port of the sandbox, until this future is
+    /// dropped. A connection that the sandbox refuses is closed.
     pub async fn forward(&self, listener: TcpListener, port: u16) -> io::Result<()> {
         let mut carried = JoinSet::new();
         loop {
@@ -54,7 +54,8 @@ impl Ports<'_> {
             carried.spawn(async move {
                 match session.ports().connect(port).await {
                     Ok(mut inside) => {
-                        let _ = copy_bidirectional(&mut outside, &mut inside).await; // either side may just hang up
+                        // Either side may just hang up.
+                        let _ = copy_bidirectional(&mut outside, &mut inside).await;
                     }
                     Err(error) => tracing::warn!(port, error = crate::chain(&error), "a connection is not carried"),
                 }
@@ -63,16 +64,16 @@ impl Ports<'_> {
     }
 }
 
-/// Whether accept(2) may work the next time.
+/// Returns true if accept(2) may succeed the next time.
 fn is_passing(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let Some(errno) = Errno::from_io_error(error) else { return false };
     [Errno::CONNABORTED, Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::INTR].contains(&errno)
 }
 
-/// Bytes to and from a port inside a sandbox.
+/// Stream of bytes to and from a port inside a sandbox.
 pub struct PortStream {
-    /// What arrived together with the guest's consent.
+    /// Bytes that arrived together with the guest's answer.
     early: Bytes,
     stream: Box<dyn Stream>,
 }
@@ -82,7 +83,7 @@ impl PortStream {
         PortStream { early, stream }
     }
 
-    /// A connection that was made without the guest.
+    /// Returns a stream for a connection that was made without the guest.
     pub(crate) fn from_socket(stream: TcpStream) -> PortStream {
         PortStream::new(Bytes::new(), Box::new(stream))
     }

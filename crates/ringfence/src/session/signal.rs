@@ -1,11 +1,11 @@
-//! Signals by number, and by the words in which an end is reported.
+//! Signals by number, and by the names in which a guest reports the end of a command.
 
 use ringfence_proto::process::Signal;
 
 /// The number of SIGKILL, signal(7).
 pub(super) const KILL: i32 = 9;
 
-/// What envd calls the signals of Linux, from 1 on: the words of Go's `syscall` package.
+/// Envd's names of the signals of Linux, from 1 on: the names of Go's `syscall` package.
 const WORDS: [&str; 31] = [
     "hangup",
     "interrupt",
@@ -40,17 +40,17 @@ const WORDS: [&str; 31] = [
     "bad system call",
 ];
 
-/// The number of a signal that is called so.
+/// Returns the number of the signal with this name.
 pub(super) fn named(words: &str) -> Option<i32> {
     let words = words.strip_suffix(" (core dumped)").unwrap_or(words);
     match WORDS.iter().position(|known| *known == words) {
         Some(index) => i32::try_from(index + 1).ok(),
-        // Those without words go by their number: `signal 34`.
+        // A signal without a name is reported by its number: `signal 34`.
         None => words.strip_prefix("signal ")?.parse().ok().filter(|number| (1..=64).contains(number)),
     }
 }
 
-/// The signal of that number, if a guest passes it on.
+/// Returns the signal with this number, if a guest can send it.
 pub(super) fn numbered(number: i32) -> Option<Signal> {
     use Signal::{HangUp, Interrupt, Kill, Quit, Terminate, User1, User2};
     [Kill, Terminate, Interrupt, HangUp, Quit, User1, User2].into_iter().find(|signal| signal.number() == number)

@@ -1,7 +1,8 @@
-//! Connections to a guest: HTTP/1.1 over whatever stream a door gives, kept and used again.
+//! Connections to a guest: HTTP/1.1 over the streams of a door, kept in a pool and used again.
 //!
-//! A connection has no task of its own: whoever waits for something on it moves it forward ([`drive`]). So a call costs
-//! no switch between tasks, a reader that does not read slows the guest down, and a dropped call leaves nothing behind.
+//! A connection has no task of its own: the caller that waits for something on a connection drives
+//! it forward ([`drive`]). Therefore a call costs no switch between tasks, a reader that does not
+//! read slows the guest down, and a dropped call leaves nothing behind.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -28,29 +29,31 @@ use super::door::{Door, Stream};
 use super::error::What;
 use super::{PortStream, SessionError};
 
-/// How long the opening of a stream may take.
+/// Longest time that the opening of a stream may take.
 const OPENING: Duration = Duration::from_secs(10);
-/// How long a guest may be silent when something is expected of it: three of its heartbeats.
+/// Longest time that a guest may be silent when an answer is expected: three of its heartbeats.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long after a command's deadline its end may be reported.
+/// Time after a command's deadline within which the guest must report its end.
 const GRACE: Duration = Duration::from_secs(10);
-/// How long a used connection may take to be ready again before a new one is opened instead.
+/// Longest time that a used connection may take to be ready again; then a new one is opened
+/// instead.
 const SETTLING: Duration = Duration::from_secs(1);
-/// How many connections are kept.
+/// Highest number of idle connections in the pool.
 const KEPT: usize = 64;
-/// How long one is kept. A guest closes what rests for half a minute, and a runtime that stood still meanwhile learns of
-/// that too late: when a request was sent, and may have been obeyed.
+/// Longest time that an idle connection is kept. A guest closes a connection that is idle for half
+/// a minute. A runtime that was stopped meanwhile would notice that too late: after a request was
+/// sent, which the guest may have carried out.
 const REST: Duration = Duration::from_secs(20);
-/// The longest head of an answer.
+/// Longest head of an answer, in bytes.
 const LONGEST_HEAD: usize = 16 << 10;
-/// The longest words of a failure.
+/// Longest body of a failure, in bytes.
 const LONGEST_FAILURE: usize = 64 << 10;
 
-/// The body of a request.
+/// Body of a request.
 pub(super) enum Outgoing {
-    /// At once.
+    /// A body that is sent at once.
     Whole(Bytes),
-    /// As it comes; over when its sender is dropped.
+    /// A body that is sent piece by piece, and is over when its sender is dropped.
     Pieces(mpsc::Receiver<Bytes>),
 }
 
@@ -85,16 +88,16 @@ impl Body for Outgoing {
 
 type Connection = http1::Connection<TokioIo<Box<dyn Stream>>, Outgoing>;
 
-/// One connection.
+/// One connection to the guest.
 struct Link {
     sender: http1::SendRequest<Outgoing>,
-    /// Nothing once it is closed.
+    /// Connection to be driven; `None` once it is closed.
     connection: Option<Connection>,
-    /// Whose reactor tells of the stream.
+    /// Runtime whose reactor reports events of the stream.
     runtime: runtime::Id,
 }
 
-/// Waits for something on a connection, and moves the connection forward meanwhile.
+/// Waits for a future on a connection, and drives the connection forward meanwhile.
 async fn drive<T>(connection: &mut Option<Connection>, awaited: impl Future<Output = T>) -> T {
     let mut awaited = pin!(awaited);
     poll_fn(|context| {
@@ -102,7 +105,7 @@ async fn drive<T>(connection: &mut Option<Connection>, awaited: impl Future<Outp
             return Poll::Ready(value);
         }
         if connection.as_mut().is_some_and(|open| Pin::new(open).poll(context).is_ready()) {
-            // Whatever waits on it hears of its end by this drop.
+            // This drop tells the future that the connection has ended.
             *connection = None;
         }
         awaited.as_mut().poll(context)
@@ -110,14 +113,14 @@ async fn drive<T>(connection: &mut Option<Connection>, awaited: impl Future<Outp
     .await
 }
 
-/// A connection whose request was answered, and the answer's body.
+/// A connection whose request was answered, and the body of the answer.
 pub(super) struct Exchange {
     link: Link,
     body: Incoming,
 }
 
 impl Exchange {
-    /// The next bytes of the body; none at its end.
+    /// Returns the next bytes of the body, or `None` at its end.
     pub(super) async fn piece(&mut self) -> Result<Option<Bytes>, hyper::Error> {
         loop {
             match drive(&mut self.link.connection, self.body.frame()).await {
@@ -131,7 +134,7 @@ impl Exchange {
         }
     }
 
-    /// The whole body, up to `limit`; nothing when it is longer.
+    /// Returns the whole body, or `None` if it is longer than `limit` bytes.
     async fn whole(&mut self, limit: usize) -> Result<Option<Vec<u8>>, hyper::Error> {
         let mut whole = Vec::new();
         while let Some(piece) = self.piece().await? {
@@ -143,7 +146,8 @@ impl Exchange {
         Ok(Some(whole))
     }
 
-    /// The connection, when it can carry another request: the last body is over, and the guest has not closed it.
+    /// Returns the connection if it can carry another request: the last body is over, and the guest
+    /// has not closed the connection.
     async fn settled(mut self) -> Option<Link> {
         let settling = async {
             match self.piece().await {
@@ -160,13 +164,13 @@ impl Exchange {
 #[derive(Debug)]
 pub(super) struct Transport {
     door: Arc<dyn Door>,
-    /// How long the guest may be silent when something is expected of it.
+    /// Longest time that the guest may be silent when an answer is expected.
     pub(super) patience: Duration,
-    /// How long after a command's deadline the guest may take to tell of its end.
+    /// Time after a command's deadline within which the guest must report its end.
     pub(super) grace: Duration,
-    /// How long a connection may rest before it is no longer used.
+    /// Longest time that an idle connection is kept.
     pub(super) rest: Duration,
-    /// Used before and free since; the last used is last.
+    /// Idle connections, each with the time since when it is idle; the last used one is last.
     idle: Mutex<Vec<(Exchange, Instant)>>,
 }
 
@@ -181,13 +185,13 @@ impl Transport {
         Transport { door, patience: PATIENCE, grace: GRACE, rest: REST, idle: Mutex::new(Vec::new()) }
     }
 
-    /// A request that says all that every request says.
+    /// Returns a request with the headers that every request has.
     pub(super) fn request(&self, method: Method, target: &str) -> hyper::http::request::Builder {
         Request::builder().method(method).uri(target).header(header::HOST, "guest")
     }
 
-    /// Keeps a connection for another request. Its last body must have been read up to its end, or up to a message
-    /// that says that nothing follows.
+    /// Keeps a connection for another request. Its last body must have been read up to its end, or
+    /// up to a message that says that nothing follows.
     pub(super) fn keep(&self, exchange: Exchange) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < KEPT && exchange.link.connection.is_some() {
@@ -199,7 +203,8 @@ impl Transport {
         let here = runtime::Handle::current().id();
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         idle.retain(|(_, since)| since.elapsed() < self.rest);
-        // Another runtime's reactor may stand still, or be gone.
+        // Take only connections of this runtime, because another runtime's reactor may be stopped
+        // or gone.
         let position = idle.iter().rposition(|(exchange, _)| exchange.link.runtime == here)?;
         Some(idle.remove(position).0)
     }
@@ -236,7 +241,8 @@ impl Transport {
             let sent = link.sender.try_send_request(request);
             match drive(&mut link.connection, sent).await {
                 Ok(response) => return Ok(response.map(|body| Exchange { link, body })),
-                // A kept connection that was closed before anything was sent on it.
+                // The guest closed a kept connection before anything was sent on it: try another
+                // connection.
                 Err(mut error) => match error.take_message() {
                     Some(unsent) if !is_new => request = unsent,
                     _ => return Err(what.lost(error.into_error())),
@@ -245,7 +251,8 @@ impl Transport {
         }
     }
 
-    /// Sends a request and waits for the head of its answer, which says that it succeeded.
+    /// Sends a request and waits for the head of its answer. An answer that reports a failure
+    /// becomes an error.
     pub(super) async fn send(
         &self,
         what: What<'_>,
@@ -258,7 +265,8 @@ impl Transport {
         timeout(self.patience, answer).await.unwrap_or_else(|_| Err(what.silent(self.patience)))
     }
 
-    /// Sends a request whose body is fed meanwhile, and waits for the answer, which says that all of it was taken.
+    /// Sends a request while `feeding` supplies its body, and waits for the answer that confirms
+    /// the whole body.
     pub(super) async fn pour<T>(
         &self,
         what: What<'_>,
@@ -289,12 +297,12 @@ impl Transport {
         Ok(fed)
     }
 
-    /// What an answer that is no success says, if it says it in time.
+    /// Reads the error from an answer that reports a failure, within the time limit.
     async fn refused(&self, what: What<'_>, response: Response<Exchange>) -> SessionError {
         timeout(self.patience, self.refusal(what, response)).await.unwrap_or_else(|_| what.silent(self.patience))
     }
 
-    /// What an answer that is no success says.
+    /// Reads the error from an answer that reports a failure.
     pub(super) async fn refusal(&self, what: What<'_>, response: Response<Exchange>) -> SessionError {
         let status = response.status();
         let mut exchange = response.into_body();
@@ -307,7 +315,7 @@ impl Transport {
         failure(what, status, &words)
     }
 
-    /// Has the guest connect a stream to one of the sandbox's ports.
+    /// Asks the guest to connect a stream to one of the sandbox's ports.
     pub(super) async fn tunnel(&self, what: What<'_>, port: u16) -> Result<PortStream, SessionError> {
         let tunnelling = async {
             let Link { mut sender, connection, .. } = self.connect().await?;
@@ -317,7 +325,8 @@ impl Transport {
                 .body(Outgoing::Whole(Bytes::new()))
                 .expect("the target is an address");
             let mut asked = pin!(sender.send_request(request));
-            // Both are over when the guest consents; only the answer is, when it does not.
+            // If the guest agrees, both the connection and the answer are complete. If it refuses,
+            // only the answer is.
             let mut is_open = true;
             let response = poll_fn(|context| {
                 if is_open && connection.poll_without_shutdown(context).is_ready() {
@@ -342,7 +351,7 @@ impl Transport {
         timeout(self.patience, tunnelling).await.unwrap_or_else(|_| Err(what.silent(self.patience)))
     }
 
-    /// One question and its answer as messages.
+    /// Sends one request message and returns the answer message.
     pub(super) async fn unary<Question: Serialize, Answer: DeserializeOwned>(
         &self,
         what: What<'_>,
@@ -354,7 +363,7 @@ impl Transport {
             .unwrap_or_else(|_| Err(what.silent(self.patience)))
     }
 
-    /// The same for a question whose answer may take any time.
+    /// Does the same as [`Transport::unary`], but without a time limit for the answer.
     pub(super) async fn patient_unary<Question: Serialize, Answer: DeserializeOwned>(
         &self,
         what: What<'_>,
@@ -381,7 +390,7 @@ impl Transport {
     }
 }
 
-/// Reads a failure, whose code is a name or, outside of the two services, the status once more.
+/// Reads a failure. Its code is a name, or, outside the two services, the HTTP status again.
 fn failure(what: What<'_>, status: StatusCode, words: &[u8]) -> SessionError {
     if let Ok(failure) = serde_json::from_slice::<Failure>(words) {
         return what.refused(failure.code, &failure.message);

@@ -1,4 +1,5 @@
-//! Paths of this side. A sandbox can plant links in its workspace: whoever names a path in there follows none of them.
+//! Paths on the host. A sandbox can plant links in its workspace, so no link is followed below the
+//! workspace.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,10 +11,10 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 
 use crate::Host;
 
-/// This side, of which the sandbox can write a part.
+/// The host's file system, of which the sandbox can write a part.
 #[derive(Debug, Clone, Default)]
 pub(in crate::session) struct Here {
-    /// The workspace, where it really is.
+    /// Workspace of the sandbox, as a path without links.
     workspace: Option<Arc<Path>>,
 }
 
@@ -22,10 +23,11 @@ impl Here {
         Here { workspace: Some(workspace.into()) }
     }
 
-    /// Opens what lies at a path.
+    /// Opens the file or directory at a path.
     pub(super) fn open(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
         let flags = flags | OFlags::CLOEXEC;
-        // A path may lead out again: then `..` is taken by name, not from wherever a planted link leads.
+        // A path through the workspace may lead out again. Then `..` is removed by name, because a
+        // planted link would otherwise decide where `..` leads.
         let path = if self.shared(&std::path::absolute(path)?).is_some() {
             without_dots(&std::path::absolute(path)?)
         } else {
@@ -39,7 +41,8 @@ impl Here {
         Ok(openat2(directory, rest, flags, Mode::empty(), within)?)
     }
 
-    /// The workspace, and the part of an absolute path that lies in it, by whichever way it leads there.
+    /// Returns the workspace and the part of an absolute path below it, even if the path reaches
+    /// the workspace through links.
     fn shared(&self, path: &Path) -> Option<(&Path, PathBuf)> {
         let workspace = self.workspace.as_deref()?;
         let is_workspace = |part: &&Path| Host::resolve(part).is_ok_and(|real| real == workspace);
@@ -80,7 +83,7 @@ mod tests {
         for path in ["ws", "ws/.", "ws/own/file", "way/own/file", "way", "elsewhere/secret", "ws/../elsewhere/secret"] {
             assert_eq!(open(&with, path), Ok(()), "{path}");
         }
-        // Not what is beside the link's target.
+        // The path does not lead to the siblings of the link's target.
         assert_eq!(open(&with, "ws/planted/../own/file"), Ok(()));
         assert_eq!(open(&Here::default(), "ws/planted/../own/file"), Err(Some(Errno::NOENT)));
     }

@@ -1,4 +1,4 @@
-//! Trees that would like to be elsewhere.
+//! Tests with trees that try to be written outside their destination.
 
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -14,7 +14,7 @@ use crate::SessionError;
 
 fn entry(tar: &mut Builder<Vec<u8>>, kind: EntryType, name: &str, link: &str, content: &[u8]) {
     let mut header = Header::new_gnu();
-    // By hand: the library refuses to write such names.
+    // Set the fields by hand, because the library refuses to write such names.
     let fields = header.as_gnu_mut().unwrap();
     fields.name[..name.len()].copy_from_slice(name.as_bytes());
     fields.linkname[..link.len()].copy_from_slice(link.as_bytes());
@@ -98,14 +98,14 @@ fn no_link_is_followed_neither_a_planted_nor_an_older_one() {
         &to,
     )
     .unwrap_err();
-    // A file takes the place of a link, and leaves alone what the link led to.
+    // A file replaces a link, and the link's target is not changed.
     unpacked(&[(EntryType::Regular, "file", "", b"new")], &to).unwrap();
     assert_eq!(fs_err::read_to_string(to.join("file")).unwrap(), "new");
     unpack::file(&Here::default(), inlet(b"newer", true), &to.join("older"), 0o4755, &AtomicU64::new(0)).unwrap();
     assert_eq!(fs_err::read_to_string(to.join("older")).unwrap(), "newer");
     assert_eq!(fs_err::read_to_string(outside.join("file")).unwrap(), "kept");
     assert_eq!(fs_err::read_dir(&outside).unwrap().count(), 1);
-    // A destination that is itself a link.
+    // The destination is itself a link.
     symlink(&outside, place.path().join("link")).unwrap();
     unpacked(&[(EntryType::Regular, "x", "", b"x")], &place.path().join("link")).unwrap_err();
 }

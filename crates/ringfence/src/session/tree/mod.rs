@@ -1,7 +1,7 @@
-//! Files and whole trees on their way into and out of a sandbox, as a tar stream.
+//! Transfer of files and whole trees into and out of a sandbox, as a tar stream.
 //!
-//! A tree that comes out is built by the guest, and therefore by nobody we trust: see [`unpack`]. A tree that goes in may
-//! lie in a workspace, where sandboxed code plants links: see [`pack`].
+//! A tree that comes out of a sandbox is built by the guest, which is not trusted: see [`unpack`].
+//! A tree that goes in may lie in a workspace, where sandboxed code can plant links: see [`pack`].
 
 mod here;
 mod pack;
@@ -28,32 +28,32 @@ use super::files::{Files, WAITING_PIECES};
 use super::transport::Exchange;
 pub(super) use here::Here;
 
-/// How much of a tree is handed on at once.
+/// Highest number of bytes of a tree that are handed on at once.
 const PIECE: usize = 256 << 10;
-/// How many of the things that were left out are named.
+/// Highest number of left-out entries that are named.
 const NAMED: usize = 100;
 
-/// What was copied into or out of a sandbox.
+/// Summary of a copy into or out of a sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Transferred {
-    /// How many files.
+    /// Number of files that were copied.
     pub files: u64,
-    /// How many bytes are in them.
+    /// Number of bytes in these files.
     pub bytes: u64,
-    /// What was not copied, the first hundred of it.
+    /// Entries that were not copied, at most the first hundred.
     pub left_out: Vec<LeftOut>,
-    /// How much was not copied.
+    /// Number of entries that were not copied.
     pub left_out_count: u64,
 }
 
-/// Something that was not copied.
+/// An entry that was not copied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LeftOut {
-    /// Where it is in the tree, without anything that a terminal would obey.
+    /// Path of the entry in the tree, without control characters.
     pub name: String,
-    /// Why.
+    /// Reason why the entry was not copied.
     pub why: &'static str,
 }
 
@@ -67,11 +67,12 @@ impl Transferred {
 }
 
 impl Files<'_> {
-    /// Copies a file, or a directory with all that is in it, from this side to a path of the sandbox. Files that are
-    /// there are replaced. `progress` hears how many bytes of files have been read so far.
+    /// Copies a file, or a directory with all its contents, from the host to a path of the sandbox.
+    /// Existing files are replaced. `progress` is called with the number of file bytes that have
+    /// been read so far.
     ///
-    /// Links are copied as links. A `from` that is itself a link is refused: whoever may write its directory could have
-    /// put it there.
+    /// Links are copied as links. A `from` that is itself a link is refused, because anyone who may
+    /// write its directory could have planted the link.
     pub async fn upload(
         &self,
         from: &Path,
@@ -80,7 +81,8 @@ impl Files<'_> {
     ) -> Result<Transferred, SessionError> {
         let what = What { verb: "write", of: to };
         let source = pack::open(&self.session.here, from)?;
-        // A file is a tree with one entry, so that its mode comes along; a directory is what lies below it.
+        // A file is sent as a tree with one entry, so that its mode is copied, too. A directory is
+        // sent as its contents.
         let (below, name) = match &source {
             pack::Source::Directory(_) => (to, ""),
             pack::Source::File(_) => split(to),
@@ -110,11 +112,13 @@ impl Files<'_> {
         self.post(what, "/tree", below, body, feeding).await
     }
 
-    /// Copies a file, or a directory with all that is in it, from a path of the sandbox to a path on this side. A file
-    /// that is there is replaced, a directory is filled. `progress` hears how many bytes of files have been written.
+    /// Copies a file, or a directory with all its contents, from a path of the sandbox to a path on
+    /// the host. An existing file is replaced, an existing directory is filled. `progress` is
+    /// called with the number of file bytes that have been written.
     ///
-    /// Nothing is written outside of `to`, whatever the sandbox answers: no link is followed, links that lead out of the
-    /// tree, devices and pipes are left out, and what is made belongs to the caller, without special bits.
+    /// Nothing is written outside `to`, whatever the sandbox answers. No link is followed. Links
+    /// that lead out of the tree, devices and pipes are left out. New files belong to the caller
+    /// and have no special bits.
     pub async fn download(
         &self,
         from: &str,
@@ -142,7 +146,7 @@ impl Files<'_> {
         }
     }
 
-    /// Gives the bytes of an answer to a job that may block, and waits for both.
+    /// Passes the bytes of an answer to a job that may block, and waits for both.
     async fn take_in(
         &self,
         what: What<'_>,
@@ -157,7 +161,7 @@ impl Files<'_> {
             match self.piece(what, &mut exchange).await {
                 Ok(Some(piece)) => {
                     if pieces.send(Arrival::Piece(piece)).await.is_err() {
-                        break Ok(()); // the job has failed, and says why
+                        break Ok(()); // the job has failed, and its result says why
                     }
                     progress(count.load(Ordering::Relaxed));
                 }
@@ -183,12 +187,13 @@ async fn joined(job: JoinHandle<Result<Transferred, SessionError>>) -> Result<Tr
         Ok(done) => done,
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
         Err(error) => {
-            Err(What { verb: "copy the tree", of: "" }.local(io::Error::other(error))) // the runtime is shutting down
+            // The runtime is shutting down.
+            Err(What { verb: "copy the tree", of: "" }.local(io::Error::other(error)))
         }
     }
 }
 
-/// The directory that a path of the sandbox lies in, and its name there.
+/// Splits a path of the sandbox into its directory and its name there.
 fn split(path: &str) -> (&str, &str) {
     match path.rsplit_once('/') {
         Some(("", name)) => ("/", name),
@@ -197,7 +202,7 @@ fn split(path: &str) -> (&str, &str) {
     }
 }
 
-/// Where a job that blocks writes to: a queue of large pieces.
+/// Writer for a blocking job: a queue of large pieces.
 struct Outlet {
     buffer: Vec<u8>,
     pieces: mpsc::Sender<Bytes>,
@@ -208,7 +213,7 @@ impl Outlet {
         Outlet { buffer: Vec::with_capacity(PIECE), pieces }
     }
 
-    /// Reads up to `most` bytes of a file straight into the next piece, and says how many it were.
+    /// Reads up to `most` bytes of a file directly into the next piece, and returns their number.
     fn read_from(&mut self, file: &mut File, most: u64) -> io::Result<u64> {
         let room = (PIECE - self.buffer.len()) as u64;
         let read = file.take(most.min(room)).read_to_end(&mut self.buffer)?;
@@ -237,14 +242,15 @@ impl Write for Outlet {
     }
 }
 
-/// What arrives for a job that blocks.
+/// Message to a blocking job that reads.
 enum Arrival {
     Piece(Bytes),
-    /// All has arrived. A queue that just closes is a stream that broke.
+    /// All bytes have arrived. A queue that closes without this message means that the stream
+    /// broke.
     End,
 }
 
-/// Where a job that blocks reads from.
+/// Reader for a blocking job.
 struct Inlet {
     piece: Bytes,
     arrivals: mpsc::Receiver<Arrival>,

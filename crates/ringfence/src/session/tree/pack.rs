@@ -1,4 +1,5 @@
-//! Packs files of this side. Each is opened below the directory that it was found in, and no link is followed.
+//! Packs files of the host. Each file is opened below the directory in which it was found, and no
+//! link is followed.
 
 use std::ffi::{CString, OsStr};
 use std::fs::File;
@@ -14,22 +15,23 @@ use tar::{Builder, EntryType, Header};
 use super::super::SessionError;
 use super::{Here, Outlet, Transferred};
 
-/// Each level of a tree takes a descriptor.
+/// Deepest level of a tree that is packed, because each level takes a descriptor.
 const DEEPEST: usize = 128;
-/// Tar files are made of blocks of this length.
+/// Length of the blocks of a tar file, in bytes.
 const BLOCK: usize = 512;
-/// How files are opened. A pipe that takes a file's place is not waited for.
+/// Flags with which files are opened. The open does not wait for a pipe that takes the place of a
+/// file.
 const TO_READ: OFlags =
     OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
-/// What is to be packed.
+/// File or directory to be packed.
 #[derive(Debug)]
 pub(super) enum Source {
     Directory(OwnedFd),
     File(OwnedFd),
 }
 
-/// Opens what is to be packed, itself no link.
+/// Opens the file or directory to be packed. The path must not be a link.
 pub(super) fn open(here: &Here, path: &Path) -> Result<Source, SessionError> {
     let opened = || {
         let file = here.open(path, TO_READ)?;
@@ -50,7 +52,7 @@ fn cannot_read(path: &Path, source: io::Error) -> SessionError {
     SessionError::Here { doing: "read", path: path.to_owned(), source }
 }
 
-/// Packs what was found at `path`; a single file as `name`.
+/// Packs the source that was found at `path`. A single file gets the name `name`.
 pub(super) fn pack(
     source: Source,
     path: &Path,
@@ -76,7 +78,8 @@ struct Packer<'a> {
 }
 
 impl Packer<'_> {
-    /// Packs what is in a directory that lies at `path` on this side, and is called `name` in the tree.
+    /// Packs the contents of a directory. The directory lies at `path` on the host, and is called
+    /// `name` in the tree.
     fn directory(&mut self, directory: &OwnedFd, path: &Path, name: &Path, levels: usize) -> Result<(), SessionError> {
         let names = names(directory).map_err(|source| cannot_read(path, source))?;
         for entry in names {
@@ -136,7 +139,8 @@ impl Packer<'_> {
         Ok(())
     }
 
-    /// Packs as many bytes of a file as its header promised: what grows meanwhile is cut, what shrinks is an error.
+    /// Packs as many bytes of a file as its header promised. A file that has grown is cut, one that
+    /// has shrunk is an error.
     fn content(&mut self, mut file: File, size: u64) -> io::Result<()> {
         let outlet = self.tar.get_mut();
         let mut left = size;
@@ -153,7 +157,7 @@ impl Packer<'_> {
     }
 }
 
-/// The names in a directory, in order.
+/// Returns the names in a directory, sorted.
 fn names(directory: &OwnedFd) -> io::Result<Vec<CString>> {
     let mut names = Vec::new();
     for entry in Dir::read_from(directory)? {

@@ -1,5 +1,6 @@
-//! Unpacks what a guest sends. It chooses every byte, so nothing of it is believed: each name is checked part by part, and
-//! opened below the destination by the kernel's own rules (openat2(2)).
+//! Unpacks trees that a guest sends. The guest chooses every byte, so nothing in a tree is trusted:
+//! each name is checked part by part, and opened below the destination by the kernel's own rules
+//! (openat2(2)).
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -17,16 +18,18 @@ use super::super::SessionError;
 use super::super::error::clean;
 use super::{Here, Inlet, Transferred};
 
-/// The most entries of a tree: a file system has room for so many names.
+/// Highest number of entries of a tree. A file system has room for so many names.
 const MOST_ENTRIES: u64 = 4_000_000;
-/// The longest name or link, and the longest list of attributes of an entry.
+/// Longest name or link, and longest list of attributes of an entry, in bytes.
 const LONGEST_NAME: u64 = 16 << 10;
-/// What may follow the end of a tree: tar fills up its last record.
+/// Limit of the padding after the end of a tree, in bytes. There is padding because tar fills its
+/// last record.
 const LONGEST_FILLING: u64 = 1 << 20;
-/// How much is written at once.
+/// Number of bytes that are written at once.
 const PIECE: usize = 128 << 10;
 
-/// Writes one file: first beside its place, then, when it is whole, into it.
+/// Writes one file. The content goes to a temporary file in the same directory, which is renamed
+/// when it is complete.
 pub(super) fn file(
     here: &Here,
     inlet: Inlet,
@@ -46,13 +49,13 @@ pub(super) fn file(
     match written {
         Ok(bytes) => Ok(Transferred { files: 1, bytes, ..Transferred::default() }),
         Err(error) => {
-            let _ = unlinkat(&parent, &beside, AtFlags::empty()); // it may not have come to be
+            let _ = unlinkat(&parent, &beside, AtFlags::empty()); // the file may not exist yet
             Err(failed(error))
         }
     }
 }
 
-/// Fills the directory at `to`, which is made when it is not there, and is no link.
+/// Fills the directory at `to`. The directory is made if it does not exist, and must not be a link.
 pub(super) fn tree(here: &Here, inlet: Inlet, to: &Path, count: &AtomicU64) -> Result<Transferred, SessionError> {
     let failed = |source: io::Error| SessionError::Here { doing: "write", path: to.to_owned(), source };
     let root = top(here, to).map_err(failed)?;
@@ -69,13 +72,13 @@ pub(super) fn tree(here: &Here, inlet: Inlet, to: &Path, count: &AtomicU64) -> R
     Ok(unpacker.done)
 }
 
-/// Opens the directory that something is to lie in.
+/// Opens the directory of the path `of`.
 fn parent(here: &Here, of: &Path) -> io::Result<OwnedFd> {
     let parent = of.parent().filter(|parent| !parent.as_os_str().is_empty());
     here.open(parent.unwrap_or(Path::new(".")), OFlags::PATH | OFlags::DIRECTORY)
 }
 
-/// Opens the directory that is to be filled, and makes it if need be.
+/// Opens the directory that is to be filled, and makes it if it does not exist.
 fn top(here: &Here, to: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let Some(name) = to.file_name() else { return here.open(to, flags) };
@@ -92,7 +95,7 @@ struct Unpacker<'a> {
     done: Transferred,
 }
 
-/// What entries before an entry say of it.
+/// Attributes of the next entry, from the entries before it.
 #[derive(Default)]
 struct Ahead {
     name: Option<Vec<u8>>,
@@ -101,7 +104,7 @@ struct Ahead {
 
 impl Unpacker<'_> {
     fn all(&mut self, archive: &mut Archive<Inlet>) -> Result<(), SessionError> {
-        // Raw: the library itself would read a name of any length into memory.
+        // Read raw entries, because the library itself would read a name of any length into memory.
         let entries = archive.entries().map_err(|source| broken(b"", source.to_string()))?.raw(true);
         let mut ahead = Ahead::default();
         for (entry, number) in entries.zip(1..) {
@@ -159,7 +162,8 @@ impl Unpacker<'_> {
         }
     }
 
-    /// The directory that an entry lies in, made if need be; nothing when that is the root.
+    /// Opens the directory of an entry, and makes it if it does not exist. Returns `None` for the
+    /// root.
     fn parent(&self, parts: &[&OsStr]) -> io::Result<Option<OwnedFd>> {
         if parts.is_empty() {
             return Ok(None);
@@ -178,14 +182,14 @@ impl Unpacker<'_> {
     }
 }
 
-/// Opens a directory below another one, by way of directories only.
+/// Opens a directory below another one. Every part of the path must be a directory and not a link.
 fn below(directory: &OwnedFd, path: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     openat2(directory, path, flags, Mode::empty(), within)
 }
 
-/// Makes a directory that we can write; one that is there stays as it is.
+/// Makes a directory that the caller can write. An existing directory stays as it is.
 fn directory(parent: &OwnedFd, name: &OsStr, mode: u32) -> io::Result<()> {
     match mkdirat(parent, name, Mode::from_raw_mode(mode & 0o777 | 0o700)) {
         Err(Errno::EXIST) => Ok(below(parent, Path::new(name)).map(drop)?),
@@ -193,7 +197,8 @@ fn directory(parent: &OwnedFd, name: &OsStr, mode: u32) -> io::Result<()> {
     }
 }
 
-/// Makes a new file, with permissions that our umask allows; what was there and is no directory makes room.
+/// Makes a new file, with permissions that the umask allows. Replaces an existing entry that is not
+/// a directory.
 fn create(parent: impl AsFd, name: &OsStr, mode: u32) -> io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let open = || openat(&parent, name, flags, Mode::from_raw_mode(mode & 0o777));
@@ -207,7 +212,7 @@ fn create(parent: impl AsFd, name: &OsStr, mode: u32) -> io::Result<File> {
     Ok(File::from(made?))
 }
 
-/// Makes a link; what was there and is no directory makes room.
+/// Makes a symbolic link. Replaces an existing entry that is not a directory.
 fn link(parent: &OwnedFd, name: &OsStr, target: &OsStr) -> io::Result<()> {
     match symlinkat(target, parent, name) {
         Err(Errno::EXIST) => {
@@ -233,7 +238,7 @@ fn copy(mut from: impl BufRead, mut to: File, count: &AtomicU64) -> io::Result<u
     }
 }
 
-/// The parts of a name that stays below where it is put.
+/// Splits a name into its parts. Fails if the name leads out of the tree.
 fn parts(name: &[u8]) -> Result<Vec<&OsStr>, &'static str> {
     if name.starts_with(b"/") {
         return Err("its name is absolute");
@@ -250,8 +255,9 @@ fn parts(name: &[u8]) -> Result<Vec<&OsStr>, &'static str> {
     Ok(parts)
 }
 
-/// Whether a link that lies `depth` directories below the root leads below it, too, whatever other links there are that
-/// this is true of. So `..` may only come first: behind a name it leaves wherever that name leads to.
+/// Returns true if a link that lies `depth` directories below the root leads to a path below the
+/// root, if the same is true of every other link. Therefore `..` may only come first: after a name,
+/// `..` is the parent of the directory that the name leads to.
 fn stays_below(target: &[u8], depth: usize) -> bool {
     let mut parts = target.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b".")).peekable();
     let mut up = 0;
@@ -265,7 +271,7 @@ fn stays_below(target: &[u8], depth: usize) -> bool {
         && parts.all(|part| part != b"..")
 }
 
-/// The name that an entry has for the next one.
+/// Returns the name that an entry holds for the next entry.
 fn text(entry: &mut Entry<'_, Inlet>) -> Result<Vec<u8>, SessionError> {
     let mut text = content(entry)?;
     let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
@@ -273,7 +279,7 @@ fn text(entry: &mut Entry<'_, Inlet>) -> Result<Vec<u8>, SessionError> {
     Ok(text)
 }
 
-/// The attributes that an entry has for the next one (pax(1)).
+/// Reads the attributes that an entry holds for the next entry (pax(1)).
 fn attributes(entry: &mut Entry<'_, Inlet>, ahead: &mut Ahead) -> Result<(), SessionError> {
     for attribute in tar::PaxExtensions::new(&content(entry)?) {
         let attribute = attribute.map_err(|source| broken(b"", source.to_string()))?;
