@@ -1,7 +1,9 @@
-//! What a sandbox that runs may reach, changed.
+//! Change of the egress rules of a running sandbox.
 //!
-//! Whoever holds its gate listens in its room for other rules, writes them down there, goes by them, and says so. So the
-//! rules are the ones that are written down, whoever asked for them and whatever became of that one since.
+//! The process that holds a sandbox's gate listens in the room directory of the sandbox for new
+//! rules. It writes the new rules to a file there, applies them, and then confirms the change.
+//! Therefore the rules in the file are the ones in force, whichever process asked for them and even
+//! if that process has ended.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,76 +24,76 @@ use crate::room::{Manifest, Name, RoomError};
 use crate::session::ChannelDoor;
 use crate::{Sandbox, untrusted};
 
-/// Where orders are taken.
+/// Name of the socket on which orders are received.
 const SOCKET: &str = "egress.sock";
-/// The rules that replaced those of the start.
+/// File with the rules that replaced those of the start.
 const FILE: &str = "egress.json";
-/// Where they are written before they are there whole.
+/// Temporary file in which the rules are written before they are complete.
 const TEMPORARY: &str = ".egress.json";
-/// The longest lists, in bytes: a manifest that tells them is not read beyond twice as much.
+/// Longest order, in bytes. The file with the rules is read up to twice this length.
 const LONGEST: usize = 512 << 10;
-/// How long either side waits for the other.
+/// Longest time that either side waits for the other.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long nobody is let in when the host has no descriptor left.
+/// Pause after an accept(2) that failed, for example because the host has no descriptor left.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What a sandbox may reach could not be changed.
+/// Reason why the egress rules of a sandbox could not be changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChangeError {
-    /// It is not there, or a file of it cannot be read.
+    /// The sandbox is not there, or one of its files cannot be read.
     #[error(transparent)]
     Room(#[from] RoomError),
-    /// Nothing stands between it and the network, or there is no network.
+    /// The sandbox has no gate: its network is open, or it has none.
     #[error("cannot change what the sandbox `{name}` may reach: its network is {network}, which has no gate")]
     NoGate {
-        /// Which.
+        /// Name of the sandbox.
         name: Name,
-        /// What it has instead.
+        /// Mode of the sandbox's network.
         network: &'static str,
     },
-    /// Its proxy is a container, which was told its rules for good.
+    /// The sandbox's proxy is a container, which takes its rules only once.
     #[error("cannot change what the sandbox `{name}` may reach: its proxy is a container of its own")]
     ProxyContainer {
-        /// Which.
+        /// Name of the sandbox.
         name: Name,
     },
-    /// Something that was made at the start is to be otherwise.
+    /// The change would affect a setting that is fixed at the start.
     #[error("cannot change `network.{key}` of the sandbox `{name}`: it is fixed at the start")]
     Fixed {
-        /// Which.
+        /// Name of the sandbox.
         name: Name,
-        /// What.
+        /// Key of the setting below `network`.
         key: &'static str,
     },
     /// The lists are too long.
     #[error("cannot change what the sandbox `{name}` may reach: the lists have {length} bytes, and {LONGEST} at most")]
     TooLong {
-        /// Which.
+        /// Name of the sandbox.
         name: Name,
-        /// How long they are.
+        /// Length of the lists, in bytes.
         length: usize,
     },
-    /// Whoever holds its gate does not answer; the rules may be the old or the new ones.
+    /// The process that holds the gate does not answer. The old or the new rules may be in force.
     #[error("cannot reach whoever holds the gate of the sandbox `{name}`")]
     Unreachable {
-        /// Which.
+        /// Name of the sandbox.
         name: Name,
-        /// Why.
+        /// Error of the connection.
         source: io::Error,
     },
-    /// Whoever holds its gate could not do it; the rules are the old ones.
+    /// The process that holds the gate could not apply the rules. The old rules are in force.
     #[error("the rules of the sandbox `{name}` are not changed: {why}")]
     Refused {
-        /// Which.
+        /// Name of the sandbox.
         name: Name,
-        /// What it said.
+        /// Reason that the process gave.
         why: String,
     },
 }
 
 impl ChangeError {
-    /// Whose move it is.
+    /// Returns whose move it is after this error.
     pub fn fault(&self) -> Fault {
         match self {
             ChangeError::Room(RoomError::File { .. }) | ChangeError::Refused { .. } => Fault::Host,
@@ -100,7 +102,7 @@ impl ChangeError {
         }
     }
 
-    /// The next things to type.
+    /// Returns the next commands to type.
     pub fn hints(&self) -> Vec<String> {
         match self {
             ChangeError::Room(error) => vec![error.hint()],
@@ -123,18 +125,18 @@ impl ChangeError {
     }
 }
 
-/// The rules that replaced those that a sandbox was started with.
+/// Rules that replaced those that a sandbox was started with.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Changed {
     network: Network,
-    /// The hash of its policy with them.
+    /// Hash of the sandbox's policy with these rules.
     policy_sha256: String,
-    /// Whether they differ from those of the start.
+    /// True if the rules differ from those of the start.
     differs: bool,
 }
 
 impl Changed {
-    /// What a manifest tells with them.
+    /// Updates a manifest with these rules.
     pub(crate) fn tell(self, manifest: &mut Manifest) {
         manifest.policy.network = Some(self.network);
         manifest.policy_sha256 = self.policy_sha256;
@@ -147,7 +149,8 @@ impl Changed {
     }
 }
 
-/// The rules that replaced those of the start, of the sandbox whose room is at `room`; none where nobody changed them.
+/// Reads the rules that replaced those of the start, for the sandbox whose room directory is
+/// `room`. Returns `None` if nobody changed them.
 pub(crate) fn changed(room: &Path) -> io::Result<Option<Changed>> {
     let file = match fs_err::File::open(room.join(FILE)) {
         Ok(file) => file,
@@ -159,12 +162,15 @@ pub(crate) fn changed(room: &Path) -> io::Result<Option<Changed>> {
 }
 
 impl Sandbox {
-    /// Has it reach other hosts from now on. When this returns, the new lists hold for every connection and request that
-    /// is made inside, and what is open and no longer allowed is cut. Its manifest, as others read it, tells them.
+    /// Replaces the hosts that the sandbox may reach. When this function returns, the new lists
+    /// hold for every new connection and request from inside, and open connections that are no
+    /// longer allowed are closed. The sandbox's manifest, as other processes read it, has the new
+    /// lists.
     ///
-    /// It must be one that reaches some hosts already: what is closed or open has no gate. `transparent` and `observe` are
-    /// as they were at the start. Secrets stay with the hosts that they are for; those of hosts that were not allowed at the
-    /// start were not read, and are not added.
+    /// The sandbox must have been started with a list of hosts, because a closed or an open network
+    /// has no gate. `transparent` and `observe` must be as they were at the start. Secrets stay
+    /// with the hosts that they are for. Secrets for hosts that were not allowed at the start were
+    /// not read, and are not added.
     pub async fn set_egress(&self, egress: Egress) -> Result<(), ChangeError> {
         self.require_kept()?;
         let (manifest, name) = (self.manifest(), || self.manifest().name.clone());
@@ -193,7 +199,7 @@ impl Sandbox {
     }
 }
 
-/// Tells whoever holds a gate what to let out, and waits for the answer.
+/// Sends an order to the process that holds the gate, and waits for the answer.
 async fn ask(room: &Path, order: &[u8]) -> io::Result<Result<(), String>> {
     let mut stream = ChannelDoor::to(room, SOCKET)?.connect().await?;
     stream.write_all(order).await?;
@@ -202,22 +208,22 @@ async fn ask(room: &Path, order: &[u8]) -> io::Result<Result<(), String>> {
     Ok(serde_json::from_str(&answer)?)
 }
 
-/// Where whoever holds the gate of a sandbox is told to let out something else.
+/// Listener on which the process that holds a sandbox's gate receives new rules.
 #[derive(Debug)]
 pub(super) struct Orders {
     listener: OwnedFd,
     room: PathBuf,
-    /// What was agreed on at the start.
+    /// Plan that the sandbox was started with.
     plan: Plan,
 }
 
 impl Orders {
-    /// Listens in the room of a sandbox that was started with `plan`.
+    /// Listens in the room directory of a sandbox that was started with `plan`.
     pub(super) fn listen(room: PathBuf, plan: Plan) -> io::Result<Orders> {
         Ok(Orders { listener: listen(&room, SOCKET.as_ref())?, room, plan })
     }
 
-    /// Does as it is told, one order after the other, for as long as it is asked to.
+    /// Carries out orders, one after the other, until the future is dropped.
     pub(super) async fn obey(self, proxy: &Proxy) -> io::Result<()> {
         let listener = UnixListener::from(self.listener.try_clone()?);
         listener.set_nonblocking(true)?;
@@ -225,7 +231,7 @@ impl Orders {
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
-                    // Whoever takes too long, or has gone, is not waited for.
+                    // A client that takes too long, or has gone, is not waited for.
                     let _ = timeout(PATIENCE, self.answer(stream, proxy)).await;
                 }
                 Err(_) => sleep(PAUSE).await,
@@ -241,7 +247,7 @@ impl Orders {
         stream.write_all(&line(&done)).await
     }
 
-    /// Writes other rules down and goes by them, with no pause in between.
+    /// Writes the new rules to the file, and applies them without a pause in between.
     fn change(&self, order: &str, proxy: &Proxy) -> io::Result<()> {
         let network: Network = serde_json::from_str(order)?;
         let Some(egress) = network.egress() else {
@@ -275,7 +281,7 @@ mod tests {
 
     use super::*;
 
-    /// Somebody who holds a gate that lets nothing out, and takes orders in `room`.
+    /// Returns a proxy that lets nothing out, and that takes orders in `room`.
     fn holder(room: &Path) -> (Proxy, Plan) {
         let policy = Policy::default().network(Network::only([]));
         let (summary, policy_sha256, held) = (String::new(), policy.sha256(), BTreeMap::new());
@@ -328,7 +334,7 @@ mod tests {
         }
         drop(ChannelDoor::to(room.path(), SOCKET).unwrap().connect().await.unwrap());
         assert_eq!(changed(room.path()).unwrap(), None);
-        // A room that cannot be written to has nothing written down, and so nothing is let out.
+        // If the rules cannot be written to the room directory, they are not applied.
         fs_err::create_dir(room.path().join(TEMPORARY)).unwrap();
         let any = Network::only(["127.0.0.1:9".parse().unwrap()]);
         assert!(ask(room.path(), &line(&any)).await.unwrap().is_err());

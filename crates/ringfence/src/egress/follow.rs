@@ -1,4 +1,4 @@
-//! The egress log, read as it grows.
+//! Reader that follows an egress log as it grows.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
@@ -8,30 +8,33 @@ use std::path::{Path, PathBuf};
 use super::log::{Entry, parts_of_sandbox};
 use crate::Host;
 
-/// Most bytes of one part that are read at once.
+/// Highest number of bytes of one part that are read at once.
 const LONGEST_READ: u64 = 16 << 20;
 
-/// Reads the egress log of one sandbox, as it grows.
+/// Reader of the egress log of one sandbox, as it grows.
 #[derive(Debug)]
 pub struct Follower {
-    /// Parts of the log, oldest first; none if there can be none.
+    /// Parts of the log, oldest first; empty if there can be no log.
     parts: Vec<PathBuf>,
     sandbox: String,
-    /// How far each part was read, by its inode: a part gets another name when a new one is begun.
+    /// Offset up to which each part was read, by its inode, because a part is renamed when a new
+    /// one is begun.
     read: HashMap<u64, u64>,
 }
 
 impl Follower {
-    /// Begins at the beginning of the log of a sandbox of `host`'s user.
+    /// Returns a follower at the beginning of the log of a sandbox of `host`'s user.
     pub fn of(host: &Host, sandbox: &str) -> Follower {
         let parts = parts_of_sandbox(host, sandbox).map(Vec::from).unwrap_or_default();
         Follower { parts, sandbox: sandbox.to_owned(), read: HashMap::new() }
     }
 
-    /// Returns what was written since the last time, oldest first; a line that cannot be read is left out.
+    /// Returns the entries that were written since the last call, oldest first. A line that cannot
+    /// be parsed is left out.
     pub fn read_on(&mut self) -> io::Result<Vec<Entry>> {
         let mut entries = Vec::new();
-        // Only of the files that are there: a later one may have the number of one that is gone.
+        // Keep only the files that exist, because a later file may get the inode number of one that
+        // is gone.
         let mut read = HashMap::new();
         for path in &self.parts {
             if let Some((inode, end)) = self.append_from(path, &mut entries)? {
@@ -42,8 +45,8 @@ impl Follower {
         Ok(entries)
     }
 
-    /// Appends what the lines of a file tell that were not read yet, and returns which file it is and how far it is read
-    /// now. No more is kept at once than one line, and what is wanted.
+    /// Appends the entries of the unread lines of a file. Returns the file's inode and the new
+    /// offset. The function holds no more in memory than one line and the wanted entries.
     fn append_from(&self, path: &Path, entries: &mut Vec<Entry>) -> io::Result<Option<(u64, u64)>> {
         let mut file = match fs_err::File::open(path) {
             Ok(file) => file,
@@ -58,14 +61,15 @@ impl Follower {
         loop {
             line.clear();
             let length = match lines.read_line(&mut line) {
-                // What is no text is no line of ours.
+                // Bytes that are not text are not a line of the log.
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                     return Ok(Some((found.ino(), found.len())));
                 }
                 length => length?,
             };
             if !line.ends_with('\n') {
-                return Ok(Some((found.ino(), end))); // it is still being written, or this is the end
+                // The line is still being written, or this is the end.
+                return Ok(Some((found.ino(), end)));
             }
             end += length as u64;
             let entry = line.contains(&self.sandbox).then(|| serde_json::from_str::<Entry>(&line).ok()).flatten();

@@ -1,10 +1,12 @@
-//! Egress logs: what was denied, and what was let out under observation, as lines of JSON.
+//! Egress logs: denied connections, and connections that were let out under observation, as lines
+//! of JSON.
 //!
-//! A sandbox that stays has a log in its own directory, which no other sandbox can fill. It keeps the first events and the
-//! last ones, and numbers all, so that the number of those in between is known. When the sandbox ends, its log is handed
-//! over to its user's, to which runs of one command write, too. There each of them has a bounded share, and events beyond it
-//! are counted. Code inside decides how much there is to tell, and can neither fill the disk nor take an earlier denial
-//! away without a trace.
+//! A sandbox that stays has a log in its own directory, which no other sandbox can fill. This log
+//! keeps the first events and the last ones. It numbers all events, so that the number of missing
+//! ones is known. When the sandbox ends, its log is handed over to the log of its user. Runs of one
+//! command write to the user's log, too. There each writer has a bounded share, and events beyond
+//! the share are counted. Code in a sandbox decides how many events there are. It can neither fill
+//! the disk nor remove an earlier denial without a trace.
 
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
@@ -22,35 +24,36 @@ use super::{MOST_DENIALS, counted, told};
 use crate::Host;
 use crate::room::Rooms;
 
-/// File name of a log.
+/// File name of a log's current part.
 const NAME: &str = "egress.jsonl";
-/// File name of the part before.
+/// File name of a log's previous part.
 const OLD: &str = "egress.jsonl.1";
-/// File name of a sandbox's first part.
+/// File name of the first part of a sandbox's log.
 const FIRST: &str = "egress.jsonl.first";
 /// Length at which a new part of a user's log is begun, in bytes.
 const LONGEST: u64 = 8 << 20;
 /// Length at which a new part of a sandbox's log is begun, in bytes.
 const LONGEST_OF_SANDBOX: u64 = 1 << 20;
-/// Most bytes that one run, or one sandbox that has ended, adds to its user's log.
+/// Highest number of bytes that one run, or one sandbox that has ended, adds to its user's log.
 const LONGEST_SHARE: u64 = 1 << 20;
 /// Longest line, in bytes.
 const LONGEST_LINE: u64 = 8 << 10;
-/// Longest text of a client's in an event that would not fit into a line, in characters.
+/// Longest text of a client in an event that would not fit into a line, in characters.
 const LONGEST_TEXT: usize = 300;
-/// Most bytes of a part that are read, from its end: those who had it open when it grew too long wrote on.
+/// Highest number of bytes of a part that are read, from its end. A part can be longer than its
+/// limit, because processes that had it open wrote on.
 const LONGEST_READ: u64 = 64 << 20;
 
 /// One line of the log.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Entry {
-    /// When.
+    /// Time of the event, in RFC 3339.
     pub time: String,
-    /// In which sandbox, if it is one that stays.
+    /// Name of the sandbox, if it is one that stays.
     pub sandbox: Option<String>,
-    /// With which workspace.
+    /// Workspace of the sandbox.
     pub workspace: PathBuf,
-    /// What.
+    /// Event that the proxy reported.
     pub event: Event,
     /// Position among all events of a sandbox that stays, from 1 on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -58,20 +61,20 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// When, if that can be read.
+    /// Returns the time of the event, if it can be parsed.
     pub fn time(&self) -> Option<std::time::SystemTime> {
         self.time.parse::<Timestamp>().ok().map(Into::into)
     }
 }
 
-/// A line that stands for events that have none.
+/// Line that stands for omitted events.
 #[derive(Debug, Serialize, Deserialize)]
 struct Omission {
     time: String,
     omitted: u64,
 }
 
-/// Events that the logs of a user have.
+/// Events in the logs of a user.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Recorded {
@@ -86,7 +89,7 @@ pub struct Recorded {
 pub(crate) struct Log {
     sandbox: Option<String>,
     workspace: PathBuf,
-    /// Whether what is let out is written down, too.
+    /// True if connections that are let out are logged, too.
     observes: bool,
     sink: Mutex<Option<LogSink>>,
 }
@@ -98,7 +101,8 @@ enum LogSink {
 }
 
 impl Log {
-    /// Log for one sandbox of a user: its own if it stays, and a share of the user's if not.
+    /// Returns the log for one sandbox of a user: its own log if the sandbox stays, and otherwise a
+    /// share of the user's log.
     pub(crate) fn of(host: &Host, sandbox: Option<String>, workspace: &Path, observes: bool) -> Log {
         let directory = sandbox.as_deref().and_then(|name| directory_of(host, name));
         let sink = match (&sandbox, directory) {
@@ -108,7 +112,7 @@ impl Log {
         Log { sandbox, workspace: workspace.into(), observes, sink: Mutex::new(sink) }
     }
 
-    /// Writes one event down. Where that fails the event was still acted on, and is in the result.
+    /// Writes one event. If the write fails, the event was still acted on, and is in the result.
     pub(crate) fn write(&self, event: &Event) {
         if !self.observes && !matches!(event, Event::Denied(_) | Event::Omitted { .. }) {
             return;
@@ -128,28 +132,28 @@ impl Log {
     }
 }
 
-/// Directory of a sandbox that stays.
+/// Returns the directory of a sandbox that stays.
 fn directory_of(host: &Host, sandbox: &str) -> Option<PathBuf> {
     let name = crate::room::Name::new(sandbox).ok()?;
     Rooms::of(host).ok().map(|rooms| rooms.path(&name))
 }
 
-/// Path of the log of a sandbox whose directory this is.
+/// Returns the path of the log of the sandbox with this directory.
 pub(crate) fn log_in(directory: &Path) -> PathBuf {
     directory.join(NAME)
 }
 
-/// Paths of the parts of a log, oldest first.
+/// Returns the paths of the parts of a log, oldest first.
 fn parts_of(log: &Path) -> [PathBuf; 3] {
     [log.with_file_name(FIRST), log.with_file_name(OLD), log.to_owned()]
 }
 
-/// Paths of the parts of a sandbox's log, oldest first; nothing if there can be none.
+/// Returns the paths of the parts of a sandbox's log, oldest first; `None` if there can be no log.
 pub(super) fn parts_of_sandbox(host: &Host, sandbox: &str) -> Option<[PathBuf; 3]> {
     directory_of(host, sandbox).map(|directory| parts_of(&log_in(&directory)))
 }
 
-/// Spells a line, or nothing for a workspace that is not text.
+/// Serialises a line. Returns `None` if the workspace is not valid text or the line stays too long.
 fn spell_line(mut entry: Entry) -> Option<Vec<u8>> {
     let spell = |entry: &Entry| serde_json::to_vec(entry).ok();
     let mut line = spell(&entry)?;
@@ -161,7 +165,7 @@ fn spell_line(mut entry: Entry) -> Option<Vec<u8>> {
     (line.len() as u64 <= LONGEST_LINE).then_some(line)
 }
 
-/// Shortens what a client wrote.
+/// Shortens the text of a client in an event.
 fn shorten(event: &mut Event) {
     let shorten = |text: &mut String| *text = text.chars().take(LONGEST_TEXT).collect();
     match event {
@@ -182,11 +186,11 @@ fn open_part(path: &Path) -> io::Result<fs_err::File> {
     fs_err::OpenOptions::new().append(true).create(true).mode(0o600).open(path)
 }
 
-/// Log of a sandbox that stays, which one process writes.
+/// Log of a sandbox that stays, which only one process writes.
 #[derive(Debug)]
 struct OwnLog {
     path: PathBuf,
-    /// The part that is written, and its length.
+    /// Part that is written, and its length in bytes.
     part: Option<(fs_err::File, u64)>,
     /// Number of the last event.
     number: u64,
@@ -200,7 +204,8 @@ impl OwnLog {
     }
 
     fn write(&mut self, entry: Entry) {
-        // An event that cannot be written has its number all the same: the gap tells of it.
+        // An event that cannot be written still takes a number, so that the gap shows that it is
+        // missing.
         self.number += 1;
         let Some(line) = spell_line(Entry { number: Some(self.number), ..entry }) else { return };
         let written = self.append(&line);
@@ -215,7 +220,7 @@ impl OwnLog {
         if self.part.as_ref().is_some_and(|(_, written)| written + length > LONGEST_OF_SANDBOX) {
             self.part = None;
             let [first, old, _] = parts_of(&self.path);
-            // The first part stays: a flood cannot take away what preceded it.
+            // The first part stays, so that a flood of events cannot remove the events before it.
             let to = if first.exists() { old } else { first };
             fs_err::rename(&self.path, to)?;
         }
@@ -233,15 +238,15 @@ impl OwnLog {
     }
 }
 
-/// One writer's share of a user's log.
+/// Share of one writer in a user's log.
 #[derive(Debug)]
 struct SharedLog {
     path: PathBuf,
     file: Option<fs_err::File>,
     written: u64,
-    /// Events that no line tells of yet.
+    /// Number of omitted events that no line reports yet.
     omitted: u64,
-    /// Number of such events at which the next line tells of them.
+    /// Number of omitted events at which the next line reports them.
     told_at: u64,
 }
 
@@ -257,8 +262,9 @@ impl SharedLog {
         }
     }
 
-    /// Counts events that are not written. Lines that tell of them are ever farther apart: a process that is killed leaves
-    /// at least half of the count, and a flood leaves few lines.
+    /// Counts events that are not written. The number of events between two lines that report them
+    /// doubles each time. Therefore a process that is killed leaves at least half of the count, and
+    /// a flood leaves few lines.
     fn omit(&mut self, events: u64) {
         self.omitted += events;
         if self.omitted >= self.told_at {
@@ -280,7 +286,7 @@ impl SharedLog {
         }
         self.written += line.len() as u64;
         if let Some(file) = &mut self.file {
-            let _ = file.write_all(line); // the disk is full: the proxy goes on
+            let _ = file.write_all(line); // if the disk is full, the proxy goes on
         }
     }
 }
@@ -291,7 +297,7 @@ impl Drop for SharedLog {
     }
 }
 
-/// Line that tells of events without one; nothing if there are none.
+/// Returns the line that reports omitted events; `None` if there are none.
 fn omission(omitted: u64) -> Option<Vec<u8>> {
     if omitted == 0 {
         return None;
@@ -301,8 +307,8 @@ fn omission(omitted: u64) -> Option<Vec<u8>> {
     Some(line)
 }
 
-/// Opens a user's log for one more line, and begins a new part when it has grown long. The events of the part that goes
-/// for it are counted in the new one.
+/// Opens a user's log for one more line, and begins a new part when the current part is too long.
+/// The new part counts the events of the oldest part, which is replaced.
 fn open_shared(path: &Path) -> io::Result<fs_err::File> {
     fs_err::create_dir_all(path.parent().unwrap_or(path))?;
     loop {
@@ -310,7 +316,8 @@ fn open_shared(path: &Path) -> io::Result<fs_err::File> {
         if file.metadata()?.len() <= LONGEST {
             return Ok(file);
         }
-        // One writer at a time: the second would rename the part that the first has just begun.
+        // One writer at a time, because a second one would rename the part that the first has just
+        // begun.
         flock(&file, FlockOperation::LockExclusive)?;
         if fs_err::metadata(path).is_ok_and(|there| there.ino() == file.metadata().map_or(0, |own| own.ino())) {
             let old = path.with_file_name(OLD);
@@ -325,8 +332,8 @@ fn open_shared(path: &Path) -> io::Result<fs_err::File> {
     }
 }
 
-/// Hands over the log of a sandbox, whose directory is about to be cleared, to its user's in `state`. The first and the
-/// last events are kept.
+/// Hands over the log of a sandbox, whose directory is about to be cleared, to its user's log in
+/// `state`. The first and the last events are kept.
 pub(crate) fn hand_over(directory: &Path, state: &Path) {
     let recorded = match read_numbered(&log_in(directory)) {
         Ok(recorded) => recorded,
@@ -345,7 +352,8 @@ pub(crate) fn hand_over(directory: &Path, state: &Path) {
     }
 }
 
-/// Number of lines that fit into half a share, beside the line that tells of the others.
+/// Returns the number of lines that fit into half a share, besides the line that reports the
+/// omitted ones.
 fn fitting<'a>(lines: impl Iterator<Item = &'a Vec<u8>>) -> usize {
     let most = LONGEST_SHARE / 2 - LONGEST_LINE;
     let lengths = lines.scan(0, |sum, line| {
@@ -355,12 +363,12 @@ fn fitting<'a>(lines: impl Iterator<Item = &'a Vec<u8>>) -> usize {
     lengths.take_while(|sum| *sum <= most).count()
 }
 
-/// Number of the last event in a sandbox's log.
+/// Returns the number of the last event in a sandbox's log.
 pub(crate) fn last_number(log: &Path) -> u64 {
     let last = |path: PathBuf| -> Option<u64> {
         let mut file = fs_err::File::open(path).ok()?;
         let length = file.metadata().ok()?.len();
-        // Enough for a whole line before one that is being written.
+        // Long enough for a complete line before a line that is being written.
         file.seek(SeekFrom::Start(length.saturating_sub(2 * LONGEST_LINE))).ok()?;
         let mut tail = Vec::new();
         file.take(2 * LONGEST_LINE).read_to_end(&mut tail).ok()?;
@@ -371,13 +379,13 @@ pub(crate) fn last_number(log: &Path) -> u64 {
     parts_of(log).into_iter().rev().find_map(last).unwrap_or(0)
 }
 
-/// Denials of a sandbox that its log has beyond the event with the number `start`.
+/// Returns the denials in a sandbox's log after the event with the number `start`.
 pub(crate) fn denials_since(log: &Path, start: u64, sandbox: &str) -> Vec<Denial> {
     let read =
         read_numbered(log).inspect_err(|error| tracing::warn!(%error, "cannot read the egress log of a sandbox"));
     let recent = |entry: &Entry| entry.number.unwrap_or(0) > start && entry.sandbox.as_deref() == Some(sandbox);
     let entries: Vec<Entry> = read.unwrap_or_default().entries.into_iter().filter(recent).collect();
-    // What is not there was written before what is, or was never written.
+    // A missing event is older than those in the log, or was never written.
     let last = last_number(log).max(start);
     let missing = (last - start).saturating_sub(entries.len() as u64);
     let mut omitted = 0;
@@ -394,7 +402,7 @@ pub(crate) fn denials_since(log: &Path, start: u64, sandbox: &str) -> Vec<Denial
     counted(kept, missing + more + omitted)
 }
 
-/// What the logs of a user and of their sandboxes tell.
+/// Reads the logs of a user and of the user's sandboxes.
 pub fn recorded(host: &Host) -> io::Result<Recorded> {
     let Some(state) = host.state_directory() else { return Ok(Recorded::default()) };
     let mut recorded = Recorded::default();
@@ -417,7 +425,7 @@ impl Recorded {
     }
 }
 
-/// Reads all parts of a sandbox's log. An event that has a number and no line was omitted.
+/// Reads all parts of a sandbox's log. A number without a line means that the event was omitted.
 fn read_numbered(log: &Path) -> io::Result<Recorded> {
     let mut recorded = Recorded::default();
     for path in parts_of(log) {
@@ -428,7 +436,8 @@ fn read_numbered(log: &Path) -> io::Result<Recorded> {
     Ok(recorded)
 }
 
-/// Reads the end of one part of a log, if there is one; a line that cannot be read is left out.
+/// Reads the end of one part of a log, if the part exists. A line that cannot be parsed is left
+/// out.
 fn read_part(path: &Path) -> io::Result<Recorded> {
     let mut file = match fs_err::File::open(path) {
         Ok(file) => file,

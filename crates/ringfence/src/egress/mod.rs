@@ -1,7 +1,9 @@
-//! The host's end of a sandbox's way out: a thread that holds its gate, and lets through what the policy names.
+//! The host's end of a sandbox's gate: a thread that holds the gate and lets through what the
+//! policy allows.
 //!
-//! The gate is made inside and its descriptors are sent here (`ringfence_linux::gate`). The rules, and the proxy that
-//! keeps them, are `ringfence-egress`.
+//! The gate is made inside the sandbox, and its descriptors are sent to the host
+//! (`ringfence_linux::gate`). The rules, and the proxy that enforces them, are in
+//! `ringfence-egress`.
 
 mod change;
 mod follow;
@@ -47,42 +49,43 @@ pub use secret::{SecretError, SecretFault};
 pub use suggest::suggest;
 pub(crate) use variables::{remote_variables, variables};
 
-/// How many denials a result tells of one by one; the others are counted.
+/// Highest number of denials that a result lists one by one; further denials are only counted.
 const MOST_DENIALS: usize = 100;
 
-/// The gate that a policy asks for.
+/// Returns the kind of gate that a policy asks for.
 pub(crate) fn gate(policy: &Policy) -> Option<Kind> {
     let egress = policy.network.as_ref().and_then(Network::egress)?;
     Some(if egress.transparent { Kind::Transparent } else { Kind::Proxy })
 }
 
-/// Two ends of a connection, when a policy asks for a gate: one that it will come from, and one to send it to.
+/// Returns the two ends of a connection, if a policy asks for a gate: the end from which the gate
+/// is received, and the end to which it is sent.
 pub(crate) fn await_gate(policy: &Policy) -> Result<Option<(OwnedFd, OwnedFd)>, PrepareError> {
     let failed = |source| PrepareError::Host { what: "the way of the sandbox's gate".to_owned(), source };
     gate(policy).map(|_| control::pair()).transpose().map_err(failed)
 }
 
-/// Where a gate comes from.
+/// Source of a gate.
 #[derive(Debug)]
 pub(crate) enum Awaited {
-    /// From whoever has the other end of this.
+    /// Socket from which the gate is received.
     Sent(OwnedFd),
-    /// It is there.
+    /// Gate that was received already.
     Received(Gate),
 }
 
-/// The way out of a container's network, which leads nowhere until it is taken.
+/// Way out of a container's network, which leads nowhere until it is served.
 #[derive(Debug)]
 pub(crate) enum WayOut {
     Gate(Gate),
     Proxy(RemoteProxy),
 }
 
-/// Holds the gate of one sandbox, as long as it lives.
+/// Holder of the gate of one sandbox; dropping it closes the gate.
 #[derive(Debug)]
 pub(crate) struct GateHolder {
     denials: Arc<Mutex<KeptDenials>>,
-    /// Dropping it ends the thread.
+    /// Sender whose drop ends the thread.
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -104,7 +107,7 @@ impl KeptDenials {
     }
 }
 
-/// Denials for a result, of which the last stands for `more` that are not among them.
+/// Returns denials for a result. A last entry stands for `more` denials that are not in the list.
 fn counted(mut denials: Vec<Denial>, more: u64) -> Vec<Denial> {
     if more > 0 {
         let what = format!("{more} more, of which `ringfence egress log` has those that were kept");
@@ -114,7 +117,7 @@ fn counted(mut denials: Vec<Denial>, more: u64) -> Vec<Denial> {
 }
 
 impl Core {
-    /// Holds the gate of a sandbox, which `awaited` brings, and keeps it to what the plan of `context` lets out.
+    /// Holds the gate that `awaited` brings, and lets through what the plan of `context` allows.
     pub(crate) fn hold_gate(&self, context: &Context, awaited: Awaited) -> Result<GateHolder, RunError> {
         let failed = |source| RunError::Setup { step: "hold the gate of the sandbox's network".to_owned(), source };
         let (_, egress) = let_out(context);
@@ -123,9 +126,10 @@ impl Core {
         let settings = proxy_settings(egress, |name| host.text(name).map(str::to_owned)).map_err(failed)?;
         let (rules, settings) = (rules(egress), Settings { credentials, ..settings });
         let orders = self.orders(context).map_err(failed)?;
-        // A process that forks for itself is all ours, and the sandbox has its limit by now. Each connection takes two.
+        // A process that forks for itself is ringfence's own, so its limit may be raised. The
+        // sandbox has its own limit by now. Each connection takes two descriptors.
         if matches!(self.launcher, Launcher::Here) {
-            let _ = raise_descriptor_limit(); // fewer connections, then
+            let _ = raise_descriptor_limit(); // if this fails, there can be fewer connections
         }
         let held = GateHolder::start(self.log(context), async |tell| {
             let proxy = Proxy::new(rules, settings, tell);
@@ -143,7 +147,7 @@ impl Core {
         held.map_err(failed)
     }
 
-    /// Where a sandbox that stays is told to let out something else.
+    /// Returns the listener on which the rules of a sandbox that stays can be changed.
     fn orders(&self, context: &Context) -> io::Result<Option<Orders>> {
         let Some(name) = &context.sandbox else { return Ok(None) };
         let name = Name::new(name).map_err(io::Error::other)?;
@@ -151,7 +155,8 @@ impl Core {
         Orders::listen(rooms.path(&name), context.plan.clone()).map(Some)
     }
 
-    /// Has a proxy that came for its orders keep to what the plan of `context` lets out, and hears what it tells.
+    /// Sends the plan of `context` to a proxy that waits for its orders, and records the events of
+    /// the proxy.
     pub(crate) async fn order_proxy(&self, context: &Context, proxy: RemoteProxy) -> Result<GateHolder, RunError> {
         let failed = |source| RunError::Setup { step: "tell the sandbox's proxy what to let out".to_owned(), source };
         let (network, _) = let_out(context);
@@ -165,18 +170,18 @@ impl Core {
     }
 }
 
-/// What a plan lets out.
+/// Returns the network of a plan, and its egress rules.
 fn let_out(context: &Context) -> (&Network, &Egress) {
     let network = context.plan.policy.network.as_ref();
     let both = network.and_then(|network| Some((network, network.egress()?)));
     both.expect("only a policy that lets something out has a gate or a proxy")
 }
 
-/// Where events are told.
+/// Function that takes the events of a proxy.
 type Tell = Box<dyn Fn(Event) + Send + Sync>;
 
 impl GateHolder {
-    /// Does `work` on a thread of its own, and keeps what it tells.
+    /// Runs `work` on a thread of its own, and records its events.
     fn start(log: Log, work: impl AsyncFnOnce(Tell) -> io::Result<()> + Send + 'static) -> io::Result<GateHolder> {
         let denials: Arc<Mutex<KeptDenials>> = Arc::default();
         let (stop, stopped) = oneshot::channel();
@@ -204,7 +209,7 @@ impl GateHolder {
         Ok(GateHolder { denials, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Lets nothing through any more, and returns what was denied.
+    /// Closes the gate, and returns the denials.
     pub(crate) fn close(mut self) -> Vec<Denial> {
         self.end();
         let kept = std::mem::take(&mut *self.denials.lock().unwrap_or_else(PoisonError::into_inner));
@@ -214,7 +219,7 @@ impl GateHolder {
     fn end(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join(); // a panic in it was told by the thread itself
+            let _ = thread.join(); // the thread itself has reported a panic
         }
     }
 }
@@ -229,7 +234,7 @@ fn rules(egress: &Egress) -> Rules {
     Rules::new(&egress.allow, &egress.deny)
 }
 
-/// What the proxy of a sandbox goes by, besides its rules.
+/// Returns the settings of a sandbox's proxy, besides its rules.
 fn proxy_settings(egress: &Egress, variable: impl Fn(&str) -> Option<String>) -> io::Result<Settings> {
     let upstream = Upstream::from_variables(variable).map_err(io::Error::other)?;
     Ok(Settings {
@@ -241,16 +246,16 @@ fn proxy_settings(egress: &Egress, variable: impl Fn(&str) -> Option<String>) ->
     })
 }
 
-/// A denial as results tell of it.
+/// Converts a denial to the form that results have.
 pub(crate) fn told(denial: ringfence_egress::Denial) -> Denial {
     let what = format!("{}: {}", denial.target, denial.reason);
     Denial { clause: Clause::Egress, what, allow: denial.policy }
 }
 
-/// Waits for the gate, and lets through what comes to it.
+/// Waits for the gate, and serves the connections that come to it.
 async fn hold(awaited: Awaited, proxy: &Proxy) -> io::Result<()> {
     let Some(Gate { proxy: listener, tunnel: device }) = awaited.gate().await? else {
-        return Ok(()); // its set-up failed, which is told by whoever watches that
+        return Ok(()); // the set-up failed, and its supervisor reports that
     };
     let listener = std::net::TcpListener::from(listener);
     listener.set_nonblocking(true)?;

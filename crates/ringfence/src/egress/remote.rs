@@ -1,7 +1,8 @@
-//! A proxy in a container of its own: what it is told, and what it tells.
+//! A proxy in a container of its own: its orders and its events.
 //!
-//! All that is between it and the process that owns the sandbox is one connection. Orders come over it and events go
-//! back, and when it ends, the proxy does: no file tells the rules, and nothing is left when the owner is killed.
+//! One connection is all that links the proxy with the process that owns the sandbox. Orders arrive
+//! over the connection, and events go back. When the connection ends, the proxy ends. Therefore no
+//! file holds the rules, and nothing is left when the owner is killed.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -23,38 +24,39 @@ use tokio::time::timeout;
 use super::{proxy_settings, rules};
 use crate::Host;
 
-/// The longest orders, in bytes: lists of hosts can be long.
+/// Longest orders, in bytes; lists of hosts can be long.
 const LONGEST_ORDERS: u64 = 64 << 20;
-/// The longest event, in bytes.
+/// Longest event, in bytes.
 const LONGEST_EVENT: u64 = 64 << 10;
-/// How long either side waits for the other's next word.
+/// Longest time that either side waits for the next message of the other.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What either side says when it has done as it was told.
+/// Byte with which either side confirms that it has done as it was told.
 const DONE: u8 = b'!';
 
-/// What a proxy goes by.
+/// Orders of a proxy.
 #[derive(Debug, Serialize, Deserialize)]
 struct Orders {
-    /// Where it listens: in the sandbox's network, and in no other that it has.
+    /// Address on which the proxy listens: in the sandbox's network, and in no other network of the
+    /// proxy.
     listen: SocketAddr,
-    /// What it lets out.
+    /// Rules for the connections that the proxy lets out.
     network: Network,
-    /// The variables that name proxies of the host.
+    /// Variables that name proxies of the host.
     variables: BTreeMap<String, String>,
 }
 
-/// A proxy that has come for its orders.
+/// A proxy that waits for its orders.
 #[derive(Debug)]
 pub(crate) struct RemoteProxy {
     pub(crate) connection: tokio::net::UnixStream,
-    /// Where it is to listen.
+    /// Address on which the proxy is to listen.
     pub(crate) address: SocketAddr,
-    /// The addresses of the sandbox's network, as routes are written.
+    /// Addresses of the sandbox's network, in CIDR notation.
     pub(crate) subnet: Option<String>,
 }
 
 impl RemoteProxy {
-    /// Tells it what it is to let out, and waits until it listens.
+    /// Sends the proxy its orders, and waits until it listens.
     pub(super) async fn order(mut self, network: &Network, host: &Host) -> io::Result<UnixStream> {
         let spellings = Upstream::VARIABLES.into_iter().flat_map(|name| [name.to_owned(), name.to_ascii_lowercase()]);
         let variables = spellings.filter_map(|name| Some((name.clone(), host.text(&name)?.to_owned()))).collect();
@@ -72,7 +74,7 @@ impl RemoteProxy {
     }
 }
 
-/// Hears what a proxy tells, until it ends.
+/// Reads the events of a proxy, until the proxy ends.
 pub(super) async fn follow(connection: UnixStream, hear: impl Fn(Event)) -> io::Result<()> {
     let (reader, mut writer) = tokio::net::UnixStream::from_std(connection)?.into_split();
     let mut reader = tokio::io::BufReader::new(reader);
@@ -87,7 +89,8 @@ pub(super) async fn follow(connection: UnixStream, hear: impl Fn(Event)) -> io::
     }
 }
 
-/// Is the proxy of a sandbox, as whoever listens at `owner` orders, until that one is gone.
+/// Runs the proxy of a sandbox. The process that listens at `owner` gives the orders, and the proxy
+/// ends with it.
 pub fn serve(owner: &Path) -> io::Result<()> {
     let connection = UnixStream::connect(owner)?;
     connection.set_read_timeout(Some(PATIENCE))?;
@@ -101,10 +104,10 @@ pub fn serve(owner: &Path) -> io::Result<()> {
     let proxy = Proxy::new(rules(egress), settings, move |event| {
         if observes || matches!(event, Event::Denied(_) | Event::Omitted { .. }) {
             let teller = teller.lock().unwrap_or_else(PoisonError::into_inner);
-            let _ = tell(&teller, &event); // nobody hears it any more: then this process ends, too
+            let _ = tell(&teller, &event); // if the owner is gone, this process ends, too
         }
     });
-    let _ = raise_descriptor_limit(); // fewer connections, then
+    let _ = raise_descriptor_limit(); // if this fails, there can be fewer connections
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind(listen).await?;
@@ -116,8 +119,8 @@ pub fn serve(owner: &Path) -> io::Result<()> {
     })
 }
 
-/// Tells the owner of an event, and waits until it is written down: a client hears of a denial only then, so that
-/// whoever waits for the client finds it.
+/// Sends an event to the owner, and waits until the owner has recorded it. The client hears of a
+/// denial only then, so that a caller that waits for the client finds the denial.
 fn tell(mut owner: &UnixStream, event: &Event) -> io::Result<()> {
     owner.write_all(&line(event))?;
     owner.read_exact(&mut [0])
@@ -133,7 +136,7 @@ fn line(of: &impl Serialize) -> Vec<u8> {
 fn ended(connection: UnixStream) -> oneshot::Receiver<()> {
     let (told, ended) = oneshot::channel();
     std::thread::spawn(move || {
-        // That the other end is gone is told without being asked for, poll(2).
+        // poll(2) reports POLLHUP even if no event is asked for.
         while poll(&mut [PollFd::new(&connection, PollFlags::empty())], None) == Err(rustix::io::Errno::INTR) {}
         told.send(())
     });
@@ -153,7 +156,8 @@ mod tests {
         let owner = tokio::net::UnixListener::bind(&path).unwrap();
         let serving = std::thread::spawn(move || serve(&path));
         let (connection, _) = owner.accept().await.unwrap();
-        // Nobody else gets a port that is held, and the proxy may share none: it is free again when it is told.
+        // Bind the port only to find a free one, and release it before the proxy gets its orders,
+        // because the proxy cannot share the port.
         let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let remote = RemoteProxy { connection, address, subnet: None };
         let host = Host::new(BTreeMap::new(), "/".into());
@@ -170,7 +174,7 @@ mod tests {
         assert!(matches!(&heard.lock().unwrap()[..], [Event::Denied(denial)] if denial.target == "example.com:443"));
 
         following.abort();
-        let _ = following.await; // cancelled: the owner's end is closed
+        let _ = following.await; // cancelled, so the owner's end is closed
         tokio::task::spawn_blocking(move || serving.join().unwrap().unwrap()).await.unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! The credentials of one sandbox, from before it starts until its gate is held.
+//! The credentials of one sandbox, from the time before it starts until its gate is held.
 
 use std::fmt;
 use std::io;
@@ -13,13 +13,13 @@ use super::secret::Secret;
 use crate::RunError;
 use crate::engine::Core;
 
-/// Where the certificates are that are trusted inside: those of the host, and the sandbox's own.
+/// Path inside of the certificates that programs trust: those of the host, and the sandbox's own.
 pub(crate) const BUNDLE: &str = "/run/ringfence/ca-bundle.pem";
-/// Where the sandbox's own is alone.
+/// Path inside of the sandbox's own certificate alone.
 const OWN: &str = "/run/ringfence/ca.pem";
-/// What a variable is inside that clients expect a secret in.
+/// Value inside of a variable in which clients expect a secret.
 const PLACEHOLDER: &str = "placeholder-for-a-secret-that-stays-outside";
-/// The variables that lead programs to the certificates that they are to trust in place of their own.
+/// Variables that name the certificates that programs trust instead of their own.
 const IN_PLACE: [&str; 9] = [
     "AWS_CA_BUNDLE",
     "CARGO_HTTP_CAINFO",
@@ -31,14 +31,14 @@ const IN_PLACE: [&str; 9] = [
     "REQUESTS_CA_BUNDLE",
     "SSL_CERT_FILE",
 ];
-/// The variable for certificates that a program trusts besides its own.
+/// Variable that names the certificates that a program trusts besides its own.
 const BESIDES: &str = "NODE_EXTRA_CA_CERTS";
 
-/// Credentials whose secrets were read, and are shut away until there is nothing left to fork.
+/// Credentials whose secrets were read. The secrets stay sealed until nothing is left to fork.
 pub(crate) struct Sealed {
     credentials: Vec<(Credential, Secret)>,
     authority: Arc<Authority>,
-    /// What the host trusts, in PEM.
+    /// Certificates that the host trusts, in PEM.
     trusted: Vec<u8>,
 }
 
@@ -49,8 +49,8 @@ impl fmt::Debug for Sealed {
 }
 
 impl Core {
-    /// Reads the secrets of the credentials that are for a host that the plan allows; none is read otherwise, and no
-    /// host is allowed for a credential's sake.
+    /// Reads the secrets of the credentials that are for a host that the plan allows. Other secrets
+    /// are not read, and a credential does not allow its host.
     pub(crate) fn seal(&self, plan: &Plan) -> Result<Option<Sealed>, RunError> {
         let allow = plan.policy.network.as_ref().and_then(Network::egress).map_or(&[][..], |egress| &egress.allow);
         let (used, unused): (Vec<&Credential>, Vec<&Credential>) =
@@ -72,14 +72,15 @@ impl Core {
         let authority = Authority::new().map_err(io::Error::other);
         let authority = authority.map_err(failed("make the sandbox's own certificate authority"))?;
         let sealed = Sealed { credentials, authority: Arc::new(authority), trusted };
-        // What is wrong with them is said before the sandbox starts; what is made here is overwritten again.
+        // Open the credentials once, so that errors are reported before the sandbox starts. The
+        // opened secrets are overwritten again.
         sealed.open().map_err(failed("make ready what hosts outside are shown"))?;
         Ok(Some(sealed))
     }
 }
 
 impl Sealed {
-    /// The credentials, for the proxy.
+    /// Returns the credentials for the proxy.
     pub(crate) fn open(&self) -> io::Result<Credentials> {
         let open = |(credential, secret): &(Credential, Secret)| {
             let secret = secret.reveal()?;
@@ -90,7 +91,7 @@ impl Sealed {
         Credentials::new(list, Arc::clone(&self.authority), &self.trusted).map_err(io::Error::other)
     }
 
-    /// The certificates that are trusted inside.
+    /// Returns the certificates that are trusted inside.
     pub(crate) fn bundle(&self) -> Vec<u8> {
         let mut bundle = self.trusted.clone();
         if !bundle.ends_with(b"\n") {
@@ -100,12 +101,13 @@ impl Sealed {
         bundle
     }
 
-    /// Files that are shown inside, and where.
+    /// Returns the files that are shown inside, each with its path.
     pub(crate) fn files(&self) -> [(&'static str, Vec<u8>); 2] {
         [(BUNDLE, self.bundle()), (OWN, self.authority.certificate().into_bytes())]
     }
 
-    /// The variables that have programs trust the authority, and those that stand for secrets.
+    /// Returns the variables that make programs trust the authority, and those that stand for
+    /// secrets.
     pub(crate) fn variables(&self) -> Vec<(String, String)> {
         let placeholders = self.credentials.iter().filter_map(|(credential, _)| credential.placeholder.as_deref());
         let in_place = IN_PLACE.map(|name| (name, BUNDLE));

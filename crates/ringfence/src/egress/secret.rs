@@ -1,4 +1,5 @@
-//! Secrets of the host's: read before a sandbox starts, and kept where it has no copy of them.
+//! Secrets of the host: read before a sandbox starts, and kept where the sandbox has no copy of
+//! them.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -21,15 +22,16 @@ use zeroize::Zeroizing;
 use crate::Host;
 use crate::untrusted::printable;
 
-/// How long a secret may be, in bytes; servers take no longer header.
+/// Longest secret, in bytes; servers take no longer header.
 const LONGEST: usize = 16 * 1024;
-/// How much of what a program says about its failure is told.
+/// Longest excerpt of a failed program's standard error, in bytes.
 const MOST_SAID: usize = 1024;
-/// How long a program may take: somebody may have to be asked for a passphrase.
+/// Longest time that a program may take, because it may have to ask somebody for a passphrase.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A secret. It is in a file in memory, and in the memory of this process only while it is used: the first process of a
-/// sandbox is a copy of that memory, and closes every file that is not its own.
+/// A secret. It is in a file in memory, and in the memory of this process only while it is used.
+/// The reason is that the first process of a sandbox is a copy of this process's memory, but closes
+/// every file that is not its own.
 pub(crate) struct Secret(OwnedFd);
 
 impl fmt::Debug for Secret {
@@ -38,19 +40,19 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// A secret that a sandbox needs cannot be had.
+/// Reason why a secret that a sandbox needs could not be read.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot get the secret for `{host}` from {origin}")]
 pub struct SecretError {
-    /// For whom it is.
+    /// Host that the secret is for.
     pub host: HostRule,
-    /// Where it was to come from.
+    /// Origin that the settings name for the secret.
     pub origin: SecretOrigin,
-    /// Why it did not.
+    /// Fault of the origin.
     pub source: SecretFault,
 }
 
-/// What is wrong with the origin of a secret.
+/// Fault of the origin of a secret.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SecretFault {
@@ -60,12 +62,12 @@ pub enum SecretFault {
     /// The program cannot be run.
     #[error("cannot run it")]
     Run(#[source] io::Error),
-    /// The program says that it failed.
+    /// The program ended with a failure.
     #[error("it ended with {status}: {said}")]
     Failed {
-        /// How.
+        /// Exit status of the program.
         status: ExitStatus,
-        /// The end of what it wrote to its standard error.
+        /// The end of the program's standard error.
         said: String,
     },
     /// The program takes too long.
@@ -74,19 +76,19 @@ pub enum SecretFault {
     /// The variable is not set.
     #[error("it is not set")]
     Unset,
-    /// There is nothing.
+    /// The origin has no content.
     #[error("it is empty")]
     Empty,
-    /// It does not fit into a header.
+    /// The secret has a control character, which no header can have.
     #[error("it has a control character in it, which no header can have")]
     Control,
-    /// There is too much.
+    /// The secret is too long.
     #[error("it is longer than {LONGEST} bytes")]
     Long,
 }
 
 impl SecretError {
-    /// The next thing to do.
+    /// Returns the next thing to do.
     pub fn hint(&self) -> String {
         match &self.origin {
             SecretOrigin::File(path) => format!("write the secret to `{}`, for you alone to read", path.display()),
@@ -115,7 +117,7 @@ impl Secret {
         sealed.map_err(|source| SecretError { host: name.clone(), origin: origin.clone(), source })
     }
 
-    /// The secret itself, for as long as it is needed.
+    /// Returns the secret itself. The memory is overwritten when the value is dropped.
     pub(crate) fn reveal(&self) -> io::Result<Zeroizing<Vec<u8>>> {
         let mut secret = Zeroizing::new(vec![0; LONGEST]);
         let mut length = 0;
@@ -135,7 +137,8 @@ fn without_line_end(secret: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-/// Room for a secret, and for a byte more: it never has to move, which would leave a copy behind.
+/// Returns a buffer for a secret and one byte more. The buffer is never reallocated, which would
+/// leave a copy behind.
 fn room() -> Zeroizing<Vec<u8>> {
     Zeroizing::new(Vec::with_capacity(LONGEST + 1))
 }
@@ -160,7 +163,8 @@ fn variable(name: &str, host: &Host) -> Result<Zeroizing<Vec<u8>>, SecretFault> 
     Ok(secret)
 }
 
-/// What a program prints. It starts at the root: the working directory may be a project's, and hold programs.
+/// Returns the output of a program. The program starts in the root directory, because the working
+/// directory may belong to a project, and hold programs.
 fn command(words: &[String], host: &Host) -> Result<Zeroizing<Vec<u8>>, SecretFault> {
     let (program, arguments) = words.split_first().ok_or(SecretFault::Empty)?;
     let mut command = std::process::Command::new(program);
@@ -169,7 +173,7 @@ fn command(words: &[String], host: &Host) -> Result<Zeroizing<Vec<u8>>, SecretFa
     let mut child = started.map_err(SecretFault::Run)?;
     let heard = listen(&mut child);
     if !matches!(heard, Ok(Some(_))) {
-        let _ = child.kill(); // it has ended meanwhile
+        let _ = child.kill(); // fails if the program has ended meanwhile
     }
     let status = child.wait().map_err(SecretFault::Run)?;
     let Heard { secret, said } = heard.map_err(SecretFault::Run)?.ok_or(SecretFault::Slow)?;
@@ -183,14 +187,14 @@ fn command(words: &[String], host: &Host) -> Result<Zeroizing<Vec<u8>>, SecretFa
     }
 }
 
-/// What a program that is asked for a secret prints, and what else it says.
+/// Output of a program that is asked for a secret: the secret, and its standard error.
 struct Heard {
     secret: Zeroizing<Vec<u8>>,
     said: Vec<u8>,
 }
 
-/// What a program prints and says until it ends; nothing if it does not in time. Threads are not for a process that is
-/// forked afterwards.
+/// Reads the output of a program until it ends. Returns `None` if it does not end in time. This
+/// function starts no threads, because the process is forked afterwards.
 fn listen(child: &mut Child) -> io::Result<Option<Heard>> {
     let (Some(output), Some(errors)) = (child.stdout.take(), child.stderr.take()) else {
         return Err(io::Error::other("its output is not a pipe"));
@@ -204,7 +208,7 @@ fn listen(child: &mut Child) -> io::Result<Option<Heard>> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let mut waited = vec![PollFd::new(&ended, PollFlags::IN)];
-        // A stream that has ended is always ready.
+        // Do not poll a stream that has ended, because it is always ready.
         waited.extend(is_printing.then(|| PollFd::new(&output, PollFlags::IN)));
         waited.extend(is_talking.then(|| PollFd::new(&errors, PollFlags::IN)));
         let left = deadline.saturating_duration_since(Instant::now());
@@ -223,7 +227,7 @@ fn listen(child: &mut Child) -> io::Result<Option<Heard>> {
     }
 }
 
-/// Reads what there is, keeps the first `most` bytes, and says whether there may be more.
+/// Reads the available bytes, and keeps the first `most` of them. Returns true if more may follow.
 fn drain(stream: impl AsFd, into: &mut Vec<u8>, most: usize) -> io::Result<bool> {
     let mut chunk = Zeroizing::new([0; 4096]);
     loop {
@@ -278,7 +282,8 @@ mod tests {
         }
         assert_eq!(of(SecretOrigin::Variable("API_KEY".to_owned())).unwrap(), SECRET);
         assert_eq!(of(shell("echo s3cret; echo told >&2; pwd >&2")).unwrap(), SECRET);
-        // What it leaves behind, and what that holds open, is not waited for.
+        // A process that the program leaves behind, and the streams that it holds open, are not
+        // waited for.
         assert_eq!(of(shell("echo s3cret; sleep 100 & exec 2>&-")).unwrap(), SECRET);
     }
 

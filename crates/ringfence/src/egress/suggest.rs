@@ -1,4 +1,4 @@
-//! The least policy that would have allowed what was let out, or asked for.
+//! Smallest policy that would have allowed the connections that were let out or asked for.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,8 @@ use ringfence_egress::{Denial, Event, Reason, Target, Via};
 
 use super::Entry;
 
-/// The network of the least policy that allows every target that `entries` tell of and that a rule can allow.
+/// Returns the network of the smallest policy that allows every target in `entries` that a rule can
+/// allow.
 pub fn suggest(entries: &[Entry]) -> Network {
     let mut rules: BTreeMap<String, (HostRule, BTreeSet<u16>)> = BTreeMap::new();
     for entry in entries {
@@ -25,8 +26,8 @@ pub fn suggest(entries: &[Entry]) -> Network {
     Network::Allow(Egress { allow: allow.collect(), ..Egress::default() })
 }
 
-/// The rule that an event shows to be wanted. What is denied by the address that a name has, or by a rule of its own, is
-/// not to be allowed by the way.
+/// Returns the rule that would allow the target of an event. A target that was denied because of
+/// its address, or by a rule of its own, must not become allowed this way.
 fn wanted(event: &Event) -> Option<HostRule> {
     let target = match event {
         Event::Denied(Denial { target, reason: Reason::Unlisted, via: Via::Dns, .. }) => return target.parse().ok(),

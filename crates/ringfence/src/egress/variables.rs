@@ -1,4 +1,4 @@
-//! What programs are told of the proxy, as far as an environment can say it.
+//! Environment variables that tell programs about the proxy.
 
 use std::net::SocketAddr;
 
@@ -6,28 +6,31 @@ use ringfence_linux::gate::PROXY;
 
 use super::RemoteProxy;
 
-/// Hosts that are never asked for through the proxy: servers in the sandbox itself.
+/// Hosts that are never reached through the proxy: servers in the sandbox itself.
 const OWN: &str = "localhost,127.0.0.1,127.0.0.0/8,::1";
 
-/// The variables that lead programs to the proxy at a sandbox's gate.
+/// Returns the variables that lead programs to the proxy at a sandbox's gate.
 pub(crate) fn variables() -> Vec<(&'static str, String)> {
     naming(PROXY.into(), OWN)
 }
 
-/// The variables that lead programs to a proxy in a container of its own, and not for what is in the same network.
+/// Returns the variables that lead programs to a proxy in a container of its own, except for hosts
+/// in the same network.
 pub(crate) fn remote_variables(proxy: &RemoteProxy) -> Vec<(&'static str, String)> {
     let direct = proxy.subnet.iter().fold(OWN.to_owned(), |direct, subnet| format!("{direct},{subnet}"));
     naming(proxy.address, &direct)
 }
 
-/// The variables that name a proxy, in the spellings that programs look for.
+/// Returns the variables that name a proxy, in the spellings that programs look for.
 fn naming(address: SocketAddr, direct: &str) -> Vec<(&'static str, String)> {
     let proxy = format!("http://{address}");
     let (host, port) = (address.ip(), address.port());
-    // Not as a SOCKS proxy, which it is, too: Python's clients refuse one for which they lack a package.
+    // The proxy also speaks SOCKS, but it is not named as a SOCKS proxy: Python's clients refuse
+    // one if they lack a package for it.
     let told = ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"];
     let own = ["NO_PROXY", "no_proxy"];
-    // These read no such variable, or only in some versions, or only some of them.
+    // These programs read none of the variables above, or only in some versions, or only some of
+    // them.
     let named = ["CARGO_HTTP_PROXY", "PIP_PROXY", "npm_config_proxy", "npm_config_https_proxy"];
     let yarn = ["YARN_HTTP_PROXY", "YARN_HTTPS_PROXY"];
     let mut variables: Vec<_> = told.into_iter().chain(named).chain(yarn).map(|name| (name, proxy.clone())).collect();

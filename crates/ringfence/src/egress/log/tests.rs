@@ -25,7 +25,7 @@ fn targets(entries: &[Entry]) -> Vec<&str> {
         .collect()
 }
 
-/// Bytes of all files in a directory.
+/// Returns the total length of all files in a directory, in bytes.
 fn size_of(directory: &Path) -> u64 {
     let files = fs_err::read_dir(directory).unwrap();
     files.map(|file| file.unwrap().metadata().unwrap().len()).sum()
@@ -47,7 +47,7 @@ fn a_flood_leaves_the_first_and_the_last_events_of_a_sandbox_and_the_number_of_a
     assert_eq!(recorded.omitted + recorded.entries.len() as u64, 30_002);
     assert_eq!(last_number(&log.path), 30_002);
     assert!(size_of(room.path()) <= 3 * LONGEST_OF_SANDBOX);
-    // Another process goes on where this one was.
+    // Another process continues with the next number.
     let mut log = OwnLog::new(room.path());
     log.write(denied("later.test:443"));
     assert_eq!(last_number(&log.path), 30_003);
@@ -71,7 +71,7 @@ fn a_result_tells_of_the_denials_since_its_command_began_whatever_became_of_the_
     log.write(denied("mine.test:443"));
     assert_eq!(since(start), ["mine.test:443: no rule of the policy allows it"]);
     assert!(denials_since(&path, start, "other").iter().all(|denial| denial.what.starts_with("1 more")));
-    // A command that floods its own log has its first denial still counted.
+    // The first denial is still counted after a command has flooded its own log.
     for number in 0..30_000 {
         log.write(denied(&format!("{number}.again.test:443")));
     }
@@ -113,7 +113,7 @@ fn one_run_takes_its_share_of_a_users_log_and_the_rest_is_counted() {
     for number in 0..20_000 {
         log.write(denied(&format!("{number}.flood.test:443")));
     }
-    // Also one that is killed leaves a count.
+    // A process that is killed leaves a count, too.
     let killed = read_part(&path).unwrap();
     assert!(killed.omitted > (20_001 - killed.entries.len() as u64) / 2);
     drop(log);
