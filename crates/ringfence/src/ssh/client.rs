@@ -1,4 +1,5 @@
-//! What the ssh on the host is told: where a sandbox is, whose key it has, and what not to give it.
+//! Configuration of ssh on the host: the way to a sandbox, the sandbox's key, and the features that
+//! are turned off.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -8,22 +9,23 @@ use super::place::{self, Pinned, Place};
 use crate::room::{Name, Rooms};
 use crate::{Host, Sandbox};
 
-/// The beginning of files that are ours.
+/// First text of alias files that ringfence made.
 const MARK: &str = "# Made by ringfence, and removed when the sandbox stops. Its state is in ";
-/// The beginning of names that are ours.
+/// Prefix of the aliases that ringfence makes.
 const PREFIX: &str = "ringfence-";
 
-/// How a sandbox is reached by ssh.
+/// Way to reach a sandbox by ssh.
 #[derive(Debug, Clone)]
 pub struct Access {
     name: Name,
     user: String,
     place: Place,
-    /// Where ringfence keeps its state, and whether a variable says so.
+    /// Directory of ringfence's state, and the value of `XDG_STATE_HOME` if it is set
+    /// (`state_home`).
     state: PathBuf,
     state_home: Option<String>,
     published: Option<u16>,
-    /// Where the server listens, inside.
+    /// Port inside on which the server listens.
     pub(super) port: u16,
 }
 
@@ -44,27 +46,27 @@ impl Access {
         Ok(access)
     }
 
-    /// What ssh calls the sandbox.
+    /// Returns ssh's name for the sandbox.
     pub fn alias(&self) -> String {
         format!("{PREFIX}{}", self.name)
     }
 
-    /// Who comes in.
+    /// Returns the name of the user that logs in.
     pub fn user(&self) -> &str {
         &self.user
     }
 
-    /// The port of the host's loopback that leads to the server, when somebody keeps one.
+    /// Returns the port of the host's loopback that leads to the server, if a process serves one.
     pub fn published(&self) -> Option<u16> {
         self.published
     }
 
-    /// The file with the server's key.
+    /// Returns the path of the file with the server's key.
     pub fn known_hosts(&self) -> PathBuf {
         self.place.directory.join("known_hosts")
     }
 
-    /// The sandbox as ssh_config(5) has it; `program` is this ringfence.
+    /// Returns the sandbox's section of ssh_config(5); `program` is the path of this ringfence.
     pub fn stanza(&self, program: &Path) -> Result<String, SshError> {
         let known_hosts = self.known_hosts();
         let is_odd = |c: char| c.is_control() || "\"$".contains(c);
@@ -97,7 +99,8 @@ impl Access {
         Ok(stanza)
     }
 
-    /// The command that ssh reaches the sandbox by. An editor that calls it later may not have our variables.
+    /// Returns the command by which ssh reaches the sandbox. The command sets `XDG_STATE_HOME`,
+    /// because an editor that runs it later may not have this process's variables.
     fn command(&self, program: &Path) -> Result<String, SshError> {
         let word = |text: &str| format!("'{}'", text.replace('\'', r"'\''").replace('%', "%%"));
         let path = program.to_str().filter(|path| !path.contains(char::is_control));
@@ -106,14 +109,15 @@ impl Access {
         Ok(format!("{}{} ssh-proxy {}", state.unwrap_or_default(), word(path), self.name))
     }
 
-    /// Writes a configuration that holds this sandbox alone, and says where.
+    /// Writes a configuration that holds this sandbox alone, and returns its path.
     pub fn write_configuration(&self, program: &Path) -> Result<PathBuf, SshError> {
         let path = self.place.directory.join("config");
         place::write(&path, &self.stanza(program)?)?;
         Ok(path)
     }
 
-    /// Lets every program of the user know the sandbox by its alias, where `~/.ssh/config.d` exists; says in which file.
+    /// Writes an alias, so that every program of the user knows the sandbox by it, if
+    /// `~/.ssh/config.d` exists. Returns the path of the file.
     pub fn write_alias(&self, host: &Host, program: &Path) -> Result<Option<PathBuf>, SshError> {
         let Some(directory) = aliases(host).filter(|directory| directory.is_dir()) else { return Ok(None) };
         let path = directory.join(self.alias());
@@ -134,7 +138,7 @@ pub fn forget(host: &Host, name: &Name) {
     remove(&directory.join(format!("{PREFIX}{name}")), &state);
 }
 
-/// Removes the aliases of sandboxes that nobody keeps any more.
+/// Removes the aliases of sandboxes that no process keeps any more.
 pub fn sweep(host: &Host) {
     let (Some(directory), Some(state), Ok(rooms)) = (aliases(host), state(host), Rooms::of(host)) else { return };
     for entry in fs_err::read_dir(directory).into_iter().flatten().flatten() {
@@ -146,7 +150,8 @@ pub fn sweep(host: &Host) {
     }
 }
 
-/// Removes an alias, if it is one of ours and of this state: another one's sandboxes are not known here.
+/// Removes an alias, if ringfence made it with this state directory. The sandboxes of another state
+/// directory are not known here.
 fn remove(path: &Path, state: &Path) {
     let is_ours = fs_err::read_to_string(path).is_ok_and(|text| text.lines().next() == Some(&mark(state)));
     if is_ours && let Err(error) = fs_err::remove_file(path) {

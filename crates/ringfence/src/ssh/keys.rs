@@ -1,4 +1,4 @@
-//! The public keys of whoever may come in, and of the server that lets them in.
+//! Public keys of the callers that may log in, and of the server.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,7 +13,8 @@ use tokio::net::UnixStream;
 
 use crate::Host;
 
-/// The kinds of keys that are let in, RFC 4253 section 6.6 and OpenSSH's own. Certificates are not keys.
+/// Kinds of keys that are accepted, RFC 4253 section 6.6 and OpenSSH's own. Certificates are not
+/// keys.
 const KINDS: [&str; 7] = [
     "ssh-ed25519",
     "ssh-rsa",
@@ -23,16 +24,17 @@ const KINDS: [&str; 7] = [
     "sk-ssh-ed25519@openssh.com",
     "sk-ecdsa-sha2-nistp256@openssh.com",
 ];
-/// The longest key that is taken: 16384 bits of RSA, and some.
+/// Longest key that is accepted, in bytes: enough for 16384 bits of RSA.
 const LONGEST_KEY: usize = 4 << 10;
-/// The longest answer of an agent, as OpenSSH's own limit is.
+/// Longest answer of an agent, in bytes; the same as OpenSSH's own limit.
 const LONGEST_ANSWER: usize = 256 << 10;
-/// How many keys are let in at most.
+/// Highest number of keys that are accepted.
 const MOST_KEYS: usize = 64;
-/// How long an agent may take; one that asks its user first is not asked for keys alone.
+/// Longest time that an agent may take. An agent that asks its user for consent does not do so for
+/// the list of keys.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A public key, checked: the kind, the bytes, and nothing else.
+/// A public key that was checked: its kind, its bytes, and nothing else.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PublicKey {
     kind: &'static str,
@@ -40,7 +42,7 @@ pub(super) struct PublicKey {
 }
 
 impl PublicKey {
-    /// The key of a line such as `ssh-ed25519 AAAA… comment`.
+    /// Parses the key in a line such as `ssh-ed25519 AAAA… comment`.
     pub(super) fn of_line(line: &str) -> Option<PublicKey> {
         let mut words = line.split_ascii_whitespace();
         let (kind, blob) = (words.next()?, words.next()?);
@@ -48,7 +50,7 @@ impl PublicKey {
         (key.kind == kind).then_some(key)
     }
 
-    /// The key of the bytes of one, which begin with its kind.
+    /// Parses the bytes of a key, which begin with its kind.
     fn of_blob(blob: Vec<u8>) -> Option<PublicKey> {
         let mut rest = blob.as_slice();
         let kind = take_string(&mut rest)?;
@@ -56,7 +58,7 @@ impl PublicKey {
         (blob.len() <= LONGEST_KEY && !rest.is_empty()).then_some(PublicKey { kind, blob })
     }
 
-    /// The same key, if it is of the kind that servers inside have, and whole.
+    /// Returns the key if it is complete and of the kind that servers inside have.
     pub(super) fn of_server(self) -> Option<PublicKey> {
         let mut rest = self.blob.as_slice();
         let (_kind, point) = (take_string(&mut rest)?, take_string(&mut rest)?);
@@ -70,7 +72,7 @@ impl fmt::Display for PublicKey {
     }
 }
 
-/// The keys of the caller: those in the agent, and those that lie in `~/.ssh`.
+/// Returns the keys of the caller: those in the agent, and those in `~/.ssh`.
 pub(super) async fn of_caller(host: &Host) -> BTreeSet<PublicKey> {
     let mut keys = BTreeSet::new();
     if let Some(socket) = host.text("SSH_AUTH_SOCK") {
@@ -86,7 +88,7 @@ pub(super) async fn of_caller(host: &Host) -> BTreeSet<PublicKey> {
     keys.into_iter().take(MOST_KEYS).collect()
 }
 
-/// The keys in the `*.pub` files of a directory.
+/// Returns the keys in the `*.pub` files of a directory.
 fn of_directory(directory: &Path) -> Vec<PublicKey> {
     let entries = fs_err::read_dir(directory).into_iter().flatten().flatten();
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
@@ -96,7 +98,7 @@ fn of_directory(directory: &Path) -> Vec<PublicKey> {
     texts.flat_map(|text| text.lines().filter_map(PublicKey::of_line).collect::<Vec<_>>()).collect()
 }
 
-/// Asks an agent for the keys it has: draft-ietf-sshm-ssh-agent, section 3.5.
+/// Asks an agent for its keys: draft-ietf-sshm-ssh-agent, section 3.5.
 async fn of_agent(socket: &Path) -> io::Result<Vec<PublicKey>> {
     const REQUEST_IDENTITIES: u8 = 11;
     let mut agent = UnixStream::connect(socket).await?;
@@ -110,7 +112,7 @@ async fn of_agent(socket: &Path) -> io::Result<Vec<PublicKey>> {
     identities(&answer).ok_or_else(|| io::Error::other("its answer makes no sense"))
 }
 
-/// The keys in an agent's answer; those of unknown kinds are left out.
+/// Returns the keys in an agent's answer. Keys of unknown kinds are left out.
 fn identities(answer: &[u8]) -> Option<Vec<PublicKey>> {
     const IDENTITIES_ANSWER: u8 = 12;
     let (kind, mut rest) = answer.split_first()?;
@@ -132,7 +134,7 @@ fn take_number(bytes: &mut &[u8]) -> Option<u32> {
     Some(u32::from_be_bytes(*number))
 }
 
-/// A string of the protocol: its length, and that many bytes. RFC 4251, section 5.
+/// Takes a string of the protocol: its length, and that many bytes. RFC 4251, section 5.
 fn take_string<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
     let length = take_number(bytes)? as usize;
     let (string, rest) = bytes.split_at_checked(length)?;

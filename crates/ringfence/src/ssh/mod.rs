@@ -1,13 +1,15 @@
-//! Access by ssh: an sshd inside, as the sandbox's own user, and what a client on the host needs to know of it.
+//! Access by ssh: an sshd inside, which runs as the sandbox's own user, and the configuration of a
+//! client on the host.
 //!
-//! The server listens on the sandbox's loopback alone and is reached through the guest, so that it works with every
-//! network, a closed one too. Only keys of the caller come in. The server's key is asked for once, when it is first
-//! started, and kept on the host: a server that has another one later is refused by the client. What the sandbox says
-//! of itself is checked before it becomes part of a client's configuration, and nothing of the client's is offered to
-//! it: no agent, no display, no forwarding that was not asked for.
+//! The server listens on the sandbox's loopback alone and is reached through the guest. Therefore
+//! it works with every network, even a closed one. Only keys of the caller are accepted. The
+//! server's key is read once, when the server is first started, and kept on the host. The client
+//! refuses a server that has another key later. Everything that the sandbox reports about itself is
+//! checked before it becomes part of a client's configuration. The client offers nothing of its own
+//! to the sandbox: no agent, no display, and no forwarding that was not asked for.
 //!
-//! Start with [`prepare`]. `keys` are the caller's, `server` is inside, `client` is what ssh is told, `place` is
-//! what is kept of it.
+//! Start with [`prepare`]. `keys` reads the caller's keys, `server` runs the server inside,
+//! `client` writes the configuration of ssh, and `place` holds the files on the host.
 
 mod client;
 mod keys;
@@ -30,34 +32,34 @@ use crate::{Host, Name, Sandbox};
 pub use client::{Access, forget, sweep};
 use place::{Pinned, Place};
 
-/// How many connections are carried at once; more wait.
+/// Highest number of connections that are forwarded at once; further ones wait.
 const MOST_CARRIED: usize = 64;
-/// How long to wait when the process has no descriptor left for a connection.
+/// Pause before the next attempt when the process has no descriptor left for a connection.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// A sandbox cannot be reached by ssh.
+/// Reason why a sandbox cannot be reached by ssh.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SshError {
-    /// The caller has no key to come in by.
+    /// The caller has no public key.
     #[error("cannot let anybody into the sandbox by ssh: there is no public key in the ssh-agent, nor in `~/.ssh`")]
     NoKeys,
     /// There is no sshd inside.
     #[error("there is no sshd in the sandbox `{name}`")]
     NoServer {
-        /// Which.
+        /// Name of the sandbox.
         name: Name,
     },
     /// Commands run as root inside.
     #[error("sshd is not run as root, and the commands of the sandbox `{name}` are")]
     Root {
-        /// Which.
+        /// Name of the sandbox.
         name: Name,
     },
     /// The user that commands run as has no name inside.
     #[error("nobody can log into the sandbox `{name}`: the user that its commands run as has no name there")]
     NoName {
-        /// Which.
+        /// Name of the sandbox.
         name: Name,
     },
     /// The account of the user that commands run as is locked inside.
@@ -65,60 +67,60 @@ pub enum SshError {
         "nobody can log into the sandbox `{name}`: the account of the user that its commands run as is locked there"
     )]
     Locked {
-        /// Which.
+        /// Name of the sandbox.
         name: Name,
     },
-    /// The server does not come up.
+    /// The server does not start.
     #[error("sshd does not start in the sandbox `{name}`: {words}")]
     Start {
-        /// Which.
+        /// Name of the sandbox.
         name: Name,
-        /// Its last words.
+        /// Last lines of the server's output.
         words: String,
     },
-    /// What the sandbox says of itself makes no sense.
+    /// The sandbox's report about itself is invalid.
     #[error("the sandbox `{name}` tells nonsense about its {what}")]
     Nonsense {
-        /// Which.
+        /// Name of the sandbox.
         name: Name,
-        /// About what.
+        /// Part of the report that is invalid.
         what: &'static str,
     },
-    /// No port could be had.
+    /// No free port was found.
     #[error("cannot find a free port on 127.0.0.1")]
     Port {
-        /// Why.
+        /// Error of the failed bind.
         source: io::Error,
     },
-    /// A path that ssh's configuration cannot name.
+    /// The path cannot be named in a configuration of ssh.
     #[error("cannot name `{path}` in a configuration of ssh: it has a quote, a dollar sign or a control character in it", path = path.display())]
     Unquotable {
-        /// Which.
+        /// Path on the host.
         path: PathBuf,
     },
-    /// A file with the name of the alias is not ours.
+    /// A file with the name of the alias exists, and ringfence did not make it.
     #[error("`{path}` is there already, and ringfence did not make it", path = path.display())]
     NotOurs {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// A file on the host's side.
+    /// A file on the host could not be read or written.
     #[error("cannot {doing} `{path}`", path = path.display())]
     File {
-        /// What was tried with it.
+        /// Operation that was tried on the file.
         doing: &'static str,
-        /// Which.
+        /// Path on the host.
         path: PathBuf,
-        /// Why.
+        /// Error of the failed file operation.
         source: io::Error,
     },
-    /// The guest could not be asked.
+    /// A call to the guest failed.
     #[error(transparent)]
     Session(#[from] SessionError),
 }
 
 impl SshError {
-    /// Whose move it is.
+    /// Returns whose move it is after this error.
     pub fn fault(&self) -> Fault {
         match self {
             SshError::NoKeys | SshError::NoServer { .. } | SshError::Root { .. } | SshError::NoName { .. } => {
@@ -131,7 +133,7 @@ impl SshError {
         }
     }
 
-    /// The next things to type.
+    /// Returns the next commands to type.
     pub fn hints(&self) -> Vec<String> {
         let enter = |name: &Name| format!("without ssh: ringfence enter {name}");
         match self {
@@ -165,7 +167,8 @@ impl SshError {
     }
 }
 
-/// Has a server run inside that lets the caller's keys in, and says how it is reached.
+/// Makes sure that a server runs inside that accepts the caller's keys, and returns how it is
+/// reached.
 pub async fn prepare(sandbox: &Sandbox, host: &Host) -> Result<Access, SshError> {
     let keys = keys::of_caller(host).await;
     if keys.is_empty() {
@@ -177,7 +180,7 @@ pub async fn prepare(sandbox: &Sandbox, host: &Host) -> Result<Access, SshError>
     Access::of(sandbox, host, place, server)
 }
 
-/// Connects to the server inside, which is started if it does not run.
+/// Connects to the server inside, and starts it if it does not run.
 pub async fn connect(sandbox: &Sandbox, host: &Host) -> Result<PortStream, SshError> {
     if let Some(Pinned { port, .. }) = Place::of(sandbox)?.pinned() {
         match sandbox.ports().connect(port).await {
@@ -189,7 +192,7 @@ pub async fn connect(sandbox: &Sandbox, host: &Host) -> Result<PortStream, SshEr
     Ok(sandbox.ports().connect(access.port).await?)
 }
 
-/// Takes a port of the host's loopback for a sandbox, and writes it down for [`prepare`] to tell.
+/// Binds a port of the host's loopback for a sandbox, and records it for [`prepare`].
 pub async fn listen(sandbox: &Sandbox) -> Result<TcpListener, SshError> {
     let failed = |source| SshError::Port { source };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(failed)?;
@@ -197,8 +200,8 @@ pub async fn listen(sandbox: &Sandbox) -> Result<TcpListener, SshError> {
     Ok(listener)
 }
 
-/// Carries connections to the server inside, until this future is dropped. Whoever comes this way needs a key, as
-/// everybody does.
+/// Forwards connections to the server inside, until this future is dropped. Clients of this port
+/// need a key, as all clients do.
 pub async fn serve(sandbox: &Sandbox, host: &Host, listener: TcpListener) {
     let mut carried = JoinSet::new();
     loop {
@@ -207,7 +210,8 @@ pub async fn serve(sandbox: &Sandbox, host: &Host, listener: TcpListener) {
             carried.join_next().await;
         }
         let Ok((mut outside, _)) = listener.accept().await else {
-            // accept(2): the caller is gone, or a limit is reached; the listener itself stays good.
+            // accept(2) failed because the client is gone or a limit is reached. The listener
+            // itself stays usable.
             tokio::time::sleep(PAUSE).await;
             continue;
         };
@@ -215,7 +219,8 @@ pub async fn serve(sandbox: &Sandbox, host: &Host, listener: TcpListener) {
         carried.spawn(async move {
             match connect(&sandbox, &host).await {
                 Ok(mut inside) => {
-                    let _ = copy_bidirectional(&mut outside, &mut inside).await; // either side may just hang up
+                    // Either side may just hang up.
+                    let _ = copy_bidirectional(&mut outside, &mut inside).await;
                 }
                 Err(error) => tracing::warn!(error = crate::chain(&error), "a connection by ssh is not carried"),
             }

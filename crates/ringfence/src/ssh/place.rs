@@ -1,4 +1,5 @@
-//! What is kept of ssh on the host's side: a directory in the sandbox's room, which goes with it.
+//! Files of a sandbox's ssh on the host: a directory in the sandbox's room directory, which is
+//! removed with it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,32 +15,32 @@ use serde::{Deserialize, Serialize};
 use super::SshError;
 use crate::Sandbox;
 
-/// How long another command may be at the same sandbox's server.
+/// Longest wait for another command that works on the same sandbox's server.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often the lock is looked at that another command holds.
+/// Pause between two attempts to take the lock.
 const MOMENT: Duration = Duration::from_millis(10);
 
-/// The server of a sandbox, as it was when it was first started. The key is not asked for again: a server that has
-/// another one later is not the one that was started.
+/// The server of a sandbox, as it was when it was first started. The key is not read again, because
+/// a server that has another key later is not the one that was started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Pinned {
-    /// What tells its directory inside from all others.
+    /// Name that distinguishes the server's directory inside from all others.
     pub(super) identity: String,
-    /// Who comes in, by name.
+    /// Name of the user that logs in.
     pub(super) user: String,
-    /// Its public key.
+    /// Public key of the server.
     pub(super) key: String,
-    /// Where it listens, inside.
+    /// Port inside on which the server listens.
     pub(super) port: u16,
 }
 
-/// The directory of a sandbox's ssh on the host.
+/// Directory of a sandbox's ssh files on the host.
 #[derive(Debug, Clone)]
 pub(super) struct Place {
     pub(super) directory: PathBuf,
 }
 
-/// Held while a server is looked at and started.
+/// Lock that is held while a server is checked and started.
 pub(super) struct Turn {
     _lock: OwnedFd,
 }
@@ -52,7 +53,7 @@ impl Place {
         Ok(Place { directory })
     }
 
-    /// Waits until no other command is at the same server.
+    /// Waits until no other command works on the same server.
     pub(super) async fn turn(&self) -> Result<Turn, SshError> {
         let path = self.directory.join("lock");
         let failed = |source: Errno| SshError::File { doing: "lock", path: path.clone(), source: source.into() };
@@ -68,7 +69,7 @@ impl Place {
         }
     }
 
-    /// The server as it was first started, if it was.
+    /// Returns the server as it was first started, if it was.
     pub(super) fn pinned(&self) -> Option<Pinned> {
         let text = fs_err::read_to_string(self.directory.join("server.json")).ok()?;
         serde_json::from_str(&text).ok()
@@ -79,7 +80,7 @@ impl Place {
         write(&self.directory.join("server.json"), &text)
     }
 
-    /// The port of the host's loopback that leads to the server, if somebody keeps one.
+    /// Returns the port of the host's loopback that leads to the server, if a process serves one.
     pub(super) fn published(&self) -> Option<u16> {
         fs_err::read_to_string(self.directory.join("port")).ok()?.trim().parse().ok()
     }
@@ -89,13 +90,13 @@ impl Place {
     }
 }
 
-/// Writes a file that only its owner reads, whole or not at all.
+/// Writes a file that only its owner can read, completely or not at all.
 pub(super) fn write(path: &Path, text: &str) -> Result<(), SshError> {
     let name = path.file_name().expect("a file's name was joined").to_string_lossy();
     let temporary = path.with_file_name(format!(".{name}.{}", std::process::id()));
     let written = write_anew(&temporary, text).and_then(|()| fs_err::rename(&temporary, path));
     written.map_err(|source| {
-        let _ = fs_err::remove_file(&temporary); // the first error tells more
+        let _ = fs_err::remove_file(&temporary); // the first error says more
         SshError::File { doing: "write", path: path.to_path_buf(), source }
     })
 }

@@ -1,4 +1,5 @@
-//! The server inside: an sshd that runs as the sandbox's own user, on its loopback, with a configuration of ours.
+//! The server inside: an sshd that runs as the sandbox's own user, on its loopback, with a
+//! configuration of ours.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, TcpListener};
@@ -11,22 +12,23 @@ use super::place::{Pinned, Place};
 use crate::session::{Exec, Execution, SessionError};
 use crate::{Manifest, Sandbox};
 
-/// Where it listens in a network of the sandbox's own.
+/// Port of the server in a network of the sandbox's own.
 const USUAL_PORT: u16 = 2222;
-/// What its command is found by.
+/// Tag by which the server's command is found.
 const TAG: &str = "ringfence-sshd";
-/// How many ports are tried.
+/// Number of ports that are tried.
 const ATTEMPTS: u32 = 4;
-/// How long it may take to lay out and to start.
+/// Longest time that the preparation may take, and the start.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How often the port is knocked at.
+/// Pause between two attempts to connect to the port.
 const MOMENT: Duration = Duration::from_millis(10);
-/// How much is read of what the sandbox says.
+/// Highest number of bytes that are read of the sandbox's report.
 const LONGEST_ANSWER: u64 = 256 << 10;
 /// Variables that belong to one command or session, and not to the sandbox.
 const PASSING: [&str; 6] = ["PWD", "OLDPWD", "SHLVL", "TERM", "_", "RINGFENCE_SSH_ROOM"];
 
-/// What the sandbox says of itself. Untrusted: the paths are used only inside, the rest is checked.
+/// Report of the sandbox about itself. It is untrusted: the paths are used only inside, and the
+/// rest is checked.
 struct Layout {
     user: String,
     sshd: String,
@@ -35,7 +37,7 @@ struct Layout {
     variables: Vec<String>,
 }
 
-/// Finds the server running, or starts it; `keys` are let in from now on.
+/// Finds the running server, or starts it. From now on, the server accepts `keys`.
 pub(super) async fn ensure(sandbox: &Sandbox, place: &Place, keys: &BTreeSet<PublicKey>) -> Result<Pinned, SshError> {
     let known = place.pinned();
     let identity = known.as_ref().map_or_else(crate::run::identity, |server| server.identity.clone());
@@ -84,7 +86,7 @@ async fn lay_out(
     }
 }
 
-/// What is wrong with what a sandbox says of itself.
+/// Fault in a sandbox's report about itself.
 #[derive(Debug, PartialEq, Eq)]
 enum Wrong {
     Root,
@@ -111,7 +113,7 @@ impl Layout {
         Ok(Layout { user, sshd, directory, key, variables: variables.map(str::to_owned).collect() })
     }
 
-    /// The server's configuration, sshd_config(5).
+    /// Returns the server's configuration, sshd_config(5).
     fn configuration(&self, port: u16) -> String {
         let Layout { user, directory, variables, .. } = self;
         let mut text = format!(
@@ -137,8 +139,9 @@ impl Layout {
              PrintMotd no\n\
              Subsystem sftp internal-sftp\n"
         );
-        // A session would have sshd's own variables alone, without the sandbox's proxy and its PATH. Only the first
-        // such line counts, so all are in one.
+        // Without this line, a session would have only sshd's own variables, and neither the
+        // sandbox's proxy nor its PATH. All variables are in one line, because sshd uses only the
+        // first such line.
         if !variables.is_empty() {
             let words = variables.iter().map(|variable| format!(" \"{variable}\""));
             text.push_str(&format!("SetEnv{}\n", words.collect::<String>()));
@@ -147,26 +150,27 @@ impl Layout {
     }
 }
 
-/// Whether a variable of the sandbox is one of its sessions, too: those that sshd_config(5) cannot quote are not.
+/// Returns true if a variable of the sandbox is set in sessions, too. Variables that sshd_config(5)
+/// cannot quote are not.
 fn is_passed_on(variable: &str) -> bool {
     let Some((name, _)) = variable.split_once('=') else { return false };
     let is_ours = name.starts_with("RINGFENCE_SSH_") || PASSING.contains(&name);
     !name.is_empty() && !is_ours && !variable.chars().any(|c| c.is_control() || "\"'\\".contains(c))
 }
 
-/// Whether a user's name is one that needs no quoting anywhere.
+/// Returns true if a user's name needs no quoting anywhere.
 fn is_plain(user: &str) -> bool {
     let is_word = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
     (1..=32).contains(&user.len()) && user.bytes().all(is_word) && !user.starts_with(['-', '.'])
 }
 
-/// Starts the server, and waits until it listens.
+/// Starts the server, and waits until it listens. Returns its port.
 async fn start(sandbox: &Sandbox, layout: &Layout) -> Result<u16, SshError> {
     let mut words = "no port was free".to_owned();
     for attempt in 0..ATTEMPTS {
         let port = if attempt == 0 && has_own_network(sandbox.manifest()) { USUAL_PORT } else { some_port()? };
         if listens(sandbox, port).await? {
-            continue; // something else is there
+            continue; // another program listens on the port
         }
         let exec = Exec::shell(include_str!("start.sh"))
             .variable("RINGFENCE_SSH_DIRECTORY", &layout.directory)
@@ -183,7 +187,8 @@ async fn start(sandbox: &Sandbox, layout: &Layout) -> Result<u16, SshError> {
     Err(SshError::Start { name: sandbox.manifest().name.clone(), words })
 }
 
-/// Waits until a server listens, and lets it run; false when it ended instead.
+/// Waits until a server listens, and lets it run. Returns false if the server ended or did not
+/// listen in time.
 async fn comes_up(sandbox: &Sandbox, mut execution: Execution, port: u16) -> Result<bool, SshError> {
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
@@ -198,13 +203,13 @@ async fn comes_up(sandbox: &Sandbox, mut execution: Execution, port: u16) -> Res
     Ok(false)
 }
 
-/// Whether the server runs. Its port is not knocked at for that: an sshd turns away who often comes and says nothing
-/// (PerSourcePenalties, sshd_config(5)).
+/// Returns true if the server runs. This function does not connect to the port, because an sshd
+/// rejects clients that often connect and send nothing (PerSourcePenalties, sshd_config(5)).
 async fn runs(sandbox: &Sandbox) -> Result<bool, SshError> {
     Ok(sandbox.processes().await?.iter().any(|process| process.tag.as_deref() == Some(TAG)))
 }
 
-/// Whether something listens on a port inside.
+/// Returns true if something listens on a port inside.
 async fn listens(sandbox: &Sandbox, port: u16) -> Result<bool, SshError> {
     match sandbox.ports().connect(port).await {
         Ok(_) => Ok(true),
@@ -213,7 +218,8 @@ async fn listens(sandbox: &Sandbox, port: u16) -> Result<bool, SshError> {
     }
 }
 
-/// Whether ports inside are not those of the host, so that a fixed one is nobody else's.
+/// Returns true if the sandbox's ports are not those of the host, so a fixed port cannot be in use
+/// by others.
 fn has_own_network(manifest: &Manifest) -> bool {
     match &manifest.container {
         Some(container) => container.network != "host",
@@ -221,13 +227,14 @@ fn has_own_network(manifest: &Manifest) -> bool {
     }
 }
 
-/// A port that is free on the host's loopback now. Whoever takes it meanwhile does not have the server's key.
+/// Returns a port that is free on the host's loopback now. A program that takes the port meanwhile
+/// does not have the server's key.
 fn some_port() -> Result<u16, SshError> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
     listener.map(|address| address.port()).map_err(|source| SshError::Port { source })
 }
 
-/// The end of what sshd or ssh-keygen said, in one line.
+/// Returns the end of the output of sshd or ssh-keygen, in one line.
 fn last_words(text: &str) -> String {
     const MOST: usize = 400;
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
