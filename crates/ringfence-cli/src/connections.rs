@@ -1,5 +1,6 @@
-//! The number of connections that a server has open at once. When there are as many as there can be, the one that has been idle for
-//! longest makes room for the next, so that clients who say nothing keep nobody out.
+//! Limit on the number of connections that a server has open at once. At the limit, the server
+//! closes the connection that has been idle for longest, so that silent clients do not block new
+//! clients.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,23 +13,23 @@ use tokio::time::timeout;
 
 use crate::exchange::Exchanges;
 
-/// Time in which a new connection is not closed for others, so that a flood of connections leaves
-/// each client enough of it for a first request.
+/// Time during which the server does not close a new connection to make room for another. The grace
+/// gives each client enough time for a first request, even under a flood of connections.
 const FIRST_REQUEST_GRACE: Duration = Duration::from_millis(250);
 
-/// The connections of one server.
+/// Set of open connections of one server, with a maximum size.
 #[derive(Debug)]
 pub(crate) struct ConnectionLimit {
     most: usize,
     grace: Duration,
     open: Mutex<OpenConnections>,
-    /// Somebody left, or became idle.
+    /// Notified when a connection closes or becomes idle.
     changed: Arc<Notify>,
 }
 
 #[derive(Debug, Default)]
 struct OpenConnections {
-    /// The number of the next one.
+    /// Number that the next connection gets.
     next: u64,
     by_number: HashMap<u64, OpenConnection>,
 }
@@ -39,7 +40,8 @@ struct OpenConnection {
     admitted: Instant,
 }
 
-/// The place of one connection, which it has until this is dropped, or until another needs it more.
+/// Registration of one open connection. The connection counts against the limit until the admission
+/// is dropped or the limit closes the connection for another client.
 #[derive(Debug)]
 pub(crate) struct Admission {
     limit: Arc<ConnectionLimit>,
@@ -48,7 +50,7 @@ pub(crate) struct Admission {
 }
 
 impl ConnectionLimit {
-    /// Lets so many connections be open at once.
+    /// Creates a limit of `most` connections that are open at once.
     pub(crate) fn new(most: usize) -> Arc<ConnectionLimit> {
         ConnectionLimit::with_grace(most, FIRST_REQUEST_GRACE)
     }
@@ -57,19 +59,21 @@ impl ConnectionLimit {
         Arc::new(ConnectionLimit { most, grace, open: Mutex::default(), changed: Arc::default() })
     }
 
-    /// Gives a new connection a place. Where there is none, the one of the connection that has been idle for longest is
-    /// taken; where none is idle, it waits.
+    /// Admits a new connection. At the limit, closes the connection that has been idle for longest;
+    /// if no connection is idle, waits.
     pub(crate) async fn admit(self: &Arc<ConnectionLimit>) -> Admission {
         loop {
             if let Some(admission) = self.try_admit() {
                 return admission;
             }
-            // A connection whose grace is over can be closed, and nobody tells of that.
-            let _ = timeout(self.grace, self.changed.notified()).await; // it is tried again either way
+            // Nothing notifies `changed` when the grace of a connection ends, so the loop also
+            // tries again after a timeout.
+            let _ = timeout(self.grace, self.changed.notified()).await;
         }
     }
 
-    /// The same, now or not at all.
+    /// Admits a new connection as [`ConnectionLimit::admit`] does, but returns `None` instead of
+    /// waiting.
     pub(crate) fn try_admit(self: &Arc<ConnectionLimit>) -> Option<Admission> {
         let mut open = self.open();
         if open.by_number.len() >= self.most && !open.close_idle(self.grace) {
@@ -83,8 +87,8 @@ impl ConnectionLimit {
         Some(Admission { limit: Arc::clone(self), number, exchanges })
     }
 
-    /// Closes the connection that has been idle for longest, if accept(2) failed for want of a descriptor or of memory,
-    /// and not because the peer has gone already.
+    /// Closes the connection that has been idle for longest if accept(2) failed for lack of
+    /// descriptors or memory. Does nothing if accept(2) failed because the peer is gone.
     pub(crate) fn make_room_after(&self, error: &io::Error) {
         let wants = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
         if Errno::from_io_error(error).is_some_and(|errno| wants.contains(&errno)) {
@@ -98,8 +102,8 @@ impl ConnectionLimit {
 }
 
 impl OpenConnections {
-    /// Closes the connection that has been idle for longest, if one is. A connection without a
-    /// request is not closed before its grace is over.
+    /// Closes the connection that has been idle for longest and returns whether any connection was
+    /// idle. Keeps a connection that has not sent a request until its grace is over.
     fn close_idle(&mut self, grace: Duration) -> bool {
         let idle = self.by_number.iter().filter_map(|(number, connection)| {
             let is_new = !connection.exchanges.has_begun() && connection.admitted.elapsed() < grace;
@@ -115,7 +119,7 @@ impl OpenConnections {
 }
 
 impl Admission {
-    /// The requests and answers on the connection.
+    /// Returns the record of the requests and answers on the connection.
     pub(crate) fn exchanges(&self) -> &Exchanges {
         &self.exchanges
     }
@@ -136,7 +140,7 @@ mod tests {
         limit.try_admit()
     }
 
-    /// Set once the connection was told to close.
+    /// Returns whether the limit told the connection to close.
     fn is_closed(admission: &Admission) -> bool {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
@@ -155,7 +159,7 @@ mod tests {
         first.exchanges().touch();
         let third = admit(&limit).unwrap();
         assert_eq!([&first, &second, &third].map(is_closed), [false, true, false]);
-        drop(second); // its place was another's already
+        drop(second); // the third connection already has its place
         let fourth = admit(&limit).unwrap();
         assert_eq!([&first, &third, &fourth].map(is_closed), [true, false, false]);
         assert_eq!(limit.open().by_number.len(), 2);

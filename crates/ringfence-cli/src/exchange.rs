@@ -1,5 +1,8 @@
-//! Requests and their answers on one connection: a head that has begun comes soon, and what a refusal left unread of a
-//! body is read, so that the next request on that connection is understood. A peer that takes no answer is given up.
+//! Requests and answers on one HTTP connection.
+//!
+//! A client must finish the head of a request within a timeout. After a refusal, the server reads
+//! the rest of the request body, so that the next request on the connection is parsed correctly.
+//! The server gives up a peer that does not read its answer.
 
 use std::io;
 use std::pin::Pin;
@@ -17,76 +20,82 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Sleep, sleep, timeout};
 
-/// How much of a body is read that nobody wants, and for how long.
+/// Maximum number of bytes that the server reads and discards of an unwanted request body.
 const MOST_UNWANTED: u64 = 32 << 20;
+/// Maximum time that the server spends on reading an unwanted request body.
 const REST_PATIENCE: Duration = Duration::from_secs(5);
-/// How long a peer may take nothing of what it is sent.
+/// Maximum time in which a peer may read nothing of the data that the server sends.
 const TAKE_PATIENCE: Duration = Duration::from_secs(330);
 
-/// Counts what happens on all connections: the one on which something happened before all others is idle for longest.
+/// Counter of activity on all connections. The connection with the smallest last value has been
+/// idle for longest.
 static MOMENT: AtomicU64 = AtomicU64::new(0);
 
-/// The time that a client has for the head of a request.
+/// Time limits for the head of a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HeadTimeouts {
-    /// For the whole of the first one, from when it connected.
+    /// Limit for the complete first head, from the time of the connection.
     pub(crate) first: Duration,
-    /// For each later one, from its first byte.
+    /// Limit for each later head, from its first byte.
     pub(crate) later: Duration,
 }
 
-/// The exchanges of one connection.
+/// Shared record of the exchanges, that is of the requests and answers, on one connection.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Exchanges(Arc<Counts>);
 
 #[derive(Debug, Default)]
 struct Counts {
-    /// How many requests there were.
+    /// Number of requests so far.
     begun: AtomicUsize,
-    /// How many bodies are not at their end, of requests and of answers. While there are none, what is read is a head.
+    /// Number of request and answer bodies that have not ended. While the number is zero, the bytes
+    /// that arrive belong to the head of a request.
     underway: AtomicUsize,
-    /// The number of requests whose rest is only read so that their answer arrives.
+    /// Number of requests whose remaining body the server reads only so that the answer arrives.
     unwanted: AtomicUsize,
-    /// The [`MOMENT`] at which something last happened.
+    /// Value of [`MOMENT`] at the last activity.
     last: AtomicU64,
-    /// Set once its client has shown who it is.
+    /// Set once the client has authenticated.
     is_known: AtomicBool,
-    /// Somebody else needs its place.
+    /// Notified when the connection must close because another client needs its place.
     closed: Notify,
-    /// The task that is told when it becomes idle.
+    /// Task to notify when the connection becomes idle.
     listener: Option<Arc<Notify>>,
 }
 
-/// The idleness of a connection: of two, the lesser one is closed first.
+/// Idleness of a connection. The connection with the smaller value is closed first, so an
+/// unauthenticated client is closed before an authenticated client.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Idleness {
     is_known: bool,
     since: u64,
 }
 
-/// A body that is not at its end.
+/// Guard that counts one body that has not ended.
 #[derive(Debug)]
 pub(crate) struct Underway(Exchanges);
 
 impl Exchanges {
-    /// Those of a new connection. `listener` is told when it becomes idle.
+    /// Creates the record of a new connection, which notifies `listener` when the connection
+    /// becomes idle.
     pub(crate) fn told_to(listener: Arc<Notify>) -> Exchanges {
         let exchanges = Exchanges(Arc::new(Counts { listener: Some(listener), ..Counts::default() }));
         exchanges.touch();
         exchanges
     }
 
-    /// Notes that something happens.
+    /// Records activity on the connection.
     pub(crate) fn touch(&self) {
         self.0.last.store(MOMENT.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// Notes that the client has shown who it is.
+    /// Records that the client has authenticated.
     pub(crate) fn mark_known(&self) {
         self.0.is_known.store(true, Ordering::Relaxed);
     }
 
-    /// The connection's idleness; nothing while a request is answered on it.
+    /// Returns the idleness of the connection, or `None` while the server answers a request on the
+    /// connection.
     pub(crate) fn idleness(&self) -> Option<Idleness> {
         let counts = &self.0;
         let is_busy = counts.underway.load(Ordering::Relaxed) > 0 && counts.unwanted.load(Ordering::Relaxed) == 0;
@@ -94,29 +103,31 @@ impl Exchanges {
         (!is_busy).then(|| Idleness { is_known, since: counts.last.load(Ordering::Relaxed) })
     }
 
-    /// Tells whether there was a request.
+    /// Returns whether the connection has had a request.
     pub(crate) fn has_begun(&self) -> bool {
         self.0.begun.load(Ordering::Relaxed) > 0
     }
 
-    /// Has the connection be closed.
+    /// Requests that the connection closes.
     pub(crate) fn close(&self) {
         self.0.closed.notify_one();
     }
 
-    /// Waits until the connection is to be closed.
+    /// Waits until [`Exchanges::close`] requests that the connection closes.
     pub(crate) async fn closed(&self) {
         self.0.closed.notified().await;
     }
 
-    /// Watches what is read of their connection: heads are there in time.
+    /// Wraps `stream` so that reads fail when the head of a request takes longer than `timeouts`
+    /// allow.
     pub(crate) fn watch<Stream>(&self, stream: Stream, timeouts: HeadTimeouts) -> Watched<Stream> {
         let deadline = Some(Box::pin(sleep(timeouts.first)));
         let patience = timeouts.later;
         Watched { stream, exchanges: self.clone(), patience, seen: 0, deadline, taken_by: None }
     }
 
-    /// Begins one. What is left of the request's body comes back when the request is dropped.
+    /// Begins an exchange. When the returned request is dropped, the rest of its body goes to the
+    /// [`Exchange`].
     pub(crate) fn begin(&self, request: Request<Incoming>) -> (Request<RequestBody>, Exchange) {
         self.touch();
         self.0.begun.fetch_add(1, Ordering::Relaxed);
@@ -129,6 +140,7 @@ impl Exchanges {
         (request.map(lend), Exchange { left, underway: self.one_more() })
     }
 
+    /// Counts one more body, until the returned guard is dropped.
     pub(crate) fn one_more(&self) -> Underway {
         self.0.underway.fetch_add(1, Ordering::Relaxed);
         Underway(self.clone())
@@ -143,7 +155,7 @@ impl Exchanges {
 }
 
 impl Underway {
-    /// Has its connection be busy for good.
+    /// Keeps the connection busy for the rest of its life.
     fn stay(&self) {
         self.0.0.underway.fetch_add(1, Ordering::Relaxed);
     }
@@ -157,7 +169,7 @@ impl Drop for Underway {
     }
 }
 
-/// A request that is being answered.
+/// Request that the server is answering.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     left: oneshot::Receiver<Left>,
@@ -165,18 +177,20 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
-    /// Makes an answer ready to be sent. The rest of the request is read first: a connection with one that was not read is
-    /// closed, which can take the answer along, and a client that uses it again learns of that too late.
+    /// Makes an answer ready to be sent, after it has read the rest of the request body.
+    ///
+    /// hyper closes a connection whose request body was not read to its end. The close can discard
+    /// the answer, and a client that reuses the connection learns too late that it is closed.
     pub(crate) async fn end<Body>(mut self, mut reply: Response<Body>) -> Response<ReplyBody<Body>> {
         let is_refusal = reply.status().is_client_error() || reply.status().is_server_error();
         let left = self.left.try_recv();
-        // A client that sends what nobody wants is not waited for when others are: the connection
-        // may be closed for them.
+        // The connection counts as idle while the client sends an unwanted body, so that the server
+        // can close the connection when other clients wait for a place.
         let is_open = |left: &Left| !left.body.is_end_stream();
         let is_unwanted = is_refusal || left.as_ref().is_ok_and(is_open);
         let _unwanted = is_unwanted.then(|| UnwantedBody::new(self.underway.0.clone()));
         let is_read = match left {
-            // Both sides of what is not refused may go on talking for long.
+            // After an accepted request, both sides may stay in conversation for a long time.
             Err(_) if !is_refusal => true,
             Err(_) => soon(async { self.left.await.expect("it comes back when it is dropped").read().await }).await,
             Ok(left) => soon(left.read()).await,
@@ -185,13 +199,13 @@ impl Exchange {
             reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         if reply.status() == StatusCode::SWITCHING_PROTOCOLS {
-            self.underway.stay(); // no head comes after it
+            self.underway.stay(); // no head of a request follows after the switch of protocols
         }
         reply.map(|body| ReplyBody { body, _underway: self.underway })
     }
 }
 
-/// The rest of a request that nobody wants, while it is read to its end.
+/// Guard that counts one request whose unwanted body is read to its end.
 #[derive(Debug)]
 struct UnwantedBody(Exchanges);
 
@@ -213,7 +227,7 @@ async fn soon(reading: impl Future<Output = bool>) -> bool {
     timeout(REST_PATIENCE, reading).await.unwrap_or(false)
 }
 
-/// The body of a request. What is left of it comes back when it is dropped.
+/// Body of a request. When the body is dropped, its unread rest goes to the [`Exchange`].
 #[derive(Debug)]
 pub(crate) struct RequestBody {
     left: Option<Left>,
@@ -221,16 +235,18 @@ pub(crate) struct RequestBody {
     _underway: Underway,
 }
 
-/// What is left of a body.
+/// Unread rest of a request body.
 #[derive(Debug)]
 struct Left {
     body: Incoming,
-    /// Whether its client waits to be told that it is wanted, RFC 9110, 10.1.1.
+    /// Set while the client holds the body back until the server asks for it, as in RFC 9110,
+    /// 10.1.1.
     is_withheld: bool,
 }
 
 impl Left {
-    /// Reads it to its end, and tells whether that was reached. One that is withheld is not asked for.
+    /// Reads the body to its end and returns whether the end was reached. Does not ask the client
+    /// for a body that it holds back.
     async fn read(mut self) -> bool {
         if self.body.is_end_stream() {
             return true;
@@ -272,12 +288,12 @@ impl HttpBody for RequestBody {
 impl Drop for RequestBody {
     fn drop(&mut self) {
         if let (Some(left), Some(back)) = (self.left.take(), self.back.take()) {
-            let _ = back.send(left); // the answer may have been sent
+            let _ = back.send(left); // the exchange may have ended before the body was dropped
         }
     }
 }
 
-/// The body of an answer.
+/// Body of an answer.
 #[derive(Debug)]
 pub(crate) struct ReplyBody<Body> {
     body: Body,
@@ -304,22 +320,24 @@ impl<Body: HttpBody + Unpin> HttpBody for ReplyBody<Body> {
     }
 }
 
-/// A connection on which heads come in time.
+/// Stream that fails reads when the head of a request is late, and writes when the peer does not
+/// read.
 #[derive(Debug)]
 pub(crate) struct Watched<Stream> {
     stream: Stream,
     exchanges: Exchanges,
     patience: Duration,
-    /// How many requests there were when it was last read from.
+    /// Number of requests at the time of the last read.
     seen: usize,
-    /// When the head that has begun is to be there.
+    /// Timer for the head of a request that has begun.
     deadline: Option<Pin<Box<Sleep>>>,
-    /// When the peer must have taken something of what is sent.
+    /// Timer for the peer to read some of the sent data.
     taken_by: Option<Pin<Box<Sleep>>>,
 }
 
 impl<Stream> Watched<Stream> {
-    /// What came of sending, unless the peer takes nothing for too long.
+    /// Passes on the result of a write, or returns a timeout error if the peer has read nothing for
+    /// too long.
     fn sent<T>(&mut self, cx: &mut Context<'_>, sent: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if sent.is_ready() {
             self.taken_by = None;
@@ -338,7 +356,7 @@ impl<Stream: AsyncRead + Unpin> AsyncRead for Watched<Stream> {
         let begun = self.exchanges.0.begun.load(Ordering::Relaxed);
         let is_busy = self.exchanges.0.underway.load(Ordering::Relaxed) > 0;
         if is_busy || begun != self.seen {
-            (self.seen, self.deadline) = (begun, None); // that head came in time
+            (self.seen, self.deadline) = (begun, None); // the head arrived in time
         }
         if !is_busy && self.deadline.is_none() && buffer.filled().len() > before {
             self.deadline = Some(Box::pin(sleep(self.patience)));
@@ -396,7 +414,8 @@ mod tests {
     const LONG: Duration = Duration::from_secs(600);
     const SHORT: Duration = Duration::from_millis(200);
 
-    /// A client of a server that refuses what comes to `/no`, unread, and takes all else at its word.
+    /// Returns a client of a server that refuses requests to `/no` without reading them, and
+    /// accepts all other requests.
     fn client(patience: Duration) -> DuplexStream {
         client_with(HeadTimeouts { first: LONG, later: patience }).0
     }
@@ -427,7 +446,8 @@ mod tests {
         runtime.block_on(async { timeout(LONG, test).await.unwrap() });
     }
 
-    /// The head of the next answer. Those bodies are short and come along.
+    /// Returns the head of the next answer. The bodies of these answers are short and arrive in the
+    /// same read.
     async fn head(client: &mut DuplexStream) -> String {
         let mut bytes = vec![0; 1000];
         let length = client.read(&mut bytes).await.unwrap();
@@ -492,7 +512,8 @@ mod tests {
         });
     }
 
-    /// Begins a head and goes on with it, a byte at a time. False when nobody listens any more.
+    /// Sends the head of a request one byte at a time. Returns `false` if the server stops reading
+    /// before `time` is over.
     async fn trickle(client: &mut DuplexStream, time: Duration) -> bool {
         let written = async {
             client.write_all(b"GET / HTTP/1.1\r\nX: ").await?;
@@ -511,7 +532,8 @@ mod tests {
             assert!(trickle(&mut client(LONG), 2 * SHORT).await, "it has time");
             let timeouts = HeadTimeouts { first: SHORT, later: LONG };
             assert!(!trickle(&mut client_with(timeouts).0, LONG).await);
-            // Nor is one on a connection that was of use, nor one that stops.
+            // The same limit holds for a client that had an answer before, and for a client that
+            // stops in the middle of a head.
             let mut client = client(SHORT);
             client.write_all(PLAIN.as_bytes()).await.unwrap();
             assert!(head(&mut client).await.starts_with("http/1.1 204"));
@@ -526,7 +548,7 @@ mod tests {
             let timeouts = HeadTimeouts { first: SHORT, later: LONG };
             let (mut silent, _) = client_with(timeouts);
             assert_eq!(silent.read(&mut [0; 10]).await.unwrap(), 0);
-            // Half a head is no more than silence.
+            // A client that sends half a head is treated like a silent client.
             let (mut half, _) = client_with(timeouts);
             half.write_all(b"GET / HTTP/1.1\r\nHost").await.unwrap();
             assert_eq!(half.read(&mut [0; 10]).await.unwrap(), 0);
@@ -547,7 +569,8 @@ mod tests {
             client.write_all(PLAIN.as_bytes()).await.unwrap();
             assert!(head(&mut client).await.starts_with("http/1.1 204"));
             assert!(exchanges.idleness().unwrap() > before, "it was of use since");
-            // What a refused client does not send keeps nobody out.
+            // A refused client that does not send its body does not use a place that another client
+            // needs.
             client.write_all(post(5).as_bytes()).await.unwrap();
             sleep(REST_PATIENCE / 2).await;
             assert!(exchanges.0.underway.load(Ordering::Relaxed) > 0, "it is read");

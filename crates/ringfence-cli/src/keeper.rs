@@ -1,4 +1,5 @@
-//! Starting the process that keeps a sandbox, and hearing of it: `ringfence up`, called by this program.
+//! Start of the process that keeps a sandbox, and the messages between it and its caller. The
+//! process is the monitor: `ringfence up`, started by this program.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -15,36 +16,37 @@ use tokio::net::unix::pipe;
 
 use crate::report::{Failure, Told};
 
-/// The longest answer of a monitor.
+/// Maximum length of an answer from a monitor, in bytes.
 const LONGEST_ANSWER: u64 = 4 << 20;
 
-/// How many descriptors this process could have open before it let itself have more.
+/// Limit on open descriptors that this process had before it raised the limit.
 static DESCRIPTORS: OnceLock<Rlimit> = OnceLock::new();
 
-/// Lets this process have as many descriptors open as it may. The monitors that it starts, and so all sandboxes, keep
-/// the limit that it had: programs that use select(2) fail with more.
+/// Raises the limit on open descriptors of this process to its maximum. The monitors that this
+/// process starts, and so all sandboxes, keep the previous limit, because programs that use
+/// select(2) fail with a higher limit.
 pub(crate) fn raise_descriptor_limit() {
     let before = DESCRIPTORS.get_or_init(|| getrlimit(Resource::Nofile));
     let raised = Rlimit { current: before.maximum, maximum: before.maximum };
-    let _ = setrlimit(Resource::Nofile, raised); // then fewer sandboxes fit
+    let _ = setrlimit(Resource::Nofile, raised); // with the lower limit, fewer sandboxes fit
 }
 
-/// What a monitor tells its caller.
+/// Message from a monitor to its caller.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answer {
-    /// The sandbox is up.
+    /// The sandbox is running.
     Ready {
-        /// What is written down of it.
+        /// Manifest of the sandbox.
         manifest: Box<Manifest>,
-        /// Whether it was not before.
+        /// Set if the monitor started the sandbox, unset if the sandbox already ran.
         is_new: bool,
     },
-    /// It is not.
+    /// The sandbox did not start.
     Failed(Told),
 }
 
-/// A monitor that was started.
+/// Handle of a monitor that this process started.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     process: Child,
@@ -52,16 +54,18 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Starts one that obeys `words`: a whole command line of `ringfence up`.
+    /// Starts a monitor with the arguments in `words`, a complete command line of `ringfence up`.
     pub(crate) fn start(words: &[OsString]) -> Result<Keeper, Failure> {
         let mut command = Command::new("/proc/self/exe");
         command.arg0("ringfence").args(["up", "--monitor"]).args(words.iter().filter(|word| is_verbose(word)));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().map_err(|error| failed("start", error))?;
         if let Some(limit) = DESCRIPTORS.get() {
-            let _ = prlimit(Some(Pid::from_child(&process)), Resource::Nofile, *limit); // it may have ended already
+            // The process may have ended already.
+            let _ = prlimit(Some(Pid::from_child(&process)), Resource::Nofile, *limit);
         }
-        // Not as its arguments: it lives long, and everybody on the host can read those.
+        // The words do not go into the monitor's arguments, because the monitor lives long and
+        // every user of the host can read those arguments.
         let mut input = process.stdin.take().expect("it was asked for");
         words::send(words, &mut input).map_err(|error| failed("tell", error))?;
         let answers = OwnedFd::from(process.stdout.take().expect("it was asked for"));
@@ -69,7 +73,7 @@ impl Keeper {
         Ok(Keeper { process, answers: BufReader::new(answers.take(LONGEST_ANSWER)) })
     }
 
-    /// Waits for its answer.
+    /// Waits for the answer of the monitor.
     pub(crate) async fn answer(&mut self) -> Result<Answer, Failure> {
         let mut line = String::new();
         self.answers.read_line(&mut line).await.map_err(|error| failed("hear of", error))?;
@@ -83,14 +87,16 @@ impl Keeper {
         ))
     }
 
-    /// Asks it to end, whether or not it has answered.
+    /// Asks the monitor to end. The monitor obeys even before it has answered.
     pub(crate) fn ask_to_end(&self) {
-        let _ = rustix::process::kill_process(Pid::from_child(&self.process), Signal::TERM); // it may have ended by itself
+        // The process may have ended by itself.
+        let _ = rustix::process::kill_process(Pid::from_child(&self.process), Signal::TERM);
     }
 
-    /// Waits for its end on this thread. After [`Keeper::ask_to_end`] that is bounded: it undoes what it has begun.
+    /// Waits on this thread until the monitor has ended. After [`Keeper::ask_to_end`] the wait is
+    /// bounded, because the monitor then undoes what it has begun.
     pub(crate) fn wait(mut self) {
-        let _ = self.process.wait(); // nobody else waits for it
+        let _ = self.process.wait(); // no other code waits for the process
     }
 }
 
@@ -98,7 +104,8 @@ fn failed(what: &str, error: io::Error) -> Failure {
     Failure::failed(format!("cannot {what} the process that keeps the sandbox: {error}"), "ringfence doctor")
 }
 
-/// Whether a word asks to be told more, which is heard before any other.
+/// Returns whether `word` is a flag that raises the verbosity. The monitor gets such flags as
+/// arguments, because verbosity takes effect before it reads the other words.
 fn is_verbose(word: &OsStr) -> bool {
     word == "--verbose"
         || word
@@ -107,12 +114,13 @@ fn is_verbose(word: &OsStr) -> bool {
             .is_some_and(|flags| !flags.is_empty() && flags.bytes().all(|flag| flag == b'v'))
 }
 
-/// The command line that the caller of this monitor was called with, or has made.
+/// Reads the command line that the caller of this monitor sends on standard input: its own command
+/// line, or one that it has made.
 pub(crate) fn called() -> io::Result<Vec<OsString>> {
     words::receive(&mut io::stdin().lock())
 }
 
-/// Tells the caller of this monitor.
+/// Sends an answer to the caller of this monitor.
 pub(crate) fn tell(answer: &Answer) -> io::Result<()> {
     let mut out = io::stdout().lock();
     serde_json::to_writer(&mut out, answer)?;
@@ -120,7 +128,8 @@ pub(crate) fn tell(answer: &Answer) -> io::Result<()> {
     out.flush()
 }
 
-/// Words on their way through a pipe: their number, then each, all ended by NUL.
+/// Encoding of a command line in a pipe: the number of words, then each word. NUL ends the number
+/// and each word.
 mod words {
     use std::ffi::OsString;
     use std::io::{self, BufRead, Write};

@@ -1,7 +1,8 @@
 //! The `ringfence` command.
 //!
-//! A thin translator: flags in, the library's answers out. It must never decide what a policy means. Each
-//! command is one file of [`cli`]; [`http`] is the server that `ringfence serve` runs.
+//! The program translates flags into calls of the library, and results of the library into output.
+//! It must never decide what a policy means. Each command is one file of [`cli`]; [`http`] is the
+//! server that `ringfence serve` runs.
 
 mod answer;
 mod cli;
@@ -17,7 +18,7 @@ mod terminal;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // First of all: as a launcher this process is asked to fork, and must have done nothing yet.
+    // This call must be first: a launcher process forks, so it must not have done anything else.
     ringfence::launcher::serve_if_asked();
     cli::run()
 }

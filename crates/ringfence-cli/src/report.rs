@@ -1,4 +1,4 @@
-//! What the command line says when something is wrong, and how loudly it speaks otherwise.
+//! Error messages, warnings and logging of the command line.
 #![expect(clippy::print_stderr, reason = "standard error is the conversation")]
 
 use std::borrow::Cow;
@@ -20,17 +20,17 @@ use tracing_subscriber::layer::SubscriberExt;
 use crate::answer::{Form, print_json};
 use crate::terminal::CleanStderr;
 
-/// An error at the edge: what was tried, what to do next, and what to exit with.
+/// Error that the command line reports: a message, hints for the next step, and an exit status.
 #[derive(Debug)]
 pub(crate) struct Failure {
     message: String,
     hints: Vec<String>,
     status: ExitStatus,
-    /// A word for programs to decide by.
+    /// Stable error code for programs.
     code: Cow<'static, str>,
 }
 
-/// A failure on its way to another process of ours.
+/// Form in which a failure is sent to another process of this program.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Told {
     message: String,
@@ -54,44 +54,44 @@ impl From<Told> for Failure {
 }
 
 impl Failure {
-    /// The caller's own mistake.
+    /// Creates a failure for a mistake of the caller.
     pub(crate) fn usage(message: impl Into<String>, hint: impl Into<String>) -> Failure {
         Failure::new(message, [hint.into()], ExitStatus::Usage)
     }
 
-    /// Something that did not work.
+    /// Creates a failure for an operation that did not work.
     pub(crate) fn failed(message: impl Into<String>, hint: impl Into<String>) -> Failure {
         Failure::new(message, [hint.into()], ExitStatus::SandboxFailed)
     }
 
-    /// Something that a signal ended before it was done.
+    /// Creates a failure for a start that a signal ended before it was done.
     pub(crate) fn interrupted(signal: u8) -> Failure {
         Failure::new("interrupted: nothing was started", ["ringfence up".to_owned()], ExitStatus::Signal(signal))
     }
 
-    /// Something that is not there, and the ways to get it.
+    /// Creates a failure for a missing feature or backend, with hints on how to get it.
     pub(crate) fn unavailable(message: impl Into<String>, hints: impl IntoIterator<Item = String>) -> Failure {
         Failure { code: "unavailable".into(), ..Failure::new(message, hints, ExitStatus::SandboxFailed) }
     }
 
-    /// Code that the lint kept from being run.
+    /// Creates a failure for code that the import lint refused to run.
     pub(crate) fn blocked(result: &ExecutionResult) -> Failure {
         let hint = "to run it all the same: --block-imports off; what it can do is the policy's to say".to_owned();
         let failure = Failure::new(result.stderr.trim_end(), [hint], ExitStatus::NotExecutable);
         Failure { code: "blocked-imports".into(), ..failure }
     }
 
-    /// Something that failed, and whose move it is.
+    /// Creates a failure whose exit status follows from `fault`, the party that must act next.
     pub(crate) fn of(message: impl Into<String>, hints: impl IntoIterator<Item = String>, fault: Fault) -> Failure {
         Failure::new(message, hints, fault.into())
     }
 
-    /// What was tried, on what, and why it failed.
+    /// Returns the message, which says what was tried, on what, and why it failed.
     pub(crate) fn message(&self) -> &str {
         &self.message
     }
 
-    /// The same, of a server's template.
+    /// Rewrites the failure so that it names the template of a server as its subject.
     pub(crate) fn about_template(self, name: &str) -> Failure {
         let mut hints = self.hints;
         if hints.iter().any(|hint| hint.contains("--")) {
@@ -111,7 +111,8 @@ impl Failure {
         Failure { message: message.into(), hints: hints.into_iter().collect(), status, code: code.into() }
     }
 
-    /// Tells what is wrong, and what to exit with. Whoever wanted JSON gets JSON, too.
+    /// Prints the error and its hints to standard error and returns the exit code. With
+    /// [`Form::Json`], also prints the error as JSON to standard output.
     pub(crate) fn tell(&self, form: Form) -> ExitCode {
         eprintln!("ringfence: error: {}", clean_message(&self.message));
         for hint in &self.hints {
@@ -119,7 +120,8 @@ impl Failure {
         }
         if form == Form::Json {
             let error = serde_json::json!({ "code": self.code, "message": self.message, "hints": self.hints });
-            let _ = print_json(&serde_json::json!({ "error": error })); // it has been told on standard error
+            // Standard error already has the error.
+            let _ = print_json(&serde_json::json!({ "error": error }));
         }
         self.status.code().into()
     }
@@ -209,7 +211,8 @@ impl From<RoomError> for Failure {
 }
 
 impl Failure {
-    /// A call to the guest of the sandbox `name` that failed. What to type next names it, too.
+    /// Creates a failure for a failed call to the guest of the sandbox `name`. The hints contain
+    /// that name.
     pub(crate) fn of_session(error: &SessionError, name: &str) -> Failure {
         let mut hints: Vec<String> = error.hints().iter().map(|hint| hint.replace("NAME", name)).collect();
         if hints.is_empty() {
@@ -250,7 +253,8 @@ impl From<RecordError> for Failure {
 }
 
 impl Failure {
-    /// A command line that could not be understood, told as every other error is; `help` is where to look.
+    /// Creates a failure from a command line that clap could not parse, in the form of all other
+    /// errors. `help` is the command that shows the right usage.
     pub(crate) fn misunderstood(error: &clap::Error, help: String) -> Failure {
         let text = error.render().to_string();
         let text = text.strip_prefix("error: ").unwrap_or(&text);
@@ -260,28 +264,29 @@ impl Failure {
     }
 }
 
-/// Says something that is not the answer.
+/// Prints a warning to standard error.
 pub(crate) fn warn(message: &str) {
     eprintln!("ringfence: warning: {}", clean_message(message));
 }
 
-/// Says what to type next.
+/// Prints a hint, such as the next command to type, to standard error.
 pub(crate) fn tell_hint(hint: &str) {
     eprintln!("hint: {}", clean_message(hint));
 }
 
-/// Passes on a line that somebody else says.
+/// Prints a line that comes from another program to standard error.
 pub(crate) fn pass_on(line: &str) {
     eprintln!("{}", clean_line(line));
 }
 
-/// Says where an answer belongs.
+/// Prints a note about an answer to standard error, such as the file that the answer belongs into.
 pub(crate) fn note(message: &str) {
     eprintln!("ringfence: {}", clean_message(message));
 }
 
-/// Sends what the library tells to standard error: warnings, and with each `-v` a level more. The variable
-/// says more exactly what: `debug`, or `ringfence_linux=trace,warn`.
+/// Installs the log subscriber, which writes to standard error. The default level is `warn`, and
+/// each `-v` adds one level. `variable`, the value of `RINGFENCE_LOG`, replaces that level with a
+/// filter such as `debug` or `ringfence_linux=trace,warn`.
 pub(crate) fn listen(verbosity: u8, variable: Option<&str>) -> Result<(), Failure> {
     let level = match verbosity {
         0 => LevelFilter::WARN,
@@ -289,7 +294,7 @@ pub(crate) fn listen(verbosity: u8, variable: Option<&str>) -> Result<(), Failur
         _ => LevelFilter::DEBUG,
     };
     let targets = match variable {
-        // Every error that a client of `ringfence mcp` is answered with would be a warning.
+        // `rmcp` logs a warning for each error answer to a client of `ringfence mcp`.
         None if verbosity == 0 => Targets::new().with_default(level).with_target("rmcp::service", LevelFilter::ERROR),
         None => Targets::new().with_default(level),
         Some(text) => text.parse().map_err(|error| {

@@ -1,11 +1,13 @@
-//! Standard error and JSON without anything that a terminal obeys. Everything that this program itself says goes
-//! through here, or through [`ringfence_core::terminal`]; the words of a command that it runs do not.
+//! Standard error and JSON without characters that control a terminal. All output of this program
+//! itself goes through this module or through [`ringfence_core::terminal`]. The output of a command
+//! that the program runs does not.
 
 use std::io::{self, Write};
 
 use ringfence_core::terminal::{clean_line, is_steering};
 
-/// Standard error for the lines of a log. Each is written at once, and is one line whatever its values have in them.
+/// Standard error for log lines. Each log line is written at once and stays one line, whatever
+/// characters its values contain.
 #[derive(Debug, Default)]
 pub(crate) struct CleanStderr;
 
@@ -22,8 +24,9 @@ impl Write for CleanStderr {
     }
 }
 
-/// JSON in which all that steers a terminal is escaped. It means the same: serde_json escapes C0 alone, and the rest
-/// would reach the terminal of whoever looks at it.
+/// JSON formatter that escapes all characters that control a terminal. The meaning of the JSON
+/// stays the same. serde_json escapes C0 characters alone, so other control characters would reach
+/// the terminal of the reader.
 #[derive(Debug, Default)]
 pub(crate) struct CleanJson;
 
@@ -41,11 +44,11 @@ impl serde_json::ser::Formatter for CleanJson {
     }
 }
 
-/// JSON for people, in which all that steers a terminal is escaped.
+/// Escapes all characters that control a terminal in indented JSON.
 pub(crate) fn escape_json(text: &str) -> String {
     let mut escaped = Vec::new();
     for line in text.split_inclusive('\n') {
-        // Outside of strings, JSON has the ends of lines alone.
+        // Outside of strings, the only control characters of JSON text are line ends.
         let (line, end) = line.strip_suffix('\n').map_or((line, ""), |line| (line, "\n"));
         let written = serde_json::ser::Formatter::write_string_fragment(&mut CleanJson, &mut escaped, line);
         written.expect("memory takes what is written to it");

@@ -1,4 +1,4 @@
-//! The way to a collector: one HTTP request at a time, on the thread that has something to send.
+//! HTTP client for a telemetry collector. Sends one request at a time, on the thread of the caller.
 
 use std::future::Future;
 use std::io;
@@ -28,21 +28,21 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::variables::Signal;
 
-/// The longest answer that is read.
+/// Maximum length of an answer from a collector, in bytes.
 const LONGEST_ANSWER: usize = 1 << 20;
 
-/// A collector, as the variables name it.
+/// Collector for one signal, as the `OTEL_*` variables configure it.
 #[derive(Debug)]
 pub(super) struct Collector {
     signal: Signal,
     patience: Duration,
-    /// What speaks TLS, where the collector does.
+    /// TLS configuration, present if the endpoint is an `https:` address.
     tls: Option<Arc<ClientConfig>>,
-    /// Whether the last that was sent did not arrive.
+    /// Set if the last request to the collector failed.
     is_away: AtomicBool,
 }
 
-/// A collector did not take what it was sent.
+/// Error of a request that the collector did not accept.
 #[derive(Debug, thiserror::Error)]
 enum Lost {
     #[error("cannot wait for anything")]
@@ -58,7 +58,8 @@ enum Lost {
 }
 
 impl Collector {
-    /// The one that takes `signal`; none where it cannot be spoken to, which is then said.
+    /// Creates the collector for `signal`. Logs a warning and returns `None` if the TLS
+    /// configuration is not usable.
     pub(super) fn new(host: &Host, signal: Signal) -> Option<Collector> {
         let speaks_tls = signal.variable(host, "ENDPOINT").is_some_and(|endpoint| endpoint.starts_with("https:"));
         let tls = speaks_tls.then(|| tls(host, signal)).transpose();
@@ -68,20 +69,20 @@ impl Collector {
         Some(Collector { signal, patience: signal.patience(host), tls: tls.ok()?, is_away: AtomicBool::new(false) })
     }
 
-    /// Sends a request, and waits for the answer on this thread.
+    /// Sends a request and waits for the answer on this thread.
     fn send_here(&self, request: Request<Bytes>) -> Result<Response<Bytes>, Lost> {
         let uri = request.uri().clone();
         let runtime = Builder::new_current_thread().enable_all().build().map_err(Lost::Here)?;
         let sent = async { timeout(self.patience, self.send(request)).await.unwrap_or(Err(Lost::Slow(uri))) };
         let outcome = runtime.block_on(sent);
-        runtime.shutdown_background(); // a name that is still looked up is of no use any more
+        runtime.shutdown_background(); // the result of a name lookup that still runs is not needed
         outcome
     }
 
     async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, Lost> {
         let uri = request.uri().clone();
         let Some(host) = uri.host() else { return Err(Lost::Nowhere(uri)) };
-        // Brackets are a URI's, and no part of an address.
+        // Square brackets around an IPv6 address belong to the URI, not to the address.
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let is_tls = uri.scheme_str() == Some("https");
         let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
@@ -98,7 +99,7 @@ impl Collector {
         }
     }
 
-    /// Says once that what is sent does not arrive, and once that it does again.
+    /// Logs once when requests begin to fail, and once when they succeed again.
     fn judge(&self, outcome: &Result<Response<Bytes>, Lost>) {
         let why = match outcome {
             Ok(answer) if answer.status().is_success() => None,
@@ -125,7 +126,8 @@ impl HttpClient for Collector {
         Self: 'b,
     {
         Box::pin(async move {
-            // It may wait here: its caller is a thread that does nothing else, and has no runtime.
+            // Blocking is safe here, because the caller is a thread that does nothing else and has
+            // no runtime.
             let outcome = self.send_here(request);
             self.judge(&outcome);
             Ok(outcome?)
@@ -133,7 +135,7 @@ impl HttpClient for Collector {
     }
 }
 
-/// Sends a request on a stream of its own, and reads the answer.
+/// Sends a request on a new connection and reads the answer.
 async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     request: Request<Bytes>,
@@ -151,14 +153,17 @@ async fn exchange(
         let response = way.send_request(request).await.map_err(|error| broken(error.into()))?;
         let (head, body) = response.into_parts();
         let body = Limited::new(body, LONGEST_ANSWER).collect().await.map_err(broken)?;
-        drop(way); // which ends the connection
+        drop(way); // the drop ends the connection
         Ok(Response::from_parts(head, body.to_bytes()))
     };
-    let (answer, _) = join(asked, connection).await; // what ends it is told by the answer
+    // The answer also contains the error that ended the connection.
+    let (answer, _) = join(asked, connection).await;
     answer
 }
 
-/// What speaks TLS with a collector: it proves who it is to the certificates that a variable names, or to the host's.
+/// Creates the TLS configuration for a collector. The client trusts the certificates in the file
+/// that the `CERTIFICATE` variable of the signal names, or else the certificates that the host
+/// trusts.
 fn tls(host: &Host, signal: Signal) -> io::Result<Arc<ClientConfig>> {
     let trusted = match signal.variable(host, "CERTIFICATE") {
         Some(path) => fs_err::read(path)?,

@@ -1,42 +1,43 @@
-//! Metrics: what somebody else counts, told when a collector is due to hear of it.
+//! Metrics that other modules count. The meter reads them each time an export is due.
 
 use opentelemetry::KeyValue;
 
 use super::Telemetry;
 
-/// How a number goes on.
+/// Way in which the value of a metric changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Up and down.
+    /// The value goes up and down.
     Gauge,
-    /// Only up.
+    /// The value only goes up.
     Counter,
 }
 
-/// A number that is told, or several of one kind that a label tells apart.
+/// Metric with a single value, or with one value for each value of a label.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Measure {
-    /// What it is called, in words with `_` between.
+    /// Name of the metric: words joined by `_`, without the prefix `ringfence.`.
     pub(crate) name: &'static str,
-    /// How it goes on.
+    /// Way in which the value changes.
     pub(crate) kind: Kind,
-    /// What it is in: `s`; nothing where it counts.
+    /// Unit of the value, such as `s`; empty for a count.
     pub(crate) unit: &'static str,
-    /// What it says, in a sentence.
+    /// Description of the metric, as one sentence.
     pub(crate) help: &'static str,
-    /// What it is now, for each label that it has.
+    /// Current values, each with its label if the metric has a label.
     pub(crate) samples: Vec<(Option<(&'static str, String)>, f64)>,
 }
 
 impl Measure {
-    /// One that is a single number.
+    /// Creates a metric with a single value and no label.
     pub(crate) fn of(name: &'static str, kind: Kind, unit: &'static str, help: &'static str, value: f64) -> Measure {
         Measure { name, kind, unit, help, samples: vec![(None, value)] }
     }
 }
 
 impl Telemetry {
-    /// Tells of all that `read` answers with, whenever it is due. The same measures must come each time.
+    /// Exports the metrics that `read` returns, each time an export is due. `read` must return the
+    /// same metrics in the same order each time.
     pub(crate) fn measure(&self, read: impl Fn() -> Vec<Measure> + Clone + Send + Sync + 'static) {
         let Some(meter) = self.meter() else { return };
         for (index, Measure { name, kind, unit, help, .. }) in read().into_iter().enumerate() {
@@ -51,11 +52,13 @@ impl Telemetry {
             match kind {
                 Kind::Gauge => {
                     let gauge = meter.f64_observable_gauge(name).with_unit(unit).with_description(help);
-                    let _ = gauge.with_callback(observe).build(); // it is the callback that is asked
+                    // The meter keeps the callback, so the handle is not needed.
+                    let _ = gauge.with_callback(observe).build();
                 }
                 Kind::Counter => {
                     let counter = meter.f64_observable_counter(name).with_unit(unit).with_description(help);
-                    let _ = counter.with_callback(observe).build(); // see above
+                    // The meter keeps the callback, so the handle is not needed.
+                    let _ = counter.with_callback(observe).build();
                 }
             }
         }

@@ -1,10 +1,13 @@
-//! Traces and metrics, where the standard `OTEL_*` variables name a collector: a span for each sandbox and each command.
+//! Traces and metrics for the collector that the standard `OTEL_*` variables name, with a span for
+//! each sandbox and each command.
 //!
-//! Without them nothing is made here and no thread started. With them, what is told waits in queues that are bounded, and
-//! threads of their own send it: nobody waits for a collector, and one that is away costs what it would have been told.
-//! Never told are the text of a command or of code, the value of a variable, and a key.
+//! Without these variables, this module creates nothing and starts no thread. With them, spans and
+//! metrics wait in bounded queues, and separate threads send them. No sandbox waits for a
+//! collector; data for a collector that is away is lost. Telemetry never contains the text of a
+//! command or of code, the value of a variable, or a key.
 //!
-//! Reading order: [`variables`] is what is asked for, [`spans`] and [`measures`] what is told, [`collector`] the way there.
+//! Reading order: [`variables`] reads the configuration, [`spans`] and [`measures`] create the
+//! data, [`collector`] sends it.
 
 mod collector;
 mod measures;
@@ -30,12 +33,12 @@ pub(crate) use measures::{Kind, Measure};
 pub(crate) use spans::{Caller, ExecSpan, SandboxSpan, TRACE_PARENT};
 use variables::Signal;
 
-/// What we are called in traces when nobody says otherwise, and what makes our spans.
+/// Default service name in traces, and name of the instrumentation scope.
 const NAME: &str = "ringfence";
-/// How long the last of what is to be told may take when the process ends.
+/// Maximum time for the last export when the process ends.
 const LAST_PATIENCE: Duration = Duration::from_secs(3);
 
-/// Whoever is told of sandboxes; by default nobody.
+/// Trace and metric providers; the default has none and exports nothing.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Telemetry {
     told: Option<Arc<Told>>,
@@ -48,9 +51,10 @@ struct Told {
 }
 
 impl Telemetry {
-    /// What the standard variables ask for. It starts threads, so nothing may be forked after it.
+    /// Creates the providers that the standard variables ask for. This function starts threads, so
+    /// the process must not fork after the call.
     ///
-    /// What they say wrong is a warning: no sandbox depends on it.
+    /// Invalid variables cause a warning and not an error, because no sandbox depends on telemetry.
     pub(crate) fn from_variables(host: &Host) -> Telemetry {
         let asked = |signal: Signal| match signal.is_asked_for(host) {
             true => Collector::new(host, signal).map(|collector| (collector, resource())),
@@ -80,25 +84,28 @@ impl Telemetry {
         Some(self.told.as_ref()?.metrics.as_ref()?.meter_with_scope(scope()))
     }
 
-    /// Sends what is still to be told, and waits for that a moment.
+    /// Exports the remaining data and waits up to [`LAST_PATIENCE`] for the export.
     pub(crate) async fn close(self) {
         let Some(told) = self.told else { return };
         let (done, over) = tokio::sync::oneshot::channel();
-        // Not a thread of the runtime's, which could be waited for.
+        // A separate thread, because the end of the runtime could wait for a thread of its own.
         std::thread::spawn(move || {
             if let Some((provider, _)) = &told.traces {
-                let _ = provider.shutdown_with_timeout(LAST_PATIENCE); // the collector has told of its failure
+                // The collector has logged its failure.
+                let _ = provider.shutdown_with_timeout(LAST_PATIENCE);
             }
             if let Some(provider) = &told.metrics {
-                let _ = provider.shutdown_with_timeout(LAST_PATIENCE); // see above
+                // The collector has logged its failure.
+                let _ = provider.shutdown_with_timeout(LAST_PATIENCE);
             }
-            let _ = done.send(()); // nobody waits so long
+            let _ = done.send(()); // the receiver is gone if the wait timed out
         });
-        let _ = tokio::time::timeout(LAST_PATIENCE, over).await; // what is not told by now is lost
+        // Data that is not sent by now is lost.
+        let _ = tokio::time::timeout(LAST_PATIENCE, over).await;
     }
 }
 
-/// An exporter, if the variables let one be made.
+/// Returns the exporter, or logs a warning and returns `None` if the variables are invalid.
 fn usable<T>(signal: Signal, built: Result<T, ExporterBuildError>) -> Option<T> {
     built
         .inspect_err(|error| {
@@ -111,7 +118,8 @@ fn usable<T>(signal: Signal, built: Result<T, ExporterBuildError>) -> Option<T> 
         .ok()
 }
 
-/// What all that is told comes from: as the variables say.
+/// Creates the resource that describes this process in telemetry: the attributes of the `OTEL_*`
+/// variables and the version. The service name is [`NAME`] unless the variables set it.
 fn resource() -> Resource {
     let version = KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
     let said = Resource::builder().with_attribute(version.clone()).build();

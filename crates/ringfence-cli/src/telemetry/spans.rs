@@ -1,4 +1,4 @@
-//! What is told of a sandbox and of a command in it.
+//! Spans for sandboxes and for the commands in them.
 
 use std::collections::HashMap;
 use std::time::SystemTime;
@@ -12,17 +12,17 @@ use ringfence::{ExecutionResult, Manifest};
 
 use super::Telemetry;
 
-/// The header in which a caller names the span that it asks from, as W3C's Trace Context has it.
+/// Header in which a caller names its current span, as in the W3C Trace Context specification.
 pub(crate) const TRACE_PARENT: &str = "traceparent";
 
-/// The span from which something is asked for, where the caller names it.
+/// Span of the caller, if the caller names its span.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Caller {
     span: Option<SpanContext>,
 }
 
 impl Caller {
-    /// The one that a `traceparent` names; what is not well formed names nobody.
+    /// Parses a `traceparent` header. A missing or malformed header gives a caller without a span.
     pub(crate) fn named(trace_parent: Option<&str>) -> Caller {
         let carrier = trace_parent.map(|text| HashMap::from([(TRACE_PARENT.to_owned(), text.to_owned())]));
         let context =
@@ -31,7 +31,7 @@ impl Caller {
         Caller { span: span.filter(SpanContext::is_valid) }
     }
 
-    /// Its `traceparent`.
+    /// Returns the `traceparent` header of the span.
     pub(crate) fn text(&self) -> Option<String> {
         let span = self.span.as_ref()?;
         Some(format!("00-{}-{}-{:02x}", span.trace_id(), span.span_id(), span.trace_flags().to_u8()))
@@ -43,7 +43,7 @@ impl Caller {
 }
 
 impl Telemetry {
-    /// Begins to tell of a sandbox, asked for by `caller`, that was started at a time that may be past.
+    /// Begins the span of a sandbox that `caller` asked for. `started` may lie in the past.
     pub(crate) fn sandbox(&self, manifest: &Manifest, caller: &Caller, started: SystemTime) -> SandboxSpan {
         let begun = self.tracer().map(|tracer| {
             let attributes = of_sandbox(manifest)
@@ -60,7 +60,7 @@ impl Telemetry {
         SandboxSpan { begun }
     }
 
-    /// Tells of a sandbox that could not be started.
+    /// Records a span for a sandbox that could not be started.
     pub(crate) fn no_sandbox(&self, template: &str, caller: &Caller, asked: SystemTime, why: &str) {
         let Some(tracer) = self.tracer() else { return };
         let span = SpanBuilder::from_name("sandbox")
@@ -72,12 +72,13 @@ impl Telemetry {
     }
 }
 
-/// What every span about a sandbox says of it.
+/// Returns the attributes that every span about a sandbox has.
 fn of_sandbox(manifest: &Manifest) -> [KeyValue; 2] {
     [KeyValue::new("sandbox.id", manifest.name.to_string()), KeyValue::new("sandbox.select", manifest.backend.name())]
 }
 
-/// The life of a sandbox, as it is told: it ends with [`SandboxSpan::end`], or when the last of it is dropped.
+/// Span of the life of a sandbox. The span ends with [`SandboxSpan::end`], or when the last clone
+/// is dropped.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SandboxSpan {
     begun: Option<Begun>,
@@ -91,22 +92,23 @@ struct Begun {
 }
 
 impl SandboxSpan {
-    /// Adds something that is known of the sandbox.
+    /// Adds an attribute to the span.
     pub(crate) fn says(&self, name: &'static str, value: impl Into<opentelemetry::Value>) {
         if let Some(begun) = &self.begun {
             begun.context.span().set_attribute(KeyValue::new(name, value));
         }
     }
 
-    /// The sandbox is gone, or no more is known of it.
+    /// Ends the span, because the sandbox has ended or the program no longer observes it.
     pub(crate) fn end(&self) {
         if let Some(begun) = &self.begun {
             begun.context.span().end();
         }
     }
 
-    /// Begins to tell of something that `caller` has the sandbox execute. It belongs to the caller's trace, and to the
-    /// sandbox's where the caller has none.
+    /// Begins the span of an execution that `caller` asks for. The span belongs to the trace of the
+    /// caller, with a link to the span of the sandbox. If the caller has no span, the execution
+    /// belongs to the trace of the sandbox.
     pub(crate) fn exec(&self, caller: &Caller) -> ExecSpan {
         let context = self.begun.as_ref().map(|Begun { tracer, context, facts }| {
             let span = SpanBuilder::from_name("exec").with_kind(SpanKind::Internal).with_attributes(facts.clone());
@@ -125,30 +127,31 @@ impl SandboxSpan {
     }
 }
 
-/// An execution, as it is told: it ends with [`ExecSpan::end`], or when the last of it is dropped.
+/// Span of an execution. The span ends with [`ExecSpan::end`], or when the last clone is dropped.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ExecSpan {
     context: Option<Context>,
 }
 
 impl ExecSpan {
-    /// Whether anybody is told.
+    /// Returns whether the span is recorded.
     pub(crate) fn is_told(&self) -> bool {
         self.context.as_ref().is_some_and(|context| context.span().is_recording())
     }
 
-    /// A program is executed. Of its arguments only their number is told: they may hold anything.
+    /// Records that the execution runs a program. Only the number of arguments is recorded, because
+    /// the arguments may contain secrets.
     pub(crate) fn program(&self, program: &str, arguments: usize) {
         self.says("process.executable.name", program.to_owned());
         self.says("process.args_count", i64::try_from(arguments.saturating_add(1)).unwrap_or(i64::MAX));
     }
 
-    /// Code is executed.
+    /// Records that the execution runs code in `language`.
     pub(crate) fn code(&self, language: &str) {
         self.says("exec.language", language.to_owned());
     }
 
-    /// It has ended.
+    /// Records the result of the execution and ends the span.
     pub(crate) fn end(&self, result: &ExecutionResult) {
         let Some(context) = &self.context else { return };
         if let Some(code) = result.exit_code {
@@ -167,14 +170,14 @@ impl ExecSpan {
         context.span().end();
     }
 
-    /// It is over, and no more than that it went well is known.
+    /// Ends the span of an execution that succeeded and has no detailed result.
     pub(crate) fn succeed(&self) {
         if let Some(context) = &self.context {
             context.span().end();
         }
     }
 
-    /// It could not be begun, or was lost sight of.
+    /// Ends the span with an error, because the execution could not begin or its result is unknown.
     pub(crate) fn fail(&self, why: &str) {
         if let Some(context) = &self.context {
             context.span().set_status(Status::error(why.to_owned()));

@@ -1,15 +1,15 @@
-//! The standard variables, as far as the libraries do not read them themselves.
+//! The standard `OTEL_*` variables that the OpenTelemetry libraries do not read themselves.
 
 use std::time::Duration;
 
 use ringfence::Host;
 
-/// The protocol that is spoken.
+/// Only protocol that this program supports.
 const SPOKEN: &str = "http/protobuf";
-/// How long a collector may take to answer when nobody says.
+/// Default time that a collector has for its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Something that can be told.
+/// Kind of telemetry data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Signal {
     Traces,
@@ -17,7 +17,7 @@ pub(super) enum Signal {
 }
 
 impl Signal {
-    /// Its part of the names of variables.
+    /// Returns the part of the names of variables that stands for the signal.
     fn name(self) -> &'static str {
         match self {
             Signal::Traces => "TRACES",
@@ -25,7 +25,7 @@ impl Signal {
         }
     }
 
-    /// What it is called.
+    /// Returns the name of the signal for messages.
     pub(super) fn plural(self) -> &'static str {
         match self {
             Signal::Traces => "traces",
@@ -33,13 +33,15 @@ impl Signal {
         }
     }
 
-    /// A variable of the exporter's: the signal's own, or that of all.
+    /// Reads a variable of the exporter: the variable for this signal if it is set, else the
+    /// variable for all signals.
     pub(super) fn variable(self, host: &Host, what: &str) -> Option<String> {
         let own = host.text(&format!("OTEL_EXPORTER_OTLP_{}_{what}", self.name()));
         own.or_else(|| host.text(&format!("OTEL_EXPORTER_OTLP_{what}"))).map(str::to_owned)
     }
 
-    /// Whether the variables name somebody to tell it to.
+    /// Returns whether the variables name a collector for the signal. Logs a warning if they ask
+    /// for a protocol other than [`SPOKEN`].
     pub(super) fn is_asked_for(self, host: &Host) -> bool {
         let is_disabled = host.text("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"));
         let exporters = host.text(&format!("OTEL_{}_EXPORTER", self.name())).unwrap_or("otlp");
@@ -60,7 +62,7 @@ impl Signal {
         is_asked
     }
 
-    /// How long a collector may take to answer.
+    /// Returns the time that a collector has for its answer.
     pub(super) fn patience(self, host: &Host) -> Duration {
         let said = self.variable(host, "TIMEOUT").and_then(|text| text.parse().ok());
         said.map_or(PATIENCE, Duration::from_millis)
