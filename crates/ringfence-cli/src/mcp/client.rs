@@ -1,4 +1,4 @@
-//! One client: its sandbox, from the first tool that it calls until it is gone.
+//! State of one client: its sandbox, from the first tool call until the client is gone.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -30,17 +30,18 @@ use super::supply::Supply;
 use super::told::Refusal;
 use crate::telemetry::{Caller, SandboxSpan, TRACE_PARENT, Telemetry};
 
-/// How many tools one client can call at once, and how many calls can wait for that.
+/// Maximum number of calls of one client that run at once.
 const MOST_CALLS: usize = 16;
+/// Maximum number of calls of one client that have no answer yet, with the calls that run.
 const MOST_WAITING: usize = 64;
-/// The longest that a call may take.
+/// Maximum time that a command in one call may take.
 pub(super) const LONGEST_CALL: Duration = Duration::from_secs(600);
-/// How long a sandbox whose guest does not answer may take to be known as ended.
+/// Maximum time to wait until a sandbox whose guest does not answer is known to have ended.
 const LOSS_PATIENCE: Duration = Duration::from_secs(10);
 const MOMENT: Duration = Duration::from_millis(20);
-/// What a result begins with when the parameters of a call could not be read.
+/// Start of the result that `rmcp` returns when it cannot read the parameters of a call.
 const MISREAD: &str = "failed to deserialize parameters:";
-/// How long the ends of all sandboxes may take when the server ends.
+/// Maximum time for the end of all sandboxes when the server ends.
 const ENDING_PATIENCE: Duration = Duration::from_secs(30);
 
 static TOOLS: LazyLock<ToolRouter<Client>> = LazyLock::new(|| {
@@ -48,20 +49,21 @@ static TOOLS: LazyLock<ToolRouter<Client>> = LazyLock::new(|| {
     running + Client::file_tools() + Client::search_tools() + Client::sandbox_tools()
 });
 
-/// What all clients of a server share.
+/// State and settings that all clients of a server share.
 #[derive(Debug, Clone)]
 pub(super) struct Terms {
-    /// Where sandboxes come from.
+    /// Source of sandboxes for clients.
     pub(super) supply: Arc<Supply>,
-    /// What keeps those that wait for an answer, where silent ones are not kept.
+    /// Keeps the sessions of clients that wait for an answer; absent if silent clients are not
+    /// dropped.
     pub(super) pulse: Option<Pulse>,
-    /// What is spoken with clients.
+    /// Versions of the protocol that the server supports.
     pub(super) versions: &'static [ProtocolVersion],
-    /// Who is told of what they do.
+    /// Telemetry that records the sandboxes and calls of clients.
     pub(super) telemetry: Telemetry,
 }
 
-/// One client.
+/// Connected client and its sandbox.
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) terms: Terms,
@@ -69,25 +71,27 @@ pub(super) struct Client {
     calls: Semaphore,
     waiting: Semaphore,
     leaving: Leaving,
-    /// Its place among the clients that there can be.
+    /// Permit that counts this client against the maximum number of clients.
     _place: Option<OwnedSemaphorePermit>,
 }
 
-/// A client's sandbox, and what it started in it.
+/// Sandbox of a client, with the processes, forwarded ports and spare interpreters that belong to
+/// the client.
 #[derive(Debug)]
 pub(super) struct Tenancy {
     pub(super) sandbox: Sandbox,
     pub(super) processes: Processes,
     pub(super) forwards: Forwards,
     pub(super) spares: Spares,
-    /// Whether an interpreter is to wait for code.
+    /// Set if a spare interpreter is to wait for code.
     pub(super) keeps_spares: bool,
-    /// What is told of the sandbox.
+    /// Telemetry span of the sandbox.
     pub(super) span: SandboxSpan,
     is_own: bool,
-    /// Whether a call found nobody in it to answer.
+    /// Set if a call could not reach the guest of the sandbox.
     is_lost: AtomicBool,
-    /// Held by whoever changes a file: two edits of one are made one after the other.
+    /// Lock that is held during a change of a file, so that two edits of the same file run one
+    /// after the other.
     pub(super) writing: tokio::sync::Mutex<()>,
 }
 
@@ -97,7 +101,7 @@ impl Client {
         Client { terms, tenancy: Mutex::default(), calls, waiting, leaving, _place: place }
     }
 
-    /// The client's sandbox; started, if this is the first that it wants of it.
+    /// Returns the sandbox of the client, and starts it on the first call.
     pub(super) async fn tenancy(&self) -> Result<Arc<Tenancy>, Refusal> {
         let cell = Arc::clone(&self.cell());
         let tenancy = Arc::clone(cell.get_or_try_init(|| self.begin()).await?);
@@ -108,7 +112,8 @@ impl Client {
         Err(tenancy.over("its lease was over, what ran in it ended it, or somebody stopped it"))
     }
 
-    /// Keeps the client while one of its calls is answered, until this future is dropped.
+    /// Keeps the session of the client alive while a call is answered, until this future is
+    /// dropped.
     async fn keep(&self, context: &RequestContext<RoleServer>) -> Infallible {
         match &self.terms.pulse {
             Some(pulse) => pulse.keep(context).await,
@@ -116,28 +121,33 @@ impl Client {
         }
     }
 
-    /// Has the next call start another sandbox than that of `cell`, and what is left of that one be ended.
+    /// Detaches the sandbox of `cell`, so that the next call starts a new sandbox. Sends the old
+    /// tenancy to the task that ends it.
     fn forget(&self, cell: &Arc<OnceCell<Arc<Tenancy>>>) {
         let mut current = self.cell();
         if Arc::ptr_eq(&current, cell) {
             *current = Arc::default();
             if let Some(tenancy) = cell.get() {
-                let _ = self.leaving.send(Arc::clone(tenancy)); // then the process is ending, and all of it with it
+                // The send fails only while the process ends, and then the sandbox ends with it.
+                let _ = self.leaving.send(Arc::clone(tenancy));
             }
         }
     }
 
-    /// What to tell of a call that failed, if its sandbox is the reason: that has ended under it.
+    /// Returns the refusal for a failed call if the sandbox of the call has ended, and `None` if
+    /// the sandbox still runs.
     async fn loss(&self, cell: &Arc<OnceCell<Arc<Tenancy>>>) -> Option<Refusal> {
         let tenancy = cell.get().filter(|tenancy| tenancy.is_lost.load(Ordering::Relaxed))?;
-        // What is left of it may take longer to go: no call waits for that.
+        // The cleanup after the sandbox can take longer, so the call waits only until the sandbox
+        // is down.
         let ended = async {
             while tenancy.sandbox.is_up() {
                 tokio::time::sleep(MOMENT).await;
             }
         };
         if tokio::time::timeout(LOSS_PATIENCE, ended).await.is_err() {
-            tenancy.is_lost.store(false, Ordering::Relaxed); // it was at rest, perhaps
+            // The sandbox may only have been paused.
+            tenancy.is_lost.store(false, Ordering::Relaxed);
             return None;
         }
         self.forget(cell);
@@ -147,14 +157,16 @@ impl Client {
         )
     }
 
-    /// Starts a sandbox. When the call that wanted it is cancelled, it is started all the same, and then ended.
+    /// Starts a sandbox. If the call that needs the sandbox is cancelled, the start completes, and
+    /// then the sandbox is ended.
     async fn begin(&self) -> Result<Arc<Tenancy>, Refusal> {
         let (terms, leaving) = (self.terms.clone(), self.leaving.clone());
         let (answer, begun) = oneshot::channel();
         tokio::spawn(async move {
             let tenancy = Tenancy::begin(&terms).await;
             if let Err(Ok(unwanted)) = answer.send(tenancy) {
-                let _ = leaving.send(unwanted); // then the process is ending, and all of it with it
+                // The send fails only while the process ends, and then the sandbox ends with it.
+                let _ = leaving.send(unwanted);
             }
         });
         begun.await.expect("an answer is sent in any case")
@@ -168,7 +180,8 @@ impl Client {
 impl Drop for Client {
     fn drop(&mut self) {
         if let Some(tenancy) = self.cell().get() {
-            let _ = self.leaving.send(Arc::clone(tenancy)); // then the process is ending, and all of it with it
+            // The send fails only while the process ends, and then the sandbox ends with it.
+            let _ = self.leaving.send(Arc::clone(tenancy));
         }
     }
 }
@@ -177,11 +190,13 @@ impl Tenancy {
     async fn begin(Terms { supply, telemetry, .. }: &Terms) -> Result<Arc<Tenancy>, Refusal> {
         let asked = SystemTime::now();
         let sandbox = supply.sandbox().await?;
-        // Not of the trace of the call that happens to be the first: it outlives that.
+        // The span has no caller: the sandbox outlives the trace of the call that happens to be
+        // first.
         let span = telemetry.sandbox(sandbox.manifest(), &Caller::default(), asked);
         let (processes, forwards, spares) = Default::default();
         let is_own = supply.is_own();
-        // What others run in a sandbox that is theirs, too, nobody here knows of.
+        // In a sandbox that existed before, other users run programs of which this process does not
+        // know.
         let keeps_spares = is_own && supply.settings().code.warm > 0;
         Ok(Arc::new(Tenancy {
             sandbox,
@@ -196,7 +211,8 @@ impl Tenancy {
         }))
     }
 
-    /// What is run in it: in a sandbox that was there before, nothing is left of it.
+    /// Prepares a command for this sandbox. In a sandbox that existed before, the command leaves no
+    /// processes behind.
     pub(super) fn as_guest(&self, exec: Exec) -> Exec {
         if self.is_own { exec } else { exec.leaving_nothing() }
     }
@@ -205,7 +221,8 @@ impl Tenancy {
         self.sandbox.manifest()
     }
 
-    /// The path inside that a client means: what is relative starts in the workspace.
+    /// Resolves a path from a client to a path in the sandbox. Relative paths start in the
+    /// workspace.
     pub(super) fn inside(&self, path: &str) -> String {
         if path == "~" || path.starts_with("~/") {
             return path.to_owned();
@@ -214,7 +231,8 @@ impl Tenancy {
         joined.components().collect::<PathBuf>().to_string_lossy().into_owned()
     }
 
-    /// Tells of a call to the guest that failed.
+    /// Creates the refusal for a failed call to the guest, and marks the sandbox as lost if the
+    /// guest did not answer.
     pub(super) fn refusal(&self, error: &SessionError) -> Refusal {
         if let SessionError::Unreachable { .. } | SessionError::Lost { .. } | SessionError::Silent { .. } = error {
             self.is_lost.store(true, Ordering::Relaxed);
@@ -222,7 +240,7 @@ impl Tenancy {
         Refusal::of_session(error, self.manifest())
     }
 
-    /// Tells that the sandbox has ended.
+    /// Creates the refusal that says that the sandbox has ended.
     fn over(&self, why: &str) -> Refusal {
         let again =
             "call the tool again: a new one is started. The workspace is as it was, processes and other files are gone";
@@ -233,7 +251,7 @@ impl Tenancy {
         Refusal::new(format!("the sandbox has ended: {why}"), hint)
     }
 
-    /// Ends what the client started, and the sandbox if it is its own.
+    /// Ends the processes that the client started, and the sandbox if the client owns it.
     async fn end(&self) {
         self.forwards.end();
         self.spares.disturb();
@@ -243,16 +261,16 @@ impl Tenancy {
             if let Err(error) = self.sandbox.clone().stop().await {
                 tracing::warn!(error = ringfence::chain(&error), "a sandbox was not stopped; the next start sweeps it");
             }
-            self.sandbox.ended().await; // it may have been ending by itself
+            self.sandbox.ended().await; // the sandbox may already have been ending by itself
         }
         self.span.end();
     }
 }
 
-/// The way of what a client leaves to whoever ends it.
+/// Channel that carries tenancies to the task that ends them.
 pub(super) type Leaving = mpsc::UnboundedSender<Arc<Tenancy>>;
 
-/// Ends what clients leave.
+/// Task that ends the tenancies of clients that are gone.
 #[derive(Debug)]
 pub(super) struct Endings {
     leaving: Leaving,
@@ -273,12 +291,12 @@ impl Endings {
         Endings { leaving, task }
     }
 
-    /// The way of what a client leaves.
+    /// Returns the channel on which a client hands over its tenancy.
     pub(super) fn leaving(&self) -> Leaving {
         self.leaving.clone()
     }
 
-    /// Waits until all clients are gone, and all that they left.
+    /// Waits until all clients are gone and their tenancies have ended.
     pub(super) async fn over(self) {
         drop(self.leaving);
         if tokio::time::timeout(ENDING_PATIENCE, self.task).await.is_err() {
@@ -287,7 +305,8 @@ impl Endings {
     }
 }
 
-/// Who calls a tool, as far as their trace tells: in what the protocol has for that, or in a header.
+/// Returns the trace context of the caller of a tool, from the `_meta` field of the request or from
+/// an HTTP header.
 fn caller(context: &RequestContext<RoleServer>) -> Caller {
     let said = context.meta.get(TRACE_PARENT).and_then(|value| value.as_str());
     let head = context.extensions.get::<hyper::http::request::Parts>();
@@ -307,7 +326,7 @@ impl ServerHandler for Client {
         Cow::Borrowed(self.terms.versions)
     }
 
-    /// Calls a tool. One that the client cancels is dropped: that ends the command.
+    /// Calls a tool. A cancelled call is dropped, which ends its command.
     async fn call_tool(
         &self,
         request: CallToolRequestParams,
@@ -341,12 +360,14 @@ impl ServerHandler for Client {
         };
         let answer = tokio::select! {
             answer = call => answer,
-            // Nobody hears of it: what answers a request that was cancelled is not sent.
+            // The client never sees this answer, because an answer to a cancelled request is not
+            // sent.
             () = asked_by.ct.cancelled() => Refusal::new("the call was cancelled", "call it again").into_call_tool_result(),
             never = progress.tell(&asked_by) => match never {},
             never = self.keep(&asked_by) => match never {},
         };
-        // A model can put its parameters right; of an error of the protocol it would not hear.
+        // Wrong parameters give a tool result and not a protocol error, because a model sees only
+        // results and can correct its parameters.
         let wrong = match &answer {
             Err(error) if is_known && error.code == ErrorCode::INVALID_PARAMS => Some(error.message.to_string()),
             Ok(CallToolResponse::Complete(result)) => misread(result).map(str::to_owned),
@@ -363,15 +384,16 @@ impl ServerHandler for Client {
     }
 }
 
-/// The version of the protocol that a request's header names, if it is none of these: each such call would be another
-/// client's, with a sandbox of its own.
+/// Returns the protocol version in the header of a request if that version is not in `spoken`.
+/// Without this check, each such call would come from a new client with a sandbox of its own.
 fn foreign_version(context: &RequestContext<RoleServer>, spoken: &[ProtocolVersion]) -> Option<String> {
     let head = context.extensions.get::<hyper::http::request::Parts>()?;
     let named = head.headers.get(VERSION)?.to_str().unwrap_or_default();
     (!spoken.iter().any(|version| version.as_str() == named)).then(|| named.to_owned())
 }
 
-/// Why parameters could not be read, if that is what a result tells: what we refuse ourselves begins with other words.
+/// Returns the reason if `result` says that the parameters could not be read. Refusals of this
+/// program begin with other words.
 fn misread(result: &CallToolResult) -> Option<&str> {
     let words = &result.content.first()?.as_text()?.text;
     words.strip_prefix(MISREAD).filter(|_| result.is_error == Some(true)).map(str::trim)

@@ -1,4 +1,5 @@
-//! The tools that run code: a file of its own in an empty directory, run by its language's program.
+//! The tools that run code. The code is a file in an empty directory of its own, and the program of
+//! its language runs it.
 
 use ringfence::{CodeError, Records, chain};
 use rmcp::handler::server::tool::{Extension, schema_for_output};

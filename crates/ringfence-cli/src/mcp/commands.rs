@@ -1,4 +1,4 @@
-//! The tools that run something and wait for its end.
+//! The tools that run a command and wait for its end.
 
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ use super::progress::Progress;
 use super::told::{Refusal, Told};
 use crate::telemetry::Caller;
 
-/// How much of each stream is kept: with the line that counts the rest it is shown as it is.
+/// Maximum number of bytes to keep of each stream. The kept text and the line that counts the
+/// omitted bytes fit into [`LONGEST_OUTPUT`].
 const LONGEST_CAPTURE: u64 = LONGEST_OUTPUT as u64 - 64;
 
 /// What is asked of `run_command`.
@@ -63,8 +64,8 @@ impl Client {
     }
 }
 
-/// How long something may take: what was asked for or what is usual, and neither more than the policy says nor more than
-/// a call can take.
+/// Returns the time limit of a command: the time in `asked` or the default, but not more than the
+/// policy and [`LONGEST_CALL`] allow.
 pub(super) fn time(asked: Option<u32>, tenancy: &Tenancy) -> Result<Duration, Refusal> {
     if asked == Some(0) {
         let hint = format!("give 1 to {} seconds, or leave it out for the usual 30", LONGEST_CALL.as_secs());
@@ -74,7 +75,7 @@ pub(super) fn time(asked: Option<u32>, tenancy: &Tenancy) -> Result<Duration, Re
     Ok(asked.min(policy_time(tenancy.manifest())).min(LONGEST_CALL))
 }
 
-/// Runs a command, and keeps no more of its output than a model is shown.
+/// Runs a command and keeps only as much of its output as a model is shown.
 async fn captured(tenancy: &Tenancy, exec: &Exec, progress: &Progress) -> Result<ExecutionResult, Refusal> {
     let Tenancy { sandbox, .. } = tenancy;
     let limit = sandbox.manifest().limits.output.map_or(u64::MAX, |size| size.bytes()).min(LONGEST_CAPTURE);

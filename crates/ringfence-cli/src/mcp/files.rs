@@ -1,4 +1,5 @@
-//! The tools for files: all of them go through the guest, which opens them as the sandbox would.
+//! The tools for files. All of them go through the guest, which opens files with the rights of the
+//! sandbox.
 
 use std::fmt::{self, Display};
 use std::path::Path;
@@ -13,15 +14,17 @@ use serde::{Deserialize, Serialize};
 use super::client::{Client, Tenancy};
 use super::told::{Refusal, Told, write_notes};
 
-/// The longest file that is read, to show or to change it.
+/// Maximum size of a file that a tool reads, to show or to change it, in bytes.
 pub(super) const LONGEST_FILE: u64 = 8 << 20;
-/// The longest text that is written.
+/// Maximum length of a text that a tool writes, in bytes.
 const LONGEST_WRITTEN: usize = 2 << 20;
-/// How much of a file is shown at once: bytes, and lines when nobody says.
+/// Maximum number of bytes of a file that one call shows.
 const LONGEST_SHOWN: usize = 64 << 10;
+/// Maximum number of lines that one call shows, also the default.
 const MOST_LINES: u32 = 2000;
-/// How many entries of a directory are shown, and how deep they can be.
+/// Maximum number of directory entries that one call shows.
 const MOST_ENTRIES: usize = 1000;
+/// Maximum depth of a listing.
 const DEEPEST: u32 = 10;
 
 /// What is asked of `read_file`.
@@ -219,7 +222,7 @@ async fn read(tenancy: &Tenancy, path: &str) -> Result<Vec<u8>, Refusal> {
     Err(tenancy.refusal(&error))
 }
 
-/// Why a directory is not listed, and where to look instead.
+/// Creates the refusal for a directory that cannot be listed, with a hint where to look instead.
 fn not_listed(tenancy: &Tenancy, path: &str, error: &SessionError) -> Refusal {
     let above = Path::new(path).parent().filter(|above| !above.as_os_str().is_empty());
     match (error.code(), above) {
@@ -242,7 +245,7 @@ async fn write(tenancy: &Tenancy, path: &str, text: String) -> Result<usize, Ref
     Ok(length)
 }
 
-/// The text after an edit, and in how many places it was changed.
+/// Returns the text after an edit and the number of replaced places.
 fn edited(text: &str, asked: &EditFile) -> Result<(String, usize), Refusal> {
     let EditFile { path, old_text, new_text, replace_all } = asked;
     if old_text.is_empty() {
@@ -268,7 +271,7 @@ fn edited(text: &str, asked: &EditFile) -> Result<(String, usize), Refusal> {
     }
 }
 
-/// The text in bytes, unless they are something else.
+/// Returns `bytes` as text, or `None` if they contain NUL or are not UTF-8.
 pub(super) fn text_of(bytes: &[u8]) -> Option<&str> {
     if bytes.contains(&0) { None } else { std::str::from_utf8(bytes).ok() }
 }
@@ -297,7 +300,8 @@ impl FileText {
             if line.len() > room && shown.lines > 0 {
                 break;
             }
-            // One that is longer than all that is shown is shown in part, or nothing of it ever would be.
+            // A line longer than the limit is shown in part, because otherwise it could never be
+            // shown.
             let fitting = line.floor_char_boundary(room);
             shown.content.push_str(&line[..fitting]);
             shown.lines += 1;

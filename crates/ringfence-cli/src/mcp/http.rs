@@ -1,8 +1,8 @@
-//! Many clients at an address: the protocol's streamable HTTP, at `/mcp`.
+//! Streamable HTTP transport of the protocol, for many clients at one address, at `/mcp`.
 //!
-//! A client is a session of the protocol: it begins with `initialize` and ends with DELETE, or when nothing was heard for
-//! a while. Versions of the protocol that know no sessions are not spoken here, as nothing would tell whose sandbox is
-//! whose.
+//! A client is one session of the protocol. The session begins with `initialize` and ends with
+//! DELETE or after an idle timeout. This server does not support protocol versions without
+//! sessions, because nothing in them says which sandbox belongs to which client.
 
 use std::convert::Infallible;
 use std::io;
@@ -35,41 +35,43 @@ use crate::connections::{Admission, ConnectionLimit};
 use crate::exchange::{Exchanges, HeadTimeouts, RequestBody};
 use crate::telemetry::Telemetry;
 
-/// Where the protocol is spoken.
+/// Path at which the server speaks the protocol.
 pub(crate) const PATH: &str = "/mcp";
-/// The header in which a client names its session.
+/// Header in which a client names its session.
 pub(super) const SESSION: &str = "mcp-session-id";
-/// The header in which it names the version of the protocol that it speaks.
+/// Header in which a client names its protocol version.
 pub(super) const VERSION: &str = "mcp-protocol-version";
-/// The longest request.
+/// Maximum length of a request, in bytes.
 const LONGEST_REQUEST: usize = 4 << 20;
-/// How long a client may take to say what it wants.
+/// Maximum time from the head of a request until the server has an answer.
 const REQUEST_PATIENCE: Duration = Duration::from_secs(30);
+/// Maximum time for the head of a request.
 const HEAD_PATIENCE: Duration = Duration::from_secs(10);
-/// How many connections there can be; for one more, the one that was idle for longest is closed.
+/// Maximum number of open connections. For a further connection, the server closes the connection
+/// that has been idle for longest.
 const MOST_CONNECTIONS: usize = 256;
-/// How long to wait when the process has no descriptor left for a connection.
+/// Wait after a failed accept(2), for example when the process has no descriptor left.
 const PAUSE: Duration = Duration::from_millis(50);
 
 type Body = BoxBody<Bytes, Infallible>;
 
-/// Where clients come, and which of them are let in.
+/// Listener for clients, with the rules that admit them.
 #[derive(Debug)]
 pub(crate) struct Door {
-    /// Where they come.
+    /// Listener that accepts connections of clients.
     pub(crate) listener: TcpListener,
-    /// What they show.
+    /// Token that clients must show, if any.
     pub(crate) token: Option<Token>,
-    /// What else they may call us, besides our address.
+    /// Host names that clients may use in `Host`, besides the address of the listener.
     pub(crate) hosts: Vec<String>,
-    /// How long a client that says nothing, and waits for no answer, is waited for.
+    /// Time after which the server drops a client that is silent and waits for no answer.
     pub(crate) idle: Duration,
-    /// How many of them there can be.
+    /// Maximum number of clients at once.
     pub(crate) most: usize,
 }
 
 impl Door {
-    /// What a client may call us in `Host`.
+    /// Returns the host names that a client may use in `Host`.
     fn names(&self, address: SocketAddr) -> Vec<String> {
         let mut names = self.hosts.clone();
         if address.ip().is_loopback() {
@@ -81,15 +83,15 @@ impl Door {
     }
 }
 
-/// Lets clients in.
+/// HTTP service that checks the token and the number of clients.
 struct Doorman {
     sessions: StreamableHttpService<Client, LocalSessionManager>,
     token: Option<Token>,
-    /// The places of clients.
+    /// Permits for clients, one per client.
     places: Arc<Semaphore>,
 }
 
-/// Serves clients until `ends`. Then their sandboxes go.
+/// Serves clients until `ends` completes, then ends their sandboxes.
 pub(crate) async fn serve(supply: Supply, telemetry: Telemetry, door: Door, ends: impl Future) -> io::Result<()> {
     let address = door.listener.local_addr()?;
     let names = door.names(address);
@@ -124,7 +126,7 @@ pub(crate) async fn serve(supply: Supply, telemetry: Telemetry, door: Door, ends
     over.cancel();
     let left: Vec<_> = manager.sessions.read().await.keys().cloned().collect();
     for session in left {
-        let _ = manager.close_session(&session).await; // it may have ended meanwhile
+        let _ = manager.close_session(&session).await; // the session may have ended meanwhile
     }
     endings.over().await;
     Ok(())
@@ -166,7 +168,7 @@ async fn converse(stream: TcpStream, admission: Admission, doorman: Arc<Doorman>
                 tracing::debug!(error = ringfence::chain(&error), "a connection ended");
             }
         }
-        () = exchanges.closed() => {} // somebody else needs its place
+        () = exchanges.closed() => {} // another client needs the place of this connection
     }
 }
 
@@ -187,7 +189,8 @@ impl Doorman {
         }
         let ends_session = request.method() == Method::DELETE;
         match timeout(REQUEST_PATIENCE, self.sessions.handle(request)).await {
-            // It is over, not only asked for: clients take "accepted" for a session that they could not end.
+            // The session has ended here. Clients take "accepted" to mean that they could not end
+            // the session, so the status becomes "no content".
             Ok(mut response) if ends_session && response.status() == StatusCode::ACCEPTED => {
                 *response.status_mut() = StatusCode::NO_CONTENT;
                 response

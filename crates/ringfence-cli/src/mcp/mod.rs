@@ -1,12 +1,14 @@
 //! `ringfence mcp`: sandboxes for clients of the Model Context Protocol.
 //!
-//! A thin translator: a tool's parameters in, the library's answer out, as structure for programs and in words for
-//! models. Whoever calls the tools is as little trusted as the code that they run: what a tool does happens inside the
-//! sandbox, sizes and counts are bounded, and no parameter widens the policy.
+//! The module translates the parameters of a tool into calls of the library. It returns the answers
+//! of the library as structured data for programs and as text for models. It trusts the caller of a
+//! tool as little as the code that the caller runs: tools act inside the sandbox, sizes and counts
+//! are bounded, and no parameter widens the policy.
 //!
-//! Reading order: [`client`] is one client and its sandbox, [`told`] what it is told; [`commands`], [`code`],
-//! [`processes`], [`files`], [`search`] and [`sandbox`] are the tools, [`spares`] makes code quick; [`streams`] and [`http`] are the ways that clients come, [`pulse`] keeps one that waits;
-//! [`snippet`] is what other programs' settings need.
+//! Reading order: [`client`] is one client and its sandbox, [`told`] holds the form of its answers.
+//! [`commands`], [`code`], [`processes`], [`files`], [`search`] and [`sandbox`] are the tools, and
+//! [`spares`] makes code start quickly. [`streams`] and [`http`] are the transports, [`pulse`]
+//! keeps a client that waits, and [`snippet`] prints settings for other programs.
 
 mod client;
 mod code;

@@ -1,4 +1,4 @@
-//! What became of a command, as a model is told.
+//! Result of a command, in the form that a model sees.
 
 use std::fmt::{self, Display};
 use std::time::Duration;
@@ -9,11 +9,11 @@ use serde::Serialize;
 
 use super::told::write_notes;
 
-/// How much of each stream a model is shown: some eight thousand tokens.
+/// Maximum number of bytes of each stream that a model is shown: about eight thousand tokens.
 pub(super) const LONGEST_OUTPUT: usize = 32 << 10;
-/// How many denials are told of one by one.
+/// Maximum number of denials that get a note each.
 const MOST_DENIALS: usize = 5;
-/// What programs say when they cannot reach the network, in lower case.
+/// Messages of programs that cannot reach the network, in lower case.
 const UNREACHED: [&str; 8] = [
     "could not resolve host",
     "temporary failure in name resolution",
@@ -51,7 +51,8 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    /// Tells of a result. `time` is what the command had, `longest` the most that can be asked for.
+    /// Creates the outcome from a result. `time` is the time limit that the command had, `longest`
+    /// the maximum that a client can ask for.
     pub(super) fn of(result: ExecutionResult, manifest: &Manifest, time: Duration, longest: Duration) -> Outcome {
         let mut notes = remarks(&result, manifest);
         if result.timed_out {
@@ -87,12 +88,13 @@ impl Outcome {
     }
 }
 
-/// The longest time that a policy lets a command have.
+/// Returns the maximum time that the policy allows a command.
 pub(super) fn policy_time(manifest: &Manifest) -> Duration {
     manifest.limits.time.map_or(Duration::MAX, |time| time.duration())
 }
 
-/// What a result tells besides its output: what was denied, what ran out, and what to do about it.
+/// Returns notes about a result besides its output: what was denied, which limit was reached, and
+/// what to do next.
 pub(super) fn remarks(result: &ExecutionResult, manifest: &Manifest) -> Vec<String> {
     let mut notes = Vec::new();
     let denials = &result.meta.denials;
@@ -127,13 +129,15 @@ pub(super) fn remarks(result: &ExecutionResult, manifest: &Manifest) -> Vec<Stri
     notes
 }
 
-/// Whether a program seems to have failed to reach the network. Only what it says can tell.
+/// Returns whether a program seems to have failed to reach the network. The text of its error
+/// messages is the only evidence.
 fn seems_unreached(stderr: &str) -> bool {
     let said = stderr.to_ascii_lowercase();
     UNREACHED.iter().any(|words| said.contains(words))
 }
 
-/// Keeps the head and the tail of a text, and says how many bytes between them were left out.
+/// Shortens a text to its head and tail, and returns the number of bytes that were left out between
+/// them.
 pub(super) fn shorten(text: String, limit: usize) -> (String, u64) {
     if text.len() <= limit {
         return (text, 0);
@@ -152,7 +156,7 @@ impl Display for Outcome {
     }
 }
 
-/// Writes what a command wrote, its errors after a line that says so.
+/// Writes the output of a command, with standard error after a line that names it.
 pub(super) fn write_streams(formatter: &mut fmt::Formatter<'_>, stdout: &str, stderr: &str) -> fmt::Result {
     let mut write = |text: &str| match text.ends_with('\n') {
         _ if text.is_empty() => Ok(()),
@@ -167,7 +171,7 @@ pub(super) fn write_streams(formatter: &mut fmt::Formatter<'_>, stdout: &str, st
     Ok(())
 }
 
-/// How a command ended, in words.
+/// Returns a description of how a command ended.
 pub(super) fn ending(exit_code: Option<i32>, signal: Option<i32>) -> String {
     match (exit_code, signal) {
         (Some(code), _) => format!("exit code {code}"),

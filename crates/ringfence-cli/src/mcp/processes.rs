@@ -1,4 +1,4 @@
-//! The tools for what runs on: servers, watchers, long jobs.
+//! The tools for processes that keep running: servers, watchers, long jobs.
 
 mod unread;
 
@@ -23,15 +23,15 @@ use super::told::{Refusal, Told, write_notes};
 use crate::telemetry::{Caller, ExecSpan};
 use unread::Unread;
 
-/// How many processes of one client there can be.
+/// Maximum number of processes of one client.
 const MOST_PROCESSES: usize = 32;
-/// How long one that is new is listened to.
+/// Time to wait for output of a new process.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
-/// The longest that output can be waited for.
+/// Maximum time that a client can wait for output, in seconds.
 const LONGEST_WAIT: u32 = 60;
-/// How long a process may take to end when it is asked to, and when it is made to.
+/// Time that a process has to end after SIGTERM, and again after it is killed.
 const ENDING_PATIENCE: Duration = Duration::from_secs(5);
-/// The number of SIGTERM, signal(7).
+/// Number of SIGTERM, see signal(7).
 const TERMINATE: i32 = 15;
 
 /// What is asked of `start_process`.
@@ -106,7 +106,7 @@ impl Client {
             exec = exec.time(time.duration());
         }
         let process = tenancy.processes.start(&tenancy, &exec, &caller).await?;
-        // Nobody knows the id of one whose call is cancelled now.
+        // If the call is cancelled now, the client never learns the id, so the process must end.
         let untold = Untold { processes: &tenancy.processes, id: Some(process.id) };
         process.news(Instant::now() + FIRST_WAIT).await;
         untold.told();
@@ -142,7 +142,7 @@ impl Client {
     }
 }
 
-/// The processes that a client started.
+/// Processes that a client started and that the server still remembers.
 #[derive(Debug, Default)]
 pub(super) struct Processes {
     all: Mutex<BTreeMap<u32, Arc<Process>>>,
@@ -163,7 +163,7 @@ impl Processes {
         let execution = tenancy.sandbox.exec(exec).await.inspect_err(|_| span.fail("it was not started"));
         let execution = execution.map_err(|error| tenancy.refusal(&error))?;
         let process = Process::follow(execution, exec, tenancy.sandbox.clone(), span);
-        // Calls can be made at once: what is one too many is dropped, and so ended.
+        // Calls can run in parallel, so check again. Dropping the process ends it.
         if !self.has_room() {
             return Err(full());
         }
@@ -171,7 +171,7 @@ impl Processes {
         Ok(process)
     }
 
-    /// Makes room for one more, if only by forgetting one that has ended.
+    /// Returns whether one more process fits. If necessary, forgets a process that has ended.
     fn has_room(&self) -> bool {
         let mut all = self.all();
         if all.len() >= MOST_PROCESSES
@@ -194,18 +194,19 @@ impl Processes {
         self.all().remove(&id);
     }
 
-    /// The processes that run: the id of each, and its command.
+    /// Returns the id and the command of each process that runs.
     pub(super) fn running(&self) -> Vec<(u32, String)> {
         let all = self.all();
         let running = all.values().filter(|process| process.heard().ended.is_none());
         running.map(|process| (process.id, process.command.clone())).collect()
     }
 
-    /// Ends all of them.
+    /// Ends all processes.
     pub(super) async fn end(&self) {
         let all: Vec<Arc<Process>> = std::mem::take(&mut *self.all()).into_values().collect();
         for process in all {
-            let _ = timeout(ENDING_PATIENCE, process.input.kill()).await; // it may have ended by itself
+            // The process may have ended by itself.
+            let _ = timeout(ENDING_PATIENCE, process.input.kill()).await;
         }
     }
 
@@ -214,7 +215,8 @@ impl Processes {
     }
 }
 
-/// A process that its client has not heard of. Dropped, it is ended.
+/// Guard for a process whose id the client does not know yet. Dropping the guard forgets the
+/// process, which ends it.
 struct Untold<'a> {
     processes: &'a Processes,
     id: Option<u32>,
@@ -234,7 +236,7 @@ impl Drop for Untold<'_> {
     }
 }
 
-/// A process that runs on. It is ended when the last of it is dropped.
+/// Process that keeps running. The process ends when the last reference is dropped.
 #[derive(Debug)]
 struct Process {
     id: u32,
@@ -244,7 +246,7 @@ struct Process {
     listening: AbortHandle,
 }
 
-/// What was heard of a process and is still to be told.
+/// Output and end of a process that the client has not read yet.
 #[derive(Debug, Default)]
 struct Heard {
     stdout: Unread,
@@ -252,7 +254,7 @@ struct Heard {
     ended: Option<End>,
 }
 
-/// How a process ended.
+/// End of a process, with notes for the client.
 #[derive(Debug, Clone)]
 struct End {
     exit_code: Option<i32>,
@@ -261,7 +263,7 @@ struct End {
 }
 
 impl Process {
-    /// Listens to a command that was just started.
+    /// Follows the output of a command that was just started.
     fn follow(mut execution: Execution, exec: &Exec, sandbox: Sandbox, span: ExecSpan) -> Arc<Process> {
         let heard = Arc::new((Mutex::new(Heard::default()), Notify::new()));
         let (id, input) = (execution.pid(), execution.input());
@@ -304,11 +306,13 @@ impl Process {
         self.heard.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until what was heard is as wanted; false when that is not so at the deadline.
+    /// Waits until `is_so` holds for the output and state so far. Returns `false` if it does not
+    /// hold at the deadline.
     async fn until(&self, deadline: Instant, is_so: impl Fn(&Heard) -> bool) -> bool {
         let waiting = async {
             loop {
-                // Before the look: what comes after it is not missed.
+                // Register for notifications before the check, so that no change after the check is
+                // missed.
                 let news = self.heard.1.notified();
                 if is_so(&self.heard()) {
                     return;
@@ -319,22 +323,23 @@ impl Process {
         timeout_at(deadline, waiting).await.is_ok()
     }
 
-    /// Waits for output or the end, until a deadline.
+    /// Waits for output or for the end of the process, until the deadline.
     async fn news(&self, deadline: Instant) {
-        self.until(deadline, Heard::is_news).await; // no news are told as such
+        self.until(deadline, Heard::is_news).await; // the answer says if there is nothing new
     }
 
-    /// Waits for the end a while.
+    /// Waits up to [`ENDING_PATIENCE`] for the end of the process and returns whether it has ended.
     async fn ends(&self) -> bool {
         self.until(Instant::now() + ENDING_PATIENCE, |heard| heard.ended.is_some()).await
     }
 
-    /// Asks it to end, and makes it.
+    /// Asks the process to end with SIGTERM, and kills it if it does not end in time.
     async fn end(&self) -> Result<(), SessionError> {
         if self.heard().ended.is_some() {
             return Ok(());
         }
-        let _ = self.input.signal(TERMINATE).await; // it may have ended meanwhile; if not, it is killed
+        // The process may have ended meanwhile; if not, it is killed.
+        let _ = self.input.signal(TERMINATE).await;
         if !self.ends().await {
             self.input.kill().await?;
             self.ends().await;
@@ -342,7 +347,7 @@ impl Process {
         Ok(())
     }
 
-    /// What is to be told, which is then no longer to be told.
+    /// Returns the output that the client has not read, and marks it as read.
     fn told(&self) -> ProcessOutput {
         let mut heard = self.heard();
         let is_over = heard.ended.is_some();
@@ -370,7 +375,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // What listens holds the execution: with it, the command is ended.
+        // The listening task owns the execution, so aborting the task ends the command.
         self.listening.abort();
     }
 }

@@ -1,4 +1,4 @@
-//! How far a call is, for clients that asked to be told.
+//! Progress notifications for clients that asked for them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -7,19 +7,19 @@ use rmcp::RoleServer;
 use rmcp::model::ProgressNotificationParam;
 use rmcp::service::RequestContext;
 
-/// How often it is told.
+/// Time between two notifications.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How much of a line of output is shown.
+/// Maximum length of a line in a notification, in characters.
 const LONGEST_LINE: usize = 120;
 
-/// How far a call is: how long it takes, and what it said last.
+/// Progress of a call: its last message or line of output.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Progress {
     last: Arc<Mutex<String>>,
 }
 
 impl Progress {
-    /// Takes note of output: its last line is what is told.
+    /// Records output. The next notification contains its last line that is not blank.
     pub(super) fn heard(&self, output: &[u8]) {
         let end = &output[output.len().saturating_sub(4 * LONGEST_LINE)..];
         let text = String::from_utf8_lossy(end);
@@ -28,13 +28,13 @@ impl Progress {
         }
     }
 
-    /// Takes note of what is being done.
+    /// Records a message that says what the call is doing.
     pub(super) fn says(&self, words: &str) {
         let shown = words.trim().chars().filter(|character| !character.is_control()).take(LONGEST_LINE).collect();
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = shown;
     }
 
-    /// Tells the client of it until this future is dropped.
+    /// Sends progress notifications to the client until this future is dropped.
     pub(super) async fn tell(&self, context: &RequestContext<RoleServer>) -> std::convert::Infallible {
         let Some(token) = context.meta.get_progress_token() else { return std::future::pending().await };
         let begun = Instant::now();
@@ -44,7 +44,8 @@ impl Progress {
             let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let message = if last.is_empty() { format!("{seconds} s") } else { format!("{seconds} s: {last}") };
             let progress = ProgressNotificationParam::new(token.clone(), seconds as f64).with_message(message);
-            let _ = context.peer.notify_progress(progress).await; // a client that has gone cancels the call itself
+            // A client that is gone cancels the call itself.
+            let _ = context.peer.notify_progress(progress).await;
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What keeps the session of a client at an address while one of its calls is answered.
+//! Keeps the session of an HTTP client alive while a call of the client is answered.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -10,13 +10,15 @@ use rmcp::transport::streamable_http_server::session::local::LocalSessionManager
 
 use super::http::SESSION;
 
-/// The longest between two beats, and how many there are at least in the time after which a session is idle.
+/// Maximum time between two keep-alive messages.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// Minimum number of keep-alive messages within the idle timeout of a session.
 const BEATS: u32 = 4;
-/// Names no request: their numbers are counted up from 0.
+/// Number that names no request, because requests are numbered from 0 upwards.
 const NO_REQUEST: u64 = u64::MAX;
 
-/// Keeps sessions that would be taken for idle: of a call that is answered, nothing is heard until its end.
+/// Keeps sessions alive that would count as idle, because a session receives nothing while a call
+/// is answered.
 #[derive(Debug, Clone)]
 pub(super) struct Pulse {
     sessions: Arc<LocalSessionManager>,
@@ -24,12 +26,12 @@ pub(super) struct Pulse {
 }
 
 impl Pulse {
-    /// For sessions that are idle after that time.
+    /// Creates a pulse for sessions with the idle timeout `idle`.
     pub(super) fn new(sessions: Arc<LocalSessionManager>, idle: Duration) -> Pulse {
         Pulse { sessions, pause: (idle / BEATS).min(LONGEST_PAUSE) }
     }
 
-    /// Keeps the session of a call until this future is dropped.
+    /// Keeps the session of a call alive until this future is dropped.
     pub(super) async fn keep(&self, context: &RequestContext<RoleServer>) -> Infallible {
         let head = context.extensions.get::<hyper::http::request::Parts>();
         let Some(name) = head.and_then(|head| head.headers.get(SESSION)?.to_str().ok()) else {
@@ -39,7 +41,8 @@ impl Pulse {
             tokio::time::sleep(self.pause).await;
             let session = self.sessions.sessions.read().await.get(name).cloned();
             if let Some(session) = session {
-                // It hears of that and does nothing; when it has ended, its calls are dropped.
+                // The session ignores this message, but the message resets its idle timer. If the
+                // session has ended, its calls are dropped anyway.
                 let _ = session.close_request_wise_channel(NO_REQUEST).await;
             }
         }

@@ -1,4 +1,4 @@
-//! The tools for the sandbox itself: what it is, and its ports.
+//! The tools for the sandbox itself: its description and its ports.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
@@ -17,7 +17,7 @@ use tokio::task::AbortHandle;
 use super::client::{Client, LONGEST_CALL};
 use super::told::{Refusal, Told};
 
-/// How many ports of one client are forwarded.
+/// Maximum number of forwarded ports of one client.
 const MOST_FORWARDS: usize = 16;
 
 /// What is asked of `forward_port`.
@@ -138,15 +138,16 @@ fn plain(value: &serde_json::Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// The ports that a client forwarded.
+/// Ports of the sandbox that a client forwarded.
 #[derive(Debug, Default)]
 pub(super) struct Forwards {
     all: Mutex<BTreeMap<u16, (SocketAddr, AbortHandle)>>,
 }
 
 impl Forwards {
-    /// Forwards a port, unless it is already. Which port it gets on this side is not the client's to say: a program of
-    /// the host that expects another one's server there must not find the sandbox.
+    /// Forwards a port, unless it is already forwarded, and returns the address on the host. The
+    /// host chooses its port, not the client, because a program of the host that expects another
+    /// server at a known port must not reach the sandbox.
     async fn forward(&self, sandbox: &Sandbox, port: u16) -> Result<SocketAddr, Refusal> {
         if let Some((address, _)) = self.all().get(&port) {
             return Ok(*address);
@@ -175,7 +176,7 @@ impl Forwards {
         self.all().iter().map(|(&port, (address, _))| Forward { port, address: address.to_string() }).collect()
     }
 
-    /// Forwards no more.
+    /// Ends all forwards.
     pub(super) fn end(&self) {
         std::mem::take(&mut *self.all()).into_values().for_each(|(_, carrying)| carrying.abort());
     }

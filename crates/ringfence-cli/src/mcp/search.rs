@@ -1,4 +1,5 @@
-//! The tool that searches files: a walk through the guest's directories, bounded in every way.
+//! The tool that searches files. The search walks through directories of the sandbox by way of the
+//! guest, and all of its costs are bounded.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Display};
@@ -23,29 +24,32 @@ use super::files::text_of;
 use super::progress::Progress;
 use super::told::{Refusal, Told, write_notes};
 
-/// How long a search may take.
+/// Maximum time of a search.
 const TIME: Duration = Duration::from_secs(20);
-/// How many files it looks into.
+/// Maximum number of files that a search reads.
 const MOST_FILES: usize = 20_000;
-/// How many lines it finds when nobody says, and at most.
+/// Default for the number of lines that a search finds.
 const USUAL_MATCHES: u32 = 100;
+/// Maximum number of lines that a search finds.
 const MOST_MATCHES: u32 = 1000;
-/// The longest file that is looked into.
+/// Maximum size of a file that a search reads, in bytes.
 const LONGEST_FILE: u64 = 2 << 20;
-/// How much of a line is shown.
+/// Maximum number of bytes of a line in the result.
 const LONGEST_LINE: usize = 300;
-/// How much of a line is looked at.
+/// Maximum number of bytes of a line that the pattern is matched against.
 const LONGEST_LOOK: usize = 64 << 10;
-/// How large the automaton of a pattern can be. One step of it can take as long as it is large.
+/// Maximum size of the compiled pattern, in bytes. The time of one matching step can grow with this
+/// size.
 const LARGEST_PATTERN: usize = 128 << 10;
-/// The longest glob, and how many braces it has at most: the crate of globs calls itself for each level of them.
+/// Maximum length of a glob, in bytes.
 const LONGEST_GLOB: usize = 1024;
+/// Maximum number of opening braces in a glob, because globset recurses for each level of braces.
 const MOST_BRACES: usize = 32;
-/// How many lines of a `.gitignore` count.
+/// Maximum number of lines of a `.gitignore` file that are used.
 const MOST_IGNORED: usize = 4096;
-/// How many files are on their way at once.
+/// Maximum number of files that are read at once.
 const AT_ONCE: usize = 8;
-/// Directories in which files are made as they are read.
+/// Directories of virtual files, whose content the kernel creates on each read.
 const NOT_FILES: [&str; 3] = ["/proc", "/sys", "/dev"];
 
 /// What is asked of `search_files`.
@@ -124,7 +128,7 @@ impl Client {
     }
 }
 
-/// Which lines of which files are wanted.
+/// Criteria of a search: the lines and the files that the client wants.
 #[derive(Debug)]
 struct Wanted {
     pattern: Regex,
@@ -133,7 +137,7 @@ struct Wanted {
     most: usize,
 }
 
-/// What a glob is compared with.
+/// Text that a glob is matched against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum By {
     Name,
@@ -143,7 +147,7 @@ enum By {
 impl Wanted {
     fn of(asked: &SearchFiles) -> Result<Wanted, Refusal> {
         let text = if asked.literal { regex::escape(&asked.pattern) } else { asked.pattern.clone() };
-        // Without Unicode's tables, which are larger than all the rest of it.
+        // Unicode is off, because its tables are larger than the rest of the automaton.
         let mut builder = RegexBuilder::new(&text);
         builder.unicode(false).case_insensitive(asked.ignore_case).size_limit(LARGEST_PATTERN);
         let pattern = builder.build().map_err(|error| {
@@ -173,14 +177,14 @@ impl Wanted {
     }
 }
 
-/// A directory that is still to be searched, and what was said of ignoring on the way to it.
+/// Directory that is still to be searched, with the ignore rules of the directories above it.
 #[derive(Debug)]
 struct Ahead {
     path: String,
     ignored: Option<Arc<Ignored>>,
 }
 
-/// What a directory's `.gitignore` says, below what those above it say.
+/// Ignore rules of the `.gitignore` of a directory, chained to the rules of the directories above.
 #[derive(Debug)]
 struct Ignored {
     here: Gitignore,
@@ -188,7 +192,7 @@ struct Ignored {
 }
 
 impl Ignored {
-    /// Whether an entry is left out: the nearest that speaks of it decides.
+    /// Returns whether the rules exclude an entry. The nearest rule that matches the entry decides.
     fn leaves_out(&self, path: &str, is_directory: bool) -> bool {
         match self.here.matched(path, is_directory) {
             Verdict::Ignore(_) => true,
@@ -198,7 +202,7 @@ impl Ignored {
     }
 }
 
-/// A search, and what it has found so far.
+/// Running search and its results so far.
 #[derive(Debug)]
 struct Search<'a> {
     session: &'a Session,
@@ -240,7 +244,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// What is left out in a directory.
+    /// Returns the ignore rules that apply in a directory.
     async fn ignored(&self, path: &str, entries: &[EntryInfo], above: Option<Arc<Ignored>>) -> Option<Arc<Ignored>> {
         let is_there = entries.iter().any(|entry| entry.name == ".gitignore" && entry.kind == FileType::File);
         if self.wanted.include_ignored || !is_there {
@@ -275,7 +279,7 @@ impl<'a> Search<'a> {
         below.unwrap_or(path)
     }
 
-    /// Looks into files, in their order, several at once.
+    /// Searches files in their order. Reads up to [`AT_ONCE`] files at once.
     async fn look_into(&mut self, files: Vec<EntryInfo>) {
         let session = self.session;
         let (short, long): (Vec<_>, Vec<_>) =
@@ -297,7 +301,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Looks at the lines of a file, unless it is binary.
+    /// Searches the lines of a file, unless the file is binary.
     async fn look_at(&mut self, path: &str, bytes: Vec<u8>) {
         self.found.files += 1;
         if self.found.files >= MOST_FILES {
@@ -305,7 +309,7 @@ impl<'a> Search<'a> {
         }
         let room = self.wanted.most - self.found.matches.len();
         let (pattern, deadline) = (self.wanted.pattern.clone(), self.deadline);
-        // On another thread: what a pattern and a file take together may be long.
+        // Run on a blocking thread, because a slow pattern on a large file can take long.
         let found = tokio::task::spawn_blocking(move || lines_of(&bytes, &pattern, room + 1, deadline)).await;
         let found = found.expect("looking at lines does not panic");
         if found.len() > room {
@@ -336,21 +340,23 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Whether a glob is one that a person could have written.
+/// Returns whether a glob is small enough to be compiled safely.
 fn is_simple(glob: &str) -> bool {
     glob.len() <= LONGEST_GLOB && glob.bytes().filter(|byte| *byte == b'{').count() <= MOST_BRACES
 }
 
-/// What a `.gitignore` says. Code in a sandbox may have written it.
+/// Parses a `.gitignore` file. Code in the sandbox may have written the file, so its size is
+/// bounded.
 fn ignored_by(directory: &str, text: &str) -> Option<Gitignore> {
     let mut builder = GitignoreBuilder::new(directory);
     for line in text.lines().take(MOST_IGNORED).filter(|line| is_simple(line)) {
-        let _ = builder.add_line(None, line); // git, too, goes on after a line that makes no sense
+        let _ = builder.add_line(None, line); // git also continues after an invalid line
     }
     builder.build().ok()
 }
 
-/// The first lines that match, with their numbers, as they are shown.
+/// Returns the first `most` lines that match, each with its number and with its text as the result
+/// shows it.
 fn lines_of(bytes: &[u8], pattern: &Regex, most: usize, deadline: Instant) -> Vec<(usize, String)> {
     let lines = text_of(bytes).into_iter().flat_map(str::lines).enumerate();
     let in_time = lines.take_while(|_| Instant::now() < deadline);

@@ -1,12 +1,12 @@
-//! What to paste into the settings of programs that are clients.
+//! Snippets for the settings of programs that are MCP clients.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// What the server is called there.
+/// Name of the server in the settings.
 const NAME: &str = "ringfence";
-/// What stands for the directory of a project in the settings of editors.
+/// Placeholder for the project directory in the settings of editors.
 const FOLDER: &str = "${workspaceFolder}";
 
 /// A program that is a client.
@@ -18,7 +18,7 @@ pub(crate) enum Program {
     Vscode,
 }
 
-/// How a program starts a server.
+/// Settings with which a program starts a server.
 #[derive(Debug, Serialize)]
 struct Server<'a> {
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
@@ -28,7 +28,7 @@ struct Server<'a> {
 }
 
 impl Program {
-    /// Which file the snippet belongs into.
+    /// Returns the file that the snippet belongs into.
     pub(crate) fn file(self) -> &'static str {
         match self {
             Program::Claude => ".mcp.json in the project's directory",
@@ -38,11 +38,11 @@ impl Program {
         }
     }
 
-    /// What makes the program start `command` with `flags`.
+    /// Returns the settings that make the program start `command` with `flags`.
     pub(crate) fn snippet(self, command: &str, flags: &[String]) -> String {
         let mut args = vec!["mcp"];
         let says_where = flags.iter().any(|flag| flag.starts_with("-C") || flag.starts_with("--directory"));
-        // The others start servers in the project's directory.
+        // The other programs start servers in the project directory.
         if matches!(self, Program::Cursor | Program::Vscode) && !says_where {
             args.extend(["--directory", FOLDER]);
         }

@@ -1,8 +1,9 @@
-//! The interpreter that waits in a client's sandbox for the code of its next call.
+//! Spare interpreter that waits in the sandbox of a client for the code of the next call.
 //!
-//! It is of the sandbox: code finds there the files and servers that it would find without it. One is started when code
-//! has ended, so that a client that runs none has none; and it is given no code when anything else has run or a file was
-//! written since, for what that installed it would not find.
+//! The interpreter runs in the sandbox itself, so code finds the same files and servers as without
+//! a spare. A spare is started after code has run, so that a client that runs no code has no spare.
+//! A spare gets no code if anything else has run or a file was written since its start, because it
+//! would not find what was installed since.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,23 +12,24 @@ use ringfence::{CodeError, Spare, chain};
 
 use super::client::Tenancy;
 
-/// The interpreter that waits, if one does.
+/// Holder of the spare interpreter, if one waits.
 #[derive(Debug, Default)]
 pub(super) struct Spares {
     waiting: Mutex<Option<Waiting>>,
-    /// How many other things the client has had run.
+    /// Number of disturbances so far: other programs that ran and files that were written.
     disturbances: AtomicU64,
 }
 
 #[derive(Debug)]
 struct Waiting {
     language: String,
-    /// How many other things had been run when it was started.
+    /// Number of disturbances when the spare was started.
     disturbances: u64,
     spare: Spare,
 }
 
-/// Something that may install what an interpreter that waits would not find. What was started before it ends is of no use.
+/// Guard for an activity that may install files that a waiting interpreter would not find. A spare
+/// that was started before the guard is dropped is not used.
 #[derive(Debug)]
 pub(super) struct Disturbance<'s>(&'s Spares);
 
@@ -38,19 +40,21 @@ impl Drop for Disturbance<'_> {
 }
 
 impl Spares {
-    /// Something is run or written in the sandbox, until that is dropped.
+    /// Marks the begin of an activity in the sandbox, which lasts until the returned guard is
+    /// dropped.
     pub(super) fn disturbed(&self) -> Disturbance<'_> {
         self.disturb();
         Disturbance(self)
     }
 
-    /// Something else is run in the sandbox.
+    /// Counts a disturbance and drops the spare.
     pub(super) fn disturb(&self) {
         self.disturbances.fetch_add(1, Ordering::Relaxed);
         drop(self.replace(None));
     }
 
-    /// The one that waits, if it can run code of that language now.
+    /// Takes the spare out and returns it if it runs `language` and no disturbance came since its
+    /// start.
     fn take(&self, language: &str) -> Option<Spare> {
         let waiting = self.replace(None)?;
         let is_good = waiting.language == language && waiting.disturbances == self.disturbances();
@@ -67,12 +71,13 @@ impl Spares {
 }
 
 impl Tenancy {
-    /// The interpreter that waits for code of a language, if one does and nothing runs that could make it another.
+    /// Returns the spare for a language, unless a process of the client runs that could have
+    /// changed the sandbox.
     pub(super) fn spare(&self, language: &str) -> Option<Spare> {
         self.spares.take(language).filter(|_| self.processes.running().is_empty())
     }
 
-    /// Has an interpreter wait for the next code of a language.
+    /// Starts an interpreter that waits for the next code of a language.
     pub(super) fn keep_spare(self: &Arc<Tenancy>, language: String) {
         if !self.keeps_spares || !self.processes.running().is_empty() {
             return;

@@ -1,4 +1,5 @@
-//! One client on our standard streams. Nothing but the protocol is written to standard output.
+//! One client on the standard streams of this process. Only protocol messages are written to
+//! standard output.
 
 use std::sync::Arc;
 
@@ -10,7 +11,8 @@ use super::client::{Client, Endings, Terms};
 use super::supply::Supply;
 use crate::telemetry::Telemetry;
 
-/// Serves the client at the other end of our standard streams until it is gone, or until `ends`. Then its sandbox goes.
+/// Serves the client on the standard streams until the client is gone or `ends` completes, then
+/// ends its sandbox.
 pub(crate) async fn serve(supply: Supply, telemetry: Telemetry, ends: impl Future) -> Result<(), String> {
     let (supply, versions) = (Arc::new(supply), ProtocolVersion::KNOWN_VERSIONS);
     let terms = Terms { supply, pulse: None, versions, telemetry };

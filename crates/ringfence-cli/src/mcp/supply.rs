@@ -1,31 +1,31 @@
-//! Where the sandboxes of clients come from.
+//! Source of the sandboxes for clients.
 
 use ringfence::policy::Network;
 use ringfence::{Engine, Sandbox, Settings, Spec, chain};
 
 use super::told::Refusal;
 
-/// Where the sandboxes of clients come from.
+/// Source of the sandboxes for clients.
 #[derive(Debug)]
 pub(crate) enum Supply {
-    /// Each client gets one of its own, which goes with it.
+    /// Each client gets a sandbox of its own, which ends with the client.
     Own {
-        /// What makes them.
+        /// Engine that starts the sandboxes.
         engine: Box<Engine>,
-        /// What each is to be.
+        /// Specification of each sandbox.
         spec: Box<Spec>,
     },
-    /// All use the one of that name, which somebody else keeps.
+    /// All clients use one existing sandbox, which another process keeps.
     Shared {
-        /// What applies here.
+        /// Settings that apply to this server.
         settings: Box<Settings>,
-        /// What it is called.
+        /// Name of the existing sandbox.
         name: String,
     },
 }
 
 impl Supply {
-    /// What applies here.
+    /// Returns the settings that apply to this server.
     pub(crate) fn settings(&self) -> &Settings {
         match self {
             Supply::Own { engine, .. } => engine.settings(),
@@ -33,12 +33,12 @@ impl Supply {
         }
     }
 
-    /// Whether a client's sandbox ends with the client.
+    /// Returns whether the sandbox of a client ends with the client.
     pub(super) fn is_own(&self) -> bool {
         matches!(self, Supply::Own { .. })
     }
 
-    /// Starts a sandbox, or reaches the one that there is.
+    /// Starts a sandbox, or connects to the existing sandbox.
     pub(super) async fn sandbox(&self) -> Result<Sandbox, Refusal> {
         let (error, hints) = match self {
             Supply::Own { engine, spec } => match engine.start(Spec::clone(spec)).await {
@@ -54,7 +54,7 @@ impl Supply {
         Err(Refusal::new(format!("there is no sandbox to work in: {error}"), hint))
     }
 
-    /// What a model is told before it calls the first tool.
+    /// Returns the instructions that a model gets before its first tool call.
     pub(super) fn instructions(&self) -> String {
         let whose = match self {
             Supply::Own { .. } => "a sandbox of your own, which is gone when you leave; what is in its workspace stays",

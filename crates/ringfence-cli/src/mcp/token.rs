@@ -1,17 +1,17 @@
-//! The secret that clients of an address show.
+//! Secret token that clients of the HTTP address must show.
 
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
-/// The shortest that is not guessed.
+/// Minimum length of a token that cannot be guessed, in characters.
 const SHORTEST: usize = 16;
 
-/// The secret that clients show, of which only the hash is kept.
+/// Secret token, of which only the hash is kept in memory.
 #[derive(Clone)]
 pub(crate) struct Token([u8; 32]);
 
 impl Token {
-    /// Takes a secret; the error says what is wrong with it.
+    /// Creates a token from its text. The error says what is wrong with the text.
     pub(crate) fn new(text: &str) -> Result<Token, String> {
         let text = text.trim();
         if text.len() < SHORTEST {
@@ -23,7 +23,8 @@ impl Token {
         Ok(Token(Sha256::digest(text).into()))
     }
 
-    /// Whether an `Authorization` header shows it. How long that takes tells nothing of it.
+    /// Returns whether an `Authorization` header contains the token. The comparison takes constant
+    /// time, so that its duration reveals nothing about the token.
     pub(super) fn is_shown_by(&self, header: &[u8]) -> bool {
         let Some((scheme, shown)) = header.split_at_checked("bearer ".len()) else { return false };
         scheme.eq_ignore_ascii_case(b"bearer ") && bool::from(self.0.ct_eq(&<[u8; 32]>::from(Sha256::digest(shown))))

@@ -1,4 +1,5 @@
-//! What a client is told: an answer, as structure and in words, or why there is none and what to do next.
+//! Form of the results for a client: an answer as structured data and as text, or a refusal with a
+//! hint for the next step.
 
 use std::fmt::{self, Display};
 
@@ -8,7 +9,7 @@ use rmcp::handler::server::tool::IntoCallToolResult;
 use rmcp::model::{CallToolResponse, CallToolResult, ContentBlock};
 use serde::Serialize;
 
-/// An answer: programs read it as it is, models its words.
+/// Successful answer. Programs read its structured content, and models read its text.
 #[derive(Debug)]
 pub(super) struct Told<T>(pub(super) T);
 
@@ -23,7 +24,7 @@ impl<T: Serialize + Display> IntoCallToolResult for Told<T> {
     }
 }
 
-/// Why there is no answer, and what to do next.
+/// Reason why a call has no answer, with a hint for the next step.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     message: String,
@@ -35,7 +36,7 @@ impl Refusal {
         Refusal { message: message.into(), hint: hint.into() }
     }
 
-    /// A call to the guest of a sandbox that failed.
+    /// Creates the refusal for a failed call to the guest of a sandbox.
     pub(super) fn of_session(error: &SessionError, manifest: &Manifest) -> Refusal {
         let workspace = manifest.workspace_inside.display();
         let hint = match error {
@@ -73,7 +74,7 @@ impl IntoCallToolResult for Refusal {
     }
 }
 
-/// Writes what a reader of words must know besides the answer itself, each on a line of its own.
+/// Writes the notes that a reader of the text needs besides the answer, each on its own line.
 pub(super) fn write_notes(formatter: &mut fmt::Formatter<'_>, notes: &[String]) -> fmt::Result {
     notes.iter().try_for_each(|note| write!(formatter, "\n[note: {note}]"))
 }

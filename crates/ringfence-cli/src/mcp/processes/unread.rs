@@ -1,10 +1,10 @@
-//! Output that nobody asked for yet.
+//! Buffer of output that the client has not read yet.
 
 use std::collections::VecDeque;
 
 use crate::mcp::outcome::LONGEST_OUTPUT;
 
-/// The last of a stream, as far as it was not told yet.
+/// Last part of a stream that the client has not read yet, up to [`LONGEST_OUTPUT`] bytes.
 #[derive(Debug, Default)]
 pub(super) struct Unread {
     bytes: VecDeque<u8>,
@@ -23,12 +23,13 @@ impl Unread {
         self.lost += surplus as u64;
     }
 
-    /// What there is, which is still to be told.
+    /// Returns the unread text and keeps it unread.
     pub(super) fn shown(&mut self) -> String {
         String::from_utf8_lossy(self.bytes.make_contiguous()).into_owned()
     }
 
-    /// What there is, and how much was lost before it. A character of which a part is still to come is left.
+    /// Takes the unread text, and returns it with the number of bytes that were lost before it.
+    /// Keeps an incomplete character at the end for the next call, unless the stream is over.
     pub(super) fn take(&mut self, is_over: bool) -> (String, u64) {
         let bytes = self.bytes.make_contiguous();
         let whole = match std::str::from_utf8(bytes) {
