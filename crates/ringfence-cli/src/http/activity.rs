@@ -1,6 +1,9 @@
-//! What is run in a sandbox through this server, as it happens: the commands and cells that clients start, and how they
-//! end. It is seen in what is carried, and kept in memory. What was started is the server's own knowledge; how it ended
-//! is what the sandbox says, whose code may have taken the place of its guest.
+//! Record of the executions in a sandbox that go through this server: the commands and cells that
+//! clients start, and how they end. The server sees them in the messages that it forwards and keeps
+//! them in memory.
+//!
+//! The start of an execution is the server's own knowledge. The end is only what the sandbox says,
+//! and code in the sandbox may have replaced the guest.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,27 +13,28 @@ use ringfence_proto::process::ProcessConfig;
 use serde::Serialize;
 use tokio::sync::{Semaphore, watch};
 
-/// How many executions are remembered of a sandbox.
+/// Maximum number of executions that are kept per sandbox.
 const MOST: usize = 200;
-/// How much of a command or of code is remembered, in characters.
+/// Maximum length of a command or of code that is kept, in characters.
 const LONGEST_WORDS: usize = 1000;
-/// The number of variables that are remembered of a command, by their names, and the length of each name.
+/// Maximum number of names of variables that are kept per command.
 const MOST_VARIABLES: usize = 20;
+/// Maximum length of the name of a variable, in characters.
 const LONGEST_NAME: usize = 100;
-/// How many clients watch a sandbox at once.
+/// Maximum number of clients that watch one sandbox at once.
 const MOST_WATCHERS: usize = 16;
 
-/// What was run in a sandbox, and is.
+/// Executions of a sandbox, past and running.
 #[derive(Debug)]
 pub(super) struct Activity {
     kept: Mutex<VecDeque<Execution>>,
-    /// How many changes there were.
+    /// Number of changes so far.
     changes: watch::Sender<u64>,
-    /// Room for those who watch.
+    /// Permits for clients that watch the sandbox.
     pub(super) watchers: Arc<Semaphore>,
 }
 
-/// Something that was run.
+/// Command or cell that was run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Execution {
@@ -40,37 +44,39 @@ pub(super) struct Execution {
     what: What,
     #[serde(flatten)]
     state: State,
-    /// The change that made it what it is.
+    /// Number of the change that gave the execution its current state.
     #[serde(skip)]
     change: u64,
 }
 
-/// What was started, as it was passed on.
+/// Command or code that was started, as the server forwarded it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct What {
     kind: Kind,
-    /// The command and its arguments, or the code; nothing where that was too long to be read on its way.
+    /// Command with its arguments, or the code. `None` if the message was too long to be read by
+    /// the server.
     words: Option<Vec<String>>,
-    /// How many characters of them are left out at the end.
+    /// Number of characters that are omitted at the end of `words`.
     omitted: usize,
-    /// The directory that a command is started in, where its client said.
+    /// Directory in which the command starts, if the client named one.
     directory: Option<String>,
-    /// The names of the variables that it is started with besides the sandbox's. They decide what a command does, as
-    /// `PATH` and `LD_PRELOAD` do; their values may be secrets.
+    /// Names of the variables that the client adds to those of the sandbox. Variables such as
+    /// `PATH` and `LD_PRELOAD` decide what a command does. Their values are not kept, because they
+    /// may be secrets.
     variables: Vec<String>,
-    /// How many names of those are left out.
+    /// Number of names that are omitted from `variables`.
     omitted_variables: usize,
 }
 
 impl What {
-    /// A cell of code.
+    /// Describes a cell of code.
     pub(super) fn code(code: String) -> What {
         let (words, omitted) = bounded([code]);
         What { kind: Kind::Code, words: Some(words), omitted, ..What::unread(Kind::Code) }
     }
 
-    /// A command.
+    /// Describes a command with its directory and variables.
     pub(super) fn command(kind: Kind, process: ProcessConfig) -> What {
         let ProcessConfig { cmd, args, envs, cwd } = process;
         let (words, omitted) = bounded(std::iter::once(cmd).chain(args));
@@ -80,13 +86,14 @@ impl What {
         What { words: Some(words), omitted, directory, variables, omitted_variables, ..What::unread(kind) }
     }
 
-    /// Something that was too long to be read on its way.
+    /// Describes an execution whose message was too long to be read.
     pub(super) fn unread(kind: Kind) -> What {
         What { kind, words: None, omitted: 0, directory: None, variables: Vec::new(), omitted_variables: 0 }
     }
 }
 
-/// The beginning of a text, with a mark at its end if there is more.
+/// Returns the beginning of a text, with an ellipsis if the text is longer than `longest`
+/// characters.
 fn shortened(text: &str, longest: usize) -> String {
     match text.char_indices().nth(longest) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -94,7 +101,7 @@ fn shortened(text: &str, longest: usize) -> String {
     }
 }
 
-/// The form of what was run.
+/// Form of an execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Kind {
@@ -103,18 +110,18 @@ pub(super) enum Kind {
     Code,
 }
 
-/// What became of it.
+/// State of an execution.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
 pub(super) enum State {
     Running,
-    /// It ended, in words.
+    /// The execution ended; `status` describes how.
     Ended {
         at: Timestamp,
         ok: bool,
         status: String,
     },
-    /// Its client went away: a command may still run, and nobody here hears of its end.
+    /// The client disconnected. A command may still run, but the server does not learn of its end.
     Left {
         at: Timestamp,
     },
@@ -128,7 +135,7 @@ impl Default for Activity {
 }
 
 impl Activity {
-    /// Remembers that something is run.
+    /// Records the start of an execution.
     pub(super) fn begin(self: &Arc<Activity>, what: What) -> Begun {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let change = self.next_change();
@@ -141,7 +148,7 @@ impl Activity {
 
     fn settle(&self, id: u64, state: State) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        // It may be forgotten already.
+        // The execution may already have been dropped from the record.
         if let Some(execution) = kept.iter_mut().find(|execution| execution.id == id)
             && execution.state == State::Running
         {
@@ -150,7 +157,8 @@ impl Activity {
         }
     }
 
-    /// Counts a change and tells those who watch; they find it once they get the lock.
+    /// Counts a change and notifies the watchers. The watchers see the change once they get the
+    /// lock.
     fn next_change(&self) -> u64 {
         let mut change = 0;
         self.changes.send_modify(|changes| {
@@ -160,14 +168,15 @@ impl Activity {
         change
     }
 
-    /// How many changes there were, now and later.
+    /// Returns a receiver of the number of changes, which reports the current number first.
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
         let mut changes = self.changes.subscribe();
         changes.mark_changed();
         changes
     }
 
-    /// What began or changed after a change, and the last change that it knows of.
+    /// Returns the executions that began or changed after `change`, and the number of the latest
+    /// change.
     pub(super) fn after(&self, change: u64) -> (Vec<Execution>, u64) {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let later = kept.iter().filter(|execution| execution.change > change).cloned().collect();
@@ -175,7 +184,7 @@ impl Activity {
     }
 }
 
-/// Something that is run. Whoever drops it hears no more of it.
+/// Handle of a running execution. Dropping the handle marks the execution as left.
 #[derive(Debug)]
 pub(super) struct Begun {
     activity: Arc<Activity>,
@@ -183,7 +192,7 @@ pub(super) struct Begun {
 }
 
 impl Begun {
-    /// It has ended.
+    /// Records the end of the execution.
     pub(super) fn ended(&self, ok: bool, status: impl Into<String>) {
         let status = status.into().chars().take(LONGEST_WORDS).collect();
         self.activity.settle(self.id, State::Ended { at: Timestamp::now(), ok, status });
@@ -196,7 +205,8 @@ impl Drop for Begun {
     }
 }
 
-/// The beginning of some words, and how many characters are left out. Between two words one is counted.
+/// Returns the first [`LONGEST_WORDS`] characters of some words, and the number of omitted
+/// characters. Each gap between two words counts as one character.
 fn bounded(words: impl IntoIterator<Item = String>) -> (Vec<String>, usize) {
     let (mut left, mut omitted) = (LONGEST_WORDS, 0);
     let mut kept = Vec::new();
@@ -208,7 +218,7 @@ fn bounded(words: impl IntoIterator<Item = String>) -> (Vec<String>, usize) {
         }
         let short: String = word.chars().take(left).collect();
         omitted += length.saturating_sub(left);
-        left = left.saturating_sub(length + 1); // an empty word costs, too
+        left = left.saturating_sub(length + 1); // an empty word counts as one character, too
         kept.push(short);
     }
     (kept, omitted)

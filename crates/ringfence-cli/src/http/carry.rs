@@ -1,4 +1,5 @@
-//! Requests on their way to a sandbox: to its guest, which speaks envd itself, or to a port of it.
+//! Proxy for requests to a sandbox: to its guest, which speaks envd's protocol itself, or to a port
+//! in the sandbox.
 
 use std::io;
 use std::pin::pin;
@@ -28,41 +29,45 @@ use super::reply::{Body, Reply, json};
 use super::seats::Taken;
 use crate::exchange::RequestBody;
 
-/// How long a way may rest before it is no longer used: a guest closes what rests for half a minute.
+/// Time after which an idle connection is not used again. A guest closes connections that are idle
+/// for half a minute.
 const REST: Duration = Duration::from_secs(20);
-/// How many ways to one guest are kept.
+/// Maximum number of idle connections to one guest that are kept.
 const KEPT: usize = 64;
-/// How long one side of another protocol may be silent after the other has ended.
+/// Maximum time that one side of an upgraded connection may be silent after the other side has
+/// ended.
 const SILENCE: Duration = Duration::from_secs(30);
-/// How much of another protocol is carried at once.
+/// Size of the buffer for bytes of an upgraded connection, in each direction.
 const BUFFER: usize = 16 << 10;
-/// What a guest says of its answers, besides how they are sent.
+/// Headers that pass from an answer of a guest to the client, besides those that describe the
+/// transfer.
 const GUESTS: [HeaderName; 5] = [CONTENT_TYPE, CONTENT_LENGTH, CONTENT_ENCODING, DATE, VARY];
-/// What its answers are.
+/// Media types that an answer of a guest may have.
 const DATA: [&str; 4] = [content::UNARY, content::STREAM, content::OCTETS, "text/plain"];
-/// The longest head of an answer.
+/// Maximum length of the head of an answer, in bytes.
 const LONGEST_HEAD: usize = 64 << 10;
 
-/// Headers that are for this server alone: what proves who the caller is must not reach a sandbox.
+/// Headers that only this server reads. They are removed from forwarded requests, because
+/// credentials of the caller must not reach a sandbox.
 const OURS: [&str; 5] = ["x-api-key", header::TRAFFIC, header::TOKEN, header::SANDBOX, header::PORT];
 
-/// Ways to one guest that were used before.
+/// Connection pool of one guest.
 #[derive(Debug, Default)]
 pub(super) struct Ways {
     used: Mutex<Vec<(SendRequest<Body>, Instant)>>,
 }
 
-/// A request did not get through.
+/// Error of a request that got no answer from the sandbox.
 #[derive(Debug)]
 pub(super) enum Lost {
-    /// There was no way.
+    /// The connection could not be opened.
     Unreachable(SessionError),
-    /// It broke off before there was an answer.
+    /// The connection broke before the answer began.
     Broken(hyper::Error),
 }
 
 impl Ways {
-    /// Sends a request to the guest, and waits for the head of its answer.
+    /// Sends a request to the guest and waits for the head of the answer.
     pub(super) async fn send(&self, session: &Session, mut request: Request<Body>) -> Result<Response<Incoming>, Lost> {
         loop {
             let used = self.take();
@@ -76,7 +81,8 @@ impl Ways {
                     self.keep(way);
                     return Ok(response);
                 }
-                // The guest has closed a way that rested, before anything was sent on it.
+                // The guest closed an idle connection before the request was sent, so try another
+                // connection.
                 Err(mut error) => match error.take_message() {
                     Some(unsent) if !is_new => request = unsent,
                     _ => return Err(Lost::Broken(error.into_error())),
@@ -85,7 +91,7 @@ impl Ways {
         }
     }
 
-    /// One whose last answer is over.
+    /// Takes a connection whose last answer has ended.
     fn take(&self) -> Option<SendRequest<Body>> {
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         used.retain(|(way, since)| !way.is_closed() && since.elapsed() < REST);
@@ -104,14 +110,15 @@ impl Ways {
 async fn open(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Result<SendRequest<Body>, Lost> {
     let handshake = http1::Builder::new().max_header_size(LONGEST_HEAD).handshake(TokioIo::new(stream)).await;
     let (way, connection) = handshake.map_err(Lost::Broken)?;
-    // It ends when its sender and its last answer are dropped, or the sandbox ends.
+    // The task ends when the sender and its last answer are dropped, or when the sandbox ends.
     tokio::spawn(async move {
-        let _ = connection.with_upgrades().await; // whoever waits for an answer hears of it
+        // The code that waits for the answer gets the error.
+        let _ = connection.with_upgrades().await;
     });
     Ok(way)
 }
 
-/// Carries a request to the guest of a sandbox, and its answer back.
+/// Forwards a request to the guest of a sandbox and returns the answer.
 pub(super) async fn to_guest(live: &Live, request: Request<RequestBody>) -> Reply {
     let mut request = request.map(BodyExt::boxed_unsync);
     let execution = Execution::of(live, &mut request);
@@ -124,13 +131,15 @@ pub(super) async fn to_guest(live: &Live, request: Request<RequestBody>) -> Repl
     if let Some(execution) = execution {
         execution.follow(&mut reply);
     }
-    // A guest's word is for programs. A browser that is led to it must not run it as a page of this server.
+    // Answers of a guest are data for programs. A browser that follows a link to such an answer
+    // must not run it as a page of this server.
     reply.headers_mut().insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox; default-src 'none'"));
     reply.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     reply
 }
 
-/// Carries a request to a port of a sandbox, and its answer back; another protocol, too, that both agree on.
+/// Forwards a request to a port of a sandbox and returns the answer. Also forwards an upgrade to
+/// another protocol if both sides agree on it.
 pub(super) async fn to_port(live: &Live, port: u16, mut request: Request<RequestBody>) -> Reply {
     let here = hyper::upgrade::on(&mut request);
     let taken = request.extensions().get::<Taken>().cloned();
@@ -158,19 +167,20 @@ pub(super) async fn to_port(live: &Live, port: u16, mut request: Request<Request
         if let (Ok(here), Ok(there)) = (here.await, there.await) {
             converse(TokioIo::new(here), TokioIo::new(there), SILENCE).await;
         }
-        drop(taken); // until then it is a connection like others
+        drop(taken); // the upgraded connection counts against the limit until here
     });
     response.map(BodyExt::boxed_unsync)
 }
 
-/// Carries bytes both ways until both sides have ended, or one has and the other is silent for so long.
+/// Copies bytes in both directions until both sides have ended, or until one side has ended and the
+/// other side is silent for `silence`.
 async fn converse(here: impl AsyncRead + AsyncWrite, there: impl AsyncRead + AsyncWrite, silence: Duration) {
     let ((from_here, to_here), (from_there, to_there)) = (tokio::io::split(here), tokio::io::split(there));
     let other = OtherWay { is_over: AtomicBool::new(false), silence };
     tokio::join!(pour(from_here, to_there, &other), pour(from_there, to_here, &other));
 }
 
-/// Carries bytes one way.
+/// Copies bytes in one direction.
 async fn pour(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, other: &OtherWay) {
     let mut buffer = vec![0; BUFFER];
     let carried = async {
@@ -183,18 +193,19 @@ async fn pour(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin,
             other.or_silence(to.flush()).await?;
         }
     };
-    let _ = carried.await; // either side may just hang up
+    let _ = carried.await; // either side may close the connection at any time
     other.is_over.store(true, Ordering::Relaxed);
 }
 
-/// The way in the other direction.
+/// State of the opposite direction.
 struct OtherWay {
     is_over: AtomicBool,
     silence: Duration,
 }
 
 impl OtherWay {
-    /// Waits for a step of this way; not for long once the other one is over.
+    /// Waits for a step of this direction. Once the opposite direction is over, waits at most
+    /// `silence`.
     async fn or_silence<T>(&self, step: impl Future<Output = io::Result<T>>) -> io::Result<T> {
         let mut step = pin!(step);
         loop {
@@ -208,7 +219,7 @@ impl OtherWay {
     }
 }
 
-/// Makes a client's request the one that a sandbox gets.
+/// Turns the request of a client into the request that the sandbox gets.
 fn prepare(request: &mut Request<Body>) {
     let path = request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
     *request.uri_mut() = Uri::from(path);
@@ -220,7 +231,7 @@ fn prepare(request: &mut Request<Body>) {
     }
 }
 
-/// Makes a sandbox's answer the one that the client gets.
+/// Turns an answer of a sandbox into the answer that the client gets.
 fn answer(mut response: Response<Incoming>) -> Reply {
     disentangle(response.headers_mut());
     remove_hop_headers(response.headers_mut());
@@ -228,8 +239,9 @@ fn answer(mut response: Response<Incoming>) -> Reply {
     response.map(BodyExt::boxed_unsync)
 }
 
-/// Makes a guest's answer the one that the client gets. Code in a sandbox can take its guest's place: what it says must not
-/// lead a client elsewhere, nor have a browser keep or run anything in this server's name.
+/// Turns an answer of a guest into the answer that the client gets. Code in a sandbox can replace
+/// its guest. An answer must therefore not redirect a client, nor make a browser store or run
+/// anything in the name of this server.
 fn word_of_guest(live: &Live, response: Response<Incoming>) -> Reply {
     if response.status().is_redirection() || response.status().is_informational() {
         tracing::info!(id = live.record.id, status = response.status().as_u16(), "a guest says what none says");
@@ -241,7 +253,8 @@ fn word_of_guest(live: &Live, response: Response<Incoming>) -> Reply {
     reply
 }
 
-/// What a guest tells of its answer that is passed on: what it is data of, and that it is data.
+/// Returns the headers of a guest's answer that are passed on. A media type that is not in [`DATA`]
+/// becomes plain bytes.
 fn told_by_guest(said: &HeaderMap) -> HeaderMap {
     let mut told: HeaderMap =
         GUESTS.into_iter().filter_map(|name| Some((name.clone(), said.get(&name)?.clone()))).collect();
@@ -254,14 +267,15 @@ fn told_by_guest(said: &HeaderMap) -> HeaderMap {
     told
 }
 
-/// Leaves one thing that says how long a body is, RFC 9112, 6.3: where chunks were read, a length beside them is wrong.
+/// Removes `Content-Length` from a message with `Transfer-Encoding`, RFC 9112, 6.3. Two statements
+/// about the length of a body can disagree, and the chunks decide.
 fn disentangle(headers: &mut HeaderMap) {
     if headers.contains_key(TRANSFER_ENCODING) {
         headers.remove(CONTENT_LENGTH);
     }
 }
 
-/// Removes what is for the next hop alone, RFC 9110, 7.6.
+/// Removes headers that are meant for the next hop only, RFC 9110, 7.6.
 fn remove_hop_headers(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
@@ -277,7 +291,7 @@ fn remove_hop_headers(headers: &mut HeaderMap) {
     }
 }
 
-/// What clients know as a sandbox that is not there.
+/// Error body that E2B clients know for a sandbox that cannot be reached.
 #[derive(serde::Serialize)]
 struct Unreachable<'a> {
     #[serde(rename = "sandboxId")]
@@ -288,7 +302,7 @@ struct Unreachable<'a> {
     port: Option<u16>,
 }
 
-/// The answer for a sandbox that is not there. Clients decide by its words.
+/// Returns the answer for a sandbox that does not exist. Clients recognize the text of its message.
 pub(super) fn not_found(id: &str) -> Reply {
     unreachable(id, "The sandbox was not found", None)
 }
@@ -340,7 +354,8 @@ mod tests {
         }
     }
 
-    /// Two ends that talk through a server, and what carries their words.
+    /// Returns two ends of a conversation that goes through [`converse`], and the task that copies
+    /// its bytes.
     fn through(silence: Duration) -> (tokio::io::DuplexStream, tokio::io::DuplexStream, tokio::task::JoinHandle<()>) {
         let ((client, here), (there, program)) = (tokio::io::duplex(64), tokio::io::duplex(64));
         (client, program, tokio::spawn(converse(here, there, silence)))
@@ -353,7 +368,7 @@ mod tests {
             let silence = Duration::from_secs(1);
             let (mut client, mut program, carried) = through(silence);
             tokio::time::sleep(3 * silence).await;
-            client.write_all(b"ask").await.unwrap(); // silence alone ends nothing
+            client.write_all(b"ask").await.unwrap(); // silence alone does not end the conversation
             client.shutdown().await.unwrap();
             let mut asked = Vec::new();
             program.read_to_end(&mut asked).await.unwrap();

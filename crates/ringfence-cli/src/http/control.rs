@@ -1,4 +1,4 @@
-//! The control plane: sandboxes are made, found and ended here.
+//! Control plane of the server, which creates, finds and ends sandboxes.
 
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -26,21 +26,24 @@ use super::rest::{NotResumed, Renewed};
 use super::server::Server;
 use crate::exchange::RequestBody;
 
-/// How long a sandbox stays when its client does not say, in seconds.
+/// Default lease of a sandbox, in seconds.
 const DEFAULT_STAY: u64 = 300;
-/// The longest body of a request, and how long it may take to arrive.
+/// Maximum length of the body of a request, in bytes.
 const LONGEST_BODY: usize = 1 << 20;
+/// Maximum time for the body of a request to arrive.
 const BODY_PATIENCE: Duration = Duration::from_secs(30);
-/// How much of a sandbox's log is told: of the last so many bytes, the last lines.
+/// Number of bytes at the end of a sandbox's log that the server reads.
 const MOST_OF_LOG: u64 = 256 << 10;
+/// Maximum number of log lines in an answer.
 const MOST_LINES: usize = 1000;
 
 const NEXT_TOKEN: HeaderName = HeaderName::from_static("x-next-token");
 
-/// Whose sandboxes a request is about: those of a key, or where none was needed, those of nobody.
+/// Owner of sandboxes: the id of an API key, or `None` for requests without a key on a server that
+/// needs none.
 pub(super) type Owner = Option<String>;
 
-/// Answers a request of `owner`.
+/// Answers a request of `owner` to the control plane.
 pub(super) async fn answer(
     server: &Arc<Server>,
     owner: Owner,
@@ -49,7 +52,7 @@ pub(super) async fn answer(
 ) -> Result<Reply, Refusal> {
     let path = request.uri().path().to_owned();
     let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
-    // The two versions of the API say the same, where they say it at all.
+    // Both versions of the API mean the same where they have the same call.
     let segments = segments.strip_prefix(&["v2"]).unwrap_or(&segments);
     let calls = Calls { server, owner, quota };
     match (request.method(), segments) {
@@ -82,7 +85,7 @@ pub(super) async fn answer(
     }
 }
 
-/// The calls of one owner.
+/// Calls of one owner, with the quota of the owner.
 pub(super) struct Calls<'a> {
     pub(super) server: &'a Arc<Server>,
     pub(super) owner: Owner,
@@ -90,7 +93,7 @@ pub(super) struct Calls<'a> {
 }
 
 impl Calls<'_> {
-    /// The sandbox of that name, if it is this owner's and is up.
+    /// Returns the sandbox `id` if it belongs to this owner and is up.
     pub(super) fn find(&self, id: &str) -> Result<Arc<Live>, Refusal> {
         let live = self.server.registry.find(id).filter(|live| live.record.owner == self.owner);
         live.filter(|live| live.sandbox.is_up()).ok_or_else(|| Refusal::no_sandbox(id))
@@ -155,8 +158,8 @@ impl Calls<'_> {
         }
     }
 
-    /// Reaches a sandbox, and lets it go on if it is at rest. The time of one that runs is made longer where it would
-    /// be over sooner, and never shorter.
+    /// Connects to a sandbox, and resumes the sandbox if it is paused. Extends the lease of a
+    /// running sandbox where the requested time is longer, and never shortens it.
     async fn connect(&self, id: &str, request: Request<RequestBody>) -> Result<Reply, Refusal> {
         let live = self.find(id)?;
         let Stay { timeout, memory } = body(request).await?;
@@ -223,7 +226,8 @@ impl Calls<'_> {
         }
     }
 
-    /// What a sandbox used between two times, as far as that is remembered; where nobody says, up to this moment.
+    /// Answers with the metrics of a sandbox between two times, as far as the server keeps them.
+    /// Without an end in the request, the newest metrics are included.
     async fn metrics(&self, id: &str, request: &Request<RequestBody>) -> Result<Reply, Refusal> {
         let live = self.find(id)?;
         let query = query(request)?;
@@ -236,7 +240,7 @@ impl Calls<'_> {
         if to.is_none_or(|to| to >= Timestamp::now()) && !live.is_known() {
             self.server.registry.look_at(vec![Arc::clone(&live)]).await;
         }
-        // A second is as exact as clients are.
+        // Clients give times in whole seconds, so include the whole last second.
         let to = to.map(|to| after(to, Duration::from_secs(1)));
         let samples = live.samples(from.unwrap_or(Timestamp::MIN), to.unwrap_or(Timestamp::MAX));
         let template = self.server.templates.get(&live.record.template);
@@ -244,7 +248,7 @@ impl Calls<'_> {
         Ok(json(StatusCode::OK, &metrics))
     }
 
-    /// What several sandboxes used when they were last looked at.
+    /// Answers with the latest metrics of several sandboxes.
     async fn metrics_of_several(&self, request: &Request<RequestBody>) -> Result<Reply, Refusal> {
         let query = query(request)?;
         let ids: Vec<&str> = query.all("sandbox_ids").flat_map(|ids| ids.split(',')).collect();
@@ -263,7 +267,7 @@ impl Calls<'_> {
         let live = self.find(id)?;
         let log = live.sandbox.log();
         let read = tokio::task::spawn_blocking(move || end_of(&log)).await.expect("reading does not panic");
-        let text = read.unwrap_or_default(); // there may be none yet
+        let text = read.unwrap_or_default(); // the log may not exist yet
         let text = String::from_utf8_lossy(&text);
         let mut lines: Vec<&str> = text.lines().rev().take(MOST_LINES).collect();
         lines.reverse();
@@ -279,7 +283,7 @@ impl Calls<'_> {
         Ok(json(StatusCode::OK, &logs))
     }
 
-    /// The end of so many seconds from `now`, of a sandbox that may stay until `latest`.
+    /// Returns the end of a lease of `seconds` from `now`, or a refusal if that is after `latest`.
     pub(super) fn ends(&self, now: Timestamp, latest: Timestamp, seconds: Option<u64>) -> Result<Timestamp, Refusal> {
         let ends = after(now, stay(seconds));
         if ends > latest {
@@ -289,7 +293,7 @@ impl Calls<'_> {
         Ok(ends)
     }
 
-    /// What no backend can do, of a sandbox that is there.
+    /// Returns the refusal for an operation that no backend supports, on an existing sandbox.
     fn cannot(&self, id: &str, what: &str) -> Result<Reply, Refusal> {
         let live = self.find(id)?;
         let backend = live.sandbox.manifest().backend;
@@ -297,12 +301,12 @@ impl Calls<'_> {
     }
 }
 
-/// How long a sandbox stays whose client says so many seconds, or nothing.
+/// Returns the lease for `seconds`, or the default lease.
 pub(super) fn stay(seconds: Option<u64>) -> Duration {
     Duration::from_secs(seconds.unwrap_or(DEFAULT_STAY))
 }
 
-/// A page, with what to ask for the next one with.
+/// Adds the token of the next page to a page of results.
 pub(super) fn with_next(mut page: Reply, next: Option<String>) -> Reply {
     if let Some(next) = next {
         let next = HeaderValue::try_from(next).expect("a time and a name are plain");
@@ -315,12 +319,12 @@ pub(super) fn query(request: &Request<RequestBody>) -> Result<Query, Refusal> {
     Query::of(request.uri().query().unwrap_or_default()).map_err(|failure| Refusal::wrong(failure.message))
 }
 
-/// Reads what a request says. Nothing at all says nothing.
+/// Reads and decodes the JSON body of a request. An empty body means an empty object.
 pub(super) async fn body<T: DeserializeOwned>(request: Request<RequestBody>) -> Result<T, Refusal> {
     decode(&bytes(request).await?)
 }
 
-/// The body of a request, if it is short enough and comes soon enough.
+/// Returns the body of a request, if it is not too long and does not take too long to arrive.
 pub(super) async fn bytes(request: Request<RequestBody>) -> Result<Bytes, Refusal> {
     let collected = timeout(BODY_PATIENCE, Limited::new(request.into_body(), LONGEST_BODY).collect()).await;
     let late = |_| Refusal::new(StatusCode::REQUEST_TIMEOUT, "the request's body takes too long");
@@ -331,13 +335,13 @@ pub(super) async fn bytes(request: Request<RequestBody>) -> Result<Bytes, Refusa
     Ok(text.to_bytes())
 }
 
-/// What a body says. Nothing at all says nothing.
+/// Decodes a JSON body. An empty body means an empty object.
 pub(super) fn decode<T: DeserializeOwned>(text: &[u8]) -> Result<T, Refusal> {
     let text: &[u8] = if text.is_empty() { b"{}" } else { text };
     serde_json::from_slice(text).map_err(|error| Refusal::wrong(format!("the request cannot be read: {error}")))
 }
 
-/// The end of a log.
+/// Reads the last [`MOST_OF_LOG`] bytes of a log.
 fn end_of(log: &Path) -> io::Result<Vec<u8>> {
     let mut file = fs_err::File::open(log)?;
     let start = file.metadata()?.len().saturating_sub(MOST_OF_LOG);

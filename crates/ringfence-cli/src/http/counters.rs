@@ -1,4 +1,4 @@
-//! What a server has done: counted here, and told to Prometheus and to a collector.
+//! Counters of the work of a server, exported to Prometheus and to a collector.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,40 +8,41 @@ use hyper::StatusCode;
 
 use crate::telemetry::{Kind, Measure};
 
-/// The first digits that statuses have.
+/// Range of the first digits of HTTP statuses.
 const CLASSES: std::ops::Range<usize> = 1..6;
 
-/// What a server has done since it started.
+/// Counters since the start of the server.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
-    /// Answers, by the first digit of their status.
+    /// Number of answers, by the first digit of their status.
     answers: [AtomicU64; CLASSES.end],
     started: AtomicU64,
     not_started: AtomicU64,
-    /// How long all starts took together, in microseconds.
+    /// Total time of all starts, in microseconds.
     starting: AtomicU64,
 }
 
 impl Counters {
-    /// A request was answered.
+    /// Counts an answered request.
     pub(super) fn answered(&self, status: StatusCode) {
         if let Some(count) = self.answers.get(usize::from(status.as_u16() / 100)) {
             count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// A sandbox was started.
+    /// Counts a started sandbox and the time that its start took.
     pub(super) fn started(&self, took: Duration) {
         self.started.fetch_add(1, Ordering::Relaxed);
         self.starting.fetch_add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// A sandbox could not be started.
+    /// Counts a sandbox that could not be started.
     pub(super) fn not_started(&self) {
         self.not_started.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// All of it, with how many sandboxes there are and how many wait for a client.
+    /// Returns all counters as metrics, with the number of sandboxes and the number of waiting
+    /// sandboxes.
     pub(super) fn measures(&self, sandboxes: usize, waiting: usize) -> Vec<Measure> {
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64;
         let by_status = |class: usize| (Some(("status", format!("{class}xx"))), load(&self.answers[class]));
@@ -74,7 +75,7 @@ impl Counters {
     }
 }
 
-/// Measures in Prometheus's text format.
+/// Formats metrics in the text format of Prometheus.
 pub(super) fn text(measures: &[Measure]) -> String {
     let mut text = String::new();
     for Measure { name, kind, unit, help, samples } in measures {
@@ -84,10 +85,11 @@ pub(super) fn text(measures: &[Measure]) -> String {
             Kind::Counter => ("counter", "_total"),
         };
         let name = format!("ringfence_{name}{unit}{suffix}");
-        let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n"); // text has room
+        // Writing to a string cannot fail.
+        let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
         for (label, value) in samples {
             let _ = match label {
-                None => writeln!(text, "{name} {value}"), // see above
+                None => writeln!(text, "{name} {value}"), // writing to a string cannot fail
                 Some((label, said)) => writeln!(text, "{name}{{{label}=\"{said}\"}} {value}"),
             };
         }

@@ -1,4 +1,5 @@
-//! Making a sandbox: what a client asks for becomes flags of `ringfence up`, or a sandbox that waits already.
+//! Creation of a sandbox. The server turns the request of a client into flags of `ringfence up`, or
+//! hands out a sandbox that already waits.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -30,30 +31,32 @@ use crate::exchange::RequestBody;
 use crate::report::Failure;
 use crate::telemetry::Caller;
 
-/// How many variables a client may set: with more than its kernel takes, no command would start.
+/// Maximum number of variables that a client may set. With more variables than the kernel accepts,
+/// no command would start.
 const MOST_VARIABLES: usize = 4096;
 
-/// How much a client may write on a sandbox, in bytes: each list tells all of it.
+/// Maximum size of the metadata of a sandbox, in bytes, because every list contains all metadata.
 const LONGEST_METADATA: usize = 8 << 10;
 
-/// The header that says that a request was sent before.
+/// Header that marks a repeated request.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
-/// A sandbox that a client may have.
+/// Sandbox that a client asked for and may have.
 #[derive(Debug)]
 struct Wish {
     record: Record,
-    /// The flags of its template.
+    /// Flags of the template.
     words: Vec<OsString>,
-    /// The flags that make it narrower than its template.
+    /// Flags that make the sandbox narrower than its template.
     narrower: Vec<OsString>,
     variables: BTreeMap<String, String>,
-    /// What is in its directory from the start.
+    /// Snapshot whose files the sandbox starts with.
     snapshot: Option<InUse>,
 }
 
 impl Calls<'_> {
-    /// Makes the sandbox that a request asks for, or finds the one that was made when it was sent before.
+    /// Creates the sandbox that a request asks for, or finds the sandbox that an earlier request
+    /// with the same key created.
     pub(super) async fn create_once(&self, request: Request<RequestBody>) -> Result<Arc<Live>, Refusal> {
         let key = text(request.headers(), IDEMPOTENCY_KEY).map(str::to_owned);
         let caller = caller(&request);
@@ -62,7 +65,8 @@ impl Calls<'_> {
         let Some(key) = key else { return self.create(asked, caller).await };
         let outcome = self.server.repeats.outcome(&self.owner, &key, &body)?;
         let (server, owner, quota) = (Arc::clone(self.server), self.owner.clone(), self.quota);
-        // Whoever sends it again does so because it did not wait: what was begun goes on.
+        // A client repeats a request because it stopped waiting for the first one, so the first one
+        // must continue.
         let made = to_its_end(async move {
             let calls = Calls { server: &server, owner, quota };
             let create = || async { Ok(calls.create(asked, caller).await?.record.id.clone()) };
@@ -71,24 +75,26 @@ impl Calls<'_> {
         self.find(&made.await?)
     }
 
-    /// Makes a sandbox.
+    /// Creates a sandbox, subject to the quota of the owner.
     async fn create(&self, asked: NewSandbox, caller: Caller) -> Result<Arc<Live>, Refusal> {
         let begun = Instant::now();
         let wish = self.wish(asked, &caller)?;
         let asked_at = wish.record.started;
         let reserved = self.reserve()?;
-        // First: who waits for this keeps nobody from starting who does not need it.
+        // Take the turn to copy before the turn to start, so that requests that wait to copy do not
+        // block starts that copy nothing.
         let copying = match wish.snapshot {
             Some(_) => Some(self.server.snapshots.turn(&self.owner).await?),
             None => None,
         };
-        // One that is up already is not started.
+        // A warm sandbox is already up and needs no turn to start.
         let warm = wish.warm(&self.server.pool);
         let turn = match warm {
             Some(_) => None,
             None => Some(self.turn_to_start().await?),
         };
-        // A client that does not wait is not told, and finds the sandbox in its list.
+        // If the client stops waiting, the start still completes, and the client finds the sandbox
+        // in its list.
         let (server, template) = (Arc::clone(self.server), wish.record.template.clone());
         let starting = to_its_end(async move {
             let made = wish.fulfil(&server, warm).await;
@@ -112,7 +118,7 @@ impl Calls<'_> {
         turn.ok_or_else(|| Refusal::busy("too many sandboxes are being started", PATIENCE.as_secs()))
     }
 
-    /// What is asked for, if it can be kept.
+    /// Checks a request and turns it into a [`Wish`], or refuses it.
     fn wish(&self, asked: NewSandbox, caller: &Caller) -> Result<Wish, Refusal> {
         let snapshot = match self.server.templates.contains_key(&asked.template_id) {
             true => None,
@@ -146,7 +152,8 @@ impl Calls<'_> {
         if let Some(snapshot) = taken
             && !network::is_told(asked.allow_internet_access, asked.network.as_ref())
         {
-            // Against the template as it is now.
+            // The snapshot's network is checked against the current template, which may have
+            // changed.
             wanted = Wanted::of(&template.network, None, snapshot.network.as_ref())?;
         }
         let narrower = wanted.words(&template.network);
@@ -170,7 +177,7 @@ impl Calls<'_> {
         Ok(Wish { record, words: template.words.clone(), narrower, variables, snapshot })
     }
 
-    /// The template that is asked for, or that of a snapshot, and its name.
+    /// Returns the template with the name `id`, or the template of the snapshot, with its name.
     fn template(&self, id: &str, snapshot: Option<&Snapshot>) -> Result<(String, &Template), Refusal> {
         let templates = &self.server.templates;
         let name = snapshot.map_or(id, |snapshot| &snapshot.template);
@@ -183,7 +190,7 @@ impl Calls<'_> {
         Ok((name.to_owned(), template))
     }
 
-    /// Reserves a place for one more sandbox, if this owner may have one.
+    /// Reserves a place for one more sandbox, if the quota of this owner allows it.
     fn reserve(&self) -> Result<Reserved, Refusal> {
         let live = self.server.registry.of(&self.owner);
         let next = live.iter().map(|live| live.life().ends).min().unwrap_or_default();
@@ -193,13 +200,15 @@ impl Calls<'_> {
 }
 
 impl Wish {
-    /// One that waits, where it is exactly what is asked for.
+    /// Takes a waiting sandbox from the pool, if the wish is exactly a plain sandbox of its
+    /// template.
     fn warm(&self, pool: &Pool) -> Option<Warm> {
         let is_plain = self.narrower.is_empty() && self.snapshot.is_none();
         is_plain.then(|| pool.take(&self.record.template)).flatten()
     }
 
-    /// The sandbox: the one that waited, if it is of use, or a new one.
+    /// Creates the sandbox: hands over the waiting sandbox if it can be prepared, else starts a new
+    /// one.
     async fn fulfil(mut self, server: &Server, warm: Option<Warm>) -> Result<Arc<Live>, Failure> {
         let registry = &server.registry;
         if let Some(warm) = warm {
@@ -223,13 +232,13 @@ impl Wish {
         registry.start(self.record, words).await
     }
 
-    /// Makes a sandbox that waits the one that is asked for.
+    /// Prepares a waiting sandbox for the wish: sets its variables and its lease.
     async fn prepare(&self, warm: &Warm) -> Result<(), Failure> {
         let sandbox = &warm.launched.sandbox;
         if !self.variables.is_empty() {
             let added = sandbox.add_variables(self.variables.clone()).await;
             added.map_err(|error| Failure::of_session(&error, &warm.id))?;
-            // Processes that run have the variables that they were started with.
+            // Running interpreters keep their old variables, so remove them.
             for context in sandbox.contexts().list() {
                 let removed = sandbox.contexts().remove(context.id()).await;
                 removed.map_err(|error| Failure::failed(ringfence::chain(&error), "ringfence doctor"))?;

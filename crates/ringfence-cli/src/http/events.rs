@@ -1,5 +1,5 @@
-//! What happens in a sandbox, as it happens: a line of JSON for each execution and each change of one, and for each
-//! denial.
+//! Live events of a sandbox. The stream has one line of JSON for each execution, for each change of
+//! an execution and for each denial.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,12 +22,14 @@ use super::registry::Live;
 use super::reply::{Refusal, Reply, bare};
 use super::server::Server;
 
-/// How often denials are looked for: another process writes them down.
+/// Interval at which the server looks for denials. Polling is necessary because another process
+/// writes them.
 const LOOK: Duration = Duration::from_secs(1);
-/// After how many looks without anything to tell an empty line shows whether somebody still listens.
+/// Number of looks without an event after which an empty line shows whether the client still
+/// listens.
 const QUIET: u32 = 15;
 
-/// One line.
+/// Line of the event stream.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 enum Line {
@@ -35,18 +37,18 @@ enum Line {
     Denial(Denied),
 }
 
-/// Something that was not let out.
+/// Network request that the policy denied.
 #[derive(Debug, Serialize)]
 struct Denied {
     at: String,
     target: String,
     reason: String,
-    /// The line of a policy that would allow it, where one would.
+    /// Line of a policy that would allow the request, if there is one.
     allow: Option<String>,
 }
 
 impl Calls<'_> {
-    /// What happens in a sandbox, until it or the server ends.
+    /// Streams the events of a sandbox until the sandbox or the server ends.
     pub(super) fn events(&self, id: &str) -> Result<Reply, Refusal> {
         let live = self.find(id)?;
         let room = Arc::clone(&live.activity.watchers).try_acquire_owned();
@@ -65,8 +67,8 @@ impl Calls<'_> {
     }
 }
 
-/// Waits until there is nothing more to tell: the sandbox has ended, its owner's key is revoked, or the server is about to
-/// end.
+/// Waits until the event stream must end: the sandbox has ended, the key of its owner is revoked,
+/// or the server is about to end.
 fn over(live: &Live, server: Arc<Server>) -> impl Future<Output = ()> + Send + use<> {
     let (sandbox, owner) = (live.sandbox.clone(), live.record.owner.clone());
     async move {
@@ -74,12 +76,12 @@ fn over(live: &Live, server: Arc<Server>) -> impl Future<Output = ()> + Send + u
         tokio::select! {
             () = sandbox.ended() => {}
             () = revoked(&server, owner) => {}
-            _ = ending.wait_for(|ending| *ending) => {} // or the server is gone
+            _ = ending.wait_for(|ending| *ending) => {} // an error means that the server is gone
         }
     }
 }
 
-/// Waits until a key is revoked.
+/// Waits until the key of the owner is revoked.
 async fn revoked(server: &Server, owner: Owner) {
     let Some(id) = owner else { return std::future::pending().await };
     while server.keys.all().iter().any(|key| key.id == id) {
@@ -87,17 +89,17 @@ async fn revoked(server: &Server, owner: Owner) {
     }
 }
 
-/// Somebody who watches a sandbox.
+/// Event stream of one client.
 struct Watch {
     live: Arc<Live>,
     over: Pin<Box<dyn Future<Output = ()> + Send>>,
     changes: watch::Receiver<u64>,
-    /// The last change that was told.
+    /// Number of the last change that was sent.
     told: u64,
     look: Interval,
-    /// Away while it reads.
+    /// Reader of the egress log; absent while it reads on another thread.
     follower: Option<Follower>,
-    /// How many looks there was nothing to tell.
+    /// Number of looks in a row without an event.
     quiet: u32,
     _room: OwnedSemaphorePermit,
 }
@@ -123,7 +125,7 @@ impl Watch {
         }
     }
 
-    /// The next lines; none when it is over.
+    /// Returns the next lines, or `None` when the stream is over.
     async fn next(&mut self) -> Option<String> {
         loop {
             let lines = tokio::select! {
@@ -152,7 +154,7 @@ impl Watch {
         changed.into_iter().map(Line::Execution).collect()
     }
 
-    /// What was denied since the last look. Where the log cannot be read, nothing.
+    /// Returns the denials since the last look, or nothing if the log cannot be read.
     async fn denials(&mut self) -> Vec<Line> {
         let Some(mut follower) = self.follower.take() else { return Vec::new() };
         let read = tokio::task::spawn_blocking(move || (follower.read_on(), follower));

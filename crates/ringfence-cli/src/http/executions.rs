@@ -1,5 +1,6 @@
-//! Commands on their way through the server. Those who watch a sandbox are told of them ([`super::activity`]), and so is a
-//! collector; what is told is read as it goes by, and nothing waits for that.
+//! Commands that pass through the server. Clients that watch a sandbox ([`super::activity`]) and
+//! the telemetry collector learn of them. The server reads the messages while it forwards them, and
+//! forwarding never waits for that.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -19,25 +20,27 @@ use super::reply::{Body, Reply};
 use super::skim::Skimmer;
 use crate::telemetry::{Caller, ExecSpan, TRACE_PARENT};
 
-/// How long the message may be that starts a command; the words of a longer one are not told.
+/// Maximum length of a message that starts a command, in bytes. The words of a longer message are
+/// not recorded.
 const LONGEST_START: usize = 64 << 10;
-/// How long a message may be that tells of a command's end. All that is longer is output.
+/// Maximum length of a message that reports the end of a command, in bytes. All longer messages are
+/// output.
 const LONGEST_END: usize = 1 << 10;
 
-/// Who asks for something, as far as their trace tells.
+/// Returns the trace context that a request names.
 pub(super) fn caller<B>(request: &Request<B>) -> Caller {
     Caller::named(text(request.headers(), TRACE_PARENT))
 }
 
-/// A command that a request starts.
+/// Command that a request starts.
 #[derive(Debug)]
 pub(super) struct Execution {
-    /// What those who watch are told of, once the request has said what it is.
+    /// Record of the execution for watchers, set once the request body has said what is started.
     begun: Arc<OnceLock<Begun>>,
     traced: Option<Traced>,
 }
 
-/// What a collector is told of it.
+/// Telemetry of an execution.
 #[derive(Debug)]
 struct Traced {
     span: ExecSpan,
@@ -46,7 +49,8 @@ struct Traced {
 }
 
 impl Execution {
-    /// The command that a request starts, if it starts one. The request is listened to.
+    /// Returns the execution that a request starts, if it starts one. Wraps the body of the request
+    /// to read its messages.
     pub(super) fn of(live: &Live, request: &mut Request<Body>) -> Option<Execution> {
         let method = request.uri().path().strip_prefix('/')?.strip_prefix(process::SERVICE)?;
         if request.method() != Method::POST || method != "/Start" {
@@ -68,12 +72,12 @@ impl Execution {
                     What::unread(Kind::Command)
                 }
             };
-            begun.get_or_init(|| activity.begin(what)); // a stream has one such message
+            begun.get_or_init(|| activity.begin(what)); // a stream has only one such message
         });
         Some(execution)
     }
 
-    /// Listens to the answer until the command has ended, or its client goes away.
+    /// Follows the answer until the command has ended or the client disconnects.
     pub(super) fn follow(self, reply: &mut Reply) {
         let Execution { begun, traced } = self;
         if !reply.status().is_success() {
@@ -83,7 +87,7 @@ impl Execution {
         }
         let mut last = None;
         listen(reply.body_mut(), LONGEST_END, move |message| {
-            // Output is not looked into.
+            // Only messages about the end are parsed, not output.
             match message {
                 Some(message) if message.starts_with(br#"{"event":{"end":"#) => {
                     if let Ok(EventMessage { event: ProcessEvent::End(end) }) = serde_json::from_slice(message) {
@@ -105,7 +109,7 @@ impl Execution {
 }
 
 impl Traced {
-    /// Tells how it ended: by what was said of that, and by how the stream itself did.
+    /// Ends the span with the reported end of the command and the end of the stream.
     fn end(&self, last: Option<EndEvent>, failure: Option<&Failure>) {
         let timed_out = failure.is_some_and(|failure| failure.code == Code::DeadlineExceeded);
         let Some(end) = last.or_else(|| timed_out.then(EndEvent::default)) else {
@@ -119,7 +123,8 @@ fn is_well(end: &EndEvent) -> bool {
     end.exited && end.exit_code == 0
 }
 
-/// Has `hear` hear the messages of a body as they go by; of one that is longer than `longest`, that there was one.
+/// Calls `hear` with each message of a body as it passes through. A message longer than `longest`
+/// gives `None`.
 fn listen(body: &mut Body, longest: usize, mut hear: impl FnMut(Option<&[u8]>) + Send + 'static) {
     let mut messages = Skimmer::new(longest);
     let heard = std::mem::take(body).map_frame(move |frame: Frame<Bytes>| {

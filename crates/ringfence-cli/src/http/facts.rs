@@ -1,4 +1,5 @@
-//! What E2B's API has no call for: what holds in a sandbox and why, and what templates there are.
+//! Calls that E2B's API does not have: the promises of a sandbox and their reasons, and the list of
+//! templates.
 
 use hyper::StatusCode;
 use ringfence::Clause;
@@ -9,19 +10,19 @@ use super::control::Calls;
 use super::network::manifest_of;
 use super::reply::{Refusal, Reply, json};
 
-/// What anybody is told of a server.
+/// Facts about a server that need no key.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ServerFacts {
     needs_key: bool,
 }
 
-/// Tells whether the server asks for a key that it knows.
+/// Answers whether the server needs an API key.
 pub(super) fn server(needs_key: bool) -> Reply {
     json(StatusCode::OK, &ServerFacts { needs_key })
 }
 
-/// A template that sandboxes can be made from.
+/// Template for sandboxes, as listed.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct TemplateFacts<'a> {
@@ -29,7 +30,7 @@ struct TemplateFacts<'a> {
     network: &'static str,
 }
 
-/// What holds in a sandbox.
+/// Facts about the isolation of a sandbox.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct SandboxFacts<'a> {
@@ -38,12 +39,12 @@ struct SandboxFacts<'a> {
     image: Option<&'a str>,
     network: &'a str,
     promises: Vec<Promise<'a>>,
-    /// In TOML, with all that nobody said filled in, and without the values of variables.
+    /// Policy as TOML, with all defaults filled in and without the values of variables.
     policy: String,
     policy_sha256: &'a str,
 }
 
-/// A promise, and what it is held by.
+/// Promise and the mechanism that enforces it.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Promise<'a> {
     name: &'static str,
@@ -52,7 +53,7 @@ struct Promise<'a> {
     by: &'a str,
 }
 
-/// How well a promise is held.
+/// Degree to which a promise is held.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Strength {
@@ -62,7 +63,7 @@ enum Strength {
 }
 
 impl<'a> Promise<'a> {
-    /// A promise by what a manifest says of it.
+    /// Creates a promise from the text that a manifest has for its clause.
     fn of(clause: Clause, said: &'a str) -> Promise<'a> {
         let (state, by) = match said.split_once(": ") {
             Some(("weaker", how)) => (Strength::Weaker, how),
@@ -74,7 +75,7 @@ impl<'a> Promise<'a> {
 }
 
 impl Calls<'_> {
-    /// The templates that there are.
+    /// Answers with the list of templates.
     pub(super) fn templates(&self) -> Reply {
         let facts = self.server.templates.iter().map(|(name, template)| TemplateFacts {
             name,
@@ -87,7 +88,7 @@ impl Calls<'_> {
         json(StatusCode::OK, &facts.collect::<Vec<_>>())
     }
 
-    /// What holds in a sandbox.
+    /// Answers with the facts about the isolation of a sandbox.
     pub(super) fn facts(&self, id: &str) -> Result<Reply, Refusal> {
         let live = self.find(id)?;
         let manifest = manifest_of(&live)?;

@@ -1,4 +1,4 @@
-//! Requests that may be sent again: `Idempotency-Key` says that two of them are one.
+//! Repeated requests. Two requests with the same `Idempotency-Key` count as one.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,19 +11,20 @@ use tokio::sync::OnceCell;
 use super::control::Owner;
 use super::reply::Refusal;
 
-/// How long a request is remembered.
+/// Time for which a request is remembered.
 const REMEMBERED: Duration = Duration::from_secs(10 * 60);
-/// How many are, of all owners; the oldest is forgotten first.
+/// Maximum number of remembered requests of all owners; the oldest is forgotten first.
 const MOST: usize = 4096;
-/// How many are of one owner, so that others' are not forgotten for it.
+/// Maximum number of remembered requests of one owner, so that an owner does not push out the
+/// requests of others.
 const MOST_OF_ONE: usize = 256;
-/// The longest key.
+/// Maximum length of a key, in bytes.
 pub(super) const LONGEST_KEY: usize = 256;
 
-/// What came of a request: the id of a sandbox, once it is there.
+/// Result of a request: the id of the sandbox, once it exists.
 pub(super) type Outcome = Arc<OnceCell<String>>;
 
-/// Requests that are remembered, the oldest first.
+/// Remembered requests, the oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Repeats(Mutex<VecDeque<Request>>);
 
@@ -37,8 +38,8 @@ struct Request {
 }
 
 impl Repeats {
-    /// What came of the request that was sent with this key, or is to come of it: where there was none, it is this one.
-    /// A key that another request had is refused.
+    /// Returns the outcome of the request with this key, which may still be pending. Remembers the
+    /// request if the key is new. Refuses a key that was used with another body.
     pub(super) fn outcome(&self, owner: &Owner, key: &str, body: &[u8]) -> Result<Outcome, Refusal> {
         if key.len() > LONGEST_KEY {
             return Err(Refusal::wrong(format!("an `Idempotency-Key` is {LONGEST_KEY} bytes long at most")));

@@ -1,4 +1,5 @@
-//! E2B's code interpreter: cells and contexts, over the library's. Its refusals are plain text.
+//! E2B's code interpreter API: cells and contexts, on top of the library's contexts. Its refusals
+//! are plain text.
 
 use std::collections::BTreeMap;
 
@@ -26,16 +27,17 @@ use super::to_its_end;
 use crate::exchange::RequestBody;
 use crate::telemetry::ExecSpan;
 
-/// The port that clients know it by.
+/// Port at which clients expect the code interpreter.
 pub(super) const PORT: u16 = 49999;
 
-/// Whether a path is one of its own. What else listens on its port is a sandbox's affair.
+/// Returns whether a path belongs to the code interpreter. Other paths on its port go to the
+/// sandbox.
 pub(super) fn is_its(path: &str) -> bool {
     matches!(path, "/execute" | "/contexts") || path.starts_with("/contexts/")
 }
 
-/// Checks that a request shows a token of its sandbox. E2B's packages show the guest's for code alone, and the traffic
-/// access token for contexts.
+/// Checks that a request shows a token of its sandbox. E2B's packages send the guest's token for
+/// `/execute` alone, and the traffic access token for contexts.
 pub(super) fn check_token(record: &Record, path: &str, headers: &HeaderMap) -> Result<(), Refusal> {
     let may = match (text(headers, header::TOKEN), text(headers, header::TRAFFIC)) {
         (Some(shown), _) => agree(shown, &record.token),
@@ -49,12 +51,12 @@ pub(super) fn check_token(record: &Record, path: &str, headers: &HeaderMap) -> R
     Err(Refusal::unauthenticated(format!("the header `{header}` is missing or not this sandbox's")))
 }
 
-/// Answers a request that [`check_token`] let pass.
+/// Answers a request that [`check_token`] accepted.
 pub(super) async fn answer(live: &Live, request: Request<RequestBody>) -> Reply {
     route(live, request).await.unwrap_or_else(refuse)
 }
 
-/// Tells of a refusal in plain text.
+/// Turns a refusal into a plain-text answer.
 pub(super) fn refuse(Refusal { status, message, .. }: Refusal) -> Reply {
     let mut reply = bare(status);
     reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
@@ -107,7 +109,7 @@ async fn route(live: &Live, request: Request<RequestBody>) -> Result<Reply, Refu
     }
 }
 
-/// Begins a cell. The language that it is in is told, too.
+/// Begins a cell and returns it with its language.
 async fn execute(contexts: Contexts<'_>, request: ExecuteRequest) -> Result<(String, Cell), Refusal> {
     let ExecuteRequest { code, context_id, language, env_vars } = request;
     let env: BTreeMap<String, String> = env_vars.unwrap_or_default();
@@ -126,7 +128,7 @@ async fn execute(contexts: Contexts<'_>, request: ExecuteRequest) -> Result<(Str
     Ok((language, begun.map_err(refusal)?))
 }
 
-/// The settings' name of what clients call a language.
+/// Returns the name that the settings use for a client's name of a language.
 fn named(language: Option<String>) -> String {
     match language.map(|language| language.to_lowercase()) {
         None => DEFAULT_LANGUAGE.to_owned(),
@@ -135,7 +137,8 @@ fn named(language: Option<String>) -> String {
     }
 }
 
-/// What a cell says, a line at a time. A client that goes away drops the cell, which interrupts it.
+/// Streams the events of a cell, one line each. A client that disconnects drops the cell, which
+/// interrupts the code.
 fn lines(cell: Cell, begun: Begun, span: ExecSpan) -> Reply {
     let pieces = stream::unfold((cell, begun, span), |(mut cell, begun, span)| async {
         let next = cell.next().await?;
@@ -145,7 +148,7 @@ fn lines(cell: Cell, begun: Begun, span: ExecSpan) -> Reply {
                 span.fail("the code raised an error");
             }
             Ok(Event::Ended(_)) => {
-                // Or it is told of already.
+                // After an error, these calls change nothing, because the first end counts.
                 begun.ended(true, "done");
                 span.succeed();
             }

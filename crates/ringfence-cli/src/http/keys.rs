@@ -1,6 +1,8 @@
-//! The keys of a server's clients: in a file that `ringfence keys` writes and the server reads again when it changes.
+//! API keys of the clients of a server. `ringfence keys` writes the key file, and the server reads
+//! it again when it changes.
 //!
-//! A file of its own, and not a table of the server's database: that one can be open in one process alone.
+//! The keys have a file of their own, outside the server's database, because only one process can
+//! open the database at a time.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -20,38 +22,38 @@ use super::secret::{hex, hexadecimal};
 const FILE: &str = "keys.json";
 const TEMPORARY: &str = ".keys.json";
 const LOCK: &str = "keys.lock";
-/// What every key begins with: clients refuse others.
+/// Prefix of every key, because E2B's clients refuse keys without it.
 const PREFIX: &str = "e2b_";
 
-/// What is kept of a key: not the key.
+/// Stored data of a key, without the key itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Key {
-    /// What it is called where it must not be told.
+    /// Identifier of the key, for places where the key itself must not appear.
     pub(crate) id: String,
-    /// Whose it is, in words of whoever made it.
+    /// Name that the creator of the key gave it, such as the name of its user.
     pub(crate) name: String,
-    /// When it was made.
+    /// Time at which the key was created.
     pub(crate) created: Timestamp,
-    /// What it may use.
+    /// Quota of the sandboxes of this key.
     #[serde(default)]
     pub(crate) quota: Quota,
-    /// The key's hash. Keys are random and long: nothing slower is needed.
+    /// Hash of the key. A fast hash is enough, because keys are random and long.
     sha256: String,
 }
 
-/// The file that keys are kept in.
+/// File that holds the keys.
 #[derive(Debug, Clone)]
 pub(crate) struct KeyFile {
     directory: PathBuf,
 }
 
 impl KeyFile {
-    /// The file in a directory that only its user can enter.
+    /// Returns the key file in `directory`, which only its user can enter.
     pub(crate) fn in_directory(directory: &Path) -> KeyFile {
         KeyFile { directory: directory.to_path_buf() }
     }
 
-    /// All keys, oldest first.
+    /// Reads all keys, oldest first. A missing file means no keys.
     pub(crate) fn read(&self) -> io::Result<Vec<Key>> {
         match fs_err::read(self.directory.join(FILE)) {
             Ok(text) => Ok(serde_json::from_slice(&text)?),
@@ -60,7 +62,8 @@ impl KeyFile {
         }
     }
 
-    /// Makes a key, and returns what is kept of it and the key itself, which nobody can tell again.
+    /// Creates a key and returns its stored data and the key itself. Nobody can recover the key
+    /// later.
     pub(crate) fn create(&self, name: &str, quota: Quota) -> io::Result<(Key, String)> {
         let text = format!("{PREFIX}{}", hexadecimal::<20>());
         let sha256 = digest(&text);
@@ -70,7 +73,7 @@ impl KeyFile {
         Ok((key, text))
     }
 
-    /// Forgets the keys with that id or name, and returns them.
+    /// Removes the keys with that id or name and returns them.
     pub(crate) fn revoke(&self, which: &str) -> io::Result<Vec<Key>> {
         let mut revoked = Vec::new();
         self.change(|keys| {
@@ -98,10 +101,10 @@ impl KeyFile {
     }
 }
 
-/// Which version of the file was read: each is a new one.
+/// Version of the key file: its inode number and change time. Each change writes a new file.
 type Version = (u64, i64, i64);
 
-/// The keys, as a server knows them.
+/// Keys of a server, read again when the file changes.
 #[derive(Debug)]
 pub(super) struct Keys {
     file: KeyFile,
@@ -110,27 +113,29 @@ pub(super) struct Keys {
 
 #[derive(Debug)]
 struct Known {
-    /// None where there is no file.
+    /// Version of the file that was read, or `None` if there was no file.
     version: Option<Version>,
     keys: Arc<[Key]>,
-    /// Whether there ever was one.
+    /// Set if a key file ever existed.
     were_made: bool,
 }
 
 impl Keys {
-    /// The keys in a file, read once to see that it can be.
+    /// Opens the key file and reads it once, to find errors early.
     pub(super) fn open(file: KeyFile) -> io::Result<Keys> {
         let version = file.version()?;
         let known = Mutex::new(Known { version, keys: file.read()?.into(), were_made: version.is_some() });
         Ok(Keys { file, known })
     }
 
-    /// All keys. When the file has become unreadable, those that it had.
+    /// Returns all keys. If the file has become unreadable, returns the keys from the last
+    /// successful read.
     pub(super) fn all(&self) -> Arc<[Key]> {
         Arc::clone(&self.known().keys)
     }
 
-    /// Whether one was ever made. That all are revoked opens nothing, nor that their file is gone or cannot be read.
+    /// Returns whether a key was ever created. The server stays closed to requests without a key
+    /// after all keys are revoked, and also if their file is missing or unreadable.
     pub(super) fn were_made(&self) -> bool {
         self.known().were_made
     }
@@ -150,7 +155,7 @@ impl Keys {
             }
             Err(error) => {
                 tracing::error!(%error, "the keys cannot be read again");
-                known.were_made = true; // there is something
+                known.were_made = true; // an error means that something is at the path of the file
             }
         }
         known
@@ -167,7 +172,8 @@ impl KeyFile {
     }
 }
 
-/// The key that was shown, if it is one. Every key is compared, and each in a time that tells nothing.
+/// Returns the key that equals `text`, if any. Compares every key in constant time, so that the
+/// duration reveals nothing.
 pub(super) fn shown<'a>(keys: &'a [Key], text: &str) -> Option<&'a Key> {
     let given = digest(text);
     keys.iter().fold(None, |found, key| if agree(&given, &key.sha256) { Some(key) } else { found })

@@ -1,4 +1,4 @@
-//! Starting the process that keeps a sandbox, and ending one that nobody was given.
+//! Start of the process that keeps a sandbox, and the end of a sandbox that no client received.
 
 use std::ffi::OsString;
 use std::future::ready;
@@ -11,14 +11,15 @@ use super::registry::{Registry, make_private};
 use crate::keeper::{Answer, Keeper};
 use crate::report::Failure;
 
-/// Where a sandbox's own directory is inside, as E2B's clients expect it.
+/// Path of the sandbox's own directory inside, as E2B's clients expect it.
 const HOME: &str = "/home/user";
-/// The flag of `ringfence up` for the sandboxes of a server's clients: no `ringfence.toml` is read.
+/// Flag of `ringfence up` for the sandboxes of a server's clients, with which `ringfence up` reads
+/// no `ringfence.toml`.
 pub(crate) const FOR_SERVER: &str = "--for-server";
-/// How long a sandbox may take to come up: an image may have to be fetched first.
+/// Maximum time for the start of a sandbox, because an image may have to be downloaded first.
 const START_PATIENCE: Duration = Duration::from_secs(300);
 
-/// A sandbox that has been started, and the process that keeps it.
+/// Started sandbox and the process that keeps it.
 #[derive(Debug)]
 pub(super) struct Launched {
     pub(super) sandbox: Sandbox,
@@ -26,9 +27,9 @@ pub(super) struct Launched {
 }
 
 impl Registry {
-    /// The command line of `ringfence up` that every sandbox has, but for `more`.
+    /// Returns the command line of `ringfence up` that all sandboxes share, with `more` at the end.
     pub(super) fn words(&self, id: &str, lease: Duration, more: Vec<OsString>) -> Vec<OsString> {
-        // Not less: until then it is the server that ends it.
+        // Round up, so that the server ends the sandbox before the lease of the monitor is over.
         let lease = format!("{}s", lease.as_secs() + 1);
         let mut words: Vec<OsString> = vec!["ringfence".into(), "up".into(), id.into(), "--lease".into(), lease.into()];
         words.extend([
@@ -43,8 +44,8 @@ impl Registry {
         words
     }
 
-    /// Starts a sandbox with a command line of `ringfence up`, unless it is given up before it has come up. Nothing is
-    /// left of one that does not.
+    /// Starts a sandbox with a command line of `ringfence up`. Gives up if `given_up` completes
+    /// first. Removes everything if the start fails.
     pub(super) async fn launch(
         &self,
         id: &str,
@@ -52,7 +53,8 @@ impl Registry {
         given_up: impl Future<Output = ()>,
     ) -> Result<Launched, Failure> {
         let workspace = self.workspace(id);
-        // Starting a process waits for it to have begun, and telling it for it to listen.
+        // Use a blocking thread, because the start waits for the new process to run and to read its
+        // words.
         let begun = tokio::task::spawn_blocking(move || {
             let unmade =
                 |error| Failure::failed(format!("cannot make a workspace: {error}"), "look at the disk: df -h");
@@ -81,7 +83,7 @@ impl Registry {
         }
     }
 
-    /// Ends a sandbox that nobody was given.
+    /// Ends a sandbox that no client received.
     pub(super) async fn discard(&self, id: &str, launched: Launched) {
         let Launched { sandbox, keeper } = launched;
         if let Err(error) = sandbox.stop().await {
@@ -92,7 +94,7 @@ impl Registry {
     }
 }
 
-/// Waits for the process that keeps a sandbox, which ends.
+/// Waits for the end of the process that keeps a sandbox.
 pub(super) async fn end_of(keeper: Keeper) {
     let waited = tokio::task::spawn_blocking(|| keeper.wait()).await;
     waited.expect("waiting does not panic");

@@ -1,39 +1,40 @@
-//! How long a sandbox stays: running until its time is over, or at rest.
+//! Lifetime of a sandbox: running until its time is over, or paused.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// How long a sandbox is kept at rest: what it has in memory it keeps.
+/// Maximum time for which a sandbox stays paused. A paused sandbox keeps its memory.
 const LONGEST_REST: Duration = Duration::from_secs(30 * 24 * 60 * 60);
-/// How long one that is to be brought to rest runs on while there is no server to do that, before it ends.
+/// Time for which a sandbox that should be paused at its end keeps running while no server is there
+/// to pause it. The sandbox ends after this time.
 const UNATTENDED: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What becomes of a sandbox whose time is over.
+/// Action at the end of a sandbox's time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum AtEnd {
-    /// It ends.
+    /// The sandbox ends.
     #[default]
     Kill,
-    /// It is brought to rest.
+    /// The sandbox is paused.
     Pause,
 }
 
-/// What a sandbox does.
+/// State of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    /// Its processes run.
+    /// The processes of the sandbox run.
     Running,
-    /// They are at rest.
+    /// The processes of the sandbox are paused.
     Paused,
 }
 
 impl State {
     pub(super) const ALL: [State; 2] = [State::Running, State::Paused];
 
-    /// As clients call it.
+    /// Returns the name of the state in the API.
     pub(super) fn name(self) -> &'static str {
         match self {
             State::Running => "running",
@@ -42,21 +43,21 @@ impl State {
     }
 }
 
-/// How long a sandbox stays.
+/// Lifetime of a sandbox and its pauses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Life {
-    /// When its time is over, at rest or not.
+    /// Time at which the sandbox ends, running or paused.
     pub(super) ends: Timestamp,
-    /// Since when it is at rest.
+    /// Start of the current pause, if the sandbox is paused.
     #[serde(default)]
     pub(super) paused: Option<Timestamp>,
-    /// For how many seconds it was at rest before.
+    /// Total length of earlier pauses, in seconds.
     #[serde(default)]
     pub(super) rested: u64,
 }
 
 impl Life {
-    /// The life of one that runs until then.
+    /// Creates the life of a sandbox that runs until `ends`.
     pub(super) fn until(ends: Timestamp) -> Life {
         Life { ends, paused: None, rested: 0 }
     }
@@ -65,23 +66,25 @@ impl Life {
         if self.paused.is_some() { State::Paused } else { State::Running }
     }
 
-    /// At rest from `now` on.
+    /// Returns the life after a pause that begins at `now`.
     pub(super) fn at_rest(self, now: Timestamp) -> Life {
         Life { ends: after(now, LONGEST_REST), paused: Some(now), ..self }
     }
 
-    /// Running again from `now` on. When its time is over is still to be said.
+    /// Returns the life after a resume at `now`. The caller must set a new end.
     pub(super) fn awake(self, now: Timestamp) -> Life {
         let rest = self.paused.map_or(0, |since| left(now, since).as_secs());
         Life { paused: None, rested: self.rested.saturating_add(rest), ..self }
     }
 
-    /// When it ends at the latest, if it began at `started` and may run for so long.
+    /// Returns the latest possible end of a sandbox that began at `started` and may run for
+    /// `longest`. Pauses do not count as running.
     pub(super) fn latest(&self, started: Timestamp, longest: Duration) -> Timestamp {
         after(started, longest.saturating_add(Duration::from_secs(self.rested)))
     }
 
-    /// How long the process that keeps it waits for a server before it ends it.
+    /// Returns the lease for the monitor of the sandbox. The monitor ends the sandbox after this
+    /// time if no server acts before.
     pub(super) fn lease(&self, at_end: AtEnd) -> Duration {
         let left = left(self.ends, Timestamp::now());
         match (at_end, self.paused) {
@@ -91,12 +94,12 @@ impl Life {
     }
 }
 
-/// So long after a time.
+/// Returns the time that lies `span` after `time`, or the maximum on overflow.
 pub(super) fn after(time: Timestamp, span: Duration) -> Timestamp {
     time.checked_add(span).unwrap_or(Timestamp::MAX)
 }
 
-/// How long it is until a time; nothing when that is over.
+/// Returns the time left until `until`, or zero if it has passed.
 pub(super) fn left(until: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(until.duration_since(now)).unwrap_or_default()
 }

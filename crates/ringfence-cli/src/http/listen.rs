@@ -1,4 +1,5 @@
-//! Taking connections: how many, how long, and until when.
+//! Accept loop of the server: limits on the number of connections and on their time, and the
+//! shutdown.
 
 use std::convert::Infallible;
 use std::io;
@@ -24,26 +25,28 @@ use super::server::Server;
 use crate::connections::ConnectionLimit;
 use crate::exchange::HeadTimeouts;
 
-/// How many connections are open at once; for whoever comes then, the one that was idle for longest is closed.
+/// Maximum number of open connections. For a further client, the server closes the connection that
+/// has been idle for longest.
 const MOST_CONNECTIONS: usize = 4096;
-/// How long a client may take from connecting, or agreeing on TLS, to the whole head of its first request.
+/// Maximum time from the connection, or from the end of the TLS handshake, to the end of the head
+/// of the first request.
 const FIRST_HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a connection may rest. E2B's clients keep theirs for five minutes.
+/// Maximum idle time of a connection. E2B's clients keep their connections for five minutes.
 const REST_PATIENCE: Duration = Duration::from_secs(330);
-/// How long a client may take to send the head of a request that it has begun.
+/// Maximum time for the head of a request, from its first byte.
 const HEAD_PATIENCE: Duration = Duration::from_secs(30);
-/// How long a client may take to agree on TLS.
+/// Maximum time for the TLS handshake.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
-/// The longest head of a request.
+/// Maximum length of the head of a request, in bytes.
 const LONGEST_HEAD: usize = 64 << 10;
-/// How long requests that are underway may take when the server ends.
+/// Time that running requests have to finish when the server ends.
 const GRACE: Duration = Duration::from_secs(10);
-/// After how long a silent client's machine is asked whether it is there.
+/// Idle time after which the kernel probes whether the machine of a silent client is still there.
 const KEEPALIVE: Duration = Duration::from_secs(60);
-/// How long to wait when the system has no descriptor left for a connection.
+/// Wait after a failed accept(2), for example when the system has no descriptor left.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves until `ended`, and lets what is underway then come to its end.
+/// Serves connections until `ended` completes, then lets running requests finish.
 pub(super) async fn serve(
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
@@ -58,7 +61,8 @@ pub(super) async fn serve(
         while connections.try_join_next().is_some() {}
         let accepted = async {
             let accepted = listener.accept().await?;
-            // Not before somebody comes: nobody idle is closed in vain.
+            // Admit only after a client has connected, so that no idle connection is closed without
+            // need.
             Ok::<_, io::Error>((accepted, limit.admit().await))
         };
         let accepted = tokio::select! {
@@ -67,20 +71,23 @@ pub(super) async fn serve(
         };
         match accepted {
             Ok(((stream, peer), admission)) => {
-                // Who comes through a proxy of this machine comes from the same address as all others.
+                // All clients behind a proxy on this machine share one address, so loopback
+                // addresses have no limit.
                 let seat = match peer.ip().to_canonical() {
                     address if address.is_loopback() => None,
                     address => match server.seats.take(Holder::at(address)) {
                         Some(seat) => Some(seat),
-                        None => continue, // it has enough of them
+                        None => continue, // this address has too many connections
                     },
                 };
                 let (server, ending, tls) = (Arc::clone(&server), ending.subscribe(), tls.clone());
                 let exchanges = admission.exchanges().clone();
                 let taken = Taken::new(admission, seat);
                 let conversation = async move {
-                    let _ = stream.set_nodelay(true); // slower without, and no worse
-                    // A client whose machine is gone says nothing of it; without, it is waited for until it would speak.
+                    // Without this option, the connection is only slower.
+                    let _ = stream.set_nodelay(true);
+                    // Without keepalive, the server would wait long for a client whose machine is
+                    // gone. An error is ignored, because the connection works without it.
                     let _ = set_socket_keepalive(&stream, true);
                     let _ = set_tcp_keepidle(&stream, KEEPALIVE);
                     match tls {
@@ -95,7 +102,8 @@ pub(super) async fn serve(
                 connections.spawn(async move {
                     tokio::select! {
                         () = conversation => {}
-                        () = exchanges.closed() => {} // somebody else needs its place
+                        // Another client needs the place of this connection.
+                        () = exchanges.closed() => {}
                     }
                 });
             }
@@ -125,7 +133,7 @@ where
             let (method, path) = (request.method().clone(), request.uri().path().to_owned());
             let reply = exchange.end(server.answer(request).await).await;
             server.counters.answered(reply.status());
-            // Not the query: it may be a signature.
+            // The query is not logged, because it may contain a signature.
             tracing::info!(%method, path, status = reply.status().as_u16(), took = ?begun.elapsed(), "request");
             Ok::<_, Infallible>(reply)
         }
@@ -137,11 +145,11 @@ where
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
     let mut connection = pin!(connection);
-    // A peer that breaks off, or breaks the rules, is nobody's concern.
+    // Errors of the connection are ignored: the peer disconnected or violated the protocol.
     tokio::select! {
         _ = connection.as_mut() => return,
-        _ = ending.wait_for(|ending| *ending) => {} // or the server is gone
+        _ = ending.wait_for(|ending| *ending) => {} // an error means that the server is gone
     }
     connection.as_mut().graceful_shutdown();
-    let _ = timeout(GRACE, connection).await; // see above
+    let _ = timeout(GRACE, connection).await; // errors are ignored for the same reason
 }

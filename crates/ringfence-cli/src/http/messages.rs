@@ -1,4 +1,4 @@
-//! What clients of the control plane are told, as E2B's API has it.
+//! Answers of the control plane, in the form of E2B's API.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,11 +14,11 @@ use super::snapshots::Snapshot;
 use super::store::Record;
 use super::template::Template;
 
-/// Who runs a sandbox, for clients that want to know: this server.
+/// Name that E2B's API has for the client that runs a sandbox; always this server.
 const CLIENT: &str = "ringfence";
 const MEBIBYTE: u64 = 1 << 20;
 
-/// What tells one sandbox from another.
+/// Identifiers of a sandbox.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Identity<'a> {
@@ -44,7 +44,7 @@ impl<'a> Identity<'a> {
     }
 }
 
-/// What a client needs to use a sandbox.
+/// Identifiers and tokens that a client needs to use a sandbox.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Access<'a> {
@@ -65,7 +65,7 @@ impl<'a> Access<'a> {
     }
 }
 
-/// What a client is told of a sandbox among others.
+/// Entry of a sandbox in a list.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Listed<'a> {
@@ -83,7 +83,7 @@ pub(super) struct Listed<'a> {
 }
 
 impl<'a> Listed<'a> {
-    /// `template` is what it was made from, if that is still there.
+    /// Describes a sandbox. `template` is the template of the sandbox, if it still exists.
     pub(super) fn of(live: &'a Live, template: Option<&Template>) -> Listed<'a> {
         let (record, life) = (&live.record, live.life());
         let shape = template.map_or((0, 0, 0), |template| (template.processors, template.memory, template.disk));
@@ -100,7 +100,7 @@ impl<'a> Listed<'a> {
     }
 }
 
-/// What a client is told of one sandbox.
+/// Details of one sandbox.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Detail<'a> {
@@ -112,7 +112,7 @@ pub(super) struct Detail<'a> {
     pub(super) lifecycle: Lifecycle,
 }
 
-/// What a client is told of a snapshot.
+/// Entry of a snapshot in an answer.
 #[derive(Debug, Serialize)]
 pub(super) struct SnapshotInfo<'a> {
     #[serde(rename = "snapshotID")]
@@ -126,7 +126,7 @@ impl<'a> SnapshotInfo<'a> {
     }
 }
 
-/// What becomes of a sandbox whose time is over.
+/// Actions at the end of a sandbox's time.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Lifecycle {
@@ -144,7 +144,7 @@ impl Lifecycle {
     }
 }
 
-/// What a client is told of what a sandbox uses.
+/// Resource use of a sandbox at one time.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Metric {
@@ -159,13 +159,13 @@ pub(super) struct Metric {
     pub(super) disk_total: u64,
 }
 
-/// What is used by several sandboxes, by their ids.
+/// Resource use of several sandboxes, by their ids.
 #[derive(Debug, Serialize)]
 pub(super) struct Metrics<'a> {
     pub(super) sandboxes: BTreeMap<&'a str, Metric>,
 }
 
-/// The log of a sandbox.
+/// Log of a sandbox, in the forms of both versions of the API.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Logs {
@@ -173,14 +173,14 @@ pub(super) struct Logs {
     pub(super) log_entries: Vec<LogEntry>,
 }
 
-/// One line of it, as the first version of the API has it.
+/// Log line, in the form of the first version of the API.
 #[derive(Debug, Serialize)]
 pub(super) struct LogLine {
     pub(super) timestamp: Timestamp,
     pub(super) line: String,
 }
 
-/// One line of it, as the second has it.
+/// Log line, in the form of the second version of the API.
 #[derive(Debug, Serialize)]
 pub(super) struct LogEntry {
     pub(super) timestamp: Timestamp,

@@ -1,4 +1,5 @@
-//! What sandboxes use, looked at every few seconds: clients are shown its history, and keys are charged for it.
+//! Resource use of sandboxes, measured every few seconds. Clients can read its history, and it is
+//! charged to keys.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,47 +16,49 @@ use super::registry::{Live, Registry};
 use super::server::Server;
 use super::template::Template;
 
-/// How often all sandboxes are looked at.
+/// Interval between two measurements of all sandboxes.
 const PACE: Duration = Duration::from_secs(5);
-/// After how many looks what keys have used is written down.
+/// Number of measurements between two writes of the use of keys to the database.
 const LOOKS_PER_NOTE: u32 = 6;
-/// How old a look is that is as good as a new one: who asks all the time makes no history shorter.
+/// Age up to which a measurement counts as current, so that frequent requests do not shorten the
+/// history.
 const AGE: Duration = Duration::from_secs(1);
-/// How many looks are remembered: an hour's.
+/// Maximum number of kept measurements: one hour.
 const KEPT: usize = 720;
 
-/// What a sandbox used at one moment.
+/// Resource use of a sandbox at one moment.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sample {
     pub(super) at: Timestamp,
-    /// Processors' worth of time, since the look before.
+    /// Number of processors in use, on average since the measurement before.
     processors: f64,
-    /// In bytes.
+    /// Memory in use, in bytes.
     memory: u64,
     disk_used: u64,
     disk_total: u64,
 }
 
-/// What one sandbox used, as far as it is remembered.
+/// Kept measurements of one sandbox.
 #[derive(Debug)]
 pub(super) struct History {
     samples: VecDeque<Sample>,
-    /// When it was last looked at, and the time on processors that it had used by then.
+    /// Time of the last measurement, and the processor time that the sandbox had used by then.
     last: (Instant, Option<Duration>),
 }
 
 impl History {
-    /// Of a sandbox that has just been started: all that it uses counts.
+    /// Creates the history of a new sandbox, whose whole use counts.
     pub(super) fn of_new() -> History {
         History { samples: VecDeque::new(), last: (Instant::now(), Some(Duration::ZERO)) }
     }
 
-    /// Of one that was found: what it used before the first look is not known.
+    /// Creates the history of a sandbox that existed before the server, whose use before the first
+    /// measurement is unknown.
     pub(super) fn of_found() -> History {
         History { samples: VecDeque::new(), last: (Instant::now(), None) }
     }
 
-    /// Remembers a look, and returns the time on processors that was used since the one before.
+    /// Adds a measurement and returns the processor time used since the measurement before.
     fn add(&mut self, now: Instant, footprint: Footprint, (disk_used, disk_total): (u64, u64)) -> Duration {
         let (then, before) = self.last;
         let used = before.map_or(Duration::ZERO, |before| footprint.processor_time.saturating_sub(before));
@@ -72,7 +75,7 @@ impl History {
 }
 
 impl Sample {
-    /// As a client is told of it.
+    /// Converts the sample to the form of the API.
     pub(super) fn metric(&self, template: Option<&Template>) -> Metric {
         let (processors, memory) = template.map_or((1, 0), |template| (template.processors, template.memory));
         let percent = self.processors / processors.max(1) as f64 * 100.0;
@@ -91,13 +94,13 @@ impl Sample {
 }
 
 impl Live {
-    /// Whether it was looked at so lately that another look would tell nothing new.
+    /// Returns whether the last measurement is so recent that another one would add nothing.
     pub(super) fn is_known(&self) -> bool {
         let history = lock(&self.history);
         history.samples.back().is_some_and(|last| left(after(last.at, AGE), Timestamp::now()) > Duration::ZERO)
     }
 
-    /// The looks at it between two times, oldest first.
+    /// Returns the samples between two times, oldest first.
     pub(super) fn samples(&self, from: Timestamp, to: Timestamp) -> Vec<Sample> {
         let history = lock(&self.history);
         history.samples.iter().filter(|sample| (from..=to).contains(&sample.at)).copied().collect()
@@ -105,19 +108,22 @@ impl Live {
 }
 
 impl Registry {
-    /// Looks at some sandboxes, and charges their keys. Those at rest use nothing.
+    /// Measures some sandboxes and charges their keys. Paused sandboxes use nothing and are
+    /// skipped.
     pub(super) async fn look_at(&self, mut sandboxes: Vec<Arc<Live>>) {
         sandboxes.retain(|live| live.life().state() == State::Running);
         if sandboxes.is_empty() {
             return;
         }
         let tallies = Arc::clone(self.tallies());
-        // It reads files for each of their processes.
+        // Use a blocking thread, because the measurement reads files for each process of the
+        // sandboxes.
         let looked = tokio::task::spawn_blocking(move || {
             let found = Sandbox::footprints(sandboxes.iter().map(|live| &live.sandbox));
             let now = Instant::now();
             for (live, footprint) in sandboxes.iter().zip(found) {
-                let Some(footprint) = footprint else { continue }; // it has ended meanwhile
+                // The sandbox has ended meanwhile.
+                let Some(footprint) = footprint else { continue };
                 let disk = disk(live);
                 let used = lock(&live.history).add(now, footprint, disk);
                 tallies.charge(&live.record.owner, used);
@@ -128,8 +134,8 @@ impl Registry {
 }
 
 impl Server {
-    /// Looks at all sandboxes again and again, brings those of keys to rest that have used what they may, and writes
-    /// down what keys have used.
+    /// Measures all sandboxes at intervals, pauses the sandboxes of keys that have used up their
+    /// quota, and stores the use of keys.
     pub(super) async fn keep_looking(self: &Arc<Server>) {
         let (mut looks, mut before) = (0, 0);
         loop {
@@ -138,7 +144,8 @@ impl Server {
             let is_fewer = all.len() < std::mem::replace(&mut before, all.len());
             self.registry.look_at(all).await;
             if is_fewer {
-                // What they were remembered by lies among what is still used, and an allocator keeps that unless asked.
+                // The memory of ended sandboxes lies between memory in use, and the allocator
+                // returns it only on request.
                 tokio::task::spawn_blocking(ringfence::give_memory_back);
             }
             self.hold_back().await;
@@ -149,17 +156,19 @@ impl Server {
         }
     }
 
-    /// Brings the sandboxes of keys to rest that have used what they may in a day.
+    /// Pauses the sandboxes of keys that have used up their quota for the day.
     async fn hold_back(self: &Arc<Server>) {
         for key in self.keys.all().iter() {
             let owner = Some(key.id.clone());
             if self.tallies().spent(&owner, &key.quota).is_none() {
                 continue;
             }
-            // All at once: one that does not come to rest holds up nobody.
+            // Pause all at once, so that a sandbox that does not pause delays no other.
             join_all(self.registry.of(&owner).into_iter().map(async |live| {
                 if live.changing.try_lock().is_err() {
-                    return; // it is copied, and at rest for that: others do not wait, and the next look finds it
+                    // The sandbox is paused while it is copied; the next measurement finds it
+                    // again.
+                    return;
                 }
                 if let Err(failure) = self.registry.pause(&live).await {
                     let error = failure.message();
@@ -170,7 +179,7 @@ impl Server {
         }
     }
 
-    /// Writes down what keys have used today, for the next server.
+    /// Stores the use of keys today, so that the next server knows it.
     pub(super) async fn note_use(&self) {
         let changed: Vec<(String, DayUse)> = self.tallies().changed();
         if let Err(error) = self.registry.store().put_use(changed).await {
@@ -183,7 +192,7 @@ fn lock(history: &Mutex<History>) -> std::sync::MutexGuard<'_, History> {
     history.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Used and total bytes of the file system that a sandbox's own directory is on.
+/// Returns the used and total bytes of the file system that holds the sandbox's own directory.
 fn disk(live: &Live) -> (u64, u64) {
     let Ok(disk) = rustix::fs::statvfs(&live.sandbox.manifest().workspace) else { return (0, 0) };
     (disk.f_blocks.saturating_sub(disk.f_bfree) * disk.f_frsize, disk.f_blocks * disk.f_frsize)

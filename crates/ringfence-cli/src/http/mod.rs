@@ -1,13 +1,17 @@
-//! The server: E2B's API over the library, so that its SDKs run against sandboxes of this host.
+//! The server: E2B's API on top of the library, so that E2B's SDKs work with sandboxes of this
+//! host.
 //!
-//! A thin translator. A sandbox is made by `ringfence up`, in a process of its own that outlives the server; calls to
-//! envd are carried to the sandbox's guest, which speaks it itself. Nothing here isolates anything.
+//! The server only translates. `ringfence up` creates a sandbox, in a process of its own that
+//! outlives the server. Calls to envd are forwarded to the guest of the sandbox, which speaks
+//! envd's protocol itself. Nothing in this module isolates anything.
 //!
-//! Reading order: [`listen`] takes connections ([`exchange`]), [`server`] says whose a request is and where it goes
-//! ([`place`]), [`control`] and [`create`] make and end sandboxes ([`registry`], [`launch`], [`rest`], [`store`], [`pool`],
-//! [`turns`], [`removal`]), [`save`] keeps their files ([`snapshots`]), [`carry`] brings requests to them, [`interpreter`]
-//! runs cells of code in them, [`meter`] looks at what they use, [`executions`] and [`counters`] tell of what they do.
-//! [`web`] is the page for people; what it shows beyond E2B's API is in [`facts`] and [`events`].
+//! Reading order: [`listen`] accepts connections ([`crate::exchange`]), [`server`] finds the owner
+//! and the target of a request ([`place`]), [`control`] and [`create`] create and end sandboxes
+//! ([`registry`], [`launch`], [`rest`], [`store`], [`pool`], [`turns`], [`removal`]), [`save`]
+//! keeps their files ([`snapshots`]), [`carry`] forwards requests to sandboxes, [`interpreter`]
+//! runs cells of code in them, [`meter`] measures their resource use, [`executions`] and
+//! [`counters`] report their activity. [`web`] is the web page; the calls that it needs beyond
+//! E2B's API are in [`facts`] and [`events`].
 
 mod activity;
 mod carry;
@@ -74,10 +78,11 @@ use server::Server;
 use snapshots::Snapshots;
 use turns::Turns;
 
-/// How many sandboxes are started at once; whoever asks for one then waits.
+/// Maximum number of sandboxes that start at once; further requests wait.
 const MOST_STARTING: u32 = 16;
 
-/// Does something whether or not its client waits for that: half of it would be of use to nobody.
+/// Runs `work` to completion even if the client disconnects, because half-done work would be of no
+/// use.
 async fn to_its_end<Work>(work: Work) -> Work::Output
 where
     Work: Future<Output: Send + 'static> + Send + 'static,
@@ -85,14 +90,14 @@ where
     tokio::spawn(work).await.expect("what clients have done does not panic")
 }
 
-/// A server that knows its sandboxes and does not listen yet.
+/// Server that knows its sandboxes and does not listen yet.
 #[derive(Debug)]
 pub(crate) struct Ready {
     server: Arc<Server>,
 }
 
 impl Ready {
-    /// Finds the sandboxes that are there, of the server whose directory is `place`.
+    /// Opens the server whose directory is `place`, and finds its existing sandboxes and snapshots.
     pub(crate) async fn open(
         host: Host,
         place: &Path,
@@ -105,7 +110,8 @@ impl Ready {
             Failure::failed(format!("cannot read the keys: {error}"), "look at the permissions of that file")
         })?;
         let registry = Registry::open(host, place, telemetry).await?;
-        // A key that was revoked never comes back, and nobody else can find what it kept.
+        // A revoked key never comes back, and nobody else can reach its snapshots, so those can be
+        // removed.
         let known = keys.all();
         let is_there = |owner: &control::Owner| match owner {
             Some(id) => !keys.were_made() || known.iter().any(|key| key.id == *id),
@@ -139,8 +145,8 @@ impl Ready {
         Ok(Ready { server })
     }
 
-    /// Serves until `ended`, in TLS if there is something that speaks it. The sandboxes stay, but for those
-    /// that wait for a client.
+    /// Serves until `ended` completes, with TLS if `tls` is given. The sandboxes keep running after
+    /// the end, except those that wait for a client.
     pub(crate) async fn serve(self, listener: TcpListener, tls: Option<TlsAcceptor>, ended: impl Future<Output = ()>) {
         let server = &self.server;
         let ended = async {

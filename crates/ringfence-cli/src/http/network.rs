@@ -1,4 +1,5 @@
-//! What a client wants of a sandbox's network, against what its template lets it reach: it may only narrow that.
+//! Network of a sandbox: the request of a client, checked against the network of the template. A
+//! client may only narrow the network of its template.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -18,24 +19,25 @@ use super::store::Record;
 use super::to_its_end;
 use crate::exchange::RequestBody;
 
-/// What stands for everything in a client's list.
+/// Entries in a client's list that stand for all addresses.
 const EVERYTHING: [&str; 2] = ["0.0.0.0/0", "::/0"];
 
-/// What a client asks for, of what its template lets be reached.
+/// Network that a client asks for, relative to the network of its template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Wanted {
-    /// All of it.
+    /// The whole network of the template.
     Template,
-    /// Nothing.
+    /// No network at all.
     Nothing,
-    /// These hosts, but for those.
+    /// The hosts in `allow`, except those in `deny`.
     Only { allow: Vec<HostRule>, deny: Vec<HostRule> },
-    /// All of it, but for these hosts.
+    /// The network of the template, except these hosts.
     Without(Vec<HostRule>),
 }
 
 impl Wanted {
-    /// Reads what a client asks for. What cannot be kept is refused.
+    /// Parses the request of a client. Refuses fields that the server does not support, and hosts
+    /// beyond the template.
     pub(super) fn of(
         template: &Network,
         allows_internet: Option<bool>,
@@ -50,7 +52,8 @@ impl Wanted {
             return Ok(Wanted::Nothing);
         }
         if allows_everything || !denies_everything {
-            // Without a denial of everything, what a client allows is allowed already.
+            // Unless the client denies everything, its allowed hosts change nothing: the template
+            // decides.
             return match (template, deny.as_slice()) {
                 (_, []) | (Network::Closed, _) => Ok(Wanted::Template),
                 (Network::Allow(_), _) => Ok(Wanted::Without(deny)),
@@ -79,7 +82,7 @@ impl Wanted {
         Ok(Wanted::Only { allow, deny })
     }
 
-    /// The flags of `ringfence up` that start a sandbox of the template with it.
+    /// Returns the flags of `ringfence up` that give a sandbox of the template this network.
     pub(super) fn words(&self, template: &Network) -> Vec<OsString> {
         match self {
             Wanted::Template => Vec::new(),
@@ -90,7 +93,8 @@ impl Wanted {
         }
     }
 
-    /// The network that a sandbox of the template has with it, and with `own` of what is fixed at its start.
+    /// Returns the network of a sandbox of the template. `own` supplies the options that are fixed
+    /// at the start of the sandbox.
     fn network(self, template: &Network, own: &Egress) -> Network {
         let theirs = template.egress().cloned().unwrap_or_default();
         let (allow, deny) = match self {
@@ -100,7 +104,7 @@ impl Wanted {
             Wanted::Only { allow, deny } => (allow, deny),
             Wanted::Without(deny) => (theirs.allow, deny),
         };
-        // A client may repeat what it was told.
+        // A client may repeat rules that the server listed for it.
         let known: HashSet<HostRule> = theirs.deny.iter().cloned().collect();
         let more = deny.into_iter().filter(|rule| !known.contains(rule));
         let deny = theirs.deny.into_iter().chain(more).collect();
@@ -115,11 +119,11 @@ impl From<NetworkChange> for NetworkRequest {
     }
 }
 
-/// What a sandbox that has the network `own` is to reach when its client wants that of its template; nothing where it
-/// stays as it is.
+/// Returns the new rules for a sandbox with the network `own`, or `None` if nothing changes.
+/// Refuses a change that the sandbox does not support.
 fn change(wanted: Wanted, template: &Network, own: &Network) -> Result<Option<Egress>, Refusal> {
     let is_nothing = wanted == Wanted::Nothing || (wanted == Wanted::Template && *template == Network::Closed);
-    // The template may have been another one when the sandbox was started.
+    // The template may have changed since the sandbox was started.
     let is_list = matches!(wanted, Wanted::Only { .. }) || template.egress().is_some_and(|egress| !egress.observe);
     match own {
         Network::Closed if is_nothing => Ok(None),
@@ -145,7 +149,7 @@ fn change(wanted: Wanted, template: &Network, own: &Network) -> Result<Option<Eg
 }
 
 impl Calls<'_> {
-    /// Replaces what a sandbox may reach. The answer comes when that holds.
+    /// Replaces the network of a sandbox. Answers once the new rules are in force.
     pub(super) async fn set_network(&self, id: &str, request: Request<RequestBody>) -> Result<Reply, Refusal> {
         let live = self.find(id)?;
         let asked: NetworkChange = body(request).await?;
@@ -173,7 +177,7 @@ impl Calls<'_> {
     }
 }
 
-/// What is known of a sandbox now.
+/// Returns the current manifest of a sandbox.
 pub(super) fn manifest_of(live: &Live) -> Result<Arc<Manifest>, Refusal> {
     live.sandbox.current_manifest().map_err(|error| {
         tracing::error!(id = live.record.id, error = ringfence::chain(&error), "a sandbox's rules cannot be read");
@@ -181,12 +185,12 @@ pub(super) fn manifest_of(live: &Live) -> Result<Arc<Manifest>, Refusal> {
     })
 }
 
-/// What a sandbox may reach now.
+/// Returns the current network of a sandbox.
 pub(super) fn network_of(live: &Live) -> Result<Network, Refusal> {
     Ok(manifest_of(live)?.policy.network.clone().unwrap_or(Network::Closed))
 }
 
-/// What a client is told of a sandbox's network: what it could ask for to have it.
+/// Network of a sandbox, as the lists that a client could ask for to get it.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct NetworkFacts {
@@ -195,14 +199,15 @@ pub(super) struct NetworkFacts {
     allow_public_traffic: bool,
 }
 
-/// What a client would ask for to have this network; nothing where it is its template's.
+/// Returns the request that gives a sandbox this network, or `None` if the network is that of the
+/// template.
 pub(super) fn narrowing(network: &Network, template: Option<&Network>) -> Option<NetworkRequest> {
     let (allow_out, deny_out) = lists(network);
     let asked = NetworkRequest { allow_out: Some(allow_out), deny_out: Some(deny_out), ..NetworkRequest::default() };
     (template != Some(network)).then_some(asked)
 }
 
-/// The hosts that a client would allow and deny to have a network.
+/// Returns the lists of allowed and denied hosts that describe a network.
 fn lists(network: &Network) -> (Vec<String>, Vec<String>) {
     let text = |rules: &[HostRule]| rules.iter().map(ToString::to_string).collect::<Vec<_>>();
     let everything = EVERYTHING[0].to_owned();
@@ -220,18 +225,18 @@ impl NetworkFacts {
         NetworkFacts { allow_out, deny_out, allow_public_traffic: record.traffic_token.is_none() }
     }
 
-    /// Whether something can be reached.
+    /// Returns whether the network reaches anything.
     pub(super) fn reaches_something(&self) -> bool {
         !self.allow_out.is_empty() || !self.deny_out.iter().any(|rule| EVERYTHING.contains(&rule.as_str()))
     }
 }
 
-/// Whether a client says itself what a sandbox may reach.
+/// Returns whether a request says what the sandbox may reach.
 pub(super) fn is_told(allows_internet: Option<bool>, asked: Option<&NetworkRequest>) -> bool {
     allows_internet == Some(false) || asked.is_some_and(|asked| asked.allow_out.is_some() || asked.deny_out.is_some())
 }
 
-/// A field that is asked for and not kept.
+/// Returns the name of a field that the client set and the server does not support, if any.
 fn unkept(asked: &NetworkRequest) -> Option<&'static str> {
     let given = [
         ("maskRequestHost", asked.mask_request_host.is_some()),
@@ -243,7 +248,8 @@ fn unkept(asked: &NetworkRequest) -> Option<&'static str> {
     given.into_iter().find_map(|(field, is_given)| is_given.then_some(field))
 }
 
-/// Whether a client's list has what stands for everything, and its rules.
+/// Parses a client's list. Returns whether the list contains an entry for everything, and its other
+/// rules.
 fn rules(field: &str, listed: Option<&[String]>) -> Result<(bool, Vec<HostRule>), Refusal> {
     let (everything, others): (Vec<&str>, Vec<&str>) =
         listed.into_iter().flatten().map(String::as_str).partition(|rule| EVERYTHING.contains(rule));
@@ -321,8 +327,8 @@ mod tests {
         text.split_whitespace().map(|rule| rule.parse().unwrap()).collect()
     }
 
-    /// Checks what becomes of a sandbox that may reach what `own` says: the hosts that are allowed then and those that are
-    /// denied, nothing where it stays as it is, or why it is not done.
+    /// Checks a change of a sandbox with the network `own`. `expected` holds the allowed and denied
+    /// hosts after the change, or `None` if nothing changes, or the reason of the refusal.
     #[track_caller]
     fn change_to(own: &Network, template: &Network, asked: &str, expected: Result<Option<(&str, &str)>, &str>) {
         let asked: NetworkChange = serde_json::from_str(asked).unwrap();
@@ -383,7 +389,8 @@ mod tests {
         change_to(&observes, &observes, one, Err("that it does not deny"));
         change_to(&observes, &observes, r#"{"allow_internet_access": false}"#, Err("that is not denied"));
         change_to(&observes, &observes, r#"{"denyOut": ["example.org"]}"#, Ok(Some(("", "example.org"))));
-        // One that was started when its template observed is not said to be kept to a list.
+        // A sandbox that was started when its template observed cannot be limited to a list, so the
+        // change is refused.
         let listed = Network::only(list("example.org"));
         let without = r#"{"denyOut": ["example.org"]}"#;
         for (asked, denied) in [("{}", ""), (one, ""), (without, "example.org")] {

@@ -1,4 +1,4 @@
-//! Lists of sandboxes and of snapshots, in pages.
+//! Pagination and filters for lists of sandboxes and snapshots.
 
 use std::num::NonZeroUsize;
 use std::str::FromStr;
@@ -10,14 +10,14 @@ use super::life::State;
 use super::reply::Refusal;
 use super::store::Record;
 
-/// How many a page has at most, and when its reader does not say.
+/// Maximum and default number of entries on a page.
 const LONGEST: usize = 100;
 
-/// What a reader wants to see.
+/// Filter and page that a client asks for.
 #[derive(Debug)]
 pub(super) struct Filter {
-    /// Pairs that a sandbox's metadata has, as they were given, and taken out of another encoding: E2B's SDKs put them in
-    /// two.
+    /// Pairs that the metadata of a sandbox must contain. Each pair has two readings, as given and
+    /// decoded once more, because E2B's SDKs encode the pairs twice.
     metadata: Vec<[(String, String); 2]>,
     states: Vec<State>,
     template: Option<String>,
@@ -25,12 +25,12 @@ pub(super) struct Filter {
     cursor: Cursor,
 }
 
-/// Which page a reader wants.
+/// Page that a client asks for.
 #[derive(Debug)]
 pub(super) struct Cursor {
     order: Order,
     limit: usize,
-    /// The last one of the page before.
+    /// Position of the last entry on the page before.
     after: Option<Place>,
 }
 
@@ -40,14 +40,14 @@ enum Order {
     NewestFirst,
 }
 
-/// Where one stands among all: no two stand at the same.
+/// Position of an entry in the order of all entries. No two entries have the same position.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     since: Timestamp,
     id: String,
 }
 
-/// Some of them, and what to ask for the next ones with.
+/// Entries of one page, with the token of the next page.
 #[derive(Debug)]
 pub(super) struct Page<T> {
     pub(super) shown: Vec<T>,
@@ -55,7 +55,7 @@ pub(super) struct Page<T> {
 }
 
 impl Filter {
-    /// What a query says.
+    /// Parses the filter from the query of a request.
     pub(super) fn of(query: &Query) -> Result<Filter, Refusal> {
         let wrong = |name: &str| Refusal::wrong(format!("`{name}` cannot be read"));
         let metadata = match query.get("metadata") {
@@ -74,7 +74,7 @@ impl Filter {
         })
     }
 
-    /// The page of `all` that is wanted.
+    /// Returns the page of the entries in `all` that match the filter.
     pub(super) fn page<T>(&self, all: Vec<T>, record: impl Fn(&T) -> &Record, state: impl Fn(&T) -> State) -> Page<T> {
         let is_wanted = |one: &T| self.states.contains(&state(one)) && self.is_wanted(record(one));
         let wanted = all.into_iter().filter(is_wanted).collect();
@@ -89,7 +89,7 @@ impl Filter {
     }
 }
 
-/// A pair, and what it says if it was encoded twice.
+/// Returns a pair as given, and as it reads if it was encoded twice.
 fn readings((name, value): (&str, &str)) -> [(String, String); 2] {
     let given = (name.to_owned(), value.to_owned());
     let encoded_twice = unescaped(name).zip(unescaped(value)).unwrap_or_else(|| given.clone());
@@ -97,7 +97,7 @@ fn readings((name, value): (&str, &str)) -> [(String, String); 2] {
 }
 
 impl Cursor {
-    /// What a query says.
+    /// Parses the page from the query of a request.
     pub(super) fn of(query: &Query) -> Result<Cursor, Refusal> {
         let limit = parsed::<NonZeroUsize>(query, "limit")?.map_or(LONGEST, NonZeroUsize::get);
         Ok(Cursor {
@@ -111,7 +111,7 @@ impl Cursor {
         })
     }
 
-    /// The page of `all` that is wanted, each of which has a time and an id.
+    /// Returns the page of `all`. `place` returns the time and the id of an entry.
     pub(super) fn page<T>(&self, all: Vec<T>, place: impl Fn(&T) -> (Timestamp, &str)) -> Page<T> {
         let placed = |one: T| {
             let (since, id) = place(&one);
@@ -153,7 +153,7 @@ impl FromStr for Place {
     }
 }
 
-/// What a parameter says, if it says something.
+/// Parses a query parameter. A missing or empty parameter gives `None`.
 pub(super) fn parsed<T: FromStr>(query: &Query, name: &str) -> Result<Option<T>, Refusal> {
     let given = query.get(name).filter(|text| !text.is_empty());
     given.map(|text| text.parse().map_err(|_| Refusal::wrong(format!("`{name}` cannot be read")))).transpose()

@@ -1,22 +1,23 @@
-//! What a request is for: the server itself, or one of its sandboxes.
+//! Target of a request: the server itself, or one of its sandboxes.
 
 use hyper::header::HOST;
 use hyper::{HeaderMap, Request};
 use ringfence_proto::{ENVD_PORT, filesystem, header, process};
 
-/// What a request is for.
+/// Target of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Place<'a> {
-    /// A port of a sandbox; [`ENVD_PORT`] is its guest.
+    /// Port of a sandbox; [`ENVD_PORT`] stands for its guest.
     Port { id: &'a str, port: u16 },
-    /// The guest of a sandbox that is not named: what proves that the caller may talk to it tells which.
+    /// Guest of a sandbox that the request does not name. The token or signature in the request
+    /// identifies the sandbox.
     Guest,
-    /// The server.
+    /// The server itself.
     Control,
 }
 
 impl<'a> Place<'a> {
-    /// What a request is for, by its host name, else by its headers, else by its path.
+    /// Finds the target of a request by its host name, else by its headers, else by its path.
     pub(super) fn of<B>(request: &'a Request<B>) -> Place<'a> {
         let headers = request.headers();
         if let Some((port, id)) = text(headers, HOST.as_str()).and_then(in_host) {
@@ -32,19 +33,20 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Whether a path is one of envd's that clients use. The others are between a guest and its host.
+/// Returns whether a path belongs to the part of envd's API that clients use. The other paths are
+/// for the guest and its host alone.
 pub(super) fn is_guests(path: &str) -> bool {
     let service = path.strip_prefix('/').and_then(|path| path.split_once('/')).map(|(service, _)| service);
     matches!(path, "/health" | "/files" | "/metrics" | "/envs")
         || service.is_some_and(|service| [process::SERVICE, filesystem::SERVICE].contains(&service))
 }
 
-/// A header's value, if it is text.
+/// Returns the value of a header, if it is text and not empty.
 pub(super) fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name)?.to_str().ok().filter(|text| !text.is_empty())
 }
 
-/// The port and the sandbox that a host name begins with: `49983-id.example.org`.
+/// Parses the port and the sandbox id at the start of a host name such as `49983-id.example.org`.
 fn in_host(host: &str) -> Option<(u16, &str)> {
     let (label, _) = host.split_once('.')?;
     let (port, id) = label.split_once('-')?;

@@ -1,4 +1,4 @@
-//! Sandboxes that wait for a client: started before somebody asks, and each given away once.
+//! Pool of warm sandboxes, which are started before a client asks and are each given to one client.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -14,24 +14,25 @@ use super::registry::Registry;
 use super::secret::name;
 use super::template::Template;
 
-/// The lease of a sandbox that waits: it ends then, whatever became of the server.
+/// Lease of a waiting sandbox. The sandbox ends after this time even if the server is gone.
 const LEASE: Duration = Duration::from_secs(60 * 60);
-/// How long one waits before another takes its place: well before its lease ends.
+/// Maximum time that a sandbox waits before the pool replaces it. The time is well within the
+/// lease.
 const REST: Duration = Duration::from_secs(30 * 60);
-/// How often those that wait are looked at, and one that could not be started is tried again.
+/// Interval at which the pool checks its sandboxes and repeats failed starts.
 const LOOK: Duration = Duration::from_secs(60);
 
-/// Sandboxes that wait.
+/// Waiting sandboxes of all templates.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
-    /// By template; the oldest first.
+    /// Waiting sandboxes by template, the oldest first.
     waiting: Mutex<HashMap<String, VecDeque<Warm>>>,
-    /// Somebody was given one.
+    /// Notified when a client has received a sandbox.
     changed: Notify,
     is_closed: watch::Sender<bool>,
 }
 
-/// A sandbox that waits.
+/// Sandbox that waits for a client.
 #[derive(Debug)]
 pub(super) struct Warm {
     pub(super) id: String,
@@ -46,7 +47,7 @@ impl Warm {
 }
 
 impl Pool {
-    /// One of a template that is good, if one waits.
+    /// Takes a usable sandbox of a template, if one waits.
     pub(super) fn take(&self, template: &str) -> Option<Warm> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let ready = waiting.get_mut(template)?;
@@ -57,7 +58,8 @@ impl Pool {
         taken
     }
 
-    /// Starts as many as each template wants, and others in their place, until it is closed. Then it ends them all.
+    /// Keeps as many sandboxes waiting as each template wants, and replaces used and stale ones,
+    /// until the pool is closed. Then ends them all.
     pub(super) async fn keep_full(&self, registry: &Registry, templates: &BTreeMap<String, Template>) {
         while self.is_open() {
             for stale in self.remove(|warm| !warm.is_good()) {
@@ -81,7 +83,7 @@ impl Pool {
         join_all(discarded).await;
     }
 
-    /// Starts no more.
+    /// Closes the pool, which then starts no more sandboxes.
     pub(super) fn close(&self) {
         self.is_closed.send_replace(true);
     }
@@ -91,10 +93,11 @@ impl Pool {
     }
 
     async fn closed(&self) {
-        let _ = self.is_closed.subscribe().wait_for(|is_closed| *is_closed).await; // we hold the sender
+        // The wait cannot fail, because `self` holds the sender.
+        let _ = self.is_closed.subscribe().wait_for(|is_closed| *is_closed).await;
     }
 
-    /// Starts one, and says whether that worked.
+    /// Starts a sandbox and returns whether the start succeeded.
     async fn add(&self, registry: &Registry, template_name: &str, template: &Template) -> bool {
         let id = name();
         let words = registry.words(&id, LEASE, template.words.clone());
@@ -119,7 +122,7 @@ impl Pool {
         }
     }
 
-    /// How many wait.
+    /// Returns the number of waiting sandboxes.
     pub(super) fn count_all(&self) -> usize {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).values().map(VecDeque::len).sum()
     }
@@ -128,7 +131,7 @@ impl Pool {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).get(template).map_or(0, VecDeque::len)
     }
 
-    /// Takes those out that are as asked for.
+    /// Removes and returns the sandboxes for which `is_one` holds.
     fn remove(&self, is_one: impl Fn(&Warm) -> bool) -> Vec<Warm> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let mut removed = Vec::new();
@@ -141,7 +144,7 @@ impl Pool {
     }
 }
 
-/// Starts the Python that a sandbox's first cell of code runs in.
+/// Starts the Python interpreter in which the first cell of a sandbox will run.
 async fn begin_interpreter(sandbox: &Sandbox, preload: &str) {
     let contexts = sandbox.contexts();
     let begun = async {

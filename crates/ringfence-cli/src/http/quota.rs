@@ -1,5 +1,5 @@
-//! How much one key may use: sandboxes at once, how often it may ask for one, how long one may stay, how many snapshots it
-//! may keep, and the time of processors in a day.
+//! Quota of one key: sandboxes at once, starts per minute, lifetime of a sandbox, number of
+//! snapshots, and processor time per day.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,13 +13,13 @@ use serde::{Deserialize, Serialize};
 use super::control::Owner;
 use super::reply::Refusal;
 
-/// How long what was asked for counts.
+/// Time for which a start counts against the limit per minute.
 const MINUTE: Duration = Duration::from_secs(60);
-/// The seconds of a day.
+/// Number of seconds in a day.
 const DAY: i64 = 24 * 60 * 60;
-/// How long a sandbox can stay when its key says nothing.
+/// Default for the maximum lifetime of a sandbox.
 const LONGEST_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
-/// How many snapshots a key can keep when it says nothing.
+/// Default for the maximum number of snapshots of a key.
 const MOST_SNAPSHOTS: u32 = 20;
 
 /// What a key may use; what is not said is not limited, but for what has a default.
@@ -49,50 +49,50 @@ pub(crate) struct Quota {
 }
 
 impl Quota {
-    /// How long a sandbox may stay at most, from its start.
+    /// Returns the maximum lifetime of a sandbox, from its start.
     pub(super) fn longest(&self) -> Duration {
         self.longest.map_or(LONGEST_LIFE, |longest| longest.duration())
     }
 
-    /// How many snapshots it may keep.
+    /// Returns the maximum number of snapshots.
     pub(super) fn most_snapshots(&self) -> usize {
         self.snapshots.unwrap_or(MOST_SNAPSHOTS) as usize
     }
 }
 
-/// The time on processors that the sandboxes of one key have used in a day.
+/// Processor time that the sandboxes of one key have used on one day.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct DayUse {
-    /// How many days 1970 began before it.
+    /// Day, as the number of days since 1970-01-01.
     day: i64,
     seconds: f64,
 }
 
 impl DayUse {
-    /// The same, if it was today; else nothing was used yet.
+    /// Returns the use on the current day, which is zero if `self` is of another day.
     fn today(self, now: Timestamp) -> DayUse {
         let day = now.as_second().div_euclid(DAY);
         if self.day == day { self } else { DayUse { day, seconds: 0.0 } }
     }
 }
 
-/// What all keys have used.
+/// Use of all keys.
 #[derive(Debug, Default)]
 pub(super) struct Tallies(Mutex<HashMap<Owner, Tally>>);
 
-/// What one key has used.
+/// Use of one key.
 #[derive(Debug, Default)]
 struct Tally {
-    /// Sandboxes that are being started.
+    /// Number of sandboxes that are being started.
     starting: usize,
-    /// When it asked for one in the last minute.
+    /// Times of the starts within the last minute.
     asked: VecDeque<Instant>,
     used: DayUse,
-    /// Whether that is still to be written down.
+    /// Set if `used` has changed since it was last stored.
     is_changed: bool,
 }
 
-/// The place of a sandbox that is being started.
+/// Reservation for a sandbox that is being started.
 #[derive(Debug)]
 pub(super) struct Reserved {
     tallies: Arc<Tallies>,
@@ -100,13 +100,13 @@ pub(super) struct Reserved {
 }
 
 impl Tallies {
-    /// What keys had used when a server before this one wrote it down.
+    /// Creates the tallies from the use that an earlier server stored.
     pub(super) fn of(used: Vec<(String, DayUse)>) -> Tallies {
         let tally = |(id, used)| (Some(id), Tally { used, ..Tally::default() });
         Tallies(Mutex::new(used.into_iter().map(tally).collect()))
     }
 
-    /// Charges an owner for the time on processors that a sandbox has used.
+    /// Charges an owner for the processor time that a sandbox has used.
     pub(super) fn charge(&self, owner: &Owner, used: Duration) {
         if used.is_zero() || owner.is_none() {
             return; // without a key there is no quota
@@ -118,7 +118,7 @@ impl Tallies {
         tally.is_changed = true;
     }
 
-    /// Why an owner's sandboxes run no more today, if they do not.
+    /// Returns the refusal for an owner that has used up its processor time for today, if so.
     pub(super) fn spent(&self, owner: &Owner, quota: &Quota) -> Option<Refusal> {
         let most = quota.cpu_per_day?.duration();
         let now = Timestamp::now();
@@ -131,7 +131,7 @@ impl Tallies {
         })
     }
 
-    /// What keys have used that was not told before.
+    /// Returns the use of keys that changed since the last call.
     pub(super) fn changed(&self) -> Vec<(String, DayUse)> {
         let mut tallies = self.locked();
         let changed = tallies.iter_mut().filter_map(|(owner, tally)| {
@@ -145,7 +145,8 @@ impl Tallies {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reserves a place for one more sandbox of an owner, who has `live` of them; the next one ends after `soon`.
+    /// Reserves a place for one more sandbox of an owner, who has `live` sandboxes. The next of
+    /// them ends after `soon`.
     pub(super) fn reserve(
         self: &Arc<Tallies>,
         owner: &Owner,
@@ -194,7 +195,7 @@ impl Drop for Reserved {
     }
 }
 
-/// Whole seconds to wait, and at least one.
+/// Rounds a wait up to whole seconds, at least one.
 fn seconds(wait: Duration) -> u64 {
     wait.as_secs().saturating_add(1)
 }

@@ -1,4 +1,5 @@
-//! The sandboxes of a server, each kept by a process of its own: they outlive the server, and it finds them again.
+//! Sandboxes of a server. Each sandbox is kept by a process of its own, so it outlives the server,
+//! and the next server finds it again.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
@@ -30,48 +31,50 @@ use crate::keeper::Keeper;
 use crate::report::Failure;
 use crate::telemetry::{Caller, SandboxSpan, Telemetry};
 
-/// How long a change of a sandbox's time may take before its end does not wait for it.
+/// Maximum time that the end of a sandbox waits for a running change of its lifetime.
 const CHANGE_PATIENCE: Duration = Duration::from_secs(1);
-/// After how long a sandbox that did not end, or not rest, when its time was over is told to again.
+/// Wait before the server tries again to end or pause a sandbox whose time is over.
 const ANOTHER_TRY: Duration = Duration::from_secs(10);
-/// With fewer bytes left than these, the disk is full.
+/// Number of free bytes below which the disk counts as full.
 const FULL: u64 = 64 << 10;
 
-/// A sandbox that is there.
+/// Existing sandbox, running or paused.
 #[derive(Debug)]
 pub(super) struct Live {
-    /// What is kept of it, but for how long it stays.
+    /// Stored record of the sandbox. `life` has the current lifetime, the record may have an older
+    /// one.
     pub(super) record: Record,
     pub(super) sandbox: Sandbox,
-    /// What leads to its guest.
+    /// Connection pool to the guest of the sandbox.
     pub(super) ways: Ways,
-    /// What is run in it through this server.
+    /// Executions in the sandbox that go through this server.
     pub(super) activity: Arc<Activity>,
-    /// What is told of it.
+    /// Telemetry span of the sandbox.
     pub(super) span: SandboxSpan,
     pub(super) life: watch::Sender<Life>,
-    /// Held by whoever changes that.
+    /// Lock that is held during a change of `life`.
     pub(super) changing: tokio::sync::Mutex<()>,
-    /// Held by whoever takes a snapshot of it.
+    /// Lock that is held while a snapshot of the sandbox is taken.
     pub(super) saving: Arc<tokio::sync::Mutex<()>>,
-    /// What it used.
+    /// History of the resource use.
     pub(super) history: Mutex<History>,
 }
 
 impl Live {
-    /// How long it stays.
+    /// Returns the current lifetime of the sandbox.
     pub(super) fn life(&self) -> Life {
         *self.life.borrow()
     }
 
-    /// Takes over the contexts that a server before this one left, unless the sandbox is at rest.
+    /// Takes over the interpreter contexts that an earlier server left, unless the sandbox is
+    /// paused.
     pub(super) fn take_up_contexts(&self) {
         if self.life().state() == State::Paused {
             return;
         }
         let (id, sandbox) = (self.record.id.clone(), self.sandbox.clone());
         tokio::spawn(async move {
-            // Whoever uses one tries again.
+            // A failure is not final, because each use of a context tries again.
             if let Err(error) = sandbox.contexts().keep().await {
                 tracing::warn!(id, error = ringfence::chain(&error), "contexts are not found again yet");
             }
@@ -79,25 +82,25 @@ impl Live {
     }
 }
 
-/// All sandboxes that are there.
+/// All sandboxes of a server.
 #[derive(Debug)]
 pub(super) struct Registry {
     host: Host,
     store: Store,
-    /// Where the sandboxes' own directories are.
+    /// Directory that contains the sandboxes' own directories.
     workspaces: PathBuf,
-    /// Those of sandboxes that are gone, and of snapshots.
+    /// Running removals of directories of ended sandboxes and of snapshots.
     removals: Removals,
     live: Mutex<HashMap<String, Arc<Live>>>,
-    /// Who is told of them.
+    /// Telemetry that records the sandboxes.
     pub(super) telemetry: Telemetry,
-    /// What keys have used.
+    /// Use of all keys.
     tallies: Arc<Tallies>,
 }
 
 impl Registry {
-    /// The sandboxes of the server whose directory is `place`. Those that a server before it left are found again, and
-    /// what is left of those that have ended meanwhile is removed.
+    /// Opens the sandboxes of the server whose directory is `place`. Finds the sandboxes that an
+    /// earlier server left again, and removes what is left of those that have ended since.
     pub(super) async fn open(host: Host, place: &Path, telemetry: Telemetry) -> Result<Arc<Registry>, Failure> {
         let workspaces = place.join("workspaces");
         make_private(&workspaces).map_err(|error| {
@@ -111,7 +114,7 @@ impl Registry {
         let Found { read, unread } = registry.store.all().map_err(of_store)?;
         let mut known: HashSet<String> = unread.into_iter().collect();
         for record in read {
-            // The server before may have ended while it was being started.
+            // The earlier server may have ended during the start of the sandbox.
             match Sandbox::attach_when_made(&registry.host, &record.id).await {
                 Ok(sandbox) => {
                     known.insert(record.id.clone());
@@ -129,7 +132,8 @@ impl Registry {
                     tracing::info!(id = record.id, "a sandbox is gone");
                     registry.store.remove(&record.id).await.map_err(of_store)?;
                 }
-                // It may be there: the next server looks again, and its lease ends it in any case.
+                // The sandbox may exist. The next server looks again, and the lease ends the
+                // sandbox in any case.
                 Err(error) => {
                     tracing::error!(id = record.id, error = ringfence::chain(&error), "a sandbox cannot be looked at");
                     known.insert(record.id);
@@ -140,8 +144,8 @@ impl Registry {
         Ok(registry)
     }
 
-    /// Ends the sandboxes that nobody knows any more, and removes the workspaces of those that are gone. Some may only be
-    /// coming up: nobody waits for that.
+    /// Ends sandboxes without a record, and removes the workspaces of ended sandboxes. Does not
+    /// wait, because some sandboxes may still be starting.
     fn sweep(&self, known: &HashSet<String>) {
         for entry in fs_err::read_dir(&self.workspaces).into_iter().flatten().flatten() {
             let Ok(name) = entry.file_name().into_string() else { continue };
@@ -157,7 +161,8 @@ impl Registry {
         }
     }
 
-    /// What a client is told that could not be done: the log tells why, but for a full disk, which many ask about.
+    /// Creates the refusal for an operation that failed on the server. The reason is only in the
+    /// log, except for a full disk, because many clients ask about that.
     pub(super) fn failed(&self, what: &str) -> Refusal {
         let is_full = |disk: rustix::fs::StatVfs| disk.f_bavail.saturating_mul(disk.f_frsize) < FULL;
         match rustix::fs::statvfs(&self.workspaces).is_ok_and(is_full) {
@@ -166,28 +171,29 @@ impl Registry {
         }
     }
 
-    /// Whose sandboxes they are.
+    /// Returns the host on which the sandboxes run.
     pub(super) fn host(&self) -> &Host {
         &self.host
     }
 
-    /// Where the sandboxes' own directories are.
+    /// Returns the directory that contains the sandboxes' own directories.
     pub(super) fn workspaces(&self) -> &Path {
         &self.workspaces
     }
 
-    /// The directory of a sandbox's own, as it is on the host.
+    /// Returns the path of the sandbox's own directory on the host.
     pub(super) fn workspace(&self, id: &str) -> PathBuf {
         self.workspaces.join(id)
     }
 
-    /// Starts a sandbox with a command line of `ringfence up`, and keeps its record.
+    /// Starts a sandbox with a command line of `ringfence up`, and stores its record.
     pub(super) async fn start(
         self: &Arc<Registry>,
         record: Record,
         words: Vec<OsString>,
     ) -> Result<Arc<Live>, Failure> {
-        // The two at once: what is stored too much is found out by the next server, and so is what is stored too late.
+        // Store and launch in parallel. The next server detects a record without a sandbox, and a
+        // sandbox without a record.
         let launched = self.launch(&record.id, words, std::future::pending());
         let (stored, launched) = tokio::join!(self.store.put(&record), launched);
         match launched {
@@ -199,7 +205,7 @@ impl Registry {
         }
     }
 
-    /// Gives a sandbox that was launched before to whom `record` says.
+    /// Gives a sandbox that was launched before to the owner in `record`.
     pub(super) async fn hand_over(
         self: &Arc<Registry>,
         record: Record,
@@ -209,7 +215,7 @@ impl Registry {
         self.settle(record, launched, stored).await
     }
 
-    /// Takes a sandbox in whose record was stored, or ends it.
+    /// Adds a sandbox to the list if its record was stored, and ends the sandbox otherwise.
     async fn settle(
         self: &Arc<Registry>,
         record: Record,
@@ -225,7 +231,7 @@ impl Registry {
         }
     }
 
-    /// Takes a sandbox in that is there, and sees to its end.
+    /// Adds an existing sandbox to the list, and starts the task that watches for its end.
     fn admit(self: &Arc<Registry>, record: Record, sandbox: Sandbox, keeper: Option<Keeper>) -> Arc<Live> {
         let (id, life) = (record.id.clone(), watch::Sender::new(as_found(record.life, &sandbox)));
         let history = Mutex::new(if keeper.is_some() { History::of_new() } else { History::of_found() });
@@ -248,7 +254,8 @@ impl Registry {
         span
     }
 
-    /// Waits until a sandbox ends or its time is over, and removes what is left of it.
+    /// Waits until a sandbox ends or its time is over, ends or pauses it in that case, and removes
+    /// what is left of it.
     async fn see_through(self: Arc<Registry>, live: Arc<Live>, keeper: Option<Keeper>) {
         let mut life = live.life.subscribe();
         let mut ended = pin!(live.sandbox.ended());
@@ -257,12 +264,13 @@ impl Registry {
             tokio::select! {
                 () = &mut ended => {
                     tracing::info!(id, "a sandbox has ended");
-                    // Whoever has it end forgets it, and answers when that is done.
+                    // The code that ends the sandbox holds the lock, forgets the sandbox itself and
+                    // answers after that.
                     break timeout(CHANGE_PATIENCE, live.changing.lock()).await.ok();
                 }
                 () = over(&mut life) => {}
             }
-            // Nobody gives it more time from here on; somebody may just have.
+            // From here on nobody can extend the time, but it may just have been extended.
             let turn = live.changing.lock().await;
             if live.life().ends > Timestamp::now() {
                 continue;
@@ -274,13 +282,14 @@ impl Registry {
                     Err(failure) => failure,
                 }
             } else {
-                self.look_at(vec![Arc::clone(&live)]).await; // for the last time
+                self.look_at(vec![Arc::clone(&live)]).await; // charge the last use
                 match live.sandbox.clone().stop().await {
                     Ok(_) => break Some(turn),
                     Err(error) => error.into(),
                 }
             };
-            // What it has is not lost for that: it is tried again, until its lease is over.
+            // The files and memory of the sandbox are not given up: the loop tries again until the
+            // lease is over.
             tracing::error!(
                 id,
                 error = failure.message(),
@@ -297,48 +306,50 @@ impl Registry {
         }
     }
 
-    /// The sandbox of that name, if there is one.
+    /// Returns the sandbox `id`, if it is on the list.
     pub(super) fn find(&self, id: &str) -> Option<Arc<Live>> {
         self.locked().get(id).cloned()
     }
 
-    /// Whether a sandbox is still on the list.
+    /// Returns whether a sandbox is still on the list.
     pub(super) fn has(&self, live: &Arc<Live>) -> bool {
         self.find(&live.record.id).is_some_and(|found| Arc::ptr_eq(&found, live))
     }
 
-    /// Where what outlives a server is kept.
+    /// Returns the database.
     pub(super) fn store(&self) -> &Store {
         &self.store
     }
 
-    /// What is being removed.
+    /// Returns the running removals.
     pub(super) fn removals(&self) -> &Removals {
         &self.removals
     }
 
-    /// What keys have used.
+    /// Returns the use of all keys.
     pub(super) fn tallies(&self) -> &Arc<Tallies> {
         &self.tallies
     }
 
-    /// All sandboxes.
+    /// Returns all sandboxes on the list.
     pub(super) fn all(&self) -> Vec<Arc<Live>> {
         self.locked().values().cloned().collect()
     }
 
-    /// All sandboxes of an owner that are up at this moment.
+    /// Returns all sandboxes of an owner that are up now.
     pub(super) fn of(&self, owner: &Owner) -> Vec<Arc<Live>> {
         let all: Vec<_> = self.locked().values().filter(|live| live.record.owner == *owner).cloned().collect();
         all.into_iter().filter(|live| live.sandbox.is_up()).collect()
     }
 
-    /// The first sandbox that is as asked for.
+    /// Returns the first sandbox for which `is_it` holds.
     pub(super) fn first(&self, is_it: impl Fn(&Live) -> bool) -> Option<Arc<Live>> {
-        self.all().into_iter().find(|live| is_it(live)) // it may take its time
+        // `is_it` may be slow, so the lock is not held.
+        self.all().into_iter().find(|live| is_it(live))
     }
 
-    /// Ends a sandbox, whether or not its client waits for that. One that does not end is still there.
+    /// Ends a sandbox, even if the client disconnects. If the end fails, the sandbox stays on the
+    /// list.
     pub(super) async fn end(self: &Arc<Registry>, live: &Arc<Live>) -> Result<(), Failure> {
         let (registry, live) = (Arc::clone(self), Arc::clone(live));
         let ended = self.removals.see_to(async move { registry.end_in_turn(&live).await });
@@ -346,20 +357,22 @@ impl Registry {
     }
 
     async fn end_in_turn(&self, live: &Arc<Live>) -> Result<(), Failure> {
-        self.look_at(vec![Arc::clone(live)]).await; // for the last time
-        // Who changes its time writes to what is about to go. A snapshot, which takes longer, fails.
+        self.look_at(vec![Arc::clone(live)]).await; // charge the last use
+        // A running change of the lifetime writes to files that are about to be removed, so wait
+        // for it. A snapshot takes longer than the wait, and fails.
         let _turn = timeout(CHANGE_PATIENCE, live.changing.lock()).await;
         live.sandbox.clone().stop().await?;
         self.forget(live);
         Ok(())
     }
 
-    /// How many sandboxes there are.
+    /// Returns the number of sandboxes.
     pub(super) fn count(&self) -> usize {
         self.locked().len()
     }
 
-    /// Waits for what is being removed, and tells the last that is told of the sandboxes: they go on without the server.
+    /// Waits for running removals, and ends the telemetry of the sandboxes, which outlive the
+    /// server.
     pub(super) async fn close(&self) {
         self.removals.ended().await;
         for live in self.locked().values() {
@@ -377,13 +390,13 @@ impl Registry {
         }
     }
 
-    /// Removes what is kept of a sandbox that is gone, its record first.
+    /// Removes the record of an ended sandbox, and then its directory.
     fn clear_away(&self, id: &str) {
         let (store, record) = (self.store.clone(), id.to_owned());
         self.remove_workspace(id, async move { remove_record(&store, &record).await });
     }
 
-    /// Removes the directory of a sandbox, after something else.
+    /// Removes the directory of a sandbox after `first` has completed.
     pub(super) fn remove_workspace(&self, id: &str, first: impl Future<Output = ()> + Send + 'static) {
         self.removals.begin(self.workspace(id), first);
     }
@@ -409,7 +422,7 @@ pub(super) fn of_store(error: redb::Error) -> Failure {
     }
 }
 
-/// Tells of a database that cannot be opened.
+/// Creates the failure for a database that cannot be opened.
 fn not_opened(error: redb::Error, path: &Path) -> Failure {
     let why = match error {
         redb::Error::Corrupted(why) => why,
@@ -426,8 +439,9 @@ fn not_opened(error: redb::Error, path: &Path) -> Failure {
     )
 }
 
-/// Ends a sandbox of one of `workspaces` that nobody knows any more. False when it may still be there: the next server
-/// looks again, and its lease ends it in any case.
+/// Ends a sandbox without a record whose workspace is in `workspaces`. Returns `false` if the
+/// sandbox may still exist: the next server looks again, and the lease ends the sandbox in any
+/// case.
 async fn end_unknown(host: &Host, name: &str, workspaces: &Path) -> bool {
     match Sandbox::attach_when_made(host, name).await {
         Ok(sandbox) if sandbox.manifest().workspace.starts_with(workspaces) => sandbox.stop().await.is_ok(),

@@ -1,4 +1,4 @@
-//! Directories of sandboxes and snapshots that are gone, on their way out.
+//! Removal of the directories of ended sandboxes and deleted snapshots.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,15 +8,16 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-/// How long a server that ends waits for what it removes. The next one removes what is left.
+/// Maximum time that a server waits for removals when it ends. The next server removes the rest.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What is being removed. No client waits for it, as it may be large; the server does, before it ends.
+/// Running removals. Clients do not wait for a removal, because a directory may be large, but the
+/// server does before it ends.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Removals(TaskTracker);
 
 impl Removals {
-    /// Does something that ends with a removal, whether or not anybody waits for it.
+    /// Runs `work`, which ends with a removal, even if nobody waits for it.
     pub(super) fn see_to<Work>(&self, work: Work) -> JoinHandle<Work::Output>
     where
         Work: Future<Output: Send + 'static> + Send + 'static,
@@ -24,7 +25,8 @@ impl Removals {
         self.0.spawn(work)
     }
 
-    /// Removes a directory, after something else has come to its end; what that gives is held meanwhile.
+    /// Removes a directory after `first` has completed. The result of `first` is held until the
+    /// directory is removed.
     pub(super) fn begin<Held: Send>(&self, directory: PathBuf, first: impl Future<Output = Held> + Send + 'static) {
         self.see_to(async move {
             let _held = first.await;
@@ -32,7 +34,7 @@ impl Removals {
         });
     }
 
-    /// Waits until everything that was begun is removed.
+    /// Waits for all running removals, up to [`PATIENCE`].
     pub(super) async fn ended(&self) {
         self.0.close();
         if timeout(PATIENCE, self.0.wait()).await.is_err() {
@@ -41,13 +43,13 @@ impl Removals {
     }
 }
 
-/// Removes a directory on another thread, and waits for that.
+/// Removes a directory on a blocking thread and waits for the end.
 pub(super) async fn remove_aside(directory: PathBuf) {
     let removed = tokio::task::spawn_blocking(move || remove(directory)).await;
     removed.expect("removing does not panic");
 }
 
-/// Removes a directory that code in a sandbox has written to, or a copy of one.
+/// Removes a directory that code in a sandbox has written to, or a copy of such a directory.
 pub(super) fn remove(directory: PathBuf) {
     if let Err(error) = ringfence::remove_untrusted(&directory)
         && error.kind() != io::ErrorKind::NotFound

@@ -1,4 +1,4 @@
-//! Answers, and refusals in the one form that E2B's clients read: `{"code": status, "message": words}`.
+//! Answers, and refusals in the form that E2B's clients read: `{"code": status, "message": words}`.
 
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -7,17 +7,17 @@ use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 
-/// The body of an answer: bytes of ours, or what a sandbox sends as it comes.
+/// Body of an answer: bytes of the server, or a stream from a sandbox.
 pub(super) type Body = UnsyncBoxBody<Bytes, hyper::Error>;
-/// An answer.
+/// Answer to a request.
 pub(super) type Reply = Response<Body>;
 
-/// Why a request is not obeyed.
+/// Reason why a request is refused, with an HTTP status.
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) status: StatusCode,
     pub(super) message: String,
-    /// After how many seconds it may go better.
+    /// Number of seconds after which the client may try again.
     pub(super) retry_after: Option<u64>,
 }
 
@@ -32,32 +32,33 @@ impl Refusal {
         Refusal { status, message: message.into(), retry_after: None }
     }
 
-    /// The request makes no sense, or asks for what cannot be kept.
+    /// Creates a refusal for an invalid request, or for options that the server does not support.
     pub(super) fn wrong(message: impl Into<String>) -> Refusal {
         Refusal::new(StatusCode::BAD_REQUEST, message)
     }
 
-    /// Whoever asks has not proved who they are.
+    /// Creates a refusal for a request without valid credentials.
     pub(super) fn unauthenticated(message: impl Into<String>) -> Refusal {
         Refusal::new(StatusCode::UNAUTHORIZED, message)
     }
 
-    /// There is no such sandbox, or it is somebody else's: the two are not told apart.
+    /// Creates a refusal for a sandbox that does not exist or belongs to another owner. The answer
+    /// is the same in both cases, so that it does not reveal sandboxes of others.
     pub(super) fn no_sandbox(id: &str) -> Refusal {
         Refusal::new(StatusCode::NOT_FOUND, format!("sandbox `{id}` was not found"))
     }
 
-    /// Something that no backend of this server can do.
+    /// Creates a refusal for an operation that no backend of this server supports.
     pub(super) fn unsupported(message: impl Into<String>) -> Refusal {
         Refusal::new(StatusCode::NOT_IMPLEMENTED, message)
     }
 
-    /// Too much at once.
+    /// Creates a refusal for a request over a limit.
     pub(super) fn busy(message: impl Into<String>, retry_after: u64) -> Refusal {
         Refusal { retry_after: Some(retry_after), ..Refusal::new(StatusCode::TOO_MANY_REQUESTS, message) }
     }
 
-    /// Something went wrong on this side; the log tells what.
+    /// Creates a refusal for an error of the server, whose reason is in the log.
     pub(super) fn failed(message: impl Into<String>) -> Refusal {
         Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, message)
     }
@@ -74,7 +75,7 @@ impl From<Refusal> for Reply {
     }
 }
 
-/// An answer that is one value.
+/// Creates an answer with a JSON body.
 pub(super) fn json(status: StatusCode, value: &impl Serialize) -> Reply {
     let text = serde_json::to_vec(value).expect("our answers have text for keys and no failing parts");
     let mut reply = bytes(status, text.into());
@@ -82,14 +83,14 @@ pub(super) fn json(status: StatusCode, value: &impl Serialize) -> Reply {
     reply
 }
 
-/// An answer that is text.
+/// Creates an answer with a text body, in the text format of Prometheus.
 pub(super) fn plain(text: String) -> Reply {
     let mut reply = bytes(StatusCode::OK, text.into());
     reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; version=0.0.4"));
     reply
 }
 
-/// An answer without a body.
+/// Creates an answer without a body.
 pub(super) fn bare(status: StatusCode) -> Reply {
     bytes(status, Bytes::new())
 }

@@ -1,16 +1,17 @@
-//! What clients of the control plane say, as E2B's API has it. A fuzz target reads this file by itself.
+//! Request bodies of the control plane, in the form of E2B's API. A fuzz target includes this file
+//! by itself.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What a sandbox is asked for with.
+/// Request to create a sandbox.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct NewSandbox {
     #[serde(rename = "templateID")]
     pub(super) template_id: String,
-    /// In seconds.
+    /// Lease in seconds.
     pub(super) timeout: Option<u64>,
     #[serde(default)]
     pub(super) metadata: Option<BTreeMap<String, String>>,
@@ -31,7 +32,8 @@ pub(super) struct NewSandbox {
     pub(super) volume_mounts: Option<Vec<serde_json::Value>>,
 }
 
-/// What a client wants of the network. A field that is not here would be one that is not kept.
+/// Network that a client asks for. Unknown fields are errors, because the server would not honour
+/// them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(super) struct NetworkRequest {
@@ -45,7 +47,7 @@ pub(super) struct NetworkRequest {
     pub(super) rules: Option<BTreeMap<String, serde_json::Value>>,
 }
 
-/// What a client wants of the network of a sandbox that runs. What it does not say is as the template has it.
+/// Change of the network of a running sandbox. Missing fields mean the values of the template.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(super) struct NetworkChange {
@@ -58,38 +60,38 @@ pub(super) struct NetworkChange {
     pub(super) allow_internet_access: Option<bool>,
 }
 
-/// Whether a request to a sandbox ends its rest.
+/// Setting that lets a request to a paused sandbox resume it.
 #[derive(Debug, Deserialize)]
 pub(super) struct AutoResume {
     pub(super) enabled: bool,
 }
 
-/// How long a sandbox is to stay from now.
+/// Request for a lease that begins now.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Stay {
-    /// In seconds.
+    /// Length of the lease in seconds.
     #[serde(alias = "duration")]
     pub(super) timeout: Option<u64>,
-    /// Whether it goes on with what it had in memory.
+    /// Set to `false` to ask for a resume without the memory, which the server refuses.
     pub(super) memory: Option<bool>,
 }
 
-/// What a snapshot is asked for with.
+/// Request to take a snapshot.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct NewSnapshot {
-    /// What it is to be called.
+    /// Name of the snapshot, optional.
     pub(super) name: Option<String>,
-    /// Whether it has what the sandbox has in memory.
+    /// Set to `false` for a snapshot without the memory, the only kind that the server supports.
     pub(super) memory: Option<bool>,
 }
 
-/// How a sandbox is brought to rest.
+/// Request to pause a sandbox.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Rest {
-    /// Whether it keeps what it has in memory.
+    /// Set to `false` to ask for a pause without the memory, which the server refuses.
     pub(super) memory: Option<bool>,
-    /// Whether it stays as it is when its guest does not answer.
+    /// Set to refuse the pause when the guest does not answer.
     #[serde(default)]
     pub(super) require_healthy_guest: bool,
 }

@@ -1,4 +1,4 @@
-//! How long sandboxes stay, changed: their time made longer or shorter, brought to rest, and let go on.
+//! Changes of the lifetime of sandboxes: other ends, pause and resume.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use super::store::Record;
 use super::to_its_end;
 use crate::report::Failure;
 
-/// Why a sandbox does not go on.
+/// Reason why a sandbox was not resumed.
 #[derive(Debug)]
 pub(super) enum NotResumed {
-    /// It has run for as long as it may.
+    /// The sandbox has run for its maximum lifetime.
     Spent,
-    /// It could not be done.
+    /// The resume failed on the server.
     Failed(Failure),
 }
 
@@ -29,18 +29,18 @@ impl<E: Into<Failure>> From<E> for NotResumed {
     }
 }
 
-/// What came of giving a sandbox another time.
+/// Result of a change of the end of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Renewed {
     Done,
-    /// Nothing changes while it is at rest.
+    /// The sandbox is paused, so nothing was changed.
     AtRest,
-    /// It was about to end.
+    /// The sandbox has ended or was about to end.
     Gone,
 }
 
 impl Registry {
-    /// Has the time of a sandbox that runs be over at `ends`, whether or not its client waits for that.
+    /// Sets the end of a running sandbox to `ends`, even if the client disconnects.
     pub(super) async fn renew(self: &Arc<Registry>, live: &Arc<Live>, ends: Timestamp) -> Result<Renewed, Failure> {
         let (registry, live) = (Arc::clone(self), Arc::clone(live));
         to_its_end(async move { registry.renew_in_turn(&live, ends).await }).await
@@ -56,11 +56,12 @@ impl Registry {
             return Ok(Renewed::AtRest);
         }
         self.change(live, Life { ends, ..life }).await?;
-        // The process that keeps it may have been about to end it.
+        // The monitor may have been about to end the sandbox.
         Ok(if live.sandbox.is_up() { Renewed::Done } else { Renewed::Gone })
     }
 
-    /// Brings a sandbox to rest, whether or not its client waits for that. False when it is already.
+    /// Pauses a sandbox, even if the client disconnects. Returns `false` if the sandbox is already
+    /// paused.
     pub(super) async fn pause(self: &Arc<Registry>, live: &Arc<Live>) -> Result<bool, Failure> {
         let (registry, live) = (Arc::clone(self), Arc::clone(live));
         to_its_end(async move { registry.pause_in_turn(&live).await }).await
@@ -75,21 +76,22 @@ impl Registry {
         Ok(true)
     }
 
-    /// Brings a sandbox to rest that runs. Whoever has that done holds its turn to change.
+    /// Pauses a running sandbox. The caller holds the lock `changing`.
     pub(super) async fn bring_to_rest(&self, live: &Live) -> Result<(), Failure> {
         let life = live.life();
         let resting = life.at_rest(Timestamp::now());
-        // One whose time is over is brought to rest even if that cannot be written down: nothing else keeps what it has.
-        // It is found to rest by the next server, and its lease leaves a day to free some space.
+        // A sandbox that pauses at its end is paused even if its new lifetime cannot be stored,
+        // because nothing else preserves its state. The next server sees that the sandbox is
+        // paused, and the lease leaves a day to free disk space.
         let must_rest = live.record.at_end == AtEnd::Pause;
-        // Before it rests: its lease is not to be over just then.
+        // Renew before the pause, so that the lease does not end during the pause.
         if let Err(error) = live.sandbox.renew(resting.lease(live.record.at_end))
             && !must_rest
         {
             return Err(error.into());
         }
         if let Err(error) = live.sandbox.pause().await {
-            let _ = live.sandbox.renew(life.lease(live.record.at_end)); // the first error tells more
+            let _ = live.sandbox.renew(life.lease(live.record.at_end)); // the first error says more
             return Err(error.into());
         }
         match self.change(live, resting).await {
@@ -100,7 +102,7 @@ impl Registry {
                 live.life.send_replace(resting);
             }
             Err(failure) => {
-                let _ = live.sandbox.resume().await; // the first error tells more
+                let _ = live.sandbox.resume().await; // the first error says more
                 return Err(failure);
             }
         }
@@ -108,8 +110,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Has something be done while the processes of a sandbox are at rest. Those of one that runs go on afterwards; its time
-    /// passes meanwhile.
+    /// Runs `done` while the processes of a sandbox are paused. A running sandbox continues
+    /// afterwards, and its time passes meanwhile.
     pub(super) async fn while_at_rest<T>(&self, live: &Live, done: impl Future<Output = T>) -> Result<T, Failure> {
         let _turn = live.changing.lock().await;
         let life = live.life();
@@ -119,15 +121,16 @@ impl Registry {
         live.sandbox.pause().await?;
         let done = done.await;
         if let Err(error) = live.sandbox.resume().await {
-            // It is at rest, then: its client is told so, and can try again to let it go on.
-            let _ = self.change(live, life.at_rest(Timestamp::now())).await; // the first error tells more
+            // The sandbox stays paused, so record that: the client sees the state and can try to
+            // resume. The first error says more than an error of this call.
+            let _ = self.change(live, life.at_rest(Timestamp::now())).await;
             return Err(error.into());
         }
         Ok(done)
     }
 
-    /// Lets a sandbox go on that is at rest, for `stay`, as far as it may run for `longest` in all. False when it is
-    /// not at rest, and nothing changes.
+    /// Resumes a paused sandbox for `stay`, limited by its maximum running time `longest`. Returns
+    /// `false` and changes nothing if the sandbox is not paused.
     pub(super) async fn resume(
         self: &Arc<Registry>,
         live: &Arc<Live>,
@@ -149,10 +152,11 @@ impl Registry {
         if ends <= now {
             return Err(NotResumed::Spent);
         }
-        // Before it goes on: it is not to run for as long as it may rest.
+        // Set the new end before the resume, so that the sandbox does not run for as long as it may
+        // stay paused.
         self.change(live, Life { ends, ..awake }).await?;
         if let Err(error) = live.sandbox.resume().await {
-            let _ = self.change(live, life).await; // the first error tells more
+            let _ = self.change(live, life).await; // the first error says more
             return Err(error.into());
         }
         tracing::info!(id = live.record.id, "a sandbox goes on");
@@ -160,11 +164,13 @@ impl Registry {
         Ok(true)
     }
 
-    /// Writes down how long a sandbox stays: for the process that keeps it, for the next server, and for this one.
+    /// Stores a new lifetime in three places: the lease of the monitor, the database for the next
+    /// server, and `life` of this server.
     pub(super) async fn change(&self, live: &Live, life: Life) -> Result<(), Failure> {
         live.sandbox.renew(life.lease(live.record.at_end))?;
         if let Err(error) = self.store().put(&Record { life, ..live.record.clone() }).await {
-            let _ = live.sandbox.renew(live.life().lease(live.record.at_end)); // the first error tells more
+            // The first error says more.
+            let _ = live.sandbox.renew(live.life().lease(live.record.at_end));
             return Err(of_store(error));
         }
         live.life.send_replace(life);
@@ -172,7 +178,8 @@ impl Registry {
     }
 }
 
-/// How long a sandbox stays that was found: whether it is at rest, it says itself.
+/// Corrects the stored lifetime of a sandbox that was found again. The sandbox itself knows whether
+/// it is paused.
 pub(super) fn as_found(life: Life, sandbox: &Sandbox) -> Life {
     match (life.state(), sandbox.is_paused()) {
         (State::Running, true) => life.at_rest(Timestamp::now()),
@@ -181,13 +188,13 @@ pub(super) fn as_found(life: Life, sandbox: &Sandbox) -> Life {
     }
 }
 
-/// Waits until a sandbox's time is over.
+/// Waits until the time of a sandbox is over.
 pub(super) async fn over(life: &mut watch::Receiver<Life>) {
     loop {
         let ends = life.borrow_and_update().ends;
         tokio::select! {
             () = tokio::time::sleep(left(ends, Timestamp::now())) => return,
-            _ = life.changed() => {} // its sender lives as long as the sandbox
+            _ = life.changed() => {} // the sender lives as long as the sandbox
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Taking snapshots of sandboxes, and what clients ask of those that there are.
+//! Calls that take, list and delete snapshots.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use super::turns::PATIENCE;
 use crate::exchange::RequestBody;
 
 impl Calls<'_> {
-    /// Takes a snapshot of a sandbox's files.
+    /// Takes a snapshot of the files of a sandbox.
     pub(super) async fn save(&self, id: &str, request: Request<RequestBody>) -> Result<Reply, Refusal> {
         let live = self.find(id)?;
         let NewSnapshot { name, memory } = body(request).await?;
@@ -46,13 +46,15 @@ impl Calls<'_> {
         let snapshot = Snapshot::new(name, &live.record, network);
         let snapshots = &self.server.snapshots;
         snapshots.check_room(&snapshot, &self.quota)?;
-        // One at a time of a sandbox: it rests meanwhile. Whoever waits for that keeps nobody else from a turn.
+        // A sandbox has one snapshot at a time, because it is paused meanwhile. Wait for that
+        // before taking a turn, so that the wait does not block other owners.
         let alone = timeout(PATIENCE, Arc::clone(&live.saving).lock_owned()).await;
         let alone = alone.map_err(|_| {
             Refusal::busy(format!("other snapshots of sandbox `{id}` are being taken"), PATIENCE.as_secs())
         })?;
         let turn = snapshots.turn(&self.owner).await?;
-        // A client that does not wait is not told, and finds the snapshot in its list.
+        // If the client stops waiting, the snapshot still completes, and the client finds it in its
+        // list.
         let (server, quota) = (Arc::clone(self.server), self.quota);
         let saving = to_its_end(async move {
             let saved = server.save(&live, snapshot, &quota).await;
@@ -63,7 +65,7 @@ impl Calls<'_> {
         Ok(json(StatusCode::CREATED, &SnapshotInfo::of(&kept.snapshot)))
     }
 
-    /// Lists this owner's snapshots, the newest first.
+    /// Lists the snapshots of this owner, newest first.
     pub(super) fn snapshots(&self, request: &Request<RequestBody>) -> Result<Reply, Refusal> {
         let query = query(request)?;
         let cursor = Cursor::of(&query)?;
@@ -80,7 +82,7 @@ impl Calls<'_> {
         Ok(with_next(json(StatusCode::OK, &listed), next))
     }
 
-    /// Deletes a snapshot. To clients it is a template.
+    /// Deletes a snapshot. E2B's API treats snapshots as templates.
     pub(super) async fn delete_template(&self, escaped: &str) -> Result<Reply, Refusal> {
         let which = unescaped(escaped).ok_or_else(|| Refusal::wrong("the URL's path is not encoded text"))?;
         if let Some(kept) = self.server.snapshots.find(&self.owner, &which) {
@@ -100,8 +102,8 @@ impl Calls<'_> {
 }
 
 impl Server {
-    /// Takes a snapshot of a sandbox's files while its processes are at rest, and keeps it. Nothing is left of one that
-    /// cannot be kept.
+    /// Takes a snapshot of the files of a sandbox while its processes are paused, and keeps it.
+    /// Leaves nothing behind if the snapshot fails.
     async fn save(&self, live: &Arc<Live>, snapshot: Snapshot, quota: &Quota) -> Result<Arc<Kept>, Refusal> {
         let saved = async {
             let copied = self.copy_in(live, &snapshot).await?;
@@ -122,7 +124,8 @@ impl Server {
         let id = &live.record.id;
         let copying = self.snapshots.copy_in(self.registry.workspace(id), snapshot);
         let copied = self.registry.while_at_rest(live, copying).await;
-        // What removes its directory takes it off the list first: so long as it is there, all of it was copied.
+        // The removal of a directory takes the sandbox off the list first. If the sandbox is still
+        // on the list, the copy is complete.
         if !self.registry.has(live) {
             return Err(Refusal::no_sandbox(id));
         }

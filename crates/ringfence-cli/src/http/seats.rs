@@ -1,4 +1,4 @@
-//! How many connections one client has at once, so that others get some, too.
+//! Limits on the number of connections per client, so that other clients get connections, too.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -9,23 +9,26 @@ use super::reply::Refusal;
 use crate::connections::Admission;
 use crate::exchange::Exchanges;
 
-/// How many connections one address has at once, one key, and the visitors of its sandboxes.
+/// Maximum number of connections of one address, of one key, and of the visitors of one owner's
+/// sandboxes.
 const MOST: usize = 1024;
-/// How many connections the visitors of all sandboxes have at once, so that some are left for those with a key.
+/// Maximum number of connections of the visitors of all sandboxes, so that connections are left for
+/// clients with a key.
 const MOST_VISITORS: usize = 2048;
-/// After how many seconds one with too many may try again.
+/// Number of seconds after which a client over its limit may try again.
 const WAIT: u64 = 1;
 
-/// Who connections belong to.
+/// Party to which connections are charged.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Holder {
-    /// Whoever is at an address.
+    /// All clients at one address.
     Address(IpAddr),
-    /// Whoever has a key, by its id.
+    /// All clients with one key, by the id of the key.
     Key(String),
-    /// Whoever comes to the sandboxes of one owner without showing anything, as their ports' visitors do.
+    /// All clients without credentials that use the sandboxes of one owner, such as visitors of
+    /// ports.
     Visitors(Owner),
-    /// Those of all owners' sandboxes together.
+    /// All visitors of the sandboxes of all owners.
     AllVisitors,
 }
 
@@ -38,7 +41,7 @@ impl Holder {
         }
     }
 
-    /// How many connections it has at once.
+    /// Returns the maximum number of connections.
     fn most(&self) -> usize {
         match self {
             Holder::AllVisitors => MOST_VISITORS,
@@ -46,7 +49,8 @@ impl Holder {
         }
     }
 
-    /// Whoever is at an address. With IPv6, one client has a whole network of 64 bits.
+    /// Returns the holder for an address. With IPv6, a client has a whole network of 64 bits, so
+    /// the network is the holder.
     pub(super) fn at(address: IpAddr) -> Holder {
         Holder::Address(match address.to_canonical() {
             IpAddr::V4(address) => address.into(),
@@ -55,18 +59,18 @@ impl Holder {
     }
 }
 
-/// Who has how many connections.
+/// Number of connections of each holder.
 #[derive(Debug, Default)]
 pub(super) struct Seats(Mutex<HashMap<Holder, usize>>);
 
-/// One connection of a holder's.
+/// Connection that is charged to a holder.
 #[derive(Debug)]
 pub(super) struct Seat {
     seats: Arc<Seats>,
     holder: Holder,
 }
 
-/// What a connection takes up for as long as it is open, also when it speaks another protocol than it began with.
+/// Resources that a connection takes while it is open, also after an upgrade to another protocol.
 #[derive(Debug, Clone)]
 pub(super) struct Taken(Arc<Places>);
 
@@ -74,12 +78,13 @@ pub(super) struct Taken(Arc<Places>);
 struct Places {
     among_all: Admission,
     _at_address: Option<Seat>,
-    /// By whose request it carries: it is that holder's until another's comes. A visitor's is one of all visitors', too.
+    /// Seats of the holder whose request the connection carried last. A visitor has a second seat
+    /// among all visitors.
     of_holder: Mutex<Vec<Seat>>,
 }
 
 impl Seats {
-    /// One more connection of `holder`, if that has few enough.
+    /// Takes one more connection for `holder`, if it is below its limit.
     pub(super) fn take(self: &Arc<Seats>, holder: Holder) -> Option<Seat> {
         let mut seats = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = seats.entry(holder.clone()).or_default();
@@ -92,23 +97,23 @@ impl Seats {
 }
 
 impl Taken {
-    /// What a new connection takes up: one place of all, and one of its address's.
+    /// Creates the resources of a new connection: one place of all, and one of its address.
     pub(super) fn new(among_all: Admission, at_address: Option<Seat>) -> Taken {
         Taken(Arc::new(Places { among_all, _at_address: at_address, of_holder: Mutex::default() }))
     }
 
-    /// What is asked and answered on this connection.
+    /// Returns the record of the requests and answers on this connection.
     pub(super) fn exchanges(&self) -> &Exchanges {
         self.0.among_all.exchanges()
     }
 
-    /// Has this connection be one of a holder's.
+    /// Charges this connection to a holder, instead of its earlier holder.
     pub(super) fn be_of(&self, holder: Holder, seats: &Arc<Seats>) -> Result<(), Refusal> {
         let mut taken = self.0.of_holder.lock().unwrap_or_else(PoisonError::into_inner);
         if taken.first().is_some_and(|seat| seat.holder == holder) {
             return Ok(());
         }
-        // First: what it has counts no more.
+        // Clear first, so that the seats of the earlier holder do not count.
         taken.clear();
         let wanted = match holder {
             Holder::Visitors(_) => vec![holder, Holder::AllVisitors],

@@ -1,11 +1,11 @@
-//! Random text that nobody guesses.
+//! Random text that cannot be guessed.
 
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// Letters and digits that a host name may have, five bits each.
+/// Letters and digits that are valid in a host name, five bits each.
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 
-/// So many random bytes.
+/// Returns `LENGTH` random bytes.
 fn random<const LENGTH: usize>() -> [u8; LENGTH] {
     let mut bytes = [0; LENGTH];
     let filled = getrandom(&mut bytes, GetRandomFlags::empty());
@@ -13,17 +13,17 @@ fn random<const LENGTH: usize>() -> [u8; LENGTH] {
     bytes
 }
 
-/// So many random bytes, in hexadecimal.
+/// Returns `LENGTH` random bytes in hexadecimal.
 pub(super) fn hexadecimal<const LENGTH: usize>() -> String {
     hex(&random::<LENGTH>())
 }
 
-/// A name that no other sandbox has, and nobody guesses: part of a host name.
+/// Returns a unique name for a sandbox that cannot be guessed and is valid in a host name.
 pub(super) fn name() -> String {
     random::<20>().iter().map(|byte| char::from(ALPHABET[usize::from(byte % 32)])).collect()
 }
 
-/// Bytes in hexadecimal.
+/// Formats bytes in hexadecimal.
 pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

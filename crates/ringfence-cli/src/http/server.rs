@@ -1,4 +1,4 @@
-//! One server: whose a request is, what it is for, and where it goes.
+//! State of one server, with the authentication and routing of requests.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -36,22 +36,22 @@ use super::web;
 use crate::exchange::RequestBody;
 use crate::telemetry::Measure;
 
-/// The longest path of a file, path_resolution(7).
+/// Maximum length of a path of a file in bytes, see path_resolution(7).
 const LONGEST_PATH: usize = 4096;
 
-/// What proxies tell of whom they bring.
+/// Headers that proxies add to forwarded requests.
 const FORWARDED: [&str; 5] = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via"];
 
-/// Who can reach a server.
+/// Clients that can reach a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Audience {
-    /// Programs on this machine.
+    /// Only programs on this machine.
     Machine,
-    /// Others, too.
+    /// Clients on the network, too.
     Network,
 }
 
-/// Everything that requests need.
+/// State that requests need.
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) keys: Keys,
@@ -61,27 +61,28 @@ pub(super) struct Server {
     pub(super) audience: Audience,
     /// Sandboxes that wait for a client.
     pub(super) pool: Pool,
-    /// Whose sandboxes are being started.
+    /// Turns for starts of sandboxes.
     pub(super) starting: Turns,
-    /// Who has how many connections.
+    /// Number of connections of each holder.
     pub(super) seats: Arc<Seats>,
-    /// Requests for a sandbox that may be repeated.
+    /// Remembered requests for a sandbox, which clients may repeat.
     pub(super) repeats: Repeats,
-    /// What it has done.
+    /// Counters for metrics.
     pub(super) counters: Counters,
-    /// Whether it was said that any key will do.
+    /// Set once the warning that any key is accepted was logged.
     pub(super) said_open: Once,
-    /// Whether it is about to end.
+    /// Set when the server is about to end.
     pub(super) ending: watch::Sender<bool>,
 }
 
 impl Server {
-    /// Answers a request.
+    /// Answers a request to the server or to a sandbox.
     pub(super) async fn answer(self: &Arc<Server>, request: Request<RequestBody>) -> Reply {
         if request.method() == Method::CONNECT {
             return Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "this is no proxy").into();
         }
-        // A proxy before this one may have gone by another of them, RFC 9112 section 3.2.
+        // A proxy in front of this server may have routed by another of the values, RFC 9112
+        // section 3.2.
         if request.headers().get_all(HOST).iter().count() > 1 {
             return Refusal::wrong("the header `Host` is there more than once").into();
         }
@@ -101,7 +102,7 @@ impl Server {
     async fn control(self: &Arc<Server>, request: Request<RequestBody>) -> Result<Reply, Refusal> {
         match request.uri().path() {
             "/healthz" | "/readyz" | "/health" => return Ok(bare(StatusCode::NO_CONTENT)),
-            // Where a page learns whether to ask for a key.
+            // The web page asks here whether it needs a key.
             "/ringfence/server" => return Ok(facts::server(self.owner(request.headers(), "").is_err())),
             _ => {}
         }
@@ -110,12 +111,13 @@ impl Server {
         }
         let headers = request.headers();
         if request.uri().path() == "/metrics" {
-            // What scrapes it shows its key as programs of its kind do.
+            // Prometheus sends its key as a bearer token.
             let bearer = text(headers, AUTHORIZATION.as_str()).and_then(|value| value.strip_prefix("Bearer "));
             self.owner(headers, text(headers, "x-api-key").or(bearer).unwrap_or_default())?;
             return Ok(plain(counters::text(&self.measures())));
         }
-        // Needed even where any will do: no page that a browser shows can send it without asking first.
+        // The header is required even if any key is accepted: a web page of another origin cannot
+        // send it without a preflight request, which this server does not grant.
         let Some(shown) = text(headers, "x-api-key") else {
             return Err(Refusal::unauthenticated("the header `X-API-KEY` is missing"));
         };
@@ -124,12 +126,12 @@ impl Server {
         control::answer(self, owner, quota, request).await
     }
 
-    /// What it has done, and what there is.
+    /// Returns the metrics of the server.
     pub(super) fn measures(&self) -> Vec<Measure> {
         self.counters.measures(self.registry.count(), self.pool.count_all())
     }
 
-    /// Whose a request is that shows a key, and what they may use.
+    /// Returns the owner that the key `shown` belongs to, with the quota of the key.
     fn owner(&self, headers: &HeaderMap, shown: &str) -> Result<(Owner, Quota), Refusal> {
         let keys = self.keys.all();
         if let Some(key) = keys::shown(&keys, shown) {
@@ -138,11 +140,12 @@ impl Server {
         if self.keys.were_made() || self.audience != Audience::Machine {
             return Err(Refusal::unauthenticated("the API key is not one of this server's"));
         }
-        // A page whose own name was made to lead here is not asked for anything, either.
+        // Protection against DNS rebinding: a web page whose own host name resolves to this machine
+        // needs no preflight request, so only local names are accepted.
         if !text(headers, HOST.as_str()).is_some_and(is_local) {
             return Err(Refusal::unauthenticated("without keys, this server is called by a local name alone"));
         }
-        // A proxy of this machine brings others.
+        // A proxy on this machine forwards requests of other machines.
         if FORWARDED.iter().any(|name| headers.contains_key(*name)) {
             return Err(Refusal::unauthenticated("without keys, this server is not for who comes through a proxy"));
         }
@@ -152,7 +155,7 @@ impl Server {
         Ok((None, Quota::default()))
     }
 
-    /// The sandbox that a request shows the token of, or is signed with it.
+    /// Finds the sandbox whose token a request shows or is signed with.
     fn guest(&self, request: &Request<RequestBody>) -> Option<Arc<Live>> {
         if let Some(token) = text(request.headers(), header::TOKEN) {
             return self.registry.first(|live| agree(token, &live.record.token));
@@ -164,12 +167,12 @@ impl Server {
         })
     }
 
-    /// What keys have used.
+    /// Returns the use of all keys.
     pub(super) fn tallies(&self) -> &Arc<Tallies> {
         self.registry.tallies()
     }
 
-    /// Has the connection that a request came by be one of a holder's, who may have too many.
+    /// Charges the connection of a request to a holder, or refuses if the holder is at its limit.
     fn seat(&self, holder: Option<Holder>, request: &Request<RequestBody>) -> Result<(), Refusal> {
         let Some(taken) = request.extensions().get::<Taken>() else { return Ok(()) };
         if !matches!(holder, Some(Holder::Visitors(_))) {
@@ -178,10 +181,11 @@ impl Server {
         holder.map_or(Ok(()), |holder| taken.be_of(holder, &self.seats))
     }
 
-    /// Carries a request to where it belongs in a sandbox, if its caller may go there.
+    /// Forwards a request to its target in a sandbox, if the caller is allowed to use it.
     async fn carry(&self, live: &Arc<Live>, port: u16, request: Request<RequestBody>) -> Reply {
         let path = request.uri().path();
-        // Of those who need to show something, who has not takes none of the owner's places, and wakes nothing.
+        // Credentials are checked first: a request without required credentials uses no connection
+        // of the owner and does not resume the sandbox.
         let owner = || live.record.owner.clone().map(Holder::Key);
         let visitors = || Some(Holder::Visitors(live.record.owner.clone()));
         if port == interpreter::PORT && interpreter::is_its(path) {
@@ -207,14 +211,15 @@ impl Server {
         let holder = if path == "/health" { visitors() } else { owner() };
         match may_talk(live, &request).and_then(|()| self.seat(holder, &request)) {
             Err(refusal) => refusal.into(),
-            // Whoever asks whether it runs, without showing anything, does not make it.
+            // A health check needs no credentials, so it does not resume the sandbox.
             Ok(()) if path == "/health" && live.life().state() == State::Paused => carry::not_found(&live.record.id),
             Ok(()) if !self.is_awake(live).await => carry::not_found(&live.record.id),
             Ok(()) => carry::to_guest(live, request).await,
         }
     }
 
-    /// Whether a sandbox runs. One at rest whose client wants it goes on, as long as its key is there.
+    /// Returns whether a sandbox runs. Resumes a paused sandbox if its client asked for that, as
+    /// long as its key exists and has quota left.
     async fn is_awake(&self, live: &Arc<Live>) -> bool {
         if live.life().state() == State::Running {
             return true;
@@ -237,7 +242,8 @@ impl Server {
     }
 }
 
-/// Checks that a caller may use the ports of a sandbox: everybody may, unless its client said otherwise.
+/// Checks that a caller may use the ports of a sandbox. Ports are public unless the client of the
+/// sandbox disabled that.
 fn may_visit(record: &Record, headers: &HeaderMap) -> Result<(), Refusal> {
     let shown = text(headers, header::TRAFFIC).unwrap_or_default();
     match &record.traffic_token {
@@ -268,24 +274,27 @@ fn may_talk(live: &Live, request: &Request<RequestBody>) -> Result<(), Refusal> 
     }
 }
 
-/// The signature of a request for a file.
+/// Parses the signature of a request for a file.
 fn claim(request: &Request<RequestBody>) -> Result<Claim, Denied> {
     let purpose = if request.method() == Method::GET { Purpose::Read } else { Purpose::Write };
     let query = Query::of(request.uri().query().unwrap_or_default())?;
     let length = |name: &str| query.get(name).unwrap_or_default().len();
-    // No token has made another, nor needs to be asked about it.
+    // Longer values cannot be valid, so refuse them without comparing them with the tokens of all
+    // sandboxes.
     if length("signature") > signature::LENGTH || length("path") > LONGEST_PATH || length("username") > LONGEST_PATH {
         return Err(Denied::new(Code::Unauthenticated, "invalid signature"));
     }
     Claim::of(&query, purpose)
 }
 
-/// Checks that a request is signed with a sandbox's token.
+/// Checks that a request is signed with the token of a sandbox.
 fn check(claim: &Claim, live: &Live) -> Result<(), Denied> {
     claim.check(&live.record.token, u64::try_from(Timestamp::now().as_second()).unwrap_or_default())
 }
 
-/// Whether a host's name, with or without a port, can lead nowhere but to this machine: no other name is looked up.
+/// Returns whether a host name, with or without a port, can only mean this machine. Such a name is
+/// `localhost`, a name below it, or an address, because the name of an attacker could resolve to
+/// this machine.
 fn is_local(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => return rest.split(']').next().is_some_and(|address| address.parse::<Ipv6Addr>().is_ok()),

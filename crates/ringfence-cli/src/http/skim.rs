@@ -1,28 +1,29 @@
-//! The short messages of a stream in frames, as it passes by.
+//! Reader for the short messages of a framed stream while the stream is forwarded.
 
-/// Flags and length, as `ringfence_proto::frame` has them.
+/// Length of the head of a frame in bytes: flags and length, as in `ringfence_proto::frame`.
 const HEAD: usize = 5;
 
-/// Finds the messages of a stream that are short. Long ones pass unread, and nothing is copied of them.
+/// Parser that finds the short messages of a stream. Long messages are skipped and not copied.
 #[derive(Debug)]
 pub(super) struct Skimmer {
     longest: usize,
     head: [u8; HEAD],
-    /// How much of the head is there.
+    /// Number of bytes of the head that have arrived.
     begun: usize,
-    /// How much of the message is still to come.
+    /// Number of bytes of the message that are still to come.
     left: usize,
-    /// What came of it, if it is short.
+    /// Bytes of the message so far, or `None` if the message is too long.
     message: Option<Vec<u8>>,
 }
 
 impl Skimmer {
-    /// Finds messages of so many bytes at most.
+    /// Creates a parser for messages of at most `longest` bytes.
     pub(super) fn new(longest: usize) -> Skimmer {
         Skimmer { longest, head: [0; HEAD], begun: 0, left: 0, message: None }
     }
 
-    /// Takes what passes by, and tells of each message that is whole now; of a long one, that there was one.
+    /// Parses the next bytes, and calls `on_message` for each message that is complete. A message
+    /// that is too long gives `None`.
     pub(super) fn push(&mut self, mut bytes: &[u8], mut on_message: impl FnMut(Option<&[u8]>)) {
         while !bytes.is_empty() {
             if self.begun < HEAD {

@@ -1,4 +1,4 @@
-//! Snapshots: the files of sandboxes, kept for others to begin with.
+//! Snapshots: files of sandboxes, kept for other sandboxes to start with.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -21,75 +21,76 @@ use super::store::{Found, Record, Store};
 use super::turns::{PATIENCE, Turn, Turns};
 use crate::report::Failure;
 
-/// How many trees are copied at once; whoever comes then waits.
+/// Maximum number of trees that are copied at once; further requests wait.
 const MOST_COPYING: u32 = 4;
-/// After how many seconds an owner who keeps as many as it may can try again: it is to delete one meanwhile.
+/// Number of seconds after which an owner at its limit may try again, after it has deleted a
+/// snapshot.
 const FULL_WAIT: u64 = 60;
-/// The most files and directories of a snapshot.
+/// Maximum number of files and directories in a snapshot.
 const MOST_ENTRIES: u64 = 1_000_000;
-/// The longest name that a client may give.
+/// Maximum length of a name that a client may give, in bytes.
 const LONGEST_NAME: usize = 128;
-/// What a name ends with that says no more than the name does.
+/// Suffix of a name that has no meaning of its own and is ignored.
 const USUAL_TAG: &str = ":default";
 
-/// What is kept of a snapshot, beside its files.
+/// Stored data of a snapshot, without its files.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Snapshot {
-    /// What it is called, whatever else it is called.
+    /// Identifier of the snapshot, in addition to its name.
     pub(super) id: String,
-    /// What its client calls it.
+    /// Name that the client gave, if any.
     pub(super) name: Option<String>,
-    /// The id of the key that it belongs to; nothing where no key was needed.
+    /// Id of the key that owns the snapshot; `None` if no key was needed.
     pub(super) owner: Owner,
-    /// The sandbox that it was taken of.
+    /// Id of the sandbox that the snapshot was taken of.
     pub(super) sandbox: String,
-    /// The template of that.
+    /// Name of the template of that sandbox.
     pub(super) template: String,
-    /// What a client would ask for to reach what that did, and to be reached as that was; nothing where that is all that its
-    /// template lets it.
+    /// Request that gives a new sandbox the network of that sandbox, including the access to its
+    /// ports. `None` if the network was that of the template.
     pub(super) network: Option<NetworkRequest>,
-    /// When it was taken.
+    /// Time at which the snapshot was taken.
     pub(super) taken: Timestamp,
-    /// The directory that its files are in: another one each time that it is taken anew.
+    /// Name of the directory with the files, a new one each time that the snapshot is taken again.
     files: String,
 }
 
-/// A snapshot whose files are there.
+/// Snapshot whose files exist.
 #[derive(Debug)]
 pub(super) struct Kept {
     pub(super) snapshot: Snapshot,
-    /// Held by whoever copies its files, and alone by whoever removes them.
+    /// Lock that is held shared during a copy of the files, and exclusively during their removal.
     in_use: Arc<RwLock<()>>,
 }
 
-/// A snapshot whose files stay for as long as this is there.
+/// Snapshot whose files are kept at least until this guard is dropped.
 #[derive(Debug)]
 pub(super) struct InUse {
     pub(super) snapshot: Snapshot,
     _held: OwnedRwLockReadGuard<()>,
 }
 
-/// All snapshots that are there.
+/// All snapshots of a server.
 #[derive(Debug)]
 pub(super) struct Snapshots {
     store: Store,
-    /// Where their files are.
+    /// Directory that contains the files of all snapshots.
     directory: PathBuf,
-    /// Those of snapshots that are gone.
+    /// Running removals of files of deleted snapshots.
     removals: Removals,
     limits: CopyLimits,
-    /// By their ids.
+    /// Snapshots by their ids.
     kept: Mutex<HashMap<String, Arc<Kept>>>,
-    /// Held by whoever changes that.
+    /// Lock that is held during a change of `kept`.
     changing: tokio::sync::Mutex<()>,
-    /// Whose trees are copied.
+    /// Turns for copies of trees.
     copying: Turns,
-    /// Whether those are to be given up.
+    /// Set when running copies must stop.
     is_ending: Arc<AtomicBool>,
 }
 
 impl Snapshot {
-    /// One that is to be taken now.
+    /// Creates the data of a snapshot that is about to be taken.
     pub(super) fn new(called: Option<String>, record: &Record, network: Option<NetworkRequest>) -> Snapshot {
         Snapshot {
             id: name(),
@@ -103,20 +104,21 @@ impl Snapshot {
         }
     }
 
-    /// Whether a client that says this means it.
+    /// Returns whether `which` is the id or the name of the snapshot.
     pub(super) fn is_called(&self, which: &str) -> bool {
         self.id == without_tag(which) || self.name.as_deref() == Some(without_tag(which))
     }
 
-    /// Whether it takes the place of another: the one that has its name.
+    /// Returns whether this snapshot replaces `kept`, because both have the same name.
     fn replaces(&self, kept: &Kept) -> bool {
         self.name.is_some() && self.name == kept.snapshot.name
     }
 }
 
 impl Snapshots {
-    /// The snapshots of the server whose directory is `place`, each of `largest` bytes at most. Those of keys that are
-    /// gone are removed, and so are files that belong to none.
+    /// Opens the snapshots of the server whose directory is `place`, each of at most `largest`
+    /// bytes. Removes the snapshots of keys that no longer exist, and files that belong to no
+    /// snapshot.
     pub(super) async fn open(
         store: Store,
         removals: Removals,
@@ -139,7 +141,7 @@ impl Snapshots {
             }
         }
         let known: HashSet<&str> = kept.values().map(|kept| kept.snapshot.files.as_str()).collect();
-        // Which files are those of a snapshot that cannot be read is not known.
+        // If a record cannot be read, its files are unknown, so no files are removed.
         let entries = unread.is_empty().then(|| fs_err::read_dir(&directory).ok()).flatten();
         for entry in entries.into_iter().flatten().flatten() {
             if !entry.file_name().to_str().is_some_and(|name| known.contains(name)) {
@@ -158,22 +160,24 @@ impl Snapshots {
         })
     }
 
-    /// The snapshot of an owner that has this id or name.
+    /// Returns the snapshot of an owner with this id or name.
     pub(super) fn find(&self, owner: &Owner, which: &str) -> Option<Arc<Kept>> {
         let own = self.of(owner);
         let by_id = own.iter().find(|kept| kept.snapshot.id == which);
         by_id.or_else(|| own.iter().find(|kept| kept.snapshot.is_called(which))).cloned()
     }
 
-    /// All snapshots of an owner.
+    /// Returns all snapshots of an owner.
     pub(super) fn of(&self, owner: &Owner) -> Vec<Arc<Kept>> {
         self.locked().values().filter(|kept| kept.snapshot.owner == *owner).cloned().collect()
     }
 
-    /// The same, to be copied: its files stay although it is deleted, or taken anew, meanwhile.
+    /// Finds a snapshot as [`Snapshots::find`] does, and keeps its files for a copy even if the
+    /// snapshot is deleted or replaced meanwhile.
     pub(super) fn hold(&self, owner: &Owner, which: &str) -> Option<InUse> {
         let kept = self.find(owner, which)?;
-        let held = Arc::clone(&kept.in_use).try_read_owned().ok()?; // else it is being removed
+        // The lock fails only while the snapshot is being removed.
+        let held = Arc::clone(&kept.in_use).try_read_owned().ok()?;
         Some(InUse { snapshot: kept.snapshot.clone(), _held: held })
     }
 
@@ -183,7 +187,8 @@ impl Snapshots {
         turn.ok_or_else(|| Refusal::busy("too many snapshots are being copied", PATIENCE.as_secs()))
     }
 
-    /// Refuses one more snapshot of an owner who has as many as it may. One that takes another's place is not one more.
+    /// Refuses one more snapshot of an owner at its limit. A snapshot that replaces another does
+    /// not count as one more.
     pub(super) fn check_room(&self, snapshot: &Snapshot, quota: &Quota) -> Result<(), Refusal> {
         let others = self.of(&snapshot.owner).iter().filter(|kept| !snapshot.replaces(kept)).count();
         let most = quota.most_snapshots();
@@ -196,35 +201,36 @@ impl Snapshots {
         }
     }
 
-    /// Copies a sandbox's directory to where the files of a snapshot are.
+    /// Copies the directory of a sandbox to the files of a snapshot.
     pub(super) async fn copy_in(&self, workspace: PathBuf, snapshot: &Snapshot) -> Result<Copied, CopyError> {
         self.copy(workspace, self.directory.join(&snapshot.files)).await
     }
 
-    /// Copies the files of a snapshot to where a sandbox's directory is to be.
+    /// Copies the files of a snapshot to the directory of a new sandbox.
     pub(super) async fn copy_out(&self, held: &InUse, workspace: PathBuf) -> Result<Copied, CopyError> {
         self.copy(self.directory.join(&held.snapshot.files), workspace).await
     }
 
-    /// Copies a tree, on another thread.
+    /// Copies a tree on a blocking thread.
     async fn copy(&self, from: PathBuf, to: PathBuf) -> Result<Copied, CopyError> {
         let (limits, is_ending) = (self.limits, Arc::clone(&self.is_ending));
         let copied = tokio::task::spawn_blocking(move || copy_untrusted(&from, &to, limits, &is_ending)).await;
         copied.expect("copying does not panic")
     }
 
-    /// Keeps a snapshot whose files are there, in place of the one that has its name.
+    /// Stores a snapshot whose files exist, in place of the snapshot with the same name.
     pub(super) async fn keep(&self, mut snapshot: Snapshot, quota: &Quota) -> Result<Arc<Kept>, Refusal> {
         let unkept = |error: String| {
             tracing::error!(sandbox = snapshot.sandbox, error, "a snapshot is not kept");
             Refusal::failed("the snapshot could not be kept; the server's log tells why")
         };
-        // The database says that the files are there: then they are, whatever happens to the machine.
+        // Write the files to disk first, so that files of a stored snapshot exist even after a
+        // crash of the machine.
         let directory = self.directory.clone();
         let written = tokio::task::spawn_blocking(move || write_out(&directory)).await;
         written.expect("writing does not panic").map_err(|error| unkept(error.to_string()))?;
         let _turn = self.changing.lock().await;
-        self.check_room(&snapshot, quota)?; // others may have been quicker
+        self.check_room(&snapshot, quota)?; // other requests may have added snapshots meanwhile
         let replaced = self.of(&snapshot.owner).into_iter().find(|kept| snapshot.replaces(kept));
         if let Some(replaced) = &replaced {
             snapshot.id.clone_from(&replaced.snapshot.id);
@@ -238,11 +244,12 @@ impl Snapshots {
         Ok(kept)
     }
 
-    /// Forgets a snapshot, and removes its files. False when it is not there any more. Once begun it is to come to its end.
+    /// Deletes a snapshot and its files. Returns `false` if the snapshot no longer exists. The
+    /// caller must run this function to its end.
     pub(super) async fn remove(&self, kept: &Kept) -> Result<bool, Refusal> {
         let _turn = self.changing.lock().await;
         let id = &kept.snapshot.id;
-        // One that was taken anew meanwhile has the same id.
+        // A snapshot that was taken again meanwhile has the same id, so look up the current one.
         let Some(found) = self.locked().get(id).cloned() else { return Ok(false) };
         self.store.remove_snapshot(id).await.map_err(|error| {
             tracing::error!(id, %error, "a snapshot is not removed");
@@ -253,25 +260,25 @@ impl Snapshots {
         Ok(true)
     }
 
-    /// Removes the files of a snapshot that nobody finds any more, as soon as nobody copies them.
+    /// Removes the files of a deleted snapshot as soon as no copy uses them.
     fn clear(&self, kept: &Kept) {
         let files = self.directory.join(&kept.snapshot.files);
         self.removals.begin(files, Arc::clone(&kept.in_use).write_owned());
     }
 
-    /// Removes the files of a snapshot that does not come to be.
+    /// Removes the files of a snapshot that could not be stored.
     pub(super) async fn discard(&self, snapshot: &Snapshot) {
         remove_aside(self.directory.join(&snapshot.files)).await;
     }
 
-    /// Has all that is copied be given up.
+    /// Tells all running copies to stop.
     pub(super) fn end(&self) {
         self.is_ending.store(true, Ordering::Relaxed);
     }
 
-    /// Waits until nothing is copied any more.
+    /// Waits until no copy runs.
     pub(super) async fn ended(&self) {
-        self.copying.over().await; // else the next server sweeps
+        self.copying.over().await; // after a timeout, the next server removes what is left
     }
 
     fn locked(&self) -> MutexGuard<'_, HashMap<String, Arc<Kept>>> {
@@ -279,7 +286,8 @@ impl Snapshots {
     }
 }
 
-/// A name that a client gives, if it is one. It may have parts, `project/name:tag`, which mean nothing here.
+/// Checks a name that a client gives. The name may have parts, as in `project/name:tag`, which have
+/// no meaning here.
 pub(super) fn checked_name(given: &str) -> Result<String, Refusal> {
     let name = without_tag(given);
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:".contains(&byte);
@@ -291,7 +299,7 @@ pub(super) fn checked_name(given: &str) -> Result<String, Refusal> {
     }
 }
 
-/// Has all that was written to a directory's file system be on its disk.
+/// Flushes the file system of a directory to disk.
 fn write_out(directory: &Path) -> std::io::Result<()> {
     Ok(rustix::fs::syncfs(fs_err::File::open(directory)?.file())?)
 }

@@ -1,4 +1,4 @@
-//! What a server keeps of its sandboxes, across its own end: a database in one file.
+//! Database of the server, in one file, with the state that outlives the server.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,50 +18,51 @@ use super::quota::DayUse;
 use super::secret::hex;
 use super::snapshots::Snapshot;
 
-/// A table: text in JSON, by an id.
+/// Table of JSON text by id.
 type Definition = TableDefinition<'static, &'static str, &'static [u8]>;
 
 const SANDBOXES: Definition = TableDefinition::new("sandboxes");
 const SNAPSHOTS: Definition = TableDefinition::new("snapshots");
-/// By the ids of keys.
+/// Use of keys, by the ids of the keys.
 const USE: Definition = TableDefinition::new("use");
 
-/// What is kept of a sandbox.
+/// Stored data of a sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Record {
-    /// What it is called: for clients, and as a sandbox of this host.
+    /// Id of the sandbox, for clients and as the name of a sandbox on this host.
     pub(super) id: String,
-    /// The template that it was made from.
+    /// Name of the template that the sandbox was created from.
     pub(super) template: String,
-    /// The id of the key that it belongs to; nothing where no key was needed.
+    /// Id of the key that owns the sandbox; `None` if no key was needed.
     pub(super) owner: Owner,
-    /// When it was started.
+    /// Time at which the sandbox was started.
     pub(super) started: Timestamp,
-    /// How long it stays, as it was last changed.
+    /// Lifetime of the sandbox, as last changed.
     #[serde(flatten)]
     pub(super) life: Life,
-    /// What becomes of it when its time is over.
+    /// Action at the end of the sandbox's time.
     #[serde(default)]
     pub(super) at_end: AtEnd,
-    /// Whether a request to it ends its rest.
+    /// Set if a request to the paused sandbox resumes it.
     #[serde(default)]
     pub(super) is_woken: bool,
-    /// What proves that a caller may talk to its guest.
+    /// Token that a caller must show to talk to the guest.
     pub(super) token: String,
-    /// What proves that a caller may use its ports; nothing where everybody may who knows its name. Clients are told
-    /// [`Record::traffic_access_token`].
+    /// Token that a caller must show to use the ports; `None` if the ports are open to everybody
+    /// who knows the id. Clients get [`Record::traffic_access_token`].
     pub(super) traffic_token: Option<String>,
-    /// What its client wants to find it by.
+    /// Metadata by which the client can find the sandbox.
     pub(super) metadata: BTreeMap<String, String>,
-    /// The span that its client asked for it from.
+    /// Trace context of the request that created the sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) trace_parent: Option<String>,
 }
 
 impl Record {
-    /// The traffic access token that clients are told. E2B's packages show it wherever they show nothing else, so that
-    /// the contexts of a sandbox whose ports are everybody's are not: there it follows from the token of the guest, and
-    /// does not lead back to that.
+    /// Returns the traffic access token that clients get. E2B's packages show this token where they
+    /// show no other, for example for contexts. The contexts of a sandbox with public ports must
+    /// not be public, so the token of such a sandbox is derived from the token of the guest, by a
+    /// hash that cannot be reversed.
     pub(super) fn traffic_access_token(&self) -> Cow<'_, str> {
         match &self.traffic_token {
             Some(token) => Cow::Borrowed(token),
@@ -70,15 +71,16 @@ impl Record {
     }
 }
 
-/// What was found in a table.
+/// Rows of a table.
 #[derive(Debug)]
 pub(super) struct Found<T> {
     pub(super) read: Vec<T>,
-    /// The ids of what cannot be read, as of what a later version wrote. It stays, and so must what it is about.
+    /// Ids of rows that cannot be read, for example because a later version wrote them. The rows
+    /// stay, and so must the things that they describe.
     pub(super) unread: Vec<String>,
 }
 
-/// The database.
+/// Handle of the database.
 #[derive(Debug, Clone)]
 pub(super) struct Store {
     file: Arc<DatabaseFile>,
@@ -87,54 +89,55 @@ pub(super) struct Store {
 #[derive(Debug)]
 struct DatabaseFile {
     path: PathBuf,
-    /// None after a reading or writing of it failed: a database is of no more use then, and is opened again when it is
-    /// needed. What was committed is in it.
+    /// `None` after an I/O error, because the database object cannot be used any more. The next
+    /// access opens the file again, which contains all committed data.
     database: Mutex<Option<Database>>,
 }
 
 impl Store {
-    /// Opens the database at `path`, and makes it if it is missing. One process can have it open.
+    /// Opens the database at `path`, and creates it if it is missing. Only one process can have the
+    /// database open.
     pub(super) fn open(path: &Path) -> Result<Store, redb::Error> {
         let database = Mutex::new(Some(open(path)?));
         Ok(Store { file: Arc::new(DatabaseFile { path: path.to_owned(), database }) })
     }
 
-    /// All records.
+    /// Returns the records of all sandboxes.
     pub(super) fn all(&self) -> Result<Found<Record>, redb::Error> {
         self.rows(SANDBOXES, |_, record| record)
     }
 
-    /// Keeps a record, whatever happens from then on.
+    /// Stores a record. The record survives a crash once this function has returned.
     pub(super) async fn put(&self, record: &Record) -> Result<(), redb::Error> {
         self.put_row(SANDBOXES, &record.id, record).await
     }
 
-    /// Forgets a record.
+    /// Removes a record.
     pub(super) async fn remove(&self, id: &str) -> Result<(), redb::Error> {
         self.remove_row(SANDBOXES, id).await
     }
 
-    /// All snapshots.
+    /// Returns all snapshots.
     pub(super) fn all_snapshots(&self) -> Result<Found<Snapshot>, redb::Error> {
         self.rows(SNAPSHOTS, |_, snapshot| snapshot)
     }
 
-    /// Keeps a snapshot, whatever happens from then on.
+    /// Stores a snapshot. The data survives a crash once this function has returned.
     pub(super) async fn put_snapshot(&self, snapshot: &Snapshot) -> Result<(), redb::Error> {
         self.put_row(SNAPSHOTS, &snapshot.id, snapshot).await
     }
 
-    /// Forgets a snapshot.
+    /// Removes a snapshot.
     pub(super) async fn remove_snapshot(&self, id: &str) -> Result<(), redb::Error> {
         self.remove_row(SNAPSHOTS, id).await
     }
 
-    /// What keys have used of a day, by their ids.
+    /// Returns the daily use of keys, by the ids of the keys.
     pub(super) fn all_use(&self) -> Result<Vec<(String, DayUse)>, redb::Error> {
         Ok(self.rows(USE, |id, used| (id.to_owned(), used))?.read)
     }
 
-    /// Keeps what some keys have used.
+    /// Stores the daily use of some keys.
     pub(super) async fn put_use(&self, used: Vec<(String, DayUse)>) -> Result<(), redb::Error> {
         if used.is_empty() {
             return Ok(());
@@ -145,7 +148,7 @@ impl Store {
         .await
     }
 
-    /// Keeps something as a snapshot that none may be.
+    /// Stores arbitrary text as a snapshot, for tests of unreadable rows.
     #[cfg(test)]
     pub(super) async fn put_raw_snapshot(&self, id: &str, text: &str) -> Result<(), redb::Error> {
         self.put_row(SNAPSHOTS, id, &text).await
@@ -183,7 +186,7 @@ impl Store {
         self.change(table, move |table| table.remove(id.as_str()).map(drop)).await
     }
 
-    /// Changes a table, on another thread: it waits for the disk.
+    /// Changes a table on a blocking thread, because the commit waits for the disk.
     async fn change(
         &self,
         table: Definition,
@@ -205,7 +208,7 @@ impl Store {
 }
 
 impl DatabaseFile {
-    /// Uses the database.
+    /// Runs `act` on the database, and opens the database first if necessary.
     fn with<T>(&self, act: impl FnOnce(&Database) -> Result<T, redb::Error>) -> Result<T, redb::Error> {
         let mut place = self.database.lock().unwrap_or_else(PoisonError::into_inner);
         let database = match place.take() {
@@ -221,10 +224,11 @@ impl DatabaseFile {
 }
 
 fn open(path: &Path) -> Result<Database, redb::Error> {
-    // It holds the tokens of sandboxes.
+    // The database contains tokens of sandboxes, so only its user may read it.
     let file = fs_err::OpenOptions::new().create(true).truncate(false).read(true).write(true).mode(0o600).open(path)?;
     let mut database = redb::Builder::new().create_file(file.into_file())?;
-    // Otherwise damaged pages would be passed over, and sandboxes whose records were in them taken for nobody's.
+    // Without this check, redb would skip damaged pages, and the sandboxes whose records were in
+    // them would count as unknown.
     if !database.check_integrity()? {
         tracing::warn!(path = %path.display(), "the server's database was repaired");
     }
@@ -288,7 +292,7 @@ mod tests {
             let mut damaged = whole.clone();
             damaged[start..start + 512].fill(0xff);
             fs_err::write(&path, damaged).unwrap();
-            // Of some damages it panics by itself.
+            // For some kinds of damage, redb panics.
             match std::panic::catch_unwind(|| Store::open(&path)?.all_use()) {
                 Ok(Ok(found)) => assert_eq!(found.len(), used.len(), "damaged from {start} on"),
                 Ok(Err(_)) | Err(_) => errors += 1,

@@ -1,4 +1,4 @@
-//! Templates: what a server's sandboxes are made from.
+//! Templates that the sandboxes of a server are created from.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -11,46 +11,47 @@ use serde::Deserialize;
 
 use crate::report::Failure;
 
-/// The templates that clients ask for when nobody named another.
+/// Templates that clients use by default.
 const DEFAULT: [&str; 2] = ["base", FOR_CODE];
-/// The one of them that clients run cells of code in.
+/// Default template in which clients run cells of code.
 const FOR_CODE: &str = "code-interpreter-v1";
 
-/// How much a snapshot may have in its files when nobody says.
+/// Default for the maximum size of a snapshot.
 const SNAPSHOT_SIZE: Size = Size::mebibytes(10 << 10);
 
-/// How many sandboxes wait for clients at most, of all templates together.
+/// Maximum number of waiting sandboxes of all templates together.
 const MOST_WARM: usize = 64;
 
-/// What the file of a server says.
+/// Settings file of a server.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ServerConfig {
-    /// Where it listens.
+    /// Address at which the server listens.
     pub(crate) listen: Option<SocketAddr>,
-    /// How much a snapshot may have in its files.
+    /// Maximum size of the files of a snapshot.
     snapshot_size: Option<Size>,
     templates: BTreeMap<String, TemplateConfig>,
 }
 
-/// What it says of a template.
+/// Settings of one template.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct TemplateConfig {
-    /// How its policy is made to hold.
+    /// Choice of the backend that enforces the policy.
     backend: Option<Choice>,
-    /// What a container is made from.
+    /// Image for containers of this template.
     image: Option<String>,
-    /// The file of its policy, beside this one.
+    /// Policy file; a relative path starts at the directory of the settings file.
     policy: Option<PathBuf>,
-    /// How many of its sandboxes wait for a client.
+    /// Number of sandboxes of this template that wait for clients.
     warm: usize,
-    /// Whether those have Python started; so it is with the template for code when nobody says.
+    /// Set if waiting sandboxes have a running Python interpreter. By default only the template for
+    /// code has one.
     interpreter: Option<bool>,
 }
 
 impl ServerConfig {
-    /// Reads the file at `path`.
+    /// Reads the settings file at `path`.
     pub(crate) fn read(path: &Path) -> Result<ServerConfig, Failure> {
         let hint = "docs/guides/serving.md shows one";
         let text = fs_err::read_to_string(path)
@@ -70,12 +71,12 @@ impl ServerConfig {
         Ok(config)
     }
 
-    /// How many bytes a snapshot may have in its files.
+    /// Returns the maximum size of the files of a snapshot, in bytes.
     pub(crate) fn largest_snapshot(&self) -> u64 {
         self.snapshot_size.unwrap_or(SNAPSHOT_SIZE).bytes()
     }
 
-    /// The names of all templates, and what is said of each.
+    /// Returns all templates by name, with the default templates.
     pub(crate) fn templates(&self) -> BTreeMap<String, TemplateConfig> {
         let mut templates: BTreeMap<_, _> =
             DEFAULT.map(|name| (name.to_owned(), TemplateConfig::default())).into_iter().collect();
@@ -88,7 +89,7 @@ impl ServerConfig {
 }
 
 impl TemplateConfig {
-    /// The flags of `ringfence up` that it stands for.
+    /// Returns the flags of `ringfence up` that select these settings.
     pub(crate) fn words(&self) -> Vec<OsString> {
         let backend = self.backend.map(|choice| ["--backend".into(), choice.to_string().into()]);
         let image = self.image.as_ref().map(|image| ["--image".into(), image.into()]);
@@ -97,27 +98,28 @@ impl TemplateConfig {
     }
 }
 
-/// A template that sandboxes can be made from here.
+/// Template that is checked and ready to use.
 #[derive(Debug)]
 pub(crate) struct Template {
-    /// The flags of `ringfence up` that it stands for.
+    /// Flags of `ringfence up` that create a sandbox of this template.
     pub(super) words: Vec<OsString>,
-    /// How many of its sandboxes wait for a client.
+    /// Number of sandboxes that wait for clients.
     pub(super) warm: usize,
-    /// What those have imported into a Python that is started; none where none is.
+    /// Import line for the running Python interpreter of waiting sandboxes; `None` if they have no
+    /// interpreter.
     pub(super) preload: Option<String>,
-    /// What its sandboxes can reach.
+    /// Network of the sandboxes.
     pub(super) network: Network,
-    /// How many processors a sandbox can use, as clients are told.
+    /// Number of processors of a sandbox, as shown to clients.
     pub(super) processors: u64,
-    /// How much memory a sandbox can use, in bytes; the machine's where nothing limits it.
+    /// Memory limit of a sandbox in bytes, or the memory of the machine if there is no limit.
     pub(super) memory: u64,
-    /// What a sandbox may write, in bytes; nothing where nothing limits it.
+    /// Disk limit of a sandbox in bytes, or zero if there is no limit.
     pub(super) disk: u64,
 }
 
 impl Template {
-    /// The template of which `config` is said, with the settings that come of that.
+    /// Creates the template of `config`. `settings` are the settings that result from its flags.
     pub(crate) fn new(config: &TemplateConfig, settings: &Settings) -> Template {
         let limits = &settings.policy.limits;
         let machine = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);

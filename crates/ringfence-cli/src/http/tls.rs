@@ -1,4 +1,5 @@
-//! TLS: with a certificate that was given, or with one that is made on the first start for names of this machine.
+//! TLS with a given certificate, or with a certificate that the server creates on its first start
+//! for names of this machine.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -18,22 +19,24 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::report::Failure;
 
-/// The domain of a certificate that is made here. One below `localhost` leads to this machine, whoever is asked for it.
+/// Domain of a certificate that the server creates. Every resolver maps names below `localhost` to
+/// this machine.
 pub(crate) const DOMAIN: &str = "sbx.localhost";
-/// The names of such a certificate.
+/// Names in a certificate that the server creates.
 const NAMES: [&str; 5] = ["localhost", DOMAIN, "*.sbx.localhost", "127.0.0.1", "::1"];
 
-/// Where a certificate and its key are, in PEM.
+/// Paths of a certificate and its key, in PEM.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
-    /// The certificate, and those that lead from it to one that clients trust.
+    /// Path of the certificate and of the chain to a certificate that clients trust.
     pub(crate) certificate: PathBuf,
-    /// Its key.
+    /// Path of the private key.
     pub(crate) key: PathBuf,
 }
 
 impl Identity {
-    /// The server's own in `directory`, made if it is missing, and the certificate that clients are to trust for it.
+    /// Returns the server's own identity in `directory`, and the path of the authority certificate
+    /// that clients must trust. Creates both if they are missing.
     pub(crate) fn own(directory: &Path) -> Result<(Identity, PathBuf), Failure> {
         let identity = Identity { certificate: directory.join("server.pem"), key: directory.join("server.key") };
         let authority = directory.join("ca.pem");
@@ -51,7 +54,7 @@ impl Identity {
         Ok((identity, authority))
     }
 
-    /// What speaks TLS with it.
+    /// Creates the TLS acceptor for this identity.
     pub(crate) fn acceptor(&self) -> Result<TlsAcceptor, Failure> {
         let failed = |path: &Path, why: &dyn std::fmt::Display| {
             let hint = "--tls-cert FILE --tls-key FILE, both in PEM, the key of that certificate";
@@ -74,15 +77,15 @@ impl Identity {
     }
 }
 
-/// A certificate for this machine's own names, in PEM.
+/// New certificate for names of this machine, in PEM.
 struct Made {
     authority: String,
     server: String,
     key: String,
 }
 
-/// Makes an authority, has it sign one certificate, and forgets its key: it will never sign another. It could not for
-/// other names, either.
+/// Creates an authority, signs one certificate with it, and drops the authority's key, so that it
+/// can never sign another. Name constraints also limit the authority to names of this machine.
 fn make() -> Result<Made, rcgen::Error> {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, "ringfence: authority of one server");
@@ -114,7 +117,7 @@ fn make() -> Result<Made, rcgen::Error> {
     })
 }
 
-/// Writes a file that only its user can read, whole or not at all.
+/// Writes a file that only its user can read. A temporary file and a rename make the write atomic.
 fn write_private(path: &Path, text: &str) -> io::Result<()> {
     let temporary = path.with_extension("new");
     let mut options = fs_err::OpenOptions::new();

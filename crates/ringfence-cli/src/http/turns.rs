@@ -1,4 +1,4 @@
-//! Turns at what takes long: so many at once, and of one owner not all of them.
+//! Fair limits for slow operations: a maximum number at once, of which one owner gets at most half.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,20 +9,20 @@ use tokio::time::timeout;
 
 use super::control::Owner;
 
-/// How long somebody may wait for a turn.
+/// Maximum time to wait for a turn.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Turns at one thing.
+/// Turns for one kind of operation.
 #[derive(Debug)]
 pub(super) struct Turns {
     all: Arc<Semaphore>,
     most: u32,
     most_of_one: usize,
-    /// Those of each owner who has one, or waits for one.
+    /// Semaphores of the owners that have a turn or wait for one.
     of: Mutex<HashMap<Owner, Arc<Semaphore>>>,
 }
 
-/// A turn, until it is dropped.
+/// Permission to run one operation, held until it is dropped.
 #[derive(Debug)]
 pub(super) struct Turn {
     _own: OwnedSemaphorePermit,
@@ -30,17 +30,19 @@ pub(super) struct Turn {
 }
 
 impl Turns {
-    /// So many at once, and half of them of one owner.
+    /// Creates turns for `most` operations at once, of which one owner gets at most half.
     pub(super) fn new(most: u32) -> Turns {
         let all = Arc::new(Semaphore::new(most as usize));
         Turns { all, most, most_of_one: (most / 2) as usize, of: Mutex::default() }
     }
 
-    /// Waits for a turn; none when that takes too long. Whoever has as many as one owner can waits before nobody else.
+    /// Waits for a turn. Returns `None` if the wait takes too long. An owner at its limit does not
+    /// block other owners.
     pub(super) async fn take(&self, owner: &Owner) -> Option<Turn> {
         let own = {
             let mut owners = self.of.lock().unwrap_or_else(PoisonError::into_inner);
-            owners.retain(|_, own| Arc::strong_count(own) > 1); // of those who have none
+            // Forget owners that neither have a turn nor wait for one.
+            owners.retain(|_, own| Arc::strong_count(own) > 1);
             let own = owners.entry(owner.clone()).or_insert_with(|| Arc::new(Semaphore::new(self.most_of_one)));
             Arc::clone(own)
         };
@@ -52,9 +54,10 @@ impl Turns {
         timeout(PATIENCE, turn).await.ok()
     }
 
-    /// Waits until nobody has one, for as long as somebody would wait for one.
+    /// Waits until no turn is taken, for at most [`PATIENCE`].
     pub(super) async fn over(&self) {
-        let _ = timeout(PATIENCE, self.all.acquire_many(self.most)).await; // who still has one is waited for no longer
+        // After a timeout, turns that are still taken are not waited for.
+        let _ = timeout(PATIENCE, self.all.acquire_many(self.most)).await;
     }
 }
 

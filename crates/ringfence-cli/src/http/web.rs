@@ -1,5 +1,5 @@
-//! The page for people at `/`: files that are part of this program. It has no rights of its own; its script calls the
-//! API with the key of whoever logs in.
+//! Web page at `/`, made of files that are part of this program. The page has no rights of its own:
+//! its script calls the API with the key of the user who logs in.
 
 use std::sync::LazyLock;
 
@@ -21,22 +21,24 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 const STYLE: &str = "text/css; charset=utf-8";
 const PICTURE: &str = "image/svg+xml";
 
-/// What the page may do: nothing that is not of this server. The terminal writes styles of its own.
+/// Content security policy of the page: only resources of this server. Inline styles are allowed
+/// because the terminal writes them.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self'; \
     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// What else is said with every file.
+/// Headers that are sent with every file.
 const HEADERS: [(HeaderName, &str); 6] = [
     (CONTENT_SECURITY_POLICY, POLICY),
     (X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (REFERRER_POLICY, "no-referrer"),
     (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
-    // Asked for anew each time, and sent again only when another version of this program has another.
+    // Browsers ask for a file each time, but get it again only if the version of this program has
+    // changed it.
     (CACHE_CONTROL, "no-cache"),
 ];
 
-/// A file of the page.
+/// File of the page.
 struct File {
     path: &'static str,
     kind: &'static str,
@@ -49,7 +51,7 @@ macro_rules! files {
     };
 }
 
-/// All of them.
+/// All files of the page.
 const FILES: [File; 18] = files![
     "/" is HTML of "index.html",
     "/page/icon.svg" is PICTURE of "icon.svg",
@@ -71,7 +73,7 @@ const FILES: [File; 18] = files![
     "/page/vendor/xterm.css" is STYLE of "vendor/xterm.css",
 ];
 
-/// What tells one version of a file from another, in the order of the files.
+/// Entity tags that identify the versions of the files, in the order of [`FILES`].
 static TAGS: LazyLock<[HeaderValue; FILES.len()]> = LazyLock::new(|| {
     FILES.map(|file| {
         let tag = format!("\"{}\"", hex(&Sha256::digest(file.bytes)[..16]));
@@ -79,7 +81,7 @@ static TAGS: LazyLock<[HeaderValue; FILES.len()]> = LazyLock::new(|| {
     })
 });
 
-/// The file of the page that is asked for, if one is.
+/// Answers a request for a file of the page, or returns `None` for other requests.
 pub(super) fn answer<B>(request: &Request<B>) -> Option<Reply> {
     if ![Method::GET, Method::HEAD].contains(request.method()) {
         return None;
