@@ -1,4 +1,4 @@
-//! What every command over a sandbox that stays begins with.
+//! Argument and helpers that commands on a running sandbox share.
 
 use std::future::Future;
 
@@ -17,29 +17,29 @@ pub(crate) struct Named {
 }
 
 impl Named {
-    /// Reaches it.
+    /// Connects to the sandbox.
     pub(super) async fn attach(&self, host: &Host) -> Result<Sandbox, Failure> {
         Ok(Sandbox::attach(host, &self.name).await?)
     }
 
-    /// Tells of a call to it that failed.
+    /// Creates the failure for a failed call to the sandbox.
     pub(super) fn failed(&self, error: SessionError) -> Failure {
         Failure::of_session(&error, &self.name)
     }
 }
 
-/// Does something that waits, on this thread.
+/// Runs a future to its end on this thread.
 pub(super) fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
         Failure::failed(format!("cannot wait for anything: {error}"), "look at the limits of this shell: ulimit -n")
     })?;
     let done = runtime.block_on(future);
-    // What nobody waits for any more is not waited for here, either.
+    // Background tasks that nobody waits for must not delay the end.
     runtime.shutdown_background();
     done
 }
 
-/// Text of which a terminal obeys nothing.
+/// Returns the text without characters that control a terminal.
 pub(super) fn plain(text: &str) -> String {
     clean_line(text).into_owned()
 }

@@ -1,4 +1,5 @@
-//! `ringfence attempt`: what `ringfence doctor --prove` runs inside a sandbox.
+//! `ringfence attempt`: one attempt to break a promise, which `ringfence doctor --prove` runs in a
+//! sandbox.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `ringfence audit`.
+//! The `ringfence audit` command, which lists, shows and verifies records.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -107,7 +107,7 @@ fn show(records: &Records, id: &str) -> Result<ExitCode, Failure> {
     }
 }
 
-/// The files that are records; the others are told.
+/// Returns the files that are records, and warns about the others.
 fn readable(records: &Records) -> Result<Vec<(String, Record)>, Failure> {
     let mut found = Vec::new();
     for RecordFile { name, record } in records.entries()? {

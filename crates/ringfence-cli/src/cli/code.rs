@@ -1,4 +1,4 @@
-//! `ringfence code`.
+//! The `ringfence code` command, which runs code in a sandbox.
 
 use std::io::{Read, stdin};
 use std::path::{Path, PathBuf};
@@ -13,9 +13,10 @@ use super::run::{interruptible, tell, warn_of_planted};
 use crate::answer::print_json;
 use crate::report::{Failure, warn};
 
-/// The longest code that is read; a little more than is run, so that the library tells of it.
+/// Maximum number of bytes of code that are read: one more than can be run, so that the library
+/// reports code that is too long.
 const LONGEST: u64 = (16 << 20) + 1;
-/// The name of standard input.
+/// Name that stands for standard input.
 const STDIN: &str = "-";
 
 const EXAMPLES: &str = "\
@@ -50,14 +51,15 @@ pub(crate) struct Code {
     file: PathBuf,
     #[command(flatten)]
     container: ContainerFlags,
-    // Last: its heading goes on to whatever follows.
+    // `policy` must be the last field, because its help heading also applies to the flags that
+    // follow.
     #[command(flatten)]
     policy: PolicyFlags,
 }
 
 impl Code {
     pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
-        // Before --directory leads elsewhere.
+        // Read the file before `--directory` changes the working directory.
         let text = read(&self.file)?;
         let mut settings = self.container.settings(&self.policy, host)?;
         if let Some(degree) = self.block_imports {
@@ -111,7 +113,7 @@ impl Code {
     }
 }
 
-/// Reads code, and no more of it than tells that it cannot be run.
+/// Reads code, up to [`LONGEST`] bytes.
 fn read(path: &Path) -> Result<String, Failure> {
     let mut bytes = Vec::new();
     let (place, read) = if path == Path::new(STDIN) {
@@ -128,13 +130,14 @@ fn read(path: &Path) -> Result<String, Failure> {
     let length = read.map_err(unreadable)? as u64;
     match String::from_utf8(bytes) {
         Ok(text) => Ok(text),
-        // It may have been cut within a character, and is too long in any case.
+        // The limit may have cut the text within a character. The text is too long in any case.
         Err(error) if length == LONGEST => Ok(String::from_utf8_lossy(error.as_bytes()).into_owned()),
         Err(error) => Err(unreadable(format!("{place} is not UTF-8 text: {error}"))),
     }
 }
 
-/// Keeps a record. Code that was run is not undone by a record that could not be written: it is said.
+/// Keeps a record of the run. If the record cannot be written, only warns, because the code has
+/// already run.
 fn keep(settings: &Settings, language: &str, code: &str, result: &ExecutionResult) {
     if let Err(error) = Records::keep_code(settings, language, code, result) {
         warn(&format!("no record was kept: {}; {}", ringfence::chain(&error), error.hint()));

@@ -1,4 +1,4 @@
-//! `ringfence config`.
+//! The `ringfence config` command, which explains the settings and prints their schema.
 
 use std::process::ExitCode;
 
@@ -70,7 +70,7 @@ impl Explain {
     }
 }
 
-/// JSON for files that are kept.
+/// Formats JSON for files, indented and with a final line break.
 pub(super) fn pretty(value: &serde_json::Value) -> String {
     format!("{value:#}\n")
 }

@@ -1,4 +1,4 @@
-//! `ringfence cp`.
+//! The `ringfence cp` command, which copies files into a sandbox and out of it.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -33,14 +33,14 @@ pub(crate) struct Cp {
     to: OsString,
 }
 
-/// One end of a copy.
+/// Source or destination of a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum End {
-    /// A path on this side.
+    /// Path on the host.
     Here(PathBuf),
-    /// A path in a sandbox.
+    /// Path in a sandbox.
     Inside { name: String, path: String },
-    /// Standard input or output.
+    /// Standard input or standard output.
     Stream,
 }
 
@@ -83,7 +83,7 @@ impl Cp {
     }
 }
 
-/// A copy under way.
+/// Copy with one sandbox.
 struct Copy {
     sandbox: Sandbox,
     named: Named,
@@ -156,7 +156,7 @@ impl Copy {
         done.map_err(failed)
     }
 
-    /// The absolute form of a path inside.
+    /// Returns the absolute form of a path in the sandbox.
     fn inside(&self, path: &str) -> String {
         if path.starts_with('~') {
             return path.to_owned();
@@ -164,7 +164,7 @@ impl Copy {
         self.sandbox.manifest().workspace_inside.join(path).to_string_lossy().into_owned()
     }
 
-    /// What lies at a path inside; nothing when there is nothing.
+    /// Returns the type of the file at a path in the sandbox, or `None` if there is no file.
     async fn kind(&self, path: &str) -> Result<Option<FileType>, Failure> {
         match self.sandbox.files().stat(path).await {
             Ok(entry) => Ok(Some(entry.kind)),
@@ -178,7 +178,8 @@ impl Copy {
     }
 }
 
-/// Where something is put in a directory that is there: under its own name; what `DIR/.` stands for has none.
+/// Returns the destination of a copy into an existing directory: the source keeps its name there. A
+/// source such as `DIR/.` has no name, so its contents go into the directory itself.
 fn join(directory: &str, from: &Path) -> String {
     join_here(Path::new(directory), from).to_string_lossy().into_owned()
 }
@@ -191,7 +192,7 @@ fn join_here(directory: &Path, from: &Path) -> PathBuf {
     }
 }
 
-/// A bar on a terminal, and nothing elsewhere.
+/// Creates a progress bar, which is visible only on a terminal.
 fn bar(length: Option<u64>) -> ProgressBar {
     let (bar, template) = match length {
         Some(length) => (ProgressBar::new(length), "{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left"),
@@ -200,7 +201,7 @@ fn bar(length: Option<u64>) -> ProgressBar {
     bar.with_style(ProgressStyle::with_template(template).expect("the template is fixed text"))
 }
 
-/// Tells what was not copied.
+/// Warns about files that were not copied, and returns the exit status.
 fn told(done: &Transferred) -> ExitStatus {
     for left_out in &done.left_out {
         warn(&format!("`{}` was not copied: {}", left_out.name, left_out.why));

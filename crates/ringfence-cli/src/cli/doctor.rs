@@ -1,4 +1,4 @@
-//! `ringfence doctor`.
+//! The `ringfence doctor` command, which shows what each backend can enforce.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -91,7 +91,7 @@ fn one(examination: &Examination) -> String {
         Finding::Works { summary, clauses } => (summary, clauses),
     };
     let mut text = format!("{backend}: {summary}\n");
-    // What many clauses lack for one reason is said once.
+    // A reason that several clauses share is printed once.
     let mut missing: Vec<(&str, &str, Vec<Clause>)> = Vec::new();
     for (clause, support) in clauses {
         match support {

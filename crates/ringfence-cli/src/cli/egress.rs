@@ -1,4 +1,4 @@
-//! `ringfence egress`.
+//! The `ringfence egress` command, which shows recorded network access and suggests a policy.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

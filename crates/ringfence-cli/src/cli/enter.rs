@@ -1,4 +1,4 @@
-//! `ringfence enter`.
+//! The `ringfence enter` command, which opens a shell in a sandbox.
 
 use std::process::ExitCode;
 
@@ -9,7 +9,8 @@ use super::attach::{Named, block_on};
 use super::exec::{attach, on_terminal, status};
 use crate::report::Failure;
 
-/// Becomes the first shell that there is. Without a file of its own, zsh would begin with questions.
+/// Script that starts the first available shell. Without a `.zshrc`, zsh would begin with
+/// questions, so it starts with `-f` then.
 const SHELL: &str =
     "command -v zsh >/dev/null 2>&1 && { [ -e \"${ZDOTDIR:-$HOME}/.zshrc\" ] && exec zsh; exec zsh -f; }
 command -v bash >/dev/null 2>&1 && exec bash

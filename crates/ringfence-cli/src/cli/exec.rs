@@ -1,4 +1,4 @@
-//! `ringfence exec`.
+//! The `ringfence exec` command, which runs a command in a running sandbox.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -52,7 +52,7 @@ pub(crate) struct Exec {
 impl Exec {
     pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
         let settings = self.settings(host)?;
-        // Before there is another thread, which they could be sent to.
+        // Take over the signals before another thread exists that could receive them.
         let interruption = self.json.then(interruption).transpose()?;
         block_on(async {
             let sandbox = self.sandbox.attach(&settings.host).await?;
@@ -76,7 +76,8 @@ impl Exec {
         })
     }
 
-    /// The settings that a record is kept by. The variables are in them, so that no record shows their values.
+    /// Loads the settings by which the record is kept. The variables of the flags are part of the
+    /// settings, so that no record shows their values.
     fn settings(&self, host: Host) -> Result<Settings, Failure> {
         let mut config = Config::default();
         self.env.iter().for_each(|variable| variable.apply(&mut config.env));
@@ -112,7 +113,7 @@ impl Exec {
     }
 }
 
-/// Gives a command a terminal like the caller's.
+/// Gives a command a terminal of the same type as that of the caller.
 pub(super) fn on_terminal(exec: ringfence::Exec, host: &Host) -> ringfence::Exec {
     let exec = exec.terminal(PtySize { cols: 80, rows: 24 });
     match host.text("TERM") {
@@ -121,20 +122,22 @@ pub(super) fn on_terminal(exec: ringfence::Exec, host: &Host) -> ringfence::Exec
     }
 }
 
-/// Runs a command with our own streams. Whatever happens, the terminal is left as it was.
+/// Runs a command with the standard streams of this process. Restores the mode of the terminal even
+/// after a panic.
 pub(super) async fn attach(sandbox: &Sandbox, exec: ringfence::Exec) -> Result<Ended, ringfence::SessionError> {
     if let (true, Ok(mode)) = (exec.terminal.is_some(), rustix::termios::tcgetattr(rustix::stdio::stdin())) {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             let now = rustix::termios::OptionalActions::Now;
-            let _ = rustix::termios::tcsetattr(rustix::stdio::stdin(), now, &mode); // it may be gone
+            // The terminal may be gone.
+            let _ = rustix::termios::tcsetattr(rustix::stdio::stdin(), now, &mode);
             before(panic);
         }));
     }
     ringfence::attached(sandbox, exec, Streams::of_this_process()).await
 }
 
-/// What to exit with when a command ended so.
+/// Returns the exit status for the end of a command.
 pub(super) fn status(ended: &Ended) -> ExitStatus {
     match (ended.timed_out, ended.exit_code, ended.signal) {
         (true, ..) => ExitStatus::Deadline,
@@ -143,7 +146,7 @@ pub(super) fn status(ended: &Ended) -> ExitStatus {
     }
 }
 
-/// Tells what the command itself could not.
+/// Warns about ends that the command itself could not report.
 fn tell(result: &ExecutionResult, time: Option<Duration>) {
     if let (true, Some(time)) = (result.timed_out, time) {
         warn(&format!("the deadline of {} s passed: every process of the command was ended", time.as_secs_f64()));

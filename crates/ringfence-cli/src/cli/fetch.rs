@@ -1,4 +1,4 @@
-//! Fetching the image of a container, with a bar on a terminal.
+//! Download of a container image, with a progress bar on a terminal.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,8 @@ use ringfence_core::terminal::clean_line;
 use super::flags::ENGINES;
 use crate::report::Failure;
 
-/// Fetches what the sandbox of `spec` is to be made from, if that is an image and it is not there already.
+/// Provides the image for the sandbox of `spec`, and downloads it if `pull` says so. Does nothing
+/// if the backend is not a container engine, or if the sandbox is up already.
 pub(super) async fn fetch(settings: &Settings, spec: &mut Spec) -> Result<(), Failure> {
     let Selection::Only(backend) = settings.selection else { return Ok(()) };
     let is_up = match &spec.name {
@@ -25,7 +26,8 @@ pub(super) async fn fetch(settings: &Settings, spec: &mut Spec) -> Result<(), Fa
     let bar = ProgressBar::no_length().with_style(style("{msg}"));
     let mut progress = |progress: PullProgress| {
         bar.set_message(clean_line(&progress.status).into_owned());
-        // Until an engine tells of the first part's size, a bar would be full at nothing.
+        // Without the size of a part, a bar would appear full at zero bytes, so show only the
+        // message until an engine reports a size.
         if let Some((done, total)) = layers.heard(progress) {
             bar.set_style(style("{bar:30} {bytes} of {total_bytes}, {bytes_per_sec}"));
             bar.set_length(total);
@@ -35,7 +37,7 @@ pub(super) async fn fetch(settings: &Settings, spec: &mut Spec) -> Result<(), Fa
     let provided = images::provide(&settings.host, backend, &spec.container, &mut progress).await;
     bar.finish_and_clear();
     provided.map_err(StartError::from)?;
-    // It was fetched just now: not a second time.
+    // The image was just provided, so the start must not download it a second time.
     spec.container.pull = Some(Pull::Missing);
     Ok(())
 }
@@ -44,18 +46,20 @@ fn style(progress: &str) -> ProgressStyle {
     ProgressStyle::with_template(&format!("fetching the image  {progress}")).expect("the template is fixed text")
 }
 
-/// How far each part of an image is.
+/// Download progress of each part of an image.
 #[derive(Debug, Default)]
 struct Layers {
     parts: BTreeMap<String, (u64, u64)>,
 }
 
 impl Layers {
-    /// How many bytes of all known parts are done, and how many they have, if any part is known.
+    /// Records progress, and returns the done and total bytes of all known parts, if any part is
+    /// known.
     fn heard(&mut self, progress: PullProgress) -> Option<(u64, u64)> {
         if let (Some(layer), Some(done), Some(total)) = (progress.layer, progress.done, progress.total) {
             let part = self.parts.entry(layer).or_default();
-            // Each part is told of twice: as it comes, and as it is unpacked.
+            // An engine reports each part twice, for its download and for its extraction, so keep
+            // the maximum.
             *part = (part.0.max(done), part.1.max(total));
         }
         self.parts.values().copied().reduce(|all, part| (all.0 + part.0, all.1 + part.1))

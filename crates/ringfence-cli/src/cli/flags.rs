@@ -1,4 +1,4 @@
-//! The flags of a policy, shared by every command that makes a sandbox.
+//! Flags of a policy, which all commands that create a sandbox share.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -113,10 +113,10 @@ pub(crate) struct ContainerFlags {
     cap: Vec<String>,
 }
 
-/// The engines, in the order in which they are tried.
+/// Container engines, in the order in which they are tried.
 pub(super) const ENGINES: [Backend; 2] = [Backend::Podman, Backend::Docker];
 
-/// Whether a container engine is what makes sandboxes.
+/// Returns whether a container engine creates the sandboxes.
 pub(super) fn is_engine(selection: Selection) -> bool {
     match selection {
         Selection::Only(backend) => ENGINES.contains(&backend),
@@ -126,7 +126,7 @@ pub(super) fn is_engine(selection: Selection) -> bool {
 }
 
 impl ContainerFlags {
-    /// The settings that apply here, with these flags and those of the policy on top.
+    /// Loads the settings that apply here, with these flags and the policy flags on top.
     pub(crate) fn settings(&self, policy: &PolicyFlags, mut host: Host) -> Result<Settings, Failure> {
         policy.enter(&mut host)?;
         if self.container && policy.backend.is_none() {
@@ -135,7 +135,7 @@ impl ContainerFlags {
         self.told(self.load(policy, host, policy.backend)?)
     }
 
-    /// The settings with the first engine that is there.
+    /// Loads the settings with the first container engine that works.
     fn first_that_works(&self, policy: &PolicyFlags, host: &Host) -> Result<Settings, Failure> {
         let (mut missing, mut refused) = (Vec::new(), None);
         for backend in ENGINES {
@@ -147,7 +147,7 @@ impl ContainerFlags {
                 Ok(_) => return Ok(settings),
             }
         }
-        // Why the first one that is there refuses is told when it is started.
+        // The start reports why the first available engine refuses.
         if let Some(settings) = refused {
             return Ok(settings);
         }
@@ -185,7 +185,7 @@ impl ContainerFlags {
     }
 }
 
-/// A variable of the environment inside.
+/// Variable of the environment inside the sandbox.
 #[derive(Debug, Clone)]
 pub(crate) enum Variable {
     Pass(String),
@@ -206,7 +206,7 @@ impl FromStr for Variable {
 }
 
 impl Variable {
-    /// Says it in a policy.
+    /// Adds the variable to the environment of a policy.
     pub(crate) fn apply(&self, env: &mut Environment) {
         match self {
             Variable::Pass(name) => extend(&mut env.pass, std::slice::from_ref(name)),
@@ -225,24 +225,24 @@ fn processes(text: &str) -> Result<u32, Wrong> {
     Ok(Limits::check_processes(text.parse()?)?)
 }
 
-/// The host, as this process sees it.
+/// Returns the host, as seen by this process.
 pub(crate) fn host() -> Result<Host, Failure> {
     Host::of_this_process().map_err(|source| LoadError::Directory { source }.into())
 }
 
 impl PolicyFlags {
-    /// The backend that was asked for by flag.
+    /// Returns the backend that the flags ask for.
     pub(crate) fn chosen(&self) -> Option<Choice> {
         self.backend
     }
 
-    /// The settings that apply here, with these flags on top.
+    /// Loads the settings that apply here, with these flags on top.
     pub(crate) fn settings(&self, mut host: Host) -> Result<Settings, Failure> {
         self.enter(&mut host)?;
         self.load(host, self.backend, ContainerConfig::default())
     }
 
-    /// Goes where the flags say that all starts.
+    /// Changes to the directory that `--directory` names.
     fn enter(&self, host: &mut Host) -> Result<(), Failure> {
         if let Some(directory) = &self.directory {
             host.directory = enter(directory)?;
@@ -262,7 +262,7 @@ impl PolicyFlags {
         Ok(settings)
     }
 
-    /// What the flags say, on top of `base`.
+    /// Returns the configuration of the flags, on top of `base`.
     fn config(&self, base: Policy, backend: Option<Choice>) -> Result<Config, Failure> {
         let mut config = Config::from(base);
         config.backend = backend.or(config.backend);
@@ -273,7 +273,8 @@ impl PolicyFlags {
         extend(&mut files.write, &self.write);
         extend(&mut files.hide, &self.hide);
         if !self.protect.is_empty() {
-            // What is protected when nobody speaks of it must not be given up by protecting more.
+            // An explicit list replaces the default list, so include the defaults: protecting more
+            // files must not give up protected ones.
             extend(&mut files.protect, &Policy::PROTECTED.map(PathGlob::literal));
             extend(&mut files.protect, &self.protect);
         }
@@ -303,7 +304,7 @@ impl PolicyFlags {
         Ok(config)
     }
 
-    /// What the flags say of the network.
+    /// Returns the network table of the flags.
     fn network(&self) -> NetworkTable {
         let list = |hosts: &[HostRule]| (!hosts.is_empty()).then(|| hosts.to_vec());
         NetworkTable {
@@ -315,7 +316,8 @@ impl PolicyFlags {
         }
     }
 
-    /// The policy that `--policy` names: a layer of its own, whose lines can be told, or in JSON without lines.
+    /// Reads the policy file that `--policy` names. A TOML file becomes a layer, whose lines can
+    /// appear in messages. A JSON file becomes a policy without lines.
     fn named_policy(&self) -> Result<(Option<LayerText>, Policy), Failure> {
         let Some(path) = &self.policy else { return Ok((None, Policy::default())) };
         let text = fs_err::read_to_string(path).map_err(|error| {
@@ -333,7 +335,7 @@ impl PolicyFlags {
     }
 }
 
-/// Makes a directory the working directory, and returns where it really is.
+/// Changes the working directory, and returns its real path.
 fn enter(directory: &Path) -> Result<PathBuf, Failure> {
     std::env::set_current_dir(directory).and_then(|()| std::env::current_dir()).map_err(|error| {
         Failure::usage(format!("cannot enter `{}`: {error}", directory.display()), "name a directory that exists")

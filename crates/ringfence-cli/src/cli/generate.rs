@@ -1,4 +1,5 @@
-//! `ringfence completions`, and what else is made from the description of the command line.
+//! The `ringfence completions` command, and other files that are generated from the description of
+//! the command line.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use super::{Arguments, Command};
 use crate::answer::print;
 use crate::report::Failure;
 
-/// What the foot of a man page says.
+/// Text in the footer of a man page.
 const SOURCE: &str = concat!("ringfence ", env!("CARGO_PKG_VERSION"));
 
 /// Prints the completions of a shell.
@@ -38,7 +39,7 @@ enum KnownShell {
 }
 
 impl KnownShell {
-    /// The shell, and the name under which it looks for a file of completions.
+    /// Returns the shell, and the file name under which the shell looks for completions.
     const fn file(self) -> (Shell, &'static str) {
         match self {
             KnownShell::Bash => (Shell::Bash, "ringfence.bash"),
@@ -54,13 +55,14 @@ impl KnownShell {
         self.with_names(&script)
     }
 
-    /// The same with the names of sandboxes that are up, wherever one is to be written.
+    /// Adds completion of the names of running sandboxes to a script, wherever a command takes such
+    /// a name.
     fn with_names(self, script: &str) -> String {
         match self {
             KnownShell::Bash => {
                 let script = named_commands().iter().fold(script.to_owned(), |script, command| {
                     let start = bash_block(command);
-                    // A list of words is expanded where it stands.
+                    // bash expands a command substitution in the list of words.
                     script.replace(&start, &format!("{start}$({NAMES}) "))
                 });
                 with_ends_in_bash(&script)
@@ -84,7 +86,8 @@ impl KnownShell {
                     let condition = format!("__fish_ringfence_using_subcommand {command}");
                     format!("complete -c ringfence -n \"{condition}\" -f -a \"({NAMES})\"\n")
                 };
-                // In fish, what follows an expansion is put behind each of its words. Files are completed, too.
+                // fish appends the text after an expansion to each of its words. Files are
+                // completed, too.
                 let ends =
                     format!("complete -c ringfence -n \"__fish_ringfence_using_subcommand cp\" -a \"({NAMES}):\"\n");
                 script.to_owned() + &named_commands().iter().map(complete).collect::<String>() + &ends
@@ -93,13 +96,14 @@ impl KnownShell {
     }
 }
 
-/// Prints the names of the sandboxes that are up.
+/// Command that prints the names of running sandboxes.
 const NAMES: &str = "ringfence ps --names 2>/dev/null";
 
-/// The ends of a copy, each a file or `NAME:PATH`.
+/// Arguments of `cp`: each is a file or `NAME:PATH`.
 const ENDS: [&str; 2] = ["from", "to"];
 
-/// Completes names in zsh, before all else: alone, and as the beginning of one end of a copy.
+/// Returns zsh functions that complete names, alone and as the start of an argument of `cp`. They
+/// stand before the main function.
 fn zsh_names() -> String {
     format!(
         "\n_ringfence_names() {{\n    local -a names\n    names=(${{(f)\"$({NAMES})\"}})\n    compadd \"$@\" -a names\n}}\n\n\
@@ -108,12 +112,13 @@ fn zsh_names() -> String {
     )
 }
 
-/// What the words of a command's own begin with in bash.
+/// Returns the start of the block of a command in the bash script.
 fn bash_block(command: &str) -> String {
     format!("ringfence__subcmd__{})\n            opts=\"", command.replace('-', "__subcmd__"))
 }
 
-/// The ends of a copy in bash. A path follows a name's colon, and no space; files are completed where no word fits.
+/// Adds completion of the arguments of `cp` to the bash script. A name ends with a colon and no
+/// space, because a path follows. bash completes files where no word fits.
 fn with_ends_in_bash(script: &str) -> String {
     let start = bash_block("cp");
     let (before, rest) = script.split_once(&start).expect("there is such a command");
@@ -122,7 +127,7 @@ fn with_ends_in_bash(script: &str) -> String {
     format!("{before}{start}$({NAMES} | sed 's/$/:/') {block}\n            ;;\n{after}")
 }
 
-/// The commands that take the name of a sandbox that is up.
+/// Returns the commands that take the name of a running sandbox.
 fn named_commands() -> Vec<String> {
     let is_named = |command: &&clap::Command| {
         command.get_positionals().any(|argument| ["sandbox", "sandboxes"].contains(&argument.get_id().as_str()))
@@ -174,13 +179,13 @@ impl Generate {
     }
 }
 
-/// A command and those below it that are shown, in their order.
+/// Collects a command and its visible subcommands, in order.
 fn collect<'a>(command: &'a clap::Command, into: &mut Vec<&'a clap::Command>) {
     into.push(command);
     command.get_subcommands().filter(|command| !command.is_hide_set()).for_each(|command| collect(command, into));
 }
 
-/// What `--help` says of every command.
+/// Returns the reference page with the `--help` text of every command.
 fn reference(commands: &[&clap::Command]) -> String {
     let mut text = "# Commands\n".to_owned();
     for command in commands {
@@ -193,7 +198,7 @@ fn reference(commands: &[&clap::Command]) -> String {
     text
 }
 
-/// Every key with its flag and its variable.
+/// Returns the reference page of all keys with their flags and variables.
 fn variables() -> String {
     let mut text = "# Keys, flags and variables\n\n\
         A later place wins: the system's file, the user's file, the project's file (which may only narrow), variables, \
@@ -258,6 +263,6 @@ mod tests {
         };
         assert_eq!(complete("exec", "de"), "demo\n");
         assert_eq!(complete("cp", "de"), "-o nospace\ndemo:\n");
-        assert_eq!(complete("cp", "./de"), "\n"); // then bash itself looks for files
+        assert_eq!(complete("cp", "./de"), "\n"); // bash itself then looks for files
     }
 }

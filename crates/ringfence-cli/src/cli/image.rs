@@ -1,4 +1,4 @@
-//! `ringfence image`.
+//! The `ringfence image` command, which builds container images.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,7 +11,7 @@ use super::flags::ENGINES;
 use crate::answer::print;
 use crate::report::{Failure, pass_on};
 
-/// What the default image of `ringfence up --container` is made by.
+/// Containerfile of the default image of `ringfence up --container`.
 const CONTAINERFILE: &str = include_str!("../../../../images/dev/Containerfile");
 
 const EXAMPLES: &str = "\
@@ -73,7 +73,7 @@ impl Build {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Has it built by the engine that is named, or by the first that says anything to it.
+    /// Builds the image with the named engine, or with the first engine that begins to build.
     async fn build(&self, host: &Host, text: &str) -> Result<(), Failure> {
         let engines = self.backend.map_or_else(|| ENGINES.to_vec(), |backend| vec![backend]);
         let mut errors = Vec::new();

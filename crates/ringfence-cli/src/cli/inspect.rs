@@ -1,4 +1,4 @@
-//! `ringfence inspect`.
+//! The `ringfence inspect` command, which describes a sandbox.
 
 use std::process::ExitCode;
 
@@ -20,7 +20,7 @@ pub(crate) struct Inspect {
     pub(super) json: bool,
 }
 
-/// All that is known of a sandbox.
+/// Description of a sandbox, for output.
 #[derive(Debug, Serialize)]
 struct Inspected<'a> {
     #[serde(flatten)]
@@ -28,7 +28,7 @@ struct Inspected<'a> {
     processes: Vec<Process>,
 }
 
-/// A command that runs. Its variables are not shown: they may be secrets.
+/// Running command. Its variables are not shown, because they may be secrets.
 #[derive(Debug, Serialize)]
 struct Process {
     pid: u32,

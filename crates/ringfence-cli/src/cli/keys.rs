@@ -1,4 +1,4 @@
-//! `ringfence keys`.
+//! The `ringfence keys` command, which creates, lists and revokes API keys.
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
@@ -70,9 +70,11 @@ impl KeysArguments {
     }
 }
 
-/// The directory that a server keeps everything in, which only its user can enter.
+/// Returns the directory in which a server keeps all its data, and creates it. Only its user can
+/// enter the directory.
 pub(super) fn place(host: &Host) -> Result<PathBuf, Failure> {
-    // It is below the directory of all sandboxes, which is looked at first: nobody else may write there.
+    // The directory lies below the directory of all sandboxes. `list` checks that first, because
+    // nobody else may write there.
     ringfence::Sandbox::list(host)?;
     let state = host.own_directory("XDG_STATE_HOME", ".local/state").ok_or(ringfence::RoomError::Nowhere)?;
     let place = state.join("server");
@@ -86,7 +88,7 @@ pub(super) fn failed(error: std::io::Error) -> Failure {
     Failure::failed(format!("cannot use the keys: {error}"), "look at the permissions of that file")
 }
 
-/// What may be told of a key.
+/// Returns the data of a key that may be shown.
 fn told(key: &Key) -> serde_json::Value {
     serde_json::json!({ "id": key.id, "name": key.name, "created": key.created, "quota": key.quota })
 }

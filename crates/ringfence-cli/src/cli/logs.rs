@@ -1,4 +1,4 @@
-//! `ringfence logs`.
+//! The `ringfence logs` command, which prints the log of a sandbox.
 
 use std::io::Read;
 use std::mem::MaybeUninit;
@@ -15,7 +15,7 @@ use super::attach::{Named, block_on};
 use crate::answer::print;
 use crate::report::Failure;
 
-/// How much is read at once.
+/// Number of bytes that are read at once.
 const PIECE: usize = 64 << 10;
 
 /// Prints the log of a sandbox: its guest's, and its monitor's.
@@ -33,7 +33,8 @@ impl Logs {
         block_on(async {
             let sandbox = self.sandbox.attach(&host).await?;
             let mut log = File::open(sandbox.log()).map_err(|error| self.unreadable(&error))?;
-            // From before the first look: nothing that is written after it is missed.
+            // Watch the log before the first read, so that nothing written after that read is
+            // missed.
             let mut changes = self.follow.then(|| Changes::of(&sandbox)).transpose();
             self.copy(&mut log)?;
             if let Some(changes) = changes.as_mut().map_err(|error| self.unreadable(error))? {
@@ -50,20 +51,21 @@ impl Logs {
         Failure::failed(format!("cannot read the log of `{}`: {error}", self.sandbox.name), "ringfence ps")
     }
 
-    /// Prints what there is to read.
+    /// Prints the part of the log that has not been printed yet.
     fn copy(&self, log: &mut File) -> Result<(), Failure> {
         let mut buffer = vec![0; PIECE];
         loop {
             match log.read(&mut buffer).map_err(|error| self.unreadable(&error))? {
                 0 => return Ok(()),
-                // A guest is not trusted with our terminal, and what is printed is cleaned.
+                // The guest is not trusted with our terminal, so `print` escapes control
+                // characters.
                 length => print(&String::from_utf8_lossy(&buffer[..length]))?,
             }
         }
     }
 }
 
-/// Tells when a log has grown, inotify(7).
+/// Notifier of growth of a log, by way of inotify(7).
 struct Changes {
     watched: AsyncFd<OwnedFd>,
 }
@@ -76,7 +78,7 @@ impl Changes {
         Ok(Changes { watched: AsyncFd::new(inotify)? })
     }
 
-    /// Waits until there may be more to read; false when the sandbox has ended.
+    /// Waits until there may be more to read. Returns `false` when the sandbox has ended.
     async fn next(&mut self, sandbox: &Sandbox) -> bool {
         tokio::select! {
             ready = self.watched.readable() => {

@@ -1,4 +1,4 @@
-//! `ringfence mcp`.
+//! The `ringfence mcp` command, which serves the Model Context Protocol.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -19,11 +19,11 @@ use crate::mcp::{Door, PATH, Program, Supply, Token, serve_http, serve_streams};
 use crate::report::{Failure, note};
 use crate::telemetry::Telemetry;
 
-/// The variable that holds the token when no file does.
+/// Variable that holds the token if no token file is given.
 const TOKEN_VARIABLE: &str = "RINGFENCE_MCP_TOKEN";
-/// How long a client at an address that says nothing is waited for when nobody says.
+/// Default time after which a silent HTTP client is dropped.
 const IDLE: Duration = Duration::from_secs(15 * 60);
-/// The longest token, with room for whatever is around it.
+/// Maximum number of bytes that are read of a token file.
 const LONGEST_TOKEN: u64 = 4096;
 
 const EXAMPLES: &str = "\
@@ -68,7 +68,8 @@ pub(crate) struct Mcp {
     clients: u16,
     #[command(flatten)]
     container: ContainerFlags,
-    // Last: its heading goes on to whatever follows.
+    // `policy` must be the last field, because its help heading also applies to the flags that
+    // follow.
     #[command(flatten)]
     policy: PolicyFlags,
 }
@@ -89,7 +90,8 @@ impl Mcp {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Where sandboxes come from. Where none could be isolated as asked for, or work where it is to, no client is let in.
+    /// Creates the source of sandboxes. Fails if the policy or the workspace cannot work on this
+    /// host, so that no client connects in vain.
     fn supply(&self, settings: Settings) -> Result<Supply, Failure> {
         if let Some(name) = self.sandbox.clone() {
             return Ok(Supply::Shared { settings: settings.into(), name });
@@ -103,7 +105,8 @@ impl Mcp {
             EngineError::Preflight(error) => error.into(),
             error => Failure::failed(chain(&error), "ringfence doctor"),
         })?;
-        // The engine has checked the policy; this checks the workspace, as the first tool would.
+        // The engine has checked the policy. This call checks the workspace as the first tool call
+        // would.
         engine.plan(&spec.policy, &Command::new("sh"))?;
         Ok(Supply::Own { engine: engine.into(), spec: spec.into() })
     }
@@ -141,7 +144,7 @@ impl Mcp {
         serve_http(supply, telemetry, door, ends.signalled()).await.map_err(unheard)
     }
 
-    /// The token, from the file or the variable.
+    /// Reads the token from the file or the variable.
     fn token(&self, host: &Host) -> Result<Option<Token>, Failure> {
         if self.listen.is_none() {
             return Ok(None);
@@ -157,7 +160,8 @@ impl Mcp {
             .map_err(|why| Failure::usage(format!("cannot use the token in {from}: {why}"), hint))
     }
 
-    /// Refuses an address at which others than the user could be let in.
+    /// Refuses an address at which other users could connect without a token, or without a known
+    /// host name.
     fn check_door(&self, address: SocketAddr, has_token: bool) -> Result<(), Failure> {
         if address.ip().is_loopback() {
             return Ok(());
@@ -189,7 +193,7 @@ fn read(path: &Path) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// Prints what starts this very command, with the same flags, from another program.
+/// Prints the settings with which another program starts this command with the same flags.
 fn print_config(program: Program, host: &Host) -> Result<ExitCode, Failure> {
     let words: Vec<String> = std::env::args().skip_while(|word| word != "mcp").skip(1).collect();
     print(&program.snippet(&command(host)?, &flags(words)))?;
@@ -197,7 +201,7 @@ fn print_config(program: Program, host: &Host) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The flags without the one that asks for the snippet.
+/// Returns the flags without `--print-config`.
 fn flags(words: Vec<String>) -> Vec<String> {
     let mut flags = Vec::new();
     let mut words = words.into_iter();
@@ -211,7 +215,7 @@ fn flags(words: Vec<String>) -> Vec<String> {
     flags
 }
 
-/// What this program is started by: its name, where that finds it, or else its path.
+/// Returns the command that starts this program: its name if `PATH` leads to it, else its path.
 fn command(host: &Host) -> Result<String, Failure> {
     let own = std::env::current_exe().ok();
     let path = host.text("PATH").unwrap_or_default();

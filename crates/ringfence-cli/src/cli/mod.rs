@@ -1,4 +1,4 @@
-//! The commands, one file each.
+//! The commands of the program, one file each.
 
 mod attach;
 mod attempt;
@@ -100,7 +100,7 @@ impl From<FrequentCommand> for Command {
     }
 }
 
-/// Reads the command line, does what it says, and returns what to exit with.
+/// Parses the command line, runs the command, and returns the exit code.
 pub(crate) fn run() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().collect();
     let wants_json = words.iter().take_while(|word| *word != "--").any(|word| word == "--json");
@@ -113,14 +113,14 @@ pub(crate) fn run() -> ExitCode {
     }
 }
 
-/// Understands a command line. Help and the version are answered here and now.
+/// Parses a command line. Prints help and the version directly, and exits.
 pub(crate) fn parse(words: Vec<OsString>) -> Result<Arguments, Failure> {
     if words.get(1).is_some_and(|word| word == "run" || word == "exec")
         && let Ok(Arguments { verbose, command }) = Arguments::<FrequentCommand>::try_parse_from(&words)
     {
         return Ok(Arguments { verbose, command: command.into() });
     }
-    // A mistake is told with all commands in view: one of them may be meant.
+    // Report a mistake with all commands in view, because another command may be meant.
     Arguments::<Command>::try_parse_from(&words).map_err(|error| {
         if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
             error.exit();
@@ -129,7 +129,7 @@ pub(crate) fn parse(words: Vec<OsString>) -> Result<Arguments, Failure> {
     })
 }
 
-/// The command that explains the one that `words` call.
+/// Returns the command that shows the help for the command in `words`.
 fn help(words: &[OsString]) -> String {
     let root = Arguments::<Command>::command();
     let (mut command, mut path) = (&root, "ringfence".to_owned());
@@ -145,7 +145,7 @@ fn help(words: &[OsString]) -> String {
 impl Arguments {
     fn carry_out(self) -> Result<ExitCode, Failure> {
         let host = flags::host()?;
-        // A server tells what happens without being asked: that is its log.
+        // A server logs at level `info` by default, because that is its log.
         let verbosity = self.verbose.max(matches!(self.command, Command::Serve(_)).into());
         listen(verbosity, host.text("RINGFENCE_LOG"))?;
         match self.command {

@@ -1,4 +1,5 @@
-//! The process that keeps a sandbox: it starts it, answers its caller, and waits for the end.
+//! The monitor: the process that keeps a sandbox. It starts the sandbox, answers its caller, and
+//! waits for the end.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -15,14 +16,17 @@ use super::fetch::fetch;
 use crate::keeper::{Answer, tell};
 use crate::report::Failure;
 
-/// How long a start that nobody wants any more may take: only what was started can be stopped.
+/// Maximum time to wait for a start that was interrupted, because a sandbox can be stopped only
+/// after its start.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Starts what is asked for, and keeps it.
+/// Starts the sandbox that `asked` returns, and keeps it.
 pub(super) fn run(asked: impl FnOnce() -> Result<(Settings, Spec), Failure>) -> ExitCode {
-    // Whoever reads from a pipe that the caller happens to have open is not to wait for it. Nothing was opened yet.
+    // Close descriptors that the caller had open, so that no reader of such a pipe waits for this
+    // process. This process has not opened any descriptor yet.
     let _ = ringfence::close_range(3, u32::MAX);
-    // No terminal's signals are meant for it. It fails only where that is so already, setsid(2).
+    // Leave the session of the caller, so that signals of its terminal do not reach this process.
+    // setsid(2) fails only if the process already leads a session.
     let _ = rustix::process::setsid();
     let kept = asked().and_then(|(mut settings, spec)| {
         settings.is_monitor = true;
@@ -31,7 +35,8 @@ pub(super) fn run(asked: impl FnOnce() -> Result<(Settings, Spec), Failure>) -> 
     match kept {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            let _ = tell(&Answer::Failed(failure.into())); // then nobody wants to know
+            // The send fails only if the caller is gone.
+            let _ = tell(&Answer::Failed(failure.into()));
             ExitCode::FAILURE
         }
     }
@@ -51,7 +56,7 @@ async fn keep(engine: &Engine, spec: Spec) -> Result<(), Failure> {
     };
     let is_new = is_ours(&sandbox);
     let listener = if is_new && is_for_people(&sandbox) { ssh::listen(&sandbox).await.ok() } else { None };
-    // A caller that was killed meanwhile has left a sandbox that is up, and is found by its name.
+    // If the caller was killed meanwhile, the sandbox stays up and can be found by its name.
     let _ = tell(&Answer::Ready { manifest: Box::new(sandbox.manifest().clone()), is_new });
     if !is_new {
         return Ok(());
@@ -79,7 +84,7 @@ async fn keep(engine: &Engine, spec: Spec) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether a sandbox is one that people work in, so that a port of the host leads to its sshd.
+/// Returns whether people work in a sandbox, so that a port of the host leads to its sshd.
 fn is_for_people(sandbox: &Sandbox) -> bool {
     sandbox.manifest().container.as_ref().is_some_and(|container| container.spec.preset == Preset::Dev)
 }
@@ -89,7 +94,7 @@ async fn start(engine: &Engine, mut spec: Spec) -> Result<Sandbox, Failure> {
     Ok(engine.start(spec).await?)
 }
 
-/// Whether it is this process that keeps a sandbox.
+/// Returns whether this process keeps a sandbox.
 fn is_ours(sandbox: &Sandbox) -> bool {
     u32::try_from(sandbox.manifest().owner.pid).is_ok_and(|pid| pid == std::process::id())
 }
@@ -106,7 +111,7 @@ impl Ends {
         Ok(Ends([terminate, interrupt, listen(SignalKind::hangup())?]))
     }
 
-    /// Waits for one, and says which.
+    /// Waits for a signal, and returns its kind.
     pub(super) async fn signalled(&mut self) -> SignalKind {
         let [terminate, interrupt, hang_up] = &mut self.0;
         tokio::select! {
@@ -117,9 +122,9 @@ impl Ends {
     }
 }
 
-/// Lets go of all that belongs to the caller: its directory and its streams. What is still to be said goes to the log.
+/// Releases the directory and the standard streams of the caller. Later messages go to the log.
 fn let_go(log: &Path) {
-    // Each may fail without harm: the sandbox stays all the same.
+    // Each of these calls may fail without harm, because the sandbox stays in any case.
     let _ = std::env::set_current_dir("/");
     if let Ok(null) = fs_err::OpenOptions::new().read(true).write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdin(null.as_fd());

@@ -1,4 +1,4 @@
-//! `ringfence port`.
+//! The `ringfence port` command, which forwards a port into a sandbox.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
@@ -34,7 +34,7 @@ pub(crate) struct Port {
     to: Option<SocketAddr>,
 }
 
-/// A port here and a port inside.
+/// Port on the host and port in the sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Pair {
     local: Option<u16>,

@@ -1,4 +1,4 @@
-//! `ringfence doctor --prove`.
+//! The `ringfence doctor --prove` command, which tries to break every promise.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use ringfence::{Clause, Engine, ExitStatus};
 use crate::answer::{Form, print, print_json};
 use crate::report::Failure;
 
-/// Tries to break every promise of the engine's policy, and says what held.
+/// Tries to break every promise of the engine's policy, and prints which promises held.
 pub(super) fn run(engine: &Engine, form: Form, file: Option<&Path>) -> Result<ExitCode, Failure> {
     let certificate = prove(engine, &engine.settings().policy)?;
     if let Some(path) = file {
@@ -44,7 +44,7 @@ fn written(certificate: &Certificate, file: Option<&Path>) -> String {
 
 fn line(clause: Clause, promise: &PromiseProof) -> String {
     let (all, held) = count(promise);
-    // Only what is claimed can be broken.
+    // A promise can be broken only if it is claimed.
     let (verdict, why) = match (&promise.verdict, promise.claimed.is_enforced()) {
         (Verdict::Held, _) => ("held", promise.claimed.to_string()),
         (Verdict::Broken, true) => ("BROKEN", promise.claimed.to_string()),
@@ -55,7 +55,7 @@ fn line(clause: Clause, promise: &PromiseProof) -> String {
     format!("  {verdict:<11}  {:<13}  {attempts:>7}  {why}\n", clause.name())
 }
 
-/// How many attempts there were, and how many of them the promise held against.
+/// Returns the number of attempts, and the number of attempts that the promise held against.
 fn count(promise: &PromiseProof) -> (usize, usize) {
     let held = promise.proofs.iter().filter(|proof| proof.verdict == Verdict::Held).count();
     (promise.proofs.len(), held)

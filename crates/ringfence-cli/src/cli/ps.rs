@@ -1,4 +1,4 @@
-//! `ringfence ps`.
+//! The `ringfence ps` command, which lists running sandboxes.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::attach::{block_on, plain};
 use crate::answer::{print, print_json};
 use crate::report::Failure;
 
-/// How long a guest may take to say that it is well.
+/// Maximum time for the answer of a guest to a health check.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Lists the sandboxes that are up.
@@ -28,7 +28,7 @@ pub(crate) struct Ps {
     names: bool,
 }
 
-/// A sandbox, and how it is.
+/// Sandbox with its status.
 #[derive(Debug, Serialize)]
 struct Listed {
     #[serde(flatten)]
@@ -36,13 +36,13 @@ struct Listed {
     status: Status,
 }
 
-/// How a sandbox is.
+/// Status of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Status {
-    /// Its guest answers.
+    /// The guest answers health checks.
     Up,
-    /// Its guest does not.
+    /// The guest does not answer.
     Silent,
 }
 
@@ -65,7 +65,7 @@ impl Ps {
     }
 }
 
-/// Asks all of them at once how they are.
+/// Checks the health of all sandboxes at once.
 async fn look(host: &Host, manifests: Vec<Manifest>) -> Vec<Listed> {
     let mut looking = JoinSet::new();
     for manifest in manifests {
@@ -75,9 +75,10 @@ async fn look(host: &Host, manifests: Vec<Manifest>) -> Vec<Listed> {
                 Ok(sandbox) => match timeout(PATIENCE, sandbox.health()).await {
                     Ok(Ok(_)) => Status::Up,
                     _ if sandbox.is_up() => Status::Silent,
-                    _ => return None, // it has just ended
+                    _ => return None, // the sandbox has just ended
                 },
-                Err(AttachError::Room(RoomError::Absent { .. })) => return None, // the same
+                // The sandbox has just ended.
+                Err(AttachError::Room(RoomError::Absent { .. })) => return None,
                 Err(_) => Status::Silent,
             };
             Some(Listed { manifest, status })
@@ -115,12 +116,12 @@ fn table(listed: &[Listed], now: Timestamp) -> String {
     rows.iter().map(line).collect()
 }
 
-/// How much of a lease is left.
+/// Returns the remaining time of a lease, as text.
 fn left(ends: &str, now: Timestamp) -> String {
     span(ends, now).map_or_else(|| "?".to_owned(), |span| format!("{span} left"))
 }
 
-/// How far a time is from now, in its largest unit.
+/// Returns the distance of a time from now, in its largest unit.
 fn span(time: &str, now: Timestamp) -> Option<String> {
     let seconds = time.parse::<Timestamp>().ok()?.as_second().abs_diff(now.as_second());
     Some(match seconds {

@@ -1,4 +1,4 @@
-//! `ringfence run`.
+//! The `ringfence run` command, which runs one command in a new sandbox.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -41,7 +41,8 @@ pub(crate) struct Run {
     command: Vec<OsString>,
     #[command(flatten)]
     container: ContainerFlags,
-    // Last: its heading goes on to whatever follows.
+    // `policy` must be the last field, because its help heading also applies to the flags that
+    // follow.
     #[command(flatten)]
     policy: PolicyFlags,
 }
@@ -116,12 +117,13 @@ fn described(plan: &Plan, because: &str) -> String {
     text
 }
 
-/// Takes over the signals that would end this process alone.
+/// Takes over the signals that would otherwise end only this process.
 pub(super) fn interruption() -> Result<Interruption, Failure> {
     Ok(Interruption::take().map_err(|source| RunError::Watch { source })?)
 }
 
-/// Does something that signals end rather than this process alone, and then exits as one that they have ended.
+/// Runs `act` so that signals end the work of `act` and not only this process. After a signal, the
+/// exit code says that the signal ended this process.
 pub(super) fn interruptible(act: impl FnOnce(&Interruption) -> Result<(), Failure>) -> Result<ExitCode, Failure> {
     let interruption = interruption()?;
     let outcome = act(&interruption);
@@ -136,7 +138,7 @@ pub(super) fn interruptible(act: impl FnOnce(&Interruption) -> Result<(), Failur
     }
 }
 
-/// Tells what the command itself could not.
+/// Warns about ends that the command itself could not report.
 pub(super) fn tell(result: &ExecutionResult) {
     let limits = &result.meta.limits;
     if let (true, Some(time)) = (result.timed_out, limits.time) {
@@ -148,8 +150,8 @@ pub(super) fn tell(result: &ExecutionResult) {
     warn_of_planted("the run", &result.meta.planted);
 }
 
-/// Warns of the paths that a sandbox made, changed or removed and that programs on the host act on.
-/// This comes with JSON, too, because whoever reads the terminal is the one who starts git next.
+/// Warns about paths that a sandbox made, changed or removed and that programs on the host act on.
+/// Warns with `--json`, too, because the person at the terminal is the one who starts git next.
 pub(super) fn warn_of_planted(maker: &str, planted: &[String]) {
     for planted in planted {
         let what = "which programs on the host may act on; look at it first";
@@ -157,7 +159,8 @@ pub(super) fn warn_of_planted(maker: &str, planted: &[String]) {
     }
 }
 
-/// Keeps a record. A run that happened is not undone by a record that could not be written: it is said.
+/// Keeps a record of the run. If the record cannot be written, only warns, because the command has
+/// already run.
 pub(super) fn keep(settings: &Settings, command: &Command, result: &ExecutionResult) {
     if let Err(error) = Records::keep(settings, command, result) {
         warn(&format!("no record was kept: {}; {}", ringfence::chain(&error), error.hint()));

@@ -1,4 +1,4 @@
-//! `ringfence serve`.
+//! The `ringfence serve` command, which serves E2B's API.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -28,7 +28,7 @@ Examples:
 With the E2B SDK:
   export E2B_API_URL=http://127.0.0.1:3000 E2B_SANDBOX_URL=http://127.0.0.1:3000 E2B_API_KEY=e2b_0";
 
-/// Where it listens when nobody says.
+/// Default address at which the server listens.
 const DEFAULT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 3000);
 
 /// Serves E2B's API, so that its SDKs run against sandboxes of this host.
@@ -70,7 +70,7 @@ impl Serve {
             ));
         }
         let tls = self.identity(&place)?.map(|identity| identity.acceptor()).transpose()?;
-        // Before there is a second thread: what is tried out forks.
+        // Check the templates before a second thread exists, because the checks fork.
         let templates = templates(&config, &host)?;
         Sandbox::sweep(&host)?;
         keeper::raise_descriptor_limit();
@@ -92,7 +92,7 @@ impl Serve {
         })
     }
 
-    /// What it proves with who it is, if it does.
+    /// Returns the TLS certificate and key of the server, if it uses TLS.
     fn identity(&self, place: &Path) -> Result<Option<Identity>, Failure> {
         if let (Some(certificate), Some(key)) = (self.tls_cert.clone(), self.tls_key.clone()) {
             return Ok(Some(Identity { certificate, key }));
@@ -114,11 +114,12 @@ impl Serve {
     }
 }
 
-/// The templates that sandboxes can be made from. One whose policy cannot be held here is an error, and not a surprise.
+/// Creates the templates for sandboxes. A template whose policy cannot be held on this host is an
+/// error at the start and not at the first use.
 fn templates(config: &ServerConfig, host: &Host) -> Result<BTreeMap<String, Template>, Failure> {
     let mut templates = BTreeMap::new();
     for (name, said) in config.templates() {
-        // The same layers as its sandboxes have.
+        // Use the same layers of settings as the sandboxes of the template.
         let line = ["ringfence", "up", FOR_SERVER].map(OsString::from).into_iter().chain(said.words()).collect();
         let settings = super::up::settings(line, host.clone()).map_err(|failure| failure.about_template(&name))?;
         let engine = Engine::in_this_process(settings);

@@ -1,4 +1,4 @@
-//! `ringfence ssh`, `ringfence ssh-config` and `ringfence ssh-proxy`.
+//! The `ringfence ssh`, `ringfence ssh-config` and `ringfence ssh-proxy` commands.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -67,7 +67,7 @@ impl Ssh {
         let program = own_program()?;
         let configuration = access.write_configuration(&program).map_err(|error| failed(&error, &self.sandbox))?;
         if let Err(error) = access.write_alias(&host, &program) {
-            warn(&chain(&error)); // this session does without
+            warn(&chain(&error)); // this session works without the alias
         }
         let mut command = Command::new("ssh");
         command.arg("-F").arg(configuration);
@@ -104,24 +104,25 @@ impl SshProxy {
     pub(crate) fn run(self, host: Host) -> Result<ExitCode, Failure> {
         block_on(async {
             let sandbox = self.sandbox.attach(&host).await?;
-            // The keys of now are let in, not only those of when the server was started.
+            // Authorize the current keys, which may have changed since the sshd was started.
             ssh::prepare(&sandbox, &host).await.map_err(|error| failed(&error, &self.sandbox))?;
             let inside = ssh::connect(&sandbox, &host).await.map_err(|error| failed(&error, &self.sandbox))?;
             let (mut from_inside, mut to_inside) = split(inside);
             let sent = async {
-                // Whichever end breaks off, the other hears of it.
+                // Errors are ignored, because if one end breaks off, the other end is closed.
                 let _ = copy(&mut stdin(), &mut to_inside).await;
                 let _ = to_inside.shutdown().await;
                 std::future::pending::<()>().await;
             };
             let heard = async {
                 let mut out = stdout();
-                let _ = copy(&mut from_inside, &mut out).await; // see above
+                // Errors are ignored for the same reason.
+                let _ = copy(&mut from_inside, &mut out).await;
                 let _ = out.flush().await;
             };
             tokio::select! {
                 () = sent => {}
-                () = heard => {} // what the server said last has been passed on
+                () = heard => {} // the last output of the sshd has been passed on
             }
             Ok(ExitCode::SUCCESS)
         })
@@ -142,7 +143,7 @@ fn failed(error: &SshError, sandbox: &Named) -> Failure {
     }
 }
 
-/// Where this program is: ssh calls it again.
+/// Returns the path of this program, which ssh calls again as its proxy command.
 fn own_program() -> Result<PathBuf, Failure> {
     std::env::current_exe()
         .map_err(|error| Failure::failed(format!("cannot find this program: {error}"), "call it by its full path"))

@@ -1,4 +1,4 @@
-//! `ringfence stop`.
+//! The `ringfence stop` command, which ends sandboxes.
 
 use std::process::ExitCode;
 
@@ -34,7 +34,8 @@ impl Stop {
     }
 }
 
-/// The names of all sandboxes that `ringfence up` started.
+/// Returns the names of all sandboxes that `ringfence up` started, without those of clients of a
+/// server.
 fn all(host: &Host) -> Result<Vec<String>, Failure> {
     let (kept, used): (Vec<Manifest>, Vec<Manifest>) =
         Sandbox::list(host)?.into_iter().partition(|manifest| manifest.owner.is_monitor);
@@ -50,7 +51,7 @@ fn all(host: &Host) -> Result<Vec<String>, Failure> {
     Ok(kept.into_iter().map(|manifest| manifest.name.to_string()).collect())
 }
 
-/// Tells of sandboxes that belong to clients of a server.
+/// Returns the warning about sandboxes that belong to clients of a server.
 fn left_to_clients(count: usize) -> String {
     match count {
         1 => "1 sandbox belongs to a client of `ringfence serve`, and is left alone".to_owned(),
@@ -58,8 +59,8 @@ fn left_to_clients(count: usize) -> String {
     }
 }
 
-/// Stops all of them at once, tells which have ended, and returns what is to be said of the others. Those that were seen
-/// may be gone by themselves meanwhile.
+/// Stops all named sandboxes at once, prints which have ended, and returns the failures. With
+/// `were_seen`, a sandbox that is already gone is not a failure.
 async fn stop(host: &Host, names: Vec<String>, were_seen: bool) -> Vec<Failure> {
     let mut stopping = JoinSet::new();
     for name in names {

@@ -1,4 +1,4 @@
-//! `ringfence up`.
+//! The `ringfence up` command, which starts a sandbox that stays.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -49,7 +49,8 @@ pub(crate) struct Up {
     proxy: bool,
     #[command(flatten)]
     container: ContainerFlags,
-    // Last: its heading goes on to whatever follows.
+    // `policy` must be the last field, because its help heading also applies to the flags that
+    // follow.
     #[command(flatten)]
     policy: PolicyFlags,
 }
@@ -72,7 +73,7 @@ impl Up {
         }
     }
 
-    /// What is asked for.
+    /// Returns the settings and the specification of the sandbox that the flags ask for.
     fn asked(self, host: Host) -> Result<(Settings, Spec), Failure> {
         let mut settings = self.container.settings(&self.policy, host)?;
         if self.proxy {
@@ -93,7 +94,7 @@ impl Up {
     }
 }
 
-/// This program, for a proxy beside a container.
+/// Returns the path of this program, which also runs as the proxy beside a container.
 fn proxy_program(settings: &Settings) -> Result<String, Failure> {
     if !is_engine(settings.selection) {
         return Err(Failure::usage(
@@ -105,12 +106,12 @@ fn proxy_program(settings: &Settings) -> Result<String, Failure> {
     program.ok_or_else(|| Failure::failed("cannot tell where this program is", "install it at a path that is text"))
 }
 
-/// Whether a network is one of allowed hosts, and there are none.
+/// Returns whether a network has a list of allowed hosts and the list is empty.
 fn lets_nothing_out(network: &Network) -> bool {
     network.egress().is_some_and(|egress| egress.allow.is_empty() && !egress.observe)
 }
 
-/// The name of the workspace's directory.
+/// Returns the default name of a sandbox: the name of its workspace directory.
 fn default_name(settings: &Settings) -> Name {
     let host = &settings.host;
     match &settings.policy.filesystem.workspace {
@@ -119,7 +120,8 @@ fn default_name(settings: &Settings) -> Name {
     }
 }
 
-/// Starts this very command again as a monitor, and waits for its answer. Whoever interrupts that ends the monitor, too.
+/// Starts this command again as a monitor, and waits for the answer. An interruption also ends the
+/// monitor.
 async fn ask() -> Result<Answer, Failure> {
     let mut ends = Ends::listen()?;
     let mut keeper = Keeper::start(&std::env::args_os().collect::<Vec<_>>())?;
@@ -132,7 +134,7 @@ async fn ask() -> Result<Answer, Failure> {
     Err(Failure::interrupted(signal.as_raw_value() as u8))
 }
 
-/// The settings that come of a command line of `ringfence up`.
+/// Returns the settings that result from a command line of `ringfence up`.
 pub(super) fn settings(line: Vec<OsString>, host: Host) -> Result<Settings, Failure> {
     match super::parse(line)?.command {
         super::Command::Up(up) => Ok(up.asked(host)?.0),
@@ -140,7 +142,7 @@ pub(super) fn settings(line: Vec<OsString>, host: Host) -> Result<Settings, Fail
     }
 }
 
-/// What the caller of this monitor was called with.
+/// Parses the command line that the caller of this monitor sent.
 fn called() -> Result<Up, Failure> {
     let bug = || Failure::usage("a monitor is told by its caller what to keep, and was not", "ringfence up");
     match super::parse(keeper::called().map_err(|_| bug())?)?.command {
@@ -149,7 +151,7 @@ fn called() -> Result<Up, Failure> {
     }
 }
 
-/// What whoever started it wants to know.
+/// Returns the text that tells the user about a started sandbox.
 fn welcome(manifest: &Manifest, is_new: bool) -> String {
     let Manifest { name, backend, workspace, workspace_inside, network, .. } = manifest;
     let up = if is_new { "is up" } else { "was up already, as asked for" };

@@ -1,4 +1,4 @@
-//! `ringfence wrap` and `ringfence unwrap`.
+//! The `ringfence wrap` and `ringfence unwrap` commands.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -37,7 +37,7 @@ impl Wrap {
         })?;
         let engine = Engine::in_this_process(self.policy.settings(host)?.with_launcher(ringfence));
         let policy = &engine.settings().policy;
-        // Refused now rather than at the first call.
+        // Refuse now and not at the first call of the wrapper.
         engine.plan(policy, &Command::new(&self.program))?;
         let workspace = policy.filesystem.workspace.as_ref().map_or_else(|| ".".into(), |named| named.source.clone());
         let path = engine.create_cli_wrapper(&workspace, &self.program)?.keep();

@@ -1,4 +1,4 @@
-//! The console transcripts of `tests/cli`, run as written.
+//! Runner for the console transcripts in `tests/cli`.
 //!
 //! ````text
 //! ```console
@@ -7,16 +7,17 @@
 //! ```
 //! ````
 //!
-//! `$ ` starts a command for `sh`, and `> ` continues it; what it writes to both streams follows, then `? n` if it
-//! does not exit with 0. `[..]` stands for any part of a line, a line `...` for any number of lines. The commands of
-//! one file share a workspace, a home directory and nothing else.
+//! `$ ` starts a command for `sh`, and `> ` continues the command. The expected output of both
+//! streams follows, then `? n` if the exit code is not 0. `[..]` stands for any part of a line, and
+//! a line `...` for any number of lines. The commands of one file share a workspace and a home
+//! directory, and nothing else.
 
 mod transcript;
 
 use ringfence_test_ledger::require;
 use transcript::check;
 
-/// One test for each file.
+/// Creates one test for each transcript.
 macro_rules! transcripts {
     ($($name:ident $(needs $($need:ident),+)?;)+) => {
         $(#[test]

@@ -1,9 +1,9 @@
-//! Reading a transcript, running it, and comparing.
+//! Parser, runner and matcher for transcripts.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// One command of a transcript, and what is expected of it.
+/// Command of a transcript with its expected output and exit code.
 #[derive(Debug, Default)]
 struct Step {
     line: usize,
@@ -12,13 +12,13 @@ struct Step {
     code: i32,
 }
 
-/// Runs `tests/cli/{name}.md`.
+/// Runs the transcript `tests/cli/{name}.md` and compares the results.
 #[track_caller]
 pub(crate) fn check(name: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli").join(name).with_extension("md");
     let steps = parse(&fs_err::read_to_string(&path).expect("the transcript is there"));
     assert!(!steps.is_empty(), "{} has no command", path.display());
-    // Not in /tmp: a sandbox has its own, and could not have a home directory there.
+    // Not in /tmp, because a sandbox has its own /tmp and could not have a home directory there.
     let place = tempfile::tempdir_in("/var/tmp").expect("/var/tmp can be written");
     for directory in ["workspace", "home"] {
         fs_err::create_dir(place.path().join(directory)).expect("the directory is new");
@@ -64,7 +64,8 @@ fn parse(text: &str) -> Vec<Step> {
     steps
 }
 
-/// Runs a command in the workspace, with both streams in one.
+/// Runs a command in the workspace, and returns the output of both streams together with the exit
+/// code.
 fn run(command: &str, place: &Path) -> (String, i32) {
     let binary = Path::new(env!("CARGO_BIN_EXE_ringfence"));
     let own = binary.parent().expect("a file lies in a directory");
