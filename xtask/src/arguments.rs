@@ -1,13 +1,13 @@
-//! The arguments after a chore's name: flags, options with a value, and the rest.
+//! Parser of the arguments after the name of a chore: flags, options with a value, and the rest.
 
 use std::fmt;
 
 use anyhow::Result;
 
-/// What was typed after the name of a chore, taken apart piece by piece.
+/// The arguments after the name of a chore. Flags and options are removed when they are read.
 pub(crate) struct Arguments(Vec<String>);
 
-/// Says that the command line made no sense.
+/// Error for a command line that a chore does not understand.
 #[derive(Debug)]
 pub(crate) struct UsageError(String);
 
@@ -28,14 +28,14 @@ impl Arguments {
         self.0.iter().any(|argument| argument == "--help" || argument == "-h")
     }
 
-    /// Takes `--name` out, if it is there.
+    /// Removes every occurrence of the flag `name` and returns whether there was any.
     pub(crate) fn flag(&mut self, name: &str) -> bool {
         let before = self.0.len();
         self.0.retain(|argument| argument != name);
         self.0.len() < before
     }
 
-    /// Takes `--name N` or `--name=N` out, if it is there.
+    /// Removes `name N` or `name=N` and returns the number, which must be above zero.
     pub(crate) fn number(&mut self, name: &str) -> Result<Option<usize>> {
         let Some(value) = self.value(name, "a number")? else { return Ok(None) };
         match value.parse() {
@@ -44,7 +44,8 @@ impl Arguments {
         }
     }
 
-    /// Takes `--name VALUE` or `--name=VALUE` out, if it is there; `kind` says what the value is.
+    /// Removes `name VALUE` or `name=VALUE` and returns the value. `kind` describes the value in
+    /// the error.
     pub(crate) fn value(&mut self, name: &str, kind: &str) -> Result<Option<String>> {
         let Some(position) = self.0.iter().position(|argument| argument.split('=').next() == Some(name)) else {
             return Ok(None);
@@ -57,7 +58,8 @@ impl Arguments {
         }
     }
 
-    /// Hands over what is left, which must not look like a flag; `known` names the flags that there are.
+    /// Returns the remaining arguments, none of which may look like a flag. `known` lists the valid
+    /// flags, from which the error suggests one.
     pub(crate) fn rest(self, known: &[&str]) -> Result<Vec<String>> {
         match self.0.iter().find(|argument| argument.starts_with('-')) {
             Some(flag) if known.is_empty() => Err(UsageError(format!("there is no flag `{flag}` here")).into()),
@@ -69,7 +71,7 @@ impl Arguments {
         }
     }
 
-    /// Makes sure that nothing is left.
+    /// Fails if any argument is left.
     pub(crate) fn end(self, known: &[&str]) -> Result<()> {
         match self.rest(known)?.first() {
             Some(argument) => Err(UsageError(format!("`{argument}` is one argument too many")).into()),
@@ -78,7 +80,7 @@ impl Arguments {
     }
 }
 
-/// Picks the candidate that is most like what was typed.
+/// Returns the candidate that is most similar to `typed`.
 pub(crate) fn nearest<'a>(typed: &str, candidates: impl Iterator<Item = &'a str>) -> &'a str {
     let likeness = |candidate: &&str| strsim::jaro_winkler(typed, candidate);
     candidates.max_by(|a, b| likeness(a).total_cmp(&likeness(b))).unwrap_or_default()

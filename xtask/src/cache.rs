@@ -1,8 +1,8 @@
-//! Names of cached files by what the files are made from.
+//! Names of cached files, derived from the inputs of the files.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Digests a recipe, so that a changed recipe is another cached file.
+/// Hashes a recipe, so that a changed recipe names another cached file.
 ///
 /// The digest may change with the Rust version, which costs one rebuild.
 pub(crate) fn cache_key(recipe: &impl Hash) -> String {

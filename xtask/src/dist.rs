@@ -1,4 +1,4 @@
-//! `cargo xtask dist`: one fully static file.
+//! `cargo xtask dist`: builds one fully static binary.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,7 +9,8 @@ use crate::arguments::Arguments;
 use crate::elf;
 use crate::workspace::{Workspace, output_of, run as run_command};
 
-/// It carries the guest, the proxy with its TLS, a parser of Python, and two servers.
+/// Limit in bytes of the binary, which contains the guest, the proxy with its TLS, a parser of
+/// Python, and two servers.
 const LARGEST: u64 = 20_500_000;
 
 pub(crate) fn run(workspace: &Workspace, arguments: Arguments) -> Result<()> {
@@ -17,7 +18,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: Arguments) -> Result<()> {
     build(workspace).map(drop)
 }
 
-/// Makes `dist/ringfence` and makes sure that it is what it should be.
+/// Builds `dist/ringfence`, and checks that the binary is static, small enough and runs.
 pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
     let host = host_triple()?;
     run_command(&mut static_release(workspace, &host, &["-p", "ringfence-cli"]))?;
@@ -25,7 +26,7 @@ pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
     let directory = workspace.root.join("dist");
     fs_err::create_dir_all(&directory)?;
     let binary = directory.join("ringfence");
-    // A rename replaces a binary that is running; a copy over it would be refused with ETXTBSY.
+    // A rename replaces a running binary; a copy onto it would fail with ETXTBSY.
     let copy = directory.join("ringfence.new");
     fs_err::copy(workspace.target.join(&host).join("release/ringfence"), &copy)?;
     fs_err::rename(&copy, &binary)?;
@@ -39,17 +40,17 @@ pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
     Ok(binary)
 }
 
-/// Prepares a build of static release binaries.
+/// Returns the cargo command that builds static release binaries.
 ///
-/// The triple is spelled out even though it is the host's: without it the flag would reach procedural macros, which
-/// are dynamic libraries and cannot be built so.
+/// The command names the target although it is the host. Without `--target`, the flag would also
+/// reach procedural macros, which are dynamic libraries and cannot be built statically.
 pub(crate) fn static_release(workspace: &Workspace, host: &str, what: &[&str]) -> Command {
     let mut command = workspace.cargo(["build", "--release", "--target", host]);
     command.args(what).env("RUSTFLAGS", "-C target-feature=+crt-static");
     command
 }
 
-/// Asks the compiler for the platform it runs on.
+/// Asks the compiler for the target triple of this host.
 pub(crate) fn host_triple() -> Result<String> {
     let version = output_of(Command::new("rustc").arg("-vV"))?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));

@@ -1,6 +1,7 @@
-//! `cargo xtask docs`: the documents that are generated from the code.
+//! `cargo xtask docs`: writes the documents that are generated from the code.
 //!
-//! The binary writes them itself (`ringfence generate DIR`): man pages, completions, the reference, the JSON Schemas.
+//! The binary itself writes the documents (`ringfence generate DIR`): man pages, completions, the
+//! reference and the JSON Schemas.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -21,7 +22,8 @@ fn write(workspace: &Workspace) -> Result<()> {
     generate(workspace, &workspace.root.join("docs"))
 }
 
-/// Fails when a generated document differs from the one that is checked in, or is no longer generated.
+/// Fails if a generated document differs from the checked-in document, or if a checked-in document
+/// is no longer generated.
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     let fresh = tempfile::tempdir()?;
     generate(workspace, fresh.path())?;
@@ -36,9 +38,11 @@ fn generate(workspace: &Workspace, directory: &Path) -> Result<()> {
     run_command(Command::new(workspace.target.join("debug/ringfence")).arg("generate").arg(directory))
 }
 
-/// Names what differs between the generated tree and the kept one, which also has pages written by hand.
+/// Returns the files that differ between the generated tree and the checked-in tree, which also has
+/// hand-written pages.
 ///
-/// A directory that is generated is generated whole: a kept file in it that is not made any more is a difference.
+/// Every file of a generated directory is generated. A checked-in file there that is no longer
+/// generated is therefore a difference.
 fn differences(fresh: &Path, kept: &Path) -> Result<BTreeSet<PathBuf>> {
     let mut different = BTreeSet::new();
     for path in files_below(fresh)? {

@@ -1,4 +1,5 @@
-//! Just enough of the ELF format, elf(5), to tell a static program from one that needs a loader.
+//! Parser of just enough of the ELF format, elf(5), to distinguish a static program from a program
+//! that needs a loader.
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -7,10 +8,10 @@ const PT_INTERP: u32 = 3;
 const DT_NULL: u64 = 0;
 const DT_NEEDED: u64 = 1;
 
-/// Fails when a program names an interpreter or a shared library.
+/// Fails if a program names an interpreter or a shared library.
 ///
-/// A dynamic section by itself is no sign of either: a static program that can be loaded at any address (static-pie)
-/// has one, for relocating itself.
+/// A dynamic section alone does not show that a program is dynamic: a static program that can be
+/// loaded at any address (static-pie) has a dynamic section to relocate itself.
 pub(crate) fn ensure_static(image: &[u8]) -> Result<()> {
     ensure!(image.starts_with(b"\x7fELF"), "it is not an ELF file");
     ensure!(image.get(4..6) == Some(&[2, 1]), "it is not a 64-bit little-endian ELF file");
@@ -42,7 +43,7 @@ fn ensure_needs_nothing(image: &[u8], start: u64, length: u64) -> Result<()> {
     Ok(())
 }
 
-/// Reads a little-endian number of `N` bytes.
+/// Reads a little-endian number of `N` bytes at `offset`.
 fn number<const N: usize>(image: &[u8], offset: u64) -> Result<u64> {
     let start = usize::try_from(offset)?;
     let bytes = start.checked_add(N).and_then(|end| image.get(start..end));
@@ -54,7 +55,7 @@ fn number<const N: usize>(image: &[u8], offset: u64) -> Result<u64> {
 mod tests {
     use super::*;
 
-    /// Makes an image with one program header of the given type, and a dynamic section with the given tags.
+    /// Builds an image with one program header of type `kind`, and a dynamic section with `tags`.
     fn image(kind: u32, tags: &[u64]) -> Vec<u8> {
         let mut image = vec![0; 64];
         image[..6].copy_from_slice(b"\x7fELF\x02\x01");

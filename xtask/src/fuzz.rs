@@ -1,7 +1,8 @@
-//! `cargo xtask fuzz`: runs each fuzz target for a while, and `cargo xtask check` has them compile.
+//! `cargo xtask fuzz`: runs each fuzz target for a limited time. `cargo xtask check` only compiles
+//! the targets.
 //!
-//! libFuzzer's coverage needs a flag that the stable compiler takes with `RUSTC_BOOTSTRAP=1`; without a sanitizer, nothing
-//! else of a nightly toolchain is needed.
+//! The coverage of libFuzzer needs a flag that the stable compiler accepts with
+//! `RUSTC_BOOTSTRAP=1`. Without a sanitizer, nothing else of a nightly toolchain is needed.
 
 use std::path::PathBuf;
 
@@ -10,13 +11,13 @@ use anyhow::{Context, Result, bail};
 use crate::arguments::{Arguments, nearest};
 use crate::workspace::{Workspace, files_below, find_program, run as run_command};
 
-/// Manifest of the targets.
+/// Manifest of the fuzz targets.
 const MANIFEST: &str = "fuzz/Cargo.toml";
-/// Inputs to begin with, a directory per target.
+/// Directory of the initial inputs, with one subdirectory per target.
 const CORPUS: &str = "fuzz/corpus";
-/// Version of cargo-fuzz that is installed where there is none.
+/// Version of cargo-fuzz to install where cargo-fuzz is missing.
 const CARGO_FUZZ: &str = "0.13.1";
-/// Seconds that each target runs unless told otherwise.
+/// Seconds that each target runs by default.
 const SECONDS: usize = 30;
 
 pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()> {
@@ -35,7 +36,8 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
         let artifacts = made(workspace, &["artifacts", target])?;
         let mut command = workspace.cargo(["fuzz", "run", "--sanitizer", "none", "--fuzz-dir", "fuzz"]);
         command.arg("--target-dir").arg(directory(workspace).join("build")).arg(target);
-        // libFuzzer writes what reaches new code to the first directory: the checked-in corpus stays as it is.
+        // libFuzzer writes inputs that reach new code to the first directory, so the checked-in
+        // corpus does not change.
         command.arg(found).arg(workspace.root.join(CORPUS).join(target));
         command.arg("--").arg(format!("-max_total_time={seconds}"));
         command.arg(format!("-artifact_prefix={}/", artifacts.display()));
@@ -52,7 +54,7 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
     Ok(())
 }
 
-/// Has every target compile, and every target have inputs to begin with.
+/// Checks that every target compiles and has initial inputs.
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     for target in targets(workspace)? {
         let corpus = workspace.root.join(CORPUS).join(&target);
@@ -64,26 +66,27 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     run_command(command.arg(directory(workspace)))
 }
 
-/// Names of all targets, by their files.
+/// Returns the names of all targets, which are the names of their files.
 fn targets(workspace: &Workspace) -> Result<Vec<String>> {
     let files = files_below(&workspace.root.join("fuzz/fuzz_targets"))?;
     let name = |file: PathBuf| file.file_stem().and_then(|name| name.to_str()).map(str::to_owned);
     files.into_iter().map(|file| name(file).context("a fuzz target has a name that is not text")).collect()
 }
 
-/// Directory of all that fuzzing makes.
+/// Returns the directory of all files that fuzzing creates.
 fn directory(workspace: &Workspace) -> PathBuf {
     workspace.target.join("fuzz")
 }
 
-/// Makes a directory below that of fuzzing.
+/// Creates a subdirectory of the fuzzing directory and returns its path.
 fn made(workspace: &Workspace, parts: &[&str]) -> Result<PathBuf> {
     let path = parts.iter().fold(directory(workspace), |path, part| path.join(part));
     fs_err::create_dir_all(&path)?;
     Ok(path)
 }
 
-/// Installs cargo-fuzz below the target directory if there is none, and returns a PATH that has it.
+/// Installs cargo-fuzz below the target directory if it is missing, and returns a PATH that
+/// contains it.
 fn path_with_cargo_fuzz(workspace: &Workspace) -> Result<std::ffi::OsString> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     if find_program("cargo-fuzz").is_some() {

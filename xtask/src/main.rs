@@ -1,6 +1,7 @@
-//! The chores of ringfence: `cargo xtask check`, `test`, `kernels`, `fuzz`, `dist`, `bench`, `docs` and `seccomp-profile`.
+//! The chores of ringfence: `cargo xtask check`, `test`, `kernels`, `fuzz`, `dist`, `bench`, `docs`
+//! and `seccomp-profile`.
 //!
-//! Pure cargo on a fresh machine: CI calls nothing else.
+//! The chores need only cargo on a fresh machine, and CI calls nothing else.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line speaks to its user")]
 
 mod arguments;
@@ -24,7 +25,7 @@ use anyhow::Result;
 use crate::arguments::Arguments;
 use crate::workspace::Workspace;
 
-/// One chore: its name, its help, and what it does.
+/// One chore: its name, its help text and its function.
 struct Chore {
     name: &'static str,
     usage: &'static str,

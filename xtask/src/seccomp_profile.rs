@@ -1,7 +1,8 @@
-//! `cargo xtask seccomp-profile`: the seccomp profile of the dev container, made from the table of our own filter.
+//! `cargo xtask seccomp-profile`: generates the seccomp profile of the dev container from the table
+//! of our own filter.
 //!
-//! The chores depend on none of the crates, so a test of the launcher's crate keeps the file, and writes it anew under
-//! `RINGFENCE_BLESS=1`.
+//! The chores depend on none of our crates. Therefore a test of the launcher's crate compares the
+//! file with the table, and writes the file under `RINGFENCE_BLESS=1`.
 
 use std::process::Command;
 
@@ -20,7 +21,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Fails when the profile that is checked in is not the one that the table gives.
+/// Fails if the checked-in profile differs from the profile that the table gives.
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     pass(&mut test(workspace))
         .with_context(|| format!("{FILE} is stale; run `cargo xtask seccomp-profile` and commit the result"))
@@ -31,7 +32,7 @@ fn test(workspace: &Workspace) -> Command {
 }
 
 fn pass(command: &mut Command) -> Result<()> {
-    // Cargo is content when no test has the name.
+    // `cargo test` succeeds even if no test has the name, so check that one test passed.
     ensure!(output_of(command)?.contains("1 passed"), "there is no test `{TEST}`");
     Ok(())
 }

@@ -1,13 +1,13 @@
-//! Tables for a terminal.
+//! Tables of text for a terminal.
 
-/// How the cells of a column are set.
+/// Alignment of the cells of a column.
 #[derive(Clone, Copy)]
 pub(crate) enum Align {
     Left,
     Right,
 }
 
-/// Sets rows under a head, each column as wide as its widest cell.
+/// Formats rows under a head. Each column is as wide as its widest cell.
 pub(crate) fn table<Row: AsRef<[String]>>(head: &[(&str, Align)], rows: &[Row]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row.as_ref()[column].chars().count());

@@ -1,4 +1,4 @@
-//! The workspace as cargo sees it, and the programs that chores run in it.
+//! The workspace as cargo describes it, and the programs that chores run in it.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -10,9 +10,9 @@ use serde_json::Value;
 /// The checkout that the chores work on.
 pub(crate) struct Workspace {
     pub(crate) root: PathBuf,
-    /// Where cargo puts what it builds.
+    /// Directory of cargo's build output.
     pub(crate) target: PathBuf,
-    /// The packages of the workspace, as `cargo metadata` lists them.
+    /// Packages of the workspace, as `cargo metadata` lists them.
     pub(crate) packages: Vec<Value>,
 }
 
@@ -29,13 +29,13 @@ impl Workspace {
         Ok(Self { root: path("workspace_root")?, target: path("target_directory")?, packages })
     }
 
-    /// Prepares cargo, to be run at the root of the workspace.
+    /// Returns a cargo command that runs at the root of the workspace.
     pub(crate) fn cargo<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
         cargo(&self.root, arguments)
     }
 
-    /// Builds every target of every package. One build for all: what is built for one package alone has fewer features of
-    /// its dependencies, and these are then built again for the others.
+    /// Builds every target of every package in one build. A build of a single package enables fewer
+    /// features of its dependencies, which would then be built again for the other packages.
     pub(crate) fn build_everything(&self) -> Result<()> {
         run(&mut self.cargo(["build", "--workspace", "--all-targets"]))
     }
@@ -47,20 +47,20 @@ fn cargo<S: AsRef<OsStr>>(directory: &Path, arguments: impl IntoIterator<Item = 
     command
 }
 
-/// Spells a command the way a person would type it.
+/// Formats a command as a person would type it.
 pub(crate) fn spell(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_name().unwrap_or_default();
     spell_words(std::iter::once(program).chain(command.get_args()))
 }
 
-/// Spells words the way a shell would read them, as far as spaces go.
+/// Joins words as a shell would read them, but quotes only words with spaces.
 pub(crate) fn spell_words(words: impl IntoIterator<Item = impl AsRef<OsStr>>) -> String {
     let quote = |word: String| if word.contains(' ') { format!("'{word}'") } else { word };
     let words = words.into_iter().map(|word| quote(word.as_ref().to_string_lossy().into_owned()));
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// Runs a command that speaks for itself, and fails when it does.
+/// Runs a command that prints its own output, and fails if the command fails.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     println!("$ {}", spell(command));
     let status = command.status().with_context(|| format!("cannot run `{}`", spell(command)))?;
@@ -68,7 +68,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command for what it prints.
+/// Runs a command and returns its standard output.
 pub(crate) fn output_of(command: &mut Command) -> Result<String> {
     let output = command
         .stdin(Stdio::null())
@@ -82,14 +82,15 @@ pub(crate) fn output_of(command: &mut Command) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("`{}` printed what is not text", spell(command)))
 }
 
-/// Finds a program on PATH, or where the administrator's programs are, which `su` leaves out of root's PATH.
+/// Finds a program on PATH, or in /usr/sbin or /sbin, which `su` leaves out of root's PATH.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
     directories.map(|directory| directory.join(name)).find(|candidate| candidate.is_file())
 }
 
-/// Lists every file below a directory, in a stable order, without what cargo and git keep for themselves.
+/// Lists every file below a directory, in a stable order, without the directories `target`, `dist`
+/// and `.git`.
 pub(crate) fn files_below(directory: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut pending = vec![directory.to_owned()];

@@ -1,4 +1,5 @@
-//! `cargo xtask bench --against REVISION`: this build beside another one, in the repositories that cost most.
+//! `cargo xtask bench --against REVISION`: compares this build with the build of another revision,
+//! in the repositories that are most expensive to start in.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +14,7 @@ use crate::workspace::{Workspace, output_of, run as run_command};
 
 const THIS_BUILD: &str = "this build";
 const OTHER_BUILD: &str = "other build";
-/// This build may take this many times as long as the other one.
+/// Limit of the ratio between the times of this build and of the other build.
 const MOST: f64 = 1.05;
 
 const FILES: usize = 10_000;
@@ -21,7 +22,7 @@ const FILES_PER_DIRECTORY: usize = 100;
 const SUBMODULES: usize = 20;
 const CONFIG_LINES: usize = 200;
 
-/// Builds `revision`, and measures `ringfence run` of both builds in turn.
+/// Builds `revision`, then measures `ringfence run` of both builds alternately.
 pub(super) fn measure(workspace: &Workspace, revision: &str, runs: usize) -> Result<()> {
     let other = build(workspace, revision)?;
     let ours = dist::build(workspace)?;
@@ -56,7 +57,8 @@ fn native(program: &Path) -> Start {
     Start::Spawn(std::iter::once(program.into()).chain(flags.map(Into::into)).collect())
 }
 
-/// Builds another revision as `cargo xtask dist` would, from a work tree of its own, and returns its program.
+/// Builds another revision as `cargo xtask dist` does, in its own work tree, and returns the path
+/// of the program.
 fn build(workspace: &Workspace, revision: &str) -> Result<PathBuf> {
     let commit = git(&workspace.root, &["rev-parse", "--verify", "--quiet", &format!("{revision}^{{commit}}")])
         .with_context(|| format!("`{revision}` is no commit of this repository"))?;
@@ -71,7 +73,8 @@ fn build(workspace: &Workspace, revision: &str) -> Result<PathBuf> {
         git(&workspace.root, &["worktree", "add", "--detach", sources, commit.trim()])?;
     }
     let host = dist::host_triple()?;
-    // A directory of its own: cargo takes a crate of one checkout for the same crate of another.
+    // The target directory is separate because cargo confuses a crate of one checkout with the same
+    // crate of another checkout.
     let target = place.join("target");
     let mut command = dist::static_release(workspace, &host, &["-p", "ringfence-cli"]);
     run_command(command.current_dir(&sources).env("CARGO_TARGET_DIR", &target))?;

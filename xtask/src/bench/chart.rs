@@ -1,4 +1,5 @@
-//! The comparison as a bar chart: SVG by hand, on a logarithmic scale, legible on light and dark pages.
+//! Bar chart of the comparisons: hand-written SVG with a logarithmic scale, legible on light and
+//! dark pages.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -19,7 +20,8 @@ text { font: 13px system-ui, sans-serif; fill: #1f2328 } .head { font-weight: 60
 text { fill: #f0f6fc } .tick { fill: #9198a1 } .peer { fill: #656c76 } .ours { fill: #3fb950 }
 .grid { stroke: #3d444d } .spread { stroke: #f0f6fc } }";
 
-/// Draws one group of bars per command: the bar is the median, the line to its right reaches the 95th percentile.
+/// Draws one group of bars per command. A bar ends at the median, and the line to its right ends at
+/// the 95th percentile.
 pub(super) fn draw(comparisons: &[Comparison]) -> String {
     let groups: Vec<(&str, Vec<Bar>)> =
         comparisons.iter().map(|comparison| (comparison.title.as_str(), bars(comparison))).collect();
@@ -54,7 +56,7 @@ fn bars(comparison: &Comparison) -> Vec<Bar> {
     bars
 }
 
-/// Maps times to places between whole powers of ten.
+/// Logarithmic scale that maps times to x coordinates, between two whole powers of ten.
 struct Scale {
     low: i32,
     high: i32,
@@ -80,7 +82,7 @@ impl Scale {
     }
 }
 
-/// Names the power of ten of a time in milliseconds.
+/// Returns the base-10 logarithm of a time in milliseconds.
 fn exponent(time: Duration) -> f64 {
     (time.as_secs_f64() * 1e3).max(1e-3).log10()
 }

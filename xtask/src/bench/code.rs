@@ -1,4 +1,5 @@
-//! Code: in an interpreter that waits, in one that is started for it, and as most people run it.
+//! Comparison of the ways to run Python code: in a warm interpreter, in an interpreter started for
+//! the code, and in bubblewrap as most people run it.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -11,24 +12,25 @@ pub(super) const WARM: &str = "ringfence, warm interpreter";
 pub(super) const COLD: &str = "ringfence, library cold";
 pub(super) const BWRAP: &str = "bwrap + python3";
 
-/// What is run, and how much faster it is to be in an interpreter that waits than cold in bubblewrap.
+/// Code to run, each with the least factor by which a warm interpreter must be faster than a cold
+/// start in bubblewrap.
 pub(super) const CODE: [(&str, Option<f64>); 3] =
     [("print(1)", Some(40.0)), ("import numpy", None), ("import pandas", Some(80.0))];
 
-/// Interpreters that wait, and the program that they are of.
+/// Warm interpreters, and the Python program that they run.
 pub(super) struct Interpreters {
     python: OsString,
     driver: Result<Rc<Driver>, String>,
 }
 
 impl Interpreters {
-    /// Has `program` keep interpreters of `python`.
+    /// Starts `program`, which keeps interpreters of `python` warm.
     pub(super) fn start(program: &Path, python: &Path) -> Self {
         let driver = Driver::of_code(program, python).map(Rc::new).map_err(|error| format!("{error:#}"));
         Self { python: python.into(), driver }
     }
 
-    /// Lines up the ways to run code.
+    /// Returns the contenders that run `code`.
     pub(super) fn line_up(&self, code: &str) -> Vec<Contender> {
         let asked = |how: &str| {
             let line = format!("{how} 1 {code}");

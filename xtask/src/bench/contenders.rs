@@ -1,4 +1,4 @@
-//! Who takes part, and how each starts a command.
+//! The contenders, and the way in which each starts a command.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -17,45 +17,49 @@ pub(super) const LIBRARY: &str = "ringfence, library cold";
 pub(super) const EQUAL_BWRAP: &str = "bwrap, equal view";
 pub(super) const AS_USUAL: &str = "bwrap, as usual";
 
-/// How many runs of the library one process times: its rounds are bundled, because starting it is not to be measured.
+/// Number of library runs that one process times. Runs are bundled because the start of the process
+/// must not be measured.
 const BLOCK: usize = 10;
 
-/// The programs of ours that are measured.
+/// The programs of ringfence that are measured.
 pub(super) struct Programs {
     pub(super) ringfence: PathBuf,
-    /// Takes a number of runs and a command, and prints the nanoseconds of each run on a line of its own.
+    /// Program that takes a number of runs and a command, and prints the nanoseconds of each run on
+    /// its own line.
     pub(super) library: PathBuf,
-    /// Keeps a sandbox, and answers each line with the nanoseconds of what it says.
+    /// Program that keeps a sandbox, and answers each line of input with the nanoseconds that the
+    /// work took.
     pub(super) session: PathBuf,
-    /// Keeps interpreters, and does the same.
+    /// Program that keeps interpreters, and answers each line of input with the nanoseconds that
+    /// the code took.
     pub(super) code: PathBuf,
 }
 
-/// One way to run the command, or the reason why there is none here.
+/// One way to run the command, or the reason why the way is missing on this host.
 pub(super) struct Contender {
     pub(super) name: &'static str,
     pub(super) start: Result<Start, String>,
 }
 
-/// How a run starts.
+/// The way in which a contender starts a run.
 pub(super) enum Start {
     Spawn(Vec<OsString>),
     Library {
         program: PathBuf,
         command: Vec<OsString>,
     },
-    /// A line that a driver answers with the times of so many runs.
+    /// Line that a driver answers with the times of `runs` runs.
     Asked {
         driver: Rc<Driver>,
         line: String,
         runs: usize,
     },
-    /// Something that this process does by itself.
+    /// Action that this process performs and times by itself.
     Done(Box<dyn Fn() -> Result<Duration>>),
 }
 
 impl Start {
-    /// Runs once, and says why when that fails.
+    /// Runs once, and returns the reason if the run fails.
     pub(super) fn try_out(&self) -> Result<(), String> {
         let mut command = match self {
             Self::Spawn(words) => command_of(words),
@@ -66,7 +70,7 @@ impl Start {
         output_of(&mut command).map(drop).map_err(|error| error.to_string())
     }
 
-    /// Says how many runs one call of [`Self::time`] makes.
+    /// Returns the number of runs that one call of [`Self::time`] makes.
     pub(super) fn runs_at_once(&self) -> usize {
         match self {
             Self::Spawn(_) | Self::Done(_) => 1,
@@ -75,7 +79,8 @@ impl Start {
         }
     }
 
-    /// Runs once, or where one process does them all a block of times, and says how long each run took.
+    /// Runs once, or a block of times where one process makes all runs of the block, and returns
+    /// the time of each run.
     pub(super) fn time(&self) -> Result<Vec<Duration>> {
         match self {
             Self::Spawn(words) => {
@@ -110,7 +115,7 @@ fn library_command(program: &Path, runs: usize, words: &[OsString]) -> Command {
     command
 }
 
-/// Names everybody who takes part, present or not, and says where the equal view comes from.
+/// Returns all contenders, present or not, and a sentence on the origin of the equal view.
 pub(super) fn line_up(programs: &Programs, directory: &Path, command: &[&str]) -> (Vec<Contender>, String) {
     let words: Vec<OsString> = command.iter().map(OsString::from).collect();
     let spawn = |prefix: Vec<OsString>| Start::Spawn(prefix.into_iter().chain(words.clone()).collect());
@@ -146,7 +151,7 @@ pub(super) fn line_up(programs: &Programs, directory: &Path, command: &[&str]) -
     (contenders, source)
 }
 
-/// bwrap with the flags that most of its callers give it.
+/// Returns a call of bwrap with the flags that most of its callers use.
 pub(super) fn bwrap_as_usual(words: &[OsString]) -> Result<Start, String> {
     installed("bwrap", "--unshare-all --die-with-parent --ro-bind / / --proc /proc --dev /dev --tmpfs /tmp", words)
 }
@@ -160,14 +165,14 @@ fn with_flags(program: &Path, flags: &str) -> Vec<OsString> {
     std::iter::once(program.into()).chain(flags.split(' ').map(OsString::from)).collect()
 }
 
-/// Asks ringfence which backend it chooses by itself.
+/// Asks ringfence for the backend that it chooses by default.
 fn chosen_backend(ringfence: &Path, words: &[OsString]) -> Result<String> {
     let result = output_of(Command::new(ringfence).args(["run", "--json", "--"]).args(words))?;
     let result: serde_json::Value = serde_json::from_str(&result).context("the result is not JSON")?;
     result["meta"]["backend"].as_str().map(str::to_owned).context("the result names no backend")
 }
 
-/// Asks ringfence how it would call bwrap for the same policy.
+/// Asks ringfence for the call of bwrap that it would make for the same policy.
 fn asked_for_equal_view(ringfence: &Path, words: &[OsString]) -> Result<Start> {
     let mut command = Command::new(ringfence);
     command.args(["run", "--backend", "bwrap", "--dry-run", "--json", "--"]).args(words);
@@ -178,7 +183,7 @@ fn asked_for_equal_view(ringfence: &Path, words: &[OsString]) -> Result<Start> {
     Ok(Start::Spawn(words.into_iter().map(OsString::from).collect()))
 }
 
-/// Takes out the options that name a descriptor, which only ringfence could hand over.
+/// Removes the options that name a descriptor, because only ringfence could pass that descriptor.
 fn without_descriptors(argv: &[&str]) -> Result<Vec<String>> {
     let mut kept = Vec::new();
     let mut words = argv.iter().copied();
@@ -188,7 +193,8 @@ fn without_descriptors(argv: &[&str]) -> Result<Vec<String>> {
             | "--userns-block-fd" => {
                 words.next().with_context(|| format!("`{word}` has no descriptor"))?;
             }
-            // The same mount at the same place, of a file that is there and has its own mode.
+            // Replace the data with a bind mount at the same destination. The source exists and has
+            // its own mode, so `--perms` must go.
             "--ro-bind-data" | "--bind-data" | "--file" => {
                 let destination = words.nth(1).with_context(|| format!("`{word}` has no destination"))?;
                 if kept.len() >= 2 && kept[kept.len() - 2] == "--perms" {
@@ -208,7 +214,7 @@ fn without_descriptors(argv: &[&str]) -> Result<Vec<String>> {
     Ok(kept)
 }
 
-/// Spells ringfence's default view for bwrap by hand.
+/// Builds by hand the bwrap arguments for the default view of ringfence.
 fn equal_view(directory: &Path) -> Vec<OsString> {
     const SYSTEM: &[&str] = &["/usr", "/bin", "/sbin", "/lib", "/lib64", "/opt"];
     const SETTINGS: &[&str] = &[

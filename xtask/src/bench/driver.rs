@@ -1,4 +1,4 @@
-//! Programs of ours that measure when asked, a line at a time.
+//! Programs of ringfence that measure on request, one line at a time.
 
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 
-/// A running program that answers each line with one of figures. It ends when this is dropped.
+/// A running program that answers each line with a line of figures. The program ends when the
+/// conversation is dropped.
 pub(super) struct Conversation {
     process: RefCell<Process>,
 }
@@ -27,22 +28,22 @@ impl Conversation {
         Ok(Self { process: RefCell::new(Process { child, answers }) })
     }
 
-    /// Has it do what a line says, and returns the figures that it names.
+    /// Sends a line to the program and returns the figures of the answer.
     pub(super) fn ask<F: FromStr>(&self, line: &str) -> Result<Vec<F>> {
         if let Some(input) = &mut self.process.borrow_mut().child.stdin {
-            let _ = writeln!(input, "{line}"); // one that has ended says why when it is heard
+            let _ = writeln!(input, "{line}"); // if the program has ended, `hear` reports why
         }
         let figure = |figure: &str| figure.parse().map_err(|_| anyhow!("`{figure}` is no figure"));
         self.hear()?.split_whitespace().map(figure).collect()
     }
 
-    /// The next line that it says.
+    /// Returns the next line of the program's output.
     pub(super) fn hear(&self) -> Result<String> {
         let Process { child, answers } = &mut *self.process.borrow_mut();
         let mut line = String::new();
         match answers.read_line(&mut line) {
             Ok(1..) => Ok(line),
-            // One that has ended says why on its standard error.
+            // A program that has ended gave the reason on its standard error.
             _ => Err(anyhow!(last_words(child))),
         }
     }
@@ -52,7 +53,7 @@ fn last_words(child: &mut Child) -> String {
     drop(child.stdin.take());
     let mut words = String::new();
     if let Some(stderr) = &mut child.stderr {
-        let _ = stderr.read_to_string(&mut words); // what cannot be read is not told
+        let _ = stderr.read_to_string(&mut words); // without readable output, the error has no text
     }
     words.trim().to_owned()
 }
@@ -61,15 +62,15 @@ impl Drop for Conversation {
     fn drop(&mut self) {
         let Process { child, .. } = self.process.get_mut();
         drop(child.stdin.take());
-        let _ = child.wait(); // it ends, and what it keeps with it, at the end of its input
+        let _ = child.wait(); // the end of its input ends the program and its sandboxes
     }
 }
 
-/// A running `bench_session`, which keeps a sandbox and times what is done with it.
+/// A running `bench_session`, which keeps a sandbox and times the work in the sandbox.
 pub(super) struct Driver(Conversation);
 
 impl Driver {
-    /// Starts one on a backend, and waits until its sandbox has run something.
+    /// Starts `program` on a backend and waits until its sandbox has run a command.
     pub(super) fn start(program: &Path, backend: &[&str], variables: &[(&str, &str)]) -> Result<Self> {
         let mut command = Command::new(program);
         let driver = Self(Conversation::start(command.args(backend).envs(variables.iter().copied()))?);
@@ -77,14 +78,14 @@ impl Driver {
         Ok(driver)
     }
 
-    /// Starts a `bench_code` instead, and waits until code has run in one of the interpreters that it keeps.
+    /// Starts a `bench_code` instead and waits until code has run in one of its interpreters.
     pub(super) fn of_code(program: &Path, python: &Path) -> Result<Self> {
         let driver = Self(Conversation::start(Command::new(program).arg(python))?);
         driver.ask("warm 1 print(1)")?;
         Ok(driver)
     }
 
-    /// Has it do what a line says, and returns the times that it names.
+    /// Sends a line to the program and returns the times of the answer.
     pub(super) fn ask(&self, line: &str) -> Result<Vec<Duration>> {
         Ok(self.0.ask(line)?.into_iter().map(Duration::from_nanos).collect())
     }

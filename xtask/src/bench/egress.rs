@@ -1,4 +1,5 @@
-//! The proxy beside its peers: what passes in a time, how long one request takes, and what a connection costs.
+//! Comparison of the proxy with its peers: throughput, latency of a request, and memory of a
+//! connection.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -19,27 +20,28 @@ use crate::workspace::find_program;
 const DIRECT: &str = "direct";
 const OURS: &str = "ringfence";
 const PEERS: [&str; 2] = ["tinyproxy", "squid"];
-/// What is measured, in this order.
+/// The measured quantities, in this order.
 const COLUMNS: [&str; 5] = ["1 stream, MB/s", "64 streams, MB/s", "p50 µs", "p99 µs", "KiB a connection"];
-/// What one stream carries, and what each of many does.
+/// Bytes that a single stream carries, and bytes that each of many streams carries.
 const BYTES: [u64; 2] = [2 << 30, 32 << 20];
 const STREAMS: usize = 64;
 const REQUESTS: usize = 2000;
-/// How many tunnels are held to see what one costs.
+/// Number of tunnels that are held open to measure the memory of one tunnel.
 const HELD: usize = 500;
-/// How often each is measured. One stream on the direct way is twice as fast at one time as at another, depending on which
-/// processors its two ends are put on: a few rounds would tell of that alone.
+/// Number of times that each contender is measured. A single direct stream can be twice as fast in
+/// one round as in another, depending on the processors that its two ends run on. A few rounds
+/// would show only that difference.
 const ROUNDS: usize = 11;
-/// How long a proxy may take to listen.
+/// Time limit for a proxy to start to listen.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The programs that take part.
+/// The programs that the measurement runs.
 pub(super) struct Programs {
     pub(super) load: PathBuf,
     pub(super) proxy: PathBuf,
 }
 
-/// A proxy that runs, if it is not the direct way. It ends when this is dropped.
+/// A running proxy, or no proxy for the direct way. The proxy ends when the contender is dropped.
 struct Contender {
     proxy: Option<(Child, SocketAddr)>,
     _directory: TempDir,
@@ -48,16 +50,16 @@ struct Contender {
 impl Drop for Contender {
     fn drop(&mut self) {
         if let Some((child, _)) = &mut self.proxy {
-            let _ = child.kill(); // it may have ended
+            let _ = child.kill(); // the proxy may have ended
             let _ = child.wait();
         }
     }
 }
 
-/// A way that can be begun again and again.
+/// Function that starts a contender anew for each round.
 type Begin<'a> = Box<dyn Fn() -> Result<Contender> + 'a>;
 
-/// Loads the direct way and every proxy in turn.
+/// Measures the direct way and every proxy in turn.
 pub(super) fn measure(programs: &Programs) -> Result<Rates<5>> {
     let load = Load::start(&programs.load)?;
     let origin = load.origin;
@@ -76,7 +78,7 @@ pub(super) fn measure(programs: &Programs) -> Result<Rates<5>> {
     Ok(in_turn(ROUNDS, ways, |begin| load.measure(&begin()?)))
 }
 
-/// What is to be reached.
+/// Returns the goals that the proxy must reach.
 pub(super) fn goals(rates: &Rates<5>) -> Vec<Goal> {
     let of = |name: &str, column: usize| {
         rates.iter().find(|(contender, _)| *contender == name)?.1.as_ref().ok().map(|rates| rates[column])
@@ -90,7 +92,7 @@ pub(super) fn goals(rates: &Rates<5>) -> Vec<Goal> {
     )];
     for peer in PEERS {
         for (column, name) in COLUMNS.iter().enumerate() {
-            // More is better of what passes, less of the rest.
+            // Higher is better for throughput; lower is better for the other columns.
             let (above, below) = if column < 2 { (OURS, peer) } else { (peer, OURS) };
             let name = format!("the proxy, {name}: ahead of {peer}");
             goals.push(Goal::at_least(1.0, name, ratio(of(above, column), of(below, column)), "×"));
@@ -108,7 +110,7 @@ pub(super) fn as_text(rates: &Rates<5>) -> String {
     table(&[("egress", Align::Left), a, b, c, d, e], &rows.collect::<Vec<_>>()) + &absences(rates)
 }
 
-/// What was measured, and what was to be reached.
+/// Returns the measured rates and the goals as JSON.
 pub(super) fn as_json(rates: &Rates<5>) -> Value {
     let contenders = rates::as_json(COLUMNS.map(str::to_owned), rates);
     json!({ "contenders": contenders, "goals": goals_as_json(goals(rates)) })
@@ -146,7 +148,7 @@ impl Contender {
 
     fn squid(program: &Path, origin: SocketAddr) -> Result<Contender> {
         Contender::start(|port, directory| {
-            // It drops root's rights, and then writes here.
+            // Squid drops the rights of root and then writes to this directory.
             fs_err::set_permissions(directory, std::os::unix::fs::PermissionsExt::from_mode(0o777))?;
             let file = directory.join("squid.conf");
             let at = directory.display();
@@ -162,7 +164,7 @@ impl Contender {
         })
     }
 
-    /// Starts a proxy on a free port, and waits until it listens.
+    /// Starts a proxy on a free port and waits until the proxy listens.
     fn start(describe: impl FnOnce(u16, &Path) -> Result<Command>) -> Result<Contender> {
         let directory = tempfile::tempdir()?;
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
@@ -186,7 +188,8 @@ impl Contender {
         self.proxy.as_ref().map_or_else(|| DIRECT.to_owned(), |(_, address)| address.to_string())
     }
 
-    /// The memory of the proxy and its children, in KiB.
+    /// Returns the proportional set size of the proxy and its children, in KiB. The direct way has
+    /// none (NaN).
     fn memory(&self) -> Result<f64> {
         let Some((child, _)) = &self.proxy else { return Ok(f64::NAN) };
         let mut sum = 0.0;
@@ -204,7 +207,7 @@ impl Contender {
     }
 }
 
-/// A running `bench_proxy`.
+/// A running `bench_proxy`, which generates the load.
 struct Load {
     conversation: Conversation,
     origin: SocketAddr,
@@ -219,7 +222,8 @@ impl Load {
     fn measure(&self, contender: &Contender) -> Result<[f64; 5]> {
         let name = contender.name();
         let ask = |line: String| self.conversation.ask::<f64>(&line);
-        // First, for a proxy that was busy before keeps the memory that this would be seen by.
+        // Measure memory first, because a proxy that has carried load keeps memory that would hide
+        // the cost of a connection.
         let before = contender.memory()?;
         ask(format!("hold {name} {HELD}"))?;
         let held = (contender.memory()? - before) / HELD as f64;

@@ -8,14 +8,15 @@ use ringfence_test_ledger::engine::{DOCKER_VARIABLE, PODMAN_VARIABLE, TINY_IMAGE
 
 use crate::workspace::{find_program, output_of};
 
-/// How an engine is found and spoken to.
+/// The names by which an engine is found and called.
 #[derive(Clone, Copy)]
 pub(super) struct Kind {
-    /// Its backend's name, which is its program's, too.
+    /// Name of the backend, which is also the name of the program.
     pub(super) name: &'static str,
-    /// What names its address: for our tests, and for everybody. Our backend reads the second.
+    /// Variables that hold the engine's address: the first is for our tests, the second is the
+    /// usual one. Our backend reads the second.
     variables: [&'static str; 2],
-    /// What precedes the address on its command line.
+    /// Flags that precede the address on the engine's command line.
     flags: &'static [&'static str],
 }
 
@@ -23,7 +24,7 @@ pub(super) const DOCKER: Kind = Kind { name: "docker", variables: [DOCKER_VARIAB
 pub(super) const PODMAN: Kind =
     Kind { name: "podman", variables: [PODMAN_VARIABLE, "CONTAINER_HOST"], flags: &["--remote", "--url"] };
 
-/// An engine with a container that idles, which is removed when this is dropped.
+/// An engine with an idle container. The container is removed when the engine is dropped.
 pub(super) struct Engine {
     kind: Kind,
     program: PathBuf,
@@ -32,40 +33,42 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    /// Finds an engine and starts a container of it, or says why not.
+    /// Finds an engine and starts an idle container on it, or returns the reason why that fails.
     pub(super) fn find(kind: Kind) -> Result<Self, String> {
         let program = find_program(kind.name).ok_or_else(|| format!("{} is not installed", kind.name))?;
         let address = kind.variables.iter().find_map(|variable| std::env::var(variable).ok());
         let address = address.ok_or_else(|| format!("neither {} is set", kind.variables.join(" nor ")))?;
         let mut engine = Self { kind, program, address, container: String::new() };
-        // It goes by itself when we are interrupted.
+        // The container removes itself (`--rm`) when its sleep ends, even if this process is
+        // interrupted.
         let idle = ["run", "--detach", "--rm", "--network", "none", TINY_IMAGE, "sleep", "3600"];
         engine.container =
             output_of(&mut engine.command(&idle)).map_err(|error| format!("{error:#}"))?.trim().to_owned();
         Ok(engine)
     }
 
-    /// What our backend for it is told: its name and the image, and where the engine is.
+    /// Returns the arguments and variables for our backend: its name, the image, and the address of
+    /// the engine.
     pub(super) fn backend(&self) -> ([&str; 2], [(&str, &str); 1]) {
         ([self.kind.name, TINY_IMAGE], [(self.kind.variables[1], &self.address)])
     }
 
-    /// Runs a command in the container that idles.
+    /// Returns the command line that runs a command in the idle container.
     pub(super) fn exec(&self, words: &[&str]) -> Vec<OsString> {
         self.words(&[&["exec", &self.container], words].concat())
     }
 
-    /// Runs a command in a container of its own.
+    /// Returns the command line that runs a command in a new container.
     pub(super) fn run(&self, words: &[&str]) -> Vec<OsString> {
         self.words(&[&["run", "--rm", "--network", "none", TINY_IMAGE], words].concat())
     }
 
-    /// Copies a file of the host into the container that idles.
+    /// Returns the command line that copies a file of the host into the idle container.
     pub(super) fn copy_in(&self, from: &Path, to: &str) -> Vec<OsString> {
         self.words(&["cp", &from.to_string_lossy(), &format!("{}:{to}", self.container)])
     }
 
-    /// Copies a file out of it.
+    /// Returns the command line that copies a file out of the idle container.
     pub(super) fn copy_out(&self, from: &str, to: &Path) -> Vec<OsString> {
         self.words(&["cp", &format!("{}:{from}", self.container), &to.to_string_lossy()])
     }
@@ -86,7 +89,8 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         if !self.container.is_empty() {
-            let _ = output_of(&mut self.command(&["rm", "--force", &self.container])); // the engine may be gone
+            // The engine may be gone.
+            let _ = output_of(&mut self.command(&["rm", "--force", &self.container]));
         }
     }
 }

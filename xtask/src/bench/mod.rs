@@ -1,4 +1,5 @@
-//! `cargo xtask bench`: ringfence beside its peers, interleaved in one run, as ratios.
+//! `cargo xtask bench`: measures ringfence and its peers, interleaved in one run, and reports
+//! ratios.
 
 mod against;
 mod chart;
@@ -35,10 +36,11 @@ use crate::workspace::{Workspace, run as run_command, spell_words};
 const RUNS: usize = 200;
 const QUICK_RUNS: usize = 20;
 const WARM_UP_ROUNDS: usize = 3;
-/// How many starts of sandboxes that stay are made for as many runs as there are: a container's takes a second.
+/// Number of runs for which one start of a sandbox that stays is measured. Starts are fewer because
+/// a container takes a second to start.
 const RUNS_PER_START: usize = 10;
 
-/// What every contender runs.
+/// The commands that every contender runs.
 const COMMANDS: &[&[&str]] = &[&["/bin/true"], &["sh", "-c", "echo hi"]];
 
 pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()> {
@@ -68,7 +70,7 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
     if with_engines && let Some(ground) = Ground::prepare()? {
         return beside_engines(workspace, &ground);
     }
-    // Every contender's view has the same small, writable working directory.
+    // The view of every contender has the same small, writable working directory.
     let directory = tempfile::tempdir_in("/var/tmp")?;
     std::env::set_current_dir(directory.path()).context("cannot enter the working directory of the runs")?;
 
@@ -109,7 +111,7 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
     measure_egress(workspace, &egress_programs)
 }
 
-/// Measures the proxy beside its peers, as many of them as are installed.
+/// Measures the proxy and those of its peers that are installed.
 fn measure_egress(workspace: &Workspace, programs: &egress::Programs) -> Result<()> {
     println!("measuring the proxy");
     let rates = egress::measure(programs)?;
@@ -119,7 +121,7 @@ fn measure_egress(workspace: &Workspace, programs: &egress::Programs) -> Result<
     Ok(())
 }
 
-/// Builds a program that times a library from inside a process that links it.
+/// Builds an example program that links a library and times the library from inside its process.
 fn build_example(workspace: &Workspace, package: &str, name: &str) -> Result<PathBuf> {
     let host = dist::host_triple()?;
     run_command(&mut dist::static_release(workspace, &host, &["-p", package, "--example", name]))?;
@@ -133,7 +135,8 @@ fn build_egress(workspace: &Workspace) -> Result<egress::Programs> {
     })
 }
 
-/// Starts engines, and measures where they are. Nothing can be fetched there: all is built by now.
+/// Starts engines, then measures in the place where the engines run. Nothing can be downloaded
+/// there, so everything must be built before.
 fn beside_engines(workspace: &Workspace, ground: &Ground) -> Result<()> {
     let engines = ground.start_engines(None, &workspace.target.join("test-images"))?;
     let mut again = Command::new(std::env::current_exe().context("cannot find this program")?);
@@ -141,14 +144,15 @@ fn beside_engines(workspace: &Workspace, ground: &Ground) -> Result<()> {
     run_command(&mut ground.beside_the_engines(&again))
 }
 
-/// Compares the ways to run a command where nothing of its sandbox exists before.
+/// Compares the ways to run a command from a cold start, with no part of its sandbox prepared.
 fn compare_cold(programs: &Programs, directory: &Path, command: &[&str], runs: usize) -> Result<Comparison> {
     let (contenders, equal_view) = contenders::line_up(programs, directory, command);
     let note = format!("{EQUAL_BWRAP}: {equal_view}");
     compare(spell_words(command), EQUAL_BWRAP, Some(note), contenders, runs)
 }
 
-/// Has every contender run in turn, round after round, so that a slow moment of the machine hits all.
+/// Runs every contender once per round, so that a slow moment of the machine affects all
+/// contenders.
 fn compare(
     title: String,
     yardstick: &'static str,
@@ -163,7 +167,8 @@ fn compare(
     let mut results: Vec<_> = contenders.into_iter().map(try_out).collect();
     println!("measuring `{title}` {runs} times");
     for round in 0..WARM_UP_ROUNDS + runs {
-        // Each round begins with another contender: what runs after a heavy one pays for its clean-up.
+        // Each round begins with another contender, because a run after a heavy contender pays for
+        // the clean-up of that contender.
         results.rotate_left(1);
         let measured = round.checked_sub(WARM_UP_ROUNDS);
         for (name, result) in &mut results {

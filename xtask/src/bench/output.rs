@@ -1,4 +1,5 @@
-//! A command that writes far more than is kept: how fast it is drained, and how much memory that takes.
+//! Measurement of a command that writes far more output than is kept: the drain speed and the
+//! memory that draining takes.
 
 use std::io::Write;
 use std::path::Path;
@@ -10,15 +11,16 @@ use anyhow::{Context, Result, ensure};
 pub(super) const BYTES: u64 = 1 << 30;
 const RUNS: usize = 7;
 
-/// The file that is written to the output, again and again: text, in pieces as large as a program's own.
+/// Length of the text file that `cat` writes to the output again and again, in pieces as large as
+/// those of an ordinary program.
 const PIECE: u64 = 64 << 20;
 
-/// What draining took.
+/// Time and memory that draining took.
 pub(super) struct Drained {
     pub(super) time: Duration,
-    /// What the same command takes whose output goes through a pipe to nowhere.
+    /// Time that the same command takes when its output goes through a pipe to `/dev/null`.
     pub(super) plain: Duration,
-    /// The most memory that the ringfence process itself held, without its children.
+    /// Peak memory in bytes of the ringfence process itself, without its children.
     pub(super) peak_memory: u64,
 }
 
@@ -28,14 +30,14 @@ impl Drained {
     }
 }
 
-/// Measures a few runs; keeps the median times and the largest memory.
+/// Makes several runs, and returns the median times and the largest memory.
 pub(super) fn measure(ringfence: &Path) -> Result<Drained> {
     let directory = tempfile::tempdir_in("/var/tmp").context("cannot make a workspace")?;
     let line = "what a program might say, over and over again, on a line of its own\n";
     let text = line.repeat(PIECE as usize / line.len() + 1);
     let mut file = fs_err::File::create(directory.path().join("text"))?;
     file.write_all(&text.as_bytes()[..PIECE as usize])?;
-    file.sync_all()?; // what is still to be written to the disk would be, while somebody is timed
+    file.sync_all()?; // otherwise the write-back to the disk would disturb the timed runs
     let script = format!("cat{}", " text".repeat((BYTES / PIECE) as usize));
     let mut runs = Vec::new();
     for _ in 0..RUNS {
@@ -66,7 +68,8 @@ fn drain(ringfence: &Path, directory: &Path, script: &str) -> Result<Drained> {
     let start = Instant::now();
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().context("cannot run ringfence")?;
     let process = child.id();
-    // wait4(2) reports the largest of a process and its children; the kernel's own high-water mark is of one alone.
+    // Poll the high-water mark of this process alone, because wait4(2) reports the largest value of
+    // a process and its children.
     let watcher = std::thread::spawn(move || watch_memory(process));
     let status = child.wait().context("cannot wait for ringfence")?;
     let time = start.elapsed();
@@ -76,7 +79,8 @@ fn drain(ringfence: &Path, directory: &Path, script: &str) -> Result<Drained> {
     Ok(Drained { time, plain: time, peak_memory })
 }
 
-/// Follows the high-water mark of a process until it ends.
+/// Polls the high-water mark of a process until the process ends, and returns the largest value in
+/// bytes.
 fn watch_memory(process: u32) -> u64 {
     let status = format!("/proc/{process}/status");
     let mut peak = 0;
@@ -87,7 +91,7 @@ fn watch_memory(process: u32) -> u64 {
     peak
 }
 
-/// Reads `VmHWM` of proc_pid_status(5), which a process that has ended lacks.
+/// Reads `VmHWM` of proc_pid_status(5) in bytes. A process that has ended lacks the field.
 fn high_water_mark(status: &str) -> Option<u64> {
     let value = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     Some(value.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)

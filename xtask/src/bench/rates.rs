@@ -1,4 +1,5 @@
-//! How much passes in a time: bytes into and out of a sandbox, and commands, many at once.
+//! Measurement of throughput: bytes copied into and out of a sandbox, and commands that run
+//! concurrently.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -13,21 +14,21 @@ use super::report::absences;
 use super::stays::{COMMAND, Copying, Many, Places, Stays, Way};
 use crate::table::{Align, table};
 
-/// The length of the file that is copied.
+/// Length in bytes of the copied file.
 pub(super) const BYTES: u64 = 1 << 30;
-/// How many commands run at once.
+/// Numbers of commands that run concurrently.
 pub(super) const AT_ONCE: [usize; 3] = [1, 8, 64];
-/// How often each is measured; the median is kept.
+/// Number of rounds of each measurement; the median is kept.
 const ROUNDS: usize = 3;
-/// How many commands one measurement takes, where each is a matter of a millisecond.
+/// Number of commands in one measurement where a command takes about a millisecond.
 const QUICK: usize = 640;
-/// The fewest that it takes where each is a matter of a tenth of a second.
+/// Least number of commands in one measurement where a command takes about a tenth of a second.
 const SLOW: usize = 8;
 
-/// What was measured of one contender, or why nothing was: one rate for each column.
+/// Rates of each contender, one per column, or the reason why the contender was not measured.
 pub(super) type Rates<const COLUMNS: usize> = Vec<(&'static str, Result<[f64; COLUMNS], String>)>;
 
-/// Copies a file in and out by all ways in turn; in megabytes a second.
+/// Copies a file in and out by every way in turn. Returns megabytes per second.
 pub(super) fn copies(stays: &Stays, directory: &Path) -> Result<Rates<2>> {
     let places = Places { original: directory.join("original"), returned: directory.join("returned") };
     let piece: Vec<u8> = (0..1 << 20).map(|index: u32| (index.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
@@ -53,7 +54,7 @@ pub(super) fn copies(stays: &Stays, directory: &Path) -> Result<Rates<2>> {
     Ok(rates)
 }
 
-/// Runs many commands by all ways in turn; in commands a second.
+/// Runs many commands by every way in turn. Returns commands per second.
 pub(super) fn commands(stays: &Stays) -> Rates<3> {
     in_turn(ROUNDS, stays.many(), |many| {
         let mut rates = [0.0; AT_ONCE.len()];
@@ -73,7 +74,8 @@ fn sum(times: &[Duration]) -> Duration {
     times.iter().sum()
 }
 
-/// Measures every way once a round, so that a slow moment of the machine hits all, and keeps the medians.
+/// Measures every way once per round, so that a slow moment of the machine affects all ways, and
+/// returns the medians.
 pub(super) fn in_turn<T, const COLUMNS: usize>(
     rounds: usize,
     ways: Vec<Way<T>>,
@@ -151,13 +153,14 @@ pub(super) fn commands_as_text(commands: &Rates<3>) -> String {
     table(&head, &rows.collect::<Vec<_>>()) + &absences(commands)
 }
 
-/// The cells of one contender's row; a rate that it cannot have is none.
+/// Returns the cells of a contender's row. A rate that the contender cannot have (NaN) becomes a
+/// dash.
 pub(super) fn cells<const COLUMNS: usize>(rates: &Result<[f64; COLUMNS], String>) -> [String; COLUMNS] {
     let rates = rates.as_ref().unwrap_or(&[f64::NAN; COLUMNS]);
     rates.map(|rate| if rate.is_nan() { "–".to_owned() } else { format!("{rate:.0}") })
 }
 
-/// The rates of everybody, each under its column's name.
+/// Returns the rates of all contenders as JSON, each under the name of its column.
 pub(super) fn as_json<const COLUMNS: usize>(columns: [String; COLUMNS], rates: &Rates<COLUMNS>) -> Value {
     let contender = |(name, rates): &(&'static str, Result<[f64; COLUMNS], String>)| match rates {
         Ok(rates) => {

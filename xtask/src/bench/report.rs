@@ -1,4 +1,4 @@
-//! What was measured: as a table, as JSON, and against the goals.
+//! Report of the measurements: as tables, as JSON, and compared with the goals.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -13,23 +13,23 @@ use super::served::{POOLED, UNPOOLED};
 use super::stays::{DOCKER_EXEC, DOCKER_RUN, UP_NATIVE, WARM_DOCKER, WARM_NATIVE, WARM_PODMAN};
 use crate::table::{Align, table};
 
-/// One command, through everybody.
+/// Times of one command with every contender.
 pub(super) struct Comparison {
     pub(super) title: String,
-    /// The contender that all are compared with, besides a plain spawn.
+    /// Contender that all others are compared with, besides a plain spawn.
     pub(super) yardstick: &'static str,
     pub(super) note: Option<String>,
-    /// The times of each contender, or the reason why it did not take part.
+    /// Times of each contender, or the reason why the contender did not take part.
     pub(super) results: Vec<(&'static str, Result<Samples, String>)>,
 }
 
 impl Comparison {
-    /// Names the median of a contender that took part.
+    /// Returns the median time of a contender that took part.
     pub(super) fn median(&self, name: &str) -> Option<Duration> {
         self.results.iter().find(|(contender, _)| *contender == name)?.1.as_ref().ok()?.percentile(50)
     }
 
-    /// A table with the times of every contender.
+    /// Formats a table with the times of every contender.
     pub(super) fn as_text(&self) -> String {
         let yardstick = self.yardstick;
         let faster = format!("faster than {yardstick}");
@@ -55,7 +55,7 @@ impl Comparison {
         text + &absences(&self.results) + "\n"
     }
 
-    /// Divides the median of one contender by another's.
+    /// Divides the median of one contender by the median of another.
     pub(super) fn ratio(&self, of: &str, to: &str) -> Option<f64> {
         Some(self.median(of)?.as_secs_f64() / self.median(to)?.as_secs_f64())
     }
@@ -65,16 +65,16 @@ pub(super) struct Report {
     pub(super) runs: usize,
     pub(super) comparisons: Vec<Comparison>,
     pub(super) output: Result<Drained, String>,
-    /// Megabytes a second, in and out.
+    /// Megabytes per second, into and out of a sandbox.
     pub(super) copies: Rates<2>,
-    /// Commands a second, so many at once.
+    /// Commands per second, for each number of concurrent commands.
     pub(super) commands: Rates<3>,
 }
 
-/// What a command in a sandbox that is up may take more than two plain spawns.
+/// Time that a command in a running sandbox may take beyond two plain spawns.
 const ROUND_TRIP: Duration = Duration::from_micros(500);
 
-/// Something to reach, and what was measured, if it could be.
+/// A goal, and the measured value if there is one.
 pub(super) struct Goal {
     name: String,
     measured: Option<f64>,
@@ -190,7 +190,8 @@ impl Report {
     }
 }
 
-/// How much faster code is to be in an interpreter that waits.
+/// Returns the factor by which code in a warm interpreter must be faster, if there is a goal for
+/// it.
 fn warm_goal(title: &str) -> Vec<(&'static str, f64)> {
     let goal = CODE.iter().find(|(code, _)| title.ends_with(code)).and_then(|(_, least)| *least);
     goal.map(|least| (code::WARM, least)).into_iter().collect()
@@ -201,7 +202,7 @@ pub(super) fn goals_as_json(goals: Vec<Goal>) -> Value {
     goals.into_iter().map(goal).collect()
 }
 
-/// The goals, and which of them were reached.
+/// Formats a table of the goals and of those that were reached.
 pub(super) fn goals_as_text(goals: Vec<Goal>) -> String {
     let row = |goal: Goal| {
         let measured = goal.measured.map_or_else(|| "–".to_owned(), |measured| format!("{measured:.2}{}", goal.unit));
@@ -216,7 +217,7 @@ pub(super) fn goals_as_text(goals: Vec<Goal>) -> String {
     table(&head, &goals.into_iter().map(row).collect::<Vec<_>>())
 }
 
-/// Names everybody who did not take part, and why.
+/// Lists the contenders that did not take part, each with the reason.
 pub(super) fn absences<T>(results: &[(&'static str, Result<T, String>)]) -> String {
     let absent = |(name, result): &(&'static str, Result<T, String>)| {
         result.as_ref().err().map(|why| format!("{name} did not take part: {why}\n"))

@@ -1,4 +1,4 @@
-//! Times that were measured, and what to say about them.
+//! Measured times and their percentiles.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ impl Samples {
         self.0.extend(times);
     }
 
-    /// Names the time that this percentage of the runs did not exceed (nearest rank); none without runs.
+    /// Returns the time that `percentage` percent of the runs did not exceed (nearest rank), or
+    /// `None` without runs.
     pub(super) fn percentile(&self, percentage: usize) -> Option<Duration> {
         let mut sorted = self.0.clone();
         sorted.sort();

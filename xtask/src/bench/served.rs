@@ -1,4 +1,5 @@
-//! Sandboxes of a server: the way from a call to the end of a first command, and a command in one that is up.
+//! Measurement of the sandboxes of a server: the time from a call to the end of the first command,
+//! and the time of a command in a sandbox that is up.
 
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader};
@@ -23,30 +24,31 @@ const SDK_UNPOOLED: &str = "ringfence, SDK no pool";
 const API_EXEC: &str = "ringfence, API exec";
 const SDK_EXEC: &str = "ringfence, SDK exec";
 
-/// The templates: one whose sandboxes are started when they are asked for, and one that has some wait.
+/// Settings of the templates. `base` starts a sandbox for each call; `pooled` keeps sandboxes
+/// waiting.
 const TEMPLATES: &str = "[templates.base]\n[templates.pooled]\nwarm = 2\n";
 const WAITING: u64 = 2;
-/// Answers lines as `bench_session` does, with E2B's own package.
+/// Program that answers lines as `bench_session` does, with the Python package of E2B.
 const SDK: &str = include_str!("served.py");
-/// How long a sandbox may stay, in seconds: longer than all that is measured.
+/// Lifetime of a sandbox in seconds, longer than all measurements together.
 const STAY: u64 = 3 * 3600;
-/// How long a server may take for one thing.
+/// Time limit for the server to fill its pool.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How many commands in a sandbox that is up are timed at a time.
+/// Number of commands in a running sandbox that are timed per request.
 const BLOCK: usize = 10;
 
-/// A server, and who calls it.
+/// A server and its callers.
 pub(super) struct Served {
     caller: Result<Rc<RefCell<Caller>>, String>,
     sdk: Result<Rc<Driver>, String>,
-    // Last: the others end first.
+    // The last field, because fields are dropped in order and the callers must end first.
     _server: Option<Server>,
 }
 
-/// What calls the server by itself: nothing is between it and HTTP.
+/// Caller that speaks HTTP to the server directly, without an SDK.
 struct Caller {
     client: Client,
-    /// One that is up.
+    /// Sandbox that is up during all measurements.
     sandbox: Sandbox,
 }
 
@@ -56,7 +58,8 @@ struct Server {
 }
 
 impl Served {
-    /// Starts a server of `program`; `python` has E2B's package, if it is there.
+    /// Starts a server of `program`. `python` is an interpreter with the package of E2B, if there
+    /// is one.
     pub(super) fn start(program: &Path, python: Option<&Path>) -> Self {
         match Server::start(program).and_then(|(server, url)| Ok((Caller::of(&url)?, server, url))) {
             Ok((caller, server, url)) => {
@@ -75,7 +78,7 @@ impl Served {
         }
     }
 
-    /// Lines up the ways from a call to the end of a first command.
+    /// Returns the contenders that go from a call to the end of the first command.
     pub(super) fn up(&self, stays: &Stays) -> Vec<Contender> {
         let called = |template: &'static str| {
             let done = |caller: Rc<RefCell<Caller>>| -> Start {
@@ -94,7 +97,7 @@ impl Served {
         ]
     }
 
-    /// Lines up the ways to run a command where everything is up.
+    /// Returns the contenders that run a command while everything is up.
     pub(super) fn exec(&self) -> Vec<Contender> {
         let done =
             |caller: Rc<RefCell<Caller>>| -> Start { Start::Done(Box::new(move || caller.borrow_mut().command())) };
@@ -119,7 +122,7 @@ impl Caller {
         Ok(caller)
     }
 
-    /// Times a sandbox from the call that makes it to the end of its first command.
+    /// Returns the time from the call that creates a sandbox to the end of its first command.
     fn first_command(&mut self, template: &str) -> Result<Duration> {
         let start = Instant::now();
         let sandbox = self.client.create(template, STAY).map_err(lost)?;
@@ -139,7 +142,8 @@ impl Caller {
         Ok(time)
     }
 
-    /// Waits until as many sandboxes wait as are to: whoever runs next does not share the machine with their start.
+    /// Waits until the pool is full, so that the next run does not share the machine with starting
+    /// sandboxes.
     fn fill_up(&mut self) -> Result<()> {
         let begun = Instant::now();
         while self.client.figure("ringfence_sandboxes_waiting").map_err(lost)? < WAITING {
@@ -158,14 +162,14 @@ fn lost(error: CallError) -> anyhow::Error {
 }
 
 impl Server {
-    /// Starts a server with a home of its own, and says where it listens.
+    /// Starts a server with its own home and returns its URL.
     fn start(program: &Path) -> Result<(Self, String)> {
         let home = tempfile::tempdir_in("/var/tmp")?;
         let config = home.path().join("server.toml");
         fs_err::write(&config, TEMPLATES)?;
         let mut command = Command::new(program);
         command.args(["serve", "--listen", "127.0.0.1:0", "--config"]).arg(&config).env("HOME", home.path());
-        // A request is a line of its log, as where a service's log goes to a file.
+        // Each request writes a line to a log file, as on a service whose log goes to a file.
         let log = fs_err::File::create(home.path().join("log"))?;
         let mut process = command.stdout(Stdio::piped()).stderr(log.into_file()).spawn().context("cannot serve")?;
         let output = process.stdout.take().context("its output is not piped")?;
@@ -181,7 +185,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = kill_process(Pid::from_child(&self.process), Signal::TERM); // it may have ended
-        let _ = self.process.wait(); // see above
+        // The server may have ended.
+        let _ = kill_process(Pid::from_child(&self.process), Signal::TERM);
+        let _ = self.process.wait(); // the server may have ended
     }
 }

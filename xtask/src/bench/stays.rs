@@ -1,4 +1,5 @@
-//! Sandboxes that stay: a command in one that is up, the way to its first command, files, and many commands at once.
+//! Measurement of sandboxes that stay: a command in a running sandbox, the time to the first
+//! command, copied files, and concurrent commands.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -15,25 +16,27 @@ pub(super) const UP_NATIVE: &str = "ringfence, native up";
 pub(super) const DOCKER_EXEC: &str = "docker exec";
 pub(super) const DOCKER_RUN: &str = "docker run";
 
-/// What every contender runs.
+/// The command that every contender runs.
 pub(super) const COMMAND: &str = "true";
-/// How many commands in a sandbox that is up are timed at a time: they are over before the next contender is warm.
+/// Number of commands in a running sandbox that are timed per request. A block of them ends before
+/// the next contender is warm.
 const BLOCK: usize = 10;
 
-/// Everything that is up while commands are timed. The sandboxes end before the engines' own containers.
+/// All sandboxes and containers that are up while commands are timed. The sandboxes end before the
+/// engines' own containers.
 pub(super) struct Stays {
     native: Result<Rc<Driver>, String>,
     containers: Vec<Container>,
 }
 
-/// One engine, with a sandbox of ours on it and a container of its own.
+/// One engine, with a sandbox of ringfence on it and a container of its own.
 struct Container {
     names: Names,
     driver: Result<Rc<Driver>, String>,
     engine: Result<Engine, String>,
 }
 
-/// What the ways through one engine are called.
+/// Names of the contenders that use one engine.
 struct Names {
     kind: Kind,
     warm: &'static str,
@@ -62,31 +65,33 @@ const ENGINES: [Names; 2] = [
     },
 ];
 
-/// One way to do a thing again and again, or the reason why there is none here.
+/// Name of a way to repeat an action, with the way itself or the reason why it is missing on this
+/// host.
 pub(super) type Way<T> = (&'static str, Result<T, String>);
 
-/// How commands run, many at once.
+/// The way in which concurrent commands run.
 pub(super) enum Many {
     Asked(Rc<Driver>),
     Plain(Vec<OsString>),
-    /// Each by an engine's own program.
+    /// Commands that the program of a container engine starts one by one.
     Engine(Vec<OsString>),
 }
 
-/// How a file gets in and out.
+/// The way in which a file is copied in and out.
 pub(super) enum Copying {
     Asked(Rc<Driver>),
     Spawned { inwards: Vec<OsString>, outwards: Vec<OsString> },
 }
 
-/// The files of a copy, on the host: the original, and where the one goes that comes back.
+/// Paths on the host of a copied file: the original, and the destination of the copy that comes
+/// back.
 pub(super) struct Places {
     pub(super) original: PathBuf,
     pub(super) returned: PathBuf,
 }
 
 impl Stays {
-    /// Starts a sandbox and a container on everything that works here.
+    /// Starts a sandbox and a container on every backend that works on this host.
     pub(super) fn start(program: &Path) -> Self {
         let drive = |backend: &[&str], variables: &[(&str, &str)]| match Driver::start(program, backend, variables) {
             Ok(driver) => Ok(Rc::new(driver)),
@@ -103,7 +108,7 @@ impl Stays {
         Self { native: drive(&["native"], &[]), containers: ENGINES.map(container).into() }
     }
 
-    /// Lines up the ways to run a command where everything is up.
+    /// Returns the contenders that run a command while everything is up.
     pub(super) fn warm(&self) -> Vec<Contender> {
         let asked = |driver: &Result<Rc<Driver>, String>| {
             let asked = |driver| Start::Asked { driver, line: format!("exec {BLOCK} {COMMAND}"), runs: BLOCK };
@@ -121,7 +126,7 @@ impl Stays {
         contenders
     }
 
-    /// Lines up the ways from nothing to the end of a first command.
+    /// Returns the contenders that go from nothing to the end of the first command.
     pub(super) fn up(&self) -> Vec<Contender> {
         let asked = |driver: &Result<Rc<Driver>, String>| {
             driver.clone().map(|driver| Start::Asked { driver, line: format!("start {COMMAND}"), runs: 1 })
@@ -138,14 +143,14 @@ impl Stays {
         contenders
     }
 
-    /// A command in a container of its own, as most people run it.
+    /// Returns the contender that runs a command in a new Docker container, as most people do.
     pub(super) fn docker_run(&self) -> Result<Start, String> {
         let docker = self.containers.iter().find(|container| container.names.run == DOCKER_RUN);
         let engine = docker.ok_or("docker is not measured")?.engine.as_ref().map_err(Clone::clone)?;
         Ok(Start::Spawn(engine.run(&[COMMAND])))
     }
 
-    /// Lines up the ways to run many commands.
+    /// Returns the ways to run concurrent commands.
     pub(super) fn many(&self) -> Vec<Way<Many>> {
         let mut ways =
             vec![(PLAIN, Ok(Many::Plain(vec![COMMAND.into()]))), (WARM_NATIVE, self.native.clone().map(Many::Asked))];
@@ -157,9 +162,9 @@ impl Stays {
         ways
     }
 
-    /// Lines up the ways to copy a file in and out.
+    /// Returns the ways to copy a file in and out.
     pub(super) fn copying(&self, places: &Places) -> Vec<Way<Copying>> {
-        /// Where the copy is called so in a container of an engine's own.
+        /// Path of the copy in an engine's own container.
         const INSIDE: &str = "/tmp/copy";
         let Places { original, returned } = places;
         let plain = |from: &Path, to: &Path| vec!["cp".into(), from.into(), to.into()];

@@ -1,11 +1,13 @@
-//! Which of our crates may depend on which: command line → library → launcher, proxy → core, protocol.
+//! Check of the dependencies between our crates: command line → library → launcher, proxy → core,
+//! protocol.
 
 use anyhow::{Context, Result};
 
 use super::Findings;
 use crate::workspace::Workspace;
 
-/// The crates from the bottom up. A crate may depend on what lies in a lower layer: not on its own, never upwards.
+/// The crates from the bottom up. A crate may depend on a crate of a lower layer, but not on a
+/// crate of its own or a higher layer.
 const LAYERS: &[&[&str]] = &[
     &["ringfence-core", "ringfence-proto"],
     &["ringfence-linux", "ringfence-egress"],
@@ -15,7 +17,8 @@ const LAYERS: &[&[&str]] = &[
 ];
 
 const CONFORMANCE: &str = "conformance";
-/// What tests and chores use: it depends on none of the crates above, and they use it for their tests alone.
+/// Crate for tests and chores. It depends on none of the crates above, and they may use it only in
+/// tests.
 const LEDGER: &str = "ringfence-test-ledger";
 const CHORES: &str = "xtask";
 
@@ -49,11 +52,12 @@ fn layer_of(name: &str) -> Option<usize> {
     LAYERS.iter().position(|layer| layer.contains(&name))
 }
 
-/// Says what is wrong with a dependency, if anything is.
+/// Returns the finding about a dependency that is not allowed.
 fn judge(from: &str, to: &str, purpose: Use) -> Option<String> {
     let allowed = match (layer_of(from), layer_of(to)) {
         (Some(upper), Some(lower)) => lower < upper,
-        // The conformance tests are nothing but tests.
+        // The conformance crate may use the ledger anywhere, because the crate consists only of
+        // tests.
         (Some(_), None) => to == LEDGER && (purpose == Use::Tests || from == CONFORMANCE),
         (None, _) => from == CHORES && to == LEDGER,
     };

@@ -1,4 +1,5 @@
-//! The manifests: every version and every lint is set at the root, and every dependency has its reason there.
+//! Check of the manifests: every version and every lint is set at the root, where each dependency
+//! has a comment with its reason.
 
 use std::path::Path;
 
@@ -19,7 +20,8 @@ pub(super) fn check(workspace: &Workspace) -> Result<Findings> {
 
 /// Finds the dependencies of the root manifest that no comment explains.
 ///
-/// A comment explains what follows it, up to the next empty line. Our own crates, which have a path, need none.
+/// A comment explains the lines that follow, up to the next empty line. Our own crates, which have
+/// a path, need no comment.
 fn without_reason(manifest: &str) -> Findings {
     let mut findings = Findings::new();
     let mut explained = false;
@@ -39,7 +41,7 @@ fn without_reason(manifest: &str) -> Findings {
     findings
 }
 
-/// Finds what a crate's manifest sets itself although the root sets it for all.
+/// Finds the values that a crate's manifest sets although the root sets them for all crates.
 fn not_from_the_root(name: &str, manifest: &str) -> Findings {
     let inherits = |line: &str| line.contains("workspace = true");
     let mut findings = Findings::new();
@@ -61,7 +63,7 @@ fn not_from_the_root(name: &str, manifest: &str) -> Findings {
     findings
 }
 
-/// Pairs each line of a manifest with the name of the table it stands in.
+/// Pairs each line of a manifest with the name of its table.
 fn lines_by_table(manifest: &str) -> impl Iterator<Item = (&str, &str)> {
     manifest.lines().scan("", |table, line| {
         let head = line.strip_prefix('[').and_then(|rest| rest.split_once(']'));
@@ -70,7 +72,7 @@ fn lines_by_table(manifest: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// Names the key that a line sets; a line that continues the one before sets none.
+/// Returns the key that a line sets. A line that continues the previous line sets no key.
 fn entry_name(line: &str) -> Option<&str> {
     let end = line.find(|character: char| !(character.is_ascii_alphanumeric() || "-_".contains(character)))?;
     let rest = line[end..].trim_start();

@@ -1,4 +1,4 @@
-//! `cargo xtask check`: everything a machine can say about the code without running it.
+//! `cargo xtask check`: runs all checks of the code that do not run the code.
 
 mod layers;
 mod manifests;
@@ -14,10 +14,10 @@ use crate::fuzz;
 use crate::seccomp_profile;
 use crate::workspace::{Workspace, find_program, run as run_command};
 
-/// What a check found wrong, one sentence each.
+/// Problems that a check found, one sentence each.
 type Findings = Vec<String>;
 
-/// A check by its name.
+/// A check and its name.
 type Check = (&'static str, fn(&Workspace) -> Result<()>);
 
 pub(crate) fn run(workspace: &Workspace, arguments: Arguments) -> Result<()> {
@@ -67,7 +67,8 @@ fn lints(workspace: &Workspace) -> Result<()> {
 }
 
 fn documentation(workspace: &Workspace) -> Result<()> {
-    // Libraries alone: the binary `ringfence` and the library `ringfence` would write to the same place.
+    // Build only libraries, because the binary `ringfence` and the library `ringfence` would write
+    // to the same directory.
     run_command(workspace.cargo(["doc", "--workspace", "--no-deps", "--lib"]).env("RUSTDOCFLAGS", "-D warnings"))
 }
 

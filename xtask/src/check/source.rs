@@ -1,4 +1,4 @@
-//! The source files: where unsafe code may stand, and how long a file may be.
+//! Check of the source files: the place of unsafe code and the length of files.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use anyhow::Result;
 use super::Findings;
 use crate::workspace::{Workspace, files_below};
 
-/// The only place for unsafe code.
+/// The only directory that may contain unsafe code.
 const UNSAFE: &str = "crates/ringfence-linux/src/sys";
 const LONGEST: usize = 800;
-/// Tables and generated code, which may be as long as they like.
+/// Files with tables or generated code, whose length has no limit.
 const TABLES: &[&str] = &[];
 
 pub(super) fn check(workspace: &Workspace) -> Result<Findings> {
@@ -45,7 +45,7 @@ fn words(line: &str) -> impl Iterator<Item = &str> {
     line.split(|character: char| !(character.is_alphanumeric() || character == '_'))
 }
 
-/// Counts the lines up to the tests that close a file.
+/// Counts the lines before the test module at the end of a file.
 fn production_lines(code: &str) -> usize {
     let lines: Vec<&str> = code.lines().collect();
     let is_test_module = |pair: &[&str]| {
@@ -54,7 +54,8 @@ fn production_lines(code: &str) -> usize {
     lines.windows(2).position(is_test_module).unwrap_or(lines.len())
 }
 
-/// Blanks comments, strings and characters, keeping every line break, so that what is left is code.
+/// Replaces comments, strings and characters with spaces and keeps every line break, so that only
+/// code is left.
 fn code_of(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
     let mut rest = text;
@@ -75,7 +76,8 @@ fn code_of(text: &str) -> String {
     code
 }
 
-/// Measures the comment, string or character that the text starts with, if it does.
+/// Returns the length of the comment, string or character literal at the start of the text, if
+/// there is one.
 fn token(text: &str, after_name: bool) -> Option<usize> {
     if text.starts_with("//") {
         return Some(text.find('\n').unwrap_or(text.len()));

@@ -1,4 +1,5 @@
-//! Packages of another Debian suite, by an apt configuration apart from the machine's own.
+//! Packages of another Debian suite, through an apt configuration that is separate from the
+//! machine's own.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,11 +10,11 @@ use anyhow::{Context, Result, bail, ensure};
 use super::cells::KernelSeries;
 use crate::workspace::output_of;
 
-/// Keys that Debian signs its suites with.
+/// Keys with which Debian signs its suites.
 pub(super) const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-/// Age from which the lists of packages are fetched again.
+/// Age at which the package lists are fetched again.
 const LIST_LIFETIME: Duration = Duration::from_hours(24);
-/// Package that depends on the newest kernel for virtual machines of a suite.
+/// Package that depends on the newest kernel of a suite for virtual machines.
 const KERNEL_METAPACKAGE: &str = "linux-image-cloud-amd64";
 
 /// The packages of one suite, as a mirror offers them.
@@ -22,7 +23,7 @@ pub(super) struct SuiteIndex {
     directory: PathBuf,
 }
 
-/// A kernel's package.
+/// Name and version of a kernel package.
 #[derive(Debug, Hash, PartialEq, Eq)]
 pub(super) struct KernelPackage {
     pub(super) name: String,
@@ -30,9 +31,10 @@ pub(super) struct KernelPackage {
 }
 
 impl SuiteIndex {
-    /// Fetches the lists of a suite into a directory of `cache`, unless they are recent there.
+    /// Fetches the package lists of a suite into a directory of `cache`, unless recent lists are
+    /// there.
     ///
-    /// Older lists will do where no mirror answers.
+    /// If no mirror answers, older lists are used.
     pub(super) fn open(cache: &Path, suite: &'static str) -> Result<Self> {
         let index = Self { suite, directory: cache.join(format!("apt-{suite}")) };
         let stamp = index.directory.join("fetched");
@@ -59,7 +61,7 @@ impl SuiteIndex {
         output_of(self.command("apt-get").arg("update")).map(drop)
     }
 
-    /// Finds the newest kernel, which must be of the series.
+    /// Finds the newest kernel of the suite, which must belong to the series.
     pub(super) fn newest_kernel(&self, series: &KernelSeries) -> Result<KernelPackage> {
         let record = output_of(self.command("apt-cache").args(["show", "--no-all-versions", KERNEL_METAPACKAGE]))?;
         let package =
@@ -69,11 +71,11 @@ impl SuiteIndex {
         Ok(package)
     }
 
-    /// Downloads a package into a directory.
+    /// Downloads a package into a directory and returns the path of the file.
     pub(super) fn download(&self, package: &KernelPackage, directory: &Path) -> Result<PathBuf> {
         let KernelPackage { name, version } = package;
         println!("downloading {name} {version}");
-        // apt prefers not to be root when it downloads, and its own user cannot write here.
+        // apt prefers to download as its own user, but that user cannot write to this directory.
         let mut command = self.command("apt-get");
         command.args(["-o", "APT::Sandbox::User=root", "download", &format!("{name}={version}")]);
         output_of(command.current_dir(directory))?;
@@ -98,12 +100,12 @@ impl SuiteIndex {
     }
 }
 
-/// Writes the line of sources.list(5) for a suite on the mirror that this machine uses.
+/// Returns the line of sources.list(5) for a suite on the mirror that this machine uses.
 pub(super) fn source_line(suite: &str) -> Result<String> {
     Ok(format!("deb [signed-by={KEYRING}] {} {suite} main", crate::test::images::debian_mirror()?))
 }
 
-/// Reads which kernel the metapackage depends on: `Depends: NAME (= VERSION)`.
+/// Parses the kernel that the metapackage depends on: `Depends: NAME (= VERSION)`.
 fn parse_kernel(record: &str) -> Option<KernelPackage> {
     let depends = record.lines().find_map(|line| line.strip_prefix("Depends: "))?;
     let kernel = depends.split(", ").find(|package| package.starts_with("linux-image-"))?;

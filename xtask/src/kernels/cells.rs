@@ -1,6 +1,7 @@
-//! The hosts that are booted: a kernel, a Debian system and the checks that run there.
+//! The matrix of virtual hosts: each has a kernel, a Debian system and the checks that run on the
+//! host.
 
-/// A stock kernel of Debian: the newest one of its suite.
+/// A stock kernel of Debian: the newest kernel of its suite.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct KernelSeries {
     pub(super) version: &'static str,
@@ -12,21 +13,21 @@ const LINUX_5_10: KernelSeries = KernelSeries { version: "5.10", suite: "bullsey
 const LINUX_6_1: KernelSeries = KernelSeries { version: "6.1", suite: "bookworm" };
 const LINUX_6_12: KernelSeries = KernelSeries { version: "6.12", suite: "trixie" };
 
-/// One host: a row of the matrix.
+/// One virtual host, which is a row of the matrix.
 #[derive(Debug)]
 pub(crate) struct Cell {
     pub(super) name: &'static str,
     pub(super) about: &'static str,
     pub(super) kernel: KernelSeries,
-    /// Suite that the root file system is made of.
+    /// Suite of the root file system.
     pub(super) suite: &'static str,
-    /// Further words of the kernel's command line.
+    /// Additional words of the kernel command line.
     pub(super) kernel_words: &'static [&'static str],
     pub(super) checks: &'static [&'static str],
 }
 
-/// Checks for a host on which everything should work, in the order in which they run. Each is a
-/// file of tests/kernels/inside/checks.
+/// Checks for a host on which everything should work, in the order in which they run. Each check is
+/// a file of tests/kernels/inside/checks.
 const ALL_CHECKS: &[&str] = &[
     "doctor",
     "promises",
@@ -57,7 +58,7 @@ const APPARMOR_CHECKS: &[&str] = &["apparmor", "namespaces"];
 /// Name of the cell that `cargo xtask test` boots.
 pub(super) const QUICK_CELL: &str = "6.1";
 
-/// Checks that `cargo xtask test` runs: those that fit into three minutes under emulation.
+/// Checks that `cargo xtask test` runs. They take at most three minutes under emulation.
 pub(super) const QUICK_CHECKS: &[&str] = &["first", "streams", "scope", "subtree", "stay"];
 
 pub(super) const CELLS: &[Cell] = &[

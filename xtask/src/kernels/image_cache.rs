@@ -1,4 +1,4 @@
-//! Kernels and root file systems below target/kernels, by what they are made from.
+//! Cache of kernels and root file systems in target/kernels, named after their inputs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use crate::test::engines::remove_left_behind;
 use crate::workspace::{Workspace, find_program, output_of, run as run_command};
 
-/// Start of the name of a directory for work in progress; the id of its process follows.
+/// Prefix of the name of a work directory. The id of the process that uses the directory follows.
 const UNFINISHED_PREFIX: &str = "unfinished-";
 
 pub(super) struct ImageCache {
@@ -17,7 +17,7 @@ pub(super) struct ImageCache {
 }
 
 impl ImageCache {
-    /// Opens the cache, after removing what interrupted runs left behind.
+    /// Opens the cache and removes the work directories of interrupted runs.
     pub(super) fn open(workspace: &Workspace) -> Result<Self> {
         let directory = workspace.target.join("kernels");
         fs_err::create_dir_all(&directory)?;
@@ -29,19 +29,19 @@ impl ImageCache {
         &self.directory
     }
 
-    /// Directory of the files that images are made from and that machines run.
+    /// Returns the directory of the files that images are made from and that machines run.
     pub(super) fn sources(&self) -> &Path {
         &self.sources
     }
 
-    /// Makes a directory for files that are gone when it is dropped.
+    /// Creates a work directory, which is deleted with its files when the value is dropped.
     pub(super) fn work_directory(&self) -> Result<tempfile::TempDir> {
         let prefix = format!("{UNFINISHED_PREFIX}{}-", std::process::id());
         Ok(tempfile::Builder::new().prefix(&prefix).tempdir_in(&self.directory)?)
     }
 
-    /// Takes `PREFIX KEY SUFFIX` from the cache, or has `make` make it in a work directory. What
-    /// has the same prefix and another key is outdated, and removed.
+    /// Returns the file `PREFIX KEY SUFFIX` of the cache, or has `make` create it in a work
+    /// directory. Afterwards, removes outdated files, which have the same prefix and another key.
     pub(super) fn provide(
         &self,
         prefix: &str,
@@ -75,14 +75,14 @@ fn remove(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes a file system of a directory, with some room to write.
+/// Makes an ext4 image of a directory, with `spare_megabytes` of free space.
 pub(super) fn make_ext4(tree: &Path, image: &Path, spare_megabytes: u64) -> Result<()> {
     let usage = output_of(Command::new("du").args(["--summarize", "--block-size=1M"]).arg(tree))?;
     let used: u64 = usage.split_whitespace().next().and_then(|size| size.parse().ok()).context("du names no size")?;
     let mke2fs = find_program("mke2fs").context("there is no mke2fs")?;
     let mut command = Command::new(mke2fs);
     command.args(["-q", "-t", "ext4", "-O", "^has_journal", "-E", "lazy_itable_init=1", "-d"]).arg(tree).arg(image);
-    // Metadata takes up to a quarter more than small files do.
+    // In a tree of small files, metadata takes up to a quarter more space.
     run_command(command.arg(format!("{}M", used + used / 4 + spare_megabytes)))
 }
 

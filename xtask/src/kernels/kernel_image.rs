@@ -1,4 +1,5 @@
-//! A Debian kernel as qemu boots it: the kernel, an initial RAM disk and a disk of modules.
+//! A Debian kernel in the form that qemu boots: the kernel, an initial RAM disk and a disk of
+//! modules.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use super::image_cache::{ImageCache, make_ext4};
 use crate::cache::cache_key;
 use crate::workspace::{files_below, find_program, output_of, run as run_command};
 
-/// Modules without which the root disk cannot be mounted.
+/// Modules that are needed to mount the root disk.
 const BOOT_MODULES: &[&str] = &["virtio_pci", "virtio_blk", "ext4"];
 /// Directories of modules for devices that the machine does not have.
 const UNNEEDED_MODULES: &[&str] = &[
@@ -45,7 +46,7 @@ impl KernelImage {
         self.directory.join("modules.ext4")
     }
 
-    /// Takes the newest kernel of a series from the cache, or makes it.
+    /// Returns the newest kernel of a series from the cache, or makes it.
     pub(super) fn provide(cache: &ImageCache, series: &KernelSeries) -> Result<Self> {
         let index = SuiteIndex::open(cache.directory(), series.suite)?;
         let package = index.newest_kernel(series)?;
@@ -66,7 +67,7 @@ fn make_kernel(index: &SuiteIndex, package: &KernelPackage, init: &str, work: &P
     let unpacked = work.join("unpacked");
     run_command(Command::new("dpkg-deb").arg("--extract").arg(archive).arg(&unpacked))?;
 
-    // Where /lib is a link to /usr/lib, packages have the latter.
+    // On systems where /lib is a link to /usr/lib, packages contain usr/lib.
     let candidates = ["lib/modules", "usr/lib/modules"].map(|path| unpacked.join(path));
     let tree = candidates.into_iter().find(|tree| tree.is_dir()).context("the package has no modules")?;
     let release = single_entry(&tree)?;
@@ -89,7 +90,7 @@ fn make_kernel(index: &SuiteIndex, package: &KernelPackage, init: &str, work: &P
     Ok(made)
 }
 
-/// Makes an archive of busybox, the modules that the boot needs and `init`.
+/// Makes an archive with busybox, `init` and the modules that the boot needs.
 fn make_initrd(base: &Path, release: &str, init: &str, tree: &Path, initrd: &Path) -> Result<()> {
     for directory in ["bin", "dev", "modules", "proc", "root", "sys"] {
         create(tree, directory)?;
@@ -127,12 +128,12 @@ fn make_initrd(base: &Path, release: &str, init: &str, tree: &Path, initrd: &Pat
     Ok(())
 }
 
-/// Lists the files that `modprobe --show-depends` would load; what is built in needs none.
+/// Lists the files that `modprobe --show-depends` would load. Built-in modules have no file.
 fn module_files(dependencies: &str) -> impl Iterator<Item = &str> {
     dependencies.lines().filter_map(|line| line.strip_prefix("insmod ")).map(str::trim)
 }
 
-/// Decompresses all modules, because busybox loads only what is not compressed.
+/// Decompresses all modules, because busybox cannot load compressed modules.
 fn decompress_modules(tree: &Path) -> Result<()> {
     let files = files_below(tree)?;
     for (extension, program, arguments) in [("xz", "xz", &["--decompress"][..]), ("zst", "zstd", &["-qd", "--rm"][..])]

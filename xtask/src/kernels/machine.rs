@@ -1,4 +1,4 @@
-//! One virtual machine: what it is given, what it prints, and its end.
+//! A virtual machine: its parts, its output and its end.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -13,47 +13,49 @@ use anyhow::{Context, Result, ensure};
 use super::kernel_image::KernelImage;
 use crate::workspace::output_of;
 
-/// Size of the empty disk that checks make file systems on.
+/// Size in bytes of the empty disk on which checks make file systems.
 const SCRATCH_BYTES: u64 = 4 << 30;
-/// Time that a machine may take until it prints its first line.
+/// Time limit until a machine prints its first line.
 const BOOT_TIME_LIMIT: Duration = Duration::from_mins(5);
-/// Interval at which an interruption and the time limit are looked at.
+/// Interval at which the interruption flag and the time limit are checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The parts of a machine.
+/// The parts that a machine is started with.
 pub(super) struct MachineParts<'a> {
     pub(super) kernel: &'a KernelImage,
-    /// Image of the root disk, which stays as it is.
+    /// Image of the root disk, which the machine does not change.
     pub(super) root: &'a Path,
-    /// Archive with the checks.
+    /// Archive that contains the checks.
     pub(super) payload: &'a Path,
     pub(super) kernel_words: Vec<String>,
-    /// File that the machine's console is written to.
+    /// File that receives the console output of the machine.
     pub(super) console: PathBuf,
-    /// Directory for files that are of no use afterwards.
+    /// Directory for temporary files.
     pub(super) work: &'a Path,
 }
 
-/// A running machine. It ends when this is dropped.
+/// A running virtual machine, which ends when the value is dropped.
 pub(super) struct Machine {
     process: Child,
     lines: Receiver<String>,
-    /// Time by which the next line must be there: earlier for the first one.
+    /// Time by which the next line must arrive. The deadline of the first line is earlier.
     deadline: Instant,
     end_deadline: Instant,
 }
 
 impl Machine {
-    /// Starts a machine, which ends with the calling thread at the latest.
+    /// Starts a machine, which ends at the latest with the calling thread.
     pub(super) fn start(parts: &MachineParts<'_>, time_limit: Duration) -> Result<Self> {
         let scratch = parts.work.join("scratch");
         fs_err::File::create(&scratch)?.set_len(SCRATCH_BYTES)?;
         let log = fs_err::File::create(parts.console.with_extension("qemu"))?.into_parts().0;
         let mut command = Command::new("nice");
         command.args(["-n", "15", "setpriv", "--pdeathsig", "KILL", "qemu-system-x86_64"]);
-        // Emulation works everywhere. KVM inside a virtual machine may stop at an instruction that its host does not know.
+        // Emulation works everywhere. KVM inside a virtual machine may stop at an instruction that
+        // its host does not know.
         command.args(["-accel", "tcg,thread=multi,tb-size=512"]);
-        // The emulator of qemu 7.2 loses flags after CMPXCHG16B, which crashes Linux 6.12; without CX16 Linux does not use it.
+        // The emulator of qemu 7.2 loses flags after CMPXCHG16B, which crashes Linux 6.12. Without
+        // CX16, Linux does not use that instruction.
         command.args(["-cpu", "max,cx16=off", "-smp", "2", "-m", "2048"]);
         command.args(["-nodefaults", "-no-user-config", "-no-reboot"]);
         command.args(["-display", "none", "-nic", "none", "-device", "virtio-rng-pci"]);
@@ -65,7 +67,8 @@ impl Machine {
         command.args(drive(&scratch, "cache=unsafe"));
         command.arg("-serial").arg(format!("file:{}", parts.console.display()));
         command.args(["-chardev", "stdio,id=results,signal=off", "-serial", "chardev:results"]);
-        // A group of its own: Ctrl-C is for us, who then end the machine.
+        // The machine has its own process group, so that only this process gets Ctrl-C and then
+        // ends the machine.
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).env("TMPDIR", parts.work).process_group(0);
         let mut process = command.spawn().context("cannot run qemu")?;
         let output = process.stdout.take().context("the output of qemu is not piped")?;
@@ -73,7 +76,7 @@ impl Machine {
         std::thread::spawn(move || {
             for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
                 if sender.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
-                    return; // the machine is being ended, and nobody listens
+                    return; // the machine is being ended, and no receiver is left
                 }
             }
         });
@@ -81,7 +84,7 @@ impl Machine {
         Ok(Self { process, lines, deadline: start + BOOT_TIME_LIMIT.min(time_limit), end_deadline: start + time_limit })
     }
 
-    /// Waits for the next line of the results; none is left once the machine is off.
+    /// Waits for the next line of the results. Returns `None` once the machine is off.
     pub(super) fn next_line(&mut self, interrupted: &AtomicBool) -> Result<Option<String>> {
         loop {
             ensure!(!interrupted.load(Ordering::Relaxed), "interrupted");
@@ -112,19 +115,20 @@ fn kernel_command_line(words: &[String]) -> String {
 }
 
 fn drive(file: &Path, options: &str) -> [String; 2] {
-    // qemu takes a comma for the end of the path unless there are two.
+    // qemu takes a comma as the end of the path unless the comma is doubled.
     let file = file.display().to_string().replace(',', ",,");
     ["-drive".to_owned(), format!("file={file},format=raw,if=virtio,{options}")]
 }
 
 /// Packs the checks and the binary into the archive that the machine unpacks.
 pub(super) fn pack_payload(checks: &Path, binary: &Path, payload: &Path) -> Result<()> {
-    // Symbols for debugging are more than half of a debug build, and an emulated machine copies slowly.
+    // Strip the binary, because debug symbols are more than half of a debug build and an emulated
+    // machine copies slowly.
     let stripped = payload.with_extension("stripped");
     let strip = output_of(Command::new("strip").arg("-o").arg(&stripped).arg(binary));
     let binary = if strip.is_ok() { &stripped } else { binary };
     let mut archive = tar::Builder::new(fs_err::File::create(payload)?);
-    // Files belong to root inside, whoever has the checkout.
+    // Files belong to root inside the machine, whoever owns the checkout.
     archive.mode(tar::HeaderMode::Deterministic);
     archive.append_dir_all(".", checks)?;
     archive.append_path_with_name(binary, "ringfence").with_context(|| format!("cannot pack {}", binary.display()))?;

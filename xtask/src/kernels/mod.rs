@@ -1,7 +1,9 @@
-//! `cargo xtask kernels`: stock Debian kernels in virtual machines, and checks of ringfence on each.
+//! `cargo xtask kernels`: boots stock Debian kernels in virtual machines and checks ringfence on
+//! each.
 //!
-//! Tests on one machine see one kernel, one set of security modules and one way to get a cgroup. The
-//! cells of [`cells`] differ in these. What runs inside a machine is in tests/kernels.
+//! Tests on one machine see one kernel, one set of security modules and one way to get a cgroup.
+//! The cells of [`cells`] differ in these. The files that run inside a machine are in
+//! tests/kernels.
 
 mod apt;
 mod cells;
@@ -34,12 +36,12 @@ use crate::test::images;
 use crate::test::packages::{self, Chore};
 use crate::workspace::{Workspace, find_program};
 
-/// Time that a machine may take for the checks of its cell.
+/// Time limit of a machine for the checks of its cell.
 const TIME_LIMIT: Duration = Duration::from_hours(2);
-/// Time that the machine of `cargo xtask test` may take.
+/// Time limit of the machine of `cargo xtask test`.
 const QUICK_TIME_LIMIT: Duration = Duration::from_mins(8);
 
-/// Programs without which no machine can be made or booted.
+/// Programs that are needed to make and boot a machine.
 const PROGRAMS: &[&str] = &[
     "apt-get",
     "busybox",
@@ -121,7 +123,7 @@ fn choose_cells(names: &[String]) -> Result<Vec<&'static Cell>> {
     names.iter().map(find).collect()
 }
 
-/// Reads the names of checks, separated by commas.
+/// Parses names of checks, separated by commas.
 fn choose_checks(list: &str) -> Result<Vec<&'static str>> {
     let known = || CELLS.iter().flat_map(|cell| cell.checks).chain(QUICK_CHECKS).copied();
     let find = |name: &str| {
@@ -142,7 +144,7 @@ fn list_cells(cells: &[&Cell]) -> String {
     table(&head, &cells.iter().map(row).collect::<Vec<_>>())
 }
 
-/// Says why no machine can be made or booted here, if that is so.
+/// Returns the reason why no machine can be made or booted on this host, if there is one.
 fn find_obstacle() -> Option<String> {
     if std::env::consts::ARCH != "x86_64" {
         return Some("the kernels are for x86-64, and this machine is not".to_owned());
@@ -173,12 +175,12 @@ impl ReadyCell {
         Self::prepare(workspace, find_cell(QUICK_CELL).context("the quick cell is not in the table")?)
     }
 
-    /// Runs the checks of `cargo xtask test` with the binary of its other tests.
+    /// Runs the checks of `cargo xtask test` with the binary that its other tests use.
     pub(crate) fn run_quick(&self, binary: &Path, checks: &[&str], interrupted: &AtomicBool) -> Result<CellReport> {
         self.run(binary, checks, QUICK_TIME_LIMIT, interrupted)
     }
 
-    /// Makes sure that the machine has the C library that the binary is linked to.
+    /// Fails unless the machine has the C library that the binary is linked to.
     pub(crate) fn ensure_binary_starts(&self, binary: &Path) -> Result<()> {
         if elf::ensure_static(&fs_err::read(binary)?).is_ok() {
             return Ok(());
@@ -189,7 +191,7 @@ impl ReadyCell {
         Ok(())
     }
 
-    /// Boots the machine, and prints each result as it comes.
+    /// Boots the machine, and prints each result when it arrives.
     fn run(
         &self,
         binary: &Path,
@@ -226,7 +228,8 @@ impl ReadyCell {
     }
 }
 
-/// Names the checks of `cargo xtask test` whose names contain one of the filters, or all of them.
+/// Returns the checks of `cargo xtask test` whose test names contain one of the filters, or all
+/// checks without filters.
 pub(crate) fn quick_checks(filters: &[String]) -> Vec<&'static str> {
     let is_chosen = |check: &&str| {
         let name = format!("{}::{check}", quick_name());
@@ -235,12 +238,12 @@ pub(crate) fn quick_checks(filters: &[String]) -> Vec<&'static str> {
     QUICK_CHECKS.iter().copied().filter(is_chosen).collect()
 }
 
-/// Names the cell of `cargo xtask test` as a test.
+/// Returns the name of the quick cell in the form of a test name.
 pub(crate) fn quick_name() -> String {
     format!("kernels::{QUICK_CELL}")
 }
 
-/// Collects and prints results until the machine says that it is done.
+/// Collects and prints results until the machine reports that it is done.
 fn follow(machine: &mut Machine, report: &mut CellReport, interrupted: &AtomicBool) -> Result<()> {
     while let Some(line) = machine.next_line(interrupted)? {
         match parse_line(&line) {

@@ -8,7 +8,8 @@ use super::cells::CELLS;
 use super::results::CellReport;
 use crate::workspace::Workspace;
 
-/// Heading of the section, up to the end of the document. The conformance tests write what is above.
+/// Heading of the section, which reaches to the end of the document. The conformance tests write
+/// the text above the heading.
 const HEADING: &str = "## On other kernels\n";
 const INTRODUCTION: &str = "
 <!-- Written by `cargo xtask kernels --write-promises`; do not edit. -->
@@ -20,10 +21,11 @@ else is checked on each.
 ";
 const NOT_RUN: &str = "not run";
 
-/// Texts by row and cell.
+/// Texts of the table by row and cell.
 type Texts = BTreeMap<(String, String), String>;
 
-/// Writes the results of this run into the document, and keeps the columns of cells that did not run.
+/// Writes the results of this run into the document, and keeps the columns of cells that did not
+/// run.
 pub(super) fn write(workspace: &Workspace, reports: &[CellReport]) -> Result<()> {
     let path = workspace.root.join("docs/promises.md");
     let document = fs_err::read_to_string(&path)?;
@@ -44,7 +46,7 @@ fn updated_section(section: &str, reports: &[CellReport]) -> String {
             texts.insert((row.clone(), report.cell.to_owned()), text.clone());
         }
     }
-    // The order of the clauses is that of `doctor`, and what was proved comes last.
+    // Clauses keep the order of `doctor`; proved rows come last.
     rows.sort_by_key(|row| row.starts_with("proved-"));
     let names: Vec<&str> = CELLS.iter().map(|cell| cell.name).collect();
     let mut text = format!("{HEADING}{INTRODUCTION}\n| promise | {} |\n", names.join(" | "));

@@ -1,19 +1,19 @@
-//! The lines that a machine prints, and what they add up to.
+//! The lines that a machine prints, and the report that they add up to.
 
 use std::collections::BTreeSet;
 
 use crate::table::{Align, table};
 
-/// A line of a machine's results.
+/// A parsed line of a machine's results.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ResultLine<'a> {
-    /// The results of a check follow.
+    /// Start of a check, whose results follow.
     Begin(&'a str),
     Result(CheckResult<'a>),
     Comment(&'a str),
-    /// A cell of docs/promises.md: the row, and the text.
+    /// Cell of the table in docs/promises.md: the row, and the text.
     Promise(&'a str, &'a str),
-    /// All checks ran.
+    /// End of the results: all checks ran.
     Done,
     /// Output of a program that a check called.
     Other(&'a str),
@@ -23,7 +23,7 @@ pub(super) enum ResultLine<'a> {
 pub(super) struct CheckResult<'a> {
     pub(super) verdict: Verdict,
     pub(super) name: &'a str,
-    /// Reason of a skip, or what a failed check saw.
+    /// Reason of a skip, or the output that a failed check saw.
     pub(super) detail: &'a str,
 }
 
@@ -35,7 +35,7 @@ pub(super) enum Verdict {
 }
 
 impl Verdict {
-    /// Words that a line starts with.
+    /// Returns the word or words that a result line starts with.
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Passed => "ok",
@@ -104,7 +104,7 @@ impl Counts {
     }
 }
 
-/// What became of one cell.
+/// Results of one cell.
 #[derive(Debug)]
 pub(crate) struct CellReport {
     pub(super) cell: &'static str,
@@ -112,7 +112,7 @@ pub(crate) struct CellReport {
     pub(super) checks: Vec<(String, Counts)>,
     /// Rows of docs/promises.md with the text for this cell.
     pub(super) promises: Vec<(String, String)>,
-    /// Reason why not all checks ran, if they did not.
+    /// Reason why not all checks ran, if some did not.
     pub(super) incomplete: Option<String>,
 }
 
@@ -121,7 +121,7 @@ impl CellReport {
         Self { cell, checks: Vec::new(), promises: Vec::new(), incomplete: None }
     }
 
-    /// Reports a machine that could not be made.
+    /// Returns the report of a machine that could not be made, and prints the error.
     pub(super) fn not_started(cell: &'static str, error: &anyhow::Error) -> Self {
         println!("not ok {cell}: {error:#}");
         Self { incomplete: Some(format!("{error:#}")), ..Self::new(cell) }
@@ -140,14 +140,14 @@ impl CellReport {
         }
     }
 
-    /// Adds up all checks; a machine that did not reach its end is one failure more.
+    /// Sums the counts of all checks. A machine that did not reach its end adds one failure.
     pub(crate) fn counts(&self) -> Counts {
         let end = Counts { failed: u64::from(self.incomplete.is_some()), ..Counts::default() };
         self.checks.iter().map(|(_, counts)| *counts).fold(end, Counts::plus)
     }
 }
 
-/// Sets a table with a row for each check and a column for each cell.
+/// Formats a table with a row for each check and a column for each cell.
 pub(super) fn matrix(reports: &[CellReport]) -> String {
     let mut seen = BTreeSet::new();
     let checks = reports.iter().flat_map(|report| &report.checks).map(|(check, _)| check.as_str());

@@ -1,4 +1,4 @@
-//! A Debian system with systemd, bubblewrap and podman as the root disk of a machine.
+//! Root disk of a machine: a Debian system with systemd, bubblewrap and podman.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ use super::image_cache::{ImageCache, make_ext4};
 use crate::cache::cache_key;
 use crate::workspace::run as run_command;
 
-/// Packages of every root.
+/// Packages of every root file system.
 const PACKAGES: &[&str] = &[
     "apparmor",
     "apparmor-utils",
@@ -43,12 +43,12 @@ const PACKAGES: &[&str] = &[
 ];
 /// Directories below /usr/share that no check reads.
 const UNREAD: &[&str] = &["man", "doc", "locale", "info"];
-/// Unit that runs the checks.
+/// Unit of systemd that runs the checks.
 const UNIT: &str = "machine-checks.service";
-/// Room for what the checks write to the root disk.
+/// Free space for the files that checks write to the root disk.
 const SPARE_MEGABYTES: u64 = 1500;
 
-/// Takes the root disk of a suite from the cache, or makes it.
+/// Returns the root disk of a suite from the cache, or makes it.
 pub(super) fn provide(cache: &ImageCache, suite: &str) -> Result<PathBuf> {
     let sources = cache.sources().join("root");
     let unit = fs_err::read_to_string(sources.join(UNIT))?;
@@ -59,7 +59,7 @@ pub(super) fn provide(cache: &ImageCache, suite: &str) -> Result<PathBuf> {
 }
 
 fn packages_of(suite: &str) -> Vec<&'static str> {
-    // Since Debian 13 podman's rootless network is passt's.
+    // Since Debian 13, the rootless network of podman needs passt.
     let own: &[&str] = if suite == "trixie" { &["passt"] } else { &[] };
     PACKAGES.iter().chain(own).copied().collect()
 }
@@ -71,8 +71,8 @@ fn make_root(sources: &Path, suite: &str, packages: &[&str], work: &Path) -> Res
     );
     println!("making a root file system of {suite}, about two minutes");
     let tree = work.join("tree");
-    // In namespaces of its own, so that its mounts and processes end with it, and nothing that it
-    // mounts is in the way when the tree is removed.
+    // mmdebstrap runs in its own namespaces, so that its mounts and processes end with it, and none
+    // of its mounts prevents the removal of the tree.
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
     command.args(["nice", "mmdebstrap", "--quiet", "--variant=minbase", "--format=directory"]);

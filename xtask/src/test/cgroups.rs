@@ -1,24 +1,24 @@
-//! The cgroups that engines make and leave: removed with the run.
+//! The cgroups that engines make and leave behind. They are removed at the end of the run.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-/// What the name of a run's cgroup starts with; the id of the process that made it follows.
+/// Prefix of the name of a run's cgroup. The id of the process that made the cgroup follows.
 const PREFIX: &str = "ringfence-test-";
-/// Where Podman puts its containers, whatever its configuration says.
+/// Cgroup in which Podman puts its containers, regardless of its configuration.
 const PODMAN: &str = "libpod_parent";
 
 /// The cgroups of one run, in every hierarchy.
 pub(super) struct Cgroups {
     name: String,
     hierarchies: Vec<PathBuf>,
-    /// Whether another Podman was there first; what it uses stays.
+    /// True if the cgroup of another Podman existed before, in which case it is kept.
     podman_was_there: bool,
 }
 
 impl Cgroups {
-    /// Claims a name for the run, after removing what interrupted runs left behind.
+    /// Claims a name for the run, and removes the cgroups that interrupted runs left behind.
     pub(super) fn claim() -> Result<Self> {
         let hierarchies = hierarchies(&fs_err::read_to_string("/proc/self/mountinfo")?);
         for hierarchy in &hierarchies {
@@ -34,7 +34,7 @@ impl Cgroups {
         Ok(Self { name: format!("{PREFIX}{}", std::process::id()), hierarchies, podman_was_there })
     }
 
-    /// Names the cgroup for containers of the run, below the root of each hierarchy.
+    /// Returns the name of the cgroup for containers of the run, below the root of each hierarchy.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
@@ -51,17 +51,18 @@ impl Drop for Cgroups {
     }
 }
 
-/// Removes a cgroup and those below it, as far as no process is in them.
+/// Removes a cgroup and its descendants, unless a process is in them.
 fn remove(cgroup: &Path) {
     for entry in fs_err::read_dir(cgroup).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             remove(&entry.path());
         }
     }
-    let _ = fs_err::remove_dir(cgroup); // never made, or in use: then it is not ours to remove
+    // The cgroup was never made, or is in use and not ours to remove.
+    let _ = fs_err::remove_dir(cgroup);
 }
 
-/// Lists where cgroups of either version are mounted, by proc_pid_mountinfo(5).
+/// Returns the mount points of cgroup hierarchies of both versions, from proc_pid_mountinfo(5).
 fn hierarchies(mounts: &str) -> Vec<PathBuf> {
     let hierarchies = mounts.lines().filter_map(|line| {
         let (mount, filesystem) = line.split_once(" - ")?;

@@ -1,4 +1,5 @@
-//! Namespaces for what the tests start, so that nothing of it reaches the machine and all of it ends at once.
+//! Namespaces for the processes that the tests start, so that they do not affect the machine and
+//! all end together.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
@@ -8,21 +9,28 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-/// Network, mount and process namespaces of their own.
+/// A set of new network, mount and process namespaces.
 ///
-/// An engine's bridges and firewall rules, its mounts, and its processes stay in here: a Docker of the machine keeps
-/// its own bridge, two runs at once do not meet, and the death of the first process takes everything along.
+/// The enclosure contains an engine's bridges and firewall rules, its mounts and its processes.
+/// Therefore a Docker of the machine keeps its own bridge, two concurrent runs do not conflict, and
+/// the death of the first process ends everything.
 pub(super) struct Enclosure {
     holder: Child,
-    /// The first process inside, by its id outside.
+    /// Process id of the first process inside, as seen from outside.
     init: String,
 }
 
-/// Makes the place that tests and engines share. Engines write to /run and /etc/docker wherever else they are told to; a
-/// resolver's file may lie in /run, too. Users may make tunnels: udev lets them, and not every machine has that. Where
-/// bridges' frames pass iptables, Docker's rules would drop those of Podman's bridges. What tests mount here, the engines
-/// see, and nobody outside. There is a way out, for those to find who should not, and it leads nowhere; containers' packets
-/// do not even come there.
+/// Script that prepares the namespaces that tests and engines share.
+///
+/// - /run and /etc/docker get a tmpfs, because engines write there whatever their configuration
+///   says.
+/// - The resolver's file is restored, because it may be in /run.
+/// - Users may create tunnels. udev permits that, but not every machine runs udev.
+/// - Frames of bridges do not pass iptables, because Docker's rules would drop the frames of
+///   Podman's bridges.
+/// - Mounts propagate from tests to engines, and not to the outside.
+/// - There is a default route for code that should not find one. The route leads nowhere, and
+///   packets of containers do not even reach it.
 const PLACE: &str = "
     set -e
     mount --make-rshared /
@@ -42,8 +50,8 @@ const PLACE: &str = "
     iptables --append OUTPUT --out-interface outside --jump REJECT
     setpriv --pdeathsig KILL unshare --pid --fork --kill-child --mount --propagation slave sh -c \"$1\"
 ";
-/// What the engines' first process does before it only reaps. `/proc` is the outer one until it is mounted anew, and
-/// tells the id there.
+/// Script of the engines' first process, which afterwards only reaps. Until the script mounts a new
+/// `/proc`, `/proc` is that of the outer namespace and shows the process id there.
 const FIRST: &str = "
     set -e
     read -r init rest < /proc/self/stat
@@ -51,15 +59,17 @@ const FIRST: &str = "
     echo $init
     exec catatonit -P
 ";
-/// How long processes that were killed may take to be gone.
+/// Time limit for killed processes to be gone.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Enclosure {
-    /// Makes the namespaces; they end with the calling thread at the latest, so that one has to be the main thread.
+    /// Creates the namespaces. They end at the latest with the calling thread, so that thread must
+    /// be the main thread.
     pub(super) fn make() -> Result<Self> {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "unshare", "--net", "--mount", "sh", "-c", PLACE, "sh", FIRST]);
-        // A group of its own: Ctrl-C reaches the tests, and these still clean up with the help of the engines.
+        // The enclosure has its own process group, so that Ctrl-C reaches only the tests, which
+        // still clean up with the help of the engines.
         command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
         let mut holder = command.spawn().context("cannot run setpriv")?;
         let stdout = holder.stdout.take().context("the output of setpriv is not piped")?;
@@ -70,19 +80,19 @@ impl Enclosure {
         Ok(enclosure)
     }
 
-    /// Prepares a program that runs inside.
+    /// Returns a command that runs a program inside the enclosure.
     pub(super) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["--target", &self.init, "--net", "--mount", "--pid", "--"]).arg(program).process_group(0);
         command
     }
 
-    /// Moves a command to the place that it shares with the engines: it reaches the ports of containers, its mounts are
-    /// seen by them, and it sees all processes.
+    /// Moves a command to the namespaces that it shares with the engines. The command reaches the
+    /// ports of containers, the engines see its mounts, and it sees all processes.
     pub(super) fn beside_the_engines(&self, command: &Command) -> Command {
         let mut moved = Command::new("nsenter");
         moved.args(["--target", &self.holder.id().to_string(), "--net", "--mount", "--"]);
-        // Another mount namespace begins at its root.
+        // A process that enters another mount namespace starts at its root directory.
         let here = command.get_current_dir().map_or_else(std::env::current_dir, |directory| Ok(directory.into()));
         moved.args(["env", "--chdir"]).arg(here.unwrap_or_else(|_| "/".into()));
         moved.arg(command.get_program()).args(command.get_args());
@@ -98,7 +108,7 @@ impl Enclosure {
 
 impl Drop for Enclosure {
     fn drop(&mut self) {
-        // The engines' first process dies with it, and with that every other.
+        // The death of the holder kills the engines' first process, which ends all other processes.
         if let Err(error) = self.holder.kill().and_then(|()| self.holder.wait()) {
             eprintln!("warning: the processes started for the tests are left behind: {error}");
         }
@@ -118,7 +128,7 @@ mod tests {
 
     #[test]
     fn what_is_mounted_inside_is_not_seen_outside_and_ends_with_the_enclosure() {
-        require!(docker); // the same programs and rights
+        require!(docker); // the enclosure needs the same programs and rights
         let enclosure = Enclosure::make().unwrap();
         let directory = tempfile::tempdir().unwrap();
         let script =

@@ -1,4 +1,5 @@
-//! Docker and Podman for the tests: started beside those of the machine, and gone with the run.
+//! Docker and Podman for the tests, started beside the engines of the machine and removed after the
+//! run.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -16,13 +17,14 @@ use super::enclosure::Enclosure;
 use super::images::{self, Image};
 use crate::workspace::find_program;
 
-/// What the name of a run's directory starts with; the id of the process that made it follows.
+/// Prefix of the name of a run's directory. The id of the process that made the directory follows.
 const PREFIX: &str = "ringfence-engine-";
-/// How long an engine may take until it answers.
+/// Time limit for an engine to answer.
 const START_DEADLINE: Duration = Duration::from_secs(60);
 
-/// The configuration of Podman: runc, which knows cgroups of version 1, and no need of systemd or of its journal.
-/// Hosts without CAP_SYS_RESOURCE refuse higher limits than their own.
+/// Configuration of Podman. runc supports cgroups of version 1, and the other values avoid systemd
+/// and its journal. The limits are low because hosts without CAP_SYS_RESOURCE refuse limits above
+/// their own.
 const CONTAINERS_CONF: &str = r#"
 [containers]
 default_ulimits = ["nofile=16384:16384", "nproc=8192:8192"]
@@ -34,7 +36,8 @@ events_logger = "file"
 network_backend = "netavark"
 "#;
 
-/// Where engines can run. The order of the fields is that of the clean-up: processes before what they hold.
+/// Environment in which engines can run. The order of the fields is the order of the clean-up,
+/// because processes must end before the resources that they hold.
 pub(crate) struct Ground {
     enclosure: Enclosure,
     cgroups: Cgroups,
@@ -42,9 +45,10 @@ pub(crate) struct Ground {
 }
 
 impl Ground {
-    /// Prepares the ground, after removing what interrupted runs left behind.
+    /// Prepares the environment, and removes the directories that interrupted runs left behind.
     ///
-    /// Where that is impossible it says so, and tests that need an engine skip.
+    /// If that is impossible, prints the reason and returns `None`; tests that need an engine then
+    /// skip.
     pub(crate) fn prepare() -> Result<Option<Self>> {
         if ENGINE_VARIABLES.iter().any(|variable| std::env::var_os(variable).is_some()) {
             println!("using the container engines that the environment names");
@@ -57,7 +61,8 @@ impl Ground {
                 return Ok(None);
             }
         };
-        // Podman refuses paths of more than 50 characters, so a long TMPDIR will not do.
+        // The directory is in /tmp whatever TMPDIR is, because Podman refuses paths of more than 50
+        // characters.
         let temporary = Path::new("/tmp");
         remove_left_behind(temporary, PREFIX)?;
         let open = std::fs::Permissions::from_mode(0o755);
@@ -66,17 +71,17 @@ impl Ground {
         Ok(Some(Self { enclosure, cgroups: Cgroups::claim()?, directory }))
     }
 
-    /// Moves a command to where the ports of containers are.
+    /// Moves a command to the namespaces in which the ports of containers are reachable.
     pub(crate) fn beside_the_engines(&self, command: &Command) -> Command {
         self.enclosure.beside_the_engines(command)
     }
 
-    /// Starts every engine that can work here, and gives each the images of the tests, which are made in `cache`. The
-    /// rootless one is the user's, if there is one.
+    /// Starts every engine that can work on this host, and imports the test images, which are made
+    /// in `cache`. The rootless engine runs as `user`; without a user it is not started.
     pub(crate) fn start_engines(&self, user: Option<&User>, cache: &Path) -> Result<Engines> {
         fs_err::create_dir_all(cache)?;
         let mut engines = Engines(Vec::new());
-        // All are launched before the first is waited for.
+        // Launch all engines before waiting for the first one.
         let kinds = Kind::ALL.into_iter().filter(|kind| *kind != Kind::RootlessPodman || user.is_some());
         for (kind, launched) in kinds.map(|kind| (kind, self.launch(kind, user))).collect::<Vec<_>>() {
             match launched.and_then(Daemon::answering) {
@@ -141,7 +146,8 @@ impl Ground {
             }
         };
         command.env("CONTAINERS_CONF", configuration);
-        // Without being told, Podman copies whole images for an ordinary user (vfs), although the kernel has better.
+        // By default, Podman copies whole images for an ordinary user (vfs), although the kernel
+        // supports overlay.
         command.args(["--storage-driver", "overlay"]);
         command.arg("--root").arg(home.join("images")).arg("--runroot").arg(home.join("run"));
         command.args(["system", "service", "--time", "0"]).arg(format!("unix://{}", socket.display()));
@@ -149,7 +155,8 @@ impl Ground {
     }
 }
 
-/// Says why no engine can be started apart from those of the machine, if none can.
+/// Returns the reason why no engine can be started apart from the engines of the machine, if there
+/// is one.
 fn obstacle() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("only root can start them apart from the machine's own".to_owned());
@@ -193,7 +200,7 @@ impl Kind {
     }
 }
 
-/// An engine and the process that runs it.
+/// An engine and the process that runs the engine.
 struct Daemon {
     kind: Kind,
     engine: Engine,
@@ -202,7 +209,7 @@ struct Daemon {
 }
 
 impl Daemon {
-    /// Waits until the engine answers, for as long as it may still do so.
+    /// Waits until the engine answers. Fails if its process ends or the deadline passes.
     fn answering(mut self) -> Result<Self> {
         let deadline = Instant::now() + START_DEADLINE;
         while let Err(reason) = self.engine.ping() {
@@ -218,23 +225,25 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // Ends and reaps what entered the enclosure; what runs inside ends with that.
+        // Kill and reap the process that entered the enclosure; processes inside end with the
+        // enclosure.
         if let Err(error) = self.process.kill().and_then(|()| self.process.wait()) {
             eprintln!("warning: {} is left behind: {error}", self.kind.name());
         }
     }
 }
 
-/// The engines that answer.
+/// The engines that answer requests.
 pub(crate) struct Engines(Vec<Daemon>);
 
 impl Engines {
-    /// Lists the variables by which tests find the engines.
+    /// Returns the variables by which tests find the engines.
     pub(crate) fn variables(&self) -> impl Iterator<Item = (&'static str, String)> {
         self.0.iter().map(|daemon| (daemon.kind.variable(), daemon.engine.address()))
     }
 
-    /// Gives an image to all engines at once: each takes seconds to unpack it.
+    /// Imports an image into all engines concurrently, because each takes seconds to unpack the
+    /// image.
     fn provide(&self, image: Result<Image>) {
         let image = match image {
             Ok(image) => image,
@@ -253,7 +262,8 @@ impl Engines {
 }
 
 impl Drop for Engines {
-    /// Removes containers while their engines can: each knows its cgroups, and killing an engine leaves them behind.
+    /// Removes containers while their engines run, because only an engine knows its cgroups, and
+    /// killing the engine leaves them behind.
     fn drop(&mut self) {
         for Daemon { kind, engine, .. } in &self.0 {
             println!("stopping {}", kind.name());
@@ -264,7 +274,8 @@ impl Drop for Engines {
     }
 }
 
-/// Removes the directories of runs whose process has ended: those named by a prefix and the id of the process.
+/// Removes the directories of runs whose process has ended. Their names are a prefix and the id of
+/// the process.
 pub(crate) fn remove_left_behind(directory: &Path, prefix: &str) -> Result<()> {
     let is_alive = |process: &str| Path::new("/proc").join(process).exists();
     for entry in fs_err::read_dir(directory)? {

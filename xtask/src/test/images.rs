@@ -1,4 +1,5 @@
-//! The images of the tests, made of what this machine has: none has to be fetched from elsewhere.
+//! The images of the tests, made from the packages of this machine so that no image has to be
+//! downloaded.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,15 +10,15 @@ use ringfence_test_ledger::engine::{DEV_IMAGE, TINY_IMAGE};
 use crate::cache::cache_key;
 use crate::workspace::{find_program, output_of, spell};
 
-/// An image as every engine imports it.
+/// An image in the form that every engine can import.
 pub(super) struct Image {
     pub(super) name: &'static str,
     pub(super) tarball: PathBuf,
-    /// What a tarball cannot hold, as instructions of a Containerfile.
+    /// Configuration that a tarball cannot hold, as instructions of a Containerfile.
     pub(super) instructions: &'static [&'static str],
 }
 
-/// Users of the tiny image: passwd(5).
+/// Users of the tiny image, in the format of passwd(5).
 const TINY_USERS: &str = "root:x:0:0::/root:/bin/sh\ndev:x:1000:1000::/home/dev:/bin/sh\n";
 /// Directories of the tiny image, with their owners and modes.
 const TINY_DIRECTORIES: &[(&str, u64, u32)] = &[
@@ -35,9 +36,10 @@ const TINY_DIRECTORIES: &[(&str, u64, u32)] = &[
     ("workspace", 1000, 0o755),
 ];
 
-/// Packages of the development image: those of the default one, whose Containerfile needs a base image to build on.
+/// Packages of the development image, which are those of the default image. The Containerfile of
+/// the default image cannot be used because it needs a base image.
 const DEV_PACKAGES: &str = "ca-certificates curl git less openssh-server procps python3 rsync zsh";
-/// What follows the packages there.
+/// Script that customizes the development image after its packages are installed.
 const DEV_CUSTOMIZATION: &str = r#"
     set -e
     rm -f "$1"/etc/ssh/ssh_host_*
@@ -48,7 +50,7 @@ const DEV_CUSTOMIZATION: &str = r#"
 "#;
 const DEV_INSTRUCTIONS: &[&str] = &["ENV LANG=C.UTF-8", "USER dev", "WORKDIR /home/dev/workspace", "CMD [\"zsh\"]"];
 
-/// Makes the image that holds busybox alone.
+/// Makes the image that contains only busybox.
 pub(super) fn tiny(cache: &Path) -> Result<Image> {
     let busybox = find_program("busybox").context("there is no busybox")?;
     let commands = output_of(Command::new(&busybox).arg("--list"))?;
@@ -85,7 +87,8 @@ fn header(kind: tar::EntryType, mode: u32) -> tar::Header {
     header
 }
 
-/// Makes the development image of this machine's own release, or takes the one that an earlier run made.
+/// Makes the development image from this machine's release, or returns the image that an earlier
+/// run made.
 pub(super) fn dev(cache: &Path) -> Result<Image> {
     let (distribution, release) = (os_release("ID")?, release_codename()?);
     let recipe = (&release, std::env::consts::ARCH, DEV_PACKAGES, DEV_CUSTOMIZATION);
@@ -101,7 +104,8 @@ pub(super) fn dev(cache: &Path) -> Result<Image> {
     command
         .args(["--quiet", "--variant=minbase", "--format=tar"])
         .arg(format!("--include={}", DEV_PACKAGES.replace(' ', ",")));
-    // A crash only costs the next run its cache; syncing every file takes longer than all the rest.
+    // Do not sync files: syncing takes longer than everything else, and a crash only loses the
+    // cache.
     command.arg("--dpkgopt=force-unsafe-io").arg(format!("--customize-hook={DEV_CUSTOMIZATION}"));
     for unread in ["man", "doc", "locale", "info"] {
         command.arg(format!("--dpkgopt=path-exclude=/usr/share/{unread}/*"));
@@ -116,7 +120,8 @@ pub(super) fn dev(cache: &Path) -> Result<Image> {
     Ok(image)
 }
 
-/// Lists where this machine gets its own packages, without what others than its distribution offer.
+/// Returns the package mirrors of this machine that belong to its distribution, without third-party
+/// ones.
 fn mirrors(distribution: &str) -> Result<Vec<String>> {
     let format = "$(ORIGIN)|deb $(REPO_URI) $(RELEASE) $(COMPONENT)";
     let targets =
@@ -126,13 +131,14 @@ fn mirrors(distribution: &str) -> Result<Vec<String>> {
     Ok(mirrors)
 }
 
-/// Names the mirror of Debian that this machine gets its packages from. Every suite is on it.
+/// Returns the Debian mirror from which this machine gets its packages. The mirror has every suite.
 pub(crate) fn debian_mirror() -> Result<String> {
     let mirrors = mirrors("debian")?;
     main_archive(&mirrors).map(str::to_owned).context("apt-get knows no mirror of a whole suite of debian")
 }
 
-/// Picks the URI of a whole suite; `bookworm-security` and its like can lie on a mirror apart.
+/// Returns the URI of the mirror of a whole suite. Suites such as `bookworm-security` can be on
+/// another mirror.
 fn main_archive(mirrors: &[String]) -> Option<&str> {
     mirrors.iter().find_map(|mirror| {
         let [_deb, uri, suite, _component] = mirror.split(' ').collect::<Vec<_>>()[..] else { return None };
@@ -140,7 +146,7 @@ fn main_archive(mirrors: &[String]) -> Option<&str> {
     })
 }
 
-/// Names the release of this machine's distribution, such as `bookworm`.
+/// Returns the code name of this machine's release, such as `bookworm`.
 pub(crate) fn release_codename() -> Result<String> {
     os_release("VERSION_CODENAME")
 }

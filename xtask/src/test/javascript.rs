@@ -1,4 +1,4 @@
-//! E2B's packages for JavaScript, kept beside what cargo builds.
+//! E2B's packages for JavaScript, kept in cargo's target directory.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,9 +10,10 @@ use crate::workspace::output_of;
 /// The packages, at versions whose protocol the server speaks.
 const PACKAGES: [&str; 2] = ["e2b@2.51.0", "@e2b/code-interpreter@2.8.0"];
 
-/// Names the directory that they are installed in, after installing them if no earlier run did.
+/// Returns the directory of the installed packages, and installs them if no earlier run did.
 ///
-/// Where that is impossible it says so, and tests that need them skip.
+/// If that is impossible, prints the reason and returns `None`; tests that need the packages then
+/// skip.
 pub(super) fn provide(target: &Path, install: bool) -> Option<PathBuf> {
     let names = PACKAGES.join(" ");
     let directory = target.join("test-javascript").join(names.replace('/', "+"));

@@ -1,4 +1,5 @@
-//! `cargo xtask test`: every test, on a machine prepared for it, with an honest count at the end.
+//! `cargo xtask test`: prepares the machine, runs every test, and counts the results with all
+//! skips.
 
 mod cgroups;
 mod enclosure;
@@ -38,7 +39,8 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
     let filters = arguments.rest(&["--no-install", "--no-engines", "--no-kernels"])?;
     packages::provide(Chore::Test, install, with_engines)?;
 
-    // The terminal sends it to cargo and the tests, too: these end, and what was started for them is cleaned up.
+    // The terminal also sends SIGINT to cargo and the tests, which end. This process only notes the
+    // signal, so that it can clean up.
     let interrupted = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&interrupted))?;
 
@@ -71,11 +73,11 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
         command = ground.beside_the_engines(&command);
     }
     let (mut tally, success) = stream(&mut command)?;
-    drop((engines, ground, binary, user)); // now, so that the count is the last thing said
+    drop((engines, ground, binary, user)); // drop these now, so that the counts are the last output
     ensure!(!interrupted.load(Ordering::Relaxed), "interrupted");
     let mut skips = ringfence_test_ledger::read(&ledger)?;
     tally.set_apart(&skips);
-    // After the tests and alone: an emulated machine takes every processor that there is.
+    // The machine runs after the tests and alone, because an emulated machine uses every processor.
     if let Some(machine) = machine {
         let binary = workspace.target.join("debug/ringfence");
         match machine.and_then(|machine| machine.ensure_binary_starts(&binary).map(|()| machine)) {
@@ -92,15 +94,16 @@ pub(crate) fn run(workspace: &Workspace, mut arguments: Arguments) -> Result<()>
 
 struct Prepared {
     engines: Option<Engines>,
-    /// The interpreters with packages that drive ringfence, by the variable that tells of each.
+    /// Interpreters with the packages that drive ringfence, each with the variable that names it.
     pythons: Vec<(&'static str, PathBuf)>,
-    /// Where the SDK for JavaScript is.
+    /// Directory of the SDK for JavaScript.
     javascript: Option<PathBuf>,
-    /// The virtual machine with a kernel of its own, if one is to run; or why there is none.
+    /// Virtual machine with its own kernel, if one is to run, or the reason why it could not be
+    /// made.
     machine: Option<Result<ReadyCell>>,
 }
 
-/// Builds the tests, and at the same time starts and installs what they use.
+/// Builds the tests, and concurrently starts engines and installs packages that the tests use.
 fn prepare(
     workspace: &Workspace,
     install: bool,
@@ -131,7 +134,7 @@ fn prepare(
     })
 }
 
-/// Shows what cargo prints as it comes, and adds up the results of all test binaries.
+/// Prints the output of cargo line by line, and sums the results of all test binaries.
 fn stream(command: &mut Command) -> Result<(Tally, bool)> {
     println!("$ {}", spell(command));
     let mut child = command.stdout(Stdio::piped()).spawn().context("cannot run cargo")?;
@@ -165,7 +168,8 @@ fn conclude(workspace: &Workspace, tally: &Tally, skips: &[Skip], success: bool)
     Ok(())
 }
 
-/// Names the needs that tests skipped for although `permitted` does not list them, a need per line, `#` for comments.
+/// Returns the needs for which tests skipped although `permitted` does not list them. `permitted`
+/// has one need per line and `#` starts a comment.
 fn forbidden_needs<'a>(skips: &'a [Skip], permitted: &str) -> Vec<&'a str> {
     let permitted: BTreeSet<&str> =
         permitted.lines().filter_map(|line| line.split('#').next()).map(str::trim).collect();
@@ -173,10 +177,11 @@ fn forbidden_needs<'a>(skips: &'a [Skip], permitted: &str) -> Vec<&'a str> {
     needs.into_iter().filter(|need| !permitted.contains(need)).collect()
 }
 
-/// The `ringfence` binary under test, where the ordinary user of the tests can run it.
+/// The `ringfence` binary under test, at a path where the ordinary user of the tests can run it.
 enum Binary {
     InPlace(PathBuf),
-    /// A copy: the checkout may lie in root's home directory, closed to others.
+    /// Copy of the binary, because the checkout may be in root's home directory, which others
+    /// cannot enter.
     Copied {
         path: PathBuf,
         _directory: tempfile::TempDir,

@@ -1,4 +1,4 @@
-//! What tests and measurements use and a fresh Debian or Ubuntu machine may lack.
+//! Packages that tests and measurements use and that a fresh Debian or Ubuntu machine may lack.
 
 use std::process::Command;
 
@@ -7,11 +7,11 @@ use anyhow::Result;
 use self::Evidence::{Program, PythonModule, SystemPythonModule};
 use crate::workspace::{find_program, output_of, run as run_command};
 
-/// What shows that a package is there.
+/// The evidence that a package is installed.
 enum Evidence {
     Program(&'static str),
     PythonModule(&'static str),
-    /// For the interpreter that is part of the system, whichever else comes first on PATH.
+    /// Module of the system's interpreter, whatever interpreter comes first on PATH.
     SystemPythonModule(&'static str),
 }
 
@@ -46,7 +46,7 @@ const BUSYBOX: Package =
 const MMDEBSTRAP: Package =
     Package { name: "mmdebstrap", shown_by: Program("mmdebstrap"), purpose: "images of Debian" };
 
-/// For all tests.
+/// Packages for all tests.
 const FOR_TESTS: &[Package] = &[
     BUBBLEWRAP,
     Package {
@@ -76,7 +76,7 @@ const FOR_TESTS: &[Package] = &[
     Package { name: "chromium", shown_by: Program("/usr/bin/chromium"), purpose: "the server's page in a browser" },
 ];
 
-/// For container engines, and the images that they are given.
+/// Packages for container engines and their images.
 const FOR_ENGINES: &[Package] = &[
     Package { name: "docker.io", shown_by: Program("dockerd"), purpose: "the docker backend" },
     Package { name: "podman", shown_by: Program("podman"), purpose: "the podman backend" },
@@ -99,7 +99,7 @@ const FOR_ENGINES: &[Package] = &[
     MMDEBSTRAP,
 ];
 
-/// For virtual machines with other kernels.
+/// Packages for virtual machines with other kernels.
 const FOR_KERNELS: &[Package] = &[
     BUSYBOX,
     MMDEBSTRAP,
@@ -116,7 +116,7 @@ const FOR_KERNELS: &[Package] = &[
     },
 ];
 
-/// For measurements: whom ringfence is compared with.
+/// Packages for measurements: the peers that ringfence is compared with.
 const FOR_BENCH: &[Package] = &[
     BUBBLEWRAP,
     Package { name: "firejail", shown_by: Program("firejail"), purpose: "a peer of native" },
@@ -124,7 +124,7 @@ const FOR_BENCH: &[Package] = &[
     Package { name: "squid", shown_by: Program("squid"), purpose: "a peer of the proxy" },
 ];
 
-/// What is about to be done.
+/// The chore that needs the packages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Chore {
     Test,
@@ -132,7 +132,8 @@ pub(crate) enum Chore {
     Kernels,
 }
 
-/// Installs what is missing when that is asked for and possible; otherwise says what will be left out.
+/// Installs missing packages if `install` is set and that is possible. Otherwise prints what will
+/// be left out.
 pub(crate) fn provide(chore: Chore, install: bool, with_engines: bool) -> Result<()> {
     let own: &[&[Package]] = match chore {
         Chore::Test => &[FOR_TESTS, FOR_KERNELS],
@@ -164,7 +165,8 @@ pub(crate) fn provide(chore: Chore, install: bool, with_engines: bool) -> Result
     let names = missing.iter().map(|package| package.name);
     let installed = run_command(&mut apt_get(["update", "--quiet"]))
         .and_then(|()| run_command(apt_get(["install", "--yes", "--no-install-recommends"]).args(names)));
-    // Without a mirror in reach the rest is still worth running: each need is probed, and what is left out is named.
+    // Without a reachable mirror the rest is still worth running, because each need is probed and
+    // the output names what is left out.
     if let Err(error) = installed {
         eprintln!("warning: {error:#}; what needs what is missing is left out");
     }

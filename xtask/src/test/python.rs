@@ -1,4 +1,4 @@
-//! Python interpreters with packages of their own, kept beside what cargo builds.
+//! Python interpreters with their own packages, kept in cargo's target directory.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,20 +11,20 @@ use ringfence_test_ledger::{
 
 use crate::workspace::output_of;
 
-/// A package that tests or measurements need, or several.
+/// One or several packages that tests or measurements need.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Package {
-    /// Its name and version; a space between several.
+    /// Name and version of the package, or of several packages separated by spaces.
     name: &'static str,
     what: &'static str,
-    /// The variable that tells tests of its interpreter.
+    /// Variable that names the interpreter to the tests.
     pub(super) variable: &'static str,
 }
 
-/// What takes long to import. No test needs it.
+/// Package that takes long to import, for measurements. No test needs it.
 pub(crate) const PANDAS: Package = Package { name: "pandas", what: "code that is timed", variable: "" };
 
-/// E2B's own, at the version whose protocol the guest speaks.
+/// E2B's own packages, at the version whose protocol the guest speaks.
 pub(crate) const E2B: Package = Package {
     name: "e2b==2.63.0 e2b-code-interpreter==2.11.5",
     what: "the SDK that drives a guest",
@@ -38,7 +38,7 @@ pub(super) const PACKAGES: [Package; 6] = [
         what: "agents' frameworks that drive a server",
         variable: FRAMEWORKS_PYTHON_VARIABLE,
     },
-    // It wants older ones of E2B's packages.
+    // A separate environment, because this framework requires older versions of E2B's packages.
     Package {
         name: "openai-agents[e2b]==0.24.0",
         what: "another such framework",
@@ -57,9 +57,10 @@ pub(super) const PACKAGES: [Package; 6] = [
     },
 ];
 
-/// Names the interpreter of a package, after installing that if no earlier run did.
+/// Returns the interpreter of a package, and installs the package if no earlier run did.
 ///
-/// Where that is impossible it says so, and what needs the package is left out.
+/// If that is impossible, prints the reason and returns `None`; tests that need the package are
+/// then left out.
 pub(crate) fn provide(package: Package, target: &Path, install: bool) -> Option<PathBuf> {
     let Package { name, what, .. } = package;
     let environment = target.join("test-python").join(name);
@@ -84,7 +85,7 @@ pub(crate) fn provide(package: Package, target: &Path, install: bool) -> Option<
 
 fn make(packages: &str, environment: &Path, interpreter: &Path) -> Result<()> {
     output_of(Command::new("python3").args(["-m", "venv", "--clear"]).arg(environment))?;
-    // Most of it is never imported, and need not be compiled.
+    // Skip compilation, because most modules are never imported.
     let install = ["-m", "pip", "install", "--quiet", "--no-compile"];
     output_of(Command::new(interpreter).args(install).args(packages.split(' ')))?;
     Ok(())

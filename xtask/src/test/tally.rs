@@ -1,4 +1,4 @@
-//! The sum of the `test result:` lines of all test binaries, and of what else is tested.
+//! The sum of the `test result:` lines of all test binaries and of the checks of a virtual machine.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use ringfence_test_ledger::Skip;
 
 use crate::kernels::Counts;
 
-/// How many tests came out how.
+/// Number of tests by outcome.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     pub(super) passed: u64,
@@ -15,7 +15,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Counts a line of a test binary's output, if it is one that sums up.
+    /// Adds the counts of a line of a test binary's output, if the line is a summary.
     pub(super) fn add(&mut self, line: &str) {
         let Some((_verdict, counts)) = line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". ")) else {
             return;
@@ -32,14 +32,15 @@ impl Tally {
         }
     }
 
-    /// Counts tests that skipped as such: each returned early, which its harness takes for a pass.
+    /// Counts skipped tests as skipped. Each of them returned early, so that its test harness
+    /// counted a pass.
     pub(super) fn set_apart(&mut self, skips: &[Skip]) {
         let tests = skips.iter().map(|skip| &skip.place).collect::<BTreeSet<_>>().len() as u64;
         self.passed = self.passed.saturating_sub(tests);
         self.skipped += tests;
     }
 
-    /// Counts the checks of a virtual machine.
+    /// Adds the results of the checks of a virtual machine.
     pub(super) fn add_machine(&mut self, counts: Counts) {
         self.passed += counts.passed;
         self.failed += counts.failed;

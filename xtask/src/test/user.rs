@@ -1,4 +1,4 @@
-//! An ordinary user for the tests, made by root and gone with the run.
+//! An ordinary user for the tests, created by root and removed after the run.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,9 +7,9 @@ use anyhow::Result;
 
 use crate::workspace::{find_program, output_of};
 
-/// What the name of such a user starts with; the id of the process that made it follows.
+/// Prefix of the user's name. The id of the process that created the user follows.
 const PREFIX: &str = "ringfence-test-";
-/// Marks the user as ours.
+/// Comment in passwd(5) that marks the user as ours.
 const MARK: &str = "made by cargo xtask test";
 
 pub(super) struct TestUser {
@@ -18,9 +18,10 @@ pub(super) struct TestUser {
 }
 
 impl TestUser {
-    /// Makes the user, after removing those that interrupted runs left behind.
+    /// Creates the user, and removes the users that interrupted runs left behind.
     ///
-    /// Where that is impossible it says so, and tests that need a user skip.
+    /// If that is impossible, prints the reason and returns `None`; tests that need a user then
+    /// skip.
     pub(super) fn make() -> Result<Option<Self>> {
         let (Some(useradd), Some(userdel)) = (find_program("useradd"), find_program("userdel")) else {
             println!("without an ordinary user: there is no useradd here; tests that need one skip");
@@ -57,7 +58,7 @@ impl Drop for TestUser {
     }
 }
 
-/// Finds our users in passwd(5) whose process has ended.
+/// Returns our users in passwd(5) whose process has ended.
 fn left_behind(passwd: &str, is_alive: impl Fn(&str) -> bool) -> Vec<&str> {
     let ours = passwd.lines().filter_map(|line| {
         let mut fields = line.split(':');
