@@ -1,7 +1,8 @@
-//! A service that does not start where it could not isolate.
+//! A service that refuses to start on a host where it could not isolate commands.
 //!
-//! It resolves its settings from the files and the environment, checks that their policy can be held, and only then
-//! binds a port. Each connection sends one line of shell, and gets the result object of its run.
+//! The service resolves its settings from the files and the environment, and checks that their
+//! policy can be enforced. Only then does it bind a port. Each connection sends one line of shell
+//! and gets the result object of its run.
 //!
 //! ```console
 //! $ cargo run -p ringfence --example fail_fast &
@@ -20,7 +21,8 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
 fn main() -> ExitCode {
-    // First of all: this program is its own launcher, and must not have started a thread by then.
+    // This call must come first, because the program is its own launcher and must not have started
+    // a thread before.
     ringfence::launcher::serve_if_asked();
     let engine = match start() {
         Ok(engine) => engine,
@@ -40,7 +42,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Everything that can fail for want of isolation fails here, before a port is bound.
+/// Creates the engine before a port is bound, so that the service fails here if isolation is
+/// impossible.
 fn start() -> Result<Engine, (String, Vec<String>)> {
     let settings =
         Settings::from_environment().map_err(|error| (chain(&error), error.hint().into_iter().collect::<Vec<_>>()))?;

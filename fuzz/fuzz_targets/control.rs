@@ -1,5 +1,6 @@
-//! Any bytes are a request to the server's control plane or an error, and any text a query: never a panic, and no
-//! signature is right that was not made with the token.
+//! Checks that any bytes are a request to the server's control plane or an error, and that any text
+//! is a query or an error. Parsing never panics, and no signature is valid that was not made with
+//! the token.
 #![no_main]
 #![expect(dead_code, reason = "what is read is not looked at")]
 
@@ -7,11 +8,11 @@ use libfuzzer_sys::fuzz_target;
 use ringfence_proto::query::Query;
 use ringfence_proto::signature::{Claim, Purpose};
 
-// The server carries a guest, which is no business of a fuzzer's.
+// Include the module by path, because the server embeds a guest binary that a fuzzer does not need.
 #[path = "../../crates/ringfence-cli/src/http/requests.rs"]
 mod requests;
 
-/// What no input has.
+/// Token that no input was signed with.
 const TOKEN: &str = "5b5a0f3e1c9d4478a6b2c7e8f9012345";
 
 fuzz_target!(|input: (&[u8], &str)| {

@@ -1,5 +1,5 @@
-//! Any text is a target, a rule or an error: never a panic, what was read is read again from what it is written as, and
-//! the indexed verdict is that of the lists.
+//! Checks that any text is a target, a rule or an error, and that parsing never panics. A parsed
+//! value parses again from its text, and the indexed verdict equals the verdict of the lists.
 #![no_main]
 
 use std::net::IpAddr;
@@ -34,7 +34,7 @@ fn judge(index: &Rules, allow: &[HostRule], deny: &[HostRule], target: &Target) 
     assert!(names(&target.rule(), target));
     let (allowed, denied) = (allow.iter().any(|rule| names(rule, target)), deny.iter().any(|rule| names(rule, target)));
     match index.judge(target) {
-        // An address that carries another is denied with that one.
+        // An address that embeds another address is denied by the rule for the embedded address.
         Verdict::Denied(Reason::Listed { rule }) => {
             let may_carry = matches!(target.host, TargetHost::Address(IpAddr::V6(_)));
             assert!(deny.contains(&rule) && (names(&rule, target) || may_carry));

@@ -1,4 +1,5 @@
-//! Any bytes, split in any way, are the same frames or the same error; what is kept of them is less than a frame.
+//! Checks that any bytes, split in any way, decode to the same frames or the same error, and that
+//! the frames hold no more bytes than the input.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! Any text is read for imports: never a panic, an overflow of the stack, or a place outside the text.
+//! Checks that any text can be searched for imports without a panic or a stack overflow, and that
+//! every reported position is inside the text.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -6,7 +7,8 @@ use std::sync::LazyLock;
 use libfuzzer_sys::fuzz_target;
 use ringfence_core::settings::{Code, Module};
 
-// The library carries a guest, which is no business of a fuzzer's.
+// Include the module by path, because the library embeds a guest binary that a fuzzer does not
+// need.
 #[path = "../../crates/ringfence/src/code/imports/mod.rs"]
 mod imports;
 

@@ -1,5 +1,5 @@
-//! Any bytes are a message or an error, for every message that either side reads, and a message is read again from what
-//! it is written as.
+//! Checks that any bytes are a message or an error, for every message that either side reads, and
+//! that a message parses again from its written form.
 #![no_main]
 
 use std::fmt::Debug;

@@ -1,4 +1,5 @@
-//! Any text is a policy or an error: never a panic, and what was read is read again from what it is written as.
+//! Checks that any text is a policy or an error, that parsing never panics, and that a policy
+//! parses again from its written form.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

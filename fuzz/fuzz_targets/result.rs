@@ -1,4 +1,5 @@
-//! Any bytes are a result or an error, and a result is read again from what it is written as.
+//! Checks that any bytes are a result or an error, and that a result parses again from its written
+//! form.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

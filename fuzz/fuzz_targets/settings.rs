@@ -1,4 +1,5 @@
-//! Any project file on top of any user file narrows or is refused: never a panic.
+//! Checks that any project file on top of any user file narrows the settings or is refused, without
+//! a panic.
 #![no_main]
 
 use std::ffi::OsString;

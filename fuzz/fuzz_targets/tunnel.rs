@@ -1,13 +1,15 @@
-//! First bytes of a tunnel to a host that is named by name, in any pieces: TLS that is read is one hello that names one
-//! server in any reading, and what passes unread begins like neither TLS, SSL nor HTTP.
+//! Checks the first bytes of a tunnel to a host that is given by name, split in any way. TLS that
+//! is accepted is exactly one hello, which names the same single server to every reader. Bytes that
+//! pass unread begin neither like TLS or SSL nor like HTTP.
 //!
-//! The readers here share no code with the proxy's. They are as lenient as the most lenient server that we know of.
+//! The readers here share no code with the readers of the proxy. They are as lenient as the most
+//! lenient server that we know of.
 #![no_main]
 #![expect(dead_code, reason = "the proxy uses more of what is read here")]
 
 use libfuzzer_sys::fuzz_target;
 
-// The modules are private to the proxy, which has no business with a fuzzer.
+// Include the modules by path, because they are private to the proxy.
 #[path = "../../crates/ringfence-egress/src/hello.rs"]
 mod hello;
 #[path = "../../crates/ringfence-egress/src/opening/mod.rs"]
@@ -36,7 +38,7 @@ fuzz_target!(|input: (u8, &[u8])| {
         match kind {
             OpeningKind::Tls(Hello::Named(name)) => check_hello(&passed[..opening.hello_length()], Some(&name)),
             OpeningKind::Tls(Hello::Unnamed) => check_hello(&passed[..opening.hello_length()], None),
-            // One printable character passes alone, and an answer in TLS to it is cut.
+            // A single printable character passes alone, and the proxy cuts an answer to it in TLS.
             OpeningKind::Other if matches!(passed.as_slice(), [b' '..=b'~']) => {}
             OpeningKind::Other => check_unread(bytes, passed.len()),
             OpeningKind::Tls(Hello::Unreadable(_)) | OpeningKind::Http | OpeningKind::Undecided(_) => {}
@@ -46,7 +48,8 @@ fuzz_target!(|input: (u8, &[u8])| {
     check_late_hello(bytes, usize::from(size));
 });
 
-/// Checks that a stream passes as it is, or is stopped, and that one with a hello is stopped.
+/// Checks that a stream either passes unchanged or is stopped, and that a stream with a hello is
+/// stopped.
 fn check_late_hello(bytes: &[u8], size: usize) {
     let mut watch = StreamWatch::new(LineRule::Every);
     let mut passed = Vec::new();
@@ -68,7 +71,7 @@ fn check_late_hello(bytes: &[u8], size: usize) {
     }
 }
 
-/// Checks that bytes are one hello in whole records, and that it names this server alone.
+/// Checks that the bytes are one hello in whole records, and that the hello names only this server.
 fn check_hello(bytes: &[u8], name: Option<&str>) {
     let message = content_of(bytes, &[22]);
     let names = names_in(&message).unwrap_or_else(|| panic!("a hello that cannot be read passes"));
@@ -79,7 +82,7 @@ fn check_hello(bytes: &[u8], name: Option<&str>) {
     }
 }
 
-/// Checks that a second hello is the only handshake message in what precedes its end.
+/// Checks that a second hello is the only handshake message up to the end of that hello.
 fn check_second_hello(bytes: &[u8]) {
     let mut reader = HelloReader::new(HelloPosition::AfterRetry);
     if let Some(Hello::Named(name)) = reader.read(bytes) {
@@ -88,7 +91,7 @@ fn check_second_hello(bytes: &[u8]) {
     }
 }
 
-/// Joins the contents of all records of these types.
+/// Joins the contents of all records of the given types.
 fn content_of(mut bytes: &[u8], types: &[u8]) -> Vec<u8> {
     let mut content = Vec::new();
     while let [kind, 3, _, high, low, rest @ ..] = bytes {
@@ -103,7 +106,8 @@ fn content_of(mut bytes: &[u8], types: &[u8]) -> Vec<u8> {
     content
 }
 
-/// All names in all lists of a hello, in lower case, whatever their type; nothing if it is no hello and nothing else.
+/// Returns all names in all lists of a hello, in lower case and regardless of their type. Returns
+/// `None` unless the message is exactly one hello.
 fn names_in(message: &[u8]) -> Option<Vec<Vec<u8>>> {
     let [1, a, b, c, body @ ..] = message else { return None };
     let length = usize::from(*a) << 16 | usize::from(*b) << 8 | usize::from(*c);
@@ -127,7 +131,7 @@ fn names_in(message: &[u8]) -> Option<Vec<Vec<u8>>> {
         let end = 2 + skip(extensions.get(2..)?, 2)?;
         let (extension, next) = extensions.split_at(end);
         if extension[..2] == [0, 0] {
-            // Each entry is a type, a length and a name. An entry that is cut short counts, too.
+            // Each entry is a type, a length and a name. A truncated entry also counts.
             let mut list = extension.get(6..).unwrap_or_default();
             while !list.is_empty() {
                 let end = list.get(1..).and_then(|list| skip(list, 2)).map_or(list.len(), |end| end + 1);
@@ -140,7 +144,8 @@ fn names_in(message: &[u8]) -> Option<Vec<Vec<u8>>> {
     Some(names)
 }
 
-/// Checks that bytes, of which the first `released` were passed on together, begin like neither TLS, SSL nor HTTP.
+/// Checks that the bytes, of which the first `released` were passed on together, begin neither like
+/// TLS or SSL nor like HTTP.
 fn check_unread(bytes: &[u8], released: usize) {
     if let [first, second, third, ..] = *bytes {
         assert!(!(second == 3 && (third <= 4 || (20..=26).contains(&first))), "a TLS record passes unread");
@@ -148,7 +153,8 @@ fn check_unread(bytes: &[u8], released: usize) {
         assert!(!(first >= 0x80 && third == 1 && is_version), "a hello of SSL 2 passes unread");
     }
     assert!(bytes.first() != Some(&22), "a handshake passes unread");
-    // Three control characters alone are passed on at once; what was passed on with them counts.
+    // Three leading control characters are passed on at once, so only bytes that were passed on
+    // with them count.
     let is_lead = |byte: &u8| *byte <= b' ' || matches!(byte, 0x7f | 0x85 | 0xa0);
     let lead = bytes.iter().take_while(|byte| is_lead(byte)).count();
     let seen = if lead >= 3 { &bytes[..released] } else { bytes };
@@ -161,14 +167,15 @@ fn check_unread(bytes: &[u8], released: usize) {
     };
     if let [method, target, ..] = words[..] {
         let is_versioned = words[2..].iter().any(|word| word.to_ascii_uppercase().starts_with("HTTP/"));
-        // Without a version the next line tells a request from a command, once it has come.
+        // Without a version, only the next line distinguishes a request from a command, once the
+        // line has arrived.
         let next: &[u8] = rest.get(line.len() + 1..).unwrap_or_default();
         let name = next.iter().take_while(|byte| byte.is_ascii_alphanumeric()).count();
         let is_empty = next.starts_with(b"\n") || next.starts_with(b"\r\n");
         let has_header = is_empty || next.get(name) == Some(&b':');
-        // SIP has headers, of which the watch lets none name a host.
+        // SIP has headers, but the watch lets no header name a host.
         let is_sip = words.get(2).is_some_and(|version| version.starts_with("SIP/"));
-        // The same holds for beanstalkd's `put`, which has four numbers.
+        // The same holds for the `put` command of beanstalkd, which has four numbers.
         let is_number = |word: &&str| word.bytes().all(|byte| byte.is_ascii_digit());
         let is_put = words.len() == 5 && words[1..].iter().all(is_number);
         let is_request = is_versioned || target.contains("://") || has_header && !is_sip && !is_put;
