@@ -1,4 +1,4 @@
-//! What a test with a need looks like; without bubblewrap it ends before its last line.
+//! Example of a test with a need. Without bubblewrap, the program ends before its last line.
 #![expect(clippy::print_stdout, reason = "it shows how far it came")]
 
 use ringfence_test_ledger::require;

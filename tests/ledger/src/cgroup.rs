@@ -1,8 +1,9 @@
-//! Whether a cgroup that limits memory and processes can be made here: version 2 first, then version 1.
+//! Probe for the right to make a cgroup that limits memory and processes: version 2 first, then
+//! version 1.
 
 use std::path::{Path, PathBuf};
 
-/// Tries to make such a cgroup, and removes it again.
+/// Creates such a cgroup and removes it again. Returns the reason if that fails.
 pub(crate) fn limits() -> Result<(), String> {
     let membership = read("/proc/self/cgroup")?;
     let mounts = read("/proc/self/mountinfo")?;
@@ -21,7 +22,8 @@ fn unified(mounts: &str, membership: &str) -> Result<(), String> {
     let child = Child::make_in(&own)?;
     let has = |file: &str| child.0.join(file).exists();
     if !(has("memory.max") && has("pids.max")) {
-        // Refused with EBUSY where the parent has processes of its own, unless it is the root (cgroup-v2.rst).
+        // The kernel refuses this write with EBUSY if the parent has processes of its own, unless
+        // the parent is the root (cgroup-v2.rst).
         fs_err::write(own.join("cgroup.subtree_control"), "+memory +pids").map_err(|error| error.to_string())?;
     }
     fs_err::write(child.0.join("memory.max"), "67108864").map_err(|error| error.to_string())?;
@@ -42,7 +44,8 @@ enum Hierarchy<'a> {
     Legacy(&'a str),
 }
 
-/// Finds the directory of this process's own cgroup, as proc_pid_cgroup(5) and proc_pid_mountinfo(5) describe it.
+/// Returns the directory of this process's own cgroup, as proc_pid_cgroup(5) and
+/// proc_pid_mountinfo(5) describe it.
 fn own_cgroup(mounts: &str, membership: &str, hierarchy: Hierarchy<'_>) -> Option<PathBuf> {
     let path = membership.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');
@@ -68,7 +71,7 @@ fn own_cgroup(mounts: &str, membership: &str, hierarchy: Hierarchy<'_>) -> Optio
     Some(Path::new(point).join(below))
 }
 
-/// A cgroup made for the probe, gone with it.
+/// A cgroup for the probe, removed when the value is dropped.
 struct Child(PathBuf);
 
 impl Child {
@@ -81,7 +84,8 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        let _ = fs_err::remove_dir(&self.0); // no process ever entered it, so only a vanished parent can fail this
+        // No process entered the cgroup, so this only fails if the parent is gone.
+        let _ = fs_err::remove_dir(&self.0);
     }
 }
 

@@ -1,4 +1,4 @@
-//! A client of `ringfence serve` that costs next to nothing itself: it is for many at once, and for what is timed.
+//! A lightweight client of `ringfence serve`, for tests with many clients and for measurements.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -7,38 +7,38 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// How long a server may stay silent.
+/// Time limit for each read and write on a connection.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The longest answer that makes sense.
+/// Limit in bytes of a body or a chunk of an answer.
 const LONGEST_BODY: u64 = 64 << 20;
 
-/// A client that keeps one connection, and asks one thing at a time.
+/// A client that keeps one connection and sends one request at a time.
 #[derive(Debug)]
 pub struct Client {
-    /// Where the server listens.
+    /// Address of the server, `HOST:PORT`.
     address: String,
     connection: Option<BufReader<TcpStream>>,
 }
 
-/// A sandbox of a server's.
+/// A sandbox of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sandbox {
-    /// Its name.
+    /// Id of the sandbox.
     pub id: String,
-    /// What its guest wants to be shown.
+    /// Access token that the guest requires.
     token: String,
 }
 
-/// A call brought nothing.
+/// Error of a call to a server.
 #[derive(Debug)]
 pub enum CallError {
-    /// There was no answer, or half of one: whoever asks again may get it.
+    /// There was no complete answer. The call can be repeated.
     Broken(io::Error),
-    /// The server, or the guest, said no.
+    /// The server or the guest refused the call, or gave an answer that makes no sense.
     Refused {
-        /// The status of HTTP.
+        /// Status code of HTTP, or 0 without a valid answer.
         status: u16,
-        /// All that was said.
+        /// Text of the answer or a description of the problem.
         words: String,
     },
 }
@@ -49,7 +49,7 @@ impl From<io::Error> for CallError {
     }
 }
 
-/// What is asked.
+/// A request of HTTP.
 struct Question<'a> {
     method: &'a str,
     path: &'a str,
@@ -57,7 +57,7 @@ struct Question<'a> {
     body: &'a [u8],
 }
 
-/// What was answered.
+/// An answer of HTTP.
 struct Answer {
     status: u16,
     headers: BTreeMap<String, String>,
@@ -65,12 +65,12 @@ struct Answer {
 }
 
 impl Client {
-    /// Makes a client of the server at a URL, `http://HOST:PORT`.
+    /// Creates a client of the server at a URL, `http://HOST:PORT`.
     pub fn of(url: &str) -> Self {
         Self { address: url.trim_start_matches("http://").to_owned(), connection: None }
     }
 
-    /// Makes a sandbox of a template, for so many seconds.
+    /// Creates a sandbox of a template, with a lease in seconds.
     pub fn create(&mut self, template: &str, seconds: u64) -> Result<Sandbox, CallError> {
         let body = json!({ "templateID": template, "timeout": seconds, "secure": true }).to_string();
         let made = self.control("POST", "/sandboxes", body.as_bytes())?.json()?;
@@ -78,12 +78,12 @@ impl Client {
         Ok(Sandbox { id: text("sandboxID")?, token: text("envdAccessToken")? })
     }
 
-    /// Ends a sandbox.
+    /// Ends the sandbox with this id.
     pub fn kill(&mut self, id: &str) -> Result<(), CallError> {
         self.control("DELETE", &format!("/sandboxes/{id}"), b"").map(drop)
     }
 
-    /// Names all sandboxes, page by page.
+    /// Returns the ids of all sandboxes, and follows the pagination.
     pub fn list(&mut self) -> Result<Vec<String>, CallError> {
         let mut found = Vec::new();
         let mut path = "/v2/sandboxes".to_owned();
@@ -99,7 +99,7 @@ impl Client {
         }
     }
 
-    /// Runs a command in a sandbox to its end, and says how it exited.
+    /// Runs a command in a sandbox to its end, and returns its exit code.
     pub fn run(&mut self, sandbox: &Sandbox, words: &[&str]) -> Result<i64, CallError> {
         let (program, arguments) = words.split_first().ok_or_else(|| odd("there is no command"))?;
         let message = json!({ "process": { "cmd": program, "args": arguments }, "stdin": false }).to_string();
@@ -109,22 +109,23 @@ impl Client {
         let messages = messages(&answer.body)?;
         let ended = messages.iter().find_map(|message| message.pointer("/event/end"));
         match ended {
-            Some(ended) => Ok(ended["exitCode"].as_i64().unwrap_or_default()), // nought is left out
+            // An exit code of 0 is left out.
+            Some(ended) => Ok(ended["exitCode"].as_i64().unwrap_or_default()),
             None => Err(CallError::Refused { status: answer.status, words: format!("it did not end: {messages:?}") }),
         }
     }
 
-    /// Writes a file.
+    /// Writes a file in a sandbox.
     pub fn write(&mut self, sandbox: &Sandbox, path: &str, content: &[u8]) -> Result<(), CallError> {
         self.guest(sandbox, "POST", &format!("/files?path={path}"), "application/octet-stream", content).map(drop)
     }
 
-    /// Reads a file.
+    /// Reads a file of a sandbox.
     pub fn read(&mut self, sandbox: &Sandbox, path: &str) -> Result<Vec<u8>, CallError> {
         Ok(self.guest(sandbox, "GET", &format!("/files?path={path}"), "application/octet-stream", b"")?.body)
     }
 
-    /// Tells a figure of the server's `/metrics`.
+    /// Returns a figure of the server's `/metrics`.
     pub fn figure(&mut self, name: &str) -> Result<u64, CallError> {
         let text = self.control("GET", "/metrics", b"")?.body;
         let text = String::from_utf8_lossy(&text);
@@ -175,7 +176,8 @@ impl Client {
         }
     }
 
-    /// Asks on a connection, which is kept when the answer is whole and the server does not close it.
+    /// Sends a request on a connection and reads the answer. The connection is kept if the answer
+    /// is complete and the server does not close it.
     fn converse(&mut self, mut connection: BufReader<TcpStream>, question: &Question<'_>) -> io::Result<Answer> {
         let Question { method, path, headers, body } = question;
         let mut text =
@@ -183,7 +185,7 @@ impl Client {
         for (name, value) in *headers {
             text += &format!("{name}: {value}\r\n");
         }
-        // In one piece: the server is to wake up once.
+        // Send everything in one write, so that the server wakes up once.
         connection.get_mut().write_all(&[text.as_bytes(), b"\r\n", body].concat())?;
         let answer = read_answer(&mut connection)?;
         if answer.headers.get("connection").is_none_or(|value| value != "close") {
@@ -207,7 +209,7 @@ fn broken(words: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, words)
 }
 
-/// Reads an answer to its end, RFC 9112.
+/// Reads an answer to its end, as RFC 9112 defines it.
 fn read_answer(connection: &mut impl BufRead) -> io::Result<Answer> {
     let status = line(connection)?;
     let status = status.split(' ').nth(1).and_then(|status| status.parse().ok());
@@ -236,7 +238,8 @@ fn read_answer(connection: &mut impl BufRead) -> io::Result<Answer> {
     Ok(Answer { status, headers, body })
 }
 
-/// Reads a line without its end. Nothing at all is the end of the connection.
+/// Reads a line and removes its line ending. A line without the ending means that the connection
+/// has ended.
 fn line(connection: &mut impl BufRead) -> io::Result<String> {
     let mut line = String::new();
     connection.take(64 << 10).read_line(&mut line)?;
@@ -256,7 +259,8 @@ fn take(connection: &mut impl BufRead, size: u64, body: &mut Vec<u8>) -> io::Res
     }
 }
 
-/// Cuts a stream of frames, a byte of flags and four of length before each, into its messages.
+/// Splits a stream of frames into its messages. Each frame begins with a byte of flags and four
+/// bytes of length.
 fn messages(mut stream: &[u8]) -> io::Result<Vec<Value>> {
     let mut messages = Vec::new();
     while let Some((head, rest)) = stream.split_first_chunk::<5>() {

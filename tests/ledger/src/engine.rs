@@ -1,4 +1,4 @@
-//! A container engine of the tests, asked over its socket for the little that a probe needs.
+//! Minimal client for the API of a container engine, over the engine's socket.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -7,26 +7,26 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// Names the environment variable that holds the address of the tests' Docker, `unix:///…`.
+/// Environment variable that holds the address of the tests' Docker, `unix:///…`.
 pub const DOCKER_VARIABLE: &str = "RINGFENCE_TEST_DOCKER";
-/// Names the environment variable that holds the address of the tests' Podman, run by root.
+/// Environment variable that holds the address of the tests' Podman, run by root.
 pub const PODMAN_VARIABLE: &str = "RINGFENCE_TEST_PODMAN";
-/// Names the environment variable that holds the address of the tests' Podman, run by the ordinary user.
+/// Environment variable that holds the address of the tests' Podman, run by the ordinary user.
 pub const ROOTLESS_PODMAN_VARIABLE: &str = "RINGFENCE_TEST_PODMAN_ROOTLESS";
-/// Lists the variables of all engines.
+/// Environment variables of all engines.
 pub const ENGINE_VARIABLES: [&str; 3] = [DOCKER_VARIABLE, PODMAN_VARIABLE, ROOTLESS_PODMAN_VARIABLE];
 
-/// Names the image that holds busybox alone, and a user `dev`, on every engine of the tests.
+/// Name of the image with only busybox and a user `dev`, on every engine of the tests.
 pub const TINY_IMAGE: &str = "ringfence-test-tiny";
-/// Names the image that holds what the default dev image holds, on every engine of the tests.
+/// Name of the image with the content of the default dev image, on every engine of the tests.
 pub const DEV_IMAGE: &str = "ringfence-test-dev";
 
-/// How long an engine may stay silent: it unpacks an image before it answers.
+/// Time limit for each read and write. An engine unpacks an image before it answers.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long an engine may fail to tell what it has.
+/// Time limit for retries of a list request.
 const LIST_PATIENCE: Duration = Duration::from_secs(20);
-/// How long it has between two times.
+/// Interval between two list requests.
 const MOMENT: Duration = Duration::from_millis(100);
 
 /// A container engine that listens on a Unix socket.
@@ -36,12 +36,12 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Names the engine that listens on this socket.
+    /// Returns the engine that listens on this socket.
     pub fn on(socket: impl Into<PathBuf>) -> Self {
         Self { socket: socket.into() }
     }
 
-    /// Finds the engine that an environment variable names.
+    /// Returns the engine that an environment variable names.
     pub fn named_by(variable: &str) -> Result<Self, String> {
         let address = std::env::var(variable)
             .map_err(|_| format!("{variable} names no engine; use `cargo xtask test`, as root"))?;
@@ -49,34 +49,37 @@ impl Engine {
         socket.map(Self::on).ok_or_else(|| format!("{variable} must start with `unix://`: `{address}`"))
     }
 
-    /// Finds every engine that the tests were given.
+    /// Returns every engine that the tests were given.
     pub fn given() -> Vec<Self> {
         ENGINE_VARIABLES.into_iter().filter_map(|variable| Self::named_by(variable).ok()).collect()
     }
 
-    /// Spells the engine's address as its variable holds it.
+    /// Returns the address of the engine, in the form that its variable holds.
     pub fn address(&self) -> String {
         format!("unix://{}", self.socket.display())
     }
 
-    /// Asks the engine whether it is there.
+    /// Checks that the engine answers.
     pub fn ping(&self) -> Result<(), String> {
         self.ask("GET", "/_ping", Body::Empty).map(drop)
     }
 
-    /// Makes an image of a tarball of its files, with Dockerfile instructions for the rest.
+    /// Creates an image from a tarball of its files and from Dockerfile instructions for its
+    /// configuration.
     pub fn import(&self, image: &str, tarball: &Path, instructions: &[&str]) -> Result<(), String> {
         let changes = instructions.iter().map(|instruction| format!("&changes={}", percent_encoded(instruction)));
         let path = format!("/images/create?fromSrc=-&repo={image}&tag=latest{}", changes.collect::<String>());
         let answer = self.ask("POST", &path, Body::Tarball(tarball))?;
-        // The status was sent before the work was done; a failure is in the stream of progress.
+        // The status was sent before the work was done, so a failure is only in the stream of
+        // progress.
         match String::from_utf8_lossy(&answer) {
             progress if progress.contains("\"error\"") => Err(progress.trim().to_owned()),
             _ => Ok(()),
         }
     }
 
-    /// Runs a command in a container without network, which is removed again, and wants it to succeed.
+    /// Runs a command in a container without network, and removes the container. Fails unless the
+    /// command succeeds.
     pub fn run(&self, image: &str, command: &[&str]) -> Result<(), String> {
         let description = json!({ "Image": image, "Cmd": command, "HostConfig": { "NetworkMode": "none" } });
         match self.run_described(&description)? {
@@ -86,8 +89,8 @@ impl Engine {
         }
     }
 
-    /// Runs a container of this description, the body of `POST /containers/create`, removes it again, and returns how
-    /// its command ended.
+    /// Runs a container of this description, the body of `POST /containers/create`, and removes the
+    /// container. Returns the exit code of its command.
     pub fn run_described(&self, description: &Value) -> Result<Option<i64>, String> {
         let container = Container::create(self, description)?;
         self.ask("POST", &format!("/containers/{}/start", container.id), Body::Empty)?;
@@ -95,7 +98,7 @@ impl Engine {
         Ok(answer["StatusCode"].as_i64())
     }
 
-    /// Tells all that the engine tells of a container.
+    /// Returns everything that the engine reports of a container.
     pub fn inspect(&self, container: &str) -> Result<Value, String> {
         self.ask_json("GET", &format!("/containers/{container}/json"), Body::Empty)
     }
@@ -105,7 +108,7 @@ impl Engine {
         self.containers("{}")?.iter().try_for_each(|id| self.remove(id))
     }
 
-    /// Names every container, running or not, and every network that has a label, `name=value`.
+    /// Returns every container, running or not, and every network that has a label, `name=value`.
     pub fn labelled(&self, label: &str) -> Result<Vec<String>, String> {
         let filters = json!({ "label": [label] }).to_string();
         let containers = self.containers(&filters)?.into_iter().map(|id| format!("container {id}"));
@@ -124,7 +127,7 @@ impl Engine {
     }
 
     fn ids(&self, path: &str) -> Result<Vec<String>, String> {
-        // Podman fails to list anything while some container of its is being removed.
+        // Podman fails to list anything while one of its containers is being removed.
         let begun = Instant::now();
         let answer = loop {
             match self.ask_json("GET", path, Body::Empty) {
@@ -151,7 +154,7 @@ impl Engine {
         read_answer(&answer).map_err(|words| format!("{} refused {method} {path}: {words}", self.address()))
     }
 
-    /// Sends a request and reads all of its answer, which HTTP/1.0 ends by closing the connection.
+    /// Sends a request and reads the whole answer, which HTTP/1.0 ends by closing the connection.
     fn exchange(&self, method: &str, path: &str, body: Body<'_>) -> std::io::Result<Vec<u8>> {
         let mut stream = UnixStream::connect(&self.socket)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -188,7 +191,7 @@ impl Body<'_> {
     }
 }
 
-/// A container made for a probe, gone with it.
+/// A container for a probe, removed when the value is dropped.
 struct Container<'a> {
     engine: &'a Engine,
     id: String,
@@ -208,16 +211,16 @@ impl Drop for Container<'_> {
     }
 }
 
-/// Takes the body out of a successful answer, and the engine's own words out of any other.
+/// Returns the body of a successful answer, or the engine's message of any other answer.
 fn read_answer(answer: &[u8]) -> Result<Vec<u8>, String> {
     let text = String::from_utf8_lossy(answer);
     let (head, body) = text.split_once("\r\n\r\n").ok_or("the answer has no end of its head")?;
     let status = head.split(' ').nth(1).unwrap_or_default();
-    // 304: the container has started, or stopped, already.
+    // 304 means that the container has already started or stopped.
     if status.starts_with('2') || status == "304" { Ok(body.as_bytes().to_vec()) } else { Err(body.trim().to_owned()) }
 }
 
-/// Spells text for the query of a request.
+/// Percent-encodes text for the query of a request.
 fn percent_encoded(text: &str) -> String {
     let encode = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),

@@ -1,4 +1,4 @@
-//! One line of the ledger.
+//! Lines of the ledger, one for each skip.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -6,14 +6,14 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// Says that one test did not run, and why.
+/// Record of a test that did not run, and of the reason.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Skip {
-    /// The path of the test's function.
+    /// Path of the test's function.
     pub place: String,
-    /// The name of what the machine lacks.
+    /// Name of the need that the machine does not meet.
     pub need: String,
-    /// What was tried and what came of it.
+    /// Description of the probe and of its result.
     pub reason: String,
 }
 
@@ -24,16 +24,18 @@ impl fmt::Display for Skip {
 }
 
 impl Skip {
-    /// Adds this skip to a ledger that other processes may be writing too.
+    /// Appends this skip to a ledger that other processes may be writing, too.
     pub fn append_to(&self, ledger: &Path) -> io::Result<()> {
         let mut line = serde_json::to_string(self).map_err(io::Error::other)?;
         line.push('\n');
-        // One write to a file opened for appending is not interleaved with another process's.
+        // A single write to a file opened for appending is not interleaved with the writes of other
+        // processes.
         fs_err::OpenOptions::new().create(true).append(true).open(ledger)?.write_all(line.as_bytes())
     }
 }
 
-/// Reads every skip of a ledger, sorted and without repetitions; a ledger that was never written is empty.
+/// Reads every skip of a ledger, sorted and without repetitions. A ledger that does not exist is
+/// empty.
 pub fn read(ledger: &Path) -> io::Result<Vec<Skip>> {
     let text = match fs_err::read_to_string(ledger) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

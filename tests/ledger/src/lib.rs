@@ -1,6 +1,6 @@
-//! What the tests of ringfence need from a machine, and the ledger of what was skipped.
+//! Needs of the tests of ringfence, and the ledger of skipped tests.
 //!
-//! A test that cannot run here says so instead of passing in silence:
+//! A test that cannot run on a machine reports a skip instead of passing silently:
 //!
 //! ```no_run
 //! use ringfence_test_ledger::require;
@@ -11,9 +11,10 @@
 //! }
 //! ```
 //!
-//! A missing need writes `SKIP place need: reason` to the real standard error, adds a line to the ledger that
-//! `cargo xtask test` prints as a table, and returns from the test. A need named in `RINGFENCE_TEST_REQUIRE` fails the
-//! test instead. Each need in [`needs`] is found by doing the thing, never by looking for a file.
+//! A missing need writes `SKIP place need: reason` to the real standard error, adds a line to the
+//! ledger that `cargo xtask test` prints as a table, and returns from the test. A need named in
+//! `RINGFENCE_TEST_REQUIRE` fails the test instead. Each need in [`needs`] is probed by an attempt
+//! to use it, never by looking for a file.
 
 mod cgroup;
 pub mod client;
@@ -33,31 +34,33 @@ pub use subject::{
     plotting_python,
 };
 
-/// Names the environment variable that holds the path of the ledger.
+/// Environment variable that holds the path of the ledger.
 pub const LEDGER_VARIABLE: &str = "RINGFENCE_TEST_LEDGER";
-/// Names the environment variable that lists, with commas, the needs whose absence is a failure.
+/// Environment variable that lists, with commas, the needs whose absence is a failure.
 pub const REQUIRE_VARIABLE: &str = "RINGFENCE_TEST_REQUIRE";
-/// Names the environment variable that holds the ordinary user made for the tests.
+/// Environment variable that holds the ordinary user made for the tests.
 pub const USER_VARIABLE: &str = "RINGFENCE_TEST_USER";
-/// Names the environment variable that holds the path of the `ringfence` binary under test.
+/// Environment variable that holds the path of the `ringfence` binary under test.
 pub const BINARY_VARIABLE: &str = "RINGFENCE_TEST_BINARY";
-/// Names the environment variable that holds the path of a Python interpreter with the `e2b` package.
+/// Environment variable that holds the path of a Python interpreter with the `e2b` package.
 pub const E2B_PYTHON_VARIABLE: &str = "RINGFENCE_TEST_E2B_PYTHON";
-/// Names the environment variable that holds the path of a Python interpreter with `langchain-e2b` and `smolagents`.
+/// Environment variable that holds the path of a Python interpreter with `langchain-e2b` and
+/// `smolagents`.
 pub const FRAMEWORKS_PYTHON_VARIABLE: &str = "RINGFENCE_TEST_FRAMEWORKS_PYTHON";
-/// Names the environment variable that holds the path of a Python interpreter with `openai-agents`.
+/// Environment variable that holds the path of a Python interpreter with `openai-agents`.
 pub const OPENAI_AGENTS_PYTHON_VARIABLE: &str = "RINGFENCE_TEST_OPENAI_AGENTS_PYTHON";
-/// Names the environment variable that holds the directory that E2B's packages for JavaScript are installed in.
+/// Environment variable that holds the directory in which E2B's packages for JavaScript are
+/// installed.
 pub const E2B_JAVASCRIPT_VARIABLE: &str = "RINGFENCE_TEST_E2B_JAVASCRIPT";
-/// Names the environment variable that holds the path of a Python interpreter with the `mcp` package.
+/// Environment variable that holds the path of a Python interpreter with the `mcp` package.
 pub const MCP_PYTHON_VARIABLE: &str = "RINGFENCE_TEST_MCP_PYTHON";
-/// Names the environment variable that holds the path of a Python interpreter with `pandas` and `matplotlib`.
+/// Environment variable that holds the path of a Python interpreter with `pandas` and `matplotlib`.
 pub const PLOTTING_PYTHON_VARIABLE: &str = "RINGFENCE_TEST_PLOTTING_PYTHON";
 
-/// Names the environment variable that holds the path of a Python interpreter with the `playwright` package.
+/// Environment variable that holds the path of a Python interpreter with the `playwright` package.
 pub const PLAYWRIGHT_PYTHON_VARIABLE: &str = "RINGFENCE_TEST_PLAYWRIGHT_PYTHON";
 
-/// Returns from the calling test, on the record, unless the machine meets every named need.
+/// Returns from the calling test and records a skip, unless the machine meets every named need.
 #[macro_export]
 macro_rules! require {
     ($($need:ident),+ $(,)?) => {{
@@ -70,11 +73,11 @@ macro_rules! require {
     }};
 }
 
-/// Tells whether a need is met; one that is not is recorded as a skip of the test around `here`.
+/// Returns true if a need is met. Otherwise records a skip of the test around `here`.
 ///
 /// # Panics
 ///
-/// Panics when the need is not met and `RINGFENCE_TEST_REQUIRE` names it.
+/// Panics if the need is not met and `RINGFENCE_TEST_REQUIRE` names it.
 #[doc(hidden)]
 pub fn met(need: &'static str, probe: fn() -> Result<(), String>, here: &str) -> bool {
     let Err(reason) = probed_once(need, probe) else { return true };
@@ -82,7 +85,8 @@ pub fn met(need: &'static str, probe: fn() -> Result<(), String>, here: &str) ->
     assert!(!is_listed(&required, need), "{REQUIRE_VARIABLE} names `{need}`, which is missing: {reason}");
 
     let skip = Skip { place: enclosing_function(here).to_owned(), need: need.to_owned(), reason };
-    // The print macros would be captured by the test harness; a direct write is not. A closed stderr loses only the echo.
+    // Write directly, because the test harness would capture the print macros. A closed stderr
+    // loses only this message.
     let _ = std::io::stderr().write_all(format!("{skip}\n").as_bytes());
     if let Some(ledger) = std::env::var_os(LEDGER_VARIABLE) {
         skip.append_to(Path::new(&ledger)).expect("a skip must reach the ledger, or it would count as a pass");
@@ -90,7 +94,8 @@ pub fn met(need: &'static str, probe: fn() -> Result<(), String>, here: &str) ->
     false
 }
 
-/// Probes each need once per process: some start several programs, and a test binary asks hundreds of times.
+/// Probes each need once per process, because some probes start several programs and a test binary
+/// asks hundreds of times.
 fn probed_once(need: &'static str, probe: fn() -> Result<(), String>) -> Result<(), String> {
     static PROBED: Mutex<BTreeMap<&str, Result<(), String>>> = Mutex::new(BTreeMap::new());
     let mut probed = PROBED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -101,7 +106,7 @@ fn is_listed(list: &str, need: &str) -> bool {
     list.split(',').map(str::trim).any(|listed| listed == need)
 }
 
-/// Takes `crate::tests::a_name::{{closure}}::here` back to `crate::tests::a_name`.
+/// Shortens `crate::tests::a_name::{{closure}}::here` to `crate::tests::a_name`.
 fn enclosing_function(here: &str) -> &str {
     let mut place = here.strip_suffix("::here").unwrap_or(here);
     while let Some(outer) = place.strip_suffix("::{{closure}}") {

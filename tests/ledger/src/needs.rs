@@ -1,4 +1,5 @@
-//! What a test can need: one function per need, which tries the thing and says what came of it.
+//! Needs of tests. Each has one function, which tries to use the needed thing and returns the
+//! reason if that fails.
 
 use std::process::{Command, Stdio};
 
@@ -12,50 +13,51 @@ use crate::subject::{
     plotting_python as plotting_interpreter,
 };
 
-/// Needs the tests to run as root.
+/// Checks that the tests run as root.
 pub fn root() -> Result<(), String> {
     if rustix::process::geteuid().is_root() { Ok(()) } else { Err("the tests do not run as root".to_owned()) }
 }
 
-/// Needs a `ringfence` binary to test.
+/// Checks that there is a `ringfence` binary to test.
 pub fn binary() -> Result<(), String> {
     let mut command = Command::new(binary_under_test());
     command.arg("--version");
     succeeds(command)
 }
 
-/// Needs a user without privileges: the caller, or the one that `cargo xtask test` makes when it is root.
+/// Checks for a user without privileges: the caller, or the user that `cargo xtask test` creates
+/// when it is root.
 pub fn ordinary_user() -> Result<(), String> {
     succeeds(as_ordinary_user("true", &[])?)
 }
 
-/// Needs the right to make user namespaces, for whoever runs the tests.
+/// Checks that the user who runs the tests may create user namespaces.
 pub fn user_namespaces() -> Result<(), String> {
     succeeds(command("unshare", NEW_NAMESPACES))
 }
 
-/// Needs the right to make user namespaces, for the ordinary user of the tests.
+/// Checks that the ordinary user of the tests may create user namespaces.
 pub fn ordinary_user_namespaces() -> Result<(), String> {
     succeeds(as_ordinary_user("unshare", NEW_NAMESPACES)?)
 }
 
-/// Huge pages can be reserved on this machine.
+/// Checks that huge pages can be reserved on this machine.
 pub fn huge_pages() -> Result<(), String> {
     let path = "/proc/sys/vm/nr_hugepages";
     let file = fs_err::OpenOptions::new().write(true).open(path);
     file.map(drop).map_err(|error| format!("cannot reserve huge pages: {error}"))
 }
 
-/// Needs a bubblewrap that works here.
+/// Checks that bubblewrap works on this machine.
 pub fn bwrap() -> Result<(), String> {
     let view =
         ["--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true"];
     succeeds(command("bwrap", &view))
 }
 
-/// Needs a kernel whose Landlock denies what a ruleset leaves out.
+/// Checks that the kernel's Landlock denies what a ruleset leaves out.
 pub fn landlock() -> Result<(), String> {
-    // A ruleset binds the thread that restricts itself, and this one ends with the probe.
+    // A ruleset restricts only the thread that applies it, and this thread ends with the probe.
     std::thread::spawn(|| {
         restrict_this_thread().map_err(|error| format!("cannot restrict a thread with Landlock: {error}"))?;
         match fs_err::File::open("/proc/self/status") {
@@ -68,185 +70,187 @@ pub fn landlock() -> Result<(), String> {
     .unwrap_or_else(|_| Err("the Landlock probe panicked".to_owned()))
 }
 
-/// Needs the right to make a cgroup that limits memory and processes.
+/// Checks for the right to make a cgroup that limits memory and processes.
 pub fn cgroup_limits() -> Result<(), String> {
     crate::cgroup::limits()
 }
 
-/// Needs an IPv6 loopback address.
+/// Checks for an IPv6 loopback address.
 pub fn ipv6() -> Result<(), String> {
     std::net::TcpListener::bind("[::1]:0").map(drop).map_err(|error| format!("cannot bind [::1]: {error}"))
 }
 
-/// Needs the right and the programs to make networks, and certificates for the servers in them.
+/// Checks for the right and the programs to make networks, and certificates for the servers in
+/// them.
 pub fn own_network() -> Result<(), String> {
     let script = "ip link add one type veth peer name other && openssl version && setpriv true && nsenter --version";
     succeeds(command("unshare", &["--net", "--mount", "sh", "-c", script]))
 }
 
-/// Needs pseudo-terminals.
+/// Checks that pseudo-terminals can be opened.
 pub fn pseudo_terminals() -> Result<(), String> {
     let open = fs_err::OpenOptions::new().read(true).write(true).open("/dev/ptmx");
     open.map(drop).map_err(|error| error.to_string())
 }
 
-/// Needs the device that tunnels are made with, for everybody.
+/// Checks that every user can open the device for tunnels.
 pub fn tunnels() -> Result<(), String> {
     let open = fs_err::OpenOptions::new().read(true).write(true).open("/dev/net/tun");
     open.map(drop).map_err(|error| error.to_string())?;
     succeeds(as_ordinary_user("sh", &["-c", "exec 3<>/dev/net/tun"])?)
 }
 
-/// Needs git.
+/// Checks that git runs.
 pub fn git() -> Result<(), String> {
     succeeds(command("git", &["--version"]))
 }
 
-/// Needs a Python 3 interpreter.
+/// Checks for a Python 3 interpreter.
 pub fn python3() -> Result<(), String> {
     succeeds(command("python3", &["-c", "pass"]))
 }
 
-/// Needs curl.
+/// Checks that curl runs.
 pub fn curl() -> Result<(), String> {
     succeeds(command("/usr/bin/curl", &["--version"]))
 }
 
-/// Needs wget.
+/// Checks that wget runs.
 pub fn wget() -> Result<(), String> {
     succeeds(command("/usr/bin/wget", &["--version"]))
 }
 
-/// Needs apt, and dpkg to look into a package.
+/// Checks for apt, and for dpkg to read a package.
 pub fn apt() -> Result<(), String> {
     succeeds(command("/usr/bin/apt-get", &["--version"]))?;
     succeeds(command("/usr/bin/dpkg-deb", &["--version"]))
 }
 
-/// Needs pip, for the system's own Python.
+/// Checks for pip in the system's own Python.
 pub fn pip() -> Result<(), String> {
     succeeds(command("/usr/bin/python3", &["-m", "pip", "--version"]))
 }
 
-/// Needs the package `requests`, for the system's own Python.
+/// Checks for the package `requests` in the system's own Python.
 pub fn python_requests() -> Result<(), String> {
     succeeds(command("/usr/bin/python3", &["-c", "import requests"]))
 }
 
-/// Needs the package `httpx`, for the system's own Python.
+/// Checks for the package `httpx` in the system's own Python.
 pub fn python_httpx() -> Result<(), String> {
     succeeds(command("/usr/bin/python3", &["-c", "import httpx"]))
 }
 
-/// Needs Node.
+/// Checks for a Node that has `fetch`.
 pub fn node() -> Result<(), String> {
     succeeds(command("/usr/bin/node", &["--eval", "await fetch"]))
 }
 
-/// Needs npm.
+/// Checks that npm runs.
 pub fn npm() -> Result<(), String> {
     succeeds(command("/usr/bin/npm", &["--version"]))
 }
 
-/// Needs Go on PATH, as a user's toolchain would be.
+/// Checks for Go on PATH, as a user's toolchain would be.
 pub fn go() -> Result<(), String> {
     succeeds(command("go", &["version"]))
 }
 
-/// Needs a Java that compiles what it runs.
+/// Checks for a Java that compiles the source files that it runs.
 pub fn java() -> Result<(), String> {
     succeeds(command("/usr/bin/javac", &["-version"]))
 }
 
-/// Needs cargo on PATH, as a user's toolchain would be.
+/// Checks for cargo on PATH, as a user's toolchain would be.
 pub fn cargo() -> Result<(), String> {
     succeeds(command("cargo", &["--version"]))
 }
 
-/// Needs Docker, with the tiny image.
+/// Checks for Docker with the tiny image.
 pub fn docker() -> Result<(), String> {
     Engine::named_by(DOCKER_VARIABLE)?.run(TINY_IMAGE, &["true"])
 }
 
-/// Needs Podman as root runs it, with the tiny image.
+/// Checks for the Podman that root runs, with the tiny image.
 pub fn podman() -> Result<(), String> {
     Engine::named_by(PODMAN_VARIABLE)?.run(TINY_IMAGE, &["true"])
 }
 
-/// Needs Podman as the ordinary user of the tests runs it, with the tiny image.
+/// Checks for the Podman that the ordinary user of the tests runs, with the tiny image.
 pub fn rootless_podman() -> Result<(), String> {
     Engine::named_by(ROOTLESS_PODMAN_VARIABLE)?.run(TINY_IMAGE, &["true"])
 }
 
-/// Needs the image of a development container, on every engine that the tests were given.
+/// Checks for the image of a development container, on every engine that the tests were given.
 pub fn test_image_dev() -> Result<(), String> {
     in_the_dev_image("test $(id -un):$(id -u):$PWD = dev:1000:/home/dev/workspace && git --version && python3 -c pass")
 }
 
-/// Needs an SSH server in the image of a development container, on every engine that the tests were given.
+/// Checks for an SSH server in the image of a development container, on every engine that the tests
+/// were given.
 pub fn test_image_sshd() -> Result<(), String> {
     in_the_dev_image("ssh-keygen -q -N '' -f /tmp/key && /usr/sbin/sshd -t -f /dev/null -h /tmp/key")
 }
 
-/// Needs the SSH client.
+/// Checks that the SSH client runs.
 pub fn openssh_client() -> Result<(), String> {
     succeeds(command("ssh", &["-V"]))
 }
 
-/// Needs rsync.
+/// Checks that rsync runs.
 pub fn rsync() -> Result<(), String> {
     succeeds(command("rsync", &["--version"]))
 }
 
-/// Needs a Python interpreter with the `e2b` package.
+/// Checks for a Python interpreter with the `e2b` package.
 pub fn e2b_python() -> Result<(), String> {
     let mut command = Command::new(e2b_interpreter()?);
     command.args(["-c", "import e2b, e2b_code_interpreter"]);
     succeeds(command)
 }
 
-/// Needs a Python interpreter with `langchain-e2b` and `smolagents`.
+/// Checks for a Python interpreter with `langchain-e2b` and `smolagents`.
 pub fn frameworks_python() -> Result<(), String> {
     let mut command = Command::new(frameworks_interpreter()?);
-    // Importing the rest takes seconds.
+    // Only find the other package, because importing it takes seconds.
     command.args(["-c", "import e2b_code_interpreter, importlib.util as all; all.find_spec('langchain_e2b').name"]);
     succeeds(command)
 }
 
-/// Needs a Python interpreter with `openai-agents` and its part for E2B.
+/// Checks for a Python interpreter with `openai-agents` and its part for E2B.
 pub fn openai_agents_python() -> Result<(), String> {
     let mut command = Command::new(openai_agents_interpreter()?);
     command.args(["-c", "import e2b, importlib.util as all; all.find_spec('agents').name"]);
     succeeds(command)
 }
 
-/// Needs a Python interpreter with the `mcp` package.
+/// Checks for a Python interpreter with the `mcp` package.
 pub fn mcp_python() -> Result<(), String> {
     let mut command = Command::new(mcp_interpreter()?);
     command.args(["-c", "import mcp"]);
     succeeds(command)
 }
 
-/// Needs a Python interpreter with `pandas` and `matplotlib`.
+/// Checks for a Python interpreter with `pandas` and `matplotlib`.
 pub fn plotting_python() -> Result<(), String> {
     let mut command = Command::new(plotting_interpreter()?);
     command.args(["-c", "import pandas, matplotlib"]);
     succeeds(command)
 }
 
-/// Needs a Python interpreter with the `playwright` package.
+/// Checks for a Python interpreter with the `playwright` package.
 pub fn playwright_python() -> Result<(), String> {
     let mut command = Command::new(playwright_interpreter()?);
     command.args(["-c", "import playwright.sync_api"]);
     succeeds(command)
 }
 
-/// Needs Chromium.
+/// Checks that Chromium runs.
 pub fn chromium() -> Result<(), String> {
     succeeds(command("/usr/bin/chromium", &["--version"]))
 }
 
-/// Needs E2B's packages for JavaScript.
+/// Checks for E2B's packages for JavaScript.
 pub fn e2b_javascript() -> Result<(), String> {
     let package = e2b_directory()?.join("package.json");
     let mut command =
@@ -257,7 +261,7 @@ pub fn e2b_javascript() -> Result<(), String> {
 
 const NEW_NAMESPACES: &[&str] = &["--user", "--map-root-user", "--mount", "--pid", "--net", "--fork", "true"];
 
-/// Leaves this thread without any access to files.
+/// Removes all access to files from this thread.
 fn restrict_this_thread() -> Result<(), landlock::RulesetError> {
     Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
@@ -287,7 +291,8 @@ fn as_ordinary_user(program: &str, arguments: &[&str]) -> Result<Command, String
     Ok(command)
 }
 
-/// Runs a command for its success alone; otherwise says how it failed, with its own last words.
+/// Runs a command only for its success. Otherwise returns how it failed, with the last line of its
+/// standard error.
 fn succeeds(mut command: Command) -> Result<(), String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output().map_err(|error| format!("cannot run `{program}`: {error}"))?;

@@ -1,4 +1,5 @@
-//! What is tested, as whom and by what: the `ringfence` binary, the ordinary user that runs it, the SDK that drives it.
+//! Subjects of the tests: the `ringfence` binary, the ordinary user who runs it, and the SDKs that
+//! drive it.
 
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -9,43 +10,45 @@ use crate::{
     OPENAI_AGENTS_PYTHON_VARIABLE, PLAYWRIGHT_PYTHON_VARIABLE, PLOTTING_PYTHON_VARIABLE, USER_VARIABLE,
 };
 
-/// Names the `ringfence` binary under test: the one that `cargo xtask test` built, or else cargo's own.
+/// Returns the path of the `ringfence` binary under test: the binary that `cargo xtask test` built,
+/// or cargo's own.
 pub fn binary() -> PathBuf {
     std::env::var_os(BINARY_VARIABLE).map_or_else(beside_this_test, PathBuf::from)
 }
 
-/// Takes `target/debug/deps/a_test-0123` to `target/debug/ringfence`.
+/// Derives `target/debug/ringfence` from `target/debug/deps/a_test-0123`.
 fn beside_this_test() -> PathBuf {
     let own = std::env::current_exe().expect("a test knows its own program");
     own.ancestors().nth(2).expect("cargo puts tests in deps/").join("ringfence")
 }
 
-/// Names the Python interpreter that `cargo xtask test` gave the `e2b` package.
+/// Returns the Python interpreter for which `cargo xtask test` installed the `e2b` package.
 pub fn e2b_python() -> Result<PathBuf, String> {
     interpreter(E2B_PYTHON_VARIABLE)
 }
 
-/// Names the Python interpreter that `cargo xtask test` gave `langchain-e2b` and `smolagents`.
+/// Returns the Python interpreter for which `cargo xtask test` installed `langchain-e2b` and
+/// `smolagents`.
 pub fn frameworks_python() -> Result<PathBuf, String> {
     interpreter(FRAMEWORKS_PYTHON_VARIABLE)
 }
 
-/// Names the Python interpreter that `cargo xtask test` gave `openai-agents`.
+/// Returns the Python interpreter for which `cargo xtask test` installed `openai-agents`.
 pub fn openai_agents_python() -> Result<PathBuf, String> {
     interpreter(OPENAI_AGENTS_PYTHON_VARIABLE)
 }
 
-/// Names the Python interpreter that `cargo xtask test` gave the `mcp` package.
+/// Returns the Python interpreter for which `cargo xtask test` installed the `mcp` package.
 pub fn mcp_python() -> Result<PathBuf, String> {
     interpreter(MCP_PYTHON_VARIABLE)
 }
 
-/// Names the Python interpreter that `cargo xtask test` gave `pandas` and `matplotlib`.
+/// Returns the Python interpreter for which `cargo xtask test` installed `pandas` and `matplotlib`.
 pub fn plotting_python() -> Result<PathBuf, String> {
     interpreter(PLOTTING_PYTHON_VARIABLE)
 }
 
-/// Names the Python interpreter that `cargo xtask test` gave the `playwright` package.
+/// Returns the Python interpreter for which `cargo xtask test` installed the `playwright` package.
 pub fn playwright_python() -> Result<PathBuf, String> {
     interpreter(PLAYWRIGHT_PYTHON_VARIABLE)
 }
@@ -55,7 +58,7 @@ fn interpreter(variable: &str) -> Result<PathBuf, String> {
     interpreter.ok_or_else(|| format!("{variable} names no interpreter; use `cargo xtask test`"))
 }
 
-/// Names the directory that `cargo xtask test` installed E2B's packages for JavaScript in.
+/// Returns the directory in which `cargo xtask test` installed E2B's packages for JavaScript.
 pub fn e2b_javascript() -> Result<PathBuf, String> {
     let directory = std::env::var_os(E2B_JAVASCRIPT_VARIABLE).map(PathBuf::from);
     directory.ok_or_else(|| format!("{E2B_JAVASCRIPT_VARIABLE} names no directory; use `cargo xtask test`"))
@@ -64,18 +67,19 @@ pub fn e2b_javascript() -> Result<PathBuf, String> {
 /// A user without privileges.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
-    /// The login name.
+    /// Login name, as in passwd(5).
     pub name: String,
-    /// The user id.
+    /// Numeric user id.
     pub uid: u32,
-    /// The id of the user's own group.
+    /// Id of the user's own group.
     pub gid: u32,
-    /// The home directory.
+    /// Path of the home directory.
     pub home: PathBuf,
 }
 
 impl User {
-    /// Finds the ordinary user of the tests: whoever runs them, or the one made for them when that is root.
+    /// Returns the ordinary user of the tests: the user who runs them, or the user that was created
+    /// for them if root runs them.
     pub fn for_tests() -> Result<Self, String> {
         let own = rustix::process::geteuid();
         if !own.is_root() {
@@ -92,12 +96,13 @@ impl User {
         Self::find(&passwd()?, |user| user.name == name).ok_or_else(|| format!("there is no user `{name}`"))
     }
 
-    /// Prepares a command that this user runs at home, with an environment of the user's own.
+    /// Returns a command that this user runs at home, with an environment of the user's own.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
         command.env("HOME", &self.home).env("USER", &self.name).env("LOGNAME", &self.name).current_dir(&self.home);
         if rustix::process::geteuid().is_root() {
-            // A change of the user id away from root also empties root's supplementary groups (CommandExt::uid).
+            // A change of the user id away from root also clears root's supplementary groups
+            // (CommandExt::uid).
             command.gid(self.gid).uid(self.uid);
         }
         command
@@ -107,7 +112,7 @@ impl User {
         passwd.lines().filter_map(Self::parse).find(wanted)
     }
 
-    /// Reads a line of passwd(5).
+    /// Parses a line of passwd(5).
     fn parse(line: &str) -> Option<Self> {
         let fields: Vec<&str> = line.split(':').collect();
         let [name, _password, uid, gid, _comment, home, _shell] = fields[..] else { return None };

@@ -1,11 +1,11 @@
-//! What `require!` does where a need is missing, seen from outside the process.
+//! Effects of `require!` if a need is missing, seen from outside the process.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use ringfence_test_ledger::{LEDGER_VARIABLE, REQUIRE_VARIABLE};
 
-/// Prepares the example program in a world without bubblewrap.
+/// Returns the example program as a command that cannot find bubblewrap.
 fn without_bubblewrap(ledger: &Path) -> Command {
     let own = std::env::current_exe().expect("a test knows its own program");
     let built: PathBuf = own.ancestors().nth(2).expect("cargo puts tests in deps/").join("examples/needs_bubblewrap");
