@@ -1,4 +1,4 @@
-//! `docs/promises.md`: what each backend claims, and what became of every attempt.
+//! `docs/promises.md`: the claims of each backend, and the outcome of every attempt.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -8,7 +8,7 @@ use ringfence::{Clause, Support};
 
 use crate::{Ring, Stage};
 
-/// What a cell says that this host could not fill; another host may.
+/// Text of a cell that this host could not test. Another host may fill the cell.
 const NOT_TESTED: &str = "not tested";
 
 const INTRODUCTION: &str = "\
@@ -23,7 +23,8 @@ only where the backend does not claim the promise, and then refuses to start unl
 as root and as an ordinary user, as far as a backend serves both; `ringfence doctor --prove` makes them on your host.
 ";
 
-/// Heading of the section that `cargo xtask kernels --write-promises` writes, up to the end of the document.
+/// Heading of the section that `cargo xtask kernels --write-promises` writes, which reaches to the
+/// end of the document.
 const KERNELS_HEADING: &str = "## On other kernels\n";
 
 const BYPASSES: &str = "\
@@ -34,10 +35,10 @@ These take servers, names and certificates of their own, in a network that leads
 no server saw anything of it, and that it gets through where there is no sandbox, and a proxy that lets all pass.
 ";
 
-/// What became of the attempts to get around an allowlist, which take a network of their own to be made in.
+/// Outcomes of the attempts to bypass an allowlist, which need a network of their own.
 #[derive(Debug, Default)]
 pub struct Bypasses {
-    /// What makes it hold, as each backend claims.
+    /// Mechanism that enforces the allowlist, as each backend claims.
     pub claims: BTreeMap<Ring, String>,
     attempts: Vec<Bypass>,
 }
@@ -50,7 +51,8 @@ struct Bypass {
 }
 
 impl Bypasses {
-    /// Adds an attempt, and whether it was held; nothing where it was not made, or proves nothing.
+    /// Adds an attempt and its outcome. `is_held` is `None` if the attempt was not made or proves
+    /// nothing.
     pub fn add(&mut self, name: &str, what: &str, ring: Ring, is_held: Option<bool>) {
         let index = self.attempts.iter().position(|attempt| attempt.name == name).unwrap_or_else(|| {
             let attempt = Bypass { name: name.to_owned(), what: what.to_owned(), is_held: BTreeMap::new() };
@@ -64,19 +66,21 @@ impl Bypasses {
 /// The certificates of every stage.
 pub type Certificates = BTreeMap<Stage, Certificate>;
 
-/// Writes the document.
+/// Writes the text of the document.
 pub fn write(certificates: &Certificates, bypasses: &Bypasses) -> String {
     let mut text = INTRODUCTION.to_owned();
     let titles = Ring::DOCUMENTED.map(Ring::title).join(" | ");
     let rules = "---|".repeat(Ring::DOCUMENTED.len());
-    let _ = write!(text, "\n## What is claimed\n\n| promise | {titles} |\n|---|{rules}\n"); // never fails
+    // Writing to a String never fails.
+    let _ = write!(text, "\n## What is claimed\n\n| promise | {titles} |\n|---|{rules}\n");
     for clause in Clause::ALL {
         let claims = Ring::DOCUMENTED.map(|ring| match bypasses.claims.get(&ring) {
             Some(claim) if clause == Clause::Egress => claim.clone(),
             _ => claim(certificates, ring, clause),
         });
         let claims = claims.join(" | ");
-        let _ = writeln!(text, "| **{clause}**: {} | {claims} |", clause.promise()); // never fails
+        // Writing to a String never fails.
+        let _ = writeln!(text, "| **{clause}**: {} | {claims} |", clause.promise());
     }
     text.push_str("\n## What is tried\n");
     for clause in Clause::ALL {
@@ -84,13 +88,16 @@ pub fn write(certificates: &Certificates, bypasses: &Bypasses) -> String {
         if attempts.peek().is_none() {
             continue;
         }
-        let _ = write!(text, "\n### {clause}\n\n| attempt | what is tried | {titles} |\n|---|---|{rules}\n"); // as above
+        // Writing to a String never fails.
+        let _ = write!(text, "\n### {clause}\n\n| attempt | what is tried | {titles} |\n|---|---|{rules}\n");
         for attempt in attempts {
             let cells = Ring::DOCUMENTED.map(|ring| outcome(certificates, ring, clause, attempt.name)).join(" | ");
-            let _ = writeln!(text, "| `{}` | {} | {cells} |", attempt.name, attempt.what); // as above
+            // Writing to a String never fails.
+            let _ = writeln!(text, "| `{}` | {} | {cells} |", attempt.name, attempt.what);
         }
     }
-    let _ = write!(text, "\n{BYPASSES}\n| attempt | what is tried | {titles} |\n|---|---|{rules}\n"); // as above
+    // Writing to a String never fails.
+    let _ = write!(text, "\n{BYPASSES}\n| attempt | what is tried | {titles} |\n|---|---|{rules}\n");
     for attempt in &bypasses.attempts {
         let cell = |ring: Ring| match attempt.is_held.get(&ring) {
             Some(true) => "held",
@@ -98,17 +105,20 @@ pub fn write(certificates: &Certificates, bypasses: &Bypasses) -> String {
             None => NOT_TESTED,
         };
         let cells = Ring::DOCUMENTED.map(cell).join(" | ");
-        let _ = writeln!(text, "| `{}` | {} | {cells} |", attempt.name, attempt.what); // as above
+        // Writing to a String never fails.
+        let _ = writeln!(text, "| `{}` | {} | {cells} |", attempt.name, attempt.what);
     }
     text
 }
 
-/// Splits the document before the section about other kernels, which the conformance tests do not write.
+/// Splits the document before the section about other kernels, which the conformance tests do not
+/// write.
 pub fn split_kernels(document: &str) -> (&str, &str) {
     document.split_at(document.find(KERNELS_HEADING).unwrap_or(document.len()))
 }
 
-/// What was found, with what a document knows already where this host could not test.
+/// Returns the document `found`, in which cells that this host could not test have the text of the
+/// document `written`.
 pub fn completed(found: &str, written: &str) -> String {
     let known: BTreeMap<_, _> = cells(written).filter(|(_, cell)| *cell != NOT_TESTED).collect();
     let mut titles = Vec::new();
@@ -126,7 +136,8 @@ pub fn completed(found: &str, written: &str) -> String {
     found.lines().map(complete).map(|line| line + "\n").collect()
 }
 
-/// Every cell of a document's tables, by the first of its row and the title of its column.
+/// Returns every cell of a document's tables, keyed by the first cell of its row and the title of
+/// its column.
 fn cells(text: &str) -> impl Iterator<Item = ((&str, &str), &str)> {
     let mut titles = Vec::new();
     text.lines().filter_map(row).flat_map(move |row| {
@@ -146,7 +157,8 @@ fn is_head(row: &[&str]) -> bool {
     ["promise", "attempt"].contains(&row[0])
 }
 
-/// The lines in which two documents contradict each other. What either could not test contradicts nothing.
+/// Returns the pairs of lines in which two documents contradict each other. A cell that either host
+/// could not test contradicts nothing.
 pub fn contradictions<'a>(written: &'a str, found: &'a str) -> Vec<(&'a str, &'a str)> {
     let agrees = |(ours, theirs): &(&str, &str)| {
         let (mut left, mut right) = (ours.split(" | "), theirs.split(" | "));
@@ -169,7 +181,7 @@ fn is_same(one: &str, other: &str) -> bool {
     one == other || is_untested(one) || is_untested(other)
 }
 
-/// What a backend claims, in words that do not depend on the host.
+/// Returns the claim of a backend, in words that do not depend on the host.
 fn claim(certificates: &Certificates, ring: Ring, clause: Clause) -> String {
     if ring.depends_on_host(clause) {
         return "cgroup, where the host delegates it".to_owned();
@@ -187,7 +199,7 @@ fn claim(certificates: &Certificates, ring: Ring, clause: Clause) -> String {
     }
 }
 
-/// Orders claims by how much they promise.
+/// Ranks a claim by the strength of its promise.
 fn strength(claimed: &Support) -> u8 {
     match claimed {
         Support::Absent { .. } => 0,
@@ -196,8 +208,8 @@ fn strength(claimed: &Support) -> u8 {
     }
 }
 
-/// What became of an attempt, by whichever caller it was made. Where one of them is promised more than the other, as
-/// root is with limits, it is what became of the promise.
+/// Returns the outcome of an attempt for all callers. If one caller is promised more than another,
+/// as root is with limits, only the stronger promise counts.
 fn outcome(certificates: &Certificates, ring: Ring, clause: Clause, attempt: &str) -> &'static str {
     let on_ring = certificates.iter().filter(|(stage, _)| stage.ring == ring);
     let promises: Vec<_> = on_ring.filter_map(|(_, certificate)| certificate.promises.get(&clause)).collect();
@@ -210,7 +222,7 @@ fn outcome(certificates: &Certificates, ring: Ring, clause: Clause, attempt: &st
     let proofs = counted.flat_map(|promise| &promise.proofs).filter(|proof| proof.attempt == attempt);
     let verdicts: Vec<&Verdict> = proofs.map(|proof| &proof.verdict).collect();
     if verdicts.contains(&&Verdict::Broken) && clause == Clause::Memory && !is_claimed {
-        NOT_TESTED // on a host with cgroup v2 it is held
+        NOT_TESTED // on a host with cgroup v2 the promise is held
     } else if verdicts.contains(&&Verdict::Broken) {
         "gets through"
     } else if verdicts.contains(&&Verdict::Held) {

@@ -1,8 +1,10 @@
-//! Every promise on every backend: what hostile code would try, tried through the `ringfence` binary.
+//! Conformance tests: every promise on every backend, with the attempts of hostile code made
+//! through the `ringfence` binary.
 //!
-//! [`Stage`] is where it is tried: a backend, and a caller. `ringfence doctor --prove` makes the attempts of
-//! `ringfence::prove`; [`certificate`] is what it says, once per stage. [`document`] turns all of them into
-//! `docs/promises.md`. [`World`] is the network that attempts to get out are made in. The tests are in `tests/it`.
+//! A [`Stage`] is a backend and a caller with which attempts are made. `ringfence doctor --prove`
+//! makes the attempts of `ringfence::prove`, and [`certificate`] returns its output, computed once
+//! per stage. [`document`] turns all certificates into `docs/promises.md`. [`World`] is the network
+//! in which attempts to get out of a sandbox are made. The tests are in `tests/it`.
 
 pub mod document;
 mod proofs;

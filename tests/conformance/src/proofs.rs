@@ -1,4 +1,5 @@
-//! What `ringfence doctor --prove` says on each stage; asked once, because several tests want to know.
+//! Certificates of `ringfence doctor --prove` for each stage. Each is computed once, because
+//! several tests use it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -7,14 +8,14 @@ use ringfence::prove::Certificate;
 
 use crate::{Place, Stage};
 
-/// The answer of one stage, or what went wrong there.
+/// The certificate of one stage, or the error of the run.
 type Answer = Result<Certificate, String>;
 
-/// The certificate of a stage.
+/// Returns the certificate of a stage.
 ///
 /// # Panics
 ///
-/// Panics with what ringfence said when it made none.
+/// Panics with the output of ringfence if it made no certificate.
 pub fn certificate(stage: Stage) -> Certificate {
     static KNOWN: Mutex<BTreeMap<Stage, Arc<OnceLock<Answer>>>> = Mutex::new(BTreeMap::new());
     let slot = Arc::clone(KNOWN.lock().expect("no holder panics").entry(stage).or_default());

@@ -1,4 +1,5 @@
-//! An engine of root's for a user whom its socket shuts out: what an administrator allows by a group.
+//! Relay to an engine of root for a user who may not open the engine's socket, like access that an
+//! administrator grants by a group.
 
 use std::net::Shutdown;
 use std::os::unix::fs::PermissionsExt;
@@ -7,14 +8,16 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use ringfence_test_ledger::engine::Engine;
 use tempfile::TempDir;
 
-/// A socket at which everybody reaches an engine. Who listens there is root, as it is at the engine's own.
+/// A socket through which every user reaches an engine. The listener is root, as at the engine's
+/// own socket.
 #[derive(Debug)]
 pub(crate) struct Relay {
     directory: TempDir,
 }
 
 impl Relay {
-    /// Starts one; it ends with this process, and its socket goes when it is dropped.
+    /// Starts a relay. Its thread ends with this process, and its socket is removed when the relay
+    /// is dropped.
     pub(crate) fn to(engine: &Engine) -> Relay {
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
         let relay = Relay { directory };
@@ -34,7 +37,7 @@ impl Relay {
         relay
     }
 
-    /// Spells its address as an engine's is.
+    /// Returns the address of the relay, in the form of an engine's address.
     pub(crate) fn address(&self) -> String {
         format!("unix://{}", self.socket().display())
     }
@@ -44,11 +47,11 @@ impl Relay {
     }
 }
 
-/// Carries what one says to the other, until either has said all.
+/// Copies bytes from one stream to the other in a thread, until the first stream ends.
 fn carry(from: &UnixStream, to: &UnixStream) {
     let (Ok(mut from), Ok(mut to)) = (from.try_clone(), to.try_clone()) else { return };
     std::thread::spawn(move || {
-        let _ = std::io::copy(&mut from, &mut to); // either may hang up at any time
-        let _ = to.shutdown(Shutdown::Write); // as above
+        let _ = std::io::copy(&mut from, &mut to); // either side may hang up at any time
+        let _ = to.shutdown(Shutdown::Write); // either side may hang up at any time
     });
 }

@@ -1,4 +1,4 @@
-//! Where attempts are made: behind which ring, and by whom.
+//! Stages of attempts: the ring around the attempt, and the user who makes it.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -19,7 +19,7 @@ pub enum Ring {
     Native,
     /// The native backend where user namespaces are forbidden.
     NativeInPlace,
-    /// Bubblewrap.
+    /// The backend that runs bubblewrap.
     Bwrap,
     /// Docker, as root runs it.
     Docker,
@@ -27,14 +27,14 @@ pub enum Ring {
     Podman,
     /// Podman, as the ordinary user of the tests runs it.
     RootlessPodman,
-    /// Nothing: the control.
+    /// No isolation at all, as the negative control.
     Local,
 }
 
-/// Who runs ringfence.
+/// The user who runs ringfence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Caller {
-    /// The superuser.
+    /// The superuser, who may do everything.
     Root,
     /// A user without privileges.
     Ordinary,
@@ -43,30 +43,31 @@ pub enum Caller {
 /// A ring and a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stage {
-    /// Behind what.
+    /// Ring that isolates the attempt.
     pub ring: Ring,
-    /// By whom.
+    /// User who makes the attempt.
     pub caller: Caller,
 }
 
-/// What a rootless engine can limit only where the host lets users write cgroups.
+/// Clauses that a rootless engine can limit only if the host lets users write cgroups.
 const LIMITS: [Clause; 3] = [Clause::Memory, Clause::Cpus, Clause::ProcessCount];
-/// A variable of the caller that no policy passes.
+/// Variable of the caller that no policy passes.
 const SECRET: (&str, &str) = ("CONFORMANCE_SECRET", "not for others");
-/// A path that holds the programs of every distribution.
+/// Search path with the programs of every distribution.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Runs a command where no further user namespace can be made, under the user id it has here: the first namespace
-/// may limit how many are made below it, the second is the one that it allows.
+/// Script that runs a command where no further user namespace can be created, with the user id that
+/// it has outside. The first namespace sets the limit of namespaces below it; the second namespace
+/// is the only one that the limit allows.
 const WITHOUT_NAMESPACES: &str = "user=$(id -u) group=$(id -g) exec unshare --user --map-root-user sh -c '
     echo 1 > /proc/sys/user/max_user_namespaces &&
     exec unshare --user --map-user=\"$user\" --map-group=\"$group\" -- \"$@\"' sh \"$@\"";
 
 impl Ring {
-    /// Every ring whose table is in the documentation, in its order.
+    /// Every ring that has a column in the documentation, in the order of the columns.
     pub const DOCUMENTED: [Ring; 6] =
         [Ring::Native, Ring::NativeInPlace, Ring::Bwrap, Ring::Docker, Ring::Podman, Ring::RootlessPodman];
 
-    /// What the documentation calls it.
+    /// Returns the title of the ring's column in the documentation.
     pub fn title(self) -> &'static str {
         match self {
             Ring::Native => "native",
@@ -79,22 +80,23 @@ impl Ring {
         }
     }
 
-    /// Who can call it: a rootless engine serves its own user alone.
+    /// Returns the users who can call the ring. A rootless engine serves only its own user.
     pub fn callers(self) -> &'static [Caller] {
         match self {
             Ring::RootlessPodman => &[Caller::Ordinary],
-            // One that is root's is told who calls, and does nothing else that would differ.
+            // An engine of root would only learn who calls, and would do nothing else differently.
             Ring::Podman => &[Caller::Root],
             _ => &[Caller::Root, Caller::Ordinary],
         }
     }
 
-    /// The engine of the tests, where it is one.
+    /// Returns the engine of the tests, if the ring is an engine.
     pub fn engine(self) -> Option<Engine> {
         self.engine_variable().and_then(|variable| Engine::named_by(variable).ok())
     }
 
-    /// Whether the tests were given what it needs: an engine, where it is one.
+    /// Returns true if the tests were given what the ring needs, which is an engine if the ring is
+    /// one.
     pub fn is_given(self) -> bool {
         self.engine_variable().is_none() || self.engine().is_some()
     }
@@ -108,7 +110,8 @@ impl Ring {
         }
     }
 
-    /// Whether how well it holds a clause depends on the host: cgroups of version 1 are root's.
+    /// Returns true if the host decides how well the ring enforces a clause, because cgroups of
+    /// version 1 belong to root.
     pub fn depends_on_host(self, clause: Clause) -> bool {
         self == Ring::RootlessPodman && LIMITS.contains(&clause)
     }
@@ -123,7 +126,7 @@ impl Ring {
         }
     }
 
-    /// What must be accepted by name for it to start.
+    /// Returns the clauses whose weakness must be accepted by name before the ring starts.
     fn weaknesses(self) -> &'static [Clause] {
         match self {
             Ring::NativeInPlace => &[Clause::Filesystem, Clause::Processes, Clause::Ipc, Clause::Cleanup],
@@ -134,12 +137,13 @@ impl Ring {
 }
 
 impl Stage {
-    /// Every caller that a ring has.
+    /// Returns a stage for each caller of a ring.
     pub fn all_on(ring: Ring) -> impl Iterator<Item = Stage> {
         ring.callers().iter().map(move |caller| Stage { ring, caller: *caller })
     }
 
-    /// Prepares `ringfence SUBCOMMAND --backend …` in a place, with an environment of the caller's own.
+    /// Returns the command `ringfence SUBCOMMAND --backend …` in a place, with an environment of
+    /// the caller's own.
     pub fn ringfence(self, subcommand: &str, place: &Place) -> Command {
         let mut command = match self.ring {
             Ring::NativeInPlace => {
@@ -159,7 +163,7 @@ impl Stage {
         command
     }
 
-    /// Prepares a command of the caller's, in an environment that names the engine.
+    /// Returns a command of the caller, in an environment that names the engine.
     pub fn command(self, program: impl AsRef<std::ffi::OsStr>, place: &Place) -> Command {
         let mut command = match (place.world, &place.user) {
             (Some(world), user) => world.command(user.as_ref(), program.as_ref().as_ref(), place.path()),
@@ -168,7 +172,8 @@ impl Stage {
         };
         let home = place.user.as_ref().map_or(Path::new("/root"), |user| &user.home);
         command.env_clear().env("PATH", PATH).env("HOME", home).env(SECRET.0, SECRET.1);
-        // Whatever home a test has for its sandboxes: an engine is tried once.
+        // All tests share the cache, whatever home each has for its sandboxes, so that an engine is
+        // probed only once.
         command.env("XDG_CACHE_HOME", home.join(".cache"));
         if let Some(engine) = self.ring.engine() {
             let address = match (self.ring, self.caller) {
@@ -184,23 +189,23 @@ impl Stage {
     }
 }
 
-/// A directory of the caller's own, to be a workspace.
+/// A directory of the caller's own, used as a workspace.
 #[derive(Debug)]
 pub struct Place {
     directory: TempDir,
     user: Option<User>,
-    /// The way to an engine of root's, once the caller needs one.
+    /// Relay to an engine of root, created when the caller first needs one.
     relay: OnceLock<Relay>,
-    /// The network that commands run in, if it is not that of the tests.
+    /// Network in which commands run, if it is not the network of the tests.
     world: Option<&'static World>,
 }
 
 impl Place {
-    /// Makes one.
+    /// Creates a place for a caller.
     ///
     /// # Panics
     ///
-    /// Panics when it cannot be made, or there is no ordinary user to make it for.
+    /// Panics if the directory cannot be created, or if there is no ordinary user to own it.
     pub fn of(caller: Caller) -> Place {
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
         let user = match caller {
@@ -214,7 +219,7 @@ impl Place {
         Place { directory, user, relay: OnceLock::new(), world: None }
     }
 
-    /// Makes one whose commands run on the host of a world.
+    /// Creates a place whose commands run on the host of a world.
     ///
     /// # Panics
     ///
@@ -223,7 +228,7 @@ impl Place {
         Place { world: Some(world), ..Place::of(caller) }
     }
 
-    /// Where it is.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         self.directory.path()
     }

@@ -1,9 +1,11 @@
-//! A network of the tests' own: a host, on which ringfence runs, and a world, in which servers listen.
+//! A network for the tests: a host on which ringfence runs, and a world in which servers listen.
 //!
-//! Both are network namespaces, joined by a pair of interfaces and by nothing to any other: whatever a test lets out
-//! of a sandbox arrives in the world, or nowhere. Servers there have addresses that look public, and such that do not;
-//! a name server tells whatever a name asks it to tell; and all of them write down what they are sent. The host has a
-//! resolver and a list of names of its own, servers that only it may reach, and a proxy that lets everything through.
+//! Both are network namespaces, joined by a pair of interfaces and connected to no other network.
+//! Traffic that a test lets out of a sandbox therefore arrives in the world or nowhere. Servers in
+//! the world have addresses that look public and addresses that do not. A name server gives the
+//! answer that the queried name asks for. All servers record what they are sent. The host has its
+//! own resolver and list of names, servers that only the host may reach, and a proxy that lets
+//! everything through.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -15,38 +17,41 @@ use std::time::{Duration, Instant};
 use ringfence_test_ledger::User;
 use serde_json::Value;
 
-/// Where the programs of the world are.
+/// Directory of the programs that make up the world.
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/world");
-/// The proxy of the host that lets everything through.
+/// URL of the proxy on the host that lets everything through.
 const CARELESS_PROXY: &str = "http://127.0.0.1:3128";
-/// How long nothing arrives once all has.
+/// Time without an arrival after which everything has arrived.
 const QUIET: Duration = Duration::from_millis(150);
-/// How long the world may take to come to rest.
+/// Time limit for the arrivals to stop.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A host and a world.
 #[derive(Debug)]
 pub struct World {
-    /// Ends when its standard input does, which is when this process has ended: it outlives no test.
+    /// Process of the host. It ends at the end of its standard input, which is when this process
+    /// ends, so it outlives no test.
     host: Child,
     directory: PathBuf,
 }
 
-/// One piece of what a server was sent.
+/// Data that a server received in one piece.
 #[derive(Debug, Clone)]
 pub struct Arrival {
-    /// Which: `good`, `evil`, `names`, `private`, `files`, or `host`.
+    /// Name of the server: `good`, `evil`, `names`, `private`, `files`, or `host`.
     pub service: String,
-    /// What, in lower case.
+    /// The received data, in lower case.
     pub data: String,
 }
 
 impl World {
-    /// The world that all tests share. What each sends is told apart by a token.
+    /// Returns the world that all tests share. A token in the data tells the arrivals of one test
+    /// from those of another.
     ///
     /// # Panics
     ///
-    /// Panics when it cannot be made; tests require [`ringfence_test_ledger::needs::own_network`].
+    /// Panics if the world cannot be made; tests require
+    /// [`ringfence_test_ledger::needs::own_network`].
     pub fn shared() -> &'static World {
         static WORLD: OnceLock<World> = OnceLock::new();
         WORLD.get_or_init(World::make)
@@ -64,7 +69,7 @@ impl World {
         World { host, directory: facts["directory"].as_str().expect("it names its directory").into() }
     }
 
-    /// Prepares a command on the host: a user's, or root's.
+    /// Returns a command that runs on the host, as `user` or as root.
     pub(crate) fn command(&self, user: Option<&User>, program: &Path, directory: &Path) -> Command {
         let namespaces = format!("/proc/{}/ns", self.host.id());
         let mut command = Command::new("nsenter");
@@ -73,37 +78,37 @@ impl World {
             let (uid, gid) = (user.uid.to_string(), user.gid.to_string());
             command.args(["setpriv", "--reuid", &uid, "--regid", &gid, "--clear-groups", "--"]);
         }
-        // Another mount namespace begins at its root.
+        // A process that enters another mount namespace starts at its root directory.
         command.args(["env", "--chdir"]).arg(directory).arg(program);
         command
     }
 
-    /// What attempts have to be told of the host, as variables.
+    /// Returns the variables that tell attempts about the host.
     pub fn variables(&self) -> [(&'static str, String); 2] {
         let socket = self.directory.join("host.sock");
         [("HOST_SOCKET", socket.display().to_string()), ("HOST_PROCESS", self.host.id().to_string())]
     }
 
-    /// The variables that lead to a proxy of the host that lets everything through.
+    /// Returns the variables that lead to the proxy of the host that lets everything through.
     pub fn careless_proxy(&self) -> [(&'static str, String); 2] {
         ["HTTP_PROXY", "http_proxy"].map(|name| (name, CARELESS_PROXY.to_owned()))
     }
 
-    /// The certificate of the authority that all servers' certificates are from.
+    /// Returns the path of the certificate of the authority that issued all servers' certificates.
     pub fn authority(&self) -> PathBuf {
         self.directory.join("authority.pem")
     }
 
-    /// What `https://….client.test` and `http://….client.test` serve.
+    /// Returns the directory that `https://….client.test` and `http://….client.test` serve.
     pub fn files(&self) -> PathBuf {
         self.directory.join("files")
     }
 
-    /// All that has arrived with a mark in it, once nothing more of it is on its way.
+    /// Returns all arrivals that contain a mark, once no more of them arrive.
     ///
     /// # Panics
     ///
-    /// Panics when it does not end.
+    /// Panics if the arrivals do not stop in time.
     pub fn arrivals(&self, mark: &str) -> Vec<Arrival> {
         let begun = Instant::now();
         let (mut found, mut since) = (self.so_far(mark), begun);
@@ -118,21 +123,22 @@ impl World {
         found
     }
 
-    /// All that has arrived with a mark in it so far.
+    /// Returns all arrivals so far that contain a mark.
     ///
     /// # Panics
     ///
-    /// Panics when the world's journal is not what it should be.
+    /// Panics if the journal of the world is not valid JSON.
     pub fn so_far(&self, mark: &str) -> Vec<Arrival> {
-        // Without one, nothing has.
+        // Without a journal, nothing has arrived.
         let text = fs_err::read_to_string(self.directory.join("arrivals")).unwrap_or_default().to_lowercase();
-        // The last line may still be being written.
+        // The last line may still be incomplete.
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         let marked = whole.lines().filter(|line| line.contains(mark));
         marked.map(|line| Arrival::read(line).expect("the world keeps its journal in JSON")).collect()
     }
 
-    /// Who has seen a token, once nothing more of it is on its way.
+    /// Returns the names of the servers that have seen a token, once no more arrivals with the
+    /// token come.
     pub fn places_of(&self, token: &str) -> BTreeSet<String> {
         self.arrivals(token).into_iter().map(|arrival| arrival.service).collect()
     }
