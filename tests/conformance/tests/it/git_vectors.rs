@@ -1,12 +1,14 @@
-//! What git on the host executes after a run: no program that the sandbox chose, unless the run reported it.
+//! Programs that git on the host executes after a run. A program of the sandbox must be reported by
+//! the run.
 //!
-//! A vector has a setting with which git runs a program, a scope from which git takes the setting, and
-//! a trick with which the sandbox changes the file of that scope. Each vector gets a fresh repository.
-//! The sandbox's program, the marker, tells when it runs. The control runs the same scripts without a
-//! sandbox: the marker must run there, or the vector would prove nothing.
+//! A vector has a setting with which git runs a program, a scope from which git takes the setting,
+//! and a trick with which the sandbox changes the file of that scope. Each vector gets a fresh
+//! repository. The sandbox's program, called the marker, leaves a trace when it runs. The control
+//! runs the same scripts without a sandbox: the marker must run there, or the vector would prove
+//! nothing.
 //!
-//! Without more, the tests run a share of the vectors. `RINGFENCE_GIT_VECTORS=all` has them run every one,
-//! and `RINGFENCE_GIT_VECTORS=TEXT` those whose name contains the text.
+//! By default, the tests run a share of the vectors. `RINGFENCE_GIT_VECTORS=all` runs every vector,
+//! and `RINGFENCE_GIT_VECTORS=TEXT` runs those whose name contains the text.
 
 mod indexes;
 mod meanings;
@@ -31,15 +33,15 @@ use self::settings::{FSMONITOR, HOOKS, MAIN, MORE, OF_CLONES, PACK_OBJECTS_HOOK,
 use self::site::Templates;
 use self::vector::{MARKER, PLAIN, Payload, Scope, Setting, TRICKS, Vector, compose};
 
-/// Names the environment variable that says which vectors to run.
+/// Environment variable that selects the vectors to run.
 const FILTER_VARIABLE: &str = "RINGFENCE_GIT_VECTORS";
-/// Vectors at least, each of which is to be run.
+/// Least number of vectors that the tests run by default.
 const LEAST_VECTORS: usize = 500;
-/// Vectors on the backends that take longer.
+/// Approximate number of vectors on the slower backends.
 const SAMPLE: usize = 60;
 const THREADS: usize = 4;
 
-/// Every vector, restricted or not.
+/// Returns every vector, whether or not a filter is set.
 fn all_vectors() -> Vec<Vector> {
     let mut vectors = Vec::new();
     for scope in &CONFIGURATIONS {
@@ -90,7 +92,8 @@ fn all_vectors() -> Vec<Vector> {
     vectors
 }
 
-/// The vectors that the variable names, or else a share of each kind.
+/// Returns the vectors that the variable selects, or a share of each kind if the variable is not
+/// set.
 fn chosen_vectors() -> Vec<Vector> {
     let vectors = all_vectors();
     match std::env::var(FILTER_VARIABLE).as_deref() {
@@ -103,14 +106,14 @@ fn chosen_vectors() -> Vec<Vector> {
     }
 }
 
-/// Every few vectors, so that about [`SAMPLE`] are left.
+/// Returns every nth vector, so that about [`SAMPLE`] are left.
 fn sampled_vectors() -> Vec<Vector> {
     let vectors = chosen_vectors();
     let step = (vectors.len() / SAMPLE).max(1);
     vectors.into_iter().step_by(step).collect()
 }
 
-/// Judges vectors in parallel, and fails with a line for each that is broken.
+/// Judges vectors in parallel, and fails with a line for each vector that is broken.
 #[track_caller]
 fn check_each(vectors: &[Vector], judge: impl Fn(&Vector) -> Result<(), String> + Sync) {
     let next = AtomicUsize::new(0);
@@ -134,7 +137,8 @@ fn check_each(vectors: &[Vector], judge: impl Fn(&Vector) -> Result<(), String> 
     assert!(failures.is_empty(), "{count} of {all} vectors failed; {FILTER_VARIABLE}=NAME runs one:\n{lines}");
 }
 
-/// Runs vectors in a sandbox: git on the host must not run the marker unless it was reported.
+/// Runs vectors in a sandbox. Afterwards git on the host must not run the marker, unless the run
+/// reported its file.
 #[track_caller]
 fn check_held(stage: Stage, vectors: &[Vector]) {
     let templates = Templates::build(stage);

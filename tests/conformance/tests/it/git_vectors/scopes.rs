@@ -3,19 +3,19 @@
 use super::vector::Scope;
 
 const PLAIN: Scope = Scope { git_directory: ".git", ..Scope::PLAIN };
-/// A file in the workspace that some configuration includes.
+/// File in the workspace that some configuration includes.
 const INCLUDED: Scope = Scope { file: "conf/inc", ..PLAIN };
 const SUBMODULE: Scope = Scope { template: "super-sub", directory: "sub", ..Scope::PLAIN };
-/// The repository of a linked worktree lies outside the workspace.
+/// Linked worktree, whose repository is outside the workspace.
 const WORKTREE: Scope = Scope {
     workspace: "tree",
     prepare: "mv w main; git -C main worktree add -q ../tree; mkdir -p main/.git/info",
     ..Scope::PLAIN
 };
-/// The workspace is a directory of a repository.
+/// Workspace that is a subdirectory of a repository.
 const ABOVE: Scope = Scope { workspace: "top/ws", ..Scope::PLAIN };
 
-/// Every file that git reads settings from.
+/// Every file from which git reads settings.
 pub(super) const CONFIGURATIONS: [Scope; 58] = [
     Scope { name: "config", file: ".git/config", ..PLAIN },
     Scope {
@@ -412,7 +412,7 @@ pub(super) const CONFIGURATIONS: [Scope; 58] = [
     },
 ];
 
-/// Spellings of an include that git understands. The script adds one to the configuration.
+/// Spellings of an include that git understands. Each script adds one to the configuration.
 pub(super) const SPELLINGS: [(&str, &str); 14] = [
     ("one-line", "printf '[include]path=../conf/inc\n' >> w/.git/config"),
     ("upper-case", "printf '[INCLUDE]\nPATH = ../conf/inc\n' >> w/.git/config"),
@@ -443,10 +443,10 @@ pub(super) const SPELLINGS: [(&str, &str); 14] = [
     ),
 ];
 
-/// The scope of an include that is spelt in a special way.
+/// Scope of an include that is spelt in a special way.
 pub(super) const SPELT: Scope = INCLUDED;
 
-/// Every directory that git takes hooks from. The file of such a scope is the directory.
+/// Every directory from which git takes hooks. The file of such a scope is the directory.
 pub(super) const HOOK_DIRECTORIES: [Scope; 29] = [
     Scope { name: "hooks", file: ".git/hooks", file_exists: false, ..PLAIN },
     Scope {

@@ -1,9 +1,9 @@
-//! Scripts in the workspace that the user's configuration names, and that the sandbox rewrites.
+//! Scripts in the workspace that the user's configuration names and that the sandbox rewrites.
 
 use super::vector::{MARKER, PLAIN as PLAIN_TRICK, Payload, Scope, Setting, TRICKS, Vector, compose};
 
 const NONE: Setting = Setting { name: "", config: "", extra: "", host: "" };
-/// The user has a script, and a configuration that names it.
+/// Script of the user in the workspace, which some configuration names.
 const SCRIPT: Scope = Scope { file: "tools/x.sh", git_directory: ".git", prepare: "", ..Scope::PLAIN };
 
 macro_rules! with_script {
@@ -16,7 +16,7 @@ macro_rules! with_script {
     };
 }
 
-/// Name of a vector, the user's preparation, and the command that has git run the script.
+/// Name of a vector, the user's preparation, and the command that makes git run the script.
 const SCRIPTS: [(&str, &str, &str); 49] = [
     ("fsmonitor", with_script!("git -C w config core.fsmonitor tools/x.sh"), STATUS),
     ("fsmonitor-dot", with_script!("git -C w config core.fsmonitor ./tools/x.sh"), STATUS),
@@ -132,10 +132,11 @@ const STATUS: &str = "touch -d tomorrow file.txt; git status; echo more >> file.
 const DIFF: &str = "echo more >> file.txt; git diff";
 const COMMIT: &str = "echo more >> file.txt; git commit -a -m more";
 
-/// The marker as a module of Python.
+/// The marker as a Python module.
 const PYTHON_MARKER: &str = "open('@S@/out/ran', 'w')\n";
 
-/// Scripts that other repositories than the workspace's own name, and scripts that are not there yet.
+/// Scripts that a repository other than the workspace's own names, and scripts that do not exist
+/// yet.
 const ELSEWHERE: [(Scope, &str); 14] = [
     (
         Scope {
@@ -299,7 +300,7 @@ const ELSEWHERE: [(Scope, &str); 14] = [
     ),
 ];
 
-/// All vectors of this module.
+/// Returns all vectors of this module.
 pub(super) fn vectors() -> Vec<Vector> {
     let content = Payload::Whole(MARKER);
     let mut vectors = Vec::new();

@@ -3,19 +3,20 @@
 use super::vector::Setting;
 
 const ATTRIBUTES: &str = "echo '* diff=evil filter=evil merge=evil' > '@R@/.gitattributes'";
-/// The user changes a file, which is what most commands are about.
+/// Commands of a user who changes a file, which is what most git commands act on.
 ///
-/// Only content of the same size is compared, and filtered for that.
+/// The timestamp changes first and the size later, because git compares, and for that filters, only
+/// content of the same size.
 const STATUS: &str = "touch -d tomorrow file.txt; git status; echo more >> file.txt; git status";
 const DIFF: &str = "echo more >> file.txt; git diff; git log -p -2";
 const COMMIT: &str = "echo more >> file.txt; git commit -a -m more";
 
 const NONE: Setting = Setting { name: "", config: "", extra: "", host: STATUS };
 
-/// The setting that is tried with every trick.
+/// Setting that is tried with every trick.
 pub(super) const FSMONITOR: Setting = Setting { name: "fsmonitor", config: "[core]\n\tfsmonitor = @M@\n", ..NONE };
 
-/// The settings that are tried in every scope.
+/// Settings that are tried in every scope.
 pub(super) const MAIN: [Setting; 4] = [
     Setting {
         name: "hooks-path",
@@ -33,7 +34,7 @@ pub(super) const MAIN: [Setting; 4] = [
     },
 ];
 
-/// The settings that are tried in a repository's own configuration and a few other scopes.
+/// Settings that are tried in a repository's own configuration and a few other scopes.
 pub(super) const MORE: [Setting; 36] = [
     Setting { name: "fsmonitor-relative", config: "[core]\nfsmonitor = @W@/.evil/../.evil/m", ..NONE },
     Setting { name: "fsmonitor-words", config: "[CORE] FsMonitor = \"@M@ one\" ; two", ..NONE },
@@ -230,7 +231,7 @@ gpgsig -----BEGIN PGP SIGNATURE-----\
     },
 ];
 
-/// The setting that makes sense in a superproject alone.
+/// Setting that makes sense only in a superproject.
 pub(super) const SUBMODULE_UPDATE: Setting = Setting {
     name: "submodule-update",
     config: "[submodule \"sub\"]\n\tupdate = !@M@\n",
@@ -238,7 +239,7 @@ pub(super) const SUBMODULE_UPDATE: Setting = Setting {
     ..NONE
 };
 
-/// Settings for the clones of new submodules, which read the user's and the system's files alone.
+/// Settings for the clones of new submodules, which read only the user's and the system's files.
 pub(super) const OF_CLONES: [Setting; 2] = [
     Setting {
         name: "template-of-new-modules",
@@ -254,11 +255,11 @@ pub(super) const OF_CLONES: [Setting; 2] = [
     },
 ];
 
-/// The setting that git takes from the user's and the system's configuration alone.
+/// Setting that git takes only from the user's and the system's configuration.
 pub(super) const PACK_OBJECTS_HOOK: Setting =
     Setting { name: "pack-objects-hook", config: "[uploadpack]\n\tpackObjectsHook = @M@\n", host: "git fetch", ..NONE };
 
-/// The hook that is tried with every trick.
+/// Hook that is tried with every trick.
 pub(super) const PRE_COMMIT: Setting = Setting { name: "pre-commit", host: COMMIT, ..NONE };
 
 /// Hooks that the commands of the host call.
@@ -275,7 +276,8 @@ pub(super) const HOOKS: [Setting; 11] = [
     Setting { name: "post-index-change", host: "touch file.txt; git status", ..NONE },
     Setting {
         name: "pre-auto-gc",
-        // Enough of what looks like loose objects for git to tidy up after a commit.
+        // Create enough files that look like loose objects, so that git collects garbage after a
+        // commit.
         extra: "(
             cd '@R@' || exit
             objects=$(git rev-parse --git-path objects)

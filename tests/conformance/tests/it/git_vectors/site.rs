@@ -1,4 +1,4 @@
-//! Fresh repositories for vectors, and the callers' commands in them.
+//! Fresh repositories for vectors, and the commands of callers in them.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,9 +13,9 @@ use super::vector::Vector;
 /// Seconds after which a command of the host's git counts as hanging.
 const HOST_TIMEOUT: &str = "60";
 
-/// Makes the repositories that sites are copies of, in the current directory.
+/// Script that makes, in the current directory, the repositories of which sites are copies.
 ///
-/// `NAME/w` is the workspace of a template, `NAME/home` the caller's home directory.
+/// `NAME/w` is the workspace of a template, and `NAME/home` is the caller's home directory.
 const BUILD_TEMPLATES: &str = r#"
 set -e
 export HOME="$PWD/plain/home" GIT_CONFIG_NOSYSTEM=1
@@ -85,15 +85,15 @@ pub(super) struct Templates {
     port: u16,
 }
 
-/// What became of one `ringfence run`.
+/// Outcome of one `ringfence run`.
 #[derive(Debug)]
 pub(super) struct RunReport {
     pub(super) planted: Vec<String>,
-    /// The words of ringfence, where the command did not run to its end.
+    /// Output of ringfence, if the command did not run to its end.
     pub(super) refusal: Option<String>,
 }
 
-/// One copy of a template: a directory with the workspace, and what lies around it.
+/// One copy of a template: a directory with the workspace and the files around it.
 pub(super) struct Site {
     stage: Stage,
     place: Place,
@@ -109,7 +109,7 @@ impl Templates {
         templates
     }
 
-    /// Copies the template of a vector, and prepares the copy as the vector's user would have.
+    /// Copies the template of a vector, and prepares the copy with the script of the vector's user.
     pub(super) fn copy_for(&self, vector: &Vector) -> Site {
         let place = Place::of(self.stage.caller);
         let workspace = place.path().join(vector.workspace);
@@ -152,7 +152,7 @@ impl Site {
         RunReport { planted, refusal }
     }
 
-    /// What a run for people says on standard error.
+    /// Returns the standard error of a run without `--json`.
     pub(super) fn warnings_of_run(&self, script: &str, vector: &Vector) -> String {
         let output = self.ringfence_run(&[], script, vector);
         String::from_utf8_lossy(&output.stderr).into_owned()
@@ -166,12 +166,12 @@ impl Site {
         command.output().expect("ringfence can be started")
     }
 
-    /// Goes on in another directory of the site.
+    /// Makes another directory of the site the workspace.
     pub(super) fn set_workspace(&mut self, name: &str) {
         self.workspace = self.path().join(name);
     }
 
-    /// Runs a script with all that the caller may do.
+    /// Runs a script on the host with all rights of the caller.
     pub(super) fn run_on_host(&self, script: &str, vector: &Vector) -> Output {
         let mut command = self.host_shell(script, vector);
         command.current_dir(&self.workspace);
@@ -185,7 +185,7 @@ impl Site {
         command
     }
 
-    /// Whether the program that the sandbox chose has run since this was last asked.
+    /// Returns true if the marker has run since the last call, and removes its trace.
     pub(super) fn take_marker(&self) -> bool {
         fs_err::remove_file(self.path().join("out/ran")).is_ok()
     }
@@ -215,7 +215,7 @@ fn succeed(command: &mut Command, purpose: &str) {
     assert!(output.status.success(), "{purpose}: {} {words}", output.status);
 }
 
-/// Serves HTTP on a port of the loopback for as long as the tests last: every request needs a password.
+/// Serves HTTP on a loopback port until the tests end. Every request needs a password.
 fn serve_unauthorized() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("the loopback has a free port");
     let port = listener.local_addr().expect("it is bound").port();
@@ -238,5 +238,5 @@ fn refuse(mut stream: TcpStream) {
     }
     let answer = "HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Basic realm=\"x\"\r\n\
                   Content-Length: 0\r\nConnection: close\r\n\r\n";
-    let _ = stream.write_all(answer.as_bytes()); // git may have gone
+    let _ = stream.write_all(answer.as_bytes()); // git may have closed the connection
 }

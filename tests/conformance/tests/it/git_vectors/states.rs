@@ -1,4 +1,5 @@
-//! Files that tell git what to do next: lists of a rebase, pointers to repositories, planted repositories.
+//! Files that tell git what to do next: lists of a rebase, pointers to repositories, and planted
+//! repositories.
 
 use super::vector::{PLAIN as PLAIN_TRICK, Payload, Scope, Setting, TRICKS, Trick, Vector, compose};
 
@@ -6,7 +7,8 @@ const PLAIN: Scope = Scope::PLAIN;
 const NONE: Setting = Setting { name: "", config: "", extra: "", host: "" };
 const CONTINUE: &str = "git rebase --continue";
 
-/// Makes a repository of the sandbox's own at `.evil/repo`, like the one of the vector's directory.
+/// Script that makes a repository of the sandbox's own at `.evil/repo`, like the repository of the
+/// vector's directory.
 macro_rules! make_repository {
     () => {
         r#"
@@ -31,7 +33,7 @@ END-OF-CONFIG
     };
 }
 
-/// Makes the state of a rebase that nobody began.
+/// Script that makes the state of a rebase that the user did not start.
 macro_rules! plant_rebase {
     () => {
         r#"(
@@ -46,7 +48,8 @@ macro_rules! plant_rebase {
     };
 }
 
-/// Scopes whose file names a repository. The content is that name; the setting goes to `.evil/repo`.
+/// Scopes whose file names a repository, each with that name as content. The setting goes to
+/// `.evil/repo`.
 pub(super) const POINTERS: [(Scope, &str); 17] = [
     (
         Scope { name: "submodule-pointer", template: "super-sub", directory: "sub", file: "sub/.git", ..PLAIN },
@@ -192,7 +195,7 @@ pub(super) const POINTERS: [(Scope, &str); 17] = [
     ),
 ];
 
-/// The settings of repositories that pointers lead to.
+/// Settings of the repositories that pointers lead to.
 pub(super) const OF_POINTERS: [Setting; 3] = [
     Setting { name: "fsmonitor", config: "[core]\n\tfsmonitor = @M@\n", extra: make_repository!(), host: USE },
     Setting {
@@ -209,10 +212,10 @@ pub(super) const OF_POINTERS: [Setting; 3] = [
     },
 ];
 
-/// Uses a repository that may be without commits.
+/// Commands that use a repository, even one without commits.
 const USE: &str = "git status; echo x > x; git add x; git status; git commit -m x";
 
-/// Moves git's own directory out of git's sight, so that the workspace's root is looked at.
+/// Scripts that hide git's own directory from git, so that git examines the root of the workspace.
 const BREAKS: [(&str, &str); 13] = [
     ("head-moved", "mv .git/HEAD .git/HEAD.away"),
     ("head-deleted", "rm -f .git/HEAD"),
@@ -229,7 +232,7 @@ const BREAKS: [(&str, &str); 13] = [
     ("directory-moved", "mv .git .git.away"),
 ];
 
-/// Makes a directory a repository without a `.git`.
+/// Returns a script that makes a directory a repository without a `.git`.
 fn make_bare(directory: &str) -> String {
     format!(
         "cp -r .evil/repo/HEAD .evil/repo/objects .evil/repo/refs '{directory}'
@@ -238,7 +241,7 @@ fn make_bare(directory: &str) -> String {
     )
 }
 
-/// The sandbox's own repository in place of directories that the user has.
+/// Returns vectors that put the sandbox's own repository in place of directories that the user has.
 fn bare_repositories() -> Vec<Vector> {
     let mut vectors = Vec::new();
     for setting in &OF_POINTERS[..2] {
@@ -251,7 +254,7 @@ fn bare_repositories() -> Vec<Vector> {
             vector.effective.extend(["config", "objects", "refs", "hooks", ".git/HEAD"].map(String::from));
             vectors.push(vector);
         }
-        // Where git finds its directory by a file, or in a directory that is not the root.
+        // Git finds its directory through a file, or in a directory other than the root.
         for (scope, script) in [
             (Scope { name: "bare-submodule", template: "super-sub", directory: "sub", ..PLAIN }, "rm -f sub/.git"),
             (
@@ -308,9 +311,10 @@ fn bare_repositories() -> Vec<Vector> {
     vectors
 }
 
-/// Repositories that the sandbox puts where git looks for one.
+/// Returns vectors that put repositories where git looks for one.
 fn planted_repositories() -> Vec<Vector> {
-    // Name, template, directory of the host's git, script after `.evil/repo` is made, reports.
+    // Fields: name, template, directory of the host's git, script after `.evil/repo` is made,
+    // effective reports.
     type Planted = (&'static str, &'static str, &'static str, &'static str, &'static [&'static str]);
     let planted: [Planted; 16] = [
         ("directory-in-subdirectory", "plain", "src", "cp -r .evil/repo src/.git", &["src/.git"]),
@@ -380,7 +384,8 @@ fn planted_repositories() -> Vec<Vector> {
     vectors
 }
 
-/// Repositories behind new gitlinks, and modules that wait for `git submodule update`.
+/// Returns vectors with repositories behind new gitlinks, and with modules that wait for `git
+/// submodule update`.
 fn gitlinks() -> Vec<Vector> {
     let fsmonitor = &OF_POINTERS[0];
     let add = |path: &str| format!("\ngit update-index --add --cacheinfo \"160000,$(git rev-parse HEAD),{path}\"\n");
@@ -407,7 +412,8 @@ fn gitlinks() -> Vec<Vector> {
         vector.add_to_last_run(&add(path));
         vectors.push(vector.clone());
 
-        // The second run only adds the entry of the index: all else is there when it starts.
+        // The second run only adds the entry of the index; everything else exists when that run
+        // starts.
         let (second, first) = (add(path), vector.runs.remove(0).replace(&add(path), "\n"));
         vector.id.push_str("-in-two-runs");
         vector.runs = vec![first, second];
@@ -452,7 +458,7 @@ fn gitlinks() -> Vec<Vector> {
     vectors
 }
 
-/// Files with which a rebase goes on.
+/// Files with which a rebase continues.
 pub(super) const REBASES: [(Scope, Setting, Payload<'static>); 10] = [
     (
         Scope {
@@ -504,7 +510,7 @@ pub(super) const REBASES: [(Scope, Setting, Payload<'static>); 10] = [
             name: "rebase-todo-long",
             template: "rebasing",
             file: ".git/rebase-merge/git-rebase-todo",
-            // The list that is written is longer than anybody would read.
+            // The list is longer than a reader would accept.
             extra: r"{ printf '#'; head -c 17000000 /dev/zero | tr '\0' x; echo; cat .evil/payload; } > .evil/long
                      mv .evil/long .evil/payload",
             ..PLAIN
@@ -518,7 +524,8 @@ pub(super) const REBASES: [(Scope, Setting, Payload<'static>); 10] = [
             template: "rebasing",
             file: ".git/rebase-merge/strategy",
             file_exists: false,
-            // git runs `git-merge-x/evil`, and a name with a slash is a path from the root of the work tree.
+            // Git runs `git-merge-x/evil`, because a name with a slash is a path from the root of
+            // the work tree.
             extra: "mkdir git-merge-x; cp .evil/m git-merge-x/evil",
             ..PLAIN
         },
@@ -581,7 +588,7 @@ pub(super) const REBASES: [(Scope, Setting, Payload<'static>); 10] = [
     ),
 ];
 
-/// All vectors of this module.
+/// Returns all vectors of this module.
 pub(super) fn vectors() -> Vec<Vector> {
     let mut vectors = Vec::new();
     for (scope, text) in &POINTERS {
@@ -591,7 +598,7 @@ pub(super) fn vectors() -> Vec<Vector> {
         vectors.extend(tricks.map(|trick| compose(scope, &OF_POINTERS[0], text, trick)));
     }
     for (scope, setting, text) in &REBASES {
-        // A trick on a long file takes long, and shows nothing more.
+        // Skip tricks on a long file, because they take long and show nothing more.
         let tricks = TRICKS.iter().filter(|trick| trick.fits(scope) && !scope.name.ends_with("-long"));
         let all = [PLAIN_TRICK].into_iter().chain(tricks.copied());
         vectors.extend(all.map(|trick| compose(scope, setting, *text, &trick)));

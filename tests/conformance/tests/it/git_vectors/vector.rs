@@ -1,37 +1,39 @@
-//! Vectors: one way each to have git on the host run a program that a sandbox chose.
+//! Vectors: each is one way to make git on the host run a program that a sandbox chose.
 //!
-//! A vector is composed of a setting (the program is an editor, a filter, a hook…), a scope (the file
-//! from which git takes it), and a trick (how the sandbox gets around what guards that file).
+//! A vector is composed of a setting (the program is an editor, a filter, a hook…), a scope (the
+//! file from which git takes the setting), and a trick (the way around the protection of that
+//! file).
 
 use std::path::{Component, Path, PathBuf};
 
-/// One attack, complete: what the user has, what the sandbox does, what the user does afterwards.
+/// One complete attack: the state that the user has, the actions of the sandbox, and the later
+/// actions of the user.
 #[derive(Debug, Clone)]
 pub(super) struct Vector {
-    /// `scope/setting/trick`.
+    /// Name of the form `scope/setting/trick`.
     pub(super) id: String,
     pub(super) template: &'static str,
-    /// Workspace, relative to the site.
+    /// Path of the workspace, relative to the site.
     pub(super) workspace: &'static str,
     /// Directory in which git is run on the host, relative to the workspace.
     pub(super) directory: &'static str,
-    /// Variables of the user's, for ringfence as for git.
+    /// Variables of the user, for both ringfence and git.
     pub(super) environment: &'static [(&'static str, &'static str)],
-    /// Script of the user's before the runs, in the site.
+    /// Script of the user before the runs, in the site.
     pub(super) prepare: String,
-    /// Scripts of the sandbox, one for each run, in the workspace.
+    /// Scripts of the sandbox in the workspace, one for each run.
     pub(super) runs: Vec<String>,
-    /// Script of the user's after the runs, in the workspace.
+    /// Script of the user after the runs, in the workspace.
     pub(super) host: String,
-    /// Paths of which the report of any is enough.
+    /// Paths that reveal the attack. A report of any one of them is enough.
     pub(super) effective: Vec<String>,
-    /// Whether ringfence may refuse to start a run.
+    /// True if ringfence may refuse to start a run.
     pub(super) may_be_refused: bool,
-    /// Of this many vectors of its kind, one is run where nobody asked for all.
+    /// Number of vectors of this kind of which one runs by default.
     pub(super) share: usize,
 }
 
-/// File from which git takes what it executes, and the repository around it.
+/// File from which git takes what it executes, and the repository around the file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scope {
     pub(super) name: &'static str,
@@ -39,16 +41,16 @@ pub(super) struct Scope {
     pub(super) workspace: &'static str,
     pub(super) directory: &'static str,
     pub(super) prepare: &'static str,
-    /// Script of the sandbox's before it writes the file.
+    /// Script of the sandbox before it writes the file.
     pub(super) extra: &'static str,
     /// File that the sandbox writes, relative to the workspace.
     pub(super) file: &'static str,
     pub(super) file_exists: bool,
-    /// Git directory whose `HEAD` can be hidden for a while, if there is one.
+    /// Git directory whose `HEAD` can be hidden temporarily. Empty if there is none.
     pub(super) git_directory: &'static str,
     /// Other paths that lead git to the file.
     pub(super) leads: &'static [&'static str],
-    /// Variables of the user's, for ringfence as for git.
+    /// Variables of the user, for both ringfence and git.
     pub(super) environment: &'static [(&'static str, &'static str)],
 }
 
@@ -68,32 +70,33 @@ impl Scope {
     };
 }
 
-/// Content of a scope's file that has git run the marker, and the command that makes git do so.
+/// Content of a scope's file with which git runs the marker, and the command that triggers it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Setting {
     pub(super) name: &'static str,
-    /// Configuration of git.
+    /// Text in the format of git's configuration.
     pub(super) config: &'static str,
-    /// Script of the sandbox's that makes files the configuration refers to.
+    /// Script of the sandbox that makes the files to which the configuration refers.
     pub(super) extra: &'static str,
-    /// Script of the user's, in the vector's directory.
+    /// Script of the user, in the vector's directory.
     pub(super) host: &'static str,
 }
 
-/// How the sandbox changes a file: it has new content for `$P` in `.evil/new` after `build`.
+/// The way in which the sandbox changes a file. After `build`, the new content for `$P` is in
+/// `.evil/new`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Trick {
     pub(super) name: &'static str,
     needs: Needs,
-    /// Script of the user's before the runs.
+    /// Script of the user before the runs.
     prepare: &'static str,
     /// Script of a run before the last one.
     first: Option<&'static str>,
-    /// Script of the last run that takes back what the first one did.
+    /// Script of the last run that reverts the changes of the first run.
     restore: &'static str,
     /// Script of the last run that writes the file.
     last: &'static str,
-    /// Path that the trick uses in place of the file.
+    /// Paths that the trick uses in place of the file.
     leads: &'static [&'static str],
     share: usize,
 }
@@ -101,29 +104,30 @@ pub(super) struct Trick {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Needs {
     Nothing,
-    /// The file is there before the runs.
+    /// The file must exist before the runs.
     File,
-    /// The file is in a directory other than the workspace's root.
+    /// The file must be in a directory other than the workspace's root.
     Parent,
-    /// The file is in a directory of such a directory.
+    /// The file must be in a subdirectory of such a directory.
     Top,
-    /// The scope has a git directory.
+    /// The scope must have a git directory.
     GitDirectory,
 }
 
-/// Content of the file that is written.
+/// Content that is written to the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Payload<'a> {
-    /// Configuration, added at the end.
+    /// Configuration that is appended to the file.
     Added(&'a str),
-    /// The whole file.
+    /// Content that replaces the whole file.
     Whole(&'a str),
 }
 
-/// The marker: a program that tells that it ran.
+/// The marker: a program that creates a file when it runs.
 pub(super) const MARKER: &str = "#!/bin/sh\n: > '@S@/out/ran'\nexit 1\n";
 
-/// Defines what tricks use. `MODE` is `add` or `whole`, `P` the file, `D` its directory.
+/// Shell functions that tricks use. `MODE` is `add` or `whole`, `P` is the file, and `D` is its
+/// directory.
 const FUNCTIONS: &str = r#"
 build() {
     rm -f .evil/new
@@ -150,7 +154,8 @@ pub(super) const PLAIN: Trick = Trick {
     leads: &[],
     share: 1,
 };
-/// A trick that is tried on every file, which makes many vectors.
+/// Base of the tricks that are tried on every file. Only a share of them runs, because they make
+/// many vectors.
 const TRICK: Trick = Trick { share: 8, ..PLAIN };
 
 /// Every trick but the plain one.
@@ -270,12 +275,12 @@ pub(super) const TRICKS: [Trick; 20] = [
 ];
 
 impl Trick {
-    /// A way that is not applied to the scope's file, but is a script of its own.
+    /// Returns a trick that runs its own scripts instead of writing the scope's file.
     pub(super) const fn scripted(name: &'static str, first: Option<&'static str>, last: &'static str) -> Trick {
         Trick { name, first, last, ..PLAIN }
     }
 
-    /// Whether the trick can be tried on a scope's file.
+    /// Returns true if the trick can be tried on a scope's file.
     pub(super) fn fits(&self, scope: &Scope) -> bool {
         let (parent, top) = (parent_of(scope.file), top_of(scope.file));
         match self.needs {
@@ -283,7 +288,7 @@ impl Trick {
             Needs::File => scope.file_exists,
             Needs::GitDirectory => !scope.git_directory.is_empty(),
             Needs::Parent => parent != "." && top != "..",
-            // With one directory, the trick would be the same as that of the parent.
+            // With only one directory, the trick would be the same as that of the parent.
             Needs::Top => parent != "." && parent != top && top != "..",
         }
     }
@@ -293,7 +298,7 @@ impl Trick {
     }
 }
 
-/// Composes the vector of a scope, content for its file, and a trick.
+/// Composes a vector of a scope, a setting, the content of the scope's file, and a trick.
 pub(super) fn compose(scope: &Scope, setting: &Setting, payload: Payload<'_>, trick: &Trick) -> Vector {
     let (mode, text) = match payload {
         Payload::Added(text) => ("add", text),
@@ -332,7 +337,7 @@ pub(super) fn compose(scope: &Scope, setting: &Setting, payload: Payload<'_>, tr
     }
 }
 
-/// Spells a shell's here-document that writes a file.
+/// Returns a here-document of the shell that writes a file.
 pub(super) fn here_document(file: &str, text: &str) -> String {
     let line_break = if text.ends_with('\n') || text.is_empty() { "" } else { "\n" };
     format!("cat > {file} <<'END-OF-FILE'\n{text}{line_break}END-OF-FILE\n")
@@ -347,7 +352,7 @@ fn top_of(file: &str) -> &str {
 }
 
 impl Vector {
-    /// A number that depends on the name alone (FNV-1a), so that the same vectors are chosen every time.
+    /// Hashes the name (FNV-1a), so that the same vectors are chosen every time.
     pub(super) fn hash(&self) -> usize {
         let step = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
         self.id.bytes().fold(0x811c_9dc5, step) as usize >> 4
@@ -357,7 +362,7 @@ impl Vector {
         self.runs.last_mut().expect("there is one run at least").push_str(script);
     }
 
-    /// Whether a report of `planted` tells the user where to look.
+    /// Returns true if the report `planted` names a path that reveals the attack.
     pub(super) fn is_reported_by(&self, planted: &[String], workspace: &Path) -> bool {
         let planted: Vec<PathBuf> = planted.iter().map(|path| normalized(&workspace.join(path))).collect();
         let leads_to = |effective: &String| {
@@ -370,7 +375,7 @@ impl Vector {
     }
 }
 
-/// Removes `.` and `..` by name.
+/// Removes `.` and `..` by name, without following links.
 fn normalized(path: &Path) -> PathBuf {
     let mut result = PathBuf::new();
     for component in path.components() {

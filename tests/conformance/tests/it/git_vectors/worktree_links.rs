@@ -1,4 +1,5 @@
-//! Links between worktrees and their repository: no sandbox gets another workspace's repository by forging them.
+//! Links between worktrees and their repository. No sandbox gets another workspace's repository by
+//! forging them.
 
 use conformance::{Caller, Ring, Stage};
 use ringfence_test_ledger::require;
@@ -6,18 +7,19 @@ use ringfence_test_ledger::require;
 use super::site::Templates;
 use super::vector::{PLAIN, Payload, Scope, Setting, Vector, compose};
 
-/// Forges an entry for a worktree in the repository of `w`, as if `other` were that worktree.
+/// Script that forges an entry for a worktree in the repository of `w`, as if `other` were that
+/// worktree.
 const FORGE: &str = "mkdir -p .git/worktrees/forged
 echo '@S@/other/.git' > .git/worktrees/forged/gitdir
 echo ../.. > .git/worktrees/forged/commondir
 cp .git/HEAD .git/worktrees/forged/HEAD
 ";
 
-/// Writes into the repository of `w` from a sandbox of the other workspace.
+/// Script that writes into the repository of `w` from a sandbox of the other workspace.
 const USE: &str = "touch '@S@/w/.git/stolen' '@S@/w/.git/objects/stolen' '@S@/w/.git/refs/heads/stolen'\n";
 
-/// One way to forge a link: the user's preparation, the script of a sandbox of `w`, the script of a sandbox of
-/// `other`, and the script of a later sandbox of `other`.
+/// Ways to forge a link. Each has a name, the user's preparation, the script of a sandbox of `w`,
+/// and the script of a later sandbox of `other`.
 const WAYS: [(&str, &str, &str, &str); 6] = [
     ("new-entry", "mkdir other", FORGE, "echo 'gitdir: @S@/w/.git/worktrees/forged' > .git\n"),
     (

@@ -1,18 +1,20 @@
 //! Files that the host's git writes for the sandbox: through links in a repository, and from a
-//! sequence or a stash that the sandbox left for git to go on with.
+//! sequence or a stash that the sandbox left for git to continue with.
 
 use super::vector::{Payload, Scope, Setting, Trick, Vector, compose};
 
 const PLAIN: Scope = Scope::PLAIN;
 const CONFIG: &str = "[core]\n\tfsmonitor = @M@\n";
-/// Commits twice, because a hook that the first commit changes runs with the second one.
+/// Commands that commit twice, because a hook that the first commit changes runs with the second
+/// commit.
 const COMMIT: &str = "echo x >> new.txt; git add new.txt; git commit; git status
     echo y >> new.txt; git add new.txt; git commit -m y";
-/// Hooks of the work tree, as husky has them, which nobody but git writes.
+/// User's preparation: tracked hooks in the work tree, like those of husky, which only git writes.
 const TRACKED_HOOKS: &str = "mkdir w/.husky; printf '#!/bin/sh\\n' > w/.husky/pre-commit
     chmod +x w/.husky/pre-commit; git -C w add .husky; git -C w commit -q -m husky
     git -C w config core.hooksPath .husky";
-/// Makes `$C`, a commit with the marker as hooks, and `$A`, a stash with the same.
+/// Script that makes `$C`, a commit with the marker as hooks, and `$A`, a stash with the same
+/// content.
 const HOOKS_COMMIT: &str = "
 export GIT_AUTHOR_NAME=d GIT_AUTHOR_EMAIL=d@e GIT_COMMITTER_NAME=d GIT_COMMITTER_EMAIL=d@e
 export GIT_INDEX_FILE=$PWD/.evil/index
@@ -27,7 +29,7 @@ C=$(git commit-tree -p HEAD -m hooks $X)
 I=$(git commit-tree -p HEAD -m index HEAD^{tree})
 A=$(git commit-tree -p HEAD -p $I -m stash $X)
 ";
-/// Makes the state of a rebase of the merge backend, without a list.
+/// Script that makes the state of a rebase of the merge backend, without a list.
 const PLANT_REBASE: &str = "
 git checkout -q --detach
 mkdir .git/rebase-merge
@@ -39,8 +41,8 @@ echo refs/heads/main > .git/rebase-merge/head-name
 const CONTINUE: &str = "git rebase --continue; git status
     echo x >> new.txt; git add new.txt; git commit -m x";
 
-/// A link in a repository: its path, its text, the user's preparation and the host's command. The
-/// payload is a commit message.
+/// A link in a repository: its path and the user's preparation (in the scope), its target, and the
+/// host's command. The payload is a commit message.
 struct LinkVector {
     scope: Scope,
     text: &'static str,
@@ -49,7 +51,7 @@ struct LinkVector {
 }
 
 const HOOK: &str = "printf '#!/bin/sh\\n' > w/.git/hooks/pre-commit; chmod +x w/.git/hooks/pre-commit";
-/// A subject that a shell runs when it stands in a line of a reflog.
+/// Commit subject that a shell executes when it reads the subject in a line of a reflog.
 const SHELL_SUBJECT: &str = "; @M@ ;\n";
 
 const LINKS: [LinkVector; 9] = [
@@ -122,7 +124,7 @@ const LINKS: [LinkVector; 9] = [
         host: COMMIT,
     },
     LinkVector {
-        // The branch is called `pre-commit`, and its log is the hook.
+        // The branch is named `pre-commit`, so that its log is the hook.
         scope: Scope {
             name: "logs-are-hooks",
             file: ".git/logs/refs/heads",
@@ -150,7 +152,8 @@ fn links() -> impl Iterator<Item = Vector> {
     })
 }
 
-/// Lists and stashes with which git goes on, and which write the marker over hooks of the work tree.
+/// Returns vectors with lists and stashes with which git continues, and which overwrite hooks of
+/// the work tree with the marker.
 fn sequences() -> Vec<Vector> {
     let tracked = Scope { prepare: TRACKED_HOOKS, ..PLAIN };
     let stopped = Scope {
@@ -223,13 +226,13 @@ fn sequences() -> Vec<Vector> {
     cases.into_iter().map(compose_case).collect()
 }
 
-/// Repositories of submodules at paths that lie in the repository of another submodule.
+/// Returns vectors with repositories of submodules inside the repository of another submodule.
 fn modules() -> impl Iterator<Item = Vector> {
     let names = [
         ("module-in-module", "sub/foo", ""),
         ("module-deep-in-module", "sub/one/two/foo", ""),
         ("module-in-logs-of-module", "sub/logs/foo", ""),
-        // Git takes the names from the index then.
+        // Without the file, git takes the names from the index.
         ("module-of-the-index", "sub/foo", "git add .gitmodules; rm .gitmodules"),
     ];
     names.into_iter().map(|(name, module, more)| {
@@ -250,7 +253,8 @@ fn modules() -> impl Iterator<Item = Vector> {
     })
 }
 
-/// A commit of a submodule that the run chose, with hooks where the submodule's settings have them.
+/// Returns a vector with a commit of a submodule that the run chose. The commit has hooks in the
+/// directory that the submodule's settings name.
 fn checked_out_hooks() -> Vector {
     let scope = Scope {
         name: "submodule-commit",
@@ -268,7 +272,7 @@ fn checked_out_hooks() -> Vector {
     vector
 }
 
-/// All vectors of this module.
+/// Returns all vectors of this module.
 pub(super) fn vectors() -> Vec<Vector> {
     links().chain(sequences()).chain(modules()).chain([checked_out_hooks()]).collect()
 }
