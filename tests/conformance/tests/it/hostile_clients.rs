@@ -1,4 +1,5 @@
-//! What hostile clients send to `ringfence serve`, byte by byte. Each refusal stands beside what is answered.
+//! Requests of hostile clients to `ringfence serve`, byte by byte. Each refusal is tested beside a
+//! request that succeeds.
 
 mod idle;
 mod lost;
@@ -17,16 +18,16 @@ use serde_json::Value;
 use crate::keeper::{Keeper, PATIENCE};
 use crate::served::{Served, expect_nothing_left};
 
-/// The key of a server that has none.
+/// Any key, which is valid at a server without keys.
 const ANY: &str = "e2b_0";
 
-/// One client of a server.
+/// A client of a server, with its key.
 struct Client<'a> {
     server: &'a Served<'a>,
     key: String,
 }
 
-/// A sandbox that a client has.
+/// A sandbox that a client created.
 struct Made {
     id: String,
     token: String,
@@ -40,22 +41,23 @@ impl Client<'_> {
         stream
     }
 
-    /// Sends bytes, and returns all that is answered until the server hangs up.
+    /// Sends bytes and returns the whole answer until the server closes the connection.
     fn send(&self, bytes: &[u8]) -> String {
         let mut stream = self.connect();
-        let _ = stream.write_all(bytes); // it may hang up before it has read all
+        let _ = stream.write_all(bytes); // the server may hang up before it has read everything
         read(stream)
     }
 
-    /// The same, and says that nothing more comes.
+    /// Sends bytes, closes the sending side, and returns the whole answer.
     fn send_all(&self, bytes: &[u8]) -> String {
         let mut stream = self.connect();
-        let _ = stream.write_all(bytes); // see above
-        let _ = stream.shutdown(Shutdown::Write); // see above
+        let _ = stream.write_all(bytes); // the server may hang up before it has read everything
+        let _ = stream.shutdown(Shutdown::Write); // the server may have closed the connection
         read(stream)
     }
 
-    /// Sends a request with this client's key, and returns its status and its body.
+    /// Sends a request with the key of this client, and returns the status and the body of the
+    /// answer.
     fn request(&self, line: &str, body: &str) -> (u16, String) {
         self.request_with(line, &format!("X-API-KEY: {}\r\n", self.key), body)
     }
@@ -90,7 +92,7 @@ impl Client<'_> {
         Made { id: text("sandboxID"), token: text("envdAccessToken") }
     }
 
-    /// Asks the guest of a sandbox, with its token.
+    /// Sends a request to the guest of a sandbox, with the sandbox's token.
     fn guest(&self, made: &Made, line: &str, body: &str) -> (u16, String) {
         let headers = format!("E2b-Sandbox-Id: {}\r\nX-Access-Token: {}\r\n", made.id, made.token);
         self.request_with(line, &format!("{headers}Content-Type: application/octet-stream\r\n"), body)
@@ -99,7 +101,7 @@ impl Client<'_> {
 
 fn read(mut stream: TcpStream) -> String {
     let mut answer = Vec::new();
-    let _ = stream.read_to_end(&mut answer); // a reset ends it, too
+    let _ = stream.read_to_end(&mut answer); // a reset ends the answer, too
     String::from_utf8_lossy(&answer).into_owned()
 }
 
@@ -108,12 +110,12 @@ fn status(head: &str) -> u16 {
     status.unwrap_or_else(|| panic!("{head:?}"))
 }
 
-/// Does something against a server of root's that has no keys.
+/// Runs `act` against a server of root that has no keys.
 fn against(act: impl FnOnce(&Client<'_>, &Keeper)) {
     against_server_of(&Keeper::on(Backend::Native), act);
 }
 
-/// Does the same against a server of root's, and against one of an ordinary user's.
+/// Runs `act` against a server of root and against a server of an ordinary user.
 fn against_each(act: impl Fn(&Client<'_>, &Keeper)) {
     for keeper in Keeper::each_on(Backend::Native) {
         against_server_of(&keeper, &act);
@@ -276,7 +278,7 @@ fn no_path_leads_out_of_a_sandbox() {
         let (status, _) = client.guest(&made, "GET /files?path=/home/user/note%00.txt", "");
         assert_eq!(status, 400);
 
-        // A link is followed inside, and leads nowhere else.
+        // A link is followed inside the sandbox and leads nowhere else.
         let link = |target: &str, name: &str| {
             let start = format!(r#"{{"process": {{"cmd": "ln", "args": ["-s", "{target}", "/home/user/{name}"]}}}}"#);
             let mut frame = vec![0];
@@ -295,7 +297,7 @@ fn no_path_leads_out_of_a_sandbox() {
         client.guest(&made, "POST /files?path=outwards", "overwritten");
         assert_eq!(fs_err::read_to_string(&secret).expect("it is there"), "the host's");
 
-        // Nor do the server's own names of sandboxes.
+        // The server's own names of sandboxes lead to no other path, either.
         let route = "E2b-Sandbox-Id: ../../x\r\n";
         assert_eq!(client.request_with("GET /health", route, "").0, 502);
         client.check(&format!("DELETE /sandboxes/{}", made.id), "", 204);
@@ -317,7 +319,7 @@ fn requests_that_are_two_or_none_are_answered_for_what_they_are() {
         let statuses = |bytes: String| all(client.send(bytes.as_bytes()));
         assert_eq!(statuses(format!("{plain}{plain}{last}")), [200, 200, 200]);
 
-        // What is behind a body is a request of its own, and shows no key.
+        // Bytes after a body are a request of their own, which here has no key.
         let kill = format!("DELETE /sandboxes/{} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n", made.id);
         let route = format!("E2b-Sandbox-Id: {}\r\nX-Access-Token: {}\r\n", made.id, made.token);
         let upload = format!("POST /files?path=/home/user/x HTTP/1.1\r\nHost: 127.0.0.1\r\n{route}");

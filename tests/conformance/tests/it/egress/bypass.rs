@@ -1,12 +1,15 @@
-//! Every way around an allowlist that we know of, each with its control.
+//! Every known way around an allowlist, each with its control.
 //!
-//! An attempt is a few lines of Python in `attempts/`, and says a token of its own. It is made three times:
+//! An attempt is a few lines of Python in `attempts/` and sends its own token. Each attempt is made
+//! three times:
 //!
-//! - where nothing stands in its way: without a sandbox, and with a proxy that lets everything through. It must get
-//!   through there, or it would prove nothing.
-//! - in a sandbox whose policy does not allow it. It must be denied, for the reason that its table names, and no server
-//!   may have seen its token: not even the name server, which would do to tell the world something.
-//! - where a rule would allow it, in a sandbox with that rule. It must get through: then it is the rule that denied it.
+//! - without a sandbox and with a proxy that lets everything through. The attempt must get through
+//!   there, or it would prove nothing.
+//! - in a sandbox whose policy does not allow the attempt. It must be denied, for the reason that
+//!   its table names, and no server may have seen its token. That includes the name server, because
+//!   a name query would be enough to send data out.
+//! - in a sandbox with a rule that allows the attempt, if there is such a rule. The attempt must
+//!   get through, which shows that the missing rule denied it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -19,10 +22,10 @@ use ringfence::prove::corpus;
 use ringfence_test_ledger::require;
 use serde_json::Value;
 
-/// How many attempts there are at least, on a machine without IPv6.
+/// Least number of attempts, on a machine without IPv6.
 const AT_LEAST: usize = 140;
 
-/// The policy of the attempts.
+/// Policy that denies the attempts.
 const STRICT: &[&str] = &[
     "--allow=good.test",
     "--allow=good.test:587",
@@ -34,7 +37,7 @@ const STRICT: &[&str] = &[
     "--deny=*.secret.mixed.test",
     "--deny=11.22.33.77",
 ];
-/// The policy that names whatever the attempts ask for.
+/// Policy that allows every target of the attempts that rules can allow.
 const LENIENT: &[&str] = &[
     "--allow=good.test",
     "--allow=good.test:587",
@@ -67,7 +70,7 @@ const LENIENT: &[&str] = &[
     "--allow=fd12:3456::7",
 ];
 
-/// The programs of the attempts; the addresses are those of the world.
+/// The programs of the attempts, with the addresses of the world.
 const PROGRAMS: [(&str, &str); 9] = [
     ("addresses.py", include_str!("../../../src/world/addresses.py")),
     ("around.py", include_str!("attempts/around.py")),
@@ -80,12 +83,12 @@ const PROGRAMS: [(&str, &str); 9] = [
     ("wire.py", include_str!("attempts/wire.py")),
 ];
 
-/// What an attempt said came of it.
+/// The outcome that an attempt reported.
 struct Outcome {
     name: String,
     what: String,
     token: String,
-    /// Where its token must not arrive; nowhere at all if it is about no server.
+    /// Servers that must not see the token. Empty if the attempt concerns no server.
     nowhere: Vec<String>,
     expected: String,
     observed: String,
@@ -108,68 +111,70 @@ impl Outcome {
         }
     }
 
-    /// Whether the machine has what it takes.
+    /// Returns true if the machine could make the attempt.
     fn was_made(&self) -> bool {
         self.observed != "not made"
     }
 
-    /// The places of those it must not arrive at, at which it did.
+    /// Returns the servers that saw the token although they must not.
     fn arrived(&self, arrivals: &[Arrival]) -> BTreeSet<String> {
         let marked = arrivals.iter().filter(|arrival| arrival.data.contains(&self.token));
         let services = marked.map(|arrival| arrival.service.clone());
         services.filter(|service| self.nowhere.contains(service)).collect()
     }
 
-    /// What is wrong, unless it got through.
+    /// Returns a description of the failure if the attempt did not get through.
     fn held_up(&self, arrivals: &[Arrival]) -> Option<String> {
         let is_through = self.observed == "through" && (self.nowhere.is_empty() || !self.arrived(arrivals).is_empty());
         (!is_through).then(|| format!("{}: {}, and arrived at {:?}", self.name, self.observed, self.arrived(arrivals)))
     }
 
-    /// What is wrong, unless it was denied as it should be.
+    /// Returns a description of the failure if the attempt was not denied as it should be.
     fn let_through(&self, arrivals: &[Arrival], reasons: Reasons) -> Option<String> {
         let arrived = self.arrived(arrivals);
-        // Where nobody is to hear of it, that is what counts, and the reason only where it can be told.
+        // If no server may see the token, its absence is decisive. The reason only counts if it can
+        // be known.
         let is_denied = arrived.is_empty() && (self.is_expected || reasons == Reasons::Any && !self.nowhere.is_empty());
         let Outcome { name, observed, expected, .. } = self;
         (!is_denied).then(|| format!("{name}: {observed} instead of {expected}, and arrived at {arrived:?}"))
     }
 }
 
-/// What an attempt must be told.
+/// The reason for a denial that an attempt must report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reasons {
-    /// The reason that its table names.
+    /// The reason that the table of the attempt names.
     Named,
-    /// Whatever it is told: behind a tunnel every address answers, if only to refuse.
+    /// Any reason, because behind a tunnel every address answers, if only to refuse.
     Any,
 }
 
-/// A run of attempts.
+/// One run of the attempts.
 struct Run {
-    /// What all their tokens begin with.
+    /// Prefix of the tokens of all attempts.
     mark: String,
-    /// What ringfence says makes it hold.
+    /// Mechanism that enforces the policy, as ringfence reports it.
     claim: String,
     outcomes: Vec<Outcome>,
 }
 
 impl Run {
-    /// What the world has seen of them.
+    /// Returns the arrivals of all attempts in the world.
     fn arrivals(&self) -> Vec<Arrival> {
         World::shared().arrivals(&self.mark)
     }
 
-    /// The attempts that this machine has what it takes for.
+    /// Returns the attempts that this machine could make.
     fn made(&self) -> impl Iterator<Item = &Outcome> {
         self.outcomes.iter().filter(|outcome| outcome.was_made())
     }
 }
 
-/// Makes attempts with a command that is about to name its own, and reads what came of them.
+/// Adds the attempts to a prepared ringfence command, runs it, and parses the outcomes.
 fn make(command: &mut Command, words: &[&str]) -> Run {
     static RUNS: AtomicU32 = AtomicU32::new(0);
-    // A label of a name, of the same length whatever the number, so that no token is in another.
+    // The mark is valid in a host name, and its length does not depend on the number, so that no
+    // token contains another.
     let mark = format!("r{:05x}n{:03}t", std::process::id(), RUNS.fetch_add(1, Ordering::Relaxed));
     for (name, value) in World::shared().variables() {
         command.arg("--env").arg(format!("{name}={value}"));
@@ -184,7 +189,7 @@ fn make(command: &mut Command, words: &[&str]) -> Run {
     Run { mark, claim, outcomes: lines.map(Outcome::read).collect() }
 }
 
-/// A workspace with the programs of the attempts.
+/// Creates a workspace with the programs of the attempts.
 fn place(caller: Caller) -> Place {
     let place = Place::on_the_host_of(World::shared(), caller);
     for (name, text) in PROGRAMS {
@@ -193,7 +198,7 @@ fn place(caller: Caller) -> Place {
     place
 }
 
-/// The attempts that get through where nothing stands in their way.
+/// Returns the names of the attempts that get through without a sandbox.
 fn control() -> &'static BTreeSet<String> {
     static CONTROL: OnceLock<BTreeSet<String>> = OnceLock::new();
     CONTROL.get_or_init(|| {
@@ -212,13 +217,14 @@ fn control() -> &'static BTreeSet<String> {
     })
 }
 
-/// Makes the attempts on a stage with a policy.
+/// Makes the attempts on a stage with the policy `flags`.
 fn sandboxed(stage: Stage, place: &Place, flags: &[&[&str]], words: &[&str]) -> Run {
     let mut command = stage.ringfence("run", place);
     make(command.args(flags.concat()), words)
 }
 
-/// Makes the attempts under the policy that denies them; once, because the documentation wants to know, too.
+/// Makes the attempts under the policy that denies them. The result is cached because the
+/// documentation uses it, too.
 fn denied(stage: Stage, flags: &'static [&'static str]) -> Arc<Run> {
     type Known = BTreeMap<(Stage, &'static [&'static str]), Arc<OnceLock<Arc<Run>>>>;
     static KNOWN: Mutex<Known> = Mutex::new(BTreeMap::new());
@@ -244,10 +250,10 @@ fn holds(stage: Stage, flags: &'static [&'static str], reasons: Reasons) {
     assert!(allowed.made().count() > 0 && held_up.is_empty(), "on {stage:?}, with a rule\n{}", held_up.join("\n"));
 }
 
-/// What the documentation says of the attempts on some rings.
+/// Returns the outcomes of the attempts on some rings, for the documentation.
 pub(crate) fn documented(rings: &[Ring]) -> Bypasses {
     let mut bypasses = Bypasses::default();
-    // Without a network of its own, a sandbox with a list is refused.
+    // Without its own network, a sandbox with an allowlist is refused.
     for ring in rings.iter().filter(|ring| **ring != Ring::NativeInPlace) {
         let stage = Stage { ring: *ring, caller: Caller::Ordinary };
         let run = denied(stage, &[]);

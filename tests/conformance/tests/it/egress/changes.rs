@@ -1,4 +1,4 @@
-//! What a sandbox that stays may reach, changed while it runs.
+//! Changes to the allowlist of a sandbox that stays, while it runs.
 
 use std::path::PathBuf;
 use std::process::{Child, Output, Stdio};
@@ -15,10 +15,11 @@ use crate::engines::{Kept, said, with_workspace};
 
 const NATIVE: Stage = Stage { ring: Ring::Native, caller: Caller::Root };
 const BWRAP: Stage = Stage { ring: Ring::Bwrap, caller: Caller::Root };
-/// How long a busy host may take for one thing.
+/// Time limit for each wait on a busy host.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Asks for pages, through the proxy that the variables name or directly, and prints what became of each.
+/// Program that fetches pages, through the proxy that the variables name or directly, and prints
+/// the result of each.
 const FETCH: &str = "
 import http.client, sys, urllib.request
 way, *addresses = sys.argv[1:]
@@ -30,7 +31,8 @@ for address in addresses:
     except (OSError, http.client.HTTPException) as error:
         print(error)
 ";
-/// Connects to a server that speaks first, through the proxy or directly, and tells in files of what becomes of it.
+/// Program that connects to a server that speaks first, through the proxy or directly, and creates
+/// files when the connection is open and when it is cut.
 const TALK: &str = "
 import os, pathlib, socket, sys
 way = sys.argv[1]
@@ -52,7 +54,7 @@ except OSError:
 pathlib.Path('cut').write_text(way)
 ";
 
-/// A sandbox that is up, and the library's own way to it.
+/// A sandbox that is up, and the library's handle to it.
 struct Up<'a> {
     kept: Kept<'a>,
     sandbox: Sandbox,
@@ -62,7 +64,7 @@ fn place(stage: Stage) -> Place {
     with_workspace(Place::on_the_host_of(World::shared(), stage.caller))
 }
 
-/// Asks for a sandbox whose workspace is not where its home is.
+/// Runs `ringfence up` with a workspace that does not contain the home.
 fn up_with(kept: &Kept<'_>, flags: &[&str]) -> Output {
     let mut command = kept.prepare_up(flags);
     command.arg("--workspace").arg(kept.place.path().join("workspace")).output().expect("ringfence can be started")
@@ -96,19 +98,19 @@ impl<'a> Up<'a> {
         self.set(Egress { allow: parsed(rules), ..like.clone() }).expect("it has a gate");
     }
 
-    /// What becomes of asking for a page of a host.
+    /// Returns the result of fetching a page of a host.
     fn fetch(&self, way: &str, host: &str) -> String {
         let page = format!("http://{host}/");
         said(&self.kept.ringfence(&["exec", &self.kept.name, "--", "python3", "-c", FETCH, way, &page]))
     }
 
-    /// What anybody is told of it.
+    /// Returns the manifest of the sandbox, as `ringfence inspect` prints it.
     fn manifest(&self) -> Value {
         let output = self.kept.ringfence(&["inspect", &self.kept.name, "--json"]);
         serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", said(&output)))
     }
 
-    /// The denials of its that the log tells of: where to, and why.
+    /// Returns the target and the reason of each denial in the log of the sandbox.
     fn denials(&self) -> Vec<(String, String)> {
         let output = self.kept.ringfence(&["egress", "log", "--sandbox", &self.kept.name, "--json"]);
         let entries: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
@@ -117,7 +119,7 @@ impl<'a> Up<'a> {
         entries.map(|event| (text(&event["target"]), text(&event["reason"]["code"]))).collect()
     }
 
-    /// Has a program inside hold a connection open.
+    /// Starts a program in the sandbox that holds a connection open.
     fn talk(&self, way: &str) -> Talking {
         let mut command = self.kept.command(&["exec", &self.kept.name, "--", "python3", "-c", TALK, way]);
         let process = command.stdout(Stdio::null()).spawn().expect("it can be started");
@@ -131,7 +133,7 @@ fn parsed(rules: &[&str]) -> Vec<HostRule> {
     rules.iter().map(|rule| rule.parse().expect("it is a rule")).collect()
 }
 
-/// A connection that is held open; it ends with its test.
+/// A connection that is held open; its process is killed when the value is dropped.
 struct Talking {
     process: Child,
     place: PathBuf,
@@ -154,14 +156,14 @@ impl Talking {
 
 impl Drop for Talking {
     fn drop(&mut self) {
-        let _ = self.process.kill(); // it may have ended
-        let _ = self.process.wait(); // as above
+        let _ = self.process.kill(); // the process may have ended
+        let _ = self.process.wait(); // the process may have ended
     }
 }
 
 const REACHED: &str = "200\n";
 
-/// The flags of a sandbox that may reach `rule`, and is otherwise like that.
+/// Returns the flags of a sandbox that may reach `rule` and otherwise has the settings of `like`.
 fn flags(like: &Egress, rule: &'static str) -> Vec<&'static str> {
     like.transparent.then_some("--transparent").into_iter().chain(["--allow", rule]).collect()
 }
@@ -267,7 +269,7 @@ fn the_secret_of_a_host_that_is_allowed_later_is_never_read() {
     let kept = Kept::new(NATIVE, &place);
     let settings = kept.home.join(".config/ringfence");
     fs_err::create_dir_all(&settings).expect("the place is ours");
-    // Nobody has it, so whoever reads it fails.
+    // The file does not exist, so reading the secret fails.
     let credential = "[[credentials]]\nhost = 'evil.test'\nfile = '/nowhere/secret'\n";
     fs_err::write(settings.join("config.toml"), credential).expect("the place is ours");
     let read = said(&up_with(&kept, &["--allow", "good.test", "--allow", "evil.test"]));

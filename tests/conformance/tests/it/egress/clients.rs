@@ -1,5 +1,5 @@
-//! Programs that people use, in a sandbox, against servers of the world: each works with a rule, and says why not
-//! without one.
+//! Popular programs in a sandbox, against servers of the world. Each works with a rule, and without
+//! the rule fails with an explanation.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use conformance::{Caller, Place, Ring, Stage, World};
 use ringfence_test_ledger::require;
 
-/// What every server has to say.
+/// Text that every server serves.
 const WORDS: &str = "from the world";
-/// The variables by which programs are told whom to trust.
+/// Variables that tell programs which certificates to trust.
 const TRUST: [&str; 8] = [
     "CARGO_HTTP_CAINFO",
     "CURL_CA_BUNDLE",
@@ -24,16 +24,16 @@ const TRUST: [&str; 8] = [
     "npm_config_cafile",
 ];
 
-/// A program, and how it fetches something from `$HOST`.
+/// A program, with a script that fetches something from `$HOST`.
 struct Client {
     script: &'static str,
-    /// What it shows where no rule allows it.
+    /// Text that the program prints if no rule allows the request.
     complaint: &'static str,
-    /// What else ringfence is told.
+    /// Additional flags of ringfence.
     flags: &'static [&'static str],
-    /// Programs and files of its own, in its working directory.
+    /// Programs and files in the working directory of the client.
     files: Vec<(&'static str, Vec<u8>)>,
-    /// Where it is, if that is not where systems have their programs.
+    /// Directory of the program, if it is not one of the system's.
     path: Option<PathBuf>,
 }
 
@@ -47,7 +47,7 @@ impl Client {
         self
     }
 
-    /// Runs it in a sandbox whose policy allows one host.
+    /// Runs the client in a sandbox whose policy allows one host.
     fn run(&self, host: &str, allowed: &str) -> Output {
         let world = World::shared();
         let stage = Stage { ring: Ring::Native, caller: Caller::Root };
@@ -69,7 +69,8 @@ impl Client {
         command.args(["--", "sh", "-ec", self.script]).output().expect("ringfence can be started")
     }
 
-    /// Works with the rule, and without it fails and says why, and nobody has heard of it.
+    /// Checks that the client works with the rule. Without the rule it must fail with its
+    /// complaint, and no server may have heard of the request.
     #[track_caller]
     fn check(&self) {
         stock();
@@ -87,7 +88,7 @@ impl Client {
     }
 }
 
-/// A name of the world that nobody has asked for.
+/// Returns a new host name of the world that nothing has asked for before.
 fn host() -> String {
     static HOSTS: AtomicU32 = AtomicU32::new(0);
     format!("c{:05x}n{:03}.client.test", std::process::id(), HOSTS.fetch_add(1, Ordering::Relaxed))
@@ -97,13 +98,13 @@ fn said(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// The directory of a program on the path of the tests.
+/// Returns the directory of a program on the PATH of the tests.
 fn on_path(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).find(|directory| directory.join(program).is_file())
 }
 
-/// Gives the world's servers what clients fetch.
+/// Creates the files that clients fetch from the servers of the world.
 fn stock() {
     static STOCKED: OnceLock<()> = OnceLock::new();
     STOCKED.get_or_init(|| {
@@ -204,7 +205,7 @@ fn node_fetches_what_a_rule_allows() {
     client.check();
 }
 
-/// Whether this Node heeds the variables: it does from version 24 on.
+/// Returns true if the installed Node honours the proxy variables, which it does since version 24.
 fn knows_proxy_variables() -> bool {
     let script = "process.exit(process.allowedNodeEnvironmentFlags.has('--use-env-proxy') ? 0 : 1)";
     Command::new("/usr/bin/node").args(["-e", script]).status().is_ok_and(|status| status.success())

@@ -1,4 +1,4 @@
-//! Denials among so many others that the log of their sandbox begins anew several times.
+//! Denials among so many others that the log of their sandbox is rotated several times.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,8 @@ use serde_json::Value;
 use super::secrets::stages;
 use crate::engines::{Kept, said, with_workspace};
 
-/// Asks the proxy for a page of each host it is told, as often as the number before the host says.
+/// Program that asks the proxy for a page of each host, as often as the number before the host
+/// says.
 const ASK: &str = "
 import os, socket, sys, urllib.parse
 proxy = urllib.parse.urlsplit(os.environ['HTTP_PROXY'])
@@ -25,10 +26,10 @@ for count, host in zip(sys.argv[1::2], sys.argv[2::2]):
             length = int(value) if name.lower() == b'content-length' else length
         stream.read(length)
 ";
-/// As many denials of a long name as fill the log of a sandbox several times over.
+/// Number of denials of a long name that fills the log of a sandbox several times.
 const FLOOD: &str = "8000";
 
-/// The result of a command that has the proxy deny some hosts.
+/// Runs a command that has the proxy deny some hosts, and returns the denials of its result.
 #[track_caller]
 fn denials(kept: &Kept<'_>, words: &[&str]) -> Vec<String> {
     let output = kept.ringfence(&[&["exec", &kept.name, "--json", "--", "python3", "-c", ASK], words].concat());
@@ -53,7 +54,8 @@ fn check(ring: Ring) {
         assert!(told[0].starts_with("first.evil.test:80: "), "{stage:?}: {told:?}");
         let rest = told.last().expect("there are some");
         assert!(rest.starts_with("7902 more"), "{stage:?}: 100 of 8002 are told one by one: {rest}");
-        // The log has begun anew by now; the next command's denials are told like the first one's.
+        // The log has been rotated by now, and the denials of the next command must be reported
+        // like those of the first.
         let told = denials(&kept, &["2", "next.evil.test"]);
         assert_eq!(told.len(), 2, "{stage:?}: {told:?}");
         assert!(told.iter().all(|what| what.starts_with("next.evil.test:80: ")), "{stage:?}: {told:?}");
@@ -70,7 +72,7 @@ fn check(ring: Ring) {
     }
 }
 
-/// The length of every log below a home.
+/// Returns the length of every log below a directory.
 fn log_lengths(directory: &std::path::Path) -> Vec<u64> {
     let entries = fs_err::read_dir(directory).into_iter().flatten().flatten();
     let lengths = entries.flat_map(|entry| match entry.file_type() {

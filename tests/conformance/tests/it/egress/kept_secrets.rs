@@ -1,5 +1,5 @@
-//! Secrets of a sandbox that stays: its commands are shown something in their place, and nothing that is left of it, or
-//! told of it, has them.
+//! Secrets of a sandbox that stays. Its commands get a placeholder, and no file, log or output of
+//! the sandbox contains a secret.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -10,10 +10,11 @@ use ringfence_test_ledger::require;
 use super::secrets::{Case, Origin, SEARCH, Shown, backwards, stages};
 use crate::engines::{Kept, said, with_workspace};
 
-/// Something that is inside, and that a search must find.
+/// Text that is put inside and that a search must find.
 const PLANTED: &str = "planted-where-it-can-be-seen";
 
-/// Asks for a sandbox with a credential, in a workspace that is not where its settings and its secret are.
+/// Runs `ringfence up` with a credential, in a workspace that contains neither the settings nor the
+/// secret.
 fn ask(case: &Case, kept: &Kept<'_>, flags: &[&str]) -> Output {
     case.configure(kept.place, &kept.home);
     let mut command = kept.prepare_up(flags);
@@ -24,7 +25,7 @@ fn ask(case: &Case, kept: &Kept<'_>, flags: &[&str]) -> Output {
     output
 }
 
-/// A sandbox with a credential that is up.
+/// Starts a sandbox with a credential.
 #[track_caller]
 fn up<'a>(case: &Case, place: &'a Place, flags: &[&str]) -> Kept<'a> {
     let kept = Kept::new(case.stage, place);
@@ -33,13 +34,13 @@ fn up<'a>(case: &Case, place: &'a Place, flags: &[&str]) -> Kept<'a> {
     kept
 }
 
-/// A place on the host of the world.
+/// Creates a place on the host of the world.
 fn place(stage: Stage) -> Place {
     with_workspace(Place::on_the_host_of(World::shared(), stage.caller))
 }
 
-/// The files below a directory, and those in which processes show of themselves what `names` are, that have a text in
-/// them.
+/// Returns the files below a directory that contain a text, and the files with these names in
+/// `/proc/PID` that contain it.
 fn found(text: &str, directory: &Path, names: &[&str]) -> Vec<PathBuf> {
     let (mut files, mut left) = (Vec::new(), vec![directory.to_owned()]);
     while let Some(directory) = left.pop() {
@@ -54,13 +55,14 @@ fn found(text: &str, directory: &Path, names: &[&str]) -> Vec<PathBuf> {
     let processes = fs_err::read_dir("/proc").into_iter().flatten().flatten();
     files.extend(processes.flat_map(|process| names.iter().map(move |name| process.path().join(name))));
     let has_it = |path: &PathBuf| {
-        let content = fs_err::read(path).unwrap_or_default(); // it may have ended
+        let content = fs_err::read(path).unwrap_or_default(); // the process may have ended
         content.windows(text.len()).any(|part| part == text.as_bytes())
     };
     files.into_iter().filter(has_it).collect()
 }
 
-/// Checks that the search finds what is inside: in a file, in an environment, in arguments, and in memory.
+/// Checks that the search finds planted text in a file, in an environment, in arguments and in
+/// memory.
 #[track_caller]
 fn check_search(kept: &Kept<'_>) {
     fs_err::write(kept.place.path().join("workspace/planted"), PLANTED).expect("the place is ours");
@@ -73,7 +75,7 @@ fn check_search(kept: &Kept<'_>) {
     }
 }
 
-/// Checks that nothing which is kept or told of a sandbox has its secret.
+/// Checks that no output and no file of a sandbox contains its secret.
 #[track_caller]
 fn check_outside(case: &Case, kept: &Kept<'_>) {
     let Case { stage, host, secret, .. } = case;
@@ -95,7 +97,8 @@ fn check_outside(case: &Case, kept: &Kept<'_>) {
         assert!(inspected.contains(&kept.name), "{case:?}: it tells of this container");
         assert!(!inspected.contains(secret), "{case:?}: {inspected}");
     }
-    // Whoever gives it in a variable has it there, and so has what was started with it.
+    // A secret from a variable is in the environment of the caller and of the processes that the
+    // caller started.
     let names: &[&str] = if case.origin == Origin::File { &["cmdline", "environ"] } else { &["cmdline"] };
     assert_eq!(found(secret, &kept.home, names), [] as [PathBuf; 0], "{case:?}");
     assert_eq!(found("PRIVATE KEY", &kept.home, &[]), [] as [PathBuf; 0], "{case:?}: its authority's is in memory");
@@ -114,7 +117,8 @@ fn check(ring: Ring) {
             let place = place(stage);
             let kept = up(&case, &place, &[]);
             check_search(&kept);
-            // Whoever calls may have it: nothing of that enters unless it is asked for.
+            // The caller's environment may contain the secret, because variables enter the sandbox
+            // only on request.
             let mut command = kept.command(&["exec", &kept.name, "--json", "--"]);
             let output = command.args(case.words()).env("API_KEY", &case.secret).output();
             case.check(&output.expect("ringfence can be started"));

@@ -1,4 +1,4 @@
-//! What leaves a sandbox's network, in a world of the tests' own.
+//! Traffic out of a sandbox, in a network that the tests make.
 
 mod bypass;
 mod changes;

@@ -1,4 +1,4 @@
-//! Whose a proxy is: one sandbox's, for as long as whoever owns the sandbox lives.
+//! Ownership of a proxy: it belongs to one sandbox, and ends with the owner of that sandbox.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,10 +12,10 @@ use tempfile::TempDir;
 
 const NATIVE: Stage = Stage { ring: Ring::Native, caller: Caller::Root };
 const BWRAP: Stage = Stage { ring: Ring::Bwrap, caller: Caller::Root };
-/// How long a busy host may take for one thing.
+/// Time limit for each wait on a busy host.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Asks the proxy for a page of an allowed host, and a server directly, again and again.
+/// Program that repeatedly asks the proxy for a page of an allowed host, and a server directly.
 const RESTLESS: &str = "
 import socket, sys, urllib.request
 token, number = sys.argv[1], 0
@@ -31,7 +31,7 @@ while True:
     except OSError:
         pass
 ";
-/// Fetches pages, one after the other, and prints what became of each.
+/// Program that fetches pages in turn and prints the result of each.
 const FETCH: &str = "
 import sys, urllib.request
 for address in sys.argv[1:]:
@@ -49,7 +49,7 @@ fn said(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// How often something has arrived so far.
+/// Returns the number of arrivals so far that contain a text.
 fn count(text: &str) -> usize {
     World::shared().so_far(text).len()
 }
@@ -63,18 +63,19 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// A process that is ended with its test.
+/// A process that is killed when the value is dropped.
 struct Ended(Child);
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        let _ = self.0.kill(); // it may have ended
-        let _ = self.0.wait(); // as above
+        let _ = self.0.kill(); // the process may have ended
+        let _ = self.0.wait(); // the process may have ended
     }
 }
 
-/// Wants nothing to leave any more. What was on its way arrives; after that the world is at rest, though nobody inside has
-/// been told to stop. One request may lie there unread: the program makes one after the other.
+/// Checks that nothing leaves any more. Requests that were on their way arrive first; after that,
+/// nothing arrives although the program inside was not told to stop. One request may still be
+/// unread, because the program makes one request after the other.
 #[track_caller]
 fn nothing_leaves(token: &str) {
     let before = World::shared().arrivals(token).len();
@@ -115,7 +116,7 @@ fn nothing_leaves_a_container_whose_owner_is_killed() {
     }
 }
 
-/// A sandbox that stays, on the host of the world, with a home of its own.
+/// A sandbox that stays, on the host of the world, with its own home.
 struct Kept {
     place: Place,
     home: TempDir,
@@ -154,7 +155,7 @@ impl Kept {
         rustix::process::Pid::from_raw(owner).expect("it is a process")
     }
 
-    /// The Unix sockets that the host's side of it has.
+    /// Returns the Unix sockets in the sandbox's room on the host.
     fn sockets(&self) -> Vec<String> {
         let room = self.home().join(".local/state/ringfence/sandboxes").join(self.name);
         let mut found = Vec::new();
@@ -191,7 +192,8 @@ fn nothing_leaves_a_sandbox_that_stays_after_its_monitor_is_killed() {
     nothing_leaves(&token);
 }
 
-/// Connects to Unix sockets by their paths, and asks the proxy of these variables for a page.
+/// Program that connects to Unix sockets by their paths, and asks the proxy that a variable names
+/// for a page.
 const NEIGHBOUR: &str = "
 import os, socket, sys, urllib.request
 for path in sys.argv[2:]:

@@ -1,4 +1,4 @@
-//! What a run tells of what it let out and what it did not, and what it needs no rule for.
+//! The allowed and denied traffic that a run reports, and the traffic that needs no rule.
 
 use std::collections::BTreeSet;
 use std::process::Output;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 const NATIVE: Stage = Stage { ring: Ring::Native, caller: Caller::Root };
 
-/// Fetches a page, and prints how that went.
+/// Program that fetches a page and prints the result.
 const FETCH: &str = "
 import sys, urllib.request
 try:
@@ -65,7 +65,8 @@ fn an_empty_list_lets_nothing_out() {
     assert_eq!(said(&output), "200\n");
 }
 
-/// A server inside, on a port of the kernel's choice, and a client that goes by the variables.
+/// Program that starts a server inside, on a port that the kernel chooses, and fetches from it as
+/// the proxy variables say.
 const SERVER_INSIDE: &str = "
 import http.server, threading, urllib.request
 server = http.server.HTTPServer(('127.0.0.1', 0), http.server.SimpleHTTPRequestHandler)
@@ -82,7 +83,8 @@ fn a_server_inside_is_reached_without_the_proxy() {
     assert_eq!(said(&output), "200\n200\n");
 }
 
-/// Connects to servers as a program does that has never heard of a proxy, and prints the first line of each answer.
+/// Program that connects to servers without any knowledge of a proxy, and prints the first line of
+/// each answer.
 const UNAWARE: &str = "
 import socket, sys
 for host in sys.argv[1:]:
@@ -109,7 +111,8 @@ fn a_program_that_knows_no_proxy_reaches_what_a_rule_allows_through_a_tunnel() {
     assert_eq!(World::shared().places_of(&denied), BTreeSet::new());
 }
 
-/// All that a command sees of variables, its own and those of every process that it sees.
+/// Script that prints all variables that a command can see: its own, and those of every visible
+/// process.
 const VARIABLES: &str = "env; cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n'";
 
 #[test]

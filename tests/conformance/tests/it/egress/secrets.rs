@@ -1,4 +1,4 @@
-//! Secrets that never enter: a host outside is shown them, and nothing inside has them.
+//! Secrets that stay outside: a host gets them, and nothing inside the sandbox has them.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
@@ -7,12 +7,13 @@ use std::process::{Command, Output};
 use conformance::{Caller, Place, Ring, Stage, World};
 use ringfence_test_ledger::require;
 
-/// Looks for a secret in all that can be read where it runs.
+/// Program that searches for a secret in everything that it can read.
 pub(super) const SEARCH: &str = include_str!("search.py");
 const PLACEHOLDER: &str = "placeholder-for-a-secret-that-stays-outside";
-/// A script that does what code inside does. It uses clients that go by variables, one that takes its header along
-/// wherever it is sent, another host, the clear, methods whose answer repeats the request, and a client that goes by the
-/// system's bundle alone. It checks where variables lead, and looks into the first process and everywhere else.
+/// Script that acts like code inside a sandbox. It uses clients that honour variables, a client
+/// that sends its header to redirect targets, another host, clear-text HTTP, methods whose answer
+/// repeats the request, and a client that uses only the system's certificate bundle. It checks that
+/// variables lead to the bundle, and searches the first process and all files.
 const SCRIPT: &str = r#"
 fetch() { curl --silent --show-error --header "Authorization: Bearer $API_KEY" "$@"; echo; }
 fetch "https://$HOST/curl"
@@ -34,14 +35,14 @@ python3 -c "$0" "$1"
 echo "$API_KEY"
 "#;
 
-/// Where the secret is, outside.
+/// The place of the secret on the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
     Variable,
     File,
 }
 
-/// A host that is shown a secret, and another that is not.
+/// A host that gets a secret, and another host that does not.
 #[derive(Debug)]
 pub(super) struct Case {
     pub(super) stage: Stage,
@@ -59,7 +60,8 @@ impl Case {
         Case { stage, origin, host: host("own"), other: host("other"), secret: format!("s3cret-{mark}") }
     }
 
-    /// Writes settings with a credential for the host below `home`, and the secret beside it where it is in a file.
+    /// Writes settings with a credential for the host below `home`. If the secret comes from a
+    /// file, also writes that file.
     pub(super) fn configure(&self, place: &Place, home: &Path) {
         let settings = home.join(".config/ringfence");
         fs_err::create_dir_all(&settings).expect("the place is ours");
@@ -81,7 +83,7 @@ impl Case {
         fs_err::copy(World::shared().authority(), authority(place)).expect("the place is ours");
     }
 
-    /// Has `ringfence run` or `up` allow both hosts and tell all that it can, and gives it the secret.
+    /// Makes `ringfence run` or `up` allow both hosts and log everything, and gives it the secret.
     pub(super) fn prepare(&self, command: &mut Command, place: &Place) {
         let Case { host, other, .. } = self;
         command.env("SSL_CERT_FILE", authority(place)).env("RINGFENCE_LOG", "trace");
@@ -96,12 +98,12 @@ impl Case {
         }
     }
 
-    /// The command that does what code inside does.
+    /// Returns the command that runs the script.
     pub(super) fn words(&self) -> [String; 5] {
         ["sh", "-c", SCRIPT, SEARCH, &backwards(&self.secret)].map(str::to_owned)
     }
 
-    /// Checks what became of the script, and who was shown what.
+    /// Checks the output of the script, and the headers that each host got.
     #[track_caller]
     pub(super) fn check(&self, output: &Output) {
         let Case { stage, secret, .. } = self;
@@ -109,8 +111,9 @@ impl Case {
         assert!(!said.contains(secret), "{self:?}: it was told: {said}");
         let result: serde_json::Value =
             serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{self:?}: {error}: {said}"));
-        // A container has the files of an image, where variables alone lead to the bundle, and its first process is the
-        // guest; elsewhere that may be a copy of a process of the host's.
+        // In a container the files are those of an image, so that only variables lead to the
+        // bundle, and the first process is the guest. Elsewhere the first process may be a copy of
+        // a process of the host.
         let is_container = stage.ring.engine().is_some();
         let [bundle, first] = if is_container { [" 60", "open"] } else { ["ok 0", "closed"] };
         let echoes = "400 200\n".repeat(4);
@@ -119,8 +122,8 @@ impl Case {
         assert_eq!(self.shown(), Shown { secret: if is_container { 3 } else { 4 }, placeholder: 2 }, "{self:?}");
     }
 
-    /// How often the host was shown the secret, and the other what is inside in its place; nobody was shown anything
-    /// else.
+    /// Returns how often the host got the secret and the other host got the placeholder. Fails if
+    /// either host got anything else.
     #[track_caller]
     pub(super) fn shown(&self) -> Shown {
         let Case { host, other, secret, .. } = self;
@@ -136,16 +139,17 @@ impl Case {
     }
 }
 
-/// How often somebody was shown something.
+/// Number of requests that contained a credential.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Shown {
-    /// The host, the secret.
+    /// Requests in which the host got the secret.
     pub(super) secret: usize,
-    /// The other, what is inside in its place.
+    /// Requests in which the other host got the placeholder.
     pub(super) placeholder: usize,
 }
 
-/// Who calls a ring on the host of a world: engines are outside, and do not see what root mounts there for them.
+/// Returns the stages of a ring on the host of a world. Engines run outside the world and do not
+/// see mounts that root makes in it, so only an ordinary user calls them.
 pub(super) fn stages(ring: Ring) -> Vec<Stage> {
     match ring.engine() {
         Some(_) => vec![Stage { ring, caller: Caller::Ordinary }],
@@ -153,12 +157,12 @@ pub(super) fn stages(ring: Ring) -> Vec<Stage> {
     }
 }
 
-/// The certificates that ringfence trusts.
+/// Returns the path of the certificates that ringfence trusts.
 fn authority(place: &Place) -> PathBuf {
     place.path().join("authority.pem")
 }
 
-/// How a search is told what to look for, so that it does not find itself.
+/// Reverses the secret for the search, so that the search does not find its own argument.
 pub(super) fn backwards(secret: &str) -> String {
     secret.chars().rev().collect()
 }
@@ -167,10 +171,10 @@ fn said(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Runs the script on the host of a world whose caller has a credential.
+/// Runs the script on the host of a world, with a credential in the settings of the caller.
 fn run(case: &Case, secret: Option<&str>) -> Output {
     let place = Place::on_the_host_of(World::shared(), case.stage.caller);
-    // Settings of ringfence's own cannot lie in a workspace.
+    // The settings of ringfence must not be in a workspace.
     let home = Place::of(case.stage.caller);
     case.configure(&place, home.path());
     let mut command = case.stage.ringfence("run", &place);

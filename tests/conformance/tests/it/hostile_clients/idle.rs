@@ -1,4 +1,4 @@
-//! Clients that take connections and say nothing, or as little as they can.
+//! Clients that open connections and send nothing, or as little as possible.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -9,12 +9,12 @@ use super::strain::answer_on;
 use super::{ANY, Client, Made, against_each};
 use crate::asks;
 
-/// How many connections a server has open at once.
+/// Number of connections that a server keeps open at once.
 const MOST: usize = 4096;
 
 const PLAIN: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
 
-/// Takes every connection that a server has, and does as little with each as `act` does.
+/// Takes every connection that a server has, and calls `act` on each.
 fn take_all(client: &Client<'_>, act: impl Fn(&mut TcpStream)) -> Vec<TcpStream> {
     let take = |_| {
         let mut stream = client.connect();
@@ -24,7 +24,7 @@ fn take_all(client: &Client<'_>, act: impl Fn(&mut TcpStream)) -> Vec<TcpStream>
     (0..MOST).map(take).collect()
 }
 
-/// A stream of what happens in a sandbox.
+/// Opens the event stream of a sandbox.
 fn watch(client: &Client<'_>, made: &Made) -> TcpStream {
     let mut stream = client.connect();
     let head = format!(
@@ -56,7 +56,7 @@ fn connections_on_which_nothing_happens_keep_nobody_out_and_those_of_use_stay() 
         let began_to_speak = take_all(client, |stream| stream.write_all(b"GET /sandb").expect("the server reads"));
         client.check("GET /sandboxes", "", 200);
         drop((never_spoke, began_to_speak));
-        // Each of these may rest for minutes, as far as it alone is concerned.
+        // On its own, each of these connections could stay idle for minutes.
         let rest = take_all(client, |stream| {
             stream.write_all(PLAIN).expect("the server reads");
             assert_eq!(answer_on(stream), 204);
@@ -71,7 +71,7 @@ fn connections_on_which_nothing_happens_keep_nobody_out_and_those_of_use_stay() 
         let take_no_answer = take_all(client, |stream| stream.write_all(file).expect("the server reads"));
         client.check("GET /sandboxes", "", 200);
         drop(take_no_answer);
-        // The stream of a client that waits for something was not taken for one of those.
+        // The server did not mistake the stream of a waiting client for an idle connection.
         let asks = asks::Client::of(&client.server.url);
         asks.shell(&(made.id.clone(), made.token.clone()), "echo still-watched", &[]);
         let mut seen = String::new();

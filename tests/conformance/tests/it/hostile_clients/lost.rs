@@ -1,5 +1,5 @@
-//! What could make a server lose, or take for lost, what is there: no descriptors, records of another version, clients
-//! that hang up, and the last moment of a sandbox's time.
+//! Conditions in which a server could lose a sandbox, or mistake it for lost: no descriptors,
+//! records of another version, clients that hang up, and the last moment of a sandbox's lease.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -16,10 +16,10 @@ use super::{ANY, Client, Made, against};
 use crate::keeper::{Keeper, PATIENCE};
 use crate::served::{Served, expect_nothing_left, log_of};
 
-/// Descriptors that a server can start with, and not look at many sandboxes.
+/// Number of descriptors with which a server can start, but cannot examine many sandboxes.
 const FEW: u32 = 36;
 
-/// The ids of all sandboxes that a server tells of.
+/// Returns the ids of all sandboxes that a server lists.
 fn listed(client: &Client<'_>) -> Vec<String> {
     let list: Value = serde_json::from_str(&client.check("GET /v2/sandboxes", "", 200)).expect("it is JSON");
     let id = |one: &Value| one["sandboxID"].as_str().expect("it is text").to_owned();
@@ -40,7 +40,7 @@ fn expect_all(server: &Served<'_>, made: &[Made]) {
     }
 }
 
-/// Makes some sandboxes with something in them, and ends their server.
+/// Creates sandboxes with a file in each, and ends their server.
 fn left_behind(keeper: &Keeper, count: usize) -> Vec<Made> {
     let server = Served::by(keeper);
     let client = Client { server: &server, key: ANY.to_owned() };
@@ -52,7 +52,7 @@ fn left_behind(keeper: &Keeper, count: usize) -> Vec<Made> {
     made
 }
 
-/// A server that soon has no descriptors left.
+/// Starts a server that soon has no descriptors left.
 fn with_few_descriptors(keeper: &Keeper) -> Served<'_> {
     let serve = keeper.ringfence(&["serve", "--listen", "127.0.0.1:0"]);
     let mut few = Command::new("sh");
@@ -79,13 +79,14 @@ fn a_server_without_descriptors_takes_nothing_for_gone() {
     expect_nothing_left(&keeper);
 }
 
-/// Lets a server open no more descriptors, and returns its former limit. The server keeps those that it has.
+/// Sets the descriptor limit of a server and returns the former limit. The server keeps the
+/// descriptors that it has.
 fn set_descriptor_limit(server: &Served<'_>, limit: Rlimit) -> Rlimit {
     let server = Pid::from_raw(server.id().cast_signed());
     prlimit(server, Resource::Nofile, limit).expect("the server runs and is ours")
 }
 
-/// A connection that the server has accepted, because it has answered a request on it.
+/// Opens a connection that the server has accepted, as its answer to a request shows.
 fn accepted(client: &Client<'_>) -> TcpStream {
     let mut stream = client.connect();
     stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x.localhost\r\n\r\n").expect("the server reads");
@@ -123,7 +124,7 @@ fn a_server_without_descriptors_says_which_sandbox_it_could_not_pause_or_end() {
     expect_nothing_left(&keeper);
 }
 
-/// Changes what is kept of a sandbox.
+/// Replaces text in the stored record of a sandbox.
 fn change_record(keeper: &Keeper, id: &str, from: &str, to: &str) -> Result<(), redb::Error> {
     let database = redb::Database::open(keeper.server().join("state.redb"))?;
     let transaction = database.begin_write()?;
@@ -162,7 +163,8 @@ fn a_server_ends_after_the_files_of_what_was_killed_are_gone() {
         let made = client.make();
         let many = keeper.server().join("workspaces").join(&made.id).join("many");
         fs_err::create_dir(&many).expect("it is ours");
-        // So many take longer to remove than a server takes to end: it is told to at once.
+        // Removing this many files takes longer than ending the server, which is told to end
+        // immediately afterwards.
         for number in 0..20_000 {
             fs_err::write(many.join(number.to_string()), "").expect("it is ours");
         }
@@ -182,7 +184,7 @@ fn a_sandbox_that_is_killed_by_a_client_that_hangs_up_is_gone_or_there_and_nothi
             stream.write_all(request.as_bytes()).expect("the server reads");
             std::thread::sleep(Duration::from_millis(moment));
             drop(stream);
-            // It may have gone before it was heard.
+            // The server may have deleted the sandbox already.
             assert!([204, 404].contains(&client.request(&line, "").0));
         }
     });
@@ -206,7 +208,8 @@ fn a_time_that_is_set_by_a_client_that_hangs_up_is_the_same_for_all() {
             let (id, length) = (&made.id, body.len());
             let head = format!("POST /sandboxes/{id}/timeout HTTP/1.1\r\nHost: x.localhost\r\nX-API-KEY: {ANY}\r\n");
             let request = format!("{head}Content-Length: {length}\r\n\r\n{body}");
-            client.connect().write_all(request.as_bytes()).expect("the server reads"); // and is gone
+            // The temporary connection is closed right after the write, so the client hangs up.
+            client.connect().write_all(request.as_bytes()).expect("the server reads");
         }
         let begun = Instant::now();
         while (told() - kept()).abs() > 1 {
@@ -227,7 +230,7 @@ fn who_is_told_of_more_time_has_it() {
             client.check(&format!("POST {line}/timeout"), r#"{"timeout": 1}"#, 204);
             let (status, told) = client.request(&format!("GET {line}"), "");
             if status == 404 {
-                continue; // its time was over before it was told
+                continue; // the lease ended before this request
             }
             tried += 1;
             let told: Value = serde_json::from_str(&told).expect("it is JSON");
@@ -252,7 +255,7 @@ fn who_is_told_of_more_time_has_it() {
     });
 }
 
-/// What a server tells of a sandbox.
+/// Returns a field of a sandbox as the server reports it.
 fn told(client: &Client<'_>, id: &str, field: &str) -> String {
     let told = client.check(&format!("GET /sandboxes/{id}"), "", 200);
     let told: Value = serde_json::from_str(&told).expect("it is JSON");
@@ -268,7 +271,7 @@ fn a_sandbox_that_cannot_be_paused_when_its_time_is_over_is_not_killed_for_that(
         client.server.note_sandboxes();
         let made: Value = serde_json::from_str(&answer).expect("it is JSON");
         let id = made["sandboxID"].as_str().expect("it is text");
-        // What its pause would be written down in cannot be written.
+        // The file that records the pause cannot be written.
         let obstacle = keeper.room(id).join(".paused");
         fs_err::create_dir(&obstacle).expect("it is ours");
         client.check(&format!("POST /sandboxes/{id}/timeout"), r#"{"timeout": 1}"#, 204);
@@ -292,7 +295,7 @@ fn a_sandbox_that_is_found_at_rest_stays_as_long_as_is_told() {
     require!(root, binary, user_namespaces);
     let keeper = Keeper::on(Backend::Native);
     let made = left_behind(&keeper, 1);
-    // As a server leaves it that is killed while it takes a snapshot.
+    // This is the state after a server is killed while it takes a snapshot.
     let mark = keeper.room(&made[0].id).join("paused");
     fs_err::write(mark, "[]").expect("it is ours");
     let server = Served::by(&keeper);
@@ -331,11 +334,11 @@ fn a_server_that_is_killed_while_it_starts_sandboxes_leaves_none_to_the_next() {
     }
     server.note_sandboxes();
     drop(server);
-    // They come up when the next one has looked at what there is.
+    // The monitors continue only after the next server has looked for existing sandboxes.
     let monitors: Vec<Pid> = keeper.processes().iter().filter_map(|one| Pid::from_raw(one.id.cast_signed())).collect();
     let tell_all = |signal| {
         for monitor in &monitors {
-            let _ = kill_process(*monitor, signal); // it may have ended
+            let _ = kill_process(*monitor, signal); // the monitor may have ended
         }
     };
     tell_all(Signal::STOP);

@@ -1,4 +1,4 @@
-//! Settings among the files of a client.
+//! Settings files among the files of a client.
 
 use ringfence_test_ledger::require;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{Client, Made, against_each};
 use crate::asks;
 
-/// The policy of a sandbox, as its page shows it.
+/// Returns the hash of a sandbox's policy, as its page shows it.
 fn policy_of(client: &Client<'_>, id: &str) -> Value {
     let facts: Value =
         serde_json::from_str(&client.check(&format!("GET /ringfence/sandboxes/{id}"), "", 200)).expect("it is JSON");

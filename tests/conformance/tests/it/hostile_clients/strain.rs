@@ -1,4 +1,5 @@
-//! What could hold a server up: bodies and heads that do not come, much that is sent in vain, and a full disk.
+//! Loads that could stall a server: bodies and heads that never arrive, data that is sent in vain,
+//! and a full disk.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -15,7 +16,7 @@ use crate::asks;
 use crate::keeper::{Keeper, PATIENCE};
 use crate::served::{Served, expect_nothing_left};
 
-/// How many connections one holder has at once.
+/// Number of connections that one owner may have at once.
 const MOST: usize = 1024;
 
 #[test]
@@ -86,7 +87,8 @@ fn who_shows_nothing_takes_none_of_an_owners_places_and_another_protocol_keeps_i
         })
         .collect();
     client.check("GET /sandboxes", "", 200);
-    // Visitors of its ports have places of their own, which a connection keeps that has become another protocol's.
+    // Visitors of a sandbox's ports have a limit of their own. A connection that was upgraded to
+    // another protocol still counts.
     let port = listener_inside(&client, &made);
     let visit = format!("E2b-Sandbox-Port: {port}\r\nConnection: upgrade\r\nUpgrade: anything\r\n");
     drop(strangers);
@@ -110,7 +112,8 @@ fn who_shows_nothing_takes_none_of_an_owners_places_and_another_protocol_keeps_i
     expect_nothing_left(&keeper);
 }
 
-/// A program in a sandbox that speaks another protocol with whoever asks, until they go; its port.
+/// Starts a program in a sandbox that upgrades every connection to another protocol until the
+/// client leaves. Returns its port.
 fn listener_inside(client: &Client<'_>, made: &Made) -> u16 {
     let program = "import asyncio, resource\n\
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n\
@@ -132,7 +135,8 @@ fn listener_inside(client: &Client<'_>, made: &Made) -> u16 {
     4000
 }
 
-/// The status of the next answer on a connection, which is read to its end and is not said to be the last one.
+/// Reads the next answer on a connection to its end and returns the status. The answer must not
+/// close the connection.
 #[track_caller]
 pub(super) fn answer_on(stream: &mut TcpStream) -> u16 {
     let mut head = Vec::new();
@@ -174,7 +178,8 @@ fn a_head_that_trickles_in_is_not_waited_for_and_a_connection_may_rest() {
     });
 }
 
-/// A server whose state is on a small file system of its own, which this process reaches through the server's root.
+/// Starts a server whose state is on a small file system of its own. This process reaches that file
+/// system through the server's root.
 fn served_on_little(keeper: &Keeper) -> Served<'_> {
     let serve = keeper.ringfence(&["serve", "--listen", "127.0.0.1:0"]);
     let mut command = Command::new("unshare");

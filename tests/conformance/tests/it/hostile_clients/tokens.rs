@@ -1,4 +1,4 @@
-//! Which token each route of a sandbox wants.
+//! The tokens that each route of a sandbox requires.
 
 use std::io::Write;
 
@@ -11,10 +11,10 @@ use crate::asks;
 use crate::keeper::Keeper;
 use crate::served::{Served, expect_nothing_left};
 
-/// What a route of a sandbox wants to be shown.
+/// The proof that a route of a sandbox requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Proof {
-    /// Nothing.
+    /// No proof at all.
     None,
     /// The token of the guest, and no other.
     Token,
@@ -22,7 +22,8 @@ enum Proof {
     AnyToken,
 }
 
-/// Every route of a sandbox: its port, the request, and what it wants. `CONTEXT` is the id of one that is there.
+/// Every route of a sandbox: its port, the request, the body, and the required proof. `CONTEXT`
+/// stands for the id of an existing context.
 const ROUTES: [(u16, &str, &str, Proof); 27] = [
     (49999, "GET /contexts", "", Proof::AnyToken),
     (49999, "POST /contexts", "{}", Proof::AnyToken),
@@ -53,14 +54,14 @@ const ROUTES: [(u16, &str, &str, Proof); 27] = [
     (4000, "GET /", "", Proof::None),
 ];
 
-/// The key of whoever asks, and the tokens that they show.
+/// The headers of a caller, with its key or tokens, and the proofs that they satisfy.
 struct Shown<'a> {
     who: &'a str,
     headers: Vec<(&'a str, &'a str)>,
     opens: &'a [Proof],
 }
 
-/// A context of a sandbox.
+/// Creates a context in a sandbox and returns its id.
 fn context(client: &asks::Client, made: &(String, String)) -> String {
     let headers = route(49999, &made.0).into_iter().chain([("x-access-token".to_owned(), made.1.clone())]);
     let headers: Vec<(String, String)> = headers.collect();
@@ -147,7 +148,7 @@ fn check_every_route(keeper: &Keeper) {
             };
             let route = route(port, &id);
             let route = route.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-            // Those who name the sandbox in the host's name get no further.
+            // A caller who names the sandbox in the host name has no more access.
             let host = format!("{port}-{id}.x.localhost");
             for by_host in [false, true] {
                 let named: Vec<(&str, &str)> = match by_host {
@@ -164,7 +165,7 @@ fn check_every_route(keeper: &Keeper) {
             }
         }
     }
-    // A context that nobody but its owner could touch is still there.
+    // A context that only its owner could change still exists.
     let kept = context(&client, &(id.clone(), token.clone()));
     let headers = route(49999, &id);
     let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();

@@ -1,4 +1,5 @@
-//! Whom visitors of a sandbox's ports reach, where it shares the network of its host.
+//! The services that visitors of a sandbox's ports reach, if the sandbox shares the network of its
+//! host.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
@@ -11,7 +12,7 @@ use crate::asks;
 use crate::keeper::Keeper;
 use crate::served::{Served, expect_nothing_left, log_of};
 
-/// A program that answers HTTP with one word at some addresses of one port, until it is told to end.
+/// Program that answers HTTP with one word at some addresses of one port, until its input ends.
 const PAGE: &str = "
 import http.server, socket, sys, threading
 word, *places = sys.argv[1:]
@@ -46,7 +47,7 @@ struct HostsPage {
 }
 
 impl HostsPage {
-    /// Starts one as the user of the server, because two users cannot share a port.
+    /// Starts a service as the user of the server, because two users cannot share a port.
     fn serve(keeper: &Keeper, places: &[&str]) -> HostsPage {
         let mut command = keeper.command("python3");
         command.args(["-c", PAGE, "the host's"]).args(places).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -54,19 +55,19 @@ impl HostsPage {
         let mut line = String::new();
         BufReader::new(process.stdout.take().expect("it was asked for")).read_line(&mut line).expect("it is text");
         let page = HostsPage { process, port: line.trim_end().parse().expect("it says its port") };
-        // Visitors find the guest and the code interpreter of a sandbox at these.
+        // These ports of a sandbox belong to its guest and its code interpreter.
         if [49983, 49999].contains(&page.port) { HostsPage::serve(keeper, places) } else { page }
     }
 }
 
 impl Drop for HostsPage {
     fn drop(&mut self) {
-        let _ = self.process.kill(); // it may have ended
-        let _ = self.process.wait(); // see above
+        let _ = self.process.kill(); // the process may have ended
+        let _ = self.process.wait(); // the process may have ended
     }
 }
 
-/// What a visitor is told at a port of a sandbox.
+/// Returns the answer that a visitor gets at a port of a sandbox.
 fn visit(client: &Client<'_>, made: &Made, port: u16) -> (u16, String) {
     let headers = format!("E2b-Sandbox-Id: {}\r\nE2b-Sandbox-Port: {port}\r\n", made.id);
     client.request_with("GET /", &headers, "")
@@ -81,7 +82,8 @@ fn a_visitor_reaches_what_the_sandbox_listens_at_and_no_service_of_the_host() {
         fs_err::write(keeper.workspace().join("open.toml"), policy).expect("the workspace is ours");
         let server = Served::configured(&keeper, "[templates.base]\npolicy = 'open.toml'\n");
         let client = Client { server: &server, key: super::ANY.to_owned() };
-        // Where the host listens, where the sandbox does at the same port, and whom a visitor meets there.
+        // Each row has the host's addresses, the sandbox's address at the same port, and whether a
+        // visitor reaches the sandbox.
         let inside = (200, "the sandbox's".to_owned());
         for (hosts, own, meets) in [
             (&["127.0.0.1@0"][..], "127.0.0.2", true),
@@ -91,7 +93,7 @@ fn a_visitor_reaches_what_the_sandbox_listens_at_and_no_service_of_the_host() {
             (&["127.0.0.1@0"], "::ffff:127.0.0.3", true),
             (&["::1@0"], "127.0.0.1", true),
             (&["127.0.0.1@0", "::1@"], "127.0.0.4", true),
-            // Nobody can say whom of the two a connection would reach.
+            // With a shared port it is undecided which of the two a connection would reach.
             (&["127.0.0.1@0/reuse"], "127.0.0.1/reuse", false),
             (&["0.0.0.0@0/reuse"], "127.0.0.1/reuse", false),
             (&["127.0.0.1@0/reuse"], "0.0.0.0/reuse", false),
@@ -112,7 +114,8 @@ fn a_visitor_reaches_what_the_sandbox_listens_at_and_no_service_of_the_host() {
             asks.shell(&(made.id.clone(), made.token.clone()), &line, &[]);
             let said = client.guest(&made, "GET /files?path=said", "").1;
             assert_eq!(said.trim_end(), host.port.to_string(), "{hosts:?} {own}");
-            // More than once: a kernel that shares a port among two gives each some.
+            // Visit several times, because a kernel that shares a port gives some connections to
+            // each listener.
             for _ in 0..8 {
                 let (status, told) = visit(&client, &made, host.port);
                 match meets {
