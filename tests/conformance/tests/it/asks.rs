@@ -1,4 +1,5 @@
-//! Clients that ask in their own words, with no package between: of `ringfence serve`, and of `ringfence mcp`.
+//! Clients that write their requests by hand, without a package: for `ringfence serve` and for
+//! `ringfence mcp`.
 
 use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::net::TcpStream;
@@ -8,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::keeper::{Keeper, PATIENCE};
 
-/// A client of a server's, in its own words.
+/// A client of a server that writes its HTTP requests by hand.
 pub(crate) struct Client {
     address: String,
 }
@@ -18,7 +19,8 @@ impl Client {
         Client { address: url.strip_prefix("http://").expect("it speaks no TLS").to_owned() }
     }
 
-    /// Asks for something, and returns the whole answer. HTTP/1.0, so that its end is that of the connection.
+    /// Sends a request and returns the status and the body of the answer. HTTP/1.0 makes the end of
+    /// the connection the end of the answer.
     #[track_caller]
     pub(crate) fn ask(&self, line: &str, headers: &[(&str, &str)], body: &[u8]) -> (u16, Vec<u8>) {
         let address = &self.address;
@@ -36,13 +38,13 @@ impl Client {
         (status, answer.split_off(end + 4))
     }
 
-    /// Has a sandbox made: its id, and its token.
+    /// Creates a sandbox and returns its id and its token.
     #[track_caller]
     pub(crate) fn create(&self, headers: &[(&str, &str)]) -> (String, String) {
         self.create_from(&json!({ "templateID": "base" }), headers)
     }
 
-    /// The same, of what `asked` says.
+    /// Creates a sandbox from the request body `asked` and returns its id and its token.
     #[track_caller]
     pub(crate) fn create_from(&self, asked: &Value, headers: &[(&str, &str)]) -> (String, String) {
         let headers = [&[("x-api-key", "e2b_0"), ("content-type", "application/json")], headers].concat();
@@ -53,7 +55,7 @@ impl Client {
         (text("sandboxID"), text("envdAccessToken"))
     }
 
-    /// Has a line of shell run, and returns what the stream of it says.
+    /// Runs a line of shell and returns the whole output stream of the process.
     #[track_caller]
     pub(crate) fn shell(&self, (id, token): &(String, String), line: &str, headers: &[(&str, &str)]) -> String {
         let start = json!({ "process": { "cmd": "/bin/sh", "args": ["-c", line] } }).to_string();
@@ -78,7 +80,7 @@ impl Client {
     }
 }
 
-/// A client of the tools, on standard streams.
+/// A client of `ringfence mcp` that speaks over standard streams.
 pub(crate) struct Tools {
     process: Child,
     input: ChildStdin,
@@ -87,7 +89,7 @@ pub(crate) struct Tools {
 }
 
 impl Tools {
-    /// Starts `ringfence mcp` with some variables, natively.
+    /// Starts `ringfence mcp` on the native backend with additional variables.
     #[track_caller]
     pub(crate) fn of(keeper: &Keeper, variables: &[(&str, &str)]) -> Tools {
         let mut command = keeper.ringfence(&["mcp", "--backend", "native"]);
@@ -112,13 +114,13 @@ impl Tools {
         self.output.next().expect("it answers").expect("it is text")
     }
 
-    /// Calls a tool, and returns the whole answer.
+    /// Calls a tool and returns the whole answer.
     #[track_caller]
     pub(crate) fn call(&mut self, name: &str, arguments: Value, meta: Value) -> String {
         self.ask("tools/call", json!({ "name": name, "arguments": arguments, "_meta": meta }))
     }
 
-    /// Goes away, and waits until its sandbox is gone.
+    /// Closes the input, and waits until ringfence has ended, and with it the sandbox.
     #[track_caller]
     pub(crate) fn leave(mut self) {
         drop(self.input);

@@ -1,11 +1,12 @@
-//! Every attempt on every stage.
+//! Every attempt of the corpus on every stage.
 
 use conformance::{Caller, Ring, Stage, certificate};
 use ringfence::Clause;
 use ringfence::prove::{Verdict, corpus};
 use ringfence_test_ledger::require;
 
-/// Whether a processor is to be had without a limit depends on what else the host does.
+/// Clause whose proof depends on the load of the host: without a limit, a whole processor may not
+/// be available.
 const DEPENDS_ON_LOAD: Clause = Clause::Cpus;
 
 #[track_caller]
@@ -15,7 +16,8 @@ fn holds(stage: Stage, works_by: &str) {
     let made: usize = certificate.promises.values().map(|promise| promise.proofs.len()).sum();
     assert_eq!(made, corpus().len());
 
-    // An attempt that does not prove anything here was made all the same, once with a sandbox and once without.
+    // An attempt that proves nothing on this host was nevertheless made, once with a sandbox and
+    // once without.
     let proofs = certificate.promises.values().flat_map(|promise| &promise.proofs);
     let is_unmade = |verdict: &Verdict| matches!(verdict, Verdict::NotTested { .. });
     let unmade: Vec<_> = proofs.filter(|proof| is_unmade(&proof.verdict) && proof.control.is_none()).collect();

@@ -1,4 +1,4 @@
-//! A collector of traces and metrics, on loopback: what it is sent is decoded as it was meant.
+//! A collector of traces and metrics on loopback, which decodes the requests that it receives.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -13,28 +13,28 @@ use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message as _;
 
-/// How a collector behaves.
+/// Behaviour of a collector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Manner {
     Takes,
-    /// It accepts connections, and says nothing.
+    /// The collector accepts connections and never answers.
     Silent,
 }
 
-/// A collector that listens until the test is over.
+/// A collector that listens until the end of the test.
 #[derive(Debug)]
 pub(crate) struct Collector {
     pub(crate) url: String,
     received: Arc<Mutex<Received>>,
 }
 
-/// What a collector was sent.
+/// Requests that a collector received.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Received {
     pub(crate) connections: usize,
-    /// The heads of all requests.
+    /// Heads of all requests, joined.
     pub(crate) heads: String,
-    /// All bodies, one after the other.
+    /// Bodies of all requests, joined.
     bytes: Vec<u8>,
     pub(crate) resources: Vec<Resource>,
     pub(crate) spans: Vec<Span>,
@@ -47,7 +47,7 @@ impl Collector {
         let url = format!("http://{}", listener.local_addr().expect("it listens"));
         let received = Arc::new(Mutex::new(Received::default()));
         let hearing = Arc::clone(&received);
-        // It ends with the test's process.
+        // The thread ends with the process of the test.
         std::thread::spawn(move || {
             let mut silent = Vec::new();
             for stream in listener.incoming().flatten() {
@@ -61,13 +61,13 @@ impl Collector {
         Collector { url, received }
     }
 
-    /// What it was sent so far.
+    /// Returns a copy of everything that was received so far.
     pub(crate) fn received(&self) -> Received {
         self.received.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Takes the one request of a connection.
+/// Reads and answers the only request of a connection.
 fn hear(stream: TcpStream, received: &Mutex<Received>) {
     let mut reader = BufReader::new(stream);
     let mut head = String::new();
@@ -81,7 +81,8 @@ fn hear(stream: TcpStream, received: &Mutex<Received>) {
         let mut received = received.lock().unwrap_or_else(PoisonError::into_inner);
         received.take(&head, &body);
     }
-    let _ = reader.get_mut().write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"); // its sender may be gone
+    // The sender may be gone.
+    let _ = reader.get_mut().write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
 }
 
 impl Received {
@@ -103,12 +104,12 @@ impl Received {
         }
     }
 
-    /// Whether a text is anywhere in what was sent.
+    /// Returns true if the text occurs in any head or body.
     pub(crate) fn has(&self, text: &str) -> bool {
         self.bytes.windows(text.len()).any(|window| window == text.as_bytes()) || self.heads.contains(text)
     }
 
-    /// The last value of a metric, of all that its labels tell apart together.
+    /// Returns the last value of a metric, summed over all its labels.
     pub(crate) fn metric(&self, name: &str) -> Option<f64> {
         let last = self.metrics.iter().rfind(|metric| metric.name == name)?;
         let points: &[NumberDataPoint] = match last.data.as_ref()? {
@@ -125,7 +126,7 @@ impl Received {
     }
 }
 
-/// An attribute, as text.
+/// Returns an attribute as text.
 pub(crate) fn attribute(attributes: &[KeyValue], name: &str) -> Option<String> {
     let found = attributes.iter().find(|attribute| attribute.key == name)?;
     match found.value.as_ref().and_then(|AnyValue { value }| value.as_ref())? {

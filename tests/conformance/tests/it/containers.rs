@@ -1,5 +1,5 @@
-//! Templates of a server that are containers, and what models are given in one: on every engine of root's, by the
-//! packages that people use.
+//! Container templates of a server, and the tools of `ringfence mcp` in a container. The tests run
+//! on every engine of root and use the packages that people use.
 
 use ringfence::Backend;
 use ringfence_test_ledger::engine::DEV_IMAGE;

@@ -1,4 +1,5 @@
-//! Contexts of `ringfence serve`, across its end: E2B's own package finds them as they were.
+//! Contexts of `ringfence serve` after the server has ended: E2B's own package finds them
+//! unchanged.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use crate::interpreters::until;
 use crate::keeper::{Keeper, PATIENCE};
 use crate::served::{Served, expect_nothing_left, log_of, script};
 
-/// Has the package do something.
+/// Runs one action of the package's script.
 #[track_caller]
 fn act(server: &Served<'_>, words: &[&str]) {
     let mut package = script(e2b_python().expect("the test requires it"), "contexts_sdk.py");
@@ -18,7 +19,7 @@ fn act(server: &Served<'_>, words: &[&str]) {
     server.drive(package);
 }
 
-/// Waits until a server has ended that was asked to.
+/// Waits until a server that was asked to end has ended.
 #[track_caller]
 fn wait_for_end(keeper: &Keeper, mut server: Served<'_>) {
     let begun = Instant::now();
@@ -28,8 +29,9 @@ fn wait_for_end(keeper: &Keeper, mut server: Served<'_>) {
     }
 }
 
-/// Checks that contexts outlive a server that is ended by each of these signals while a cell runs, and then is killed
-/// while their sandbox is at rest. So many sandboxes wait for a client.
+/// Checks that contexts outlive their server. Each of `signals` ends the server while a cell runs;
+/// finally the server is killed while the sandbox is at rest. `waiting` sandboxes wait for a
+/// client.
 #[track_caller]
 fn check(waiting: usize, signals: &[&str]) {
     let keeper = Keeper::on(Backend::Native);
@@ -52,7 +54,7 @@ fn check(waiting: usize, signals: &[&str]) {
         cells += 1;
     }
     act(&server, &["rest"]);
-    drop(server); // as a crash does
+    drop(server); // kills the server, as a crash does
     let server = serve();
     act(&server, &["go_on", &cells.to_string()]);
     act(&server, &["end"]);

@@ -1,10 +1,11 @@
-//! The control: without a sandbox the attempts get through, or they would prove nothing.
+//! The control: attempts get through without a sandbox. Otherwise they would prove nothing.
 
 use conformance::{Caller, Ring, Stage, certificate};
 use ringfence::prove::Verdict;
 use ringfence_test_ledger::require;
 
-/// How many attempts get through on a host that has little to find: no disk, no terminal driver, no IPv6.
+/// Least number of attempts that get through, on a host with little to find: no disk, no terminal
+/// driver, no IPv6.
 const AT_LEAST: usize = 100;
 
 #[test]

@@ -1,4 +1,4 @@
-//! Sandboxes inside a container that is started as `.devcontainer/devcontainer.json` says.
+//! Sandboxes inside a container that is started as `.devcontainer/devcontainer.json` describes.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -7,14 +7,14 @@ use ringfence_test_ledger::engine::{DEV_IMAGE, DOCKER_VARIABLE, Engine, PODMAN_V
 use ringfence_test_ledger::{binary, require};
 use serde_json::{Map, Value, json};
 
-/// What an engine's API takes for a seccomp profile.
+/// The form in which an engine's API takes a seccomp profile.
 #[derive(Debug, Clone, Copy)]
 enum Takes {
     Text,
     File,
 }
 
-/// The system-call filter around a container.
+/// The system-call filter of a container.
 #[derive(Debug, Clone, Copy)]
 enum Filter {
     Ours,
@@ -25,7 +25,7 @@ enum Filter {
 struct DevContainer {
     engine: Engine,
     takes: Takes,
-    /// A directory that the container can write to, and whose path every engine can read.
+    /// Directory that the container can write to, with a path that every engine can read.
     shared: tempfile::TempDir,
 }
 
@@ -40,7 +40,8 @@ impl DevContainer {
         Self { engine, takes, shared }
     }
 
-    /// Runs a command as the ordinary user of the container; returns its exit code and all that it said.
+    /// Runs a command as the ordinary user of the container. Returns its exit code and its whole
+    /// output.
     fn run(&self, filter: Filter, command: &[&str]) -> (i64, String) {
         let report = ["sh", "-c", "exec > /shared/said 2>&1; exec \"$@\"", "sh"];
         let host_config = self.host_config(filter);
@@ -56,7 +57,7 @@ impl DevContainer {
         (status.expect("it has ended"), String::from_utf8_lossy(&said).into_owned())
     }
 
-    /// Says in the words of the API what `runArgs` says in those of the command line.
+    /// Translates the `runArgs` of the command line to the API of the engine.
     fn host_config(&self, filter: Filter) -> Value {
         let mut config = Map::from_iter([("NetworkMode".to_owned(), json!("none"))]);
         let mut security = Vec::new();
@@ -64,7 +65,8 @@ impl DevContainer {
             match argument.split_once('=').expect("each is one word, with its value") {
                 ("--cap-drop", capability) => drop(config.insert("CapDrop".to_owned(), json!([capability]))),
                 ("--security-opt", "systempaths=unconfined") => match self.takes {
-                    // Docker's command line takes this word for two lists; podman's server takes the word.
+                    // The command line of Docker translates this word to two empty lists; Podman's
+                    // server accepts the word.
                     Takes::Text => {
                         config.insert("MaskedPaths".to_owned(), json!([]));
                         config.insert("ReadonlyPaths".to_owned(), json!([]));
@@ -109,7 +111,7 @@ fn dev_container_file(name: &str) -> PathBuf {
 
 fn run_arguments() -> Vec<String> {
     let text = fs_err::read_to_string(dev_container_file("devcontainer.json")).expect("it is checked in");
-    // Comments have lines of their own there.
+    // Comments are on lines of their own in this file.
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
     let settings: Value = serde_json::from_str(&lines.join("\n")).expect("it is JSON, but for the comments");
     assert_eq!((&settings["containerUser"], &settings["remoteUser"]), (&json!("dev"), &json!("dev")));
@@ -117,16 +119,19 @@ fn run_arguments() -> Vec<String> {
     arguments.iter().map(|argument| argument.as_str().expect("they are words").to_owned()).collect()
 }
 
-/// The image is made of the machine's own release, so the machine's bubblewrap runs in it.
+/// Returns the path of the machine's bubblewrap. The machine's program runs in the image because
+/// the image is made of the machine's release.
 fn bwrap() -> PathBuf {
     let path = std::env::var_os("PATH").expect("there is a PATH");
     let mut candidates = std::env::split_paths(&path).map(|directory| directory.join("bwrap"));
     candidates.find(|candidate| candidate.is_file()).expect("the test requires it")
 }
 
-/// Tries what a sandbox is for: a file beside the workspace, which the image has.
+/// Command that tries to read a file beside the workspace. The file exists in the image, and a
+/// sandbox must hide it.
 const LOOK_OUTSIDE: [&str; 5] = ["--", "sh", "-c", "echo started; wc -c < /home/dev/.profile", "sh"];
-/// Calls that no sandbox is built with: one that Docker lets pass in part, and one that no filter could see into.
+/// Calls that no sandbox needs for its setup: `personality`, which Docker's filter permits in part,
+/// and `io_uring_setup` (425), because no filter can see the operations of a ring.
 const FORBIDDEN: &str = "
 import ctypes
 libc = ctypes.CDLL(None, use_errno=True)
@@ -136,7 +141,8 @@ for call in (lambda: libc.personality(8), lambda: libc.syscall(425, 1, None)):
     print(ctypes.get_errno())
 ";
 
-/// What is said where a filter of an engine's own forbids to build a sandbox; the last is bubblewrap's for EPERM.
+/// Errors when an engine's own filter forbids building a sandbox. The last is bubblewrap's text for
+/// EPERM.
 const REFUSALS: [&str; 3] =
     ["Operation not permitted", "Function not implemented", "No permissions to create new namespace"];
 

@@ -13,7 +13,7 @@ fn the_e2b_package_finds_what_it_expects() {
     require!(root, binary, user_namespaces, python3, pseudo_terminals, e2b_python, cgroup_limits);
     let keeper = Keeper::on(Backend::Native);
     keeper.expect(&mut keeper.up("sdk"));
-    // The package knows one port alone, so it gets a network of its own.
+    // The package uses one fixed port, so it gets its own network namespace.
     let mut package = Command::new("unshare");
     let script = script(e2b_python().expect("the test requires it"), "e2b_sdk.py");
     package.args(["--user", "--map-root-user", "--net"]).arg(script.get_program()).args(script.get_args());

@@ -1,4 +1,4 @@
-//! What only container engines get wrong, on every one of them.
+//! Mistakes that only container engines can make, checked on every engine.
 
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde_json::Value;
 
-/// The engines, and who calls each: root, an ordinary user of root's engine, and one of an engine of the user's own.
+/// The engines and their callers: root, an ordinary user on an engine of root, and an ordinary user
+/// on an engine of its own.
 const STAGES: [Stage; 5] = [
     Stage { ring: Ring::Docker, caller: Caller::Root },
     Stage { ring: Ring::Docker, caller: Caller::Ordinary },
@@ -20,12 +21,13 @@ const STAGES: [Stage; 5] = [
     Stage { ring: Ring::Podman, caller: Caller::Ordinary },
     Stage { ring: Ring::RootlessPodman, caller: Caller::Ordinary },
 ];
-/// Each engine once.
+/// Stages that contain each engine once.
 pub(crate) const ENGINES: [Stage; 3] = [STAGES[0], STAGES[2], STAGES[4]];
-/// Those of root's.
+/// Stages with the engines of root.
 const ROOTFUL: [Stage; 2] = [STAGES[0], STAGES[2]];
 
-/// A sandbox that stays, with a home of its own for its state: another home is another user's ringfence.
+/// A sandbox that stays, with its own home for its state. A different home acts as a different
+/// user's ringfence.
 pub(crate) struct Kept<'a> {
     pub(crate) stage: Stage,
     pub(crate) place: &'a Place,
@@ -34,7 +36,7 @@ pub(crate) struct Kept<'a> {
 }
 
 impl<'a> Kept<'a> {
-    /// One that is not up yet.
+    /// Creates the home and the name of a sandbox without starting it.
     pub(crate) fn new(stage: Stage, place: &'a Place) -> Kept<'a> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -73,13 +75,13 @@ impl<'a> Kept<'a> {
         self.ringfence(&["exec", &self.name, "--", "sh", "-c", script])
     }
 
-    /// What the engine tells everybody who may ask it.
+    /// Returns the description that the engine gives to every permitted caller.
     pub(crate) fn inspect(&self) -> Value {
         let engine = self.stage.ring.engine().expect("the test requires it");
         engine.inspect(&format!("ringfence-{}", self.name)).expect("there is such a container")
     }
 
-    /// Kills the process that keeps it, and waits for its end.
+    /// Kills the process that keeps the sandbox and waits until it has ended.
     #[track_caller]
     pub(crate) fn kill_owner(&self) {
         let told = self.ringfence(&["inspect", &self.name, "--json"]);
@@ -99,12 +101,12 @@ impl Drop for Kept<'_> {
     }
 }
 
-/// A place whose workspace is a directory in it, so that there is room beside it.
+/// Creates a place whose workspace is a subdirectory, so that there is room beside the workspace.
 pub(crate) fn place(stage: Stage) -> Place {
     with_workspace(Place::of(stage.caller))
 }
 
-/// The place, with a directory in it to be a workspace.
+/// Creates a directory for the workspace in a place.
 pub(crate) fn with_workspace(place: Place) -> Place {
     let workspace = place.path().join("workspace");
     fs_err::create_dir(&workspace).expect("the place is ours");
@@ -113,7 +115,7 @@ pub(crate) fn with_workspace(place: Place) -> Place {
     place
 }
 
-/// Runs a command in a container with a workspace of its own.
+/// Runs a command in a container with its own workspace.
 fn run(stage: Stage, place: &Place, flags: &[&str], words: &[&str]) -> Output {
     let mut command = stage.ringfence("run", place);
     command.args(flags).arg("--").args(words).current_dir(place.path().join("workspace"));
@@ -133,7 +135,8 @@ fn refused(stage: Stage, output: &Output, code: i32, words: &[&str]) {
     }
 }
 
-/// What `engines.py` sees inside, with a service of the host that it looks for on every address of the host.
+/// Runs `engines.py` inside and returns its findings. The program looks for a service of the host
+/// on every address of the host.
 #[track_caller]
 fn look(stage: Stage, flags: &[&str]) -> Value {
     let service = std::net::TcpListener::bind("0.0.0.0:0").expect("a port can be had");
@@ -143,13 +146,13 @@ fn look(stage: Stage, flags: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{stage:?}: {error}: {}", said(&output)))
 }
 
-/// The capability sets, in the order of proc_pid_status(5).
+/// Returns the capability sets, in the order of proc_pid_status(5).
 fn capabilities(seen: &Value) -> [&str; 5] {
     ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"].map(|name| seen["status"][name].as_str().expect("it is there"))
 }
 
 const NONE: &str = "0000000000000000";
-/// CHOWN, DAC_OVERRIDE, SETGID, SETUID and NET_BIND_SERVICE.
+/// The capability set of CHOWN, DAC_OVERRIDE, SETGID, SETUID and NET_BIND_SERVICE.
 const OF_DEVELOPERS: &str = "00000000000004c3";
 
 #[test]
@@ -185,7 +188,7 @@ fn a_network_is_there_when_it_is_open_and_is_not_the_hosts_own() {
         let seen = look(stage, &["--net", "open"]);
         let (gateway, reached) = (&seen["gateway"], &seen["reached"]);
         assert!(gateway.is_string(), "{stage:?}: {seen}");
-        // The network of a rootless engine leads out, and not to the host it is on.
+        // The network of a rootless engine leads out, but not to its own host.
         let expected = if stage.ring == Ring::RootlessPodman { vec![] } else { vec![gateway.clone()] };
         assert_eq!(*reached, Value::Array(expected), "{stage:?}: the host's loopback is its own");
     }
@@ -224,7 +227,7 @@ fn limits_are_the_kernels_or_the_run_is_refused() {
         let seen = look(stage, &flags);
         assert_eq!(seen["memory"], serde_json::json!([(96 << 20).to_string()]), "{stage:?}: {seen}");
         assert_eq!(seen["cpus"][0], "50000", "{stage:?}: {seen}");
-        // The guest's own are not the caller's.
+        // The guest's own processes do not count against the caller's limit.
         assert_eq!(seen["processes"], serde_json::json!(["63"]), "{stage:?}: {seen}");
     }
     let stage = Stage { ring: Ring::RootlessPodman, caller: Caller::Ordinary };
@@ -295,7 +298,7 @@ fn variables_reach_commands_and_not_what_the_engine_tells() {
         let inspected = kept.inspect().to_string();
         assert!(inspected.contains(&kept.name), "{stage:?}: it tells of this container");
         assert!(!inspected.contains("as-good-as-a-key") && !inspected.contains("TOKEN"), "{stage:?}: {inspected}");
-        // What every process of the container shows to the host's users is the guest's environment.
+        // Users of the host see the environment of the guest through any process of the container.
         assert_eq!(said(&kept.exec("grep -c TOKEN /proc/1/environ")), "0\n", "{stage:?}");
     }
 }
@@ -341,7 +344,7 @@ fn a_container_is_reused_replaced_or_refused_by_what_it_is() {
         refused(stage, &taken, 2, &["is not of this user's ringfence", "hint: give it another name"]);
         assert_eq!(id(&kept), second, "{stage:?}: another's container is not touched");
 
-        // Whoever keeps it is killed: the container ends by itself, and its name is free.
+        // After its keeper is killed, the container ends by itself and its name is free.
         kept.kill_owner();
         assert_ne!(up(&["--tmp", "1M"]), second, "{stage:?}: what a crash left is not reused");
     }

@@ -1,4 +1,4 @@
-//! Ways out that lie in how a sandbox is started rather than in what its command does.
+//! Escapes through the start of a sandbox rather than through its command.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Output;
@@ -6,7 +6,8 @@ use std::process::Output;
 use conformance::{Caller, Place, Ring, Stage};
 use ringfence_test_ledger::require;
 
-/// What a file outside holds after a command that has it as its standard input has tried to write to it.
+/// Returns the content of a file outside after a command, which has the file as its standard input,
+/// has tried to write to it.
 fn after_reopening_standard_input(ring: Ring) -> String {
     let place = Place::of(Caller::Root);
     let outside = tempfile::NamedTempFile::new_in("/var/tmp").expect("a file can be made");
@@ -28,7 +29,8 @@ fn a_file_that_was_opened_for_reading_cannot_be_reopened_for_writing() {
     }
 }
 
-/// Runs a command with a `bwrap` that does `first` in the workspace, and then what it is asked.
+/// Runs a command with a `bwrap` that first executes `first` in the workspace and then the real
+/// bubblewrap.
 fn with_a_race_lost(place: &Place, first: &str) -> Output {
     for directory in [".git/hooks", "other/hooks"] {
         fs_err::create_dir_all(place.path().join(directory)).expect("a directory can be made");

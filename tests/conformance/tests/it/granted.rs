@@ -1,5 +1,5 @@
-//! What no sandbox is given: a project's word for the caller's, ringfence's own files, engines' sockets, and whatever a
-//! planted link leads to.
+//! Grants that no sandbox gets: a project's settings in place of the caller's, ringfence's own
+//! files, sockets of engines, and the targets of planted links.
 
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,11 @@ use std::process::Output;
 use conformance::{Caller, Place, Ring, Stage};
 use ringfence_test_ledger::require;
 
-/// The rings that mount by themselves.
+/// The rings that make their mounts themselves.
 const RINGS: [Ring; 2] = [Ring::Native, Ring::Bwrap];
 
-/// Somebody with a home of their own, a project in it, and the files that ringfence and others keep there.
+/// A user with a home, a project in the home, and the files that ringfence and other programs keep
+/// there.
 struct Household {
     stage: Stage,
     place: Place,
@@ -40,7 +41,8 @@ impl Household {
         assert!(output.status.success(), "{script}: {output:?}");
     }
 
-    /// Prepares `ringfence run` in the project, with these flags.
+    /// Returns the command `ringfence run` in the project, with these flags, in which `~` is the
+    /// home.
     fn prepare(&self, flags: &[&str]) -> std::process::Command {
         let mut command = self.stage.ringfence("run", &self.place);
         let home = self.path("");
@@ -78,7 +80,7 @@ impl Household {
     }
 }
 
-/// Every caller of native and bwrap.
+/// Returns a household for every caller of native and bwrap.
 fn households() -> impl Iterator<Item = Household> {
     RINGS.into_iter().flat_map(Stage::all_on).map(Household::of)
 }
@@ -111,7 +113,7 @@ fn no_sandbox_is_given_ringfences_own_files() {
     require!(root, binary, user_namespaces, ordinary_user, bwrap);
     for home in households() {
         home.shell("ln -s .config link && ln -s ringfence .config/inner");
-        // The control: beside them, everything can be given.
+        // As a control, everything beside these files can be granted.
         home.expect(&["--workspace", "~/.config/other"], "echo 1 > x && cat x", "1\n");
         home.expect(
             &["--write", "~/.config/other", "--read", "~/.ssh"],
@@ -145,7 +147,7 @@ fn no_sandbox_is_given_ringfences_own_files() {
         home.refuse(&["--write", "~"], "ringfence");
         home.refuse(&["--read", "~"], "ringfence");
         home.refuse(&["--write", "/etc"], settings);
-        // What is not there yet would be made inside.
+        // A path that does not exist yet could be created from inside.
         home.shell("rm -r .config/ringfence .cache/ringfence");
         home.refuse(&["--workspace", "~/.config"], settings);
         home.refuse(&["--write", "~/.cache"], cache);
@@ -157,7 +159,7 @@ fn ringfences_own_files_are_known_under_every_name() {
     require!(root, binary, user_namespaces, ordinary_user, bwrap);
     let settings = "where ringfence's own settings are";
     for home in households() {
-        // A repository of dotfiles.
+        // The settings are a link into a repository of dotfiles.
         home.expect(&["--workspace", "~/dotfiles"], "echo 1 > x && cat x", "1\n");
         home.shell("mv .config/ringfence/config.toml dotfiles/r.toml && ln -s ~/x ~/y 2>/dev/null; ln -s \"$PWD/dotfiles/r.toml\" .config/ringfence/config.toml");
         home.refuse(&["--workspace", "~/dotfiles"], settings);
@@ -166,7 +168,8 @@ fn ringfences_own_files_are_known_under_every_name() {
         home.shell("rm .config/ringfence/config.toml && mv dotfiles/r.toml .config/ringfence/config.toml");
         home.expect(&["--workspace", "~/dotfiles"], "cat x", "1\n");
 
-        // A link in the workspace on the way to them, wherever it leads, and even nowhere.
+        // A link in the workspace is on the way to the settings. Its target does not matter and may
+        // even be missing.
         home.shell("mv .config real && ln -s ../real dotfiles/config && ln -s dotfiles/config .config");
         home.refuse(&["--workspace", "~/dotfiles"], settings);
         home.refuse(&["--workspace", "~/real"], settings);
@@ -175,13 +178,14 @@ fn ringfences_own_files_are_known_under_every_name() {
         home.refuse(&["--workspace", "~/dotfiles"], settings);
         home.shell("rm .config dotfiles/config && mv real .config");
 
-        // Another name of the file itself.
+        // The settings file has another name through a hard link.
         home.shell("ln .config/ringfence/config.toml project/twin && ln .ssh/key project/other");
         home.refuse(&["--workspace", "~/dotfiles", "--write", "~/project/twin"], settings);
         home.expect(&["--workspace", "~/dotfiles", "--write", "~/project/other"], "cat ~/project/other", "SECRET\n");
         home.shell("rm project/twin");
 
-        // Variables say where they are, and so does the home when no variable is set.
+        // Ringfence's own files are both where variables name them and where they are in the home
+        // without variables.
         for (variable, message) in [("XDG_CONFIG_HOME", settings), ("XDG_STATE_HOME", "keeps its sandboxes")] {
             let named = |path: &str| {
                 let mut command = home.prepare(&["--workspace", path]);
@@ -192,7 +196,7 @@ fn ringfences_own_files_are_known_under_every_name() {
             assert!(named("~/.config/other").status.success());
         }
 
-        // An exception of the user's is about other rules.
+        // An exception of the user only affects other rules.
         let rule = format!("allow_workspace = [\"{0}.config\", \"{0}.local\"]", home.path("").display());
         home.shell(&format!("echo '{rule}' > .config/ringfence/config.toml"));
         home.refuse(&["--workspace", "~/.config"], settings);
@@ -321,7 +325,7 @@ fn path_shows_no_more_of_the_home_than_its_directories() {
     }
 }
 
-/// The names in a directory, of everything below it.
+/// Returns the paths of everything below a directory.
 fn names(directory: &Path) -> Vec<String> {
     let output = std::process::Command::new("find").arg(directory).output().expect("find is there");
     let mut names: Vec<String> = String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect();
@@ -373,9 +377,9 @@ fn a_link_that_takes_a_parents_place_during_the_start_leads_nothing_out() {
         );
         let use_both = "cat a/b/file swap/file; for place in a/b swap; do
             echo gone > $place/file; echo x > $place/planted; echo x > $place/tree/planted; done; :";
-        // Without a link in its place the same path is given.
+        // As a control, the same path is granted without a link in its place.
         home.expect(&["--read", "a/b/file", "--write", "a/b/tree"], "echo x > a/b/tree/new; cat a/b/file", "mine\n");
-        // Bubblewrap sees the host at `/oldroot` while it sets up.
+        // Bubblewrap sees the host at `/oldroot` during its setup.
         for root in ["", "/oldroot"] {
             home.shell(&format!("ln -sfn {root}{} project/swap", home.path("victim").display()));
             let victims = ["victim", "victim/tree"];
@@ -386,7 +390,8 @@ fn a_link_that_takes_a_parents_place_during_the_start_leads_nothing_out() {
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     while !is_over.load(Ordering::Relaxed) {
-                        let _ = renameat_with(CWD, &one, CWD, &two, RenameFlags::EXCHANGE); // they are there, or again
+                        // A failed exchange is repeated by the next turn of the loop.
+                        let _ = renameat_with(CWD, &one, CWD, &two, RenameFlags::EXCHANGE);
                     }
                 });
                 for flags in [

@@ -9,7 +9,7 @@ use ringfence_test_ledger::require;
 use crate::scene::{DOCKER, Engine, PODMAN, Scene, expect_success, said};
 
 impl Scene {
-    /// `ringfence image build`, with the text of a Containerfile.
+    /// Runs `ringfence image build` with the text of a Containerfile.
     fn build(&self, tag: &str, text: &str) -> Output {
         let file: &Path = &self.path("Containerfile");
         fs_err::write(file, text).expect("the home is ours");
@@ -44,7 +44,8 @@ fn an_image_is_built_by_podman_and_a_failing_step_is_told() {
     an_image_is_built(PODMAN);
 }
 
-/// The default image, on a Debian of this machine's that has the packages already: none is fetched.
+/// Builds the default image on a local Debian image that already has the packages, so that none is
+/// downloaded.
 #[track_caller]
 fn the_default_image_is_built(engine: Engine) {
     let scene = Scene::new(engine, "default");

@@ -1,5 +1,5 @@
-//! Interpreters that wait for code: in the sandbox of a client of `ringfence mcp`, and in those that wait for a client of
-//! `ringfence serve`.
+//! Warm interpreters: in the sandbox of a client of `ringfence mcp`, and in the sandboxes that wait
+//! for a client of `ringfence serve`.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::asks::{Client, Tools};
 use crate::keeper::{Keeper, PATIENCE};
 use crate::served::{Served, expect_nothing_left, log_of};
 
-/// Waits until something is so.
+/// Waits until a condition is true.
 #[track_caller]
 pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
     let begun = Instant::now();
@@ -21,7 +21,8 @@ pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// How many interpreters of code run in the keeper's sandboxes: what they were started as is in their arguments.
+/// Returns the number of code interpreters in the keeper's sandboxes. Their arguments identify
+/// them.
 fn interpreters(keeper: &Keeper) -> usize {
     let home = format!("HOME={}", keeper.home().display());
     let processes = fs_err::read_dir("/proc").expect("it is mounted").flatten();
@@ -33,11 +34,13 @@ fn interpreters(keeper: &Keeper) -> usize {
     processes.filter(|entry| is_one(entry.path())).count()
 }
 
-/// Gives an interpreter time to come to wait. One that does not by the next call is of no use to it.
+/// Gives an interpreter time to start waiting. The next call does not use an interpreter that is
+/// not waiting yet.
 #[track_caller]
 fn come_to_wait(keeper: &Keeper) {
     until("none is started", || interpreters(keeper) == 1);
-    std::thread::sleep(Duration::from_millis(300)); // nothing outside tells that it has come so far
+    // Nothing outside shows that the interpreter waits.
+    std::thread::sleep(Duration::from_millis(300));
 }
 
 #[test]
@@ -47,7 +50,7 @@ fn code_of_an_mcp_client_finds_an_interpreter_waiting_unless_something_else_was_
     let mut client = Tools::of(&keeper, &[("RINGFENCE_PRELOAD", "csv")]);
     client.call("run_command", json!({ "command": "echo kept > /tmp/note" }), json!({}));
     assert_eq!(interpreters(&keeper), 0, "one waits although no code was run");
-    // What was imported beforehand tells whether it ran in one that had waited.
+    // A preloaded module shows that the code ran in an interpreter that had waited.
     let code = "import os, sys; print(open('/tmp/note').read(), os.listdir('.'), 'csv' in sys.modules); open('x', 'w')";
     let has_waited = |client: &mut Tools| {
         let answer = client.call("run_python_code", json!({ "code": code }), json!({}));
@@ -79,7 +82,7 @@ fn code_of_an_mcp_client_finds_the_module_that_was_written_while_an_interpreter_
     let (_, place) = answer.split_once('<').unwrap_or_else(|| panic!("{answer}"));
     let path = format!("{}/fresh.py", place.split_once('>').unwrap_or_else(|| panic!("{answer}")).0);
     come_to_wait(&keeper);
-    // The directory is new, and an interpreter looks for it when it starts.
+    // The directory is new, and an interpreter looks for it only when it starts.
     let answer = client.call("write_file", json!({ "path": path, "content": "value = 'first'" }), json!({}));
     assert!(answer.contains("made `"), "{answer}");
     let answer = client.call("run_python_code", code("import fresh; print(fresh.value)"), json!({}));
@@ -109,7 +112,7 @@ fn a_sandbox_that_waits_for_code_has_python_started() {
         let (_, text) = client.ask("GET /metrics", &[("x-api-key", "e2b_0")], b"");
         String::from_utf8_lossy(&text).contains("ringfence_sandboxes_waiting 2\n")
     };
-    // What its contexts are before it is asked for any, and what a cell says.
+    // Returns the number of contexts before any was requested, and the output of a cell.
     let begin = |asked: Value, cell: &str| {
         until(&log_of(&keeper), waiting);
         let (id, token) = client.create_from(&asked, &[]);
@@ -128,7 +131,7 @@ fn a_sandbox_that_waits_for_code_has_python_started() {
     let cell = "import os, sys; ('csv' in sys.modules, 'csv' in globals(), os.environ.get('GIVEN'))";
     let (contexts, said) = begin(json!({ "templateID": "code-interpreter-v1" }), cell);
     assert!(contexts == 1 && said.contains("(True, False, None)"), "{contexts}: {said}");
-    // Its variables are there, as they would be without.
+    // The variables are set, as they would be without a waiting interpreter.
     let with_variable = json!({ "templateID": "code-interpreter-v1", "envVars": { "GIVEN": "yes" } });
     let (contexts, said) = begin(with_variable, cell);
     assert!(contexts == 0 && said.contains("(False, False, 'yes')"), "{contexts}: {said}");

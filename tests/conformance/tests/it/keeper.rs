@@ -1,4 +1,5 @@
-//! Somebody who keeps sandboxes: a home and a program of their own, by which everything of theirs on the host is known.
+//! A user who keeps sandboxes, with a home and a copy of the program that identify everything of
+//! the user on the host.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -15,29 +16,30 @@ use tempfile::TempDir;
 
 use crate::remains::{self, Process};
 
-/// How long a busy host may take for one thing.
+/// Time limit for each wait on a busy host.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
-/// How often it is looked at.
+/// Interval between two checks of a condition.
 const MOMENT: Duration = Duration::from_millis(2);
-/// What a sandbox has of its keeper: a variable that everything in it inherits.
+/// Variable that every process in a keeper's sandbox inherits.
 const MARK: &str = "RINGFENCE_TEST_KEEPER";
 
-/// Somebody who keeps sandboxes on one backend.
+/// A user who keeps sandboxes on one backend.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     pub(crate) backend: Backend,
-    /// The ordinary user that everything is started as; root without one.
+    /// Ordinary user who starts everything, or `None` for root.
     user: Option<User>,
     home: TempDir,
-    /// The processes that started sandboxes. What has no other sign of whose it is has their number in its name.
+    /// Processes that started sandboxes. Resources without any other mark have the id of such a
+    /// process in their name.
     makers: Mutex<BTreeSet<u32>>,
 }
 
-/// How a command went.
+/// Result of a command that has ended.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) code: Option<i32>,
-    /// All that it said.
+    /// Everything that the command printed.
     pub(crate) said: String,
 }
 
@@ -48,12 +50,12 @@ impl Outcome {
 }
 
 impl Keeper {
-    /// Root, on a backend.
+    /// Creates a keeper that is root.
     pub(crate) fn on(backend: Backend) -> Keeper {
         Keeper::started_as(None, backend)
     }
 
-    /// Root and an ordinary user, each on a backend.
+    /// Creates two keepers, one that is root and one that is an ordinary user.
     pub(crate) fn each_on(backend: Backend) -> [Keeper; 2] {
         let user = User::for_tests().expect("the test requires one");
         [None, Some(user)].map(|user| Keeper::started_as(user, backend))
@@ -63,8 +65,9 @@ impl Keeper {
         let home = TempDir::new_in("/var/tmp").expect("a temporary directory can be made");
         let keeper = Keeper { backend, user, home, makers: Mutex::default() };
         fs_err::create_dir(keeper.workspace()).expect("the home is ours");
-        // A process that was never told of the home is known by its program. Another process copies it: of a file that
-        // is open here for writing, every child that is just being started has a descriptor, and it cannot be run.
+        // A copy of the program identifies processes that were never told of the home. Another
+        // process makes the copy: if this process opened the file for writing, children that are
+        // just being started would inherit the descriptor, and the file could not be executed.
         let copied = Command::new("cp").arg(binary()).arg(keeper.program()).status();
         assert!(copied.is_ok_and(|status| status.success()), "the program can be copied");
         keeper.give(keeper.home());
@@ -72,7 +75,7 @@ impl Keeper {
         keeper
     }
 
-    /// Makes this keeper's user the owner of what the test has made.
+    /// Makes the keeper's user the owner of a file that the test has made.
     pub(crate) fn give(&self, path: &Path) {
         if let Some(user) = &self.user {
             chown(path, Some(user.uid), Some(user.gid)).expect("it is given by root");
@@ -87,17 +90,17 @@ impl Keeper {
         self.home().join("workspace")
     }
 
-    /// This keeper's `ringfence`.
+    /// Returns the path of the keeper's `ringfence`.
     pub(crate) fn program(&self) -> PathBuf {
         self.home().join("ringfence")
     }
 
-    /// The directory of a sandbox.
+    /// Returns the room of a sandbox.
     pub(crate) fn room(&self, name: &str) -> PathBuf {
         self.state().join("sandboxes").join(name)
     }
 
-    /// The directory of a server.
+    /// Returns the directory of a server.
     pub(crate) fn server(&self) -> PathBuf {
         self.state().join("server")
     }
@@ -106,7 +109,7 @@ impl Keeper {
         self.home().join(".local/state/ringfence")
     }
 
-    /// The engine of a backend that has one.
+    /// Returns the engine of the backend, if it has one, and the variable that names its address.
     fn engine(&self) -> Option<(Engine, &'static str)> {
         let (variable, told_by) = match self.backend {
             Backend::Docker => (DOCKER_VARIABLE, "DOCKER_HOST"),
@@ -116,7 +119,7 @@ impl Keeper {
         Some((Engine::named_by(variable).expect("the test requires it"), told_by))
     }
 
-    /// The environment of all that this keeper starts.
+    /// Returns the environment of every process that the keeper starts.
     pub(crate) fn variables(&self) -> BTreeMap<OsString, OsString> {
         let path = std::env::var_os("PATH").expect("there is a PATH");
         let mut variables = BTreeMap::from([("PATH".into(), path), ("HOME".into(), self.home().into())]);
@@ -126,12 +129,13 @@ impl Keeper {
         variables
     }
 
-    /// What a sandbox's environment is to have, so that what runs in it can be told from all else on the host.
+    /// Returns a variable for a sandbox's environment, which identifies the processes in the
+    /// sandbox.
     pub(crate) fn mark(&self) -> (String, String) {
         (MARK.to_owned(), self.home().display().to_string())
     }
 
-    /// A program that this keeper's user starts.
+    /// Returns a command that the keeper's user runs.
     pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         match &self.user {
             Some(user) => user.command(program),
@@ -145,7 +149,8 @@ impl Keeper {
         command
     }
 
-    /// The words for a sandbox of this keeper's, with limits where they make control groups of ours.
+    /// Returns the flags for a sandbox of the keeper. They include limits on the backends where
+    /// limits make control groups of ringfence.
     pub(crate) fn words(&self) -> Vec<String> {
         let ((mark, home), backend) = (self.mark(), self.backend.name());
         let kind: &[&str] = match self.backend {
@@ -157,17 +162,17 @@ impl Keeper {
         words.iter().chain(kind).map(|word| (*word).to_owned()).collect()
     }
 
-    /// `ringfence up NAME`.
+    /// Returns the command `ringfence up NAME`.
     pub(crate) fn up(&self, name: &str) -> Command {
         let mut command = self.ringfence(&["up", name]);
         command.args(self.words());
         command
     }
 
-    /// Runs a command of this keeper to its end.
+    /// Runs a command of the keeper to its end.
     #[track_caller]
     pub(crate) fn run(&self, command: &mut Command) -> Outcome {
-        // Not a pipe: whoever is left behind would keep it open.
+        // The output goes to a file, because a process that is left behind would keep a pipe open.
         let said = tempfile::NamedTempFile::new().expect("a temporary file can be made");
         let append = || {
             let mut options = fs_err::OpenOptions::new();
@@ -181,7 +186,7 @@ impl Keeper {
             }
             self.note_children_of(child.id());
             if begun.elapsed() > PATIENCE {
-                let _ = child.kill(); // it may end this very moment
+                let _ = child.kill(); // the process may end at this very moment
                 let said = fs_err::read_to_string(said.path()).unwrap_or_default();
                 panic!("waited in vain for {command:?}: {said} {:#?}", self.processes());
             }
@@ -195,12 +200,12 @@ impl Keeper {
         self.makers.lock().unwrap_or_else(PoisonError::into_inner).insert(process);
     }
 
-    /// Notes whom a command has started: its monitor, if it has one.
+    /// Notes the children of a command, which include its monitor if it has one.
     pub(crate) fn note_children_of(&self, process: u32) {
         remains::children(process).into_iter().for_each(|child| self.note(child));
     }
 
-    /// Runs a command that must succeed.
+    /// Runs a command that must succeed, and returns its output.
     #[track_caller]
     pub(crate) fn expect(&self, command: &mut Command) -> String {
         let outcome = self.run(command);
@@ -208,12 +213,12 @@ impl Keeper {
         outcome.said
     }
 
-    /// This keeper's processes, but for the calling one.
+    /// Returns the keeper's processes without the calling process.
     pub(crate) fn processes(&self) -> Vec<Process> {
         remains::processes(self.home())
     }
 
-    /// Everything on the host that is there because of this keeper's sandboxes.
+    /// Returns everything on the host that exists because of the keeper's sandboxes.
     pub(crate) fn remains(&self) -> Vec<String> {
         let mut found: Vec<String> = self.processes().iter().map(Process::to_string).collect();
         found.extend(remains::mounts(self.home()));
@@ -232,7 +237,7 @@ impl Keeper {
         found
     }
 
-    /// Waits until nothing is left.
+    /// Waits until nothing is left of the keeper's sandboxes.
     #[track_caller]
     pub(crate) fn expect_nothing_left(&self) {
         let begun = Instant::now();
@@ -248,13 +253,13 @@ impl Keeper {
 }
 
 impl Drop for Keeper {
-    /// A failed test leaves nothing behind, either.
+    /// Cleans up after a failed test, which must leave nothing behind, either.
     fn drop(&mut self) {
         if std::thread::panicking() {
             let _ = self.ringfence(&["stop", "--all"]).output(); // best effort
             if let Some((engine, _)) = self.engine() {
                 let label = format!("dev.ringfence.state={}", self.state().join("sandboxes").display());
-                let _ = engine.remove_labelled(&label); // see above
+                let _ = engine.remove_labelled(&label); // best effort
             }
         }
     }

@@ -14,7 +14,7 @@ use crate::soak::{Extent, Random};
 
 const NAME: &str = "victim";
 
-/// What ringfence is doing when it is killed.
+/// The command that ringfence runs when it is killed.
 #[derive(Debug, Clone, Copy)]
 enum Act {
     Up,
@@ -22,21 +22,21 @@ enum Act {
     Stop,
 }
 
-/// Who is killed.
+/// The process that is killed.
 #[derive(Debug, Clone, Copy)]
 enum Victim {
-    /// The command that somebody typed.
+    /// The command that the user typed.
     Foreground,
-    /// The process that keeps the sandbox, if it is there.
+    /// The process that keeps the sandbox, if there is one.
     Monitor,
-    /// The one, and then the other.
+    /// The command first, and then the monitor.
     Both,
 }
 
-/// How many starts may sweep after the last kill.
+/// Number of starts that may sweep after the last kill.
 const STARTS: u32 = 10;
 
-/// What is typed next.
+/// The command that is run after the kill.
 #[derive(Debug, Clone, Copy)]
 enum Next {
     Up,
@@ -54,23 +54,27 @@ impl Act {
     }
 }
 
-/// How long an act takes here when nobody is killed: then, and a little later, is when to kill.
+/// Returns the usual time of an act plus a margin. Kills happen within this time and a little
+/// later.
 fn usual_time(keeper: &Keeper, act: Act) -> Duration {
     let begun = Instant::now();
     keeper.expect(&mut act.command(keeper));
     begun.elapsed() + Duration::from_millis(10)
 }
 
-/// Kills whoever keeps a sandbox, and waits for their end: until then they are no more dead than busy. Without a pid
-/// namespace of ours a sandbox's first process cannot be told from them, and dies with them.
+/// Kills the monitors of all sandboxes and waits for their end, because a monitor that has not
+/// ended cannot be told from a busy one. Without a pid namespace, the first process of a sandbox
+/// looks like a monitor, and is killed, too.
 fn kill_monitors(keeper: &Keeper) {
     let is_monitor = |process: &Process| process.words.contains(&"--monitor".to_owned());
     let monitors: Vec<Process> = keeper.processes().into_iter().filter(is_monitor).collect();
     for monitor in monitors {
         let id = i32::try_from(monitor.id).ok().and_then(Pid::from_raw).expect("it was found in /proc");
-        let Ok(process) = pidfd_open(id, PidfdFlags::empty()) else { continue }; // it has ended
-        let _ = pidfd_send_signal(&process, Signal::KILL); // it may have ended
-        // It is a zombie as soon as its first thread has ended; its locks are held until the last one has.
+        // A process that cannot be opened has ended.
+        let Ok(process) = pidfd_open(id, PidfdFlags::empty()) else { continue };
+        let _ = pidfd_send_signal(&process, Signal::KILL); // the process may have ended
+        // A process is a zombie as soon as its first thread has ended, but its locks are held until
+        // the last thread has ended.
         let mut ended = [PollFd::new(&process, PollFlags::IN)];
         let patience = PATIENCE.try_into().expect("it is not that long");
         assert_eq!(poll(&mut ended, Some(&patience)), Ok(1), "a killed process ends");
@@ -86,7 +90,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Kills somebody at some moment of an act.
+/// Starts an act, and kills the victim after `moment`.
 fn interrupt(keeper: &Keeper, act: Act, victim: Victim, moment: Duration) {
     let mut command = act.command(keeper);
     let mut foreground = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("ringfence can be started");
@@ -147,7 +151,8 @@ fn check(backend: Backend) {
     }
     let begun = Instant::now();
     loop {
-        // One that was being started when its caller was killed comes up later, and then has a name.
+        // A sandbox that was starting when its caller was killed comes up later, and only then has
+        // a name to stop.
         keeper.expect(&mut keeper.ringfence(&["stop", "--all"]));
         let left = keeper.processes();
         if left.is_empty() {
@@ -156,7 +161,8 @@ fn check(backend: Backend) {
         assert!(begun.elapsed() < PATIENCE, "these never end: {left:#?}");
         std::thread::sleep(Duration::from_millis(100));
     }
-    // What else kills left is swept by the next start; the kernel may take a moment to let go of a killed group.
+    // The next start sweeps what else the kills left. The kernel may take a moment to release a
+    // killed control group.
     for _ in 0..STARTS {
         keeper.expect(&mut keeper.up("last"));
         keeper.expect(&mut keeper.ringfence(&["ps"]));
@@ -169,10 +175,11 @@ fn check(backend: Backend) {
     keeper.expect_nothing_left();
 }
 
-/// While one start clears away what a kill left, which an engine takes its time for, another waits for it.
+/// Checks that a second start waits while the first start clears what a kill left, which takes an
+/// engine some time.
 #[track_caller]
 fn check_two_starts(backend: Backend) {
-    // The other tests here have a container of another name at the same engine meanwhile.
+    // The name differs from that of the other tests, which use the same engine at the same time.
     let keeper = Keeper::on(backend);
     for pause in [50, 300].map(Duration::from_millis) {
         keeper.expect(&mut keeper.up("twice"));

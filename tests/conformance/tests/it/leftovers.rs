@@ -1,4 +1,4 @@
-//! What a run leaves on the host, however it ends.
+//! Resources that a run leaves on the host, however it ends.
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
@@ -8,15 +8,16 @@ use std::time::{Duration, Instant};
 use conformance::{Caller, Place, Ring, Stage};
 use ringfence_test_ledger::require;
 
-/// How long the kernel may take on a busy host.
+/// Time limit for the kernel on a busy host.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Numbers of seconds to sleep that no other process on the host sleeps for: a mark.
+/// Returns a number of seconds that no other process on the host sleeps for, to identify processes
+/// of a test.
 fn mark(digit: u32) -> String {
     format!("{digit}{}", 1_000_000 + std::process::id())
 }
 
-/// The processes of the host that have a word among their arguments.
+/// Returns the processes of the host that have a word among their arguments.
 fn processes_with(word: &str) -> Vec<String> {
     let entries = fs_err::read_dir("/proc").expect("/proc can be listed").flatten();
     let ids = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -36,7 +37,7 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// The control groups that a process with this id made.
+/// Returns the control groups that the process with this id made.
 fn groups_of(process: u32) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut left = vec![PathBuf::from("/sys/fs/cgroup")];
@@ -54,7 +55,7 @@ fn groups_of(process: u32) -> Vec<PathBuf> {
     found
 }
 
-/// Mounts of ours, those aside that tests of container engines have beside us.
+/// Counts our mounts, without those of tests of container engines that run at the same time.
 fn mounts_of_the_host() -> usize {
     let table = fs_err::read_to_string("/proc/self/mountinfo").expect("/proc can be read");
     let is_of_engines = |line: &&str| line.contains("ringfence-mapped") || line.contains("ringfence-engine");
@@ -87,7 +88,7 @@ fn nothing_is_left_after_a_kill(ring: Ring, digit: u32) {
         .status()
         .expect("ringfence can be started");
     assert!(status.success());
-    // Or another test's, which may still be at it.
+    // The run of another test may still be sweeping.
     wait_until("the next run has swept what the killed one left", || groups_of(ringfence.id()).is_empty());
 }
 

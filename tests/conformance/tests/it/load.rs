@@ -1,7 +1,7 @@
-//! Many clients of many sandboxes of one server, which is ended and killed meanwhile: nothing fails that could not be
-//! asked again, no sandbox is lost, and in the end everything is as it was before.
+//! Many clients of many sandboxes of one server, which is ended and killed meanwhile. Only calls
+//! that can be repeated fail, no sandbox is lost, and in the end everything is as it was before.
 //!
-//! `RINGFENCE_SOAK=full` does all of it; otherwise as much as a test run has time for.
+//! `RINGFENCE_SOAK=full` runs the full load; otherwise the load fits into a usual test run.
 
 use std::io::Write;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -16,21 +16,21 @@ use crate::remains;
 use crate::served::{Served, expect_nothing_left};
 use crate::soak::Extent;
 
-/// How long a sandbox may stay, in seconds: longer than the test takes.
+/// Lifetime of a sandbox in seconds, longer than the test.
 const STAY: u64 = 3600;
-/// How much memory a server may keep after it all, in KiB: allocators keep some.
+/// Memory in KiB that a server may keep at the end, because allocators keep some.
 const SLACK: u64 = 32 << 10;
-/// Every so many calls a client looks at the list, and makes a sandbox of its own.
+/// Number of calls after which a client reads the list and creates a sandbox of its own.
 const LOOK: usize = 25;
 
-/// How much is done.
+/// The amount of load.
 #[derive(Debug, Clone, Copy)]
 struct Load {
     sandboxes: usize,
     clients: usize,
-    /// With nothing in the way.
+    /// Duration without restarts.
     calm: Duration,
-    /// Before and after each restart.
+    /// Duration before and after each restart.
     around: Duration,
 }
 
@@ -44,7 +44,7 @@ impl Load {
     }
 }
 
-/// Where the server is.
+/// The current URL of the server.
 #[derive(Debug)]
 struct Address {
     url: Mutex<String>,
@@ -65,7 +65,7 @@ impl Address {
         self.changed.notify_all();
     }
 
-    /// Waits for a server that is not the one there.
+    /// Waits until the URL differs from `gone`, which means that another server has started.
     fn other_than(&self, gone: &str) -> String {
         let url = self.url.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.changed.wait_timeout_while(url, PATIENCE, |url| url == gone);
@@ -75,26 +75,26 @@ impl Address {
     }
 }
 
-/// What clients do.
+/// The conditions under which clients work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mood {
-    /// Everything works.
+    /// Every call must work.
     Calm,
-    /// A call may bring nothing, and is made again to the next server.
+    /// A call may fail, and is then repeated at the next server.
     Restarts,
 }
 
-/// What clients met.
+/// Measurements of clients.
 #[derive(Debug, Default)]
 struct Met {
     commands: Vec<Duration>,
     starts: Vec<Duration>,
-    /// How many calls brought nothing.
+    /// Number of calls that failed.
     broken: usize,
 }
 
 impl Met {
-    /// What all of them met.
+    /// Adds up the measurements of several clients.
     fn of(all: impl IntoIterator<Item = Met>) -> Met {
         all.into_iter().fold(Met::default(), |mut sum, one| {
             sum.commands.extend(one.commands);
@@ -105,7 +105,7 @@ impl Met {
     }
 }
 
-/// One of the clients, and what it met so far.
+/// One client and its measurements.
 struct Worker<'a> {
     address: &'a Address,
     url: String,
@@ -119,7 +119,7 @@ impl<'a> Worker<'a> {
         Worker { address, client: Client::of(&url), url, met: Met::default() }
     }
 
-    /// Starts a sandbox that knows its own name.
+    /// Starts a sandbox with a file that contains its own name.
     fn start(&mut self) -> Result<Sandbox, CallError> {
         let begun = Instant::now();
         let sandbox = self.client.create("base", STAY)?;
@@ -128,7 +128,7 @@ impl<'a> Worker<'a> {
         Ok(sandbox)
     }
 
-    /// Runs a command that finds out whose sandbox it is in.
+    /// Runs a command that checks in which sandbox it runs.
     fn command(&mut self, sandbox: &Sandbox, number: usize) -> Result<(), CallError> {
         let expected = (number % 200) as i64;
         let script = format!("read -r name < name && test $name = {} && exit {expected}", sandbox.id);
@@ -154,7 +154,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Works until then, on every sandbox in turn from a `first` one on.
+    /// Works until `until`, on each sandbox in turn, beginning with `first`.
     fn work(mut self, all: &[Sandbox], first: usize, until: Instant, mood: Mood) -> Met {
         let mut round = 0;
         while Instant::now() < until {
@@ -172,7 +172,7 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// Has as many clients as there are do something each, while the caller does something else.
+/// Runs `each` in a thread per client, while the calling thread runs `meanwhile`.
 fn at_once<T: Send, R>(clients: usize, each: impl Fn(usize) -> T + Sync, meanwhile: impl FnOnce() -> R) -> (Vec<T>, R) {
     std::thread::scope(|scope| {
         let each = &each;
@@ -183,7 +183,7 @@ fn at_once<T: Send, R>(clients: usize, each: impl Fn(usize) -> T + Sync, meanwhi
     })
 }
 
-/// Starts all sandboxes, and says how long each took.
+/// Starts all sandboxes and returns them with the time that each start took.
 fn start_all(address: &Address, load: Load) -> (Vec<Sandbox>, Met) {
     let (started, ()) = at_once(
         load.clients,
@@ -199,7 +199,8 @@ fn start_all(address: &Address, load: Load) -> (Vec<Sandbox>, Met) {
     (all.concat(), Met::of(met))
 }
 
-/// The server ends when it is asked to, and the next one without a word; each has another in its place.
+/// Ends the server on request and kills the next one. Each time, starts another server in its
+/// place.
 fn restart<'a>(
     keeper: &Keeper,
     serve: impl Fn() -> Served<'a>,
@@ -220,7 +221,7 @@ fn restart<'a>(
     server
 }
 
-/// Waits until so much time has passed, and notes meanwhile whom a server starts.
+/// Waits for a time, and meanwhile notes the processes that a server starts.
 fn pass(keeper: &Keeper, server: &Served<'_>, time: Duration) {
     let begun = Instant::now();
     while begun.elapsed() < time {
@@ -229,14 +230,14 @@ fn pass(keeper: &Keeper, server: &Served<'_>, time: Duration) {
     }
 }
 
-/// The time that this percentage did not exceed.
+/// Returns the time that `percentage` percent of the times did not exceed.
 fn percentile(times: &mut [Duration], percentage: usize) -> Duration {
     times.sort();
     let place = (times.len() * percentage / 100).min(times.len().saturating_sub(1));
     times.get(place).copied().unwrap_or_default()
 }
 
-/// How many descriptors a server has, and how much memory, in KiB.
+/// Returns the number of descriptors of a server and its memory in KiB.
 fn held_by(server: &Served<'_>) -> (usize, u64) {
     let name = server.id().to_string();
     (remains::descriptors(&name), remains::memory(&name))
@@ -255,7 +256,8 @@ fn a_server_bears_many_clients_and_its_own_restarts() {
 
     let server = serve();
     let address = Address::of(&server);
-    // Everything has been used once: what is made then, and kept, is not what is counted.
+    // Use everything once before counting, so that resources that are created once and kept do not
+    // count.
     let mut worker = Worker::at(&address);
     let first = worker.start().expect("a sandbox can be started");
     worker.command(&first, 1).expect("it is up");
@@ -316,5 +318,5 @@ fn a_server_bears_many_clients_and_its_own_restarts() {
         percentile(&mut calm.starts, 50),
         restarts.broken,
     );
-    let _ = std::io::stderr().write_all(figures.as_bytes()); // they are for people
+    let _ = std::io::stderr().write_all(figures.as_bytes()); // the figures are only for people
 }

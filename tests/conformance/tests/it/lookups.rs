@@ -1,23 +1,25 @@
-//! Ways to blind the host's search for what `hide` and `protect` name: directories that cannot be searched, and
-//! links on the way. Each case is a pair: the same steps reach the file where no rule names it.
+//! Ways to prevent the host from finding the files that `hide` and `protect` name: directories that
+//! cannot be searched, and links on the way. Each case is a pair: the same steps reach the file
+//! where no rule names it.
 
 use std::process::Output;
 
 use conformance::{Caller, Place, Ring, Stage};
 use ringfence_test_ledger::{binary, require};
 
-/// The backends that hold `hide` and `protect` and start in milliseconds: every case is tried on them.
+/// The backends that enforce `hide` and `protect` and start in milliseconds. Every case is tried on
+/// them.
 const FAST_RINGS: [Ring; 2] = [Ring::Native, Ring::Bwrap];
 
-/// A way to blind the search, and the rule that has to hold all the same.
+/// A way to prevent the search, and the rule that must hold nevertheless.
 struct Blinding {
-    /// Made by the caller on the host.
+    /// Script of the caller on the host.
     files: &'static str,
-    /// Done by an earlier run, which has no rule.
+    /// Script of an earlier run, which has no rule.
     earlier: &'static str,
-    /// The rule of the next run.
+    /// Rule of the next run.
     rule: [&'static str; 2],
-    /// Done by the next run, to get at the file.
+    /// Script of the next run, which tries to access the file.
     attack: &'static str,
 }
 
@@ -35,7 +37,7 @@ fn prepare(stage: Stage, place: &Place, files: &str) {
     assert!(made.status.success(), "{made:?}");
 }
 
-/// Reads what the caller finds at the end, whatever modes were left.
+/// Returns the content of a file as the caller finds it at the end, whatever modes the runs left.
 fn content(stage: Stage, place: &Place, file: &str) -> String {
     let script = format!("find . -type d -exec chmod u+rwx {{}} + ; cat {file}");
     let read = stage.command("sh", place).args(["-c", &script]).output().expect("sh can be started");
@@ -52,7 +54,8 @@ fn check_hidden(rings: &[Ring], blinding: &Blinding) {
             let output = run(stage, &place, rule, blinding.attack);
             let was_read = String::from_utf8_lossy(&output.stdout).contains("SECRET");
             assert_eq!(was_read, !is_hidden, "{stage:?} {rule:?} after `{}`: {output:?}", blinding.earlier);
-            content(stage, &place, "/dev/null"); // so that the place can be removed
+            // Opens the directories, so that the place can be removed.
+            content(stage, &place, "/dev/null");
         }
     }
 }
@@ -169,7 +172,8 @@ fn what_a_run_closes_behind_itself_is_reported() {
             let planted = said.split("\"planted\":").nth(1).unwrap_or_default();
             assert!(planted.contains(expected), "{stage:?} {script}: {output:?}");
             assert!(String::from_utf8_lossy(&output.stderr).contains("warning: the run made"), "{output:?}");
-            content(stage, &place, "/dev/null"); // so that the place can be removed
+            // Opens the directories, so that the place can be removed.
+            content(stage, &place, "/dev/null");
         }
     }
 }
@@ -213,7 +217,7 @@ fn rules_hold_for_hard_links_outside_the_workspace() {
     }
 }
 
-/// Runs `ringfence` in a directory of a place, and returns what it printed.
+/// Runs `ringfence` in a directory of a place, and returns its output.
 fn ringfence_in(stage: Stage, place: &Place, directory: &str, words: &[&str]) -> String {
     let mut command = stage.ringfence(words[0], place);
     command.args(&words[1..]).current_dir(place.path().join(directory));

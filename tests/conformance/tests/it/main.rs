@@ -1,4 +1,4 @@
-//! Every promise on every backend.
+//! Tests of every promise on every backend.
 
 mod asks;
 mod attempts;

@@ -10,14 +10,14 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::keeper::Keeper;
 
-/// Somebody who works with agents.
+/// Creates a keeper whose probes are cached before clients start.
 fn keeper(backend: Backend) -> Keeper {
     let keeper = Keeper::on(backend);
-    keeper.expect(&mut keeper.ringfence(&["doctor"])); // what is tried once and remembered is there before the clients
+    keeper.expect(&mut keeper.ringfence(&["doctor"])); // caches the probes
     keeper
 }
 
-/// A client that does one of the things in `mcp_client.py`.
+/// Returns a client that runs one of the functions in `mcp_client.py`.
 fn client(keeper: &Keeper, what: &str, flags: &[&str]) -> Command {
     let (mark, home) = keeper.mark();
     let mut client = Command::new(mcp_python().expect("the test requires it"));
@@ -34,7 +34,7 @@ fn check(what: &str) {
     leave(&keeper);
 }
 
-/// Has a client use every tool in a container.
+/// Runs a client that uses every tool in a container.
 #[track_caller]
 pub(crate) fn check_container(backend: Backend) {
     let keeper = keeper(backend);
@@ -43,10 +43,12 @@ pub(crate) fn check_container(backend: Backend) {
     leave(&keeper);
 }
 
-/// The workspace is the clients' to fill, and the log of what was denied stays; all else must be gone.
+/// Removes the workspace, which clients fill, and the log of denials, which stays. Everything else
+/// must be gone.
 #[track_caller]
 fn leave(keeper: &Keeper) {
-    let _ = fs_err::remove_file(keeper.home().join(".local/state/ringfence/egress.jsonl")); // it may not be there
+    // The log may not exist.
+    let _ = fs_err::remove_file(keeper.home().join(".local/state/ringfence/egress.jsonl"));
     fs_err::remove_dir_all(keeper.workspace()).expect("it is ours");
     keeper.expect_nothing_left();
 }
@@ -100,7 +102,7 @@ fn what_cannot_be_a_workspace_is_refused_before_a_client_is_let_in() {
     assert_eq!(refused.status.code(), Some(2));
     assert!(refused.stdout.is_empty(), "{}", String::from_utf8_lossy(&refused.stdout));
     assert_eq!(String::from_utf8_lossy(&refused.stderr), String::from_utf8_lossy(&run.stderr));
-    // Where there can be one, clients are let in.
+    // With a possible workspace, clients are admitted.
     let workspace = keeper.workspace();
     let mut served = serve(workspace.to_str().expect("it is text"));
     let mut line = String::new();
@@ -112,7 +114,8 @@ fn what_cannot_be_a_workspace_is_refused_before_a_client_is_let_in() {
     leave(&keeper);
 }
 
-/// Starts a client that starts all that it can, kills whom `victim` finds, and expects that nothing is left.
+/// Starts a client that starts everything it can, kills the process that `victim` returns, and
+/// checks that nothing is left.
 #[track_caller]
 fn check_killed(victim: impl FnOnce(&Keeper, &Child) -> u32) {
     let keeper = keeper(Backend::Native);
@@ -127,8 +130,8 @@ fn check_killed(victim: impl FnOnce(&Keeper, &Child) -> u32) {
     keeper.note_children_of(child.id());
     let victim = i32::try_from(victim(&keeper, &child)).ok().and_then(Pid::from_raw).expect("it is a process");
     kill_process(victim, Signal::KILL).expect("it is ours");
-    let _ = child.kill(); // it may have ended
-    let _ = child.wait(); // how it ends is not what is tested
+    let _ = child.kill(); // the process may have ended
+    let _ = child.wait(); // its exit status is not tested
     keeper.expect(&mut keeper.ringfence(&["ps"])); // sweeps what a killed server cannot
     leave(&keeper);
 }

@@ -8,12 +8,12 @@ use ringfence_test_ledger::{e2b_python, playwright_python, require};
 use crate::keeper::Keeper;
 use crate::served::{Served, expect_nothing_left, log_of, script};
 
-/// A template whose sandboxes reach one host, and are denied all others.
+/// Template whose sandboxes may reach one host and no other.
 const CONFIG: &str = "[templates.allowing]\npolicy = 'allowing.toml'\n";
 const POLICY: &str =
     "allow_weaker = ['memory']\n[network]\nmode = 'allow'\nallow = ['allowed.example']\n[limits]\nmemory = '512M'\n";
 
-/// A server with that template.
+/// Starts a server with that template.
 #[track_caller]
 fn served(keeper: &Keeper) -> Served<'_> {
     let config = keeper.home().join("server.toml");
@@ -22,7 +22,7 @@ fn served(keeper: &Keeper) -> Served<'_> {
     Served::with(keeper, &["--config", config.to_str().expect("it is text")])
 }
 
-/// Does something at the page, with a browser of its own.
+/// Runs one act of `page.py` on the page, in a browser of its own.
 #[track_caller]
 fn browse(keeper: &Keeper, server: &Served<'_>, act: &str, more: &[&str]) {
     let mut command = script(playwright_python().expect("the test requires it"), "page.py");
@@ -42,7 +42,8 @@ fn browse(keeper: &Keeper, server: &Served<'_>, act: &str, more: &[&str]) {
 fn leave(keeper: &Keeper, server: Served<'_>) {
     server.end();
     for name in ["server.toml", "allowing.toml", ".local/state/ringfence/egress.jsonl"] {
-        let _ = fs_err::remove_file(keeper.home().join(name)); // nothing may have been denied
+        // The log exists only if something was denied.
+        let _ = fs_err::remove_file(keeper.home().join(name));
     }
     expect_nothing_left(keeper);
 }
@@ -115,7 +116,7 @@ fn a_key_lets_in_and_shows_its_own_sandboxes_alone() {
     leave(&keeper, server);
 }
 
-/// With `RINGFENCE_BLESS=1` it takes its time, and keeps what is seen as the pictures of the documents.
+/// With `RINGFENCE_BLESS=1`, the test takes longer and saves screenshots for the documentation.
 #[test]
 fn the_page_is_drawn_in_the_dark_and_in_the_light() {
     require!(root, binary, user_namespaces, python3, curl, cgroup_limits, e2b_python, playwright_python, chromium);

@@ -1,4 +1,5 @@
-//! What a run makes that programs on the host would act on, and that nothing can keep it from making.
+//! Files that a run makes and that programs on the host would act on, where nothing can prevent the
+//! run from making them.
 
 use std::path::Path;
 use std::process::Output;
@@ -7,7 +8,8 @@ use conformance::{Caller, Place, Ring, Stage};
 use ringfence_test_ledger::{binary, require};
 use serde_json::{Value, json};
 
-/// Makes a repository of the attacker's at `elsewhere`, whose configuration has git run a program.
+/// Script that makes a repository of the attacker at `elsewhere`, whose configuration makes git run
+/// a program.
 const ELSEWHERE: &str = "\
 mkdir -p elsewhere/objects elsewhere/refs && echo ref: refs/heads/main > elsewhere/HEAD &&
 printf '[core]\\n\\trepositoryformatversion = 0\\n\\tfsmonitor = \"touch stolen; false\"\\n' > elsewhere/config";
@@ -24,7 +26,7 @@ fn must_git(directory: &Path, arguments: &[&str]) {
     assert!(output.status.success(), "{arguments:?}: {output:?}");
 }
 
-/// The result of a script that runs in `workspace`.
+/// Runs a script in `workspace` and returns the result.
 fn run(ring: Ring, place: &Place, workspace: &Path, script: &str) -> Value {
     let mut command = Stage { ring, caller: Caller::Root }.ringfence("run", place);
     command.args(["--json", "--workspace"]).arg(workspace).args(["--", "sh", "-c", script]).current_dir(workspace);
@@ -32,7 +34,7 @@ fn run(ring: Ring, place: &Place, workspace: &Path, script: &str) -> Value {
     serde_json::from_slice(&output.stdout).expect("it answers in JSON")
 }
 
-/// Runs a script that plants something, and has git on the host fall for it.
+/// Runs a script that plants something, and checks that git on the host follows it.
 #[track_caller]
 fn check(prepare: impl Fn(&Path), script: &str, expected: &[&str]) {
     let place = Place::of(Caller::Root);

@@ -1,4 +1,4 @@
-//! Ports inside, from the host's loopback.
+//! Ports inside a sandbox, forwarded to the host's loopback.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use ringfence_test_ledger::require;
 
 use crate::scene::{DOCKER, Engine, PATIENCE, PODMAN, Scene, expect_success};
 
-/// Says its port, and a word to everybody who comes.
+/// Program that prints its port, and sends a text to every client.
 const SERVER: &str = "
 import socket
 listener = socket.create_server(('127.0.0.1', 0))
@@ -20,7 +20,7 @@ while True:
         connection.sendall(b'from inside')
 ";
 
-/// Starts a command that goes on, and returns the first line that it says.
+/// Starts a command that keeps running, and returns its first line of output.
 fn begin(command: &mut Command) -> (Child, String) {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("ringfence can be started");
     let mut line = String::new();
@@ -29,7 +29,7 @@ fn begin(command: &mut Command) -> (Child, String) {
     (child, line.trim_end().to_owned())
 }
 
-/// What is said to whoever comes to an address.
+/// Connects to an address and returns what the server sends.
 fn hear(address: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("somebody listens there");
     stream.set_read_timeout(Some(PATIENCE)).expect("a time can be set");
@@ -38,12 +38,13 @@ fn hear(address: &str) -> String {
     heard
 }
 
-/// Whether the server inside is reached at an address. Somebody else of the host's may have that port.
+/// Returns true if the server inside is reached at an address. Another program of the host may have
+/// that port.
 fn leads_inside(address: &str) -> bool {
     let Ok(mut stream) = TcpStream::connect(address) else { return false };
     stream.set_read_timeout(Some(Duration::from_secs(1))).expect("a time can be set");
     let mut heard = Vec::new();
-    let _ = stream.read_to_end(&mut heard); // whoever else it is may say nothing
+    let _ = stream.read_to_end(&mut heard); // another program may send nothing
     heard == b"from inside"
 }
 

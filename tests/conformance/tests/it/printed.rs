@@ -1,4 +1,5 @@
-//! What this program prints has nothing in it that steers a terminal, whoever chose the names and values.
+//! Output of ringfence contains no character that controls a terminal, whoever chose the names and
+//! values.
 
 use std::net::TcpListener;
 use std::process::Command;
@@ -8,14 +9,16 @@ use ringfence_test_ledger::require;
 
 use crate::keeper::Keeper;
 
-/// A name with what steers a terminal: the title is set, the screen cleared, the line written over, text turned around.
+/// Name with terminal control: it sets the title, clears the screen, overwrites the line, and
+/// reverses text.
 const HOSTILE: &str =
     "o\u{1b}]0;owned\u{7}\u{1b}[2J\r\u{8}\u{7f}\u{9b}31m\u{9d}0;x\u{9c}\u{202e}\u{2066}\u{200f}\u{2028}e";
-/// The same, as TOML writes it.
+/// The same name, escaped for TOML.
 const IN_TOML: &str =
     "o\\u001b]0;owned\\u0007\\u001b[2J\\r\\b\\u007f\\u009b31m\\u009d0;x\\u009c\\u202e\\u2066\\u200f\\u2028e";
 
-/// Whether a terminal obeys a character, or has text read otherwise for it; a list of the test's own.
+/// Returns true if a character controls a terminal or changes how text is read. The list is
+/// independent of ringfence's own.
 fn steers(character: char) -> bool {
     let plain = ['\n', '\t'];
     let number = u32::from(character);
@@ -27,14 +30,14 @@ fn steers(character: char) -> bool {
             || (0x2066..=0x2069).contains(&number))
 }
 
-/// What commands printed that they should not have.
+/// The wrong outputs of commands.
 struct Checked<'a> {
     keeper: &'a Keeper,
     wrong: Vec<String>,
 }
 
 impl Checked<'_> {
-    /// Has a command tell of something hostile.
+    /// Runs a command that must report the hostile text, without its control characters.
     fn check(&mut self, command: &mut Command) {
         let outcome = self.keeper.run(command);
         let words: Vec<_> = command.get_args().collect();
@@ -70,7 +73,7 @@ fn check_all_printed(keeper: &Keeper) {
         command
     };
 
-    // Values of a project's settings.
+    // Use values of a project's settings.
     for text in [
         format!("[filesystem]\nhide = [\"{IN_TOML}\"]\nprotect = [\".git/config\", \".git/hooks\", \"{IN_TOML}\"]\n"),
         format!("[env]\nset = {{ \"{IN_TOML}\" = \"x\" }}\n[filesystem]\nhide = [\"{IN_TOML}\"]\n"),
@@ -93,7 +96,7 @@ fn check_all_printed(keeper: &Keeper) {
         checked.check(&mut run(&["--", "true"]));
         checked.check(&mut run(&["--json", "--", "true"]));
     }
-    // A value of several lines does not look like several messages.
+    // A value with several lines must not look like several messages.
     for forged in ["x\\nringfence: warning: all is well", "x\\n\\u200Bringfence: error: x\\n\\u2060hint: rm -r ~"] {
         for key in ["backend", "\"x\"", "network.allow", "limits.time"] {
             let value = if key == "network.allow" { format!("[\"{forged}\"]") } else { format!("\"{forged}\"") };
@@ -108,7 +111,7 @@ fn check_all_printed(keeper: &Keeper) {
     }
     fs_err::remove_file(&project).expect("it is ours");
 
-    // Words of the command line, variables, and names of files.
+    // Use words of the command line, variables, and names of files.
     checked.check(&mut run(&[&format!("--{HOSTILE}"), "true"]));
     checked.check(&mut run(&["--memory", HOSTILE, "true"]));
     checked.check(&mut run(&["--policy", HOSTILE, "true"]));
@@ -130,7 +133,7 @@ fn check_all_printed(keeper: &Keeper) {
     for variable in ["RINGFENCE_LOG", "SANDBOX_MODE", "SANDBOX_METHOD", "SANDBOX_TIMEOUT_SEC"] {
         checked.check(keeper.ringfence(&["config", "explain"]).env(variable, format!("x={HOSTILE}")));
     }
-    // A line of the log: of a server that cannot listen, since somebody else does.
+    // The log line comes from a server that cannot listen because the port is taken.
     let taken = TcpListener::bind("127.0.0.1:0").expect("there is a port");
     let taken = taken.local_addr().expect("it listens").to_string();
     let state = keeper.home().join(HOSTILE);
@@ -140,7 +143,7 @@ fn check_all_printed(keeper: &Keeper) {
     keeper.give(&workspace.join(HOSTILE));
     checked.check(run(&["--dry-run", "--workspace", HOSTILE, "--", "true"]).current_dir(&workspace));
 
-    // What a run makes, and records of it.
+    // Use files that a run makes, and records of the run.
     let config = keeper.home().join(".config/ringfence");
     fs_err::create_dir_all(&config).expect("the home is ours");
     let kept = workspace.join("kept");
@@ -148,7 +151,8 @@ fn check_all_printed(keeper: &Keeper) {
     keeper.give(&kept);
     let audit = format!("[audit]\nstore = 'always'\ndir = '{}'\n", kept.display());
     fs_err::write(config.join("config.toml"), audit).expect("the home is ours");
-    let planted = format!("planted-{HOSTILE}").replace(['[', ']'], ""); // which make a pattern
+    // Brackets would make a pattern.
+    let planted = format!("planted-{HOSTILE}").replace(['[', ']'], "");
     checked.check(&mut run(&["--protect", &planted, "--", "touch", &planted]));
     fs_err::remove_file(workspace.join(&planted)).expect("it is ours");
     checked.words(&["audit", "list"]);
@@ -160,14 +164,14 @@ fn check_all_printed(keeper: &Keeper) {
     checked.words(&["audit", "list"]);
     checked.words(&["audit", "verify"]);
     checked.words(&["audit", "verify", "--json"]);
-    // A name of several lines is told in one.
+    // A name with several lines is reported on one line.
     let forged = format!("{HOSTILE}\n9 records: none was altered, added or removed\nx.json");
     fs_err::write(kept.join(forged), "no record").expect("the workspace is ours");
     let told = keeper.run(&mut keeper.ringfence(&["audit", "verify"])).said;
     assert!(!told.lines().any(|line| line.starts_with("9 records")), "{told:?}");
     fs_err::remove_dir_all(keeper.home().join(".config")).expect("it is ours");
 
-    // A sandbox that stays, and what is copied from it.
+    // Use a sandbox that stays, and files that are copied from it.
     let mut up = keeper.up("one");
     checked.check(up.args(["--workspace", HOSTILE]));
     checked.words(&["ps"]);
@@ -186,10 +190,10 @@ fn check_all_printed(keeper: &Keeper) {
     keeper.expect(&mut keeper.ringfence(&["stop", "one"]));
     assert!(checked.wrong.is_empty(), "{}:\n{}", checked.wrong.len(), checked.wrong.join("\n"));
 
-    // What is run speaks for itself.
+    // The output of the command itself is not changed.
     let own = keeper.run(&mut run(&["--", "printf", "%s", HOSTILE]));
     assert_eq!(own.said, HOSTILE);
     fs_err::remove_dir_all(&workspace).expect("it is ours");
-    fs_err::remove_dir_all(keeper.server()).expect("it is ours"); // where keys would be
+    fs_err::remove_dir_all(keeper.server()).expect("it is ours"); // directory of the keys
     keeper.expect_nothing_left();
 }

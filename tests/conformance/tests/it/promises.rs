@@ -12,7 +12,7 @@ use crate::egress::documented;
 fn the_documented_promises_are_those_that_were_found_here() {
     require!(root, binary, user_namespaces, ordinary_user, ordinary_user_namespaces, landlock, bwrap, cgroup_limits);
     require!(python3, own_network);
-    // What was not given is not tested, and contradicts nothing.
+    // A ring that is not available is not tested and contradicts nothing.
     let given: Vec<Ring> = Ring::DOCUMENTED.into_iter().filter(|ring| ring.is_given()).collect();
     let stages = given.iter().copied().flat_map(Stage::all_on);
     let certificates: Certificates = stages.map(|stage| (stage, certificate(stage))).collect();

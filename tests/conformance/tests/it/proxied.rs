@@ -1,4 +1,5 @@
-//! A sandbox in a network with a proxy: the proxy is the only way out, and nothing of it stays.
+//! A sandbox in a network with a proxy: the proxy is the only way out, and nothing of it is left
+//! behind.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, UdpSocket};
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::engines::{ENGINES, Kept, place, said};
 
-/// A server on every address of the host, with one page.
+/// A server with one page, on every address of the host.
 struct Server {
     address: IpAddr,
     port: u16,
@@ -21,24 +22,24 @@ impl Server {
         let port = listener.local_addr().expect("it is bound").port();
         std::thread::spawn(move || {
             for mut client in listener.incoming().flatten() {
-                let _ = client.read(&mut [0; 4096]); // whatever it asks for
+                let _ = client.read(&mut [0; 4096]); // the request does not matter
                 let _ = client.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok");
             }
         });
-        // What the host would call from: nothing is sent.
+        // Find the address from which the host would connect. A connected UDP socket sends nothing.
         let probe = UdpSocket::bind("0.0.0.0:0").expect("a port can be had");
         probe.connect("203.0.113.1:9").expect("the tests' place has a way out that leads nowhere");
         Server { address: probe.local_addr().expect("it is bound").ip(), port }
     }
 }
 
-/// What was made at the engine for a sandbox.
+/// Returns the resources that the engine has for a sandbox.
 fn made(kept: &Kept<'_>) -> Vec<String> {
     let engine = kept.stage.ring.engine().expect("the test requires it");
     engine.labelled(&format!("dev.ringfence.name={}", kept.name)).expect("the engine answers")
 }
 
-/// Starts a sandbox in a network of its own that lets `rule` out.
+/// Starts a sandbox in its own network that allows `rule`.
 #[track_caller]
 fn up(kept: &Kept<'_>, rule: &str) {
     let output = kept.up(&["--proxy", "--allow", rule]);
@@ -88,7 +89,7 @@ fn a_proxy_and_its_network_are_swept_when_their_owner_was_killed() {
         let next = Kept { name: format!("{}-next", kept.name), home: kept.home.clone(), stage, place: &place };
         let output = next.up(&[]);
         assert!(output.status.success(), "{stage:?}: {}", said(&output));
-        // Podman lists a container for a moment after it said that it is gone.
+        // Podman still lists a container for a moment after it reported the removal.
         let deadline = Instant::now() + Duration::from_secs(20);
         while !made(&kept).is_empty() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(100));

@@ -1,4 +1,4 @@
-//! What sandboxes could leave on a host: processes, mounts, control groups, files.
+//! Resources that sandboxes could leave on a host: processes, mounts, control groups and files.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -17,7 +17,7 @@ pub(crate) struct Process {
 impl Process {
     fn read(id: u32) -> Option<Process> {
         let stat = fs_err::read_to_string(format!("/proc/{id}/stat")).ok()?;
-        // The name, in parentheses, may hold anything: proc_pid_stat(5).
+        // The name in parentheses may contain any character: proc_pid_stat(5).
         let mut fields = stat.rsplit_once(") ")?.1.split(' ');
         let (state, parent) = (fields.next()?, fields.next()?.parse().ok()?);
         let words = fs_err::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
@@ -25,14 +25,16 @@ impl Process {
         Some(Process { id, parent, is_zombie: state == "Z", words })
     }
 
-    /// Whether its program, its arguments or its environment name a directory, or mounts that it has for itself do: in
-    /// a container all else is the same whoever keeps it.
+    /// Returns true if the program, the arguments or the environment of the process name a
+    /// directory, or if mounts of its own mount namespace do. In a container, everything but the
+    /// mounts is the same for every keeper.
     fn names(&self, directory: &Path) -> bool {
         let wanted = directory.as_os_str().as_encoded_bytes();
         let has = |bytes: &[u8]| bytes.windows(wanted.len()).any(|window| window == wanted);
         let is_mounted = || {
             let table = fs_err::read_to_string(format!("/proc/{}/mountinfo", self.id)).unwrap_or_default();
-            // These are the host's, and seen by whoever has a copy of its mounts.
+            // These mounts belong to the host, and every process with a copy of the host's mounts
+            // sees them.
             table.lines().any(|line| has(line.as_bytes()) && !line.contains(" /run/ringfence-mapped/"))
         };
         let program = rustix::fs::readlink(format!("/proc/{}/exe", self.id), Vec::new());
@@ -42,12 +44,12 @@ impl Process {
             || (mount_namespace(&self.id.to_string()) != mount_namespace("self") && is_mounted())
     }
 
-    /// How many descriptors it has open.
+    /// Returns the number of open descriptors.
     pub(crate) fn descriptors(&self) -> usize {
         descriptors(&self.id.to_string())
     }
 
-    /// How much memory it holds, in KiB.
+    /// Returns the resident memory in KiB.
     pub(crate) fn memory(&self) -> u64 {
         memory(&self.id.to_string())
     }
@@ -64,19 +66,20 @@ fn mount_namespace(process: &str) -> Option<CString> {
     rustix::fs::readlink(format!("/proc/{process}/ns/mnt"), Vec::new()).ok()
 }
 
-/// How many descriptors a process, by its name in `/proc`, has open.
+/// Returns the number of open descriptors of a process, which is given by its name in `/proc`.
 pub(crate) fn descriptors(process: &str) -> usize {
     fs_err::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().count()
 }
 
-/// How much memory a process, by its name in `/proc`, holds, in KiB.
+/// Returns the resident memory in KiB of a process, which is given by its name in `/proc`.
 pub(crate) fn memory(process: &str) -> u64 {
     let status = fs_err::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     line.and_then(|line| line.trim().split(' ').next()?.parse().ok()).unwrap_or_default()
 }
 
-/// The processes that name a directory, and their children that nobody waited for; not the calling one.
+/// Returns the processes that name a directory, and their zombie children, without the calling
+/// process.
 pub(crate) fn processes(directory: &Path) -> Vec<Process> {
     let entries = fs_err::read_dir("/proc").expect("/proc can be listed").flatten();
     let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -87,21 +90,22 @@ pub(crate) fn processes(directory: &Path) -> Vec<Process> {
     named.iter().copied().chain(dead).cloned().collect()
 }
 
-/// The mounts that the tests see and whose source or place is below a directory.
+/// Returns the mounts in the namespace of the tests whose source or mount point is below a
+/// directory.
 pub(crate) fn mounts(directory: &Path) -> Vec<String> {
     let table = fs_err::read_to_string("/proc/self/mountinfo").expect("/proc can be read");
     let name = directory.display().to_string();
     table.lines().filter(|line| line.contains(&name)).map(|line| format!("mount {line}")).collect()
 }
 
-/// The children of a process.
+/// Returns the ids of the children of a process.
 pub(crate) fn children(process: u32) -> Vec<u32> {
     let threads = fs_err::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let children = threads.filter_map(|thread| fs_err::read_to_string(thread.path().join("children")).ok());
     children.flat_map(|ids| ids.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>()).collect()
 }
 
-/// The control groups that some processes made.
+/// Returns the control groups that some processes made.
 pub(crate) fn groups(makers: &BTreeSet<u32>) -> Vec<String> {
     let mut found = Vec::new();
     let mut left = vec![PathBuf::from("/sys/fs/cgroup")];
@@ -120,7 +124,7 @@ pub(crate) fn groups(makers: &BTreeSet<u32>) -> Vec<String> {
     found
 }
 
-/// The directories below `/tmp` and `/run` that some processes made for a run, or a start.
+/// Returns the directories below `/tmp` and `/run` that some processes made for a run or a start.
 pub(crate) fn private_directories(makers: &BTreeSet<u32>) -> Vec<String> {
     let user = rustix::process::geteuid().as_raw();
     let bases = [format!("/tmp/ringfence-{user}"), "/run/ringfence-mapped".to_owned()];
@@ -129,12 +133,12 @@ pub(crate) fn private_directories(makers: &BTreeSet<u32>) -> Vec<String> {
     left.map(|entry| format!("directory {}", entry.path().display())).collect()
 }
 
-/// Whether a name begins with the id of a process.
+/// Returns true if a name begins with the id of one of the processes.
 fn is_of(makers: &BTreeSet<u32>, name: &str) -> bool {
     name.split('-').next().and_then(|id| id.parse().ok()).is_some_and(|maker| makers.contains(&maker))
 }
 
-/// The files below a directory, but for those below some.
+/// Returns the files below a directory, without those at or below the `expected` paths.
 pub(crate) fn files(directory: &Path, expected: &[PathBuf]) -> Vec<String> {
     let mut found = Vec::new();
     let mut left = vec![directory.to_owned()];
@@ -150,7 +154,7 @@ pub(crate) fn files(directory: &Path, expected: &[PathBuf]) -> Vec<String> {
     found
 }
 
-/// The files below a directory that are not called so.
+/// Returns the files below a directory that have another name than `name`.
 pub(crate) fn half_written(directory: &Path, name: &str) -> Vec<String> {
     let mut found = files(directory, &[]);
     found.retain(|path| !path.ends_with(&format!("/{name}")));

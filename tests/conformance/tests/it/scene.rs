@@ -1,4 +1,4 @@
-//! Somebody who works with one engine: a home, a workspace and a sandbox, by name.
+//! A user who works with one engine, with a home, a workspace and a named sandbox.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -9,24 +9,24 @@ use ringfence_test_ledger::engine::{DEV_IMAGE, DOCKER_VARIABLE, PODMAN_VARIABLE,
 use ringfence_test_ledger::{User, binary};
 use tempfile::TempDir;
 
-/// How long a busy host may take.
+/// Time limit for each wait on a busy host.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
-/// The engines of the tests, and who works with each.
+/// The engines of the tests, and the user who works with each.
 pub(crate) const DOCKER: Engine =
     Engine { backend: "docker", given_by: DOCKER_VARIABLE, told_by: "DOCKER_HOST", caller: Caller::Root };
 pub(crate) const PODMAN: Engine =
     Engine { backend: "podman", given_by: PODMAN_VARIABLE, told_by: "CONTAINER_HOST", caller: Caller::Root };
 pub(crate) const ROOTLESS_PODMAN: Engine =
     Engine { given_by: ROOTLESS_PODMAN_VARIABLE, caller: Caller::Ordinary, ..PODMAN };
-/// What a rootless engine may be unable to hold.
+/// Flags for the clauses that a rootless engine may be unable to enforce.
 const LIMITS: [&str; 6] = ["--allow-weaker", "memory", "--allow-weaker", "cpus", "--allow-weaker", "process-count"];
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Engine {
     pub(crate) backend: &'static str,
-    /// The variable that gives the tests its address.
+    /// Variable that gives the tests the engine's address.
     given_by: &'static str,
-    /// The variable that ringfence takes it from.
+    /// Variable from which ringfence takes the address.
     told_by: &'static str,
     caller: Caller,
 }
@@ -55,7 +55,7 @@ impl Scene {
         Scene { engine, name, home: directory(), workspace: directory(), user, agent: None }
     }
 
-    /// The same with a key, which an ssh-agent holds.
+    /// Creates a scene with an SSH key, which an ssh-agent holds.
     pub(crate) fn with_key(engine: Engine, name: &str) -> Scene {
         let mut scene = Scene::new(engine, name);
         for directory in [".ssh", ".ssh/config.d"] {
@@ -72,7 +72,7 @@ impl Scene {
         scene
     }
 
-    /// The same with a development container that is up.
+    /// Creates a scene with a key and a development container that is up.
     pub(crate) fn up(engine: Engine, name: &str, flags: &[&str]) -> Scene {
         let scene = Scene::with_key(engine, name);
         scene.start(DEV_IMAGE, flags);
@@ -98,7 +98,7 @@ impl Scene {
             None => Command::new(program),
         };
         let variable = |name: &str| std::env::var(name).expect("the test requires it");
-        // An engine is tried once for all of them.
+        // All scenes share a cache, so that an engine is probed only once.
         let cache = self.user.as_ref().map_or(Path::new("/root"), |user| &user.home).join(".cache");
         command.env_clear().env("PATH", variable("PATH")).env("HOME", self.home.path()).env("XDG_CACHE_HOME", cache);
         command.env("SSH_AUTH_SOCK", self.path("agent")).env(self.engine.told_by, variable(self.engine.given_by));
@@ -115,15 +115,15 @@ impl Scene {
 
 impl Drop for Scene {
     fn drop(&mut self) {
-        let _ = self.ringfence(&["stop", &self.name]).output(); // it may not have come up
+        let _ = self.ringfence(&["stop", &self.name]).output(); // the sandbox may not have come up
         if let Some(agent) = &mut self.agent {
-            let _ = agent.kill(); // it may have ended
-            let _ = agent.wait(); // see above
+            let _ = agent.kill(); // the agent may have ended
+            let _ = agent.wait(); // the agent may have ended
         }
     }
 }
 
-/// Gives a file of root's to whoever works.
+/// Gives a file of root to the user of the scene.
 fn give(path: &Path, user: Option<&User>) {
     if let Some(user) = user {
         std::os::unix::fs::chown(path, Some(user.uid), Some(user.gid)).expect("it is ours, or root's to give");

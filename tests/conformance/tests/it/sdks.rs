@@ -1,4 +1,5 @@
-//! Packages that are built on E2B's, against `ringfence serve`, unmodified: the variables alone say where it is.
+//! Unmodified packages that are built on E2B's, against `ringfence serve`. Only variables name the
+//! server.
 
 use std::process::Command;
 

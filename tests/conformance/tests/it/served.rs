@@ -14,7 +14,7 @@ use crate::asks::Client;
 use crate::interpreters::until;
 use crate::keeper::{Keeper, PATIENCE};
 
-/// A server of a keeper's.
+/// A running server of a keeper.
 pub(crate) struct Served<'a> {
     keeper: &'a Keeper,
     pub(crate) process: Child,
@@ -22,19 +22,19 @@ pub(crate) struct Served<'a> {
 }
 
 impl<'a> Served<'a> {
-    /// Starts one, on a port that is free.
+    /// Starts a server on a free port.
     #[track_caller]
     pub(crate) fn by(keeper: &'a Keeper) -> Served<'a> {
         Served::with(keeper, &[])
     }
 
-    /// The same, with more flags.
+    /// Starts a server with additional flags.
     #[track_caller]
     pub(crate) fn with(keeper: &'a Keeper, flags: &[&str]) -> Served<'a> {
         Served::told(keeper, flags, &[])
     }
 
-    /// The same, with settings, which are written to a file in the workspace.
+    /// Starts a server with settings, which are written to a file in the workspace.
     #[track_caller]
     pub(crate) fn configured(keeper: &'a Keeper, settings: &str) -> Served<'a> {
         let config = keeper.workspace().join("server.toml");
@@ -42,7 +42,7 @@ impl<'a> Served<'a> {
         Served::with(keeper, &["--config", config.to_str().expect("it is text")])
     }
 
-    /// The same, with variables.
+    /// Starts a server with additional flags and variables.
     #[track_caller]
     pub(crate) fn told(keeper: &'a Keeper, flags: &[&str], variables: &[(&str, &str)]) -> Served<'a> {
         let mut command = keeper.ringfence(&["serve", "--listen", "127.0.0.1:0"]);
@@ -50,7 +50,7 @@ impl<'a> Served<'a> {
         Served::run(keeper, command)
     }
 
-    /// Starts the one of a command.
+    /// Starts a server with a prepared command.
     #[track_caller]
     pub(crate) fn run(keeper: &'a Keeper, mut command: Command) -> Served<'a> {
         let log = fs_err::OpenOptions::new().create(true).append(true).open(keeper.home().join("server.log"));
@@ -63,12 +63,12 @@ impl<'a> Served<'a> {
         Served { keeper, process, url: url.trim_end().to_owned() }
     }
 
-    /// Notes the processes that keep its sandboxes.
+    /// Notes the processes that keep the sandboxes of the server.
     pub(crate) fn note_sandboxes(&self) {
         self.keeper.note_children_of(self.process.id());
     }
 
-    /// Has the package do something, and returns what it says.
+    /// Runs one act of the package's script, and returns the lines of its output.
     #[track_caller]
     fn package(&self, act: &str, more: &[&str]) -> Vec<String> {
         let mut command = script(e2b_python().expect("the test requires it"), "e2b_server.py");
@@ -82,8 +82,8 @@ impl<'a> Served<'a> {
         outcome.said.lines().map(str::to_owned).collect()
     }
 
-    /// Has a script that knows the server by the variables alone that everybody sets do all that it is to do, and returns
-    /// what it says.
+    /// Runs a script that finds the server only through the usual variables of E2B, and returns the
+    /// lines of its output.
     #[track_caller]
     pub(crate) fn drive(&self, mut script: Command) -> Vec<String> {
         script.env("E2B_API_URL", &self.url).env("E2B_SANDBOX_URL", &self.url).env("E2B_API_KEY", "e2b_0");
@@ -94,12 +94,12 @@ impl<'a> Served<'a> {
         outcome.said.lines().map(str::to_owned).collect()
     }
 
-    /// Its process.
+    /// Returns the id of the server's process.
     pub(crate) fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// Asks it to end, and waits for that.
+    /// Asks the server to end, and waits until it has ended.
     #[track_caller]
     pub(crate) fn end(mut self) {
         kill_process(Pid::from_child(&self.process), Signal::TERM).expect("it is ours");
@@ -118,12 +118,12 @@ impl Drop for Served<'_> {
             let told: Vec<&str> = log.lines().filter(|line| !line.contains(" request ")).collect();
             let _ = std::io::stderr().write_all(told.join("\n").as_bytes()); // best effort
         }
-        let _ = self.process.kill(); // it may have ended
-        let _ = self.process.wait(); // see above
+        let _ = self.process.kill(); // the server may have ended
+        let _ = self.process.wait(); // the server may have ended
     }
 }
 
-/// A page of this machine's own, for as long as the test runs.
+/// A page of this machine's own, served until the test ends.
 struct Page {
     port: u16,
 }
@@ -136,14 +136,16 @@ impl Page {
             for stream in listener.incoming().flatten() {
                 let mut head = BufReader::new(&stream).lines();
                 while head.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
-                let _ = (&stream).write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"); // it may have gone
+                // The client may have gone.
+                let _ = (&stream).write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
             }
         });
         Page { port }
     }
 }
 
-/// A script of this directory. Python's find `checks` beside them.
+/// Returns a command that runs a script of this directory. Python scripts find the module `checks`
+/// beside them.
 pub(crate) fn script(interpreter: impl Into<PathBuf>, name: &str) -> Command {
     let mut command = Command::new(interpreter.into());
     command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it").join(name));
@@ -154,7 +156,7 @@ pub(crate) fn log_of(keeper: &Keeper) -> String {
     fs_err::read_to_string(keeper.home().join("server.log")).unwrap_or_default()
 }
 
-/// Checks that nothing is left of a server's sandboxes, and removes what it keeps beyond them.
+/// Checks that nothing is left of a server's sandboxes, and removes the server's other files.
 #[track_caller]
 pub(crate) fn expect_nothing_left(keeper: &Keeper) {
     let server = keeper.server();
@@ -245,7 +247,7 @@ fn who_visits_a_sandbox_in_the_hosts_network_reaches_its_own_ports_alone() {
     }
 }
 
-/// Waits until a sandbox is gone whose lease is short.
+/// Waits until the short lease of a sandbox has ended and its room is gone.
 #[track_caller]
 fn wait_for_end_of_lease(keeper: &Keeper, sandbox: &str) {
     let begun = Instant::now();
@@ -262,12 +264,13 @@ fn sandboxes_outlive_their_server_and_are_found_again() {
     let server = Served::by(&keeper);
     let made = server.package("begin", &[]);
     let [kept, short] = made.as_slice() else { panic!("{made:?}") };
-    // As a crash does. The lease of the other one ends while there is no server.
+    // Kill the server, as a crash does. The lease of the second sandbox ends while there is no
+    // server.
     drop(server);
     wait_for_end_of_lease(&keeper, short);
     let server = Served::by(&keeper);
     server.package("found_again", &[kept, short]);
-    // Behind its back, while it is there and while it is not.
+    // Stop sandboxes without the server's knowledge, once while it runs and once while it does not.
     keeper.expect(&mut keeper.ringfence(&["stop", kept]));
     server.package("vanished", &[kept]);
     let made = server.package("begin", &[]);
@@ -303,7 +306,8 @@ fn stopping_all_leaves_the_sandboxes_of_a_servers_clients() {
     assert!(told.contains("hint: ") && told.contains("ringfence stop "), "{told}");
     assert!(is_up(&one.0) && is_up(&other.0));
     assert!(client.shell(&one, "echo as before", &[]).contains("exit status 0"));
-    // Also without the server, and once more: there is nothing else to stop.
+    // The result is the same without the server and on a second call, when nothing else can be
+    // stopped.
     server.end();
     let told = keeper.expect(&mut keeper.ringfence(&["stop", "--all"]));
     assert!(told.contains("2 sandboxes belong to clients of `ringfence serve`") && is_up(&one.0), "{told}");
@@ -312,7 +316,7 @@ fn stopping_all_leaves_the_sandboxes_of_a_servers_clients() {
     assert!(told.contains("1 sandbox belongs to a client of `ringfence serve`"), "{told}");
     assert!(!is_up(&one.0) && is_up(&other.0));
     keeper.expect(&mut keeper.ringfence(&["stop", &other.0]));
-    Served::by(&keeper).end(); // it clears what belongs to none
+    Served::by(&keeper).end(); // the next server removes files without a sandbox
     fs_err::remove_file(config).expect("it is ours");
     expect_nothing_left(&keeper);
 }
@@ -331,7 +335,7 @@ fn what_a_sandbox_may_reach_is_changed_and_stays_so_without_its_server() {
     let flags = ["--config", config.to_str().expect("it is text")];
     let server = Served::with(&keeper, &flags);
     let made = server.package("network", &[&port]);
-    drop(server); // as a crash does
+    drop(server); // kills the server, as a crash does
     fs_err::write(&config, base).expect("the home is ours");
     let server = Served::with(&keeper, &flags);
     server.package("network_kept", &[&made[0], &made[1], &port]);
@@ -349,7 +353,7 @@ fn a_paused_sandbox_outlives_its_server_and_its_time_does_not_pass() {
     let server = Served::by(&keeper);
     let made = server.package("rest", &[]);
     let [id, pid, over] = made.as_slice() else { panic!("{made:?}") };
-    drop(server); // as a crash does
+    drop(server); // kills the server, as a crash does
     let server = Served::by(&keeper);
     server.package("rested", &[id, pid, over]);
     server.end();
@@ -385,7 +389,7 @@ fn a_key_has_its_own_sandboxes_until_it_is_revoked() {
         let mut command = keeper.ringfence(&["keys", "create"]);
         keeper.expect(command.args(words)).trim_end().to_owned()
     };
-    // A server learns of keys while it runs.
+    // A server learns of new keys while it runs.
     let (one, other) = (create(&["one"]), create(&["other"]));
     server.package("tenants", &[&one, &other]);
     let few = create(&["few", "--sandboxes", "2", "--longest", "10m"]);

@@ -1,17 +1,18 @@
-//! What a sandbox can take of the machine where a limit has another shape than the thing that is taken: files and
-//! attributes of a bounded `/tmp`, what the kernel grants to a user as a whole, and groups that can be left.
+//! Resources of the machine that a sandbox can take although the limit concerns something else:
+//! files and attributes of a bounded `/tmp`, resources that the kernel grants to a user as a whole,
+//! and control groups that a process can leave.
 
 use conformance::{Caller, Place, Ring, Stage};
 use ringfence_test_ledger::require;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
-/// How far `shares.py` got: how many it took, and with which error it ended.
+/// Result of `shares.py`: the number of items that it took, and the error that ended it.
 type Taken = (u64, i32);
 
 const ISOLATED: [Ring; 2] = [Ring::Native, Ring::Bwrap];
 const CALLERS: [Caller; 2] = [Caller::Root, Caller::Ordinary];
-/// The size of `/tmp` here, and how many inodes come with it: one for each page.
+/// Flags for the size of `/tmp` here. The size comes with one inode per page.
 const TMP: [&str; 2] = ["--tmp", "1M"];
 const INODES: u64 = 256;
 
@@ -27,13 +28,14 @@ fn take(stage: Stage, flags: &[&str], words: &[&str]) -> Taken {
     numbers.unwrap_or_else(|| panic!("{stage:?} {words:?}: {said}{}", String::from_utf8_lossy(&output.stderr)))
 }
 
-/// Makes sure that all is had without a sandbox, and behind each ring no more than `most`, which ends with `errno`.
+/// Checks that `count` items can be taken without a sandbox, and that behind each ring at most
+/// `most` can be taken before `errno` occurs.
 #[track_caller]
 fn check(what: &str, count: u64, most: u64, errno: Errno, directories: &[&str]) {
     let count = count.to_string();
     for caller in CALLERS {
         let local = Stage { ring: Ring::Local, caller };
-        // A file system in memory, as the ones inside are.
+        // This is a file system in memory, like those inside.
         let (all, _) = take(local, &[], &[what, &count, "/dev/shm"]);
         assert_eq!(all.to_string(), count, "{what} on {local:?}");
         for ring in ISOLATED {
@@ -61,9 +63,9 @@ fn a_bounded_directory_holds_no_more_files_than_pages() {
 fn attributes_of_files_count_towards_the_bound_of_a_directory() {
     require!(root, binary, user_namespaces, ordinary_user, ordinary_user_namespaces, bwrap, python3);
     if take(Stage { ring: Ring::Local, caller: Caller::Root }, &[], &["attributes", "1", "/dev/shm"]).0 == 0 {
-        return; // before Linux 6.6 a file system in memory has no attributes of users
+        return; // before Linux 6.6, a file system in memory has no user attributes
     }
-    // A kilobyte for each inode: 256 KiB, in values of 4000 bytes.
+    // The bound is a kilobyte for each inode, which is 256 KiB, and each value has 4000 bytes.
     check("attributes", 1024, INODES * 1024 / 4000, Errno::NOSPC, &PRIVATE);
     check("long_attributes", 64, 0, Errno::NOSPC, &["/tmp", "$HOME", "/dev/shm"]);
 }
@@ -74,9 +76,9 @@ fn access_control_lists_take_no_more_than_a_block_of_memory_each() {
     check("access_lists", 32, 0, Errno::NOSPC, &["/tmp", "$HOME", "/dev/shm"]);
 }
 
-/// A huge page of the machine that is reserved as long as this lives.
+/// A huge page of the machine that stays reserved until the value is dropped.
 struct ReservedPage {
-    /// The number of pages that were reserved before.
+    /// Number of pages that were reserved before.
     before: String,
 }
 
@@ -93,7 +95,7 @@ impl ReservedPage {
 
 impl Drop for ReservedPage {
     fn drop(&mut self) {
-        let _ = fs_err::write(HUGE_PAGES, &self.before); // a page that stays reserved harms nothing
+        let _ = fs_err::write(HUGE_PAGES, &self.before); // a page that stays reserved does no harm
     }
 }
 
@@ -103,7 +105,7 @@ fn huge_pages_that_the_host_reserved_are_given_to_no_sandbox() {
     let _page = ReservedPage::reserve();
     check("huge_pages", 1, 0, Errno::NOMEM, &["/tmp"]);
     check("huge_files", 1, 0, Errno::NOMEM, &["/tmp"]);
-    // Without privilege a segment of huge pages needs the group in vm.hugetlb_shm_group (proc(5)).
+    // Without privilege, a segment of huge pages needs the group in vm.hugetlb_shm_group (proc(5)).
     for (ring, expected) in [(Ring::Local, (1, 0)), (Ring::Native, (0, Errno::NOMEM.raw_os_error()))] {
         let stage = Stage { ring, caller: Caller::Root };
         assert_eq!(take(stage, &[], &["huge_segments", "1"]), expected, "{stage:?}");
@@ -124,7 +126,7 @@ fn nothing_can_be_made_in_the_directory_of_devices() {
     }
 }
 
-/// A number that the kernel shows in a file.
+/// Reads a number that the kernel shows in a file.
 fn granted(file: &str) -> u64 {
     fs_err::read_to_string(file).expect("the kernel has it").trim().parse().expect("it is a number")
 }
@@ -133,7 +135,7 @@ fn granted(file: &str) -> u64 {
 fn a_sandbox_has_a_share_of_its_callers_watchers() {
     require!(root, binary, user_namespaces, ordinary_user, ordinary_user_namespaces, bwrap, python3);
     let share = granted("/proc/sys/fs/inotify/max_user_instances").div_ceil(4);
-    // No more than one beyond the share: others use them, too.
+    // Take only one beyond the share, because other programs use watchers, too.
     check("inotify_instances", share + 1, share, Errno::MFILE, &["/tmp"]);
 }
 
@@ -144,11 +146,13 @@ fn a_sandbox_has_a_share_of_its_callers_queued_signals() {
     check("signals", share + 1, share, Errno::AGAIN, &["/tmp"]);
 }
 
-/// Has a shell move itself into the group around its own, in every hierarchy, and say whether it could.
+/// Script that moves the shell into the parent of its own control group, in every hierarchy, and
+/// prints whether that succeeded.
 const LEAVE: &str = "left=no; for group in /sys/fs/cgroup /sys/fs/cgroup/*; do
     echo 0 2>/dev/null > $group/cgroup.procs && left=yes; done 2>/dev/null; echo $left";
 
-/// What a run says of a clause, and whether its command left its group.
+/// Returns the claim of a run for the process count, and whether its command left its control
+/// group.
 #[track_caller]
 fn leave(stage: Stage, flags: &[&str]) -> (String, bool) {
     let place = Place::of(stage.caller);

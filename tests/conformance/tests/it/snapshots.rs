@@ -6,7 +6,7 @@ use ringfence_test_ledger::{e2b_python, require};
 use crate::keeper::Keeper;
 use crate::served::{Served, expect_nothing_left, script};
 
-/// Has the package do something with a server's snapshots, and returns what it says.
+/// Runs one act of the package's script on a server's snapshots, and returns its output.
 #[track_caller]
 fn act(keeper: &Keeper, server: &Served<'_>, words: &[&str]) -> Vec<String> {
     let mut package = script(e2b_python().expect("the test requires it"), "e2b_snapshots.py");
@@ -47,7 +47,7 @@ fn snapshots_outlive_their_server_and_what_belongs_to_none_is_swept() {
     let server = Served::configured(&keeper, "[templates.other]\n");
     let made = act(&keeper, &server, &["begin"]);
     let [work, other] = made.as_slice() else { panic!("{made:?}") };
-    drop(server); // as a crash does
+    drop(server); // kills the server, as a crash does
     let half = keeper.server().join("snapshots/half");
     fs_err::create_dir_all(half.join("below")).expect("it is ours");
     std::os::unix::fs::symlink(keeper.home(), half.join("below/link")).expect("it is ours");

@@ -1,6 +1,7 @@
-//! Many commands and many sandboxes, one after the other and at once: then everything is as it was before.
+//! Many commands and many sandboxes, sequentially and concurrently. Afterwards everything is as it
+//! was before.
 //!
-//! `RINGFENCE_SOAK=full` does all of it; otherwise as much as a test run has time for.
+//! `RINGFENCE_SOAK=full` runs the full extent; otherwise the extent fits into a usual test run.
 
 use std::fmt;
 use std::io::Write;
@@ -15,19 +16,20 @@ use tokio::task::JoinSet;
 use crate::keeper::{Keeper, PATIENCE};
 use crate::remains;
 
-/// How many commands run at once.
+/// Number of commands that run concurrently.
 const WIDTH: usize = 16;
-/// How many sandboxes start at once.
+/// Number of sandboxes that start concurrently.
 const STARTS_AT_ONCE: usize = 4;
-/// How much memory a guest, or an owner, may keep after it all, in KiB: allocators keep some.
+/// Memory in KiB that a guest or an owner may keep at the end, because allocators keep some.
 const SLACK: u64 = 8 << 10;
 
-/// How much is done.
+/// The extent of the test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// All.
+    /// The full extent, for `RINGFENCE_SOAK=full`.
     Full,
-    /// What a test run has time for: engines take a second or more for a container, and share two processors.
+    /// An extent for a usual test run, because engines take a second or more for a container and
+    /// share two processors.
     Usual,
 }
 
@@ -56,7 +58,7 @@ impl Extent {
         }
     }
 
-    /// How often the command line makes a sandbox.
+    /// Returns the number of sandboxes that the command line makes.
     fn rounds(self, backend: Backend) -> usize {
         match (self, backend) {
             (Extent::Full, _) => 20,
@@ -75,7 +77,7 @@ impl Extent {
     }
 }
 
-/// Numbers that seem random, and come again when `RINGFENCE_SEED` says so: Steele and others' SplitMix.
+/// Pseudo-random numbers (SplitMix by Steele and others), which `RINGFENCE_SEED` makes repeatable.
 #[derive(Debug)]
 pub(crate) struct Random {
     pub(crate) seed: u64,
@@ -107,7 +109,7 @@ impl Random {
     }
 }
 
-/// What a process, or several, hold.
+/// Resources that one or several processes hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Holding {
     processes: usize,
@@ -123,7 +125,7 @@ impl fmt::Display for Holding {
 }
 
 impl Holding {
-    /// What all processes of a keeper's sandboxes hold together.
+    /// Returns the sum of the resources of all processes of a keeper's sandboxes.
     fn of(keeper: &Keeper) -> Holding {
         let processes = keeper.processes();
         Holding {
@@ -133,7 +135,8 @@ impl Holding {
         }
     }
 
-    /// Waits until it is no more again, and returns what it is. Connections that were kept may be gone: it can be less.
+    /// Waits until the resources are no more than before, and returns them. They can be less,
+    /// because kept connections may be closed.
     async fn expect(self, look: impl Fn() -> Holding) -> Holding {
         let begun = Instant::now();
         loop {
@@ -167,7 +170,7 @@ async fn command(sandbox: &Sandbox, number: usize) {
     assert_eq!((result.stdout.clone(), result.exit_code), expected, "{result:?}");
 }
 
-/// Runs commands in one sandbox: the first half one by one, the other many at once.
+/// Runs commands in one sandbox: the first half sequentially, the second half concurrently.
 async fn commands(sandbox: &Sandbox, count: usize) {
     for number in 0..count / 2 {
         command(sandbox, number).await;
@@ -200,7 +203,8 @@ async fn sandboxes(engine: &Engine, keeper: &Keeper, count: usize) {
     underway.join_all().await;
 }
 
-/// What the calling process holds: its children, but for the launcher, and its descriptors.
+/// Returns the resources of the calling process: the children of the calling thread, which include
+/// the launcher, and the descriptors and memory of the process.
 fn own() -> Holding {
     let children = fs_err::read_to_string("/proc/thread-self/children").unwrap_or_default();
     let status = remains::memory("self");
@@ -211,12 +215,13 @@ fn own() -> Holding {
     }
 }
 
-/// Soaks the library: this process owns the sandboxes, and nothing else.
+/// Soaks the library, with this process as the owner of the sandboxes.
 async fn soak(keeper: &Keeper, extent: Extent) -> String {
     let backend = keeper.backend;
     let host = Host::new(keeper.variables(), keeper.workspace());
     let engine = Engine::new(Settings::new(host).with_launcher(keeper.program())).expect("a launcher can be started");
-    // Everything has been used once: what is made then, and kept, is not what is counted.
+    // Use everything once before counting, so that resources that are created once and kept do not
+    // count.
     sandboxes(&engine, keeper, STARTS_AT_ONCE.min(extent.sandboxes(backend))).await;
     let before = own();
 
@@ -241,7 +246,7 @@ async fn soak(keeper: &Keeper, extent: Extent) -> String {
     )
 }
 
-/// Soaks the command line: a monitor owns each sandbox, and many commands share it.
+/// Soaks the command line, where a monitor owns each sandbox and many commands share it.
 fn soak_commands(keeper: &Keeper, extent: Extent) {
     for round in 0..extent.rounds(keeper.backend) {
         let name = format!("soak-{round}");
@@ -260,12 +265,13 @@ fn soak_commands(keeper: &Keeper, extent: Extent) {
     }
 }
 
-/// Runs a test in a process of its own, whose descriptors and children no other test has a part in.
+/// Runs a test in its own process, so that other tests do not affect its descriptors and children.
 #[track_caller]
 fn alone(name: &str, test: impl FnOnce() -> String) {
     const ALONE: &str = "RINGFENCE_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {
-        let _ = std::io::stderr().write_all(format!("{}\n", test()).as_bytes()); // the figures are for people
+        // The figures are only for people.
+        let _ = std::io::stderr().write_all(format!("{}\n", test()).as_bytes());
         return;
     }
     let program = std::env::current_exe().expect("a test knows its own program");
@@ -275,7 +281,8 @@ fn alone(name: &str, test: impl FnOnce() -> String) {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     let figures = said.lines().find(|line| line.starts_with("soak: ")).expect("it says what it did");
-    let _ = std::io::stderr().write_all(format!("{figures}\n").as_bytes()); // see above
+    // The figures are only for people.
+    let _ = std::io::stderr().write_all(format!("{figures}\n").as_bytes());
 }
 
 #[track_caller]

@@ -1,4 +1,4 @@
-//! People and their tools in a sandbox that stays, by ssh.
+//! People and their tools in a sandbox that stays, through SSH.
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
@@ -9,13 +9,13 @@ use ringfence_test_ledger::require;
 use crate::scene::{DOCKER, Engine, PODMAN, ROOTLESS_PODMAN, Scene, expect_success, said, wait_until};
 
 impl Scene {
-    /// `ringfence ssh`, with a line for the shell inside.
+    /// Runs `ringfence ssh` with a line for the shell inside.
     fn ssh(&self, flags: &[&str], line: &str) -> Output {
         let mut command = self.ringfence(&["ssh", &self.name]);
         command.args(flags).args(["--", line]).output().expect("ringfence can be started")
     }
 
-    /// A tool that is told of the sandbox by what `ringfence ssh-config` prints.
+    /// Returns a tool that finds the sandbox through the output of `ringfence ssh-config`.
     fn tool(&self, program: &str) -> Command {
         let stanza = expect_success(&mut self.ringfence(&["ssh-config", &self.name]));
         let path = self.path("config");
@@ -28,7 +28,8 @@ impl Scene {
         command
     }
 
-    /// What a shell says to an editor that types into it, as Emacs does, and that says so by the kind of its terminal.
+    /// Returns the output of a shell into which an editor types. Like Emacs, the editor identifies
+    /// itself by its terminal type.
     fn type_into_a_shell(&self, line: &str) -> String {
         let mut command = self.tool("ssh");
         command.args(["-tt", &self.alias()]).env("TERM", "dumb").stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -112,7 +113,7 @@ fn tools_work(engine: Engine) {
         assert!(fs_err::read(scene.path(back)).expect("it came back") == content, "{back} differs");
     }
 
-    // What an editor's remote mode does: a server inside, reached through a forwarded port.
+    // The remote mode of an editor starts a server inside and reaches it through a forwarded port.
     let server = "import socket as s; l = s.create_server(('127.0.0.1', 0)); print(l.getsockname()[1], flush=True); \
                   c = l.accept()[0]; c.sendall(b'from inside'); c.close()";
     let mut listening = scene

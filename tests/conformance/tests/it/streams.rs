@@ -1,4 +1,5 @@
-//! Standard streams that are files outside the sandbox: the command uses them, and changes nothing but their content.
+//! Standard streams that are files outside the sandbox. The command uses them and can change only
+//! their content.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::{Command, Output, Stdio};
@@ -29,7 +30,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Every way to change the file behind standard input, and what became of it.
+/// Program that tries every way to change the file behind standard input, and prints the results.
 const CHANGES: &str = "
 import os, sys
 def attempt(name, call):
@@ -96,7 +97,7 @@ for name in [0, '/dev/null', '/dev/zero', '/dev/full', '/dev/random', '/dev/uran
     try: os.chmod(name, 0o1666); print(name, 'succeeded')
     except OSError as error: print(name, error.strerror)
 ";
-    // Nobody tries it without a sandbox: the devices are those of the machine.
+    // There is no control without a sandbox, because the devices are those of the machine.
     for ring in RINGS {
         let place = Place::of(Caller::Root);
         let output = run_in(ring, &place, script).stdin(Stdio::null()).output().expect("it can be started");

@@ -1,4 +1,5 @@
-//! Traces and metrics of `ringfence serve` and `ringfence mcp`, where the standard variables ask for them.
+//! Traces and metrics of `ringfence serve` and `ringfence mcp`, if the standard variables request
+//! them.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::{Duration, Instant};
@@ -14,10 +15,10 @@ use crate::collector::{Collector, Manner, Received, attribute};
 use crate::keeper::{Keeper, PATIENCE};
 use crate::served::{Served, expect_nothing_left, log_of};
 
-/// A caller's trace, and the span in it that it asks from.
+/// Trace of a caller, and the span in the trace from which the caller sends its request.
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const ASKS: &str = "b7ad6b7169203331";
-/// What is in a command, and must be nowhere else.
+/// Text in a command that must be nowhere else.
 const SECRET: &str = "hunter2-in-an-argument";
 
 fn trace_parent() -> String {
@@ -28,7 +29,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The span of that name that `is_it` finds.
+/// Returns the first span with a name for which `is_it` returns true.
 #[track_caller]
 fn span<'a>(received: &'a Received, name: &str, is_it: impl Fn(&Span) -> bool) -> &'a Span {
     let found = received.spans.iter().find(|span| span.name == name && is_it(span));
@@ -61,7 +62,7 @@ fn what_a_server_does_is_told_to_the_collector_that_the_variables_name() {
     let asked = [("traceparent", trace_parent())];
     let asked: Vec<(&str, &str)> = asked.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let sandbox = client.create(&asked);
-    // Those of the host that tell whom to tell are not inside: it ends with 3 where there are none.
+    // The host's telemetry variables are not inside. The command exits with 3 if there are none.
     client.shell(&sandbox, &format!("env | grep -q OTEL_ && exit 9; : {SECRET}; exit 3"), &[]);
     client.shell(&sandbox, "exit 0", &asked);
     client.shell(&sandbox, "sleep 60", &[("connect-timeout-ms", "300")]);
@@ -75,7 +76,8 @@ fn what_a_server_does_is_told_to_the_collector_that_the_variables_name() {
     expect_attributes(life, &[("sandbox.id", &sandbox.0), ("sandbox.select", "native"), ("sandbox.template", "base")]);
     assert!(attribute(&life.attributes, "sandbox.chosen_because").is_some_and(|why| !why.is_empty()));
 
-    // Without a caller's trace, a command belongs to its sandbox's; with one, to the caller's, and names the sandbox's.
+    // Without a caller's trace, a command belongs to the trace of its sandbox. With one, it belongs
+    // to the caller's trace and links to the sandbox's span.
     let exited = |code: &'static str| {
         move |span: &Span| attribute(&span.attributes, "process.exit.code").as_deref() == Some(code)
     };
@@ -161,7 +163,7 @@ fn nobody_waits_for_a_collector_that_does_not_answer() {
         assert!(begun.elapsed() < PATIENCE, "it is not even tried");
         std::thread::sleep(Duration::from_millis(5));
     }
-    // While it waits for an answer, more than its queue holds goes by.
+    // While the exporter waits for an answer, more spans occur than its queue holds.
     for _ in 0..20 {
         client.shell(&sandbox, "exit 0", &[]);
     }
@@ -178,7 +180,7 @@ fn nobody_waits_for_a_collector_that_does_not_answer() {
 fn a_collector_that_is_away_is_said_to_be_once() {
     require!(root, binary, user_namespaces);
     let keeper = Keeper::on(Backend::Native);
-    // It has its port, so that nobody else has, and does not listen.
+    // The socket is bound, so that no other program has the port, but does not listen.
     let deaf = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("there are sockets");
     rustix::net::bind(&deaf, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).expect("loopback has a port");
     let deaf = std::net::TcpListener::from(deaf);

@@ -1,4 +1,4 @@
-//! A terminal, job control and keys are the command's own, on every backend.
+//! The terminal, job control and keys belong to the command, on every backend.
 
 use std::process::{Command, Stdio};
 

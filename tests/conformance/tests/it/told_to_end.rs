@@ -1,5 +1,5 @@
-//! Signals that end ringfence while it captures the output of a command: the command ends with it, its result is told and
-//! recorded, and nothing else is left.
+//! Signals that end ringfence while it captures the output of a command. The command ends with
+//! ringfence, its result is printed and recorded, and nothing else is left.
 
 use std::process::Stdio;
 
@@ -11,7 +11,8 @@ use serde_json::Value;
 use crate::interpreters::until;
 use crate::keeper::Keeper;
 
-/// Has ringfence run `sleep SECONDS` by some words, sends it a signal, and returns the result that it told.
+/// Makes ringfence run `sleep SECONDS` with the command line `words`, sends it a signal, and
+/// returns the result that it printed.
 #[track_caller]
 fn end(keeper: &Keeper, words: &[&str], seconds: &str, signal: Signal) -> Value {
     let mut ringfence = keeper.ringfence(words);
@@ -24,7 +25,7 @@ fn end(keeper: &Keeper, words: &[&str], seconds: &str, signal: Signal) -> Value 
     let output = child.wait_with_output().expect("it is ours");
     assert_eq!(output.status.code(), Some(128 + signal.as_raw()), "{words:?}");
     until("it sleeps no more", || !sleeps());
-    // A record was written, which is to stay.
+    // The run wrote a record, which is meant to stay.
     fs_err::remove_dir_all(keeper.workspace().join("artifacts")).expect("it is recorded");
     serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{words:?}: {output:?}"))
 }

@@ -1,5 +1,6 @@
-//! Programs that know no proxy: `transparent.py` in a sandbox with a tunnel, and its servers in a network of the
-//! test's own, where `9.9.9.9` is at hand and the host's resolver knows two names for it.
+//! Programs without proxy support: `transparent.py` in a sandbox with a tunnel. Its servers are in
+//! a network that the test makes, where `9.9.9.9` is local and the host's resolver knows two names
+//! for it.
 
 use std::process::Output;
 
@@ -9,8 +10,8 @@ use ringfence_test_ledger::require;
 const PROGRAM: &str = include_str!("transparent.py");
 const HOSTS: &str = "127.0.0.1 localhost\n9.9.9.9 open.example.org shut.example.org\n";
 
-/// Makes the network, serves in it, and runs there what is asked for, as the user who calls: `PORT` in a word is the
-/// port that is served.
+/// Script that makes the network, starts the servers, and runs the given command as the calling
+/// user. `PORT` in a word stands for the port of the servers.
 const WORLD: &str = r#"user=$(id -u) group=$(id -g) exec unshare --user --map-root-user --net --mount sh -c '
     set -e
     ip link set lo up
@@ -27,7 +28,8 @@ const WORLD: &str = r#"user=$(id -u) group=$(id -g) exec unshare --user --map-ro
     done
     unshare --user --map-user="$user" --map-group="$group" -- "$@"' sh "$@""#;
 
-/// What the program says that makes `attempts` on a stage whose sandboxes may reach `allow`.
+/// Returns the output of the program that makes `attempts` on a stage whose sandboxes may reach
+/// `allow`.
 #[track_caller]
 fn said(stage: Stage, allow: &[&str], attempts: &[&str]) -> String {
     let place = Place::of(stage.caller);
@@ -48,12 +50,13 @@ fn said(stage: Stage, allow: &[&str], attempts: &[&str]) -> String {
     stdout.into_owned()
 }
 
-/// Where there are tunnels.
+/// Returns the stages that support tunnels.
 fn stages() -> impl Iterator<Item = Stage> {
     [Ring::Native, Ring::Bwrap].into_iter().flat_map(Stage::all_on)
 }
 
-/// The same attempts without a sandbox, which all succeed, and on both backends, by both callers.
+/// Makes the same attempts without a sandbox, where all succeed, and on both backends as both
+/// callers.
 #[track_caller]
 fn check(allow: &[&str], attempts: &[&str], outside: &str, inside: &str) {
     assert_eq!(said(Stage { ring: Ring::Local, caller: Caller::Ordinary }, &[], attempts), outside, "the control");
@@ -71,7 +74,7 @@ fn an_allowed_host_is_reached_without_a_proxy_and_no_other_is() {
         "tcp: hello\ntcp: hello\ntcp: hello\n",
         "tcp: hello\ntcp: hello\ntcp: gaierror\n",
     );
-    // The name alone is allowed, on another port.
+    // Only the name is allowed, and on another port.
     check(
         &["open.example.org:1"],
         &["tcp,open.example.org,PORT", "tcp,9.9.9.9,PORT"],

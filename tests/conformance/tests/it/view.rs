@@ -1,16 +1,16 @@
-//! The default view, as somebody meets it who configured nothing.
+//! The default view, without any configuration.
 
 use std::path::Path;
 use std::process::{Command, Output};
 
 use ringfence_test_ledger::{binary, require};
 
-/// A temporary directory that may hold a workspace.
+/// Creates a temporary directory that may contain a workspace.
 fn directory() -> tempfile::TempDir {
     tempfile::TempDir::new_in("/var/tmp").expect("a temporary directory can be made")
 }
 
-/// Runs a command in `workspace` with no flag but the backend's.
+/// Returns a command that runs in `workspace` with no flag except for the backend.
 fn run(backend: &str, workspace: &Path, words: &[&str]) -> Command {
     let mut command = Command::new(binary());
     command.args(["run", "--backend", backend, "--"]).args(words).current_dir(workspace);
@@ -92,7 +92,7 @@ fn a_workspace_that_is_elsewhere_inside_has_the_name_that_it_has_in_containers()
 fn the_resolver_and_the_certificates_work_where_they_are_links_into_run() {
     require!(binary, root, user_namespaces, bwrap);
     let workspace = directory();
-    // In a mount namespace of its own, this host becomes one of those where systemd keeps both in /run.
+    // In its own mount namespace, this host is changed to one on which systemd keeps both in /run.
     let script = format!(
         "set -e
          mount --make-rprivate /
