@@ -1,4 +1,4 @@
-//! Finding a container engine, and talking to it.
+//! Connections to container engines: finding the socket and asking for the version.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -14,50 +14,50 @@ use super::version::Asked;
 use crate::backends::Freshness;
 use crate::{Host, Unavailable};
 
-/// How long one answer of an engine may take, in seconds.
+/// Timeout for one request to an engine, in seconds.
 const PATIENCE: u64 = 120;
 
-/// Whose engine it is: they speak one API, with accents.
+/// Kind of container engine. Both kinds speak the same API, with small differences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flavour {
-    /// Docker's.
+    /// The Docker engine.
     Docker,
-    /// Podman's.
+    /// The Podman engine.
     Podman,
 }
 
-/// An engine that answered.
+/// Connection to an engine that answered.
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
     pub(crate) flavour: Flavour,
-    /// Where it listens.
+    /// Path of the engine's socket.
     pub(crate) socket: PathBuf,
-    /// The user that it runs as.
+    /// ID of the user that the engine runs as.
     pub(crate) user_id: u32,
-    /// Its API.
+    /// Client of the engine's API.
     pub(crate) api: Docker,
-    /// What it says of itself and its parts.
+    /// Versions that the engine reports for itself and its components.
     pub(crate) version: SystemVersion,
 }
 
-/// An engine cannot be talked to.
+/// Error for an engine that cannot be used over its socket.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectError {
-    /// A variable names one on another host.
+    /// A variable names an engine on another host.
     #[error(
         "{variable} is `{address}`: the workspace and the guest's socket can be shared only with an engine on this host"
     )]
     Elsewhere { flavour: Flavour, variable: &'static str, address: String },
-    /// Nothing is where it would listen.
+    /// No socket exists at any of the usual paths.
     #[error("there is no {flavour} socket at {}", listed(sockets))]
     Missing { flavour: Flavour, sockets: Vec<PathBuf>, is_installed: bool, user_id: u32 },
-    /// This user may not.
+    /// This user lacks the permission to connect to the socket.
     #[error("this user may not use the {flavour} socket `{}`", socket.display())]
     Denied { flavour: Flavour, socket: PathBuf, source: io::Error },
-    /// A socket without a listener.
+    /// A socket exists, but nobody answers.
     #[error("nobody answers at the {flavour} socket `{}`", socket.display())]
     Silent { flavour: Flavour, socket: PathBuf, source: Box<dyn std::error::Error + Send + Sync> },
-    /// The other one.
+    /// The socket belongs to the other kind of engine.
     #[error("the engine at `{}` is not {flavour}", socket.display())]
     OfAnotherKind { flavour: Flavour, socket: PathBuf },
 }
@@ -76,7 +76,7 @@ fn listed(sockets: &[PathBuf]) -> String {
 }
 
 impl ConnectError {
-    /// The next thing to type.
+    /// Returns the next command for the user to type.
     pub(crate) fn hint(&self) -> String {
         match self {
             ConnectError::Elsewhere { variable, .. } => {
@@ -129,7 +129,7 @@ impl From<&ConnectError> for Unavailable {
     }
 }
 
-/// Sockets of engines in the system's directory of those.
+/// Sockets of engines, relative to `/run` and `/var/run`.
 const SYSTEM_SOCKETS: [&str; 9] = [
     "docker.sock",
     "podman/podman.sock",
@@ -141,7 +141,7 @@ const SYSTEM_SOCKETS: [&str; 9] = [
     "cri-dockerd.sock",
     "buildkit/buildkitd.sock",
 ];
-/// Sockets of rootless engines in a user's directory of those.
+/// Sockets of rootless engines, relative to a user's runtime directory.
 const OWN_SOCKETS: [&str; 5] = [
     "docker.sock",
     "podman/podman.sock",
@@ -149,14 +149,14 @@ const OWN_SOCKETS: [&str; 5] = [
     "containerd-rootless/api.sock",
     "buildkit/buildkitd.sock",
 ];
-/// Sockets of engines in a home directory.
+/// Sockets of engines, relative to a home directory.
 const HOME_SOCKETS: [&str; 2] = [".docker/run/docker.sock", ".docker/desktop/docker.sock"];
-/// Variables that name an engine's socket.
+/// Variables that may name an engine's socket.
 const SOCKET_VARIABLES: [&str; 5] =
     ["DOCKER_HOST", "CONTAINER_HOST", "CONTAINERD_ADDRESS", "CONTAINER_RUNTIME_ENDPOINT", "BUILDKIT_HOST"];
 
 impl Flavour {
-    /// As a backend is called.
+    /// Returns the backend that uses this engine.
     pub(crate) fn backend(self) -> Backend {
         match self {
             Flavour::Docker => Backend::Docker,
@@ -178,7 +178,7 @@ impl Flavour {
         }
     }
 
-    /// Where its engine listens unless a variable says.
+    /// Returns the default sockets of the engine, for hosts where no variable names one.
     fn usual_sockets(self, host: &Host) -> Vec<PathBuf> {
         match self {
             Flavour::Docker => vec!["/var/run/docker.sock".into()],
@@ -191,7 +191,7 @@ impl Flavour {
         }
     }
 
-    /// The sockets to try, in order.
+    /// Returns the sockets to try, in order.
     fn sockets(self, host: &Host) -> Result<Vec<PathBuf>, ConnectError> {
         let variable = self.variable();
         match host.text(variable) {
@@ -204,9 +204,9 @@ impl Flavour {
     }
 }
 
-/// The places where container engines listen, whichever is in use here.
+/// Returns all paths at which container engines may listen, whether or not an engine runs here.
 pub(crate) fn engine_sockets(host: &Host) -> Vec<PathBuf> {
-    // Most hosts have `/var/run` as a link to `/run`: its sockets are the same.
+    // On most hosts `/var/run` is a link to `/run` and holds the same sockets.
     let runs = ["/run", "/var/run"].map(Path::new).into_iter().filter(|run| !run.is_symlink());
     let system = runs.flat_map(|run| SYSTEM_SOCKETS.map(|name| run.join(name)));
     let named = host.text("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
@@ -219,12 +219,13 @@ pub(crate) fn engine_sockets(host: &Host) -> Vec<PathBuf> {
     system.chain(own).chain(home).chain(said.filter(|path| path.is_absolute())).collect()
 }
 
-/// Connects to the engine of that flavour. What it says of itself may be what it said before.
+/// Connects to the engine of a flavour. The version in the result may be remembered from an earlier
+/// connection.
 pub(crate) async fn connect(host: &Host, flavour: Flavour) -> Result<Client, ConnectError> {
     connect_as(host, flavour, Freshness::Remembered).await
 }
 
-/// Connects to the engine of that flavour.
+/// Connects to the engine of a flavour.
 pub(super) async fn connect_as(host: &Host, flavour: Flavour, freshness: Freshness) -> Result<Client, ConnectError> {
     let sockets = flavour.sockets(host)?;
     let mut refusal = None;
@@ -243,7 +244,7 @@ pub(super) async fn connect_as(host: &Host, flavour: Flavour, freshness: Freshne
     }))
 }
 
-/// Connects to the engine of that flavour at that socket.
+/// Connects to the engine of a flavour at `socket`.
 pub(crate) async fn connect_to(flavour: Flavour, socket: &Path) -> Result<Client, ConnectError> {
     match reach(flavour, socket)? {
         Some(peer) => greet(flavour, socket, peer, None, Freshness::Now).await,
@@ -251,15 +252,16 @@ pub(crate) async fn connect_to(flavour: Flavour, socket: &Path) -> Result<Client
     }
 }
 
-/// Who listens at a socket.
+/// Process that listens at a socket.
 #[derive(Debug, Clone, Copy)]
 struct Peer {
     user_id: u32,
-    /// Zero when it is in a pid namespace that cannot be seen from here.
+    /// ID of the process, or zero when it is in a pid namespace that cannot be seen from here.
     pid: i32,
 }
 
-/// Tells who listens at a socket, by what the kernel says of the peer; nobody when it is not there.
+/// Returns the process that listens at a socket, as reported by the kernel, or `None` if there is
+/// no socket.
 fn reach(flavour: Flavour, socket: &Path) -> Result<Option<Peer>, ConnectError> {
     let silent = |source: io::Error| ConnectError::Silent { flavour, socket: socket.into(), source: source.into() };
     match UnixStream::connect(socket) {
@@ -278,7 +280,7 @@ fn peer(stream: UnixStream) -> io::Result<Peer> {
     Ok(Peer { user_id: credentials.uid(), pid: credentials.pid().unwrap_or_default() })
 }
 
-/// The version of the API that both sides speak.
+/// Returns the highest API version that both sides support.
 fn spoken(version: &SystemVersion) -> ClientVersion {
     let numbers = version.api_version.as_deref().and_then(|text| text.split_once('.'));
     let theirs = numbers.and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
@@ -307,17 +309,17 @@ async fn greet(
 }
 
 impl Client {
-    /// The engine's version, as it says it.
+    /// Returns the engine's version as the engine reports it.
     pub(crate) fn version_text(&self) -> &str {
         self.version.version.as_deref().unwrap_or("of an unknown version")
     }
 
-    /// The engine's version, as far as it is numbers.
+    /// Returns the engine's version if it can be parsed as numbers.
     pub(crate) fn version_number(&self) -> Option<Version> {
         Version::parse(self.version.version.as_deref()?)
     }
 
-    /// Whether an ordinary user runs the engine.
+    /// Tells whether the engine runs as an ordinary user.
     pub(crate) fn is_rootless(&self) -> bool {
         self.user_id != 0
     }

@@ -1,4 +1,4 @@
-//! What an engine is told to make: all of a container's hardening is in this one description.
+//! Description of a container for its engine. All hardening of a container is in this description.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -22,30 +22,31 @@ use super::proxy_network::ProxyNetwork;
 use super::{DEV_CAPABILITIES, Flavour, GUEST_INSIDE, HANDOVER_INSIDE, LABEL, LEASH_INSIDE, Place};
 use crate::{ContainerSpec, Host, Preset, Root};
 
-/// Variables of the caller that pass without being named.
+/// Variables of the caller that a container gets without being named in the policy.
 const PASSED: [&str; 3] = ["LANG", "TERM", "COLORTERM"];
-/// How large shared memory can get, in bytes.
+/// Size limit of shared memory, in bytes.
 const SHARED_MEMORY: u64 = 64 << 20;
-/// How much of what the guest says an engine keeps.
+/// Maximum size of the guest's log that an engine keeps.
 const LOG_SIZE: &str = "8m";
 
-/// The network that a container has.
+/// Network that a container gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reach {
-    /// None but its own loopback.
+    /// Loopback only.
     Closed,
-    /// None but its own loopback, and what the holder of its gate lets through.
+    /// Loopback, and the connections that the holder of the container's gate lets through.
     Gated,
-    /// One of its own, which a proxy is in that lets some through.
+    /// Network of the sandbox's own, with a proxy that lets some connections through.
     Proxied,
-    /// The engine's usual one.
+    /// Default network of the engine.
     Open,
-    /// The host's own.
+    /// Network of the host.
     Host,
 }
 
 impl Reach {
-    /// What a policy comes to: only people's own environments share the host's network.
+    /// Chooses the network that a policy asks for. Only the `dev` preset may share the host's
+    /// network.
     pub(super) fn of(network: Option<&Network>, spec: &ContainerSpec) -> Result<Reach, Failure> {
         Ok(match (network, spec.preset) {
             (Some(Network::Allow(_)), _) if spec.proxy.is_some() => Reach::Proxied,
@@ -59,18 +60,19 @@ impl Reach {
         })
     }
 
-    /// As engines call it, for a sandbox of that name.
+    /// Returns the network mode for the engine's API, for the sandbox named `sandbox`.
     fn mode(self, sandbox: &str) -> String {
         match self {
             Reach::Closed | Reach::Gated => "none".to_owned(),
             Reach::Proxied => ProxyNetwork::of(sandbox).network,
-            // A rootless engine has no bridge by default, and means another thing by it.
+            // Not "bridge": a rootless engine has no bridge by default and gives the word another
+            // meaning.
             Reach::Open => "default".to_owned(),
             Reach::Host => "host".to_owned(),
         }
     }
 
-    /// As people read it.
+    /// Returns the name that is shown to people.
     pub(super) fn name(self) -> &'static str {
         match self {
             Reach::Closed => "closed",
@@ -80,14 +82,14 @@ impl Reach {
         }
     }
 
-    /// The system-call filter that goes with it, as engines read it.
+    /// Returns the seccomp filter that belongs to this network, as an OCI profile.
     pub(super) fn filter(self) -> String {
         let sockets = if self == Reach::Host { Sockets::Open } else { Sockets::Private };
         oci_profile(Profile { sockets })
     }
 }
 
-/// A directory in memory.
+/// Tmpfs mount in a container.
 #[derive(Debug)]
 pub(super) struct Scratch {
     pub(super) path: String,
@@ -96,12 +98,13 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// How many files it may have.
+    /// Returns the maximum number of files in this tmpfs.
     pub(super) fn inodes(&self) -> u64 {
         inode_limit(self.size)
     }
 
-    /// Its path, and its options as an engine takes them. Podman knows none for the number of files.
+    /// Returns the path and the mount options for the engine's API. Podman has no option for the
+    /// number of files.
     fn described(&self, flavour: Flavour) -> (String, String) {
         let Scratch { path, size, options } = self;
         let inodes = match flavour {
@@ -112,7 +115,7 @@ impl Scratch {
     }
 }
 
-/// What a container is made of.
+/// Everything that determines a container's description.
 pub(super) struct Parts<'a> {
     pub(super) client: &'a Client,
     pub(super) host: &'a Host,
@@ -124,12 +127,12 @@ pub(super) struct Parts<'a> {
     pub(super) files: &'a OwnFiles,
     pub(super) filter: &'a str,
     pub(super) binds: &'a [Bind],
-    /// Where the workspace is inside.
+    /// Path of the workspace in the container.
     pub(super) workspace: &'a Path,
 }
 
 impl Parts<'_> {
-    /// Describes the container.
+    /// Builds the description of the container.
     pub(super) fn body(&self, reach: Reach) -> Result<ContainerCreateBody, Failure> {
         let directory = text(self.workspace)?;
         if let Some(volume) = self.image.volumes.iter().find(|volume| Path::new(volume).starts_with(self.workspace)) {
@@ -157,7 +160,7 @@ impl Parts<'_> {
     fn host_config(&self, reach: Reach) -> Result<HostConfig, Failure> {
         let limits = &self.plan.policy.limits;
         let is_set = |clause| self.plan.held.get(&clause).is_some_and(|support| !support.is_absent());
-        // An engine takes 0 for no limit, and a negative number too.
+        // Clamp to at least 1, because engines take 0 and negative numbers for no limit.
         let bytes = |size: ringfence_core::policy::Size| i64::try_from(size.bytes()).unwrap_or(i64::MAX).max(1);
         let memory = limits.memory.filter(|_| is_set(Clause::Memory)).map(bytes);
         let cpus = limits.cpus.filter(|_| is_set(Clause::Cpus)).map(|cpus| (cpus * 1e9) as i64);
@@ -169,7 +172,7 @@ impl Parts<'_> {
             network_mode: Some(reach.mode(&self.place.name)),
             userns_mode: self.identity.namespace.clone(),
             memory,
-            // As much swap as memory is none at all: the sum is what is limited.
+            // Equal values disable swap: `memory_swap` limits the sum of memory and swap.
             memory_swap: memory,
             nano_cpus: cpus,
             pids_limit: processes.map(|count| i64::from(count) + super::OWN_PROCESSES),
@@ -177,7 +180,7 @@ impl Parts<'_> {
         })
     }
 
-    /// What each container of a sandbox is, whatever runs in it.
+    /// Returns the settings that all containers of a sandbox share, whatever runs in them.
     pub(super) fn base(&self) -> ContainerCreateBody {
         ContainerCreateBody {
             image: Some(self.image.id.clone()),
@@ -185,14 +188,14 @@ impl Parts<'_> {
             attach_stdin: Some(false),
             open_stdin: Some(false),
             tty: Some(false),
-            // An image's own would have the engine run commands inside that nobody asked for.
+            // Disable the image's health check: the engine would run its commands in the container.
             healthcheck: Some(HealthConfig { test: Some(vec!["NONE".to_owned()]), ..HealthConfig::default() }),
             labels: Some(self.labels()),
             ..ContainerCreateBody::default()
         }
     }
 
-    /// What each container of a sandbox is kept to, whatever runs in it.
+    /// Returns the restrictions that apply to all containers of a sandbox, whatever runs in them.
     pub(super) fn hardening(&self, binds: &[Bind]) -> Result<HostConfig, Failure> {
         Ok(HostConfig {
             mounts: Some(binds.iter().map(mount).collect::<Result<_, _>>()?),
@@ -208,7 +211,8 @@ impl Parts<'_> {
         })
     }
 
-    /// Docker takes the filter's text, Podman a file that holds it.
+    /// Returns the security option for the filter. Docker takes the filter's text, Podman the path
+    /// of a file that contains it.
     fn filter_option(&self) -> Result<String, Failure> {
         Ok(match self.client.flavour {
             Flavour::Docker => format!("seccomp={}", self.filter),
@@ -232,7 +236,8 @@ impl Parts<'_> {
         })
     }
 
-    /// The directories in memory. Each is bounded: Podman would add some to a read-only root that are not.
+    /// Returns the tmpfs mounts, all with limits. Podman would add unlimited ones to a read-only
+    /// root.
     pub(super) fn scratch(&self) -> Vec<Scratch> {
         let size = self.plan.policy.limits.tmp.map_or(0, |size| size.bytes()).max(rustix::param::page_size() as u64);
         let scratch = |path: &str, options: &str| Scratch {
@@ -240,11 +245,12 @@ impl Parts<'_> {
             size,
             options: format!("rw,exec,nosuid,nodev,{options}"),
         };
-        // In memory, an image's volumes are bounded, too; with a writable root they would change nothing.
+        // A tmpfs also bounds the volumes of the image. With a writable root this would be of no
+        // use, because the root itself is not bounded.
         let volumes = self.image.volumes.iter().filter(|_| self.root() == Root::ReadOnly);
         let mut all: Vec<Scratch> = volumes.map(|path| scratch(path, "mode=1777")).collect();
         all.extend([scratch("/tmp", "mode=1777"), scratch("/var/tmp", "mode=1777"), scratch("/run", "mode=0755")]);
-        // Engines bound the size of their own alone.
+        // Engines limit only the size of the `/dev/shm` that they mount themselves.
         all.push(Scratch {
             path: "/dev/shm".to_owned(),
             size: SHARED_MEMORY,
@@ -261,7 +267,7 @@ impl Parts<'_> {
         all
     }
 
-    /// Whether the home that the image has is the home of the user inside.
+    /// Tells whether the home directory in the image belongs to the user inside.
     fn has_images_home(&self) -> bool {
         self.root() == Root::Writable
             && self.spec.preset == Preset::Dev
@@ -269,7 +275,8 @@ impl Parts<'_> {
             && self.image.user.as_deref().is_some_and(|user| ["dev", "1000", "1000:1000", "dev:dev"].contains(&user))
     }
 
-    /// What the guest itself is told. What the policy names goes over the channel: an engine shows everybody these.
+    /// Returns the variables of the guest process. Variables from the policy go over the channel
+    /// instead, because an engine shows these variables to all its users.
     fn variables(&self) -> Vec<String> {
         let identity = self.identity;
         let mut variables: Vec<(String, String)> =
@@ -293,7 +300,8 @@ impl Parts<'_> {
     }
 }
 
-/// The capabilities that are left to a container; each but a known few is refused by its name.
+/// Returns the capabilities that a container keeps. Refuses every capability that is not in
+/// `DEV_CAPABILITIES`, and names it in the error.
 pub(super) fn capabilities(spec: &ContainerSpec, client: &Client) -> Result<Vec<String>, Failure> {
     let mut left: Vec<String> = Vec::new();
     for given in &spec.capabilities {
@@ -302,8 +310,9 @@ pub(super) fn capabilities(spec: &ContainerSpec, client: &Client) -> Result<Vec<
         if !DEV_CAPABILITIES.contains(&name) {
             return Err(Failure::Capability { name: given.clone(), allowed: &DEV_CAPABILITIES });
         }
-        // Docker only lets programs gain them that root owns; Podman hands them to the user inside at once, who could
-        // make files of root's in the workspace with them when the engine is root's.
+        // With Docker, only programs that root owns can gain these capabilities. Podman gives them
+        // to the user inside at once. If the engine runs as root, that user could create files in
+        // the workspace that belong to root.
         if client.flavour == Flavour::Podman && !client.is_rootless() {
             return Err(Failure::CapabilityOfRoot { name: given.clone() });
         }
@@ -317,9 +326,9 @@ pub(super) fn capabilities(spec: &ContainerSpec, client: &Client) -> Result<Vec<
     Ok(left)
 }
 
-/// The hash of a description, whatever the order of its parts.
+/// Returns the hash of a description, which does not depend on the order of its parts.
 pub(super) fn spec_hash(body: &ContainerCreateBody) -> String {
-    // A value's maps are sorted, those of the description are not.
+    // The maps of a `Value` are sorted; the maps of `body` are not.
     let value = serde_json::to_value(body).expect("it has only string keys");
     let digest = Sha256::digest(value.to_string().as_bytes());
     digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()

@@ -1,4 +1,4 @@
-//! Why there is no container, whose move it is, and what to type.
+//! Errors about containers, with the fault and with commands for the user to type.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use super::Flavour;
 use super::client::ConnectError;
 use crate::{ContainerError, ViewError};
 
-/// Something about a container could not be done.
+/// Error of an operation on a container.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
     #[error(transparent)]
@@ -77,7 +77,8 @@ fn said(log: &str) -> String {
 }
 
 impl Failure {
-    /// Takes the engine's own words for what they are, where it says a thing that we know.
+    /// Classifies an error of the engine. Recognizes a full disk and a refused workspace by the
+    /// engine's message.
     pub(super) fn of(
         what: &'static str,
         flavour: Flavour,
@@ -98,7 +99,7 @@ impl Failure {
         Failure::Engine { what, source }
     }
 
-    /// Whose move it is.
+    /// Returns the party that has to act on the error.
     fn fault(&self) -> Fault {
         match self {
             Failure::Capability { .. }
@@ -120,7 +121,7 @@ impl Failure {
         }
     }
 
-    /// The next things to type.
+    /// Returns the next commands for the user to type.
     fn hints(&self) -> Vec<String> {
         let one = |hint: &str| vec![hint.to_owned()];
         match self {
@@ -196,7 +197,7 @@ impl From<Failure> for ContainerError {
     }
 }
 
-/// The engine's own words, without what the library puts around them.
+/// Message of the engine, without the text that the client library adds.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Said(String);
@@ -210,7 +211,7 @@ impl Said {
     }
 }
 
-/// A text of another's without what could steer a terminal, in one line.
+/// Makes foreign text safe to print: one line, without control characters, at most 2000 characters.
 pub(super) fn printable(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     line.chars().filter(|c| !c.is_control()).take(2000).collect()

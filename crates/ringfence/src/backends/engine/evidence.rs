@@ -1,4 +1,4 @@
-//! What an engine really did to a container, as the kernel and the engine tell it.
+//! Checks of what an engine really did to a container, as reported by the kernel and the engine.
 
 use std::path::Path;
 
@@ -12,32 +12,34 @@ use super::container::Scratch;
 use super::error::Failure;
 use super::mounts::Bind;
 
-/// What holds a container, as far as could be found out.
+/// Limits that were found to be in force on a container.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Evidence {
-    /// Whether its memory is limited.
+    /// Tells whether the memory is limited.
     pub(super) memory: bool,
-    /// Whether its processor time is limited.
+    /// Tells whether the processor time is limited.
     pub(super) cpus: bool,
-    /// Whether its processes are limited.
+    /// Tells whether the number of processes is limited.
     pub(super) processes: bool,
-    /// Whether every directory in memory that it can write is limited in size and in inodes.
+    /// Tells whether every tmpfs that the container can write is limited in size and in inodes.
     pub(super) scratch: bool,
 }
 
 impl Evidence {
-    /// Looks at a container that runs, was given all three limits, and has directories in memory at `scratch`.
+    /// Inspects a running container that was given all three limits and has the tmpfs mounts
+    /// `scratch`.
     pub(super) fn of<'a>(
         inspected: &ContainerInspectResponse,
         guest: Pid,
         scratch: impl IntoIterator<Item = &'a Scratch>,
     ) -> Evidence {
-        // What an engine says of these differs; what the kernel says does not.
+        // Read the mounts from the kernel, because engines report them in different ways.
         let mounts = fs_err::read_to_string(format!("/proc/{guest}/mountinfo")).unwrap_or_default();
         let scratch = scratch.into_iter().all(|scratch| is_bounded(&mounts, &scratch.path));
         let said = Evidence { scratch, ..Evidence::said(inspected.host_config.as_ref()) };
         match Evidence::found(guest) {
-            // An engine may say what it was told, and the kernel know nothing of it.
+            // An engine may report the limits that it was told although the kernel does not enforce
+            // them.
             Some(found) => Evidence {
                 memory: said.memory && found.memory,
                 cpus: said.cpus && found.cpus,
@@ -48,7 +50,8 @@ impl Evidence {
         }
     }
 
-    /// What the engine says: a rootless one without cgroups to write forgets the limits, and says that there are none.
+    /// Returns the limits that the engine reports. A rootless engine without writable cgroups drops
+    /// the limits and reports that there are none.
     fn said(config: Option<&HostConfig>) -> Evidence {
         let is_set = |number: Option<i64>| number.is_some_and(|number| number > 0);
         Evidence {
@@ -59,7 +62,8 @@ impl Evidence {
         }
     }
 
-    /// What the kernel says, where its control groups are to be seen.
+    /// Returns the limits that the kernel reports, or `None` if the container's cgroups cannot be
+    /// seen.
     fn found(guest: Pid) -> Option<Evidence> {
         let table = fs_err::read_to_string(format!("/proc/{guest}/cgroup")).ok()?;
         let limit = |controller: &str, of_v1: &str, of_v2: &str| -> Option<bool> {
@@ -74,7 +78,8 @@ impl Evidence {
             let base = Path::new("/sys/fs/cgroup");
             let value = fs_err::read_to_string(base.join(hierarchy).join(path).join(file)).ok()?;
             let first = value.split_whitespace().next()?;
-            // Without a limit v1 says -1, or for memory a number that no machine has.
+            // Without a limit, cgroup v1 reports -1, or for memory a number larger than any machine
+            // has.
             Some(first.parse::<i64>().is_ok_and(|number| number > 0 && number < i64::MAX / 2))
         };
         Some(Evidence {
@@ -86,9 +91,10 @@ impl Evidence {
     }
 }
 
-/// Whether the last file system that a table of mounts has at a path is one in memory with both bounds.
+/// Tells whether the topmost mount at `path` in a mount table is a tmpfs with both limits.
 fn is_bounded(mounts: &str, path: &str) -> bool {
-    // The mount point is field 5; after a dash come the kind, the source and the options (proc_pid_mountinfo(5)).
+    // Field 5 is the mount point. After a dash come the type, the source and the options
+    // (proc_pid_mountinfo(5)).
     let at_path = mounts.lines().rfind(|line| line.split(' ').nth(4) == Some(path));
     let Some((_, filesystem)) = at_path.and_then(|line| line.split_once(" - ")) else { return false };
     let mut fields = filesystem.split(' ');
@@ -97,7 +103,7 @@ fn is_bounded(mounts: &str, path: &str) -> bool {
     kind == Some("tmpfs") && is_set("size=") && is_set("nr_inodes=")
 }
 
-/// A part of the caller's files, by what it was when it was chosen.
+/// Bind of the caller's files, with the identity that the source had when it was chosen.
 #[derive(Debug)]
 pub(super) struct Expected {
     bind: Bind,
@@ -105,7 +111,9 @@ pub(super) struct Expected {
 }
 
 impl Expected {
-    /// Notes what is to be mounted. Engines mount by path: what another program put there since shall not be shown.
+    /// Records the identity of each source to be mounted. Engines mount by path, so without this
+    /// record another program could replace a source in the meantime and have its replacement
+    /// mounted.
     pub(super) fn note(binds: &[Bind]) -> Result<Vec<Expected>, Failure> {
         let callers = binds.iter().filter(|bind| bind.is_callers);
         let note = |bind: &Bind| {
@@ -116,7 +124,7 @@ impl Expected {
         callers.map(note).collect()
     }
 
-    /// Makes sure that exactly that was mounted where the guest is.
+    /// Checks that the recorded files are the ones that are mounted in the guest's file system.
     pub(super) fn check(expected: &[Expected], guest: Pid) -> Result<(), Failure> {
         let root = rustix::fs::open(format!("/proc/{guest}/root"), OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
         let root = root.map_err(|_| Failure::Unseen)?;
@@ -130,15 +138,16 @@ impl Expected {
     }
 }
 
-/// Limits the files of directories in memory where the guest is, as far as this process may: an engine that takes no
-/// number of files has made them without. The evidence tells what came of it.
+/// Limits the number of files in the tmpfs mounts of the guest, as far as this process may. Some
+/// engines have no option for this limit. [`Evidence`] tells whether it took effect.
 pub(super) fn limit_files(scratch: &[Scratch], guest: Pid) {
     let path = OFlags::PATH | OFlags::CLOEXEC;
     let Ok(root) = rustix::fs::open(format!("/proc/{guest}/root"), path, Mode::empty()) else { return };
     for scratch in scratch {
         let inside = scratch.path.trim_start_matches('/');
         let opened = openat2(&root, inside, path | OFlags::NOFOLLOW, Mode::empty(), ResolveFlags::IN_ROOT);
-        let _ = opened.and_then(|mount| limit_inodes(mount, scratch.inodes())); // only root may, in root's containers
+        // Ignore errors: only root may do this in containers of root.
+        let _ = opened.and_then(|mount| limit_inodes(mount, scratch.inodes()));
     }
 }
 

@@ -1,6 +1,7 @@
-//! How a guest in a container comes by the socket that it takes calls on.
+//! Handover of the listening socket to a guest in a container.
 //!
-//! The host makes it, in the sandbox's room, and hands it over: nothing of the room has to be written inside.
+//! The host creates the socket in the sandbox's room and hands it to the guest, so that nothing in
+//! the room has to be writable in the container.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,28 +18,34 @@ use super::error::Failure;
 use crate::instance::listen;
 use crate::session::SOCKET;
 
-/// A socket that is to be handed to whoever comes for it first. Nothing but the guest runs in a container by then.
+/// Socket to be handed to the first process that connects. At that time, only the guest runs in the
+/// container.
 #[derive(Debug)]
 pub(super) struct Handover {
-    /// Where the guest comes.
+    /// Listener to which the guest connects.
     door: UnixListener,
-    /// What it gets.
+    /// Socket that the guest receives.
     socket: OwnedFd,
 }
 
 impl Handover {
-    /// Listens in the channel of a room for the guest, and at `door` for it to come. A room is its owner's alone, and
-    /// whoever the guest is inside may come through the mount of that one file.
+    /// Creates the guest's socket in the channel of a room, and listens at `door` for the guest to
+    /// connect.
+    ///
+    /// A room is accessible only to its owner. The guest reaches `door` through a mount of that one
+    /// file, whatever its user is inside.
     pub(super) fn at(door: &Path, channel: &Path) -> Result<Handover, Failure> {
         for left in [door.to_path_buf(), channel.join(SOCKET)] {
-            let _ = fs_err::remove_file(left); // of an attempt that failed, if there was one
+            let _ = fs_err::remove_file(left); // left by an earlier attempt that failed
         }
         let make = || Ok(Handover { door: self::door(door)?, socket: listen(channel, SOCKET.as_ref())? });
         make().map_err(|source| Failure::Files { what: "listen for the guest", source })
     }
 
-    /// Waits for the guest, hands it over, and gets the gate of the container's network for it, if there is to be one.
-    /// Nobody is heard there any more. The guest's process is not known in a pid namespace that cannot be seen from here.
+    /// Waits for the guest, hands it the socket, and receives the gate of the container's network
+    /// if `reach` asks for a gate. Then `door` no longer accepts connections.
+    ///
+    /// The process ID is `None` if the guest is in a pid namespace that cannot be seen from here.
     pub(super) async fn done(self, reach: Reach) -> Result<(Option<Pid>, Option<Gate>), Failure> {
         let hand = async || -> io::Result<(Option<Pid>, Option<Gate>)> {
             let (guest, _) = self.door.accept().await?;
@@ -47,7 +54,7 @@ impl Handover {
             if reach != Reach::Gated {
                 return Ok((process, None));
             }
-            // That it can be read is what tokio believes, until it is tried.
+            // `async_io` retries: tokio may report the socket as readable when it is not.
             let gate = guest.async_io(Interest::READABLE, || Gate::receive(&guest)).await?;
             let gate = gate.ok_or(io::ErrorKind::UnexpectedEof)?;
             Ok((process, Some(gate)))
@@ -56,7 +63,7 @@ impl Handover {
     }
 }
 
-/// Listens at a path for a process of ours in a container, whoever that is inside.
+/// Listens at a path for a process of ringfence's in a container, whatever its user is inside.
 pub(super) fn door(path: &Path) -> io::Result<UnixListener> {
     let (directory, name) = (path.parent().unwrap_or(Path::new("/")), path.file_name().unwrap_or_default());
     let listener = std::os::unix::net::UnixListener::from(listen(directory, name.as_ref())?);

@@ -1,4 +1,5 @@
-//! Who code in a container is: a user without privileges inside, whose files belong to the caller outside.
+//! Identity of code in a container: an unprivileged user inside, whose files belong to the caller
+//! outside.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -9,34 +10,35 @@ use super::runtime::Version;
 use super::{Flavour, HOME_OF_AGENTS, HOME_OF_DEVELOPERS};
 use crate::{Host, Preset};
 
-/// The user and group that images make for people, and that ours are made with.
+/// User and group that images usually create for people. Ringfence's own images use them, too.
 const USUAL: Owner = Owner { user: 1000, group: 1000 };
-/// The first Podman that can have the caller be any user inside.
+/// First version of Podman that can map the caller to any chosen user inside.
 const WITH_CHOSEN_IDS: Version = Version::new(4, 3, 0);
 
-/// A user and a group, by number.
+/// Numeric IDs of a user and a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Owner {
     pub(super) user: u32,
     pub(super) group: u32,
 }
 
-/// Who code in a container is.
+/// User that code in a container runs as.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Identity {
-    /// What it is called inside.
+    /// Name of the user inside.
     pub(super) name: &'static str,
-    /// Its home inside.
+    /// Home directory of the user inside.
     pub(super) home: &'static str,
-    /// Who it is inside.
+    /// Numeric IDs of the user inside.
     pub(super) inside: Owner,
-    /// The user namespace that the engine is asked for.
+    /// User namespace mode that the engine is asked for.
     pub(super) namespace: Option<String>,
-    /// Whose files those are outside that it makes and owns inside, where mounts must translate.
+    /// Owner on the host of the files that the user inside creates and owns, if mounts must
+    /// translate owners.
     pub(super) mapped: Option<Owner>,
 }
 
-/// What that depends on.
+/// Facts that the identity depends on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Circumstances {
     pub(super) flavour: Flavour,
@@ -47,7 +49,7 @@ pub(super) struct Circumstances {
 }
 
 impl Owner {
-    /// Whose a file is.
+    /// Returns the owner of a file.
     pub(super) fn of(path: &Path) -> Result<Owner, Failure> {
         let metadata =
             fs_err::metadata(path).map_err(|source| Failure::Files { what: "look at the workspace", source })?;
@@ -68,7 +70,7 @@ impl Circumstances {
 }
 
 impl Identity {
-    /// Decides it.
+    /// Chooses the identity for a preset.
     pub(super) fn decide(circumstances: &Circumstances, preset: Preset) -> Result<Identity, Failure> {
         let Circumstances { flavour, engine_user, engine_version, caller, workspace } = *circumstances;
         let (name, home) = match preset {
@@ -88,19 +90,19 @@ impl Identity {
             };
         }
         Ok(match (caller.user, workspace.user) {
-            // Nobody is root inside, and nothing that is made there may be a stranger's outside.
+            // Code inside never runs as root, and its files must not belong to a stranger outside.
             (0, 0) => Identity { mapped: Some(workspace), ..identity(USUAL) },
             (0, _) => identity(workspace),
             _ => identity(caller),
         })
     }
 
-    /// As the engine is told.
+    /// Returns the user and group in the format of the engine's API.
     pub(super) fn user(&self) -> String {
         format!("{}:{}", self.inside.user, self.inside.group)
     }
 
-    /// An `/etc/passwd` in which it has a name.
+    /// Returns the contents of an `/etc/passwd` that gives the user a name.
     pub(super) fn passwd(&self, shell: &str) -> String {
         let Identity { name, home, inside: Owner { user, group }, .. } = self;
         format!(
@@ -109,7 +111,7 @@ impl Identity {
         )
     }
 
-    /// An `/etc/group` in which its group has a name.
+    /// Returns the contents of an `/etc/group` that gives the group a name.
     pub(super) fn groups(&self) -> String {
         format!("root:x:0:\n{}:x:{}:\nnogroup:x:65534:\n", self.name, self.inside.group)
     }

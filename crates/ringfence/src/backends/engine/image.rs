@@ -1,4 +1,4 @@
-//! Images: what containers are made from.
+//! Images that containers are created from.
 
 use std::collections::HashMap;
 
@@ -10,46 +10,46 @@ use super::client::Client;
 use super::error::{Failure, printable};
 use crate::{ContainerSpec, Preset, Pull};
 
-/// The image that `ringfence image build` makes.
+/// Name of the image that `ringfence image build` makes.
 pub const OWN_IMAGE: &str = "localhost/ringfence-dev:latest";
 
-/// An image that an engine has.
+/// Image that an engine has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Image {
-    /// As it was asked for.
+    /// Name by which the image was requested.
     pub(super) reference: String,
-    /// Its hash at the engine.
+    /// Hash of the image at the engine.
     pub(super) id: String,
-    /// Its hash at the registry, if it came from one.
+    /// Hash of the image at its registry, if it came from one.
     pub(super) digest: Option<String>,
-    /// The user that it is made for.
+    /// User that the image specifies for its processes.
     pub(super) user: Option<String>,
-    /// Directories that an engine would make writable, without a bound, on its own disk.
+    /// Directories that an engine would make writable, without a limit, on its own disk.
     pub(super) volumes: Vec<String>,
 }
 
-/// How far the fetching of an image is.
+/// Progress of fetching an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PullProgress {
-    /// The part of the image that this is about, if it is about one.
+    /// ID of the layer that this report is about, or `None` for the whole image.
     pub layer: Option<String>,
-    /// What is being done.
+    /// Status text of the engine, such as "Downloading".
     pub status: String,
-    /// How many bytes of the part are done.
+    /// Number of bytes of the layer that are done, if known.
     pub done: Option<u64>,
-    /// How many it has.
+    /// Size of the layer in bytes, if known.
     pub total: Option<u64>,
 }
 
-/// What is called as an image comes.
+/// Callback for the progress of fetching an image.
 pub(crate) type OnPull<'a> = &'a mut (dyn FnMut(PullProgress) + Send);
 
-/// The name of the image that is asked for.
+/// Returns the name of the requested image.
 pub(super) fn reference(spec: &ContainerSpec) -> &str {
     spec.image.as_deref().unwrap_or(OWN_IMAGE)
 }
 
-/// Finds an image that the engine has.
+/// Finds an image that the engine has. Returns `None` if there is no such image.
 pub(super) async fn find(client: &Client, reference: &str) -> Result<Option<Image>, Failure> {
     let inspected = match client.api.inspect_image(reference).await {
         Ok(inspected) => inspected,
@@ -64,11 +64,12 @@ pub(super) async fn find(client: &Client, reference: &str) -> Result<Option<Imag
     Ok(Some(Image { reference: reference.to_owned(), id, digest, user, volumes }))
 }
 
-/// Finds an image, and fetches it first when `spec` says so. A copy that is there will do when that fails.
+/// Finds an image, and fetches it first if `spec` says so. If an image cannot be fetched, an
+/// existing copy is used.
 pub(super) async fn provide(client: &Client, spec: &ContainerSpec, progress: OnPull<'_>) -> Result<Image, Failure> {
     let reference = reference(spec);
     let there = find(client, reference).await?;
-    // No registry has what is made here.
+    // No registry has images that were made on this host.
     let is_own = reference.starts_with("localhost/");
     let policy = spec.pull.unwrap_or(match spec.preset {
         Preset::Agent => Pull::Missing,
@@ -113,19 +114,21 @@ async fn pull(client: &Client, reference: &str, progress: OnPull<'_>) -> Result<
     Ok(())
 }
 
-/// The name and the tag or digest of a reference; without a tag, an engine would fetch all there are.
+/// Splits a reference into its name and its tag or digest. The default tag is "latest", because
+/// without a tag an engine would fetch all tags.
 fn split(reference: &str) -> (&str, &str) {
     if let Some(parts) = reference.split_once('@') {
         return parts;
     }
-    // A colon before the last slash is a registry's port.
+    // A colon before the last slash separates a registry's port.
     match reference.rsplit_once(':') {
         Some((name, tag)) if !tag.contains('/') => (name, tag),
         _ => (reference, "latest"),
     }
 }
 
-/// Builds an image from a Containerfile alone, and tells of each line that the engine says.
+/// Builds an image from a Containerfile without further files, and calls `on_line` with each line
+/// of the engine's output.
 pub(super) async fn build(
     client: &Client,
     containerfile: &str,

@@ -1,4 +1,4 @@
-//! A container: made, kept and removed.
+//! Running containers: start, supervision and removal.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -35,14 +35,14 @@ use crate::room::ContainerManifest;
 use crate::view::Guarded;
 use crate::{ContainerSpec, Host, Preset, ResolvedWorkspace};
 
-/// How long a process of ours in a container may take to come.
+/// Time within which a process of ringfence's in a container must connect.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How often it is looked whether its container still runs.
+/// Interval between checks that the container still runs.
 const MOMENT: Duration = Duration::from_millis(200);
-/// Shells of people, by preference.
+/// Shells for interactive use, in order of preference.
 const SHELLS: [&str; 2] = ["/bin/zsh", "/bin/bash"];
 
-/// What a container is to be.
+/// Description of a container to be created.
 pub(super) struct Request<'a> {
     pub(super) plan: &'a Plan,
     pub(super) host: &'a Host,
@@ -53,31 +53,33 @@ pub(super) struct Request<'a> {
     pub(super) sealed: Option<&'a Sealed>,
 }
 
-/// A container that runs. It is removed when this is dropped.
+/// Running container. The container is removed when the instance is dropped.
 #[derive(Debug)]
 pub(super) struct ContainerInstance {
     client: Option<Client>,
     container: String,
-    /// The network and the proxy that were made for it alone.
+    /// Network and proxy that were made for this container alone.
     beside: Option<ProxyNetwork>,
     manifest: ContainerManifest,
     evidence: Evidence,
     guest: Option<Guest>,
-    /// The way out of its network, until somebody takes it.
+    /// Egress connection of the container's network, until it is taken.
     way_out: Option<WayOut>,
-    /// Where the kernel counts whom it killed in it for want of memory, where that is seen from here.
+    /// File in which the kernel counts processes of the container that it killed for lack of
+    /// memory, if the file can be seen from here.
     oom_counter: Option<PathBuf>,
     log: Option<tokio::task::JoinHandle<()>>,
-    /// What it lives by: it ends when this is closed.
+    /// Lock by which the container lives: its guest ends when this file is closed.
     _leash: fs_err::File,
 }
 
-/// The first process of a container.
+/// First process of a container.
 #[derive(Debug)]
 struct Guest {
-    /// As the kernel numbers it here. What the engine says may be a number of another pid namespace.
+    /// Process ID in this pid namespace. The number that the engine reports may be from another pid
+    /// namespace.
     pid: Pid,
-    /// The container ends with it.
+    /// End of the process, with which the container ends, too.
     end: ProcessEnd,
 }
 
@@ -89,7 +91,8 @@ impl Guest {
     }
 }
 
-/// Makes a container. Whatever was made of it is gone again when this fails, or is dropped.
+/// Creates and starts a container. On failure, or if the future is dropped, everything that was
+/// created is removed.
 pub(super) async fn start(
     client: Client,
     request: &Request<'_>,
@@ -195,7 +198,8 @@ pub(super) async fn start(
     let (guest, gate) = handed.await?;
     instance.guest = Some(Guest::of(guest)?);
     instance.way_out = instance.way_out.take().or(gate.map(WayOut::Gate));
-    // Nothing of the caller's runs yet: whoever came is our guest, and waits to be told what to do.
+    // No code of the caller's runs yet, so the process that connected is our guest, which waits for
+    // orders.
     let guest = instance.guest()?;
     Expected::check(&expected, guest)?;
     if flavour == Flavour::Podman {
@@ -209,7 +213,7 @@ pub(super) async fn start(
     Ok(instance)
 }
 
-/// What a plan holds, with the limits that a container always has.
+/// Returns the support of a plan's clauses, with the limits that a container always has.
 fn held(plan: &Plan) -> std::collections::BTreeMap<Clause, Support> {
     let mut held = plan.held.clone();
     let limits = &plan.policy.limits;
@@ -229,7 +233,7 @@ fn destination(plan: &Plan) -> std::path::PathBuf {
     workspace.and_then(|workspace| workspace.destination.clone()).expect("the defaults name one")
 }
 
-/// Appends what the guest says to the sandbox's log, until it ends.
+/// Appends the guest's output to the sandbox's log until the guest ends.
 async fn copy_log(client: Client, container: String, mut log: fs_err::File) {
     let options = LogsOptionsBuilder::default().follow(true).stdout(true).stderr(true).build();
     let mut lines = Box::pin(client.api.logs(&container, Some(options)));
@@ -238,7 +242,7 @@ async fn copy_log(client: Client, container: String, mut log: fs_err::File) {
         let bytes = line.into_bytes();
         left = left.saturating_sub(bytes.len());
         if left == 0 || log.write_all(&bytes).is_err() {
-            return; // the engine keeps some, too
+            return; // the engine keeps a log, too
         }
     }
 }
@@ -248,12 +252,12 @@ impl ContainerInstance {
         self.client.as_ref().expect("it is taken only when the container is removed")
     }
 
-    /// What the engine really did.
+    /// Returns the limits that were found in force.
     pub(super) fn evidence(&self) -> Evidence {
         self.evidence
     }
 
-    /// The guest's process.
+    /// Returns the process ID of the guest.
     pub(super) fn guest(&self) -> Result<Pid, Failure> {
         self.guest.as_ref().map(|guest| guest.pid).ok_or(Failure::Unseen)
     }
@@ -263,7 +267,7 @@ impl ContainerInstance {
         inspected.map_err(|source| Failure::Engine { what: "look at the container", source })
     }
 
-    /// The shell of people that the image has.
+    /// Returns the preferred shell that the image has.
     async fn shell(&self) -> &'static str {
         for shell in SHELLS {
             let options = bollard::query_parameters::ContainerArchiveInfoOptionsBuilder::default().path(shell).build();
@@ -274,7 +278,8 @@ impl ContainerInstance {
         "/bin/sh"
     }
 
-    /// Fails when a limit was set that the engine dropped with a mere warning, unless that was accepted by name.
+    /// Fails if the engine dropped a limit with only a warning, unless the policy accepts that
+    /// clause as weaker.
     fn refuse_ignored(&self, plan: &Plan) -> Result<(), Failure> {
         let Evidence { memory, cpus, processes, scratch } = self.evidence;
         let is_claimed = plan.held.get(&Clause::Tmp).is_some_and(Support::is_enforced);
@@ -292,7 +297,8 @@ impl ContainerInstance {
     }
 }
 
-/// Waits for `who` in a container to come up. One that ends, or takes too long, is told with its last words.
+/// Waits for the process `who` in a container to connect. If it ends or takes too long, the error
+/// contains its last output.
 pub(super) async fn come_up<T>(
     who: &'static str,
     client: &Client,
@@ -309,7 +315,7 @@ pub(super) async fn come_up<T>(
     Err(Failure::NotUp { who, container: container.to_owned(), ended, log: last_words(client, container).await })
 }
 
-/// The end of what a container said.
+/// Returns the last lines of a container's output.
 async fn last_words(client: &Client, container: &str) -> String {
     let options = LogsOptionsBuilder::default().stdout(true).stderr(true).tail("5").build();
     let lines = client.api.logs(container, Some(options)).take(5);
@@ -320,7 +326,8 @@ async fn last_words(client: &Client, container: &str) -> String {
     lines.join("; ")
 }
 
-/// Waits until a container does not run. It is looked at: Podman, asked to tell when, looks without a pause (4.3).
+/// Waits until a container does not run. Polls the engine, because the wait request makes Podman
+/// itself poll without a pause (4.3).
 async fn ended(client: &Client, container: &str) {
     loop {
         sleep(MOMENT).await;
@@ -379,9 +386,11 @@ impl Drop for ContainerInstance {
     fn drop(&mut self) {
         if let Some(client) = self.client.take() {
             let (container, beside) = (std::mem::take(&mut self.container), self.beside.take());
-            // Our caller is not to wait, and may be in no runtime that lasts.
+            // Use a thread, because the caller must not wait, and its runtime may end before the
+            // removal does.
             std::thread::spawn(move || {
-                let _ = block_on(remove_all(&client, &container, beside.as_ref())); // the next start sweeps what is left
+                // Ignore errors: the next start sweeps what is left.
+                let _ = block_on(remove_all(&client, &container, beside.as_ref()));
             });
         }
     }

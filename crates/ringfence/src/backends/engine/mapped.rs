@@ -1,7 +1,9 @@
-//! The caller's directories, with their owner seeming to be the user inside: what a container of root's is shown.
+//! Mounts of the caller's directories whose owner appears as the user inside, for callers that are
+//! root.
 //!
-//! The mounts are on the host for as long as the engine takes to start a container, which then has its own copies. They
-//! are never in a directory of ours that is removed with its contents: the contents are the caller's.
+//! The mounts exist on the host only while the engine starts a container, which then has its own
+//! copies. They are never in a directory that ringfence removes with its contents, because the
+//! contents are the caller's.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -17,23 +19,25 @@ use super::error::Failure;
 use super::identity::Owner;
 use super::mounts::Bind;
 
-/// Where they are. Root's alone, as all of this is.
+/// Directory of the mount points. It belongs to root, because only root uses these mounts.
 const BASE: &str = "/run/ringfence-mapped";
 
-/// Mounts that go when it is dropped.
+/// Mounts that are removed when this value is dropped.
 #[derive(Debug, Default)]
 pub(super) struct Mapped {
     points: Vec<PathBuf>,
 }
 
 impl Mapped {
-    /// Mounts what `binds` show of the caller's, translated, and has them show that.
+    /// Mounts the sources of the caller's `binds` with translated owners, and replaces the sources
+    /// with these mounts.
     pub(super) fn mount(binds: &mut [Bind], from: Owner, to: Owner) -> Result<Mapped, Failure> {
         let failed = |source| Failure::Files { what: "have root's files belong to the user inside", source };
         sweep();
         let mut mapped = Mapped::default();
         let namespace = ownership::namespace((from.user, from.group), (to.user, to.group)).map_err(failed)?;
-        // What lies in another's source is reached through that one's mount; shallow ones come first.
+        // A source that lies in another source is reached through the mount of that one. This works
+        // because shallow binds come first.
         let mut tops: Vec<(PathBuf, PathBuf)> = Vec::new();
         for bind in binds.iter_mut().filter(|bind| bind.is_callers) {
             let known = tops.iter().find_map(|(source, point)| Some((point, bind.source.strip_prefix(source).ok()?)));
@@ -87,15 +91,15 @@ fn make_private(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Takes a mount away, and the place it was at: that is empty, or it stays.
+/// Removes a mount and its mount point. A mount point that is not empty stays.
 fn remove(point: &Path) {
     let _ = unmount(point, UnmountFlags::DETACH); // it may not have been mounted yet
     if rustix::fs::rmdir(point) == Err(Errno::NOTDIR) {
-        let _ = rustix::fs::unlink(point); // ours, and empty
+        let _ = rustix::fs::unlink(point); // our own empty file
     }
 }
 
-/// Removes what ringfences left that were killed.
+/// Removes mounts of ringfence processes that were killed.
 pub(super) fn sweep() {
     for entry in fs_err::read_dir(BASE).into_iter().flatten().flatten() {
         let name = entry.file_name();

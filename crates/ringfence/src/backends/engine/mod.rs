@@ -1,9 +1,11 @@
-//! Docker and Podman: containers made through the engine's API socket, with our guest as their first process.
+//! Docker and Podman: containers created through the engine's API socket, with our guest as their
+//! first process.
 //!
-//! Both speak one API; where they differ, [`Flavour`] says. No program of theirs is ever run. Reading order: `client`
-//! finds the engine, `probe` tries it, `identity`, `mounts` and `container` say what a container is, `instance` makes
-//! it and keeps it, `proxy_network` makes what can be beside it, `removal` removes all of that, and `sweep` does when a
-//! crash left it.
+//! Both engines speak the same API; [`Flavour`] describes the differences. The engines' command
+//! line programs are never run. Reading order: `client` finds the engine, and `probe` tries it.
+//! `identity`, `mounts` and `container` describe a container. `instance` creates and keeps it.
+//! `proxy_network` creates the network and the proxy that it may have. `removal` removes all of
+//! that, and `sweep` does so after a crash.
 
 mod client;
 mod container;
@@ -41,58 +43,60 @@ pub use image::{OWN_IMAGE, PullProgress};
 use removal::Registration;
 pub(crate) use runtime::Version;
 
-/// What our own files inside are below.
+/// Directory of ringfence's own files in a container.
 const OWN_INSIDE: &str = "/run/ringfence";
-/// Where the guest's program is inside.
+/// Path of the guest's program in a container.
 const GUEST_INSIDE: &str = "/run/ringfence/guest";
-/// Where the file is inside that this process locks as long as it wants the container.
+/// Path in a container of the file that this process keeps locked as long as the container is
+/// wanted.
 const LEASH_INSIDE: &str = "/run/ringfence/leash";
-/// Where the guest is handed the socket that it takes calls on.
+/// Path in a container of the socket at which the guest receives its listening socket.
 const HANDOVER_INSIDE: &str = "/run/ringfence/handover";
-/// Where the workspace is inside when nobody says, and an agent works there.
+/// Default path of the workspace in a container with the preset `agent`.
 const WORKSPACE_OF_AGENTS: &str = "/workspace";
-/// Where the workspace is inside when nobody says, and a person works there.
+/// Default path of the workspace in a container with the preset `dev`.
 const WORKSPACE_OF_DEVELOPERS: &str = "/home/dev/workspace";
 const HOME_OF_AGENTS: &str = "/home/sandbox";
 const HOME_OF_DEVELOPERS: &str = "/home/dev";
-/// What the names of our labels begin with.
+/// Prefix of the names of ringfence's labels.
 const LABEL: &str = "dev.ringfence.";
-/// What the names of our containers begin with.
+/// Prefix of the names of ringfence's containers.
 const PREFIX: &str = "ringfence-";
-/// The capabilities that a container can keep, and that one for people keeps.
+/// Capabilities that a container can keep. Containers with the preset `dev` keep them by default.
 const DEV_CAPABILITIES: [&str; 5] = ["CHOWN", "DAC_OVERRIDE", "SETGID", "SETUID", "NET_BIND_SERVICE"];
-/// Memory that a container may use when nobody says.
+/// Default memory limit of a container.
 const MEMORY: Size = Size::mebibytes(1024);
-/// Processors' worth of time that a container may use when nobody says.
+/// Default limit of a container's processor time, in processors.
 const CPUS: f64 = 1.0;
-/// Processes that a container may have when nobody says.
+/// Default limit of the number of processes in a container.
 const PROCESSES: u32 = 1024;
-/// Our own processes in a container: the guest's two, and the one that forks for it.
+/// Number of ringfence's own processes in a container: two of the guest, and the process that forks
+/// for it.
 const OWN_PROCESSES: i64 = 3;
 
-/// Docker's engine.
+/// Backend for the Docker engine.
 pub(super) static DOCKER: Engine = Engine { flavour: Flavour::Docker };
-/// Podman's engine.
+/// Backend for the Podman engine.
 pub(super) static PODMAN: Engine = Engine { flavour: Flavour::Podman };
 
-/// The backend that makes containers.
+/// Backend that creates containers.
 #[derive(Debug)]
 pub(super) struct Engine {
     flavour: Flavour,
 }
 
-/// The room of a container, and what is in it.
+/// Room of a container, and the paths that belong to it.
 #[derive(Debug, Clone)]
 struct Place {
-    /// What the sandbox is called.
+    /// Name of the sandbox.
     name: String,
-    /// The room.
+    /// Path of the room.
     directory: PathBuf,
-    /// The directory of the guest's socket.
+    /// Directory of the guest's socket.
     channel: PathBuf,
-    /// The guest's program.
+    /// Path of the guest's program.
     guest: PathBuf,
-    /// The directory that all rooms are in.
+    /// Directory that contains all rooms.
     state: PathBuf,
 }
 
@@ -107,13 +111,13 @@ impl Place {
         }
     }
 
-    /// What the container is called at the engine.
+    /// Returns the name of the container at the engine.
     fn container(&self) -> String {
         container_name(&self.name)
     }
 }
 
-/// What the container of a sandbox is called at the engine.
+/// Returns the name at the engine of the container of a sandbox.
 fn container_name(sandbox: &str) -> String {
     format!("{PREFIX}{sandbox}")
 }
@@ -157,8 +161,8 @@ impl Containers for Engine {
     }
 }
 
-/// The policy that a container is held to, where `policy` says nothing: limits always hold, and people's own
-/// environments share the host's network.
+/// Fills in the defaults of a container where `policy` says nothing. A container always has limits,
+/// and the `dev` preset shares the host's network.
 pub(crate) fn with_defaults(policy: &Policy, spec: &ContainerSpec) -> Policy {
     let mut full = policy.clone();
     full.limits.memory.get_or_insert(MEMORY);
@@ -169,7 +173,8 @@ pub(crate) fn with_defaults(policy: &Policy, spec: &ContainerSpec) -> Policy {
     }
     if spec.preset == Preset::Dev && full.network.is_none() {
         full.network = Some(Network::Open);
-        // Whoever asks for the preset asks for the host's network, and its abstract sockets come with it.
+        // A user who asks for this preset asks for the host's network, which includes the host's
+        // abstract sockets.
         full.allow_weaker.insert(Clause::Ipc);
     }
     let workspace = full.filesystem.workspace.get_or_insert_with(|| Workspace::at("."));
@@ -182,14 +187,14 @@ pub(crate) fn with_defaults(policy: &Policy, spec: &ContainerSpec) -> Policy {
     full
 }
 
-/// Removes the container of a room that nobody keeps, if it has one.
+/// Removes the container of an unused room, if there is one.
 pub(crate) fn clear_away(room: &Path) {
     if room.join(removal::REGISTRATION).exists() {
         block_on(sweep::sweep_room(room));
     }
 }
 
-/// Has the engine that a room's container is at bring all of its processes to rest, or let them go on.
+/// Pauses or resumes all processes of a room's container through its engine.
 pub(crate) async fn set_paused(room: &Path, flavour: Flavour, is_to_rest: bool) -> Result<(), ContainerError> {
     let Some(Registration { socket, container, .. }) = Registration::read(room) else {
         return Err(error::Failure::Unregistered.into());
@@ -201,18 +206,19 @@ pub(crate) async fn set_paused(room: &Path, flavour: Flavour, is_to_rest: bool) 
     match (state.and_then(|state| state.paused).unwrap_or(false), is_to_rest) {
         (false, true) => client.api.pause_container(&container).await.map_err(failed("pause the container"))?,
         (true, false) => client.api.unpause_container(&container).await.map_err(failed("let the container go on"))?,
-        _ => {} // somebody was interrupted after that
+        _ => {} // the state is already right, for example after an interrupted call
     }
     Ok(())
 }
 
-/// What is known against the runtime of an engine; nothing when there is no engine.
+/// Returns warnings about the runtime of an engine. Without an engine there are none.
 pub(crate) fn runtime_warnings(host: &Host, flavour: Flavour) -> Vec<String> {
     let client = block_on(client::connect_as(host, flavour, Freshness::Now));
     client.map(|client| runtime::warnings(&client.version)).unwrap_or_default()
 }
 
-/// Fetches the image that `spec` names, as it says when, and tells how far that is.
+/// Provides the image that `spec` names, and reports the progress. `spec` also says when to fetch
+/// the image.
 pub(crate) async fn provide_image(
     host: &Host,
     flavour: Flavour,
@@ -224,7 +230,7 @@ pub(crate) async fn provide_image(
     Ok(())
 }
 
-/// Builds an image from a Containerfile, and tells of each line that the engine says.
+/// Builds an image from a Containerfile, and calls `on_line` with each line of the engine's output.
 pub(crate) async fn build_image(
     host: &Host,
     flavour: Flavour,
@@ -237,12 +243,13 @@ pub(crate) async fn build_image(
     Ok(())
 }
 
-/// The flavour of a backend that is an engine.
+/// Returns the flavour of a backend, or `None` if the backend is not a container engine.
 pub(crate) fn flavour(backend: Name) -> Option<Flavour> {
     [Flavour::Docker, Flavour::Podman].into_iter().find(|flavour| flavour.backend() == backend)
 }
 
-/// Waits for a future on a thread of its own: the caller may be in a runtime, which must not be blocked.
+/// Runs a future to completion on a separate thread, because the caller may be in a runtime, which
+/// must not be blocked.
 fn block_on<F: Future<Output: Send> + Send>(future: F) -> F::Output {
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| {

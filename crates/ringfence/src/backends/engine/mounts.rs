@@ -1,4 +1,5 @@
-//! What of the host a container is shown: the workspace, what the policy names, and what the guest needs.
+//! Mounts of a container: the workspace, the paths that the policy names, and the files that the
+//! guest needs.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -16,42 +17,44 @@ use crate::egress::Sealed;
 use crate::granted::GrantedPath;
 use crate::view::{self, Guarded, ViewError};
 
-/// Something of the host, at a path inside.
+/// Bind mount of a host path at a path in the container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Bind {
     pub(super) source: PathBuf,
     pub(super) target: PathBuf,
     pub(super) access: Access,
-    /// Whether it is the caller's, and its owners are to be translated where identities differ.
+    /// Tells whether the source belongs to the caller. Owners of such files are translated where
+    /// the identities differ.
     pub(super) is_callers: bool,
 }
 
 impl Bind {
-    /// Something of ours, which can only be read inside.
+    /// Returns a read-only bind of one of ringfence's own files.
     pub(super) fn ours(source: impl Into<PathBuf>, target: impl Into<PathBuf>) -> Bind {
         Bind { source: source.into(), target: target.into(), access: Access::Read, is_callers: false }
     }
 }
 
-/// Files of ours that containers are shown.
+/// Ringfence's own files that are mounted in containers.
 #[derive(Debug)]
 pub(super) struct OwnFiles {
     pub(super) passwd: PathBuf,
     pub(super) groups: PathBuf,
-    /// What covers hidden files.
+    /// File that covers hidden files.
     cover: PathBuf,
-    /// What covers hidden directories.
+    /// Directory that covers hidden directories.
     cover_directory: PathBuf,
-    /// The system-call filter.
+    /// File with the seccomp filter.
     pub(super) filter: PathBuf,
-    /// What this process locks as long as it wants the container.
+    /// File that this process keeps locked as long as the container is wanted.
     pub(super) leash: PathBuf,
-    /// The socket at which the guest is handed its own; made when the container is about to be.
+    /// Socket at which the guest receives its listening socket. It is created shortly before the
+    /// container.
     pub(super) handover: PathBuf,
 }
 
 impl OwnFiles {
-    /// Writes them.
+    /// Writes all files but the handover socket.
     pub(super) fn write(place: &Place, identity: &Identity, shell: &str, filter: &str) -> Result<OwnFiles, Failure> {
         let directory = place.directory.join("container");
         let at = |name: &str| directory.join(name);
@@ -83,8 +86,11 @@ impl OwnFiles {
         Ok(files)
     }
 
-    /// Locks the leash for this process. However that ends, the kernel lets go of it, and then the container's first
-    /// process ends, too. It must not be opened again: to close any descriptor of a file unlocks it, fcntl_locking(2).
+    /// Locks the leash for this process. When this process ends, in whatever way, the kernel
+    /// releases the lock, and the first process of the container ends, too.
+    ///
+    /// The leash must not be opened again by this process, because closing any descriptor of the
+    /// file releases the lock (fcntl_locking(2)).
     pub(super) fn hold_leash(&self) -> Result<fs_err::File, Failure> {
         let hold = || {
             let leash = fs_err::OpenOptions::new().write(true).open(&self.leash)?;
@@ -95,7 +101,8 @@ impl OwnFiles {
     }
 }
 
-/// What a policy shows of the host, in the order in which it is mounted: shallow before deep, guards last.
+/// Returns the part of the host's file system that a policy shows, in mount order: shallow before
+/// deep, guards last.
 pub(super) fn view(workspace: &ResolvedWorkspace, guarded: &Guarded) -> Result<View, Failure> {
     let mut binds: BTreeMap<PathBuf, Entry> = BTreeMap::new();
     for GrantedPath { given, source, access } in &workspace.granted {
@@ -104,7 +111,7 @@ pub(super) fn view(workspace: &ResolvedWorkspace, guarded: &Guarded) -> Result<V
                 return Err(ViewError::Reserved { path: path.to_path_buf() }.into());
             }
         }
-        // A mount point would have to be made in the workspace, on the host's own files.
+        // The mount point would have to be created in the workspace, among the host's files.
         if given.starts_with(&workspace.destination) || workspace.destination.starts_with(given) {
             return Err(Failure::InWorkspace { path: given.clone() });
         }
@@ -121,13 +128,13 @@ pub(super) fn view(workspace: &ResolvedWorkspace, guarded: &Guarded) -> Result<V
     Ok(uncovered(View { entries }))
 }
 
-/// Whether a path inside is the container's own business.
+/// Tells whether a path in the container is reserved for the container itself.
 fn is_reserved(path: &Path) -> bool {
     let own = ["/proc", "/dev", "/sys", OWN_INSIDE, "/etc/passwd", "/etc/group"];
     path == Path::new("/") || path == Path::new("/etc") || own.iter().any(|own| path.starts_with(own))
 }
 
-/// The mounts that make a view, and those that the guest needs.
+/// Returns the mounts that make up a view, and the mounts that the guest needs.
 pub(super) fn binds(view: &View, place: &Place, files: &OwnFiles) -> Vec<Bind> {
     let callers = |source, target: &Path, access| Bind { source, target: target.into(), access, is_callers: true };
     let mut binds = Vec::new();
@@ -145,7 +152,7 @@ pub(super) fn binds(view: &View, place: &Place, files: &OwnFiles) -> Vec<Bind> {
             Entry::Directory { .. } | Entry::Symlink { .. } | Entry::File { .. } | Entry::Scratch { .. } => {}
         }
     }
-    // Engines make only the top of a tree read-only: what is mounted in it must be named, too.
+    // Engines make only the top mount of a tree read-only, so mounts below it must be listed, too.
     let mounted = mount_points();
     let below: Vec<Bind> = binds
         .iter()
@@ -175,7 +182,8 @@ pub(super) fn binds(view: &View, place: &Place, files: &OwnFiles) -> Vec<Bind> {
     binds
 }
 
-/// Writes the certificates that are trusted inside for the proxy's sake, and returns the mounts that show them.
+/// Writes the certificates that code inside must trust for the proxy, and returns the mounts for
+/// them.
 pub(super) fn trust(place: &Place, sealed: &Sealed) -> Result<Vec<Bind>, Failure> {
     let directory = place.directory.join("container");
     let write = |(inside, contents): (&'static str, Vec<u8>)| {
@@ -189,14 +197,14 @@ pub(super) fn trust(place: &Place, sealed: &Sealed) -> Result<Vec<Bind>, Failure
     written.map_err(|source| Failure::Files { what: "write what the container is to trust", source })
 }
 
-/// Where something is mounted on the host, proc(5).
+/// Returns the mount points of the host (proc(5)).
 fn mount_points() -> Vec<PathBuf> {
     let table = fs_err::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let point = |line: &str| line.split(' ').nth(4).map(unescaped);
     table.lines().filter_map(point).map(PathBuf::from).collect()
 }
 
-/// A path of the mount table, in which white space and backslashes are octal.
+/// Decodes a path of the mount table, in which white space and backslashes are octal.
 fn unescaped(text: &str) -> String {
     [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
         .iter()
@@ -266,7 +274,7 @@ mod tests {
         let find = |target: &str| binds.iter().find(|bind| bind.target == Path::new(target));
         let shown = |target: &str| find(target).map(|bind| (bind.source.clone(), bind.access));
         assert_eq!(shown("/workspace"), Some((root.join("ws"), Access::Write)));
-        // The parent is a mount point, too, or it could be renamed away.
+        // The parent must be a mount point, too, or it could be renamed.
         assert_eq!(shown("/workspace/.git"), Some((root.join("ws/.git"), Access::Write)));
         assert_eq!(shown("/workspace/.git/hooks"), Some((root.join("ws/.git/hooks"), Access::Read)));
         assert_eq!(shown("/workspace/.env"), Some((root.join("cover"), Access::Read)));

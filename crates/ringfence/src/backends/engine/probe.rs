@@ -1,4 +1,4 @@
-//! What an engine can hold here, found by making a container.
+//! Probe of an engine: finds which clauses it can enforce on this host by creating a container.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ use crate::room::{Name, Rooms};
 use crate::view::Guarded;
 use crate::{ContainerError, ContainerSpec, Host, Preset, Pull, ResolvedWorkspace, egress};
 
-/// Answers for one engine.
+/// Returns the capabilities of one engine.
 pub(super) async fn capabilities(flavour: Flavour, question: &Question<'_>) -> Result<Capabilities, Unavailable> {
     let client = client::connect_as(question.host, flavour, question.freshness).await;
     let client = client.map_err(|error| Unavailable::from(&error))?;
@@ -56,13 +56,13 @@ pub(super) async fn capabilities(flavour: Flavour, question: &Question<'_>) -> R
     Ok(Capabilities { backend: flavour.backend(), summary, defaults: Defaults::Required, support })
 }
 
-/// What a trial found, besides that everything else worked.
+/// Results of a trial container that worked.
 #[derive(Debug, Clone, Copy, serde::Serialize, serde::Deserialize)]
 struct Found {
     limits: Evidence,
-    /// Whether memory can be exceeded by swapping.
+    /// Tells whether the memory limit can be exceeded by swapping.
     swaps: bool,
-    /// Whether its control groups are of version 1, which count no buffers of sockets.
+    /// Tells whether the engine uses cgroup v1, which does not count socket buffers as memory.
     is_version_1: bool,
 }
 
@@ -79,7 +79,7 @@ fn support(
             "use an engine that runs as root, or a host with cgroup v2 that delegates to users",
         ),
     };
-    // No engine limits the buffers of sockets where they are counted apart.
+    // No engine limits socket buffers where they are counted separately.
     let version = if is_version_1 { Version::V1 } else { Version::V2 };
     let missing = missing_from_memory(version, UncountedMemory { sockets: is_version_1, swap: swaps });
     let memory = match limits.memory && !missing.is_empty() {
@@ -92,7 +92,7 @@ fn support(
     };
     let ipc = match Reach::of(question.policy.network.as_ref(), question.container) {
         Ok(Reach::Host) => Support::weaker("with the host's network, abstract Unix sockets of the host can be reached"),
-        // What cannot be is refused when it is made.
+        // Unsupported combinations are refused when the container is created.
         Ok(Reach::Open | Reach::Closed | Reach::Gated | Reach::Proxied) | Err(_) => {
             Support::enforced("ipc+network namespace+seccomp")
         }
@@ -101,7 +101,8 @@ fn support(
     let left = left_to(question.container, client).unwrap_or_default();
     let privilege = match (left.is_empty(), client.is_rootless()) {
         (true, _) => format!("{user}no_new_privs+no capabilities, not root"),
-        // A user that is not root cannot gain what is left: nothing that it executes may add to what it has.
+        // A user other than root cannot gain the remaining capabilities, because no_new_privs keeps
+        // every program that it executes from adding any.
         (false, false) => "no_new_privs+no capabilities that a user could gain, not root".to_owned(),
         (false, true) => format!("{user}no_new_privs+capabilities over the container alone, not root"),
     };
@@ -134,7 +135,7 @@ fn support(
     ])
 }
 
-/// What keeps a container to the hosts that are allowed.
+/// Returns the support for restricting a container to the allowed hosts.
 fn egress(policy: &Policy) -> Support {
     match egress::gate(policy) {
         Some(Kind::Transparent) => Support::absent(
@@ -150,7 +151,8 @@ fn unavailable(failure: Failure) -> Unavailable {
     Unavailable { why: crate::chain(&error), fix: error.hints.join("; ") }
 }
 
-/// Whose the workspace is that the question is about: who code inside is may depend on it.
+/// Returns the owner of the workspace in question, because the identity of code inside may depend
+/// on the owner.
 fn workspace_owner(question: &Question<'_>) -> Owner {
     let Host { user_id, group_id, .. } = *question.host;
     let workspace = question.policy.filesystem.workspace.as_ref();
@@ -158,7 +160,7 @@ fn workspace_owner(question: &Question<'_>) -> Owner {
     Owner::of(&path).unwrap_or(Owner { user: user_id, group: group_id })
 }
 
-/// Makes a container as a sandbox would have it, looks at it, and removes it.
+/// Creates a container as a sandbox would have it, inspects it, and removes it.
 async fn trial(client: &Client, question: &Question<'_>, owner: Owner) -> Result<Found, Unavailable> {
     let info = client.api.info().await;
     let info = info.map_err(|source| unavailable(Failure::Engine { what: "ask the engine how it works", source }))?;
@@ -192,7 +194,8 @@ fn make_workspace(place: &Place, host: &Host, owner: Owner) -> std::io::Result<P
     fs_err::canonicalize(workspace)
 }
 
-/// The image that is asked for when it is there, and any other when it is not: it may be fetched later.
+/// Returns the requested image if the engine has it, and otherwise any image of the engine, because
+/// the requested one may be fetched later.
 async fn image_to_try(client: &Client, spec: &ContainerSpec) -> Result<String, Unavailable> {
     let asked = image::reference(spec);
     if image::find(client, asked).await.map_err(unavailable)?.is_some() {
@@ -248,7 +251,8 @@ async fn try_in(
     Ok(evidence)
 }
 
-/// Makes sure that the kernel knows of the confinement that the engine was told.
+/// Checks in the guest's process status that the kernel enforces the confinement that was
+/// requested.
 fn look(guest: Pid) -> Result<(), Failure> {
     let status = fs_err::read_to_string(format!("/proc/{guest}/status")).map_err(|_| Failure::Unseen)?;
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":")).map(str::trim);

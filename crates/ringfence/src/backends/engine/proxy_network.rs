@@ -1,9 +1,10 @@
-//! A network that leads nowhere, and a proxy that is in it and in the engine's usual one: the way out of a sandbox that
-//! other containers can share.
+//! Internal network of a sandbox with a proxy, which is also connected to the engine's default
+//! network. Other containers can join the network and use the proxy.
 //!
-//! What engines call internal still leads somewhere. Docker's gateway is an address of the host, and its resolver asks
-//! the host's own for a container when that one listens on loopback; Podman's resolver asks on behalf of anybody, and
-//! its bridge and the containers have addresses of IPv6 for each other. All of that is closed here.
+//! Networks that engines call internal still have ways out. Docker's gateway is an address of the
+//! host, and its resolver forwards to the host's resolver if that listens on loopback. Podman's
+//! resolver forwards for every container, and its bridge and containers can reach each other over
+//! IPv6. This module closes all of these.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -31,20 +32,21 @@ use super::raw;
 use super::removal::{is_ours, make_way, patiently, remove};
 use crate::egress::RemoteProxy;
 
-/// What the proxy is called by containers in the network, where the engine has names for them.
+/// Name of the proxy for containers in the network, if the engine resolves names there.
 const ALIAS: &str = "proxy";
-/// Where the proxy's program is inside.
+/// Path of the proxy's program in its container.
 const PROGRAM_INSIDE: &str = "/run/ringfence/proxy";
-/// Where the proxy meets the process that owns the sandbox.
+/// Path in the proxy's container of the socket of the process that owns the sandbox.
 const OWNER_INSIDE: &str = "/run/ringfence/owner";
-/// A user that owns nothing.
+/// User and group IDs that own no files.
 const NOBODY: &str = "65534:65534";
-/// Memory that a proxy may use, in bytes: some thousand connections.
+/// Memory limit of a proxy in bytes, enough for some thousand connections.
 const MEMORY: i64 = 256 << 20;
-/// Processes and threads that a proxy may have.
+/// Limit of the number of processes and threads of a proxy.
 const PROCESSES: i64 = 32;
 
-/// What is beside the container of a sandbox, by its names at the engine. No sandbox's container is called so.
+/// Names at the engine of the network and the proxy of a sandbox. They never equal the name of a
+/// sandbox's container.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub(super) struct ProxyNetwork {
     pub(super) network: String,
@@ -52,12 +54,13 @@ pub(super) struct ProxyNetwork {
 }
 
 impl ProxyNetwork {
-    /// The names for a sandbox.
+    /// Returns the names for a sandbox.
     pub(super) fn of(sandbox: &str) -> ProxyNetwork {
         ProxyNetwork { network: format!("sandbox-net-{sandbox}"), proxy: format!("sandbox-proxy-{sandbox}") }
     }
 
-    /// Makes both, and waits until the proxy comes for its orders. `program` is what it runs.
+    /// Creates the network and the proxy, and waits until the proxy connects for its orders.
+    /// `program` is the path of the proxy's program.
     pub(super) async fn start(&self, parts: &Parts<'_>, program: &str) -> Result<RemoteProxy, Failure> {
         let engine = |what| move |source| Failure::Engine { what, source };
         let client = parts.client;
@@ -84,7 +87,7 @@ impl ProxyNetwork {
         let what = "make the sandbox's network";
         let labels = parts.labels();
         if parts.client.flavour == Flavour::Podman {
-            // The API that both speak has no word for a network without a resolver.
+            // The common API of both engines has no option for a network without a resolver.
             let made = raw::create_network(parts.client, &self.network, &labels).await;
             return made.map_err(|source| Failure::Files { what, source });
         }
@@ -101,7 +104,8 @@ impl ProxyNetwork {
         made.map(drop).map_err(|source| Failure::Engine { what, source })
     }
 
-    /// Where the proxy is to listen: at its address in the sandbox's network.
+    /// Returns the address at which the proxy is to listen, which is its address in the sandbox's
+    /// network.
     async fn address(&self, client: &Client) -> Result<SocketAddr, Failure> {
         let inspected = client.api.inspect_container(&self.proxy, None::<InspectContainerOptions>).await;
         let inspected =
@@ -112,12 +116,14 @@ impl ProxyNetwork {
         Ok(SocketAddr::new(address, PROXY.port()))
     }
 
-    /// The addresses of the network; a convenience, without which its other containers are asked for at the proxy.
+    /// Returns the subnet of the network. A missing subnet is no error: then connections to other
+    /// containers of the network go through the proxy.
     async fn subnet(&self, client: &Client) -> Option<String> {
         self.look(client).await.ok()??.ipam?.config?.into_iter().find_map(|range| range.subnet)
     }
 
-    /// Removes what a crash left under these names. What is not ours stays, and its name is taken.
+    /// Removes a proxy and a network of these names that a crash left. Fails if the names are taken
+    /// by objects that are not ringfence's.
     pub(super) async fn make_way(&self, client: &Client, rooms: &Path) -> Result<(), Failure> {
         make_way(client, rooms, &self.proxy).await?;
         let looked = self.look(client).await;
@@ -130,18 +136,19 @@ impl ProxyNetwork {
         removed.map_err(|source| Failure::Engine { what: "remove the network that was left", source })
     }
 
-    /// The network, if it is there. Podman before 4.5 cannot tell while it removes any container of anybody's.
+    /// Returns the network, if it exists. Retries, because Podman before 4.5 cannot answer while it
+    /// removes any container.
     async fn look(&self, client: &Client) -> Result<Option<NetworkInspect>, bollard::errors::Error> {
         patiently(|| client.api.inspect_network(&self.network, None::<InspectNetworkOptions>)).await
     }
 
-    /// Removes both; what is gone already is fine.
+    /// Removes the proxy and the network. Succeeds if they are gone already.
     pub(super) async fn remove(&self, client: &Client) -> Result<(), bollard::errors::Error> {
         remove(client, &self.proxy).await?;
         self.remove_network(client).await
     }
 
-    /// Removes the network. Containers of the caller's in it stay, and have left it.
+    /// Removes the network. The caller's containers in it are disconnected and keep running.
     async fn remove_network(&self, client: &Client) -> Result<(), bollard::errors::Error> {
         let Some(inspected) = self.look(client).await? else { return Ok(()) };
         for container in inspected.containers.unwrap_or_default().into_keys() {
@@ -155,7 +162,7 @@ impl ProxyNetwork {
     }
 }
 
-/// Describes the proxy's container.
+/// Builds the description of the proxy's container.
 fn body(parts: &Parts<'_>, program: &str, owner: PathBuf) -> Result<ContainerCreateBody, Failure> {
     let Program { mut binds, mut words } =
         Program::of(Path::new(program)).map_err(|source| Failure::Files { what: "find this program", source })?;
@@ -172,9 +179,10 @@ fn body(parts: &Parts<'_>, program: &str, owner: PathBuf) -> Result<ContainerCre
         stop_signal: Some("SIGKILL".to_owned()),
         host_config: Some(HostConfig {
             readonly_rootfs: Some(true),
-            // A rootless engine has another usual one, which cannot be had together with a network.
+            // Not "default": a rootless engine has another default, which cannot be combined with a
+            // network.
             network_mode: Some("bridge".to_owned()),
-            // A host that forwards has namespaces that do, too.
+            // New namespaces inherit forwarding from a host that has it enabled.
             sysctls: Some(HashMap::from([("net.ipv4.ip_forward".to_owned(), "0".to_owned())])),
             memory,
             memory_swap: memory,
@@ -185,16 +193,17 @@ fn body(parts: &Parts<'_>, program: &str, owner: PathBuf) -> Result<ContainerCre
     })
 }
 
-/// A program of the host's, in a container whose image is another system's.
+/// Program of the host, to be run in a container whose image is of another system.
 struct Program {
     binds: Vec<Bind>,
-    /// How it is called inside.
+    /// Command line that runs the program in the container.
     words: Vec<String>,
 }
 
 impl Program {
-    /// Finds what the program needs. When it is this very one, that is what the kernel mapped for it: nothing but itself
-    /// when it is linked statically, and the loader and libraries that it was started with when it is not.
+    /// Finds the files that the program needs. If it is the running program, these are the files
+    /// that the kernel mapped: only the program itself if it is linked statically, and otherwise
+    /// also its loader and libraries.
     fn of(path: &Path) -> std::io::Result<Program> {
         let path = fs_err::canonicalize(path)?;
         let libraries = match path == fs_err::canonicalize("/proc/self/exe")? {
@@ -216,7 +225,7 @@ impl Program {
     }
 }
 
-/// The shared objects among a process's mappings, proc(5).
+/// Returns the shared objects among a process's mappings (proc(5)).
 fn libraries(maps: &str) -> Vec<PathBuf> {
     let executable = maps.lines().filter(|line| line.split(' ').nth(1).is_some_and(|rights| rights.contains('x')));
     let paths = executable.filter_map(|line| line.find('/').map(|start| PathBuf::from(&line[start..])));
@@ -227,12 +236,13 @@ fn libraries(maps: &str) -> Vec<PathBuf> {
     libraries
 }
 
-/// What the sandbox's own container is told so that its network leads to the proxy and nowhere else.
+/// Restricts the network of the sandbox's own container to the proxy.
 pub(super) fn confine(host_config: &mut HostConfig, flavour: Flavour, proxy: &RemoteProxy) {
     let address = proxy.address.ip().to_string();
     host_config.extra_hosts = Some(vec![format!("{ALIAS}:{address}")]);
     if flavour == Flavour::Docker {
-        // Its resolver knows the containers of the network, and asks this one for all others: nobody answers there.
+        // Docker's resolver knows the containers of the network and forwards all other names to
+        // this address, where nobody answers.
         host_config.dns = Some(vec![address]);
     }
     let disabled = ["all", "default"].map(|which| (format!("net.ipv6.conf.{which}.disable_ipv6"), "1".to_owned()));

@@ -1,4 +1,4 @@
-//! What the client of both engines' API has no words for.
+//! Requests to engines that the API client does not support.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,10 +16,10 @@ use tokio::net::UnixStream;
 use super::client::Client;
 use super::error::printable;
 
-/// The longest answer that is read, in bytes.
+/// Maximum size of an answer that is read, in bytes.
 const LONGEST_ANSWER: usize = 1 << 20;
 
-/// Asks an engine one thing, and reads all of its answer.
+/// Sends one request to an engine, and reads the whole answer.
 pub(super) async fn ask(socket: &Path, request: Builder, body: impl Into<Bytes>) -> io::Result<Response<Bytes>> {
     let request = request.header(header::HOST, "engine").header(header::CONNECTION, "close");
     let request = request.body(Full::new(body.into())).map_err(io::Error::other)?;
@@ -30,11 +30,12 @@ pub(super) async fn ask(socket: &Path, request: Builder, body: impl Into<Bytes>)
         let body = Limited::new(body, LONGEST_ANSWER).collect().await.map_err(io::Error::other)?;
         Ok(Response::from_parts(head, body.to_bytes()))
     };
-    let (answer, _) = tokio::join!(answer, connection); // what became of the connection, the answer tells
+    // An error of the connection also shows in the answer.
+    let (answer, _) = tokio::join!(answer, connection);
     answer
 }
 
-/// Makes a network of Podman's that leads nowhere, and has no resolver.
+/// Creates an internal network without a resolver at a Podman engine.
 pub(super) async fn create_network(client: &Client, name: &str, labels: &HashMap<String, String>) -> io::Result<()> {
     let network = json!({
         "name": name,

@@ -1,4 +1,5 @@
-//! What there is to remove, written down before it is there, and removed.
+//! Removal of containers. A registration is written before anything is created, so that a crash
+//! leaves a record.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -13,43 +14,45 @@ use super::image::is_missing;
 use super::proxy_network::ProxyNetwork;
 use super::{LABEL, Place};
 
-/// The file of a room that says what to remove after a crash; written before there is anything.
+/// File of a room that names what to remove after a crash. It is written before anything is
+/// created.
 pub(super) const REGISTRATION: &str = "container.json";
-/// How long an engine may take to do what it is asked for.
+/// Time within which an engine must complete a request that is retried.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long it has between two times.
+/// Pause between two tries.
 const MOMENT: Duration = Duration::from_millis(30);
 
-/// Where a container is that must be removed.
+/// Container that must be removed, with the socket of its engine.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Registration {
     pub(super) socket: PathBuf,
     pub(super) container: String,
-    /// What was made beside it.
+    /// Network and proxy that were made for the container.
     #[serde(default)]
     pub(super) beside: Option<ProxyNetwork>,
 }
 
 impl Registration {
-    /// Writes it down.
+    /// Writes the registration to the room.
     pub(super) fn write(&self, place: &Place) -> Result<(), Failure> {
         let text = serde_json::to_vec(self).expect("it has only string keys");
         fs_err::write(place.directory.join(REGISTRATION), text)
             .map_err(|source| Failure::Files { what: "write down what is to be removed", source })
     }
 
-    /// What is written down in a room.
+    /// Reads the registration of a room, if it has one.
     pub(super) fn read(room: &Path) -> Option<Registration> {
         serde_json::from_str(&fs_err::read_to_string(room.join(REGISTRATION)).ok()?).ok()
     }
 }
 
-/// Whether something with these labels was made for one of `rooms`.
+/// Tells whether an object with these labels was made for a room in `rooms`.
 pub(super) fn is_ours(labels: &HashMap<String, String>, rooms: &Path) -> bool {
     labels.get(&format!("{LABEL}state")).map(Path::new) == Some(rooms)
 }
 
-/// Removes a container of that name that a crash left. One that is not ours stays, and its name is taken.
+/// Removes a container of that name that a crash left. Fails if the name is taken by a container
+/// that is not ringfence's.
 pub(super) async fn make_way(client: &Client, rooms: &Path, container: &str) -> Result<(), Failure> {
     let inspected = match client.api.inspect_container(container, None::<InspectContainerOptions>).await {
         Ok(inspected) => inspected,
@@ -57,7 +60,7 @@ pub(super) async fn make_way(client: &Client, rooms: &Path, container: &str) -> 
         Err(source) => return Err(Failure::Engine { what: "look for a container of that name", source }),
     };
     let labels = inspected.config.and_then(|config| config.labels).unwrap_or_default();
-    // We hold the room of that name: whoever made it is dead.
+    // This process holds the room of that name, so the process that created the container is dead.
     if !is_ours(&labels, rooms) {
         return Err(Failure::NameTaken { container: container.to_owned(), flavour: client.flavour });
     }
@@ -66,7 +69,8 @@ pub(super) async fn make_way(client: &Client, rooms: &Path, container: &str) -> 
         .map_err(|source| Failure::Engine { what: "remove the container that was left", source })
 }
 
-/// Removes the container of a sandbox, and what was made beside it; what is gone already is fine.
+/// Removes the container of a sandbox, its network and its proxy. Succeeds if they are gone
+/// already.
 pub(super) async fn remove_all(
     client: &Client,
     container: &str,
@@ -79,9 +83,10 @@ pub(super) async fn remove_all(
     }
 }
 
-/// Removes a container with everything in it; one that is gone already is fine.
+/// Removes a container with its volumes. Succeeds if it is gone already.
 pub(super) async fn remove(client: &Client, container: &str) -> Result<(), bollard::errors::Error> {
-    // Somebody else may be removing it, or the engine starting it.
+    // Retry, because another process may be removing the container, or the engine may be starting
+    // it.
     let removed = patiently(|| {
         let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
         client.api.remove_container(container, Some(options))
@@ -89,7 +94,8 @@ pub(super) async fn remove(client: &Client, container: &str) -> Result<(), bolla
     removed.await.map(drop)
 }
 
-/// Asks an engine for something until it can answer; nothing when what it is asked about is not there.
+/// Repeats a request until the engine can answer it, for at most `PATIENCE`. Returns `None` if the
+/// object of the request does not exist.
 pub(super) async fn patiently<T, Answer>(ask: impl Fn() -> Answer) -> Result<Option<T>, bollard::errors::Error>
 where
     Answer: Future<Output = Result<T, bollard::errors::Error>>,

@@ -1,14 +1,14 @@
-//! The program that an engine starts containers with, and what is known against it.
+//! Known vulnerabilities of the OCI runtime with which an engine starts containers.
 
 use bollard::models::SystemVersion;
 
-/// A version's numbers; a release candidate comes before its release.
+/// Version number. A release candidate is less than its release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Version {
     major: u32,
     minor: u32,
     patch: u32,
-    /// Of a release there is none, and it is the greatest.
+    /// Number of the release candidate, or `u32::MAX` for a release.
     candidate: u32,
 }
 
@@ -17,7 +17,7 @@ impl Version {
         Version { major, minor, patch, candidate: u32::MAX }
     }
 
-    /// Reads the numbers that a text begins with: `1.1.5+ds1`, `1.4.0-rc.2`.
+    /// Parses the numbers at the start of a text such as `1.1.5+ds1` or `1.4.0-rc.2`.
     pub(crate) fn parse(text: &str) -> Option<Version> {
         let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (numbers, rest) = text.split_at(end);
@@ -32,9 +32,10 @@ impl Version {
     }
 }
 
-/// What is wrong with the runtime of an engine.
+/// Returns warnings about the runtime of an engine.
 pub(crate) fn warnings(version: &SystemVersion) -> Vec<String> {
-    // Docker calls it `runc`, Podman `OCI Runtime (runc)`, with the whole of `runc --version` as its version.
+    // Docker names the component `runc`. Podman names it `OCI Runtime (runc)`, and its version is
+    // the whole output of `runc --version`.
     let is_runc = |name: &str| name == "runc" || name == "OCI Runtime (runc)";
     let components = version.components.iter().flatten().filter(|component| is_runc(&component.name));
     let text = |version: &str| -> Option<String> {
@@ -44,7 +45,7 @@ pub(crate) fn warnings(version: &SystemVersion) -> Vec<String> {
     components.filter_map(|component| escapable(&text(&component.version)?)).collect()
 }
 
-/// Says why a runc can be escaped from, if that is known of its version.
+/// Returns a warning if a version of runc is known to allow escapes.
 fn escapable(version: &str) -> Option<String> {
     let number = Version::parse(version)?;
     let candidate = Version { candidate: 3, ..Version::new(1, 4, 0) };

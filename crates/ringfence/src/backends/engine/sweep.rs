@@ -1,4 +1,4 @@
-//! Removing what a killed ringfence left.
+//! Removal of containers and networks that a killed ringfence left.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -14,14 +14,14 @@ use super::{LABEL, container_name, mapped};
 use crate::Host;
 use crate::room::{Name, Rooms};
 
-/// How often an engine is asked for what is left, as long as there is something.
+/// Maximum number of passes over an engine's objects.
 const MOST_PASSES: usize = 10;
-/// How often it is asked again after it could not tell.
+/// Maximum number of passes after failed requests.
 const MOST_RETRIES: usize = 3;
-/// How long it has between two times.
+/// Pause between two passes.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Removes the containers of the rooms in `rooms` that nobody keeps, and no others.
+/// Removes the containers of the unused rooms in `rooms`, and no others.
 pub(super) async fn sweep(flavour: Flavour, host: &Host, rooms: &Path) {
     if host.user_id == 0 {
         mapped::sweep();
@@ -33,7 +33,7 @@ pub(super) async fn sweep(flavour: Flavour, host: &Host, rooms: &Path) {
         visited.insert(client.socket.clone());
         sweep_engine(&client, rooms, &kept).await;
     }
-    // Containers that were made when a variable named another engine.
+    // Containers may have been created while a variable named another engine.
     for socket in registered(rooms, &kept) {
         if visited.insert(socket.clone())
             && let Ok(client) = client::connect_to(flavour, &socket).await
@@ -43,22 +43,23 @@ pub(super) async fn sweep(flavour: Flavour, host: &Host, rooms: &Path) {
     }
 }
 
-/// Removes what a room nobody keeps was registered for, wherever its engine listens.
+/// Removes what an unused room has registered, at whichever engine that is.
 pub(super) async fn sweep_room(room: &Path) {
     let Some(Registration { socket, container, beside }) = Registration::read(room) else { return };
     for flavour in [Flavour::Podman, Flavour::Docker] {
         if let Ok(client) = client::connect_to(flavour, &socket).await {
             tracing::info!(container, "removing a container that a crash left");
             let rooms = room.parent().unwrap_or(room);
-            let _ = make_way(&client, rooms, &container).await; // a later sweep tries again; another's is left alone
+            // Ignore errors: a later sweep tries again, and containers of others are left alone.
+            let _ = make_way(&client, rooms, &container).await;
             if let Some(beside) = &beside {
-                let _ = beside.make_way(&client, rooms).await; // the same
+                let _ = beside.make_way(&client, rooms).await; // as above
             }
         }
     }
 }
 
-/// The engines that rooms nobody keeps have containers at.
+/// Returns the sockets of the engines at which unused rooms have containers.
 fn registered(rooms: &Path, kept: &Rooms) -> Vec<PathBuf> {
     let entries = fs_err::read_dir(rooms).into_iter().flatten().flatten().map(|entry| entry.path());
     let name = |room: &PathBuf| Name::new(room.file_name()?.to_str()?).ok();
@@ -73,8 +74,11 @@ async fn sweep_engine(client: &Client, rooms: &Path, kept: &Rooms) {
     until_clean(|| sweep_networks(client, &filters, rooms, kept)).await;
 }
 
-/// Sweeps until there is nothing left. An engine may say that a container is gone which is just ending, and fail to list
-/// any, or any network, meanwhile; one that is busy takes seconds for a list, so it is asked again for no other reason.
+/// Repeats a pass until it finds nothing.
+///
+/// An engine may report a container as gone that is just ending, and may fail to list any container
+/// or network meanwhile. There are no further repetitions, because a busy engine takes seconds for
+/// a list.
 async fn until_clean<E, Pass: Future<Output = Result<usize, E>>>(mut pass: impl FnMut() -> Pass) {
     let mut retries = 0..MOST_RETRIES;
     for _ in 0..MOST_PASSES {
@@ -86,7 +90,7 @@ async fn until_clean<E, Pass: Future<Output = Result<usize, E>>>(mut pass: impl 
     }
 }
 
-/// Removes containers that nobody keeps; how many there were.
+/// Removes containers of unused rooms. Returns how many were found.
 async fn sweep_containers(
     client: &Client,
     filters: &HashMap<&str, Vec<&str>>,
@@ -97,7 +101,8 @@ async fn sweep_containers(
     let mut found = 0;
     for container in client.api.list_containers(Some(options)).await? {
         let Some(name) = left(&container.labels.unwrap_or_default(), rooms, kept) else { continue };
-        // An image can have these labels, too, and a container of the caller's own be made from it.
+        // Also check the name: an image can have these labels, too, and the caller may have created
+        // a container from it.
         let own_names = [container_name(name.as_str()), ProxyNetwork::of(name.as_str()).proxy];
         let is_own = |given: &String| own_names.iter().any(|own| given.trim_start_matches('/') == own);
         if let Some(id) = container.id.filter(|_| container.names.iter().flatten().any(is_own)) {
@@ -109,7 +114,7 @@ async fn sweep_containers(
     Ok(found)
 }
 
-/// Removes networks that nobody keeps, with their proxies; how many are gone.
+/// Removes networks of unused rooms with their proxies. Returns how many were removed.
 async fn sweep_networks(
     client: &Client,
     filters: &HashMap<&str, Vec<&str>>,
@@ -123,15 +128,17 @@ async fn sweep_networks(
         let beside = ProxyNetwork::of(name.as_str());
         if network.name.as_ref() == Some(&beside.network) {
             tracing::info!(network = beside.network, sandbox = %name, "removing a network that a crash left");
-            // One that cannot be removed is left to the next sweep.
+            // A network that cannot be removed is left to the next sweep.
             found += usize::from(beside.remove(client).await.is_ok());
         }
     }
     Ok(found)
 }
 
-/// The sandbox that something with these labels was made for, if it is one of `rooms` that nobody keeps. Filters are the
-/// engine's business; whose a thing is, is ours.
+/// Returns the sandbox that an object with these labels was made for, if its room is an unused one
+/// in `rooms`.
+///
+/// The labels are checked again here, so that ownership does not depend on the engine's filters.
 fn left(labels: &HashMap<String, String>, rooms: &Path, kept: &Rooms) -> Option<Name> {
     let name = Name::new(labels.get(&format!("{LABEL}name"))?).ok()?;
     (is_ours(labels, rooms) && !kept.is_kept(&name)).then_some(name)

@@ -1,4 +1,4 @@
-//! Real containers on the engines that the tests were given.
+//! Tests with real containers, on the engines that the environment names.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt, chown};
@@ -30,7 +30,7 @@ const DEV: &str = "ringfence-test-dev";
 const LIMITS: [Clause; 3] = [Clause::Memory, Clause::Cpus, Clause::ProcessCount];
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// An engine, who calls it, and a home of the caller's with a workspace and a room.
+/// Engine, its caller, and a home directory of the caller's with a workspace and a room.
 struct Scene {
     flavour: Flavour,
     host: Host,
@@ -38,7 +38,8 @@ struct Scene {
 }
 
 impl Scene {
-    /// The engine that `variable` names, called by `caller`, on a workspace of `owner`'s.
+    /// Creates a scene with the engine that `variable` names. `caller` calls it, and `owner` owns
+    /// the workspace.
     fn new(flavour: Flavour, variable: &str, caller: Owner, owner: Owner) -> Scene {
         let address = std::env::var(variable).expect("the need was met");
         let home = TempDir::new_in("/var/tmp").unwrap();
@@ -79,7 +80,7 @@ impl Scene {
         let state = self.home.path().join(".local/state/ringfence");
         let guest = crate::guest::install(&state).unwrap().path;
         Place {
-            // Engines have one name for all: those of two tests must differ.
+            // Container names are global at an engine, so two tests need different names.
             name: format!(
                 "test-{}",
                 self.home.path().file_name().unwrap().to_string_lossy().trim_start_matches('.').to_lowercase()
@@ -91,7 +92,7 @@ impl Scene {
         }
     }
 
-    /// Takes out of the room what its owner would, before there is another container.
+    /// Removes from the room what its owner would remove before another container is started.
     fn clear(&self) {
         fs_err::remove_dir_all(self.room("one").join("container")).unwrap();
         fs_err::remove_file(self.room("one").join("channel/guest.sock")).unwrap();
@@ -101,7 +102,7 @@ impl Scene {
         connect(&self.host, self.flavour).await.unwrap()
     }
 
-    /// Makes a container. Rootless engines may limit nothing here, which is accepted.
+    /// Starts a container, and accepts that a rootless engine may not enforce limits here.
     async fn start(&self, policy: Policy, spec: ContainerSpec) -> Result<ContainerInstance, Failure> {
         self.start_strictly(LIMITS.into_iter().fold(policy, Policy::allow_weaker), spec).await
     }
@@ -142,7 +143,7 @@ impl Scene {
         tokio::time::timeout(PATIENCE, execution.capture(1 << 20)).await.unwrap().unwrap()
     }
 
-    /// What a line says that must succeed.
+    /// Runs a shell line that must succeed, and returns its output.
     async fn says(&self, line: &str) -> String {
         let captured = self.run(line).await;
         assert!(captured.ended.ok(), "{line}: {captured:?}");

@@ -1,5 +1,6 @@
-//! What an engine says of itself. Podman asks every program that it uses, and the host's packages, which takes a second:
-//! so it is asked once, and what it said is remembered for as long as it greets as it did then.
+//! Version of an engine, with a cache. Podman takes a second to answer, because it asks every
+//! program that it uses and the host's packages. The answer is therefore remembered as long as the
+//! engine's greeting stays the same.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,27 +16,27 @@ use crate::Host;
 use crate::backends::Freshness;
 use crate::memory::{Memory, Subject};
 
-/// How long a greeting may take; without one the engine is asked.
+/// Timeout for a greeting. Without a greeting, the engine is asked for its version.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// What tells, of an answer's head, which engine it is.
+/// Response headers that identify an engine.
 const TELLING: [&str; 3] = ["server", "api-version", "libpod-api-version"];
 
-/// What engines said to this process when it asked, by socket and process.
+/// Versions that engines reported to this process, by socket and process ID.
 static KNOWN: Mutex<BTreeMap<(PathBuf, i32), SystemVersion>> = Mutex::new(BTreeMap::new());
 
-/// An engine whose version is wanted.
+/// Engine whose version is wanted.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asked<'a> {
     pub(super) socket: &'a Path,
-    /// Its process.
+    /// Process ID of the engine.
     pub(super) pid: i32,
-    /// Who remembers, if anybody.
+    /// Host whose cache is used, if any.
     pub(super) host: Option<&'a Host>,
     pub(super) freshness: Freshness,
 }
 
 impl Asked<'_> {
-    /// What the engine says, by `ask` unless that is known.
+    /// Returns the version of the engine. Calls `ask` unless the version is known.
     pub(super) async fn version<E>(
         self,
         ask: impl Future<Output = Result<SystemVersion, E>>,
@@ -64,7 +65,7 @@ impl Asked<'_> {
     }
 }
 
-/// What an engine says of itself with every answer.
+/// Returns the identifying headers that an engine sends with every answer.
 async fn greeting(socket: &Path) -> Option<String> {
     let answer = raw::ask(socket, Request::get("/_ping"), "").await.ok()?;
     let told = TELLING.iter().filter_map(|name| answer.headers().get(*name)?.to_str().ok());
@@ -81,7 +82,7 @@ mod tests {
 
     use super::*;
 
-    /// Greets as an engine of that version.
+    /// Answers requests as an engine of that version.
     async fn greet(listener: UnixListener, version: &str) {
         loop {
             let (mut stream, _) = listener.accept().await.unwrap();
@@ -98,7 +99,8 @@ mod tests {
         let socket = place.path().join("engine.sock");
         let (asked, process) = (Cell::new(0), Cell::new(0));
         let version = async |freshness| {
-            process.set(process.get() - 1); // another each time: what this one knows is not the question here
+            // Use a new process ID each time, so that the cache of this process is not used.
+            process.set(process.get() - 1);
             let engine = Asked { socket: &socket, pid: process.get(), host: Some(&host), freshness };
             let answer = async {
                 asked.set(asked.get() + 1);

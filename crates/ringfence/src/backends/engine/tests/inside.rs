@@ -1,8 +1,8 @@
-//! What a container is from within: who code is there, what it may, and whose its files are.
+//! Tests of containers from within: the user, its privileges, and the owners of its files.
 
 use super::*;
 
-/// An agent's container: who it is, what it may, and whose its files are.
+/// Checks an agent's container: the user, its privileges, and the owners of its files.
 fn check_agent(scene: &Scene, inside: u32, outside: Owner) {
     block_on(async {
         let instance = scene.start(Policy::default(), agent(TINY)).await.unwrap();
@@ -55,7 +55,7 @@ fn in_a_workspace_of_roots_nobody_is_root_and_files_are_roots_all_the_same() {
     check_agent(&on_podman(ROOT, ROOT), 1000, ROOT);
 }
 
-/// A person's container: at home in the image, with its root writable.
+/// Checks a developer's container: the user has the image's home, and the root is writable.
 fn check_developer(scene: &Scene, outside: Owner) {
     block_on(async {
         let instance = scene.start(Policy::default(), developer()).await.unwrap();

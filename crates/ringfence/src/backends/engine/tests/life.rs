@@ -1,4 +1,4 @@
-//! How containers are tried, refused, made and removed.
+//! Tests of how containers are probed, refused, created and removed.
 
 use super::*;
 
@@ -97,7 +97,7 @@ fn a_guest_that_does_not_come_up_is_told_with_its_last_words_and_leaves_nothing(
     for scene in [on_docker(ordinary(), ordinary()), on_podman(ordinary(), ordinary())] {
         let guest = scene.place().guest;
         fs_err::write(&guest, "#!/bin/sh\nprintf 'cannot \\033[31mgo on\\n' >&2\nexit 3\n").unwrap();
-        // As long as the real one, so that it is not put in its place again.
+        // Same length as the real guest, so that ringfence does not install the real one again.
         fs_err::OpenOptions::new().write(true).open(&guest).unwrap().set_len(crate::guest::LENGTH).unwrap();
         block_on(async {
             let error = scene.start(Policy::default(), agent(TINY)).await.map(drop).unwrap_err().to_string();
@@ -137,7 +137,7 @@ fn each_engine_says_what_it_holds_here() {
             let support = found.support(clause);
             match clause {
                 Clause::Disk => assert!(support.is_absent(), "{support:?}"),
-                // Control groups of version 1 do not count every buffer.
+                // Cgroup v1 does not count every buffer.
                 Clause::Memory => assert!(!support.is_absent(), "{support:?}"),
                 _ => assert!(support.is_enforced(), "{clause}: {support:?}"),
             }
