@@ -1,20 +1,23 @@
-//! Ubuntu's rule that only named programs may use user namespaces, and the narrow way through it.
+//! AppArmor's restriction of user namespaces (Ubuntu), and a profile that exempts one program.
 
 use std::path::Path;
 
-/// What to do when AppArmor is why user namespaces fail: a profile for one program, not a global switch.
+/// Returns a profile for `program` to install if AppArmor restricts user namespaces. The profile
+/// exempts that one program, so the user need not turn the restriction off for the whole host.
 pub(super) fn fix(program: &Path) -> Option<String> {
     restricts_namespaces().then(|| profile(program))
 }
 
-/// Tells whether Ubuntu's rule holds here.
+/// Tells whether AppArmor restricts unprivileged user namespaces on this host.
 pub(super) fn restricts_namespaces() -> bool {
     let rule = fs_err::read_to_string("/proc/sys/kernel/apparmor_restrict_unprivileged_userns");
     rule.is_ok_and(|rule| rule.trim() == "1")
 }
 
-/// Tells whether a profile is enforced for this process (apparmor(7)). Other security modules use the
-/// older file of the two, in other words.
+/// Tells whether an AppArmor profile is enforced for this process (apparmor(7)).
+///
+/// This function reads `attr/apparmor/current` because other security modules write to the older
+/// file `attr/current`, in another format.
 pub(super) fn confines_this_process() -> bool {
     let current = fs_err::read_to_string("/proc/self/attr/apparmor/current");
     current.is_ok_and(|label| label.trim_end_matches(['\n', '\0']).ends_with("(enforce)"))

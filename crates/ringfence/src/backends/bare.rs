@@ -1,4 +1,5 @@
-//! No isolation of its own: `local` by explicit choice, `outer` because something around us isolates.
+//! Backends without isolation of their own. `local` is an explicit choice; `outer` relies on the
+//! container or VM around ringfence.
 
 use ringfence_core::settings::detect_container;
 use ringfence_core::{Backend as Name, Capabilities, Clause, Defaults, Plan, Support};
@@ -8,14 +9,14 @@ use super::limits::{self, CgroupAccess};
 use super::{Backend, GroupNeed, Preparation, PrepareError, Processes, Question, Site, Unavailable, exec};
 use crate::Command;
 
-/// A backend that only supervises.
+/// Backend that only supervises the command.
 pub(super) struct Bare {
     name: Name,
 }
 
-/// None, by explicit choice.
+/// Backend without isolation, by explicit choice.
 pub(super) const LOCAL: Bare = Bare { name: Name::Local };
-/// Trusts the container or VM that ringfence runs in.
+/// Backend that trusts the container or VM that ringfence runs in.
 pub(super) const OUTER: Bare = Bare { name: Name::Outer };
 
 impl Backend for Bare {

@@ -1,4 +1,5 @@
-//! Bubblewrap: the same view, and the same filter by descriptor.
+//! Bubblewrap backend. It uses the same view as `native`, and hands bubblewrap the same seccomp
+//! filter by descriptor.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -29,7 +30,7 @@ use super::{Backend, Freshness, GroupNeed, Preparation, PrepareError, Processes,
 use crate::memory::{Memory, Subject};
 use crate::{Command, Host, egress, view};
 
-/// The bubblewrap backend.
+/// Backend that has bubblewrap set up the sandbox.
 pub(super) struct Bwrap;
 
 impl Backend for Bwrap {
@@ -60,10 +61,12 @@ impl Backend for Bwrap {
     }
 }
 
-/// The directory inside from which our own program mounts what bubblewrap would mount in a writable directory.
+/// Directory in the sandbox for binds whose destination lies in a writable directory. Bubblewrap
+/// mounts them here, and ringfence's program mounts them at their destination from here.
 const STAGING: &str = "/.staged";
 
-/// A view in two parts: what bubblewrap mounts, and what our own program does after that.
+/// View in two parts: the entries that bubblewrap mounts, and the entries that ringfence's program
+/// applies in the sandbox after that.
 #[derive(Debug, Default)]
 struct Division {
     by_bubblewrap: Vec<Entry>,
@@ -97,7 +100,8 @@ impl Division {
     }
 }
 
-/// Whether something is mounted where code in a sandbox could put a link on the way.
+/// Tells whether `path` lies in a writable bind, so that sandboxed code could put a symbolic link
+/// on the way to it.
 fn lies_in_writable(view: &View, path: &Path) -> bool {
     view.entries.iter().any(|entry| match entry {
         Entry::Bind { destination, access: Access::Write, .. } => path != destination && path.starts_with(destination),
@@ -160,7 +164,8 @@ impl Processes for Bwrap {
         let (command, passed) =
             arguments.command(&program, site.launcher, &inside).map_err(failed("bubblewrap's arguments"))?;
         Ok(Preparation {
-            // Bubblewrap itself runs on the host: nothing that a policy says may steer it.
+            // Bubblewrap runs on the host, so the policy must not influence its environment or
+            // directory.
             exec: exec(&command, [], "/".into())?,
             confinement: Confinement::Delegated,
             passed,
@@ -168,7 +173,7 @@ impl Processes for Bwrap {
             holder: None,
             described,
             group: GroupNeed::None,
-            // The supervisor, bubblewrap outside, and bubblewrap inside.
+            // The supervisor, the bubblewrap process outside, and the bubblewrap process inside.
             own_processes: 3,
             private: None,
         })
@@ -179,17 +184,18 @@ impl Processes for Bwrap {
     }
 }
 
-/// Bubblewrap's arguments, and the descriptors that they name.
+/// Arguments of bubblewrap, and the descriptors that they name.
 #[derive(Debug)]
 struct Arguments {
     words: Vec<OsString>,
     passed: Vec<(i32, OwnedFd)>,
 }
 
-/// The number of the first descriptor that bubblewrap reads itself; those below it are the command's.
+/// Number of the first descriptor that bubblewrap itself reads. Lower numbers belong to the
+/// command.
 const FIRST_DESCRIPTOR: i32 = crate::HIGHEST_DESCRIPTOR + 1;
 
-/// Where programs make shared memory.
+/// Directory in which programs create shared memory.
 const SHARED_MEMORY: &str = "/dev/shm";
 
 impl Arguments {
@@ -205,11 +211,11 @@ impl Arguments {
         arguments
     }
 
-    /// Adds `/dev`.
+    /// Adds `/dev` with a bounded `/dev/shm`.
     fn devices(&mut self) {
         let size = SHARED_MEMORY_SIZE.to_string();
         self.push(["--dev", "/dev", "--perms", "1777", "--size", &size, "--tmpfs", SHARED_MEMORY]);
-        // Bubblewrap's own `/dev` is a file system in memory without a bound, in which its owner may write.
+        // Bubblewrap's own `/dev` is a tmpfs without a size limit, in which its owner may write.
         self.push(["--remount-ro", "/dev"]);
     }
 
@@ -217,24 +223,27 @@ impl Arguments {
         self.words.extend(words.into_iter().map(|word| word.as_ref().to_owned()));
     }
 
-    /// Adds a descriptor that bubblewrap reads `contents` from, and returns its number as a word.
+    /// Adds a descriptor from which bubblewrap reads `contents`, and returns its number as a word.
     fn data(&mut self, contents: &[u8]) -> io::Result<OsString> {
         Ok(self.pass(in_memory(contents)?).to_string().into())
     }
 
-    /// Adds a descriptor, and returns its number.
+    /// Adds a descriptor and returns its number.
     fn pass(&mut self, fd: OwnedFd) -> i32 {
         let number = FIRST_DESCRIPTOR + self.passed.len() as i32;
         self.passed.push((number, fd));
         number
     }
 
-    /// Has our own program start as the root of the user namespace, with capabilities that it gives up before the
-    /// command: to limit what is in memory in `view`, and what the kernel grants to a user.
+    /// Makes ringfence's program start as the root of the user namespace, so that it can limit the
+    /// tmpfs mounts of `view` and what the kernel grants to a user. The program drops these
+    /// capabilities before it runs the command.
     fn start_as_root(&mut self, host: &Host, view: &View) -> NamespaceRoot {
-        // For any other user bubblewrap makes a second user namespace, from which no mount can be changed.
+        // For any other user, bubblewrap makes a second user namespace, from which no mount can be
+        // changed.
         self.push(["--uid", "0", "--gid", "0", "--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SYS_RESOURCE"]);
-        // Only with this one may a namespace's root be somebody within another (user_namespaces(7), since Linux 5.12).
+        // Without CAP_SETFCAP, the root of a namespace may not be mapped into a nested namespace
+        // (user_namespaces(7), since Linux 5.12).
         self.push(["--cap-add", "CAP_SETFCAP"]);
         let shared_memory = (PathBuf::from(SHARED_MEMORY), inode_limit(SHARED_MEMORY_SIZE));
         let scratch = view.entries.iter().filter_map(|entry| match entry {
@@ -245,16 +254,17 @@ impl Arguments {
         NamespaceRoot { user: host.user_id, group: host.group_id, scratch }
     }
 
-    /// Has our own program, as the root of the network's user namespace, make a tunnel, with a device that has no name
-    /// inside.
+    /// Adds a tunnel device, which has no name in the sandbox. Ringfence's program makes the tunnel
+    /// with it, as the root of the user namespace that owns the network.
     fn tunnel(&mut self) -> io::Result<i32> {
         self.push(["--cap-add", "CAP_NET_ADMIN"]);
-        // Not opened before it is inside: what is made with it is made in the network that it was opened in.
+        // Open with O_PATH only: a tunnel belongs to the network namespace in which its device was
+        // really opened, and that must be the sandbox's.
         let device = rustix::fs::open(gate::DEVICE, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         Ok(self.pass(device))
     }
 
-    /// A command line of bubblewrap's that gives `inner` the same view, for people to read.
+    /// Returns a bubblewrap command line that gives `inner` the same view, for people to read.
     fn described(
         &self,
         program: &Path,
@@ -276,7 +286,8 @@ impl Arguments {
         Ok(words.chain(variables).chain(inner).map(|word| word.to_string_lossy().into_owned()).collect())
     }
 
-    /// Has bubblewrap make what our own program covers hidden files and directories with.
+    /// Makes bubblewrap create the directory and the file with which ringfence's program covers
+    /// hidden paths.
     fn covers(&mut self) -> io::Result<()> {
         let [directory, file] = [View::COVER_DIRECTORY, View::COVER_FILE].map(|name| Path::new("/").join(name));
         self.push([OsStr::new("--perms"), OsStr::new("0000"), OsStr::new("--dir"), directory.as_os_str()]);
@@ -285,11 +296,14 @@ impl Arguments {
         Ok(())
     }
 
-    /// The command that has our own program do `inside` with these arguments, and the descriptors it needs. They are
-    /// given by descriptor rather than by word: nothing of the policy is in a process list, and no length limits them.
+    /// Returns the command that runs ringfence's program under bubblewrap with these arguments, and
+    /// the descriptors that it needs. The program then carries out `inside`.
     ///
-    /// The command's variables are not among the arguments: some of them would have our own program load what the
-    /// sandbox can write (ld.so(8)).
+    /// The arguments are passed by descriptor, not as words, so that the policy does not appear in
+    /// a process list and no length limit applies.
+    ///
+    /// The variables of the sandboxed command are not among the arguments, because some of them
+    /// would make ringfence's program load files that the sandbox can write (ld.so(8)).
     fn command(
         mut self,
         program: &Path,
@@ -314,7 +328,8 @@ impl Arguments {
                 self.push([OsString::from("--perms"), "0644".into(), "--file".into(), data, os(path)]);
             }
             Entry::Scratch { path, size, mode } => self.push([
-                // Parents that bubblewrap makes on the way would get the mode of what is in them.
+                // Create the parent first: bubblewrap would give missing parents the mode of the
+                // tmpfs.
                 OsString::from("--perms"),
                 "0755".into(),
                 "--dir".into(),
@@ -345,14 +360,14 @@ impl Arguments {
         Ok(())
     }
 
-    /// Covers a file with one that nobody may open.
+    /// Covers a file with an empty file that nobody may open.
     fn cover(&mut self, path: OsString) -> io::Result<()> {
         let data = self.data(b"")?;
         self.push([OsString::from("--perms"), "0000".into(), "--ro-bind-data".into(), data, path]);
         Ok(())
     }
 
-    /// Adds what comes last: a proc, and a root that can no longer be written.
+    /// Adds the last mounts: `/proc`, and a root that is read-only from then on.
     fn close(&mut self) -> io::Result<()> {
         self.push(["--proc", "/proc"]);
         for entry in View::of_proc().iter().filter(|entry| entry.path().exists()) {
@@ -362,7 +377,7 @@ impl Arguments {
         Ok(())
     }
 
-    /// Adds the filter.
+    /// Adds the seccomp filter as a descriptor.
     fn filter(&mut self) -> io::Result<()> {
         let filter = self.data(&Filter::build(Profile { sockets: Sockets::Private }).to_bytes())?;
         self.push([OsString::from("--seccomp"), filter]);
@@ -370,18 +385,21 @@ impl Arguments {
     }
 }
 
-/// Words as `--args` reads them: each ended by a NUL byte.
+/// Joins words in the format of `--args`: a NUL byte ends each word.
 fn joined(words: &[OsString]) -> Vec<u8> {
     words.iter().flat_map(|word| word.as_bytes().iter().copied().chain([0])).collect()
 }
 
-/// Bubblewrap's own answer to a command that is not there cannot be told from the command's: look first.
+/// Checks before the start that the command exists and is executable, because bubblewrap's report
+/// of a missing command looks like an exit of the command itself.
 fn lookup(command: &Command, path: &OsStr, view: &View) -> Result<(), PrepareError> {
     let program = Path::new(&command.program);
     let name = || program.display().to_string();
     let candidates: Vec<PathBuf> = if command.program.as_bytes().contains(&b'/') {
         if program.is_relative() {
-            return Ok(()); // relative to a directory inside: bubblewrap itself tells
+            // The path is relative to a directory in the sandbox: bubblewrap reports a missing
+            // program.
+            return Ok(());
         }
         vec![program.into()]
     } else {
@@ -404,7 +422,8 @@ fn lookup(command: &Command, path: &OsStr, view: &View) -> Result<(), PrepareErr
     })
 }
 
-/// Finds bubblewrap in the caller's `PATH`, but never where a sandbox can write: it runs on the host.
+/// Finds bubblewrap in the caller's `PATH`. Skips directories that a sandbox can write, because
+/// bubblewrap runs on the host.
 fn find(host: &Host, policy: &Policy) -> Result<PathBuf, Unavailable> {
     let is_program = |program: &PathBuf| program.is_file() && !can_be_planted(program, host, policy);
     let mut candidates = host.path().map(|directory| directory.join("bwrap"));
@@ -414,7 +433,8 @@ fn find(host: &Host, policy: &Policy) -> Result<PathBuf, Unavailable> {
     })
 }
 
-/// Whether sandboxed code may have written a program: it lies, by name or resolved, where a policy lets it write.
+/// Tells whether sandboxed code may have written `program`: its path, as given or resolved, lies
+/// where the policy lets a sandbox write.
 fn can_be_planted(program: &Path, host: &Host, policy: &Policy) -> bool {
     let workspace = policy.filesystem.workspace.as_ref().map_or(Path::new("."), |workspace| &workspace.source);
     let writable = policy.filesystem.write.iter().flatten().map(PathBuf::as_path);
@@ -427,22 +447,25 @@ fn can_be_planted(program: &Path, host: &Host, policy: &Policy) -> bool {
     program.is_relative() || places.any(|place| programs.iter().any(|program| program.starts_with(&place)))
 }
 
-/// The part of our program that bubblewrap starts inside, by the user it begins as.
+/// User as which bubblewrap starts ringfence's program in the sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StartsAs {
-    /// The root of the sandbox's user namespace, who sets limits, mounts what lies in writable directories by
-    /// descriptor, and then becomes the command's user.
+    /// The root of the sandbox's user namespace. Ringfence's program sets limits, mounts by
+    /// descriptor the entries that lie in writable directories, and then becomes the command's
+    /// user.
     Root,
-    /// The command's user: a security module takes the capabilities from whatever bubblewrap starts. Bubblewrap then
-    /// mounts everything, by path. It may be led astray by a link, and our program refuses to run the command.
+    /// The command's user, for hosts where a security module takes the capabilities from every
+    /// program that bubblewrap starts. Bubblewrap then mounts all entries by path. A symbolic link
+    /// may lead such a mount elsewhere; ringfence's program then refuses to run the command.
     User,
 }
 
 impl StartsAs {
-    /// Every way, the better one first.
+    /// All variants, the better one first.
     const ALL: [StartsAs; 2] = [StartsAs::Root, StartsAs::User];
 
-    /// Finds the better way that works here, by running bubblewrap unless an earlier run may serve.
+    /// Finds the best variant that works on this host. Runs bubblewrap unless the result of an
+    /// earlier run may be used.
     fn find(program: &Path, host: &Host, launcher: &Launcher, freshness: Freshness) -> Result<StartsAs, Unavailable> {
         let memory = Memory::of(host, Subject::Bwrap(program));
         let note = memory.note().filter(|_| freshness == Freshness::Remembered);
@@ -480,7 +503,7 @@ impl StartsAs {
     }
 }
 
-/// Says what is known against the bubblewrap that would be used.
+/// Returns warnings about the bubblewrap that would be used.
 pub(crate) fn warnings(host: &Host, policy: &Policy) -> Vec<String> {
     let Ok(program) = find(host, policy) else { return Vec::new() };
     let mut command = std::process::Command::new(program);
@@ -488,7 +511,8 @@ pub(crate) fn warnings(host: &Host, policy: &Policy) -> Vec<String> {
     follows_links(&String::from_utf8_lossy(&output.stdout)).into_iter().collect()
 }
 
-/// The warning of a bubblewrap that says of itself `bubblewrap 0.8.0`, if one is due.
+/// Returns a warning if `said`, an output such as `bubblewrap 0.8.0`, names a version that may
+/// follow symbolic links.
 fn follows_links(said: &str) -> Option<String> {
     let version = said.split_whitespace().nth(1)?;
     let is_fixed = Version::parse(version)? >= Version::new(0, 12, 0);
@@ -500,13 +524,14 @@ fn follows_links(said: &str) -> Option<String> {
     })
 }
 
-/// What a preflight that worked exits with: nothing that a program says by chance which took our words for its own.
+/// Exit code of a preflight that worked. An unusual number, so that a program that misunderstands
+/// its arguments does not return it by chance.
 const WORKED: i32 = 86;
 
-/// Words of a bubblewrap that lacks a flag of ours: 0.5 brought `--perms`, and 0.6 `--size`.
+/// Text with which an old bubblewrap rejects a flag: 0.5 introduced `--perms`, and 0.6 `--size`.
 const UNKNOWN_OPTION: &str = "Unknown option";
 
-/// Runs bubblewrap for real, with every kind of namespace that a run uses.
+/// Runs bubblewrap once, with every kind of namespace that a sandbox uses.
 fn preflight(program: &Path, host: &Host, launcher: &Launcher, way: StartsAs) -> Result<(), Unavailable> {
     let unavailable = |why: String| Unavailable { fix: way_to_namespaces(program), why };
     let failed = |error: io::Error| unavailable(format!("cannot run `{}`: {error}", program.display()));

@@ -1,4 +1,4 @@
-//! Limits that the kernel's control groups hold, for every backend that is a process tree of ours.
+//! Limits that cgroups enforce, for every backend whose sandboxes are process trees of ringfence's.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,20 +10,21 @@ use ringfence_linux::cgroup::{
 
 use super::{GroupNeed, Preparation, Question};
 
-/// The clauses that a control group holds.
+/// Clauses that a cgroup enforces.
 const HELD: [Clause; 3] = [Clause::Memory, Clause::Cpus, Clause::ProcessCount];
-/// What is missing where a command can write the files of control groups.
+/// Weakness of a limit if the command can write cgroup files.
 const CAN_BE_LEFT: &str = "the command can write cgroup files, and so leave the group that holds it";
-/// What version 1 leaves uncounted. The rest of a socket's buffers is limited apart from memory.
+/// Weakness of a memory limit under cgroup v1: memory that v1 does not count. The other socket
+/// buffers are limited separately from memory.
 const UNCOUNTED_BY_V1: &str = "cgroup v1 limits the buffers of sockets apart, to an eighth of the limit more, and \
                                counts neither their error queues, nor netlink, nor what UDP is yet to send";
 
-/// The rights that a command has on the files of control groups.
+/// Rights that a command has on cgroup files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CgroupAccess {
-    /// Those of the caller: nothing confines the command.
+    /// The caller's rights, because nothing confines the command.
     Callers,
-    /// None, unless the policy lets the command write where these files are.
+    /// No rights, unless the policy lets the command write where cgroup files are.
     AsPolicySays,
 }
 
@@ -33,7 +34,7 @@ impl CgroupAccess {
     }
 }
 
-/// Whether the policy lets a command write in a file system of control groups.
+/// Tells whether the policy lets a command write in a cgroup file system.
 fn shows_cgroups(question: &Question<'_>) -> bool {
     let files = &question.policy.filesystem;
     let workspace = files.workspace.as_ref().map_or(Path::new("."), |workspace| &workspace.source);
@@ -41,12 +42,12 @@ fn shows_cgroups(question: &Question<'_>) -> bool {
     let mounts = cgroup::mount_points();
     writable.map(|path| question.host.absolute(path)).any(|given| {
         let resolved = fs_err::canonicalize(&given).unwrap_or(given);
-        // What is mounted below is shown with a directory.
+        // A directory is shown together with the mounts below it.
         mounts.iter().any(|mount| mount.starts_with(&resolved) || resolved.starts_with(mount))
     })
 }
 
-/// How well the limits in question are held here.
+/// Returns the support on this host for the limits in question.
 pub(super) fn support(question: &Question<'_>, access: CgroupAccess) -> BTreeMap<Clause, Support> {
     let mut support: BTreeMap<Clause, Support> = [
         (Clause::Time, Support::enforced("a deadline kept by the supervisor")),
@@ -70,7 +71,7 @@ pub(super) fn support(question: &Question<'_>, access: CgroupAccess) -> BTreeMap
     support
 }
 
-/// Whether a whole tree can be ended at once without a pid namespace.
+/// Returns the support for ending a whole process tree at once without a pid namespace.
 pub(super) fn cleanup_of_a_tree(question: &Question<'_>, access: CgroupAccess) -> Support {
     match probe().tree_kill {
         Ok(holder) => from_cgroup(Clause::Cleanup, Ok(holder), access.is_given(question)),
@@ -80,7 +81,8 @@ pub(super) fn cleanup_of_a_tree(question: &Question<'_>, access: CgroupAccess) -
     }
 }
 
-/// The clause as a control group holds it, for a command that may write the files of groups or not.
+/// Returns the support of a clause that a cgroup enforces. `is_given` tells whether the command may
+/// write cgroup files.
 fn from_cgroup(clause: Clause, found: Result<Holder, CgroupError>, is_given: bool) -> Support {
     let Holder { version, can_be_left, uncounted } = match found {
         Ok(holder) => holder,
@@ -96,7 +98,8 @@ fn from_cgroup(clause: Clause, found: Result<Holder, CgroupError>, is_given: boo
     if missing.is_empty() { Support::enforced(version.name()) } else { Support::weaker(missing.join("; ")) }
 }
 
-/// What a limit of memory leaves out, in sentences. `version` is that of the memory controller.
+/// Returns one sentence for each kind of memory that a memory limit does not count. `version` is
+/// that of the memory controller.
 pub(crate) fn missing_from_memory(version: Version, uncounted: UncountedMemory) -> Vec<&'static str> {
     let sockets = match version {
         Version::V1 if uncounted.sockets => {
@@ -109,7 +112,7 @@ pub(crate) fn missing_from_memory(version: Version, uncounted: UncountedMemory) 
     sockets.into_iter().chain(swap).collect()
 }
 
-/// Makes the control group that a plan needs; none when nothing asks for one.
+/// Creates the cgroup that a plan needs, or `None` if nothing needs a cgroup.
 pub(crate) fn create_group(plan: &Plan, preparation: &Preparation) -> Result<Option<Group>, CgroupError> {
     let wanted = wanted(plan, preparation);
     let create = |wanted: Wanted| (wanted != Wanted::default()).then(|| Group::create(&wanted)).transpose();
@@ -121,7 +124,7 @@ pub(crate) fn create_group(plan: &Plan, preparation: &Preparation) -> Result<Opt
     }
 }
 
-/// What a control group must hold. A limit that holds in part is set as well.
+/// Returns the limits that a cgroup must enforce, including limits that hold only in part.
 fn wanted(plan: &Plan, preparation: &Preparation) -> Wanted {
     let limits = &plan.policy.limits;
     let is_set = |clause| plan.held.get(&clause).is_some_and(|support| !support.is_absent());

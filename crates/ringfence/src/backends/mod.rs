@@ -1,4 +1,4 @@
-//! The backends: each says what it can hold here, and turns a plan into a launch.
+//! Backends. Each backend reports what it can enforce on this host, and turns a plan into a launch.
 
 mod apparmor;
 mod bare;
@@ -30,45 +30,49 @@ use crate::{Command, ContainerSpec, Host};
 pub(crate) use private::PrivateDirectory;
 pub use private::remove_untrusted;
 
-/// A way to make a policy hold.
+/// Way to enforce a policy.
 pub(crate) trait Backend: Sync {
-    /// What it can hold here. Only the clauses in `question` need an answer: some are costly to find out.
+    /// Returns what the backend can enforce on this host. Only the clauses in `question` need an
+    /// answer, because some are costly to find out.
     fn capabilities(&self, question: &Question<'_>) -> Result<Capabilities, Unavailable>;
 
-    /// A policy with what this backend adds where it says nothing.
+    /// Returns a policy with this backend's additions where `policy` says nothing.
     fn complete(&self, policy: &Policy, _container: &ContainerSpec) -> Policy {
         policy.clone()
     }
 }
 
-/// A backend whose sandboxes are process trees of ours.
+/// Backend whose sandboxes are process trees of ringfence's.
 pub(crate) trait Processes: Backend {
-    /// Turns a plan that it agreed to into what is to be launched.
+    /// Turns a plan that the backend agreed to into a description of the launch.
     fn prepare(&self, site: &Site<'_>, command: &Command) -> Result<Preparation, PrepareError>;
 
-    /// Whether paths inside are those of the host, wherever the policy would have the workspace.
+    /// Tells whether paths inside equal those of the host, wherever the policy would have the
+    /// workspace.
     fn shares_paths(&self, plan: &Plan) -> bool;
 }
 
-/// A backend whose sandboxes are made by another program, with our guest as their first process.
+/// Backend whose sandboxes are created by another program, with our guest as their first process.
 pub(crate) trait Containers: Backend {
-    /// Makes a sandbox for a plan that it agreed to. Whatever it makes is gone again when it fails.
+    /// Creates a sandbox for a plan that the backend agreed to. On failure, everything that was
+    /// created is removed.
     fn start<'a>(
         &'a self,
         site: &'a Site<'a>,
         room: &'a Room,
     ) -> BoxFuture<'a, Result<Box<dyn Instance>, ContainerError>>;
 
-    /// Removes what sandboxes left whose owners were killed. `rooms` is where rooms are.
+    /// Removes the remains of sandboxes whose owners were killed. `rooms` is the directory of the
+    /// rooms.
     fn sweep<'a>(&'a self, host: &'a Host, rooms: &'a Path) -> BoxFuture<'a, ()>;
 }
 
-/// How a backend makes its sandboxes.
+/// Means by which a backend creates its sandboxes.
 #[derive(Clone, Copy)]
 pub(crate) enum Means {
-    /// By our own launcher.
+    /// Sandboxes that ringfence's own launcher creates.
     Processes(&'static dyn Processes),
-    /// By a container engine.
+    /// Sandboxes that a container engine creates.
     Containers(&'static dyn Containers),
 }
 
@@ -81,7 +85,7 @@ impl Means {
     }
 }
 
-/// What a backend is asked.
+/// Question to a backend about its capabilities.
 pub(crate) struct Question<'a> {
     pub(crate) host: &'a Host,
     pub(crate) launcher: &'a Launcher,
@@ -91,77 +95,78 @@ pub(crate) struct Question<'a> {
     pub(crate) freshness: Freshness,
 }
 
-/// Whether an answer from an earlier run may serve.
+/// Freshness that an answer must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Freshness {
-    /// What worked for this kernel, binary and user is taken to work.
+    /// A result for the same kernel, binary and user may be reused.
     Remembered,
     /// Everything is tried now.
     Now,
 }
 
-/// A backend does not work here at all.
+/// Reason why a backend does not work on this host at all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unavailable {
-    /// What was tried, and what came of it.
+    /// Description of what was tried, and of the result.
     pub why: String,
-    /// What would make it work.
+    /// Change that would make the backend work.
     pub fix: String,
 }
 
-/// What a launch is prepared for.
+/// Circumstances that a launch is prepared for.
 pub(crate) struct Site<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) host: &'a Host,
     pub(crate) launcher: &'a Launcher,
     pub(crate) workspace: &'a ResolvedWorkspace,
-    /// The places that no sandbox is given.
+    /// Checks of paths that must not be given to a sandbox.
     pub(crate) grants: &'a Grants,
     pub(crate) guarded: &'a Guarded,
-    /// What only a container engine is told.
+    /// Settings that only a container engine uses.
     pub(crate) container: &'a ContainerSpec,
-    /// Programs of ours that are shown inside, at the paths that they have on the host.
+    /// Programs of ringfence's that are shown inside, at the paths that they have on the host.
     pub(crate) shown: &'a [PathBuf],
-    /// What its proxy shows to hosts outside, for which it is trusted inside.
+    /// Credentials that the egress proxy shows to hosts outside, for which the proxy is trusted
+    /// inside.
     pub(crate) sealed: Option<&'a Sealed>,
-    /// The caller's standard streams, as far as they are files outside.
+    /// Standard streams of the caller, as far as they are files outside.
     pub(crate) streams: &'a CallerStreams,
 }
 
-/// A launch, and what must live as long as it does.
+/// Description of a launch, and the resources that must live as long as it does.
 #[derive(Debug)]
 pub(crate) struct Preparation {
     pub(crate) exec: Exec,
     pub(crate) confinement: Confinement,
-    /// Descriptors that the launched program reads itself, under these numbers.
+    /// Descriptors that the launched program itself reads, with their numbers.
     pub(crate) passed: Vec<(i32, OwnedFd)>,
-    /// Where the sandbox's gate comes from, if it has one.
+    /// Socket from which the sandbox's gate is received, if there is a gate.
     pub(crate) gate: Option<OwnedFd>,
-    /// Whom the first process sends it to, where that makes it.
+    /// Socket to which the first process sends the gate, if the first process creates it.
     pub(crate) holder: Option<OwnedFd>,
-    /// The words that the launched program is given, where it is not the command itself.
+    /// Arguments of the launched program, if that is not the command itself.
     pub(crate) described: Vec<String>,
-    /// Whether a control group is needed to end the whole tree.
+    /// Need for a cgroup to end the whole tree.
     pub(crate) group: GroupNeed,
-    /// How many processes are there for the command's sake, and are not its own.
+    /// Number of processes that run for the command's sake and are not its own.
     pub(crate) own_processes: u32,
-    /// A directory on the host that goes with the run.
+    /// Directory on the host that is removed with the run.
     pub(crate) private: Option<PrivateDirectory>,
 }
 
-/// Whether a control group is needed to end every process of a run.
+/// Need for a cgroup to end every process of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GroupNeed {
-    /// No: the end of a pid namespace is the end of its processes.
+    /// No need: the end of a pid namespace ends all its processes.
     None,
-    /// A subreaper ends the tree as well as it can; a group, where one can be had, does it better.
+    /// A cgroup is used if possible. Without a cgroup, a subreaper ends the tree as well as it can.
     IfPossible,
-    /// Yes: the plan says that the tree ends with its group.
+    /// A cgroup is required, because the plan promises that the tree ends with its cgroup.
     Required,
 }
 
 impl GroupNeed {
-    /// The need of a run without a pid namespace.
+    /// Returns the need of a run without a pid namespace.
     pub(crate) fn for_tree(plan: &Plan) -> GroupNeed {
         match plan.held.get(&Clause::Cleanup) {
             Some(support) if support.is_enforced() => GroupNeed::Required,
@@ -170,48 +175,48 @@ impl GroupNeed {
     }
 }
 
-/// A launch could not be prepared.
+/// Error in the preparation of a launch.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PrepareError {
-    /// What the command is to see could not be worked out.
+    /// The view of the command could not be built.
     #[error(transparent)]
     View(#[from] ViewError),
-    /// A word of the command, a variable or a path has a NUL byte in it.
+    /// A word of the command, a variable or a path contains a NUL byte.
     #[error("cannot pass {what} to a program: it has a NUL byte in it")]
     Nul {
-        /// Which.
+        /// Description of the value, such as "an argument".
         what: String,
     },
-    /// A word of the command is not text, and the guest takes nothing else.
+    /// A word of the command is not UTF-8, which the guest requires.
     #[error("cannot pass `{word}` to the guest of a sandbox: it is not UTF-8")]
     NotText {
-        /// Which.
+        /// Word in question, with invalid bytes replaced.
         word: String,
     },
-    /// Something on the host's side could not be made.
+    /// Something on the host could not be created or read.
     #[error("cannot prepare {what}")]
     Host {
-        /// What.
+        /// Description of what was being prepared.
         what: String,
-        /// Why.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// The command is not there; found before the sandbox was started.
+    /// The command does not exist. This was found before the sandbox was started.
     #[error("cannot find the command `{program}` inside the sandbox")]
     NotFound {
-        /// Which.
+        /// Name or path of the command.
         program: String,
     },
-    /// The command is there and cannot be executed; found before the sandbox was started.
+    /// The command exists and cannot be executed. This was found before the sandbox was started.
     #[error("cannot execute `{program}` inside the sandbox")]
     NotExecutable {
-        /// Which.
+        /// Name or path of the command.
         program: String,
     },
 }
 
-/// The backend of that name, when this version has it.
+/// Returns the backend of that name, if this version has it.
 pub(crate) fn get(name: Name) -> Result<Means, Unavailable> {
     match name {
         Name::Native => Ok(Means::Processes(&native::Native)),
@@ -227,21 +232,21 @@ pub(crate) fn get(name: Name) -> Result<Means, Unavailable> {
     }
 }
 
-/// A container could not be made.
+/// Error in the creation or use of a container.
 #[derive(Debug, thiserror::Error)]
 #[error("{summary}")]
 pub struct ContainerError {
-    /// What was tried, on what, and what came of it.
+    /// Description of what was tried, on what, and of the result.
     pub summary: String,
-    /// Whose move it is.
+    /// Party that has to act on the error.
     pub fault: Fault,
-    /// The next things to type.
+    /// Next commands for the user to type.
     pub hints: Vec<String>,
-    /// Why.
+    /// Cause of the error, if there is one.
     pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
-/// The words of an exec as the kernel takes them.
+/// Builds the description of an exec from words in the form that the kernel takes.
 pub(crate) fn exec(
     command: &Command,
     variables: impl IntoIterator<Item = (OsString, OsString)>,

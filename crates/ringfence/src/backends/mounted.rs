@@ -1,5 +1,5 @@
-//! What must be mounted where, for a program that mounts by path: noted by inode before it runs, to be compared
-//! with what it has done.
+//! Expected mounts of a program that mounts by path. Inodes are recorded before the program runs,
+//! and compared afterwards with what it mounted.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,8 +8,8 @@ use ringfence_linux::inside::{Expectation, Identity};
 use ringfence_linux::{Entry, View};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 
-/// A view without the entries that later ones cover entirely. Nobody could look at what came of them, neither to use
-/// nor to check it.
+/// Returns a view without the mounts that later entries cover entirely. Nobody could use or check
+/// such mounts.
 pub(super) fn uncovered(view: View) -> View {
     let is_uncovered = |(index, entry): (usize, &Entry)| {
         !view.entries[index + 1..].iter().any(|later| covers(later, entry)) || !is_mount(entry)
@@ -27,7 +27,7 @@ fn covers(later: &Entry, entry: &Entry) -> bool {
         (Entry::Bind { .. } | Entry::Scratch { .. } | Entry::Hide { .. }, _) => {
             destination(entry).starts_with(destination(later))
         }
-        // The same file or directory, and more of it forbidden.
+        // Both mount the same path, and `Protect` forbids more.
         (Entry::Protect { path }, Entry::Pin { path: pinned }) => path == pinned,
         _ => false,
     }
@@ -46,13 +46,15 @@ fn destination(entry: &Entry) -> &Path {
     }
 }
 
-/// What must be found inside when a view is built. A source that a symbolic link has taken the place of is refused.
+/// Returns what must be found inside once a view is built. Refuses a source that was replaced by a
+/// symbolic link.
 pub(super) fn expectations(view: &View) -> io::Result<Vec<Expectation>> {
     let mut expected = Vec::new();
     for entry in &view.entries {
         match entry {
             Entry::Bind { source, destination, .. } => {
-                // Its place inside may be one that a link of the view leads to, as those of a merged `/usr` do.
+                // The destination may lie behind a symbolic link of the view, as with a merged
+                // `/usr`.
                 expected.push(Expectation::Bound { path: destination.clone(), identity: identity(source)? });
             }
             Entry::Pin { path } | Entry::Protect { path } => {
@@ -71,7 +73,7 @@ fn identity(path: &Path) -> io::Result<Identity> {
     Identity::of(&opened.map_err(|error| failed(error.into()))?).map_err(failed)
 }
 
-/// Where a path inside is on the host, by the deepest mount above it.
+/// Returns the host path of a path inside, by the deepest mount above it.
 pub(super) fn on_host(view: &View, inside: &Path) -> PathBuf {
     let mounts = view.entries.iter().filter_map(|entry| match entry {
         Entry::Bind { source, destination, .. } => {
@@ -82,7 +84,8 @@ pub(super) fn on_host(view: &View, inside: &Path) -> PathBuf {
     let deepest = mounts.max_by_key(|(_, destination, _)| destination.components().count());
     match deepest {
         None => inside.into(),
-        // A file that is mounted itself: joined with nothing it would end with a slash, and be no file.
+        // The mount is the file itself: joining it with an empty path would append a slash, and the
+        // result would be no file.
         Some((source, _, rest)) if rest.as_os_str().is_empty() => source.into(),
         Some((source, _, rest)) => source.join(rest),
     }

@@ -1,5 +1,5 @@
-//! Our own launcher: namespaces, Landlock and seccomp; where user namespaces are forbidden, Landlock and
-//! seccomp alone, which is weaker and says so.
+//! Ringfence's own launcher. It uses namespaces, Landlock and seccomp. Where user namespaces are
+//! forbidden, it uses Landlock and seccomp alone, which is weaker and reported as such.
 
 use std::ffi::CString;
 use std::io;
@@ -26,12 +26,12 @@ use super::{
 use crate::memory::{Memory, Subject};
 use crate::{Command, egress, view};
 
-/// The native backend.
+/// Backend that uses ringfence's own launcher.
 pub(super) struct Native;
 
-/// How the native backend works on a host.
+/// Mechanisms that the native backend can use on a host.
 enum Tier {
-    /// Namespaces, a root of its own, Landlock if there is any, seccomp.
+    /// Namespaces, a root of the sandbox's own, Landlock if the kernel has it, and seccomp.
     Namespaces { landlock: u32 },
     /// Landlock and seccomp alone.
     Landlock { abi: u32, because: String },
@@ -93,7 +93,8 @@ impl Processes for Native {
         let mut variables = sight.variables;
         variables.insert("HOME".into(), private.path().into());
         variables.insert("TMPDIR".into(), private.path().into());
-        // Git gives up on a file that is there and may not be read; in a root of its own it is simply absent.
+        // Git fails on a configuration file that exists and may not be read. In a root of the
+        // sandbox's own, the file is simply absent.
         variables.insert("GIT_CONFIG_NOSYSTEM".into(), "1".into());
         let directory = command.starting_directory(site.host, &site.workspace.source);
         Ok(Preparation {
@@ -113,12 +114,13 @@ impl Processes for Native {
     }
 
     fn shares_paths(&self, plan: &Plan) -> bool {
-        // The plan's promises say which tier agreed to it: only a namespace can hold this one.
+        // The plan's promises show which tier agreed to it: only a pid namespace can enforce this
+        // clause.
         !plan.held.get(&Clause::Processes).is_some_and(Support::is_enforced)
     }
 }
 
-/// What the view comes to on the host's own tree.
+/// Translates a view into Landlock rules on the host's own tree.
 fn in_place(view: &View, private: &Path) -> Rules {
     let mut paths: Vec<(PathBuf, Access)> = vec![(private.into(), Access::Write), ("/proc".into(), Access::Read)];
     for device in ["null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts"] {
@@ -127,7 +129,7 @@ fn in_place(view: &View, private: &Path) -> Rules {
     for entry in &view.entries {
         match entry {
             Entry::Bind { source, access, .. } => paths.push((source.clone(), *access)),
-            // What is synthetic in a root of its own is the host's own file here.
+            // Files that are synthetic in a root of the sandbox's own are the host's files here.
             Entry::File { path, .. } | Entry::Symlink { path, .. } => paths.push((path.clone(), Access::Read)),
             _ => {}
         }
@@ -161,7 +163,7 @@ fn tier(question: &Question<'_>) -> Result<Tier, Unavailable> {
     }
 }
 
-/// A trial that failed.
+/// Error of a trial sandbox.
 #[derive(Debug, thiserror::Error)]
 enum TrialError {
     #[error("cannot {step}: {source}{}", meaning(source))]
@@ -170,7 +172,7 @@ enum TrialError {
     Silent,
 }
 
-/// What an error of clone(2) means for user namespaces, where its own words mislead.
+/// Explains an error of clone(2) about user namespaces where the error's own text misleads.
 fn meaning(error: &io::Error) -> &'static str {
     match Errno::from_io_error(error) {
         Some(Errno::PERM | Errno::ACCESS) if apparmor::confines_this_process() => {
@@ -187,13 +189,13 @@ fn meaning(error: &io::Error) -> &'static str {
     }
 }
 
-/// Tells whether Debian's setting forbids user namespaces to ordinary users.
+/// Tells whether Debian's sysctl forbids user namespaces to ordinary users.
 fn is_forbidden_by_sysctl() -> bool {
     let setting = fs_err::read_to_string("/proc/sys/kernel/unprivileged_userns_clone").unwrap_or_default();
     setting.trim() == "0" && !rustix::process::geteuid().is_root()
 }
 
-/// The next step towards user namespaces on this host, for its administrator.
+/// Returns the next step for the host's administrator to allow user namespaces.
 pub(super) fn way_to_namespaces(program: &Path) -> String {
     apparmor::fix(program).unwrap_or_else(|| {
         if is_forbidden_by_sysctl() {
@@ -205,7 +207,8 @@ pub(super) fn way_to_namespaces(program: &Path) -> String {
     })
 }
 
-/// Builds a whole sandbox and has it execute a program that is not there: that it gets so far is the proof.
+/// Builds a whole sandbox and makes it execute a program that does not exist. If the sandbox gets
+/// that far, namespaces work.
 fn try_namespaces(launcher: &Launcher, landlock_abi: u32, gate: Option<Kind>) -> Result<(), TrialError> {
     let step = |step: &str| {
         let step = step.to_owned();
@@ -214,7 +217,7 @@ fn try_namespaces(launcher: &Launcher, landlock_abi: u32, gate: Option<Kind>) ->
     let view = View { entries: vec![Entry::Scratch { path: "/tmp".into(), size: 1 << 20, mode: 0o1777 }] };
     let program: CString = c"/nothing".into();
     let network = gate.map_or(Reach::Private, Reach::Gated);
-    // What is sent as the gate is not looked at: that there is something to send is enough.
+    // Any descriptor serves as the gate, because nobody looks at it.
     let (_holder, gate) = gate.map(|_| control::pair()).transpose().map_err(step("make a pair of sockets"))?.unzip();
     let trial = Launch {
         exec: Exec { argv: vec![program.clone()], program, env: Vec::new(), directory: "/".into() },
@@ -266,7 +269,8 @@ fn with_landlock_alone(abi: u32, because: &str, question: &Question<'_>) -> Vec<
     let fix = way_to_namespaces(&program);
     let needs_namespaces =
         |what: &str| Support::absent(format!("{what}; user namespaces do not work here: {because}"), &fix);
-    // Neither stat(2) nor chmod(2), chown(2), utime(2) and setxattr(2) are Landlock's business (landlock(7)).
+    // Landlock controls neither stat(2) nor chmod(2), chown(2), utime(2) and setxattr(2)
+    // (landlock(7)).
     let filesystem = Support::weaker(if abi >= 3 {
         "files outside can be looked up, and the user's own changed in mode and time; the user's terminals can be opened"
     } else {
@@ -279,7 +283,8 @@ fn with_landlock_alone(abi: u32, because: &str, question: &Question<'_>) -> Vec<
     } else {
         Support::weaker("processes of the same user can be signalled, and all can be listed")
     };
-    // connect(2) to a path is not Landlock's business; without a network, no socket can be made to do it with.
+    // Landlock does not control connect(2) to a path. Without a network, no socket can be made to
+    // connect with.
     let ipc = if matches!(question.policy.network, Some(Network::Open)) {
         "with an open network, Unix sockets of the host can be reached by path: an ssh-agent's, a container engine's"
     } else {
@@ -307,7 +312,8 @@ fn with_landlock_alone(abi: u32, because: &str, question: &Question<'_>) -> Vec<
     ]
 }
 
-/// What keeps a sandbox with namespaces from the queues, memory and sockets of others.
+/// Returns the support for separating a sandbox with namespaces from the queues, shared memory and
+/// sockets of others.
 pub(super) fn ipc(landlock: u32, policy: &Policy) -> Support {
     match (matches!(policy.network, Some(Network::Open)), landlock >= ABI_WITH_SCOPES) {
         (false, _) => Support::enforced("ipc+network namespace+seccomp"),
@@ -318,7 +324,7 @@ pub(super) fn ipc(landlock: u32, policy: &Policy) -> Support {
     }
 }
 
-/// The same as [`egress_support`], by making a tunnel if one is needed.
+/// Returns the result of [`egress_support`], and tries to make a tunnel if one is needed.
 fn tried_egress(landlock: u32, question: &Question<'_>) -> Support {
     let support = egress_support(question.policy);
     if egress::gate(question.policy) != Some(Kind::Transparent) || !support.is_enforced() {
@@ -330,7 +336,7 @@ fn tried_egress(landlock: u32, question: &Question<'_>) -> Support {
     }
 }
 
-/// What keeps a sandbox with a network namespace to the hosts that are allowed.
+/// Returns the support for restricting a sandbox with a network namespace to the allowed hosts.
 pub(super) fn egress_support(policy: &Policy) -> Support {
     if egress::gate(policy) != Some(Kind::Transparent) {
         return Support::enforced("network namespace+egress proxy");

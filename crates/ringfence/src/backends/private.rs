@@ -1,4 +1,4 @@
-//! A directory on the host that belongs to one run and goes with it.
+//! Private directory on the host that belongs to one run and is removed with it.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -13,18 +13,19 @@ use rustix::io::Errno;
 use rustix::path::Arg;
 use rustix::process::{Pid, test_kill_process};
 
-/// Those that this process has made and not removed.
+/// Private directories that this process has created and not removed.
 static LIVE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
-/// A private directory, removed with its contents when dropped. One that a killed ringfence left is removed
-/// by the next.
+/// Private directory, removed with its contents when dropped. The next ringfence removes a
+/// directory that a killed ringfence left.
 #[derive(Debug)]
 pub(crate) struct PrivateDirectory {
     path: PathBuf,
 }
 
 impl PrivateDirectory {
-    /// Makes one below `/tmp/ringfence-<user>`, and removes those whose makers are gone.
+    /// Creates a directory below `/tmp/ringfence-<user>`, and removes those whose creators are
+    /// gone.
     pub(crate) fn create(user_id: u32) -> io::Result<PrivateDirectory> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let base = PrivateDirectory::base(user_id);
@@ -38,7 +39,7 @@ impl PrivateDirectory {
                     LIVE.lock().unwrap_or_else(PoisonError::into_inner).insert(path.clone());
                     return Ok(PrivateDirectory { path });
                 }
-                Err(Errno::NOENT) => {} // another ringfence ended and took the empty base along
+                Err(Errno::NOENT) => {} // another ringfence ended and removed the empty base
                 Err(error) => return Err(error.into()),
             }
         }
@@ -48,8 +49,9 @@ impl PrivateDirectory {
         &self.path
     }
 
-    /// Tells whether a resolved path lies in one that this process made for a run and that is still there, or in one of the
-    /// process that started this one, as a proof starts a ringfence of its own.
+    /// Tells whether a resolved path lies in a private directory that this process made and still
+    /// has, or in one of the parent process. The parent counts because a proof starts a ringfence
+    /// of its own.
     pub(crate) fn holds(path: &Path) -> bool {
         let live = LIVE.lock().unwrap_or_else(PoisonError::into_inner);
         live.iter().any(|own| fs_err::canonicalize(own).is_ok_and(|own| path.starts_with(own)))
@@ -64,7 +66,7 @@ impl PrivateDirectory {
         maker == Some(std::os::unix::process::parent_id())
     }
 
-    /// The directory that all of a user's are in.
+    /// Returns the directory that contains all private directories of a user.
     pub(crate) fn base(user_id: u32) -> PathBuf {
         format!("/tmp/ringfence-{user_id}").into()
     }
@@ -75,20 +77,25 @@ impl Drop for PrivateDirectory {
         LIVE.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.path);
         let _ = remove(CWD, &self.path); // the next run sweeps what is left
         if let Some(base) = self.path.parent() {
-            let _ = rustix::fs::rmdir(base); // others may be in it
+            let _ = rustix::fs::rmdir(base); // fails if others are in it
         }
     }
 }
 
-/// Removes a directory that code in a sandbox has written to, with all that it put there, when nothing of it runs any
-/// more. No link is followed, what was closed is opened, and it may be as deep as it likes.
+/// Removes a directory that code in a sandbox has written to, with all its contents. No process of
+/// that sandbox may run any more.
+///
+/// No symbolic link is followed, directories without permissions are opened, and any depth of the
+/// tree is supported.
 pub fn remove_untrusted(directory: &Path) -> io::Result<()> {
     Ok(remove(CWD, directory)?)
 }
 
-/// Removes a directory of a run that has ended, with all that the run put there. It may have been hostile: no link is
-/// followed, what it closed is opened, and nothing grows with the depth of what it made, neither stack nor descriptors,
-/// for what is below a directory is moved up beside it before that goes.
+/// Removes a directory of a run that has ended, with all its contents, which may be hostile.
+///
+/// No symbolic link is followed, and directories without permissions are opened. Stack and
+/// descriptors do not grow with the depth of the tree, because the subdirectories of a directory
+/// are moved up beside it before it is removed.
 fn remove(parent: impl AsFd, name: impl Arg + Copy) -> rustix::io::Result<()> {
     let root = open(&parent, name)?;
     let mut count = 0;
@@ -106,11 +113,12 @@ fn remove(parent: impl AsFd, name: impl Arg + Copy) -> rustix::io::Result<()> {
     }
 }
 
-/// Removes a directory. Those in it get names beside it: numbers from `count` on.
+/// Removes a directory. Its subdirectories are moved beside it, and their new names are numbers
+/// from `count` on.
 fn remove_one(root: &OwnedFd, name: &CStr, count: &mut u64) -> rustix::io::Result<()> {
     let directory = open(root, name)?;
     for inner in unlink_files(&directory)? {
-        open(&directory, &inner)?; // its `..` changes: it must be writable
+        open(&directory, &inner)?; // must be writable, because its `..` changes
         while let Err(error) = renameat(&directory, &inner, root, count.to_string()) {
             match error {
                 Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR => *count += 1,
@@ -121,7 +129,7 @@ fn remove_one(root: &OwnedFd, name: &CStr, count: &mut u64) -> rustix::io::Resul
     unlinkat(root, name, AtFlags::REMOVEDIR)
 }
 
-/// Removes all that is no directory, and returns the names of the rest.
+/// Removes everything but directories, and returns the names of the directories.
 fn unlink_files(directory: &OwnedFd) -> rustix::io::Result<Vec<CString>> {
     let mut directories = Vec::new();
     for entry in Dir::read_from(directory)? {
@@ -136,17 +144,19 @@ fn unlink_files(directory: &OwnedFd) -> rustix::io::Result<Vec<CString>> {
     Ok(directories)
 }
 
-/// Opens a directory for reading, after its owner was given every right to it.
+/// Opens a directory for reading, after giving its owner all permissions.
 fn open(parent: impl AsFd, name: impl Arg) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
     let found = openat(parent, name, flags | OFlags::PATH | OFlags::NOFOLLOW, Mode::empty())?;
-    // What is open as a path alone can be changed only by a name of it.
+    // The mode of an O_PATH descriptor can only be changed by way of a path to it.
     chmod(format!("/proc/self/fd/{}", found.as_raw_fd()), Mode::RWXU)?;
     openat(&found, ".", flags | OFlags::RDONLY, Mode::empty())
 }
 
-/// Makes and opens the directory that all of a user's are in. Somebody else may have made it first, or may as soon as it
-/// is gone: what is opened must be a real directory, the user's own, and closed to others.
+/// Creates and opens the directory that contains all private directories of a user.
+///
+/// Another user may have created the path before, or may do so as soon as it is removed. The opened
+/// path must therefore be a real directory, belong to the user, and be closed to others.
 fn make_base(base: &Path, user_id: u32) -> io::Result<OwnedFd> {
     let strange = || io::Error::other(format!("`{}` is not a private directory of user {user_id}", base.display()));
     loop {
@@ -157,7 +167,7 @@ fn make_base(base: &Path, user_id: u32) -> io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = match openat(CWD, base, flags, Mode::empty()) {
             Ok(opened) => opened,
-            Err(Errno::NOENT) => continue, // another ringfence ended and took it along
+            Err(Errno::NOENT) => continue, // another ringfence ended and removed it
             Err(Errno::NOTDIR | Errno::LOOP) => return Err(strange()),
             Err(error) => return Err(error.into()),
         };
@@ -167,7 +177,7 @@ fn make_base(base: &Path, user_id: u32) -> io::Result<OwnedFd> {
     }
 }
 
-/// Removes those whose makers are gone.
+/// Removes private directories whose creators are gone.
 fn sweep(base: &OwnedFd) {
     let listed = openat(base, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     let Ok(entries) = listed.and_then(Dir::new) else { return };
