@@ -1,8 +1,10 @@
-//! What no policy may give to a sandbox: ringfence's own files, and the sockets of container engines.
+//! Paths that no policy may give to a sandbox: ringfence's own files, and the sockets of container
+//! engines.
 //!
-//! Whoever can write ringfence's settings has their commands run on the host, and whoever reaches the sockets in its
-//! state directory has every other sandbox. So a grant (the workspace, and each path of `read` and `write`) is compared
-//! with them in both directions: it may neither lie in such a place nor hold one, under any name that either has.
+//! Code that can write ringfence's settings can have commands run on the host, and code that
+//! reaches the sockets in the state directory controls every other sandbox. So each grant (the
+//! workspace, and each path of `read` and `write`) is compared with these places in both
+//! directions. A grant may neither lie in such a place nor contain one, under any name of either.
 
 mod location;
 mod reserved;
@@ -19,48 +21,48 @@ use crate::{Host, ViewError};
 use location::{Locations, Trail};
 use reserved::{Reserved, ReservedKind, file_identity};
 
-/// A path cannot be given to a sandbox.
+/// Reason why a path cannot be given to a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GrantError {
-    /// It is a part of ringfence's own files, or holds one.
+    /// The path is, contains or lies in one of ringfence's own files or directories.
     #[error("cannot give `{path}` to a sandbox: it is, holds or lies in `{own}`, {what}")]
     Own {
-        /// The path that was to be given.
+        /// Path that was to be given.
         path: PathBuf,
-        /// The directory or file of ringfence's.
+        /// Directory or file of ringfence's.
         own: PathBuf,
-        /// The use that ringfence has for it.
+        /// Ringfence's use of the directory or file.
         what: &'static str,
     },
-    /// It is the socket of a container engine, or holds one.
+    /// The path is or contains the socket of a container engine.
     #[error("cannot show `{path}` inside: it is, or holds, the socket `{socket}` of a container engine")]
     EngineSocket {
-        /// The path that was to be given.
+        /// Path that was to be given.
         path: PathBuf,
-        /// The socket.
+        /// Path of the socket.
         socket: PathBuf,
     },
-    /// The way to it was changed while ringfence followed it.
+    /// A link on the way to the path was changed while ringfence followed it.
     #[error("cannot give `{path}` to a sandbox: a link on the way to it was changed just now")]
     Changed {
-        /// The path that was to be given.
+        /// Path that was to be given.
         path: PathBuf,
     },
-    /// A link on the way to it lies where a sandbox can change it.
+    /// A link on the way to the path lies where a sandbox can change it.
     #[error(
         "cannot give `{path}` to a sandbox: the link `{link}` on the way to it can be changed by code in a sandbox"
     )]
     ChangeableLink {
-        /// The path that was to be given.
+        /// Path that was to be given.
         path: PathBuf,
-        /// The link.
+        /// Path of the link.
         link: PathBuf,
     },
 }
 
 impl GrantError {
-    /// The next thing to do.
+    /// Returns the next thing for the user to do.
     pub fn hint(&self) -> String {
         match self {
             GrantError::Own { .. } => "name a directory that holds nothing of ringfence's, or keep ringfence's own \
@@ -80,32 +82,33 @@ impl GrantError {
     }
 }
 
-/// The path that an absolute path leads to, without links. What does not exist is taken for a plain name.
+/// Returns the path that an absolute path leads to, without links. Components that do not exist are
+/// taken as plain names.
 pub(crate) fn without_links(path: &Path) -> PathBuf {
     Trail::of(path).end
 }
 
-/// How a sandbox is to use what it is given.
+/// Use that a sandbox makes of a granted path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Use {
     Workspace,
     Named(Access),
 }
 
-/// A path of `read` or `write`, which was followed once and judged.
+/// Path of `read` or `write` that was followed once and checked.
 ///
-/// Code in another sandbox may change links while a sandbox is started. Therefore nobody follows `given` again:
-/// whoever mounts this path opens `source` without following a link.
+/// Code in another sandbox may change links while a sandbox is started. Therefore `given` must not
+/// be followed again: to mount this path, open `source` without following links.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct GrantedPath {
-    /// The path that the policy names, made absolute; it is the path inside, too.
+    /// Absolute form of the path that the policy names. It is also the path inside.
     pub(crate) given: PathBuf,
-    /// The path on the host that `given` led to, without links.
+    /// Path on the host that `given` led to, without links.
     pub(crate) source: PathBuf,
     pub(crate) access: Access,
 }
 
-/// Everything that is compared with grants, as it is on the host at this moment.
+/// Reserved places that grants are compared with, as they are on the host at this moment.
 #[derive(Debug)]
 pub(crate) struct Grants {
     locations: Locations,
@@ -113,24 +116,26 @@ pub(crate) struct Grants {
 }
 
 impl Grants {
-    /// Looks at the host.
+    /// Reads the reserved places and the mounts of the host.
     pub(crate) fn on(host: &Host) -> Grants {
         let locations = Locations::read();
         let reserved = Reserved::all(host, &locations);
         Grants { locations, reserved }
     }
 
-    /// Refuses a workspace that is given as `given` and lies at `resolved`.
+    /// Refuses a workspace that is given as `given` and resolves to `resolved`, if it touches a
+    /// reserved place.
     pub(crate) fn check_workspace(&self, given: &Path, resolved: &Path) -> Result<(), GrantError> {
         self.check(given, resolved, Use::Workspace)
     }
 
-    /// Refuses a path that a sandbox would be given beside its workspace.
+    /// Refuses a path that a sandbox would get beside its workspace, if the path touches a reserved
+    /// place.
     pub(crate) fn check_path(&self, given: &Path, resolved: &Path, access: Access) -> Result<(), GrantError> {
         self.check(given, resolved, Use::Named(access))
     }
 
-    /// Follows and judges the paths that `policy` names beside the workspace.
+    /// Follows and checks the paths that `policy` names beside the workspace.
     pub(crate) fn grant_paths(
         &self,
         policy: &Policy,
@@ -179,8 +184,9 @@ impl Grants {
         Ok(())
     }
 
-    /// Whether a grant lies in a place of ringfence's that was made to be given: the directory of one run of this
-    /// process, or the workspace that `ringfence serve` made for one of its sandboxes.
+    /// Tells whether a grant lies in a place of ringfence's that was made to be given: the
+    /// directory of one run of this process, or the workspace that `ringfence serve` made for one
+    /// of its sandboxes.
     fn is_meant(&self, reserved: &Reserved, resolved: &Path, names: &location::Names, used: Use) -> bool {
         let lies_in_it = reserved.holds(names);
         lies_in_it

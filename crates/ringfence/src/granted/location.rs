@@ -1,5 +1,5 @@
-//! Where a path really is: the links on the way to it, and its place in its filesystem, which a bind mount has in common
-//! with the directory that it shows.
+//! Real location of a path: the links on the way to it, and its location in its file system. A bind
+//! mount shares that location with the directory that it shows.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -12,22 +12,22 @@ use rustix::io::Errno;
 
 use crate::view::is_resolved;
 
-/// More links than a kernel follows (path_resolution(7)).
+/// Limit of links to follow; a kernel follows no more than this (path_resolution(7)).
 const MOST_LINKS: usize = 40;
 
-/// The way to a path that need not exist.
+/// Result of following a path that need not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Trail {
-    /// The symbolic links on the way, each under a name without links.
+    /// Symbolic links on the way, each under a path without links.
     pub(super) links: Vec<PathBuf>,
-    /// The path that the last of them leads to; what does not exist is taken for a plain name.
+    /// Path that the last link leads to. Components that do not exist are taken as plain names.
     pub(super) end: PathBuf,
 }
 
 impl Trail {
     /// Follows an absolute path.
     pub(super) fn of(path: &Path) -> Trail {
-        // One system call tells of the usual case that there is nothing to follow.
+        // Fast path: in the usual case, one system call shows that there is no link to follow.
         if is_resolved(path) {
             return Trail { links: Vec::new(), end: path.components().collect() };
         }
@@ -54,7 +54,8 @@ impl Trail {
         Trail { links, end }
     }
 
-    /// Follows an absolute path to something that exists. The error does not name the path.
+    /// Follows an absolute path to a file or directory that exists. The error does not name the
+    /// path.
     pub(super) fn existing(path: &Path) -> io::Result<Trail> {
         let trail = Trail::of(path);
         if trail.links.len() >= MOST_LINKS {
@@ -65,7 +66,7 @@ impl Trail {
     }
 }
 
-/// The names of a path, the last one first.
+/// Returns the components of a path, the last one first.
 fn names_in_reverse(path: &Path) -> Vec<OsString> {
     let name = |component: Component<'_>| match component {
         Component::Normal(name) => Some(name.to_owned()),
@@ -77,15 +78,15 @@ fn names_in_reverse(path: &Path) -> Vec<OsString> {
     names
 }
 
-/// A place in a filesystem, whatever it is mounted at.
+/// Location in a file system, independent of mount points.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Location {
-    /// The filesystem's device; empty where the mount table does not tell.
+    /// Device number of the file system, as "major:minor".
     device: String,
     path: PathBuf,
 }
 
-/// All that a path is known by: its own names, and places in filesystems.
+/// All names of a path: paths, and locations in file systems.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Names {
     paths: BTreeSet<PathBuf>,
@@ -93,7 +94,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Whether one of these names is, or lies in, one of the `other`.
+    /// Tells whether one of these names equals or lies in one of `other`.
     pub(super) fn lie_in(&self, other: &Names) -> bool {
         let lies = |path: &PathBuf| other.paths.iter().any(|above| path.starts_with(above));
         let is_located = |own: &Location| {
@@ -103,31 +104,33 @@ impl Names {
     }
 }
 
-/// One line of the mount table, proc_pid_mountinfo(5).
+/// One line of the mount table (proc_pid_mountinfo(5)).
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Mount {
     id: u64,
     device: String,
-    /// The directory of the filesystem that is mounted.
+    /// Directory of the file system that is mounted.
     root: PathBuf,
-    /// The place that it is mounted at.
+    /// Path of the mount point.
     point: PathBuf,
 }
 
-/// The mounts of this process.
+/// Mounts of this process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Locations(Vec<Mount>);
 
 impl Locations {
     pub(super) fn read() -> Locations {
-        // The kernel makes the table anew for each read: a large buffer takes it at once.
+        // The kernel generates the table for each read, so a large buffer reads it at once.
         let mut table = Vec::with_capacity(1 << 16);
         let opened = fs_err::File::open("/proc/self/mountinfo");
-        let _ = opened.and_then(|mut file| file.read_to_end(&mut table)); // a host without it has no such names
+        // Ignore errors: without the table, paths have no locations.
+        let _ = opened.and_then(|mut file| file.read_to_end(&mut table));
         Locations(table.split(|byte| *byte == b'\n').filter_map(Mount::parse).collect())
     }
 
-    /// Every name of something that has these, with what is mounted below.
+    /// Returns all names of the given paths, and the locations of everything that is mounted below
+    /// them.
     pub(super) fn names<'p>(&self, paths: impl IntoIterator<Item = &'p Path>) -> Names {
         let mut names = Names::default();
         for path in paths {
@@ -141,11 +144,11 @@ impl Locations {
         names
     }
 
-    /// Where a path is in its filesystem, or would be.
+    /// Returns the location of a path in its file system. The path need not exist.
     fn locate(&self, path: &Path) -> Option<Location> {
         let mount = path.ancestors().find_map(|above| {
             let stat = statx(CWD, above, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID).ok()?;
-            // Kernels before 5.8 do not tell, and say so.
+            // Kernels before 5.8 do not report the mount ID, and leave its bit out of the mask.
             let is_told = stat.stx_mask & StatxFlags::MNT_ID.bits() != 0;
             is_told.then(|| self.0.iter().find(|mount| mount.id == stat.stx_mnt_id)).flatten()
         });
@@ -168,7 +171,7 @@ impl Mount {
     }
 }
 
-/// A path of the mount table, in which white space and backslashes are octal.
+/// Decodes a path of the mount table, in which white space and backslashes are octal.
 fn unescaped(text: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;

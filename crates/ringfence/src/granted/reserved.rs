@@ -1,4 +1,5 @@
-//! The places that are compared with grants: ringfence's own directories, and where container engines listen.
+//! Reserved places that grants are compared with: ringfence's own directories, and the sockets of
+//! container engines.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -12,44 +13,46 @@ use crate::Host;
 use crate::backends::PrivateDirectory;
 use crate::backends::engine::engine_sockets;
 
-/// The workspaces of `ringfence serve`, below the state directory.
+/// Directory of the workspaces of `ringfence serve`, relative to the state directory.
 const SERVED_WORKSPACES: &str = "server/workspaces";
 
-/// The use that a reserved place has.
+/// Use of a reserved place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReservedKind {
-    /// The user's settings: commands that they name are run on the host, and variables that they set may be secrets.
+    /// The user's settings. Commands that they name are run on the host, and variables that they
+    /// set may be secrets.
     Settings,
-    /// The system's settings, which many a host does not have.
+    /// The system's settings, which many hosts do not have.
     SystemSettings,
-    /// Sandboxes with their sockets, keys, wrappers, and all that a server keeps.
+    /// The state directory: sandboxes with their sockets, keys, wrappers, and the data of a server.
     State,
-    /// What a host was found to be able to do.
+    /// Cache of what the host was found to be able to do.
     Cache,
-    /// Directories of single runs.
+    /// Private directories of single runs.
     Temporary,
-    /// Whoever reaches it is the engine's user on the host.
+    /// Socket of a container engine. Code that reaches it has the rights of the engine's user on
+    /// the host.
     EngineSocket,
 }
 
-/// A file, by device and inode.
+/// Device and inode number of a file.
 pub(super) type FileIdentity = (u64, u64);
 
-/// A place that no grant may touch.
+/// Place that no grant may touch.
 #[derive(Debug)]
 pub(super) struct Reserved {
     pub(super) kind: ReservedKind,
     path: PathBuf,
-    /// The place itself, and the parts of it that are kept elsewhere.
+    /// Names of the place itself, and of its parts that are kept elsewhere.
     names: Names,
-    /// The links that lead there: whoever can change one of them leads ringfence elsewhere.
+    /// Links that lead to the place. Code that can change one of them can lead ringfence elsewhere.
     links: Names,
-    /// Files, by device and inode, that may have other names.
+    /// Files of the place, which may also have other names.
     files: Vec<FileIdentity>,
 }
 
 impl Reserved {
-    /// All of a host.
+    /// Returns all reserved places of a host.
     pub(super) fn all(host: &Host, locations: &Locations) -> Vec<Reserved> {
         let user = [
             (ReservedKind::Settings, "XDG_CONFIG_HOME", ".config"),
@@ -58,7 +61,7 @@ impl Reserved {
         ];
         let mut places: Vec<(ReservedKind, PathBuf)> = Vec::new();
         for (kind, variable, fallback) in user {
-            // A later call may have the variable, or may not: both are ringfence's.
+            // Reserve both paths, because a later call may have the variable set or not.
             let named = host.own_directory(variable, fallback);
             let usual = host.home.as_ref().map(|home| home.join(fallback).join("ringfence"));
             places.extend(named.into_iter().chain(usual).map(|path| (kind, path)));
@@ -80,7 +83,8 @@ impl Reserved {
         if kind == ReservedKind::EngineSocket {
             files.extend(file_identity(&end));
         }
-        // A part of it may be kept elsewhere: a `config.toml` that is a link into a repository of dotfiles.
+        // Parts of the place may be links to elsewhere, such as a `config.toml` in a repository of
+        // dotfiles.
         for part in fs_err::read_dir(&end).into_iter().flatten().flatten() {
             if part.file_type().is_ok_and(|kind| kind.is_symlink()) {
                 let trail = Trail::of(&part.path());
@@ -96,32 +100,34 @@ impl Reserved {
         Reserved { kind, path, names, links, files }
     }
 
-    /// The directory of the workspaces that a server makes, resolved.
+    /// Returns the resolved directory of the workspaces that a server makes.
     pub(super) fn workspaces(&self) -> PathBuf {
         Trail::of(&self.path.join(SERVED_WORKSPACES)).end
     }
 
-    /// Whether a grant for this use may not touch it.
+    /// Tells whether a grant for this use must not touch the place.
     pub(super) fn forbids(&self, used: Use) -> bool {
         match (self.kind, used) {
             (ReservedKind::Cache, Use::Named(Access::Read)) => false,
-            // `/etc` holds little that is secret on a host without it.
+            // A host without system settings may have `/etc` read, because it then contains none of
+            // ringfence's secrets.
             (ReservedKind::SystemSettings, Use::Named(Access::Read)) => self.path.exists(),
             _ => true,
         }
     }
 
-    /// Whether a grant holds it, a part of it or a link to it, or lies in it.
+    /// Tells whether a grant contains the place, a part of it or a link to it, or lies in it.
     pub(super) fn touches(&self, grant: &Names) -> bool {
         self.names.lie_in(grant) || self.links.lie_in(grant) || self.holds(grant)
     }
 
-    /// Whether a grant lies in it.
+    /// Tells whether a grant lies in the place.
     pub(super) fn holds(&self, grant: &Names) -> bool {
         grant.lie_in(&self.names)
     }
 
-    /// Whether a file is one of its own under another name: a hard link, or a socket that is mounted elsewhere.
+    /// Tells whether a file belongs to the place under another name, as a hard link or as a socket
+    /// that is mounted elsewhere.
     pub(super) fn has_file(&self, file: FileIdentity) -> bool {
         self.files.contains(&file)
     }
@@ -143,7 +149,7 @@ fn is_socket(path: &Path) -> bool {
     fs_err::metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket())
 }
 
-/// Reads the identity of a file; a directory has no second name, and none is told.
+/// Returns the identity of a file. Returns `None` for a directory, which has no second name.
 pub(super) fn file_identity(path: &Path) -> Option<FileIdentity> {
     let metadata = fs_err::metadata(path).ok().filter(|metadata| !metadata.is_dir())?;
     Some((metadata.dev(), metadata.ino()))
