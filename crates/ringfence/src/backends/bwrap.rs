@@ -1,5 +1,5 @@
-//! Bubblewrap backend. It uses the same view as `native`, and hands bubblewrap the same seccomp
-//! filter by descriptor.
+//! Bubblewrap backend. The backend uses the same view as `native`, and hands bubblewrap the same
+//! seccomp filter by descriptor.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -62,7 +62,7 @@ impl Backend for Bwrap {
 }
 
 /// Directory in the sandbox for binds whose destination lies in a writable directory. Bubblewrap
-/// mounts them here, and ringfence's program mounts them at their destination from here.
+/// mounts these binds here, and ringfence's program then mounts each of them at its destination.
 const STAGING: &str = "/.staged";
 
 /// View in two parts: the entries that bubblewrap mounts, and the entries that ringfence's program
@@ -255,7 +255,7 @@ impl Arguments {
     }
 
     /// Adds a tunnel device, which has no name in the sandbox. Ringfence's program makes the tunnel
-    /// with it, as the root of the user namespace that owns the network.
+    /// with this device, as the root of the user namespace that owns the network.
     fn tunnel(&mut self) -> io::Result<i32> {
         self.push(["--cap-add", "CAP_NET_ADMIN"]);
         // Open with O_PATH only: a tunnel belongs to the network namespace in which its device was

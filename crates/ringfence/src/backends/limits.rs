@@ -99,7 +99,7 @@ fn from_cgroup(clause: Clause, found: Result<Holder, CgroupError>, is_given: boo
 }
 
 /// Returns one sentence for each kind of memory that a memory limit does not count. `version` is
-/// that of the memory controller.
+/// the version of the memory controller.
 pub(crate) fn missing_from_memory(version: Version, uncounted: UncountedMemory) -> Vec<&'static str> {
     let sockets = match version {
         Version::V1 if uncounted.sockets => {

@@ -202,13 +202,13 @@ pub enum PrepareError {
         /// Error of the operating system.
         source: std::io::Error,
     },
-    /// The command does not exist. This was found before the sandbox was started.
+    /// The command does not exist. The error occurs before the sandbox is started.
     #[error("cannot find the command `{program}` inside the sandbox")]
     NotFound {
         /// Name or path of the command.
         program: String,
     },
-    /// The command exists and cannot be executed. This was found before the sandbox was started.
+    /// The command exists and cannot be executed. The error occurs before the sandbox is started.
     #[error("cannot execute `{program}` inside the sandbox")]
     NotExecutable {
         /// Name or path of the command.

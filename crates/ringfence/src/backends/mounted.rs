@@ -1,5 +1,5 @@
 //! Expected mounts of a program that mounts by path. Inodes are recorded before the program runs,
-//! and compared afterwards with what it mounted.
+//! and compared afterwards with the mounts that the program made.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Ringfence's own launcher. It uses namespaces, Landlock and seccomp. Where user namespaces are
-//! forbidden, it uses Landlock and seccomp alone, which is weaker and reported as such.
+//! Ringfence's own launcher, with namespaces, Landlock and seccomp. Where user namespaces are
+//! forbidden, the launcher uses Landlock and seccomp alone, which is weaker and reported as such.
 
 use std::ffi::CString;
 use std::io;

@@ -77,7 +77,7 @@ impl Drop for PrivateDirectory {
         LIVE.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.path);
         let _ = remove(CWD, &self.path); // the next run sweeps what is left
         if let Some(base) = self.path.parent() {
-            let _ = rustix::fs::rmdir(base); // fails if others are in it
+            let _ = rustix::fs::rmdir(base); // fails if the base is not empty
         }
     }
 }
@@ -113,12 +113,12 @@ fn remove(parent: impl AsFd, name: impl Arg + Copy) -> rustix::io::Result<()> {
     }
 }
 
-/// Removes a directory. Its subdirectories are moved beside it, and their new names are numbers
-/// from `count` on.
+/// Removes a directory, after moving its subdirectories beside it. Their new names are numbers from
+/// `count` on.
 fn remove_one(root: &OwnedFd, name: &CStr, count: &mut u64) -> rustix::io::Result<()> {
     let directory = open(root, name)?;
     for inner in unlink_files(&directory)? {
-        open(&directory, &inner)?; // must be writable, because its `..` changes
+        open(&directory, &inner)?; // must be writable, because the rename changes `..`
         while let Err(error) = renameat(&directory, &inner, root, count.to_string()) {
             match error {
                 Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR => *count += 1,
@@ -167,7 +167,7 @@ fn make_base(base: &Path, user_id: u32) -> io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = match openat(CWD, base, flags, Mode::empty()) {
             Ok(opened) => opened,
-            Err(Errno::NOENT) => continue, // another ringfence ended and removed it
+            Err(Errno::NOENT) => continue, // another ringfence ended and removed the base
             Err(Errno::NOTDIR | Errno::LOOP) => return Err(strange()),
             Err(error) => return Err(error.into()),
         };

@@ -32,7 +32,7 @@ const LOG_SIZE: &str = "8m";
 /// Network that a container gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reach {
-    /// Loopback only.
+    /// Loopback interface of the container only.
     Closed,
     /// Loopback, and the connections that the holder of the container's gate lets through.
     Gated,
@@ -276,7 +276,7 @@ impl Parts<'_> {
     }
 
     /// Returns the variables of the guest process. Variables from the policy go over the channel
-    /// instead, because an engine shows these variables to all its users.
+    /// instead, because an engine shows the variables of a container to all its users.
     fn variables(&self) -> Vec<String> {
         let identity = self.identity;
         let mut variables: Vec<(String, String)> =
@@ -301,7 +301,7 @@ impl Parts<'_> {
 }
 
 /// Returns the capabilities that a container keeps. Refuses every capability that is not in
-/// `DEV_CAPABILITIES`, and names it in the error.
+/// `DEV_CAPABILITIES`; the error names the capability.
 pub(super) fn capabilities(spec: &ContainerSpec, client: &Client) -> Result<Vec<String>, Failure> {
     let mut left: Vec<String> = Vec::new();
     for given in &spec.capabilities {
@@ -310,9 +310,9 @@ pub(super) fn capabilities(spec: &ContainerSpec, client: &Client) -> Result<Vec<
         if !DEV_CAPABILITIES.contains(&name) {
             return Err(Failure::Capability { name: given.clone(), allowed: &DEV_CAPABILITIES });
         }
-        // With Docker, only programs that root owns can gain these capabilities. Podman gives them
-        // to the user inside at once. If the engine runs as root, that user could create files in
-        // the workspace that belong to root.
+        // With Docker, only programs that root owns can gain these capabilities. Podman gives the
+        // capabilities to the user inside at once. If the engine runs as root, that user could
+        // create files in the workspace that belong to root.
         if client.flavour == Flavour::Podman && !client.is_rootless() {
             return Err(Failure::CapabilityOfRoot { name: given.clone() });
         }

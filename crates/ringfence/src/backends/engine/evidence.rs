@@ -139,7 +139,7 @@ impl Expected {
 }
 
 /// Limits the number of files in the tmpfs mounts of the guest, as far as this process may. Some
-/// engines have no option for this limit. [`Evidence`] tells whether it took effect.
+/// engines have no option for this limit. [`Evidence`] tells whether the limit took effect.
 pub(super) fn limit_files(scratch: &[Scratch], guest: Pid) {
     let path = OFlags::PATH | OFlags::CLOEXEC;
     let Ok(root) = rustix::fs::open(format!("/proc/{guest}/root"), path, Mode::empty()) else { return };

@@ -33,7 +33,7 @@ impl Handover {
     /// connect.
     ///
     /// A room is accessible only to its owner. The guest reaches `door` through a mount of that one
-    /// file, whatever its user is inside.
+    /// file, whatever user the guest runs as.
     pub(super) fn at(door: &Path, channel: &Path) -> Result<Handover, Failure> {
         for left in [door.to_path_buf(), channel.join(SOCKET)] {
             let _ = fs_err::remove_file(left); // left by an earlier attempt that failed

@@ -10,7 +10,8 @@ use super::runtime::Version;
 use super::{Flavour, HOME_OF_AGENTS, HOME_OF_DEVELOPERS};
 use crate::{Host, Preset};
 
-/// User and group that images usually create for people. Ringfence's own images use them, too.
+/// User and group that images usually create for people. Ringfence's own images use the same user
+/// and group.
 const USUAL: Owner = Owner { user: 1000, group: 1000 };
 /// First version of Podman that can map the caller to any chosen user inside.
 const WITH_CHOSEN_IDS: Version = Version::new(4, 3, 0);

@@ -297,8 +297,8 @@ impl ContainerInstance {
     }
 }
 
-/// Waits for the process `who` in a container to connect. If it ends or takes too long, the error
-/// contains its last output.
+/// Waits for the process `who` in a container to connect. If the process ends or takes too long,
+/// the error contains its last output.
 pub(super) async fn come_up<T>(
     who: &'static str,
     client: &Client,

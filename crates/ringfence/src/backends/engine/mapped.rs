@@ -2,8 +2,8 @@
 //! root.
 //!
 //! The mounts exist on the host only while the engine starts a container, which then has its own
-//! copies. They are never in a directory that ringfence removes with its contents, because the
-//! contents are the caller's.
+//! copies. The mount points are never in a directory that ringfence removes with its contents,
+//! because the contents are the caller's.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -19,7 +19,8 @@ use super::error::Failure;
 use super::identity::Owner;
 use super::mounts::Bind;
 
-/// Directory of the mount points. It belongs to root, because only root uses these mounts.
+/// Directory of the mount points. The directory belongs to root, because only root uses these
+/// mounts.
 const BASE: &str = "/run/ringfence-mapped";
 
 /// Mounts that are removed when this value is dropped.
@@ -36,8 +37,8 @@ impl Mapped {
         sweep();
         let mut mapped = Mapped::default();
         let namespace = ownership::namespace((from.user, from.group), (to.user, to.group)).map_err(failed)?;
-        // A source that lies in another source is reached through the mount of that one. This works
-        // because shallow binds come first.
+        // A source that lies in another source is reached through the mount of the outer source.
+        // Shallow binds come first, so the outer source is already mounted.
         let mut tops: Vec<(PathBuf, PathBuf)> = Vec::new();
         for bind in binds.iter_mut().filter(|bind| bind.is_callers) {
             let known = tops.iter().find_map(|(source, point)| Some((point, bind.source.strip_prefix(source).ok()?)));
@@ -93,7 +94,7 @@ fn make_private(directory: &Path) -> io::Result<()> {
 
 /// Removes a mount and its mount point. A mount point that is not empty stays.
 fn remove(point: &Path) {
-    let _ = unmount(point, UnmountFlags::DETACH); // it may not have been mounted yet
+    let _ = unmount(point, UnmountFlags::DETACH); // the point may not be mounted yet
     if rustix::fs::rmdir(point) == Err(Errno::NOTDIR) {
         let _ = rustix::fs::unlink(point); // our own empty file
     }

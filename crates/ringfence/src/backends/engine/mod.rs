@@ -3,9 +3,9 @@
 //!
 //! Both engines speak the same API; [`Flavour`] describes the differences. The engines' command
 //! line programs are never run. Reading order: `client` finds the engine, and `probe` tries it.
-//! `identity`, `mounts` and `container` describe a container. `instance` creates and keeps it.
-//! `proxy_network` creates the network and the proxy that it may have. `removal` removes all of
-//! that, and `sweep` does so after a crash.
+//! `identity`, `mounts` and `container` describe a container. `instance` creates and keeps the
+//! container. `proxy_network` creates the network and the proxy of a container. `removal` removes
+//! all of that, and `sweep` does so after a crash.
 
 mod client;
 mod container;
@@ -62,7 +62,8 @@ const HOME_OF_DEVELOPERS: &str = "/home/dev";
 const LABEL: &str = "dev.ringfence.";
 /// Prefix of the names of ringfence's containers.
 const PREFIX: &str = "ringfence-";
-/// Capabilities that a container can keep. Containers with the preset `dev` keep them by default.
+/// Capabilities that a container can keep. Containers with the preset `dev` keep these capabilities
+/// by default.
 const DEV_CAPABILITIES: [&str; 5] = ["CHOWN", "DAC_OVERRIDE", "SETGID", "SETUID", "NET_BIND_SERVICE"];
 /// Default memory limit of a container.
 const MEMORY: Size = Size::mebibytes(1024);

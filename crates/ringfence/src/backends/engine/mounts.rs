@@ -48,8 +48,8 @@ pub(super) struct OwnFiles {
     pub(super) filter: PathBuf,
     /// File that this process keeps locked as long as the container is wanted.
     pub(super) leash: PathBuf,
-    /// Socket at which the guest receives its listening socket. It is created shortly before the
-    /// container.
+    /// Socket at which the guest receives its listening socket. This socket is created shortly
+    /// before the container.
     pub(super) handover: PathBuf,
 }
 

@@ -4,7 +4,7 @@
 //! Networks that engines call internal still have ways out. Docker's gateway is an address of the
 //! host, and its resolver forwards to the host's resolver if that listens on loopback. Podman's
 //! resolver forwards for every container, and its bridge and containers can reach each other over
-//! IPv6. This module closes all of these.
+//! IPv6. This module closes all of these ways.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -45,8 +45,8 @@ const MEMORY: i64 = 256 << 20;
 /// Limit of the number of processes and threads of a proxy.
 const PROCESSES: i64 = 32;
 
-/// Names at the engine of the network and the proxy of a sandbox. They never equal the name of a
-/// sandbox's container.
+/// Names at the engine of the network and the proxy of a sandbox. These names never equal the name
+/// of a sandbox's container.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub(super) struct ProxyNetwork {
     pub(super) network: String,
@@ -142,18 +142,20 @@ impl ProxyNetwork {
         patiently(|| client.api.inspect_network(&self.network, None::<InspectNetworkOptions>)).await
     }
 
-    /// Removes the proxy and the network. Succeeds if they are gone already.
+    /// Removes the proxy and the network. Succeeds if the objects are gone already.
     pub(super) async fn remove(&self, client: &Client) -> Result<(), bollard::errors::Error> {
         remove(client, &self.proxy).await?;
         self.remove_network(client).await
     }
 
-    /// Removes the network. The caller's containers in it are disconnected and keep running.
+    /// Removes the network. The caller's containers in the network are disconnected and keep
+    /// running.
     async fn remove_network(&self, client: &Client) -> Result<(), bollard::errors::Error> {
         let Some(inspected) = self.look(client).await? else { return Ok(()) };
         for container in inspected.containers.unwrap_or_default().into_keys() {
             let leaves = NetworkDisconnectRequest { container, force: Some(true) };
-            let _ = client.api.disconnect_network(&self.network, leaves).await; // it may have ended meanwhile
+            // Ignore errors: the container may have ended meanwhile.
+            let _ = client.api.disconnect_network(&self.network, leaves).await;
         }
         match client.api.remove_network(&self.network).await {
             Err(error) if !is_missing(&error) => Err(error),
@@ -201,9 +203,9 @@ struct Program {
 }
 
 impl Program {
-    /// Finds the files that the program needs. If it is the running program, these are the files
-    /// that the kernel mapped: only the program itself if it is linked statically, and otherwise
-    /// also its loader and libraries.
+    /// Finds the files that the program needs. For the running program, these are the files that
+    /// the kernel mapped: only the program itself if it is linked statically, and otherwise also
+    /// its loader and libraries.
     fn of(path: &Path) -> std::io::Result<Program> {
         let path = fs_err::canonicalize(path)?;
         let libraries = match path == fs_err::canonicalize("/proc/self/exe")? {

@@ -14,7 +14,7 @@ use super::image::is_missing;
 use super::proxy_network::ProxyNetwork;
 use super::{LABEL, Place};
 
-/// File of a room that names what to remove after a crash. It is written before anything is
+/// File of a room that names what to remove after a crash. The file is written before anything is
 /// created.
 pub(super) const REGISTRATION: &str = "container.json";
 /// Time within which an engine must complete a request that is retried.
@@ -69,7 +69,7 @@ pub(super) async fn make_way(client: &Client, rooms: &Path, container: &str) -> 
         .map_err(|source| Failure::Engine { what: "remove the container that was left", source })
 }
 
-/// Removes the container of a sandbox, its network and its proxy. Succeeds if they are gone
+/// Removes the container of a sandbox, its network and its proxy. Succeeds if the objects are gone
 /// already.
 pub(super) async fn remove_all(
     client: &Client,
@@ -83,7 +83,7 @@ pub(super) async fn remove_all(
     }
 }
 
-/// Removes a container with its volumes. Succeeds if it is gone already.
+/// Removes a container with its volumes. Succeeds if the container is gone already.
 pub(super) async fn remove(client: &Client, container: &str) -> Result<(), bollard::errors::Error> {
     // Retry, because another process may be removing the container, or the engine may be starting
     // it.

@@ -34,8 +34,8 @@ impl Version {
 
 /// Returns warnings about the runtime of an engine.
 pub(crate) fn warnings(version: &SystemVersion) -> Vec<String> {
-    // Docker names the component `runc`. Podman names it `OCI Runtime (runc)`, and its version is
-    // the whole output of `runc --version`.
+    // Docker names the component `runc`. Podman names the component `OCI Runtime (runc)`, and the
+    // version is the whole output of `runc --version`.
     let is_runc = |name: &str| name == "runc" || name == "OCI Runtime (runc)";
     let components = version.components.iter().flatten().filter(|component| is_runc(&component.name));
     let text = |version: &str| -> Option<String> {

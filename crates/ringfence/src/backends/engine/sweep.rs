@@ -74,11 +74,11 @@ async fn sweep_engine(client: &Client, rooms: &Path, kept: &Rooms) {
     until_clean(|| sweep_networks(client, &filters, rooms, kept)).await;
 }
 
-/// Repeats a pass until it finds nothing.
+/// Repeats a pass until it finds nothing, at most `MOST_PASSES` times.
 ///
 /// An engine may report a container as gone that is just ending, and may fail to list any container
-/// or network meanwhile. There are no further repetitions, because a busy engine takes seconds for
-/// a list.
+/// or network meanwhile. A pass is repeated only after it found something or failed, because a busy
+/// engine takes seconds for a list.
 async fn until_clean<E, Pass: Future<Output = Result<usize, E>>>(mut pass: impl FnMut() -> Pass) {
     let mut retries = 0..MOST_RETRIES;
     for _ in 0..MOST_PASSES {

@@ -38,8 +38,8 @@ struct Scene {
 }
 
 impl Scene {
-    /// Creates a scene with the engine that `variable` names. `caller` calls it, and `owner` owns
-    /// the workspace.
+    /// Creates a scene with the engine that `variable` names. `caller` calls the engine, and
+    /// `owner` owns the workspace.
     fn new(flavour: Flavour, variable: &str, caller: Owner, owner: Owner) -> Scene {
         let address = std::env::var(variable).expect("the need was met");
         let home = TempDir::new_in("/var/tmp").unwrap();
