@@ -101,7 +101,7 @@ enum Use {
 /// be followed again: to mount this path, open `source` without following links.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct GrantedPath {
-    /// Absolute form of the path that the policy names. It is also the path inside.
+    /// Absolute form of the path that the policy names, which is also the path inside.
     pub(crate) given: PathBuf,
     /// Path on the host that `given` led to, without links.
     pub(crate) source: PathBuf,

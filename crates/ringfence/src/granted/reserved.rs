@@ -19,8 +19,8 @@ const SERVED_WORKSPACES: &str = "server/workspaces";
 /// Use of a reserved place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReservedKind {
-    /// The user's settings. Commands that they name are run on the host, and variables that they
-    /// set may be secrets.
+    /// The user's settings. Commands in the settings are run on the host, and variables in the
+    /// settings may be secrets.
     Settings,
     /// The system's settings, which many hosts do not have.
     SystemSettings,
@@ -30,8 +30,8 @@ pub(super) enum ReservedKind {
     Cache,
     /// Private directories of single runs.
     Temporary,
-    /// Socket of a container engine. Code that reaches it has the rights of the engine's user on
-    /// the host.
+    /// Socket of a container engine. Code that reaches the socket has the rights of the engine's
+    /// user on the host.
     EngineSocket,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Reserved {
     path: PathBuf,
     /// Names of the place itself, and of its parts that are kept elsewhere.
     names: Names,
-    /// Links that lead to the place. Code that can change one of them can lead ringfence elsewhere.
+    /// Links that lead to the place. Code that can change such a link can lead ringfence elsewhere.
     links: Names,
     /// Files of the place, which may also have other names.
     files: Vec<FileIdentity>,
