@@ -1,16 +1,16 @@
-//! Git's configuration files (git-config(1), "Syntax"), read more leniently than git does: a line that git would
-//! refuse is passed over, so that no error hides the lines after it.
+//! Parser for git's configuration files (git-config(1), "Syntax"). The parser is more lenient than
+//! git: it skips a line that git would refuse, so that an error does not hide the lines after it.
 
 /// One variable of a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ConfigVariable {
-    /// Lower case.
+    /// Name of the section, in lower case.
     pub(super) section: String,
     pub(super) subsection: Option<Vec<u8>>,
-    /// Lower case.
+    /// Name of the variable, in lower case.
     pub(super) key: String,
     pub(super) value: Vec<u8>,
-    /// The variable is in a file that another one includes.
+    /// Tells whether the variable is in a file that another file includes.
     pub(super) is_included: bool,
 }
 
@@ -58,7 +58,7 @@ impl ConfigParser<'_> {
             None => {}
             Some(b'\n') => drop(self.next()),
             Some(b'#' | b';') => self.skip_line(),
-            // A variable may follow in the same line.
+            // A variable may follow on the same line.
             Some(b'[') => self.parse_section(),
             Some(byte) if byte.is_ascii_alphabetic() => self.parse_variable(),
             Some(_) => self.skip_line(),
@@ -85,7 +85,7 @@ impl ConfigParser<'_> {
         }
         self.next();
         let name = String::from_utf8_lossy(name.trim_ascii()).to_lowercase();
-        // `[section.subsection]` is an old form of the same, in which case does not count.
+        // `[section.subsection]` is an old form, in which case does not matter.
         match (name.split_once('.'), &subsection) {
             (Some((section, old)), None) => {
                 subsection = Some(old.as_bytes().to_vec());
@@ -143,7 +143,7 @@ impl ConfigParser<'_> {
         self.skip_blanks();
         let mut value = Vec::new();
         let mut is_quoted = false;
-        // Blanks at the end do not count unless they are quoted.
+        // Trailing blanks are dropped unless they are quoted.
         let mut kept = 0;
         while let Some(byte) = self.next() {
             match byte {

@@ -1,5 +1,5 @@
-//! Files that change which commits git takes for the ones that other files name: replacements and
-//! grafts. The names in a rebase or in an index stay the same then, and mean something else.
+//! Replacements and grafts, which change the commits that git uses for the names in other files.
+//! The names in a rebase or an index then stay the same but refer to other contents.
 
 use std::path::Path;
 
@@ -9,16 +9,16 @@ use super::GitSearch;
 use crate::view::deciders::{PathState, SearchPhase};
 use crate::view::observed::is_present_and_changed_since;
 
-/// More replacements than anybody makes.
+/// Maximum number of replacements; real repositories have fewer.
 const MAX_REPLACEMENTS: usize = 1 << 12;
-/// The length of a name of a commit, and more.
+/// Maximum size of a reference in bytes, longer than the name of a commit.
 const MAX_REFERENCE: u64 = 1 << 12;
-/// More packed references than a repository has.
+/// Maximum size of a file of packed references in bytes; real ones are smaller.
 pub(super) const MAX_PACKED_REFERENCES: u64 = 1 << 27;
 
 impl GitSearch<'_> {
-    /// Keeps the objects that stand for others (git-replace(1)), and the parents that commits are
-    /// given (gitrepository-layout(5), "info/grafts").
+    /// Records replaced objects (git-replace(1)) and grafted parents (gitrepository-layout(5),
+    /// "info/grafts").
     pub(super) fn replacements(&mut self, common: &Path) {
         if !self.deciders.is_writable(common) {
             return;
@@ -30,7 +30,7 @@ impl GitSearch<'_> {
         let grafts = common.join("info/grafts");
         let packed = common.join("packed-refs");
         match self.deciders.phase {
-            // Most repositories have packed references. Reading them would keep the command waiting.
+            // Most repositories have packed references. Reading that file would delay the command.
             SearchPhase::BeforeRun => self.deciders.written.single.extend([grafts, packed]),
             SearchPhase::AfterRun { began } => {
                 if is_present_and_changed_since(&grafts, began) {
@@ -43,8 +43,8 @@ impl GitSearch<'_> {
         }
     }
 
-    /// Keeps the references in a directory and below it. Git takes the last part of each name for
-    /// the replaced object.
+    /// Records all references in and below a directory. Git takes the last component of each name
+    /// as the replaced object.
     fn loose_replacements(&mut self, directory: &Path) {
         let mut pending = vec![directory.to_path_buf()];
         let mut count = 0;

@@ -1,9 +1,9 @@
-//! The submodules in a git index (gitformat-index(5)). The file is read as a stream, as it may be large and only its
-//! submodule entries matter.
+//! Reader for the submodules in a git index (gitformat-index(5)). The index is read as a stream,
+//! because the file may be large and only submodule entries matter.
 //!
-//! Git accepts more than it writes: lengths that lie, extensions that come twice, tables that lead readers with several
-//! threads elsewhere. Code in a sandbox can write such an index so that two readers see other entries in it. Whatever
-//! no git writes is an error here, and is reported.
+//! Git accepts more than it writes: wrong lengths, repeated extensions, and tables that lead
+//! multithreaded readers elsewhere. Code in a sandbox can write an index in which two readers see
+//! different entries. Everything that git never writes is therefore an error here, and is reported.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -13,42 +13,44 @@ use std::path::PathBuf;
 
 use sha2::{Digest, Sha256};
 
-/// The bits of a mode that tell the kind of an entry.
+/// Bits of a mode that tell the kind of an entry.
 const KIND_MASK: u32 = 0o170_000;
-/// The kind of an entry that stands for another repository.
+/// Kind of an entry for another repository (a submodule).
 const GITLINK_KIND: u32 = 0o160_000;
-/// The kind of an entry that stands for all files of a directory, in a sparse index.
+/// Kind of an entry for all files of a directory, in a sparse index.
 const DIRECTORY_KIND: u32 = 0o040_000;
-/// The kinds of entries that are files and symbolic links.
+/// Kinds of entries for files and symbolic links.
 const FILE_KINDS: [u32; 2] = [0o100_000, 0o120_000];
-/// The low bits of the flags that hold the length of a path, or all ones where it is longer.
+/// Low bits of the flags, which hold the length of a path, or all ones if the path is longer.
 const NAME_LENGTH_MASK: usize = 0xfff;
-/// The flag of an entry that has more flags. Git writes version 3 or later then, and reads it in every version.
+/// Flag of an entry that has extended flags. Git writes such entries only in version 3 or later,
+/// but reads them in every version.
 const EXTENDED_FLAG: u16 = 0x4000;
-/// More than a path can be long.
+/// Maximum length of a path in bytes, longer than any real path.
 const MAX_NAME: usize = 1 << 16;
-/// Long enough to read an index of 10,000 files in a few system calls.
+/// Size of the read buffer, large enough to read an index of 10,000 files in a few system calls.
 const BUFFER_SIZE: usize = 1 << 16;
-/// Stands for the position of an entry that cannot be read without the one before it.
+/// Placeholder for the position of an entry that cannot be read without the entry before it.
 const DEPENDENT_ENTRY: u32 = u32::MAX;
 
-/// A submodule in an index.
+/// Submodule in an index.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Gitlink {
-    /// The path of the submodule, relative to the work tree.
+    /// Path of the submodule, relative to the work tree.
     pub(super) path: PathBuf,
-    /// The name of the commit that git checks out there.
+    /// Name of the commit that git checks out there.
     pub(super) commit: Vec<u8>,
 }
 
-/// The part of an index that decides where git looks for repositories.
+/// Part of an index that decides where git looks for repositories.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct IndexLinks {
     pub(super) gitlinks: Vec<Gitlink>,
-    /// The name of the file that holds further entries.
+    /// Name of the file that holds further entries.
     pub(super) shared_index: Option<String>,
-    /// Entries stand for submodules that are not in this file: a directory of a sparse index holds the name
-    /// of a tree, and a submodule without a path has its path in the shared index.
+    /// Tells whether entries stand for submodules that are not in this file. A directory of a
+    /// sparse index holds the name of a tree, and a submodule without a path has its path in the
+    /// shared index.
     pub(super) is_partial: bool,
 }
 
@@ -57,8 +59,9 @@ pub(super) fn read_index(file: impl Read + Seek, hash_length: usize) -> io::Resu
     read_index_as(file, hash_length, None)
 }
 
-/// A digest of what an index has git commit, and the name of the file that holds further entries.
-/// Time stamps and other marks of files do not count, because `git status` renews them.
+/// Returns a digest of what git would commit from an index, and the name of the file that holds
+/// further entries. Time stamps and other file attributes do not count, because `git status`
+/// updates them.
 pub(super) fn digest_index(file: impl Read + Seek, hash_length: usize) -> io::Result<(Vec<u8>, Option<String>)> {
     let mut digest = Sha256::new();
     let links = read_index_as(file, hash_length, Some(&mut digest))?;
@@ -94,14 +97,15 @@ fn read_index_as(
     let entries = read_entries(&mut reader, &header, &mut links, digest)?;
     let extensions = Extensions { entries, start: reader.position, end, hash_length };
     let found = extensions.read(&mut reader, &mut links)?;
-    // A git with several threads looks for this extension at the end of the file, whatever that end belongs to.
+    // A multithreaded git looks for this extension at the end of the file, even if those bytes
+    // belong to another extension.
     if has_end_marker != found.contains(b"EOIE") {
         return Err(unusual("its end is marked within an extension"));
     }
     Ok(links)
 }
 
-/// The form of the entries in an index.
+/// Form of the entries in an index.
 struct IndexHeader {
     version: u32,
     count: u32,
@@ -122,7 +126,8 @@ fn read_entries<R: Read>(
     let mut fixed = vec![0; fixed_length];
     for _ in 0..count {
         let position = u32::try_from(reader.position).map_err(|_| unusual("it is too long"))?;
-        // Most entries lie in the buffer as a whole and are files: those are passed over where they are.
+        // Fast path: most entries are files and lie completely in the buffer, so they are skipped
+        // without a copy.
         if version < 4
             && let Some(length) = buffered_file(reader.reader.buffer(), fixed_length, version)
         {
@@ -158,7 +163,7 @@ fn read_entries<R: Read>(
             return Err(unusual("a path has another length than its entry says"));
         }
         if version < 4 {
-            // The NUL at its end was read with it.
+            // The terminating NUL of the path was already read.
             reader.skip(padding(entry_length + name.len()) - 1)?;
         }
         positions.push(if kept == 0 { position } else { DEPENDENT_ENTRY });
@@ -180,7 +185,8 @@ fn read_entries<R: Read>(
     Ok(positions)
 }
 
-/// The length of the entry at the start of a buffer, if the entry is whole, of a file, and has a short name.
+/// Returns the length of the entry at the start of a buffer, if the entry is complete, belongs to a
+/// file, and has a short name.
 fn buffered_file(buffer: &[u8], fixed_length: usize, version: u32) -> Option<usize> {
     let kind = number(buffer.get(24..28)?) & KIND_MASK;
     let flags = short_number(buffer.get(fixed_length - 2..fixed_length)?);
@@ -196,23 +202,25 @@ fn buffered_file(buffer: &[u8], fixed_length: usize, version: u32) -> Option<usi
     (ends_as_stated && whole <= buffer.len()).then_some(whole)
 }
 
-/// Entries of versions 2 and 3 end with one to eight NULs, so that they are a multiple of eight bytes long.
+/// Returns the number of NULs after an entry of version 2 or 3: one to eight, so that the length is
+/// a multiple of eight.
 fn padding(length: usize) -> usize {
     8 - length % 8
 }
 
-/// The part of an index after its entries.
+/// Part of an index after its entries.
 struct Extensions {
-    /// The positions of all entries.
+    /// Positions of all entries.
     entries: Vec<u32>,
     start: u64,
-    /// The position of the hash at the end of the file.
+    /// Position of the hash at the end of the file.
     end: u64,
     hash_length: usize,
 }
 
 impl Extensions {
-    /// Reads what decides where git finds entries, and returns the names of all extensions.
+    /// Reads the extensions that decide where git finds entries, and returns the names of all
+    /// extensions.
     fn read<R: Read>(&self, reader: &mut IndexReader<R>, links: &mut IndexLinks) -> io::Result<BTreeSet<[u8; 4]>> {
         let mut found = BTreeSet::new();
         while reader.position < self.end {
@@ -220,7 +228,7 @@ impl Extensions {
             reader.read_exact(&mut head)?;
             let signature: [u8; 4] = head[..4].try_into().expect("it is four bytes long");
             let length = number(&head[4..]) as usize;
-            // Of two extensions with one name, git takes the last, or both.
+            // Of two extensions with the same name, git uses the last one, or both.
             if !found.insert(signature) {
                 return Err(unusual("an extension comes twice"));
             }
@@ -244,7 +252,7 @@ impl Extensions {
             let rest = end.checked_sub(reader.position).ok_or_else(|| unusual("an extension is too short"))?;
             reader.skip(usize::try_from(rest).map_err(io::Error::other)?)?;
         }
-        // What follows the last extension is a hash.
+        // A hash follows the last extension.
         if reader.position == self.end { Ok(found) } else { Err(unusual("it has no hash at its end")) }
     }
 
@@ -255,9 +263,9 @@ impl Extensions {
         Ok(format!("sharedindex.{hex}"))
     }
 
-    /// Checks the table by which a git with several threads finds the entries.
+    /// Checks the table by which a multithreaded git finds the entries.
     fn check_blocks<R: Read>(&self, reader: &mut IndexReader<R>, length: usize) -> io::Result<()> {
-        reader.skip(4)?; // the version of the table
+        reader.skip(4)?; // version of the table
         let mut next = 0;
         for _ in 0..length.saturating_sub(4) / 8 {
             let mut block = [0; 8];
@@ -271,7 +279,7 @@ impl Extensions {
     }
 }
 
-/// A stream of an index, and how much of it was read.
+/// Stream of an index, with the number of bytes that were read.
 struct IndexReader<R> {
     reader: BufReader<R>,
     position: u64,
@@ -302,7 +310,7 @@ impl<R: Read> IndexReader<R> {
         Ok(())
     }
 
-    /// Appends a path up to the NUL at its end.
+    /// Appends a path up to its terminating NUL.
     fn read_name(&mut self, name: &mut Vec<u8>) -> io::Result<()> {
         let limit = MAX_NAME.saturating_sub(name.len()) as u64;
         let length = (&mut self.reader).take(limit).read_until(0, name)?;
@@ -313,7 +321,7 @@ impl<R: Read> IndexReader<R> {
         }
     }
 
-    /// Reads a number of the form that offsets in packs have (gitformat-pack(5)).
+    /// Reads a number in the format of offsets in packs (gitformat-pack(5)).
     fn read_offset(&mut self) -> io::Result<usize> {
         let too_large = || unusual("a number is too large");
         let mut value: usize = 0;
@@ -337,7 +345,7 @@ fn short_number(bytes: &[u8]) -> u16 {
     u16::from_be_bytes(bytes.try_into().expect("it is two bytes long"))
 }
 
-/// The error for an index that no git writes.
+/// Returns the error for an index that git never writes.
 fn unusual(reason: &'static str) -> io::Error {
     io::Error::other(reason)
 }
@@ -357,7 +365,7 @@ mod tests {
     #[test]
     fn a_digest_tells_other_entries_and_not_other_time_stamps() {
         if Command::new("git").arg("--version").output().is_err() {
-            return; // as below
+            return; // see the next test
         }
         let place = tempfile::tempdir().unwrap();
         let digest = || {
@@ -382,11 +390,12 @@ mod tests {
         }
     }
 
-    /// An index with files and submodules whose paths have all lengths, as git itself writes it.
+    /// Reads indexes that git itself writes, with files and submodules whose paths have various
+    /// lengths.
     #[test]
     fn submodules_are_found_in_every_version_of_an_index() {
         if Command::new("git").arg("--version").output().is_err() {
-            return; // every other test of git runs it through the binary and declares the need
+            return; // the other tests of git run it through the binary and declare the need
         }
         let long = format!("{}/deep", "x/".repeat(40).trim_end_matches('/'));
         let very_long = "y".repeat(250) + "/" + &"z".repeat(250);
@@ -426,7 +435,7 @@ mod tests {
         }
     }
 
-    /// An entry whose path has the length that it says, and flags in addition to that.
+    /// Builds an entry with a path, further flags, and `stated_length` as the length of the path.
     fn entry(mode: u32, name: &[u8], flags: u16, stated_length: usize) -> Vec<u8> {
         let mut bytes = vec![0; 62];
         bytes[24..28].copy_from_slice(&mode.to_be_bytes());

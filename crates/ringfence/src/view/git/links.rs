@@ -1,5 +1,6 @@
-//! Symbolic links in repositories. Git writes many files of a repository by their names, and follows a
-//! link in place of one: `COMMIT_EDITMSG`, a link to `config`, makes a commit message the configuration.
+//! Symbolic links in repositories. Git writes many files of a repository by name, and follows a
+//! link in place of such a file. If `COMMIT_EDITMSG` is a link to `config`, for example, a commit
+//! message becomes the configuration.
 
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsStr;
@@ -15,43 +16,47 @@ use crate::view::observed::{
     is_present_and_changed_since, scan_directory,
 };
 
-/// Directories of a repository in which git writes files by their names. Objects are not among them:
-/// their names and their content are no choice of a sandbox.
+/// Directories of a repository in which git writes files by name. Directories of objects are not
+/// listed, because a sandbox cannot choose the names and contents of objects.
 const WRITTEN_DIRECTORIES: [&str; 8] =
     ["NOTES_MERGE_WORKTREE", "info", "logs", "rebase-apply", "rebase-merge", "refs", "rr-cache", "sequencer"];
-/// Directories of a submodule's repository that are not searched for other repositories. Git looks for
-/// hooks and objects alone in there, and the others are searched as what they are.
+/// Directories of a submodule's repository that are not searched for other repositories. Git looks
+/// only for hooks and objects in some of these directories, and the others have a search of their
+/// own.
 const OWN_DIRECTORIES: [&str; 9] =
     ["annex", "branches", "hooks", "lfs", "modules", "objects", "remotes", "svn", "worktrees"];
-/// The number of directories that are searched for links: a tenth of a second. Most repositories have less than 20.
+/// Maximum number of directories that are searched for links, which takes a tenth of a second. Most
+/// repositories have fewer than 20.
 const MAX_DIRECTORIES: usize = 1 << 14;
 
-/// The directories of repositories in which git on the host writes files by their names.
+/// Directories of repositories in which git on the host writes files by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::view) struct WrittenDirectories {
-    /// Directories with all that is below them.
+    /// Directories, including everything below them.
     pub(in crate::view) trees: Vec<PathBuf>,
-    /// Directories alone. Each may be missing as long as the one that it would lie in is among them.
+    /// Single paths. A path may be missing if its parent directory is also watched.
     pub(in crate::view) single: Vec<PathBuf>,
-    /// Trees in which a new repository matters wherever it is.
+    /// Trees in which a new repository matters wherever it lies.
     pub(in crate::view) searched: Vec<PathBuf>,
 }
 
-/// The directories in which git on the host writes files by their names, as a search after the start of a run finds them.
+/// Directories in which git on the host writes files by name, as found after the start of a run.
 ///
-/// Only their names are kept. The kernel notes when a directory or a link was changed, and nobody in a sandbox can set
-/// that time: whatever is older than the run is not the run's.
+/// Only the paths are kept. The kernel records when a directory or a link was changed, and code in
+/// a sandbox cannot set that time. Everything that is older than the run was therefore not made by
+/// the run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::view) struct LinkSurvey {
     directories: Vec<PathBuf>,
-    /// Directories that need not exist.
+    /// Paths that need not exist.
     single: Vec<PathBuf>,
-    /// Not all directories could be looked at.
+    /// Tells whether some directories could not be looked at.
     is_partial: bool,
 }
 
 impl LinkSurvey {
-    /// Looks for all directories of `written`, and for those in `writable` trees that links lead to.
+    /// Finds all directories of `written`, and the directories in `writable` trees that links in
+    /// them lead to.
     pub(in crate::view) fn take(written: &WrittenDirectories, writable: &[PathBuf]) -> LinkSurvey {
         let mut survey = LinkSurvey { single: written.single.clone(), ..LinkSurvey::default() };
         let mut pending = written.trees.clone();
@@ -73,8 +78,9 @@ impl LinkSurvey {
         survey
     }
 
-    /// Leaves out the identities that the directories of the survey cover, and the files of the survey that the identities
-    /// cover. A directory that did not change has the same names in it: a name that was missing is missing still.
+    /// Returns the identities that the directories of the survey do not cover, and removes from the
+    /// survey the paths that the identities cover. An unchanged directory contains the same names,
+    /// so a missing name is still missing.
     pub(in crate::view) fn without_covered(
         &mut self,
         identities: &[(PathBuf, FileIdentity)],
@@ -124,7 +130,7 @@ impl LinkSurvey {
         }
     }
 
-    /// Tells whether something in the directories may be younger than `began`.
+    /// Tells whether anything in the surveyed directories may have changed since `began`.
     pub(in crate::view) fn is_changed_since(&self, began: FileTime) -> bool {
         self.is_partial
             || self.directories.iter().any(|directory| is_changed_since(directory, began))
@@ -132,21 +138,21 @@ impl LinkSurvey {
     }
 }
 
-/// A directory that is still to be searched for links.
+/// Directory that is still to be searched for links.
 struct PendingDirectory {
     path: PathBuf,
-    /// The directory, or one that it lies in, was changed by the run.
+    /// Tells whether the run changed this directory, or a directory above it.
     is_changed: bool,
 }
 
 impl GitSearch<'_> {
-    /// Keeps the links through which git writes in the directory of a repository: all those at its top, and after a run
-    /// those further down that may be the run's.
+    /// Records the links through which git writes in the directory of a repository: all links at
+    /// its top, and after a run also those further down that the run may have made.
     pub(super) fn note_links(&mut self, gitdir: &Path) {
         if !self.searched_for_links.insert(gitdir.to_path_buf()) || !self.deciders.is_writable(gitdir) {
             return;
         }
-        // A directory that cannot be listed has every file of it looked at, and noted.
+        // If the directory cannot be listed, its files are looked at and recorded one by one.
         let entries = self.deciders.files.list(gitdir).unwrap_or_default();
         let mut pending = Vec::new();
         let is_module = self.is_module(gitdir);
@@ -161,8 +167,9 @@ impl GitSearch<'_> {
             }
         }
         match self.deciders.phase {
-            // Git writes to the repository of a submodule that nobody works in, too. A sandbox chooses what it writes
-            // in logs of branches: the subjects of commits. References are names of commits.
+            // Git also writes to the repository of a submodule in which nobody works. A sandbox
+            // chooses part of the contents of branch logs, namely the subjects of commits.
+            // References contain only names of commits.
             SearchPhase::BeforeRun if is_module => {
                 let written = &mut self.deciders.written;
                 for path in pending {
@@ -181,7 +188,7 @@ impl GitSearch<'_> {
         }
     }
 
-    /// Keeps the links in some directories, and below them, that may be younger than `began`.
+    /// Records the links in and below some directories that may have changed since `began`.
     fn note_links_below(&mut self, directories: Vec<PathBuf>, is_module: bool, began: FileTime) {
         let mut pending: Vec<PendingDirectory> =
             directories.into_iter().map(|path| PendingDirectory { path, is_changed: false }).collect();
@@ -191,7 +198,7 @@ impl GitSearch<'_> {
                 return;
             }
             self.directories_of_links += 1;
-            // A directory that the run has moved here brings links that are older.
+            // A directory that the run moved here may contain links that are older than the run.
             let is_changed = is_changed || is_changed_since(&directory, began);
             let Ok(scan) = scan_directory(&directory) else {
                 self.deciders.note(&directory, PathState::Unknown);
@@ -209,8 +216,8 @@ impl GitSearch<'_> {
         }
     }
 
-    /// Tells whether a directory is kept for a submodule. The name of another submodule can lead into it: the
-    /// repository of `sub/logs/more` lies among the logs of `sub`.
+    /// Tells whether a directory is kept for a submodule. The name of another submodule can lead
+    /// into that directory: the repository of `sub/logs/more` lies among the logs of `sub`.
     fn is_module(&self, gitdir: &Path) -> bool {
         gitdir.ancestors().skip(1).any(|above| {
             let keeper = above.parent().filter(|_| above.ends_with("modules"));
@@ -218,7 +225,7 @@ impl GitSearch<'_> {
         })
     }
 
-    /// Keeps a link, and returns the directory that it leads to where that is still to be searched.
+    /// Records a link, and returns the directory that it leads to if that is still to be searched.
     fn note_link(&mut self, path: &Path) -> Option<PathBuf> {
         for (link, text) in self.deciders.files.trace(path).links {
             self.deciders.note(&link, PathState::Link(text.into()));
@@ -226,7 +233,7 @@ impl GitSearch<'_> {
         self.directory_behind(path)
     }
 
-    /// The directory that a link leads to, where that is still to be searched.
+    /// Returns the directory that a link leads to if that is still to be searched.
     fn directory_behind(&mut self, link: &Path) -> Option<PathBuf> {
         let end = self.deciders.files.trace(link).end;
         let TraceEnd::At { path, is_directory: true } = end else { return None };

@@ -1,9 +1,14 @@
-//! The files that decide what the host's git executes for a work tree.
+//! Search for the files that decide what the host's git executes for a work tree.
 //!
-//! One model serves for protection before a run and for the report after it. It covers configuration of every scope
-//! (system, user, repository, worktree, command line) with all that is included from there, whatever the condition;
-//! hooks, and the programs that settings name; the repository of the workspace and the one above it; the workspace as
-//! a repository itself; worktrees; submodules, found by the index and by their names; and rebases in progress.
+//! The same model serves for protection before a run and for the report after it. The model covers:
+//!
+//! - configuration of every scope (system, user, repository, worktree, command line), with all
+//!   included files, whatever the condition of an include;
+//! - hooks, and the programs that settings name;
+//! - the repository of the workspace, the one above it, and the workspace as a repository itself;
+//! - worktrees;
+//! - submodules, found by the index and by their names;
+//! - rebases in progress.
 
 mod config;
 mod history;
@@ -36,16 +41,17 @@ pub(super) use links::{LinkSurvey, WrittenDirectories};
 pub(super) use scope::GitScope;
 pub(super) use worktree::shared_repository;
 
-/// More than a path can be long.
+/// Maximum size of a file that contains a path, in bytes; longer than any path.
 const MAX_PATH: u64 = 1 << 16;
-/// More than anybody configures.
+/// Maximum size of a configuration file in bytes; real ones are smaller.
 const MAX_CONFIG: u64 = 1 << 22;
-/// More work trees than anybody gives one and the same directory of a repository.
+/// Maximum number of work trees of one repository directory; real ones have fewer.
 const MAX_WORK_TREES: usize = 16;
-/// More than git follows: it refuses a chain of more than 10 includes.
+/// Maximum depth of includes. Git itself refuses a chain of more than 10.
 const MAX_INCLUDE_DEPTH: usize = 64;
 
-/// Finds all that decides what git executes in a workspace, on the way from its root up.
+/// Finds everything that decides what git executes in a workspace, in the other writable trees, and
+/// in the directories above them.
 pub(super) fn find_git_deciders(deciders: &mut Deciders, scope: &GitScope, workspace: &Path) {
     let mut search = GitSearch {
         deciders,
@@ -76,20 +82,20 @@ struct GitSearch<'a> {
     workspace: &'a Path,
     /// Settings of the system, the user and the environment.
     global: Vec<ConfigVariable>,
-    /// Places to look at. Repositories lead to each other in chains of any length, so that each is
-    /// looked at in turn and not from within the one that leads there.
+    /// Places still to be visited. Repositories can lead to each other in chains of any length, so
+    /// each is visited in turn and not recursively.
     pending: VecDeque<PendingVisit>,
-    /// Repositories and worktrees' parts of them, by their directories.
+    /// Repositories, and the parts of repositories that belong to worktrees, by directory.
     repositories: HashMap<PathBuf, KnownRepository>,
-    /// The configuration that the worktrees of each repository share.
+    /// Configuration that the worktrees of each repository share, by its common directory.
     commons: HashMap<PathBuf, Rc<Vec<ConfigVariable>>>,
-    /// Worktrees in the workspace, by what their repositories keep for them.
+    /// Worktrees in the workspace, by the directories that their repositories keep for them.
     worktrees: HashMap<PathBuf, PathBuf>,
-    /// The work trees of submodules, with the names of the commits that git checks out there.
+    /// Work trees of submodules, with the names of the commits that git checks out there.
     submodules: HashMap<PathBuf, Vec<u8>>,
-    /// The work trees of submodules in which git merges that commit with what is checked out.
+    /// Work trees of submodules in which git merges that commit with what is checked out.
     merged_submodules: HashSet<PathBuf>,
-    /// Directories with the repositories of submodules.
+    /// Directories that contain the repositories of submodules.
     module_directories: BTreeSet<PathBuf>,
     /// Directories above a writable tree in which a repository was looked for.
     ancestors: HashSet<PathBuf>,
@@ -97,16 +103,18 @@ struct GitSearch<'a> {
     directories: HashSet<PathBuf>,
     /// Directories of repositories whose links are known.
     searched_for_links: HashSet<PathBuf>,
-    /// The number of directories that were searched for links.
+    /// Number of directories that were searched for links.
     directories_of_links: usize,
-    /// A rebase or another sequence is in progress somewhere.
+    /// Tells whether a rebase or another sequence is in progress in some repository.
     has_sequence: bool,
 }
 
 impl GitSearch<'_> {
     fn run(&mut self) {
         let workspace = self.workspace.to_path_buf();
-        let _ = self.deciders.files.list(&workspace); // most words of commands are no files of it
+        // List the workspace once, so that the many words of commands that are not files cost
+        // nothing.
+        let _ = self.deciders.files.list(&workspace);
         let mut reading = ConfigReading::default();
         for file in &self.scope.config_files {
             self.load_config(file, &mut reading);
@@ -117,7 +125,7 @@ impl GitSearch<'_> {
         for command in &self.scope.commands {
             self.protect_command(command.as_bytes(), &workspace);
         }
-        // Git may be started in a workspace that has no repository, or none that works.
+        // Git may be started in a workspace that has no repository, or only a broken one.
         let global = std::mem::take(&mut self.global);
         self.apply(&global, &workspace);
         self.global = global;
@@ -128,7 +136,8 @@ impl GitSearch<'_> {
             self.visit_all(PendingVisit::Directory { path: tree.clone(), role: GitEntry::Discovered });
         }
         for tree in iter::once(&workspace).chain(&other_trees) {
-            // A repository that is writable as a whole has none in it, and its work tree above it.
+            // A repository that is writable as a whole contains no other repositories, and its work
+            // tree lies above it.
             if *tree == workspace || !self.is_git_directory(tree) {
                 self.repositories_above(tree);
                 self.nested_repositories(tree);
@@ -136,7 +145,8 @@ impl GitSearch<'_> {
         }
     }
 
-    /// Looks at the repository that the caller's environment names. Each part of it may be named on its own.
+    /// Visits the repository that the caller's environment names. Each part of a repository may be
+    /// named separately.
     fn repository_of_environment(&mut self) {
         let scope = self.scope;
         let worktree = scope.work_tree.clone().unwrap_or_else(|| self.workspace.to_path_buf());
@@ -148,7 +158,8 @@ impl GitSearch<'_> {
             self.apply(&shared, &worktree);
         }
         if let Some(index) = &scope.index_file {
-            // The file does not say how long its names are. All repositories of a workspace mostly agree.
+            // The file does not tell the length of its object names. The repositories of a
+            // workspace usually use the same length.
             let hash_length = self.repositories.values().map(|known| known.hash_length).max().unwrap_or(20);
             for link in self.gitlinks(index, hash_length) {
                 let path = worktree.join(link.path);
@@ -157,7 +168,7 @@ impl GitSearch<'_> {
         }
     }
 
-    /// Looks at a place, and at all that it leads to.
+    /// Visits a place, and everything that it leads to.
     fn visit_all(&mut self, visit: PendingVisit) {
         self.pending.push_back(visit);
         loop {
@@ -173,7 +184,7 @@ impl GitSearch<'_> {
         }
     }
 
-    /// Looks at the repository of a directory, or at the directory as a repository.
+    /// Visits the repository of a directory, and the directory itself if it is a repository.
     fn repository_in(&mut self, directory: &Path, role: GitEntry) {
         self.directories.insert(directory.to_path_buf());
         let entry = directory.join(".git");
@@ -182,7 +193,7 @@ impl GitSearch<'_> {
             self.unpopulated_submodule(directory);
         }
         if self.is_git_directory(directory) {
-            // Such a `HEAD` has git take the directory itself for a repository.
+            // With such a `HEAD`, git takes the directory itself for a repository.
             self.deciders.note(&directory.join("HEAD"), PathState::File);
             self.visit_repository(directory, Some(directory.to_path_buf()));
         }
@@ -192,8 +203,9 @@ impl GitSearch<'_> {
         self.pending.push_back(PendingVisit::Repository { gitdir: gitdir.to_path_buf(), worktree });
     }
 
-    /// Looks at the repositories above a tree, which are git's once the tree's own one is broken. A `.git` that is no
-    /// repository does not end git's way up, and git alone knows which one is.
+    /// Visits the repositories above a tree, which git uses if the tree's own repository is broken.
+    /// A `.git` that is not a repository does not stop git's way up, and only git knows which ones
+    /// are repositories.
     fn repositories_above(&mut self, tree: &Path) {
         for directory in tree.ancestors().skip(1) {
             if !self.ancestors.insert(directory.to_path_buf()) {
@@ -209,7 +221,8 @@ impl GitSearch<'_> {
         }
     }
 
-    /// Tells whether git takes a directory for a repository, apart from the content of its `HEAD`.
+    /// Tells whether git takes a directory for a repository, without checking the content of its
+    /// `HEAD`.
     fn is_git_directory(&mut self, directory: &Path) -> bool {
         let files = &mut self.deciders.files;
         files.has_name(&directory.join("HEAD"))
@@ -217,7 +230,7 @@ impl GitSearch<'_> {
                 || files.has_name(&directory.join("objects")) && files.has_name(&directory.join("refs")))
     }
 
-    /// Looks at a `.git`, which is a repository or a file that names one.
+    /// Visits a `.git`, which is a repository or a file that names one.
     fn git_entry(&mut self, entry: &Path, worktree: &Path, role: GitEntry) {
         let Some(found) = self.deciders.resolve(entry) else { return };
         if found.is_directory {
@@ -225,11 +238,12 @@ impl GitSearch<'_> {
         }
         let content = self.deciders.read(&found.path, MAX_PATH).unwrap_or_default();
         let gitdir = self.gitfile_target(&found.path, &content);
-        // A repository that has this directory for a worktree: git made both links.
+        // The repository knows this directory as its worktree, so git made both links.
         let is_own = gitdir.as_ref().and_then(|gitdir| self.worktrees.get(gitdir)).is_some_and(|own| own == worktree);
         match role {
             _ if is_own => self.deciders.protect_silently(&found.path),
-            // Two mounts for each of many submodules would cost more than the rest of the search.
+            // Only record the content: two mounts for each of many submodules would cost more than
+            // the rest of the search.
             GitEntry::OfSubmodule => self.deciders.note_content(&found.path, &content),
             GitEntry::Discovered => self.deciders.protect_resolved(&found),
         }
@@ -238,7 +252,7 @@ impl GitSearch<'_> {
         }
     }
 
-    /// The directory that a `.git` file names.
+    /// Returns the directory that a `.git` file names.
     fn gitfile_target(&mut self, file: &Path, content: &[u8]) -> Option<PathBuf> {
         let named = trim_line(content.strip_prefix(b"gitdir:")?.trim_ascii_start());
         let base = file.parent()?;
@@ -246,8 +260,9 @@ impl GitSearch<'_> {
         found.is_directory.then_some(found.path)
     }
 
-    /// Looks at the directory of a repository, or at what a repository keeps for one of its worktrees. Git takes the
-    /// work tree that the configuration names, or else the one it was started in: settings count for both.
+    /// Visits the directory of a repository, or the directory that a repository keeps for one of
+    /// its worktrees. Git uses the work tree that the configuration names, or else the one in which
+    /// it was started, so the settings are applied to both.
     fn repository(&mut self, gitdir: &Path, worktree: Option<PathBuf>) {
         if !self.repositories.contains_key(gitdir) {
             let repository = self.load_repository(gitdir);
@@ -258,7 +273,7 @@ impl GitSearch<'_> {
         let is_used = !known.worktrees.is_empty() || !set.is_empty();
         let other = worktree.or_else(|| (!is_used).then(|| gitdir.to_path_buf()));
         for worktree in set.into_iter().chain(other) {
-            // A path with links in it has endless forms.
+            // Resolve the path, because a path with links in it has endless forms.
             let worktree = self.deciders.resolve(&worktree).map_or(worktree, |found| found.path);
             let Some(known) = self.repositories.get_mut(gitdir) else { return };
             if known.worktrees.contains(&worktree) {
@@ -273,17 +288,18 @@ impl GitSearch<'_> {
         }
     }
 
-    /// Reads what a repository is, whatever its work tree.
+    /// Reads the properties of a repository that do not depend on its work tree.
     fn load_repository(&mut self, gitdir: &Path) -> KnownRepository {
-        // One list tells which of its many files there are.
-        let _ = self.deciders.files.list(gitdir); // where it fails, each file is looked at
+        // One listing tells which of the many files exist.
+        let _ = self.deciders.files.list(gitdir); // on failure, each file is looked at
         self.note_links(gitdir);
         let common = self.common_directory(gitdir);
         let shared = self.common(&common);
         let mut reading = ConfigReading::default();
         self.load_config(&gitdir.join("config.worktree"), &mut reading);
         let own = reading.variables;
-        // Git takes these settings from the files themselves, and from `config.worktree` only where the other says so.
+        // Git takes these settings from the files themselves, not from included files, and from
+        // `config.worktree` only if `extensions.worktreeConfig` is set.
         let worktree_config = direct_value(&shared, ["extensions", "worktreeconfig"]);
         let obeyed = worktree_config.is_some_and(is_true).then_some(&own);
         let set = obeyed.into_iter().chain([&*shared]);
@@ -297,11 +313,12 @@ impl GitSearch<'_> {
         KnownRepository { common, shared, own, set_worktrees, hash_length, gitlinks, worktrees: BTreeSet::new() }
     }
 
-    /// Looks at what the settings of a repository mean in one work tree.
+    /// Applies the settings of a repository to one of its work trees.
     fn work_tree(&mut self, gitdir: &Path, repository: &KnownRepository, worktree: &Path) {
         self.apply(&repository.shared, worktree);
         self.apply(&repository.own, worktree);
-        // Settings that name files of the work tree run those of whatever commit is checked out.
+        // Settings that name files of the work tree run the files of whichever commit is checked
+        // out.
         if let Some(commit) = self.submodules.get(worktree) {
             let mut settings = repository.shared.iter().chain(&*repository.own).chain(&self.global);
             if settings.any(names_files_of_work_tree) {
@@ -328,14 +345,14 @@ impl GitSearch<'_> {
         self.modules(gitdir, repository, worktree);
     }
 
-    /// The directory with the configuration and the hooks of a repository.
+    /// Returns the directory with the configuration and the hooks of a repository.
     fn common_directory(&mut self, gitdir: &Path) -> PathBuf {
         let own = gitdir.to_path_buf();
         let Some(file) = self.deciders.resolve(&gitdir.join("commondir")) else { return own };
         let named = self.deciders.read(&file.path, MAX_PATH).unwrap_or_default();
         let common = self.deciders.resolve(&gitdir.join(path_from(trim_line(&named))));
         let common = common.filter(|common| common.is_directory).map(|common| common.path);
-        // A worktree's directory lies in that of its repository: this one leads where it has to.
+        // The directory of a worktree lies in that of its repository, so this `commondir` is right.
         let holder = gitdir.parent().filter(|holder| holder.ends_with("worktrees")).and_then(Path::parent);
         if common.is_some() && common.as_deref() == holder {
             self.deciders.protect_silently(&file.path);
@@ -345,12 +362,12 @@ impl GitSearch<'_> {
         common.unwrap_or(own)
     }
 
-    /// Looks at what all worktrees of a repository share.
+    /// Visits the parts that all worktrees of a repository share, and returns their configuration.
     fn common(&mut self, common: &Path) -> Rc<Vec<ConfigVariable>> {
         if let Some(known) = self.commons.get(common) {
             return Rc::clone(known);
         }
-        let _ = self.deciders.files.list(common); // as above
+        let _ = self.deciders.files.list(common); // on failure, each file is looked at
         self.note_links(common);
         let mut reading = ConfigReading::default();
         self.load_config(&common.join("config"), &mut reading);
@@ -358,8 +375,8 @@ impl GitSearch<'_> {
         self.commons.insert(common.to_path_buf(), Rc::clone(&variables));
         self.replacements(common);
         self.program_directory(&common.join("hooks"));
-        // Remotes of old (gitrepository-layout(5)): each file names a host, and how to reach it. Git reads one where the
-        // configuration has no remote of that name.
+        // Legacy remotes (gitrepository-layout(5)): each file names a host and how to reach it. Git
+        // reads such a file if the configuration has no remote of that name.
         let has_remote = variables.iter().any(|variable| variable.section == "remote" && variable.key == "url");
         for directory in ["remotes", "branches"].iter().filter(|_| !has_remote) {
             let directory = common.join(directory);
@@ -374,7 +391,7 @@ impl GitSearch<'_> {
         variables
     }
 
-    /// Looks at the worktrees that a repository knows.
+    /// Visits the worktrees that a repository knows.
     fn worktrees(&mut self, common: &Path) {
         let directory = common.join("worktrees");
         for (name, kind) in self.list(&directory).iter() {
@@ -383,13 +400,14 @@ impl GitSearch<'_> {
                 self.deciders.protect(&own);
                 continue;
             }
-            // The path of the worktree's `.git`: a sandbox that gets to say it says whose repository this is.
+            // This file holds the path of the worktree's `.git`. A sandbox that can write the file
+            // decides to which worktree the repository belongs.
             let back_link = self.deciders.resolve(&own.join("gitdir"));
             let named = back_link.as_ref().and_then(|file| self.deciders.read(&file.path, MAX_PATH));
             let entry = named.map(|named| own.join(path_from(trim_line(&named))));
             let named = entry.as_deref().and_then(Path::parent);
             let found = named.and_then(|worktree| self.deciders.resolve(worktree)).map(|worktree| worktree.path);
-            // Git finds submodules from the worktree on, wherever it is.
+            // Git finds submodules relative to the worktree, wherever that is.
             self.visit_repository(&own, found.clone().or_else(|| named.map(without_dots)));
             let inside = found.filter(|worktree| worktree.starts_with(self.workspace));
             match &back_link {
@@ -405,24 +423,27 @@ impl GitSearch<'_> {
         }
     }
 
-    /// Reads a configuration file and all that it includes. Conditions of includes can change: all count as met.
+    /// Reads a configuration file and everything that it includes. All conditions of includes count
+    /// as met, because they can change.
     fn load_config(&mut self, file: &Path, reading: &mut ConfigReading) {
         let Some(found) = self.deciders.protect(file) else { return };
         if reading.depth > MAX_INCLUDE_DEPTH {
             let source = io::Error::other("it is at the end of a long chain of includes");
-            let _ = self.deciders.or_denied::<()>(Err(Unreadable { path: found.path, source })); // it is kept there
+            // The call records the failure.
+            let _ = self.deciders.or_denied::<()>(Err(Unreadable { path: found.path, source }));
             return;
         }
         if !reading.seen.insert(found.path.clone()) {
             return;
         }
         let Some(content) = self.deciders.read(&found.path, MAX_CONFIG) else { return };
-        // Git starts at the file as it was named; a link on the way there counts as well.
+        // Git resolves includes relative to the path as it was named. The path relative to the
+        // resolved file is tried as well.
         let bases: Vec<&Path> = [file, &found.path].into_iter().filter_map(Path::parent).collect();
         self.load_variables(parse_config(&content), &bases, reading);
     }
 
-    /// Adds variables, and those of the files that they include from one of `bases`.
+    /// Adds variables, and those of the files that they include relative to one of `bases`.
     fn load_variables(&mut self, found: Vec<ConfigVariable>, bases: &[&Path], reading: &mut ConfigReading) {
         for variable in found {
             if effect_of(&variable) == SettingEffect::Include {
@@ -446,24 +467,24 @@ impl GitSearch<'_> {
     }
 }
 
-/// Configuration that is being read, with all that it includes.
+/// Configuration that is being read, with everything that it includes.
 #[derive(Debug, Default)]
 struct ConfigReading {
     seen: BTreeSet<PathBuf>,
     variables: Vec<ConfigVariable>,
-    /// The number of files that include each other on the way to the current one.
+    /// Number of nested includes that lead to the current file.
     depth: usize,
 }
 
-/// A place that the search has yet to look at.
+/// Place that the search has yet to visit.
 #[derive(Debug)]
 enum PendingVisit {
-    /// A directory that may have a repository or be one.
+    /// Directory that may contain a repository or be one.
     Directory {
         path: PathBuf,
         role: GitEntry,
     },
-    /// A `.git`.
+    /// Path of a `.git`.
     Entry {
         entry: PathBuf,
         worktree: PathBuf,
@@ -475,7 +496,7 @@ enum PendingVisit {
     },
 }
 
-/// The way by which a `.git` was found.
+/// Way in which a `.git` was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum GitEntry {
     Discovered,
@@ -483,22 +504,22 @@ enum GitEntry {
     OfSubmodule,
 }
 
-/// The content of a repository's directory, as far as a search depends on it.
+/// Contents of a repository's directory that the search depends on.
 #[derive(Debug, Clone)]
 struct KnownRepository {
-    /// The directory with what all worktrees share.
+    /// Directory with the parts that all worktrees share.
     common: PathBuf,
-    /// The configuration that all worktrees share.
+    /// Configuration that all worktrees share.
     shared: Rc<Vec<ConfigVariable>>,
-    /// The configuration of this worktree alone.
+    /// Configuration of this worktree alone.
     own: Rc<Vec<ConfigVariable>>,
-    /// The work trees that the configuration names.
+    /// Work trees that the configuration names.
     set_worktrees: Vec<PathBuf>,
-    /// The length of object names in bytes.
+    /// Length of object names in bytes.
     hash_length: usize,
-    /// The submodules in the index, relative to the work tree.
+    /// Submodules in the index, relative to the work tree.
     gitlinks: Rc<Vec<Gitlink>>,
-    /// The work trees in which settings were looked at.
+    /// Work trees to which the settings were applied.
     worktrees: BTreeSet<PathBuf>,
 }
 
@@ -512,7 +533,7 @@ fn last_value<'v>(variables: &'v [ConfigVariable], [section, key]: [&str; 2]) ->
     matching.next_back().map(|variable| variable.value.as_slice())
 }
 
-/// The value of a setting that git takes from a file itself, not from those that the file includes.
+/// Returns the last value of a setting that git takes from a file itself, not from included files.
 fn direct_value<'v>(variables: &'v [ConfigVariable], [section, key]: [&str; 2]) -> Option<&'v [u8]> {
     let is_match =
         |variable: &&ConfigVariable| !variable.is_included && variable.section == section && variable.key == key;

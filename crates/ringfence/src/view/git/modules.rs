@@ -12,14 +12,15 @@ use crate::view::deciders::{PathState, path_from};
 use crate::view::names::lies_in;
 
 impl GitSearch<'_> {
-    /// The submodules in an index.
+    /// Returns the submodules in an index.
     pub(super) fn gitlinks(&mut self, index: &Path, hash_length: usize) -> Vec<Gitlink> {
         let Some(found) = self.deciders.resolve(index) else { return Vec::new() };
         let opened = self.deciders.files.open(&found.path);
         let Some(Some(file)) = self.deciders.or_denied(opened) else { return Vec::new() };
         match read_index(file, hash_length) {
             Ok(IndexLinks { mut gitlinks, shared_index, is_partial }) => {
-                // The user may have a sparse or split index; an index that becomes one is reported.
+                // The user may have a sparse or split index. An index that becomes sparse or split
+                // is reported.
                 if is_partial {
                     self.deciders.note(index, PathState::Denied);
                 }
@@ -30,7 +31,7 @@ impl GitSearch<'_> {
                 }
                 gitlinks
             }
-            // Git may see other entries in an index that no git wrote, or that a newer one did.
+            // Git may see other entries in an index that no git wrote, or that a newer git wrote.
             Err(_) => {
                 self.deciders.note(index, PathState::Unknown);
                 Vec::new()
@@ -38,7 +39,7 @@ impl GitSearch<'_> {
         }
     }
 
-    /// Looks at the repositories of submodules that a repository keeps, for all worktrees or for one.
+    /// Visits the repositories of submodules that a repository keeps for all worktrees or for one.
     pub(super) fn modules(&mut self, gitdir: &Path, repository: &KnownRepository, worktree: &Path) {
         let directories = BTreeSet::from([gitdir, &repository.common]).into_iter().map(|kept| kept.join("modules"));
         let directories: Vec<PathBuf> = directories.filter(|kept| self.deciders.files.has_name(kept)).collect();
@@ -48,7 +49,8 @@ impl GitSearch<'_> {
         let described = self.deciders.resolve(&worktree.join(".gitmodules"));
         let described = described.and_then(|file| self.deciders.read(&file.path, MAX_CONFIG));
         if described.is_none() && !repository.gitlinks.is_empty() {
-            // Git takes the names from a commit or from the index then, and any directory may be meant.
+            // Without `.gitmodules`, git takes the names from a commit or from the index, and any
+            // directory may be meant.
             let paths: Vec<&[u8]> = repository.gitlinks.iter().map(|link| link.path.as_os_str().as_bytes()).collect();
             self.deciders.note_content(&gitdir.join("index"), &paths.join(&0));
         }
@@ -84,19 +86,19 @@ impl GitSearch<'_> {
         self.module_directories.extend(directories);
     }
 
-    /// Looks at a submodule's work tree that has no repository yet. Git connects one with the files
-    /// that are there.
+    /// Visits the work tree of a submodule that has no repository yet. Git will connect a
+    /// repository with the files that are there.
     pub(super) fn unpopulated_submodule(&mut self, worktree: &Path) {
         let global = std::mem::take(&mut self.global);
         self.apply(&global, worktree);
         self.global = global;
-        // Git makes an empty directory for a submodule.
+        // Git creates an empty directory for a submodule, so any content is recorded.
         if !self.list(worktree).is_empty() {
             self.deciders.note(worktree, PathState::Directory);
         }
     }
 
-    /// Protects what lies among the repositories of submodules and is none that is in use.
+    /// Protects everything among the repositories of submodules that is not a repository in use.
     pub(super) fn unknown_modules(&mut self, directory: &Path) {
         let in_use = self.repositories.keys().filter(|gitdir| lies_in(gitdir, directory));
         let in_use: BTreeSet<PathBuf> = in_use.cloned().collect();

@@ -1,5 +1,5 @@
-//! Repositories in subdirectories of a work tree. Git takes one where it is started there, and also
-//! where an index or a commit says that a submodule is there.
+//! Repositories in subdirectories of a work tree. Git uses such a repository if it is started
+//! there, or if an index or a commit has a submodule there.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -11,14 +11,15 @@ use super::{GitEntry, GitSearch, PendingVisit};
 use crate::view::deciders::{PathState, SearchPhase};
 use crate::view::observed::{FileTime, TraceEnd, TreeWalk, is_present_and_changed_since};
 
-/// The number of directories in which repositories are looked for before a run: some tenths of a
-/// millisecond.
+/// Maximum number of directories in which repositories are looked for before a run, which takes
+/// some tenths of a millisecond.
 const MAX_PROTECTED_DIRECTORIES: usize = 32;
-/// The number of directories in which they are looked for after a run: half a second.
+/// Maximum number of directories in which repositories are looked for after a run, which takes half
+/// a second.
 const MAX_SEARCHED_DIRECTORIES: usize = 1 << 17;
 
 impl GitSearch<'_> {
-    /// Looks for repositories in directories of a tree, the nearest first. A search of all
+    /// Looks for repositories in the directories of a tree, the nearest first. A search of all
     /// directories before a run would take longer than a short run.
     pub(super) fn nested_repositories(&mut self, tree: &Path) {
         self.nearest_repositories(tree);
@@ -35,8 +36,8 @@ impl GitSearch<'_> {
         let mut pending = VecDeque::from([tree.to_path_buf()]);
         let mut looked_at = 0;
         while let Some(directory) = pending.pop_front() {
-            // A directory that is closed to everybody is no repository yet: it stays as it is, and
-            // is reported.
+            // A directory that is closed to everybody is not a repository yet. The directory is
+            // left as it is, and recorded so that a change is reported.
             let Ok(entries) = self.deciders.files.list(&directory) else {
                 self.deciders.note(&directory, PathState::Denied);
                 continue;
@@ -68,8 +69,8 @@ impl GitSearch<'_> {
         }
     }
 
-    /// Looks at the repositories of a tree that the search before the run did not know. The kernel
-    /// notes when a file was changed: only what is as young as the run is kept.
+    /// Visits the repositories of a tree that the search before the run did not know. The kernel
+    /// records when a file was changed, so only files that are as young as the run are kept.
     fn younger_repositories(&mut self, tree: &Path, began: FileTime) {
         let mut walk = TreeWalk::new(tree);
         while let Some(directory) = walk.next_directory() {
@@ -90,16 +91,17 @@ impl GitSearch<'_> {
             }
             let known = self.repositories.len();
             self.visit_all(PendingVisit::Directory { path: directory.path, role: GitEntry::Discovered });
-            // All the rest may be older, and was no repository as long as it had no `HEAD`.
+            // The other files may be older than the run. The directory was not a repository as long
+            // as it had no `HEAD`.
             if self.repositories.len() > known {
                 self.deciders.note_existing(&entry.join("HEAD"));
             }
         }
     }
 
-    /// Tells whether git on the host may take a directory for a submodule although no index says so.
-    /// `git fetch` does where a commit says so and the configuration has the submodule, and a
-    /// sequence puts submodules into an index.
+    /// Tells whether git on the host may take a directory for a submodule that no index names. `git
+    /// fetch` does so if a commit names the submodule and the configuration has it, and a sequence
+    /// puts submodules into an index.
     fn reaches_unnamed_submodules(&self) -> bool {
         let is_submodule = |variable: &ConfigVariable| variable.section == "submodule";
         let mut known = self.commons.values().map(|variables| variables.as_slice()).chain([self.global.as_slice()]);

@@ -1,28 +1,29 @@
-//! Settings of git that make it run a program, and the files of a work tree that such a setting may name.
+//! Settings of git that make it run a program, and the files of a work tree that such a setting may
+//! name.
 
 use super::config::ConfigVariable;
 
-/// The effect of a setting on what git executes.
+/// Effect of a setting on what git executes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SettingEffect {
-    /// More configuration is read from the file that it names.
+    /// Git reads more configuration from the named file.
     Include,
-    /// Programs are run from the directory that it names.
+    /// Git runs programs from the named directory.
     ProgramDirectory,
-    /// It is a command, for a shell or with arguments.
+    /// The value is a command, for a shell or with arguments.
     Command,
-    /// It may name another repository on this host, with its own configuration and hooks.
+    /// The value may name another repository on this host, with its own configuration and hooks.
     Repository,
     None,
 }
 
-/// Keys that hold a command in whichever section they are.
+/// Suffixes of keys that hold a command in any section.
 const COMMAND_SUFFIXES: [&str; 12] = [
     "command", "cmd", "program", "helper", "driver", "textconv", "editor", "pager", "hook", "askpass", "filter",
     "monitor",
 ];
 
-/// Keys that hold a command in one section alone (git-config(1)).
+/// Sections and keys that hold a command (git-config(1)).
 const COMMANDS: [(&str, &str); 22] = [
     ("core", "gitproxy"),
     ("diff", "external"),
@@ -48,7 +49,7 @@ const COMMANDS: [(&str, &str); 22] = [
     ("gpg", "defaultkeycommand"),
 ];
 
-/// Tells what a setting makes git execute.
+/// Returns the effect of a setting on what git executes.
 pub(super) fn effect_of(variable: &ConfigVariable) -> SettingEffect {
     let ConfigVariable { section, key, .. } = variable;
     match (section.as_str(), key.as_str()) {
@@ -66,7 +67,8 @@ pub(super) fn effect_of(variable: &ConfigVariable) -> SettingEffect {
     }
 }
 
-/// Variables of the caller's environment that hold a command which git runs (git(1), "Environment Variables").
+/// Variables of the caller's environment that hold a command which git runs (git(1), "Environment
+/// Variables").
 pub(super) const COMMAND_VARIABLES: [&str; 13] = [
     "GIT_SSH",
     "GIT_SSH_COMMAND",
@@ -83,16 +85,18 @@ pub(super) const COMMAND_VARIABLES: [&str; 13] = [
     "GIT_TEMPLATE_DIR",
 ];
 
-/// A part of a command that may be the path of a file.
+/// Part of a command that may be the path of a file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct CommandWord {
     pub(super) text: Vec<u8>,
-    /// The first word of a command without a slash is looked for on `PATH`, not in the work tree.
+    /// Tells whether this is the first word of the command and has no slash. Such a word is looked
+    /// up on `PATH`, not in the work tree.
     pub(super) is_program: bool,
 }
 
-/// The words of a command that may be paths: as a shell would split it, and once more at every character that a
-/// shell or an option gives a meaning to, because a command can hold another one in quotes.
+/// Returns the words of a command that may be paths. The command is split as a shell would do, and
+/// once more at every character that has a meaning for a shell or in an option, because a command
+/// can contain another one in quotes.
 pub(super) fn words_of_command(command: &[u8]) -> Vec<CommandWord> {
     let command = command.trim_ascii();
     let command = command.strip_prefix(b"!").unwrap_or(command);
@@ -101,7 +105,7 @@ pub(super) fn words_of_command(command: &[u8]) -> Vec<CommandWord> {
     words.extend(split_quoted(command));
     let is_separator = |byte: &u8| byte.is_ascii_whitespace() || b"'\"`$(){};|&<>=,:!*?\\".contains(byte);
     words.extend(command.split(is_separator).map(<[u8]>::to_vec));
-    // `awk -ftools/x.awk`, `make -Ctools`.
+    // Options with an attached path, such as `awk -ftools/x.awk` or `make -Ctools`.
     let attached = words.iter().filter(|word| word.len() > 2 && word[0] == b'-' && word[1] != b'-');
     let attached: Vec<Vec<u8>> = attached.map(|word| word[2..].to_vec()).collect();
     words.extend(attached);
@@ -113,7 +117,8 @@ pub(super) fn words_of_command(command: &[u8]) -> Vec<CommandWord> {
         let path: Vec<u8> = module.iter().map(|byte| if *byte == b'.' { b'/' } else { *byte }).collect();
         words.extend([".py", "/__main__.py", "/__init__.py"].map(|end| [&path, end.as_bytes()].concat()));
     }
-    // What follows a variable that may hold the work tree's path: `$PWD/tools/run`.
+    // The rest of a word after a variable that may hold the path of the work tree, as in
+    // `$PWD/tools/run`.
     for variable in command.split(|byte| *byte == b'$').skip(1) {
         let word = variable.split(|byte| byte.is_ascii_whitespace() || b"'\";|&<>".contains(byte)).next();
         let rest = word.and_then(|word| Some(&word[word.iter().position(|byte| *byte == b'/')? + 1..]));
@@ -131,20 +136,21 @@ pub(super) fn words_of_command(command: &[u8]) -> Vec<CommandWord> {
     found
 }
 
-/// The words of a command with `*`, `?` or `[` outside quotes.
+/// Returns the words of a command that contain `*`, `?` or `[`.
 pub(super) fn globs_of_command(command: &[u8]) -> Vec<String> {
     let words = command.split(|byte| byte.is_ascii_whitespace() || b"'\"`$(){};|&<>=!".contains(byte));
     let globs = words.filter(|word| word.iter().any(|byte| b"*?[".contains(byte)));
     globs.filter_map(|word| String::from_utf8(word.to_vec()).ok()).collect()
 }
 
-/// Tells whether a command starts Python, which imports modules from the directory of the script first, or from the
-/// working directory where a module or code is given.
+/// Tells whether a command starts Python. Python imports modules first from the directory of the
+/// script, or from the working directory if it is given a module or code.
 pub(super) fn starts_python(command: &[u8]) -> bool {
     starts(command, |name| name.starts_with(b"python") || name.starts_with(b"pypy"))
 }
 
-/// Tells whether a command starts Node.js or a program like it, which finds a script without the end of its name.
+/// Tells whether a command starts Node.js or a similar program, which finds a script without its
+/// file name extension.
 pub(super) fn starts_node(command: &[u8]) -> bool {
     starts(command, |name| matches!(name, b"node" | b"nodejs" | b"bun" | b"deno" | b"tsx" | b"ts-node"))
 }
@@ -163,7 +169,8 @@ pub(super) fn imports_from_working_directory(command: &[u8]) -> bool {
     starts_python(command) && (words.iter().any(gives_code) || command.contains(&b'<') || command.contains(&b'|'))
 }
 
-/// Replaces `$NAME`, `${NAME}` and `${NAME:-other}` in a command by the value of the variable, where it is known.
+/// Replaces `$NAME`, `${NAME}` and `${NAME:-other}` in a command by the value of the variable, if
+/// it is known.
 pub(super) fn replace_variables<'v>(command: &[u8], value_of: impl Fn(&[u8]) -> Option<&'v [u8]>) -> Vec<u8> {
     let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
     let mut replaced = Vec::new();

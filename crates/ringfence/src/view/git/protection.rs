@@ -17,17 +17,17 @@ use super::programs::{
 use super::{GitEntry, GitSearch, PendingVisit};
 use crate::view::deciders::{PathState, ResolvedPath, path_from};
 
-/// More directories than a command names.
+/// Maximum number of directories of one command; real commands name fewer.
 const MAX_COMMAND_DIRECTORIES: usize = 32;
-/// The kernel reads no more of a script's first line (execve(2)).
+/// Maximum length of a script's first line that the kernel reads (execve(2)).
 const MAX_INTERPRETER_LINE: usize = 256;
-/// Modules that Python imports at each start, if they are there.
+/// Modules that Python imports at each start, if they exist.
 const STARTED_MODULES: [&str; 2] = ["sitecustomize", "usercustomize"];
-/// The ends that Node.js tries after a name that is no file.
+/// File name extensions that Node.js tries after a name that is not a file.
 const NODE_ENDS: [&str; 6] = [".js", ".json", ".node", ".cjs", ".mjs", ".ts"];
 /// Files by which interpreters start a directory.
 const DIRECTORY_PROGRAMS: [&str; 5] = ["__main__.py", "index.js", "package.json", "Makefile", "makefile"];
-/// The hooks that git knows (githooks(5)), for a hook directory that cannot be protected as a whole.
+/// Hooks that git knows (githooks(5)), for a hook directory that cannot be protected as a whole.
 const HOOKS: [&str; 28] = [
     "applypatch-msg",
     "pre-applypatch",
@@ -59,7 +59,7 @@ const HOOKS: [&str; 28] = [
     "post-index-change",
 ];
 
-/// The paths of the work tree that a command names.
+/// Paths of the work tree that a command names.
 #[derive(Default)]
 struct NamedPaths {
     files: Vec<PathBuf>,
@@ -67,7 +67,7 @@ struct NamedPaths {
 }
 
 impl GitSearch<'_> {
-    /// Protects the files of `worktree` that settings have git run.
+    /// Protects the files of `worktree` that settings make git run.
     pub(super) fn apply(&mut self, variables: &[ConfigVariable], worktree: &Path) {
         for variable in variables {
             match effect_of(variable) {
@@ -77,7 +77,7 @@ impl GitSearch<'_> {
                 SettingEffect::Command => self.protect_command(&variable.value, worktree),
                 SettingEffect::ProgramDirectory => {
                     let Some(path) = self.scope.expand(&variable.value, worktree) else { continue };
-                    // Husky's `_` does nothing but run the scripts beside it.
+                    // Husky's directory `_` only runs the scripts beside it.
                     let beside = path.parent().filter(|above| path.ends_with("_") && *above != worktree);
                     beside.into_iter().for_each(|beside| self.program_directory(beside));
                     self.program_directory(&path);
@@ -91,7 +91,7 @@ impl GitSearch<'_> {
         }
     }
 
-    /// Protects a directory whose files git runs, and those that links in it lead to.
+    /// Protects a directory whose files git runs, and the targets of links in it.
     pub(super) fn program_directory(&mut self, path: &Path) {
         let Some(found) = self.deciders.resolve(path) else { return };
         if !found.is_directory || !self.deciders.holds_writable(&found.path) {
@@ -102,7 +102,7 @@ impl GitSearch<'_> {
                 }
             }
         } else {
-            // The workspace itself cannot be protected as a whole.
+            // The workspace itself cannot be protected as a whole, so each possible hook is.
             for name in HOOKS {
                 self.protect_script(&found.path.join(name));
             }
@@ -123,7 +123,8 @@ impl GitSearch<'_> {
         }
     }
 
-    /// Protects the files of `worktree` that words of a command name, where `may_be_file` says that a word can.
+    /// Protects the files of `worktree` that words of a command name. `may_be_file` tells whether a
+    /// word can be the name of a file.
     fn protect_words(&mut self, command: &[u8], worktree: &Path, may_be_file: fn(&[u8]) -> bool) {
         let words = words_of_command(command);
         let mut named = NamedPaths::default();
@@ -137,15 +138,16 @@ impl GitSearch<'_> {
                     self.protect_word(&with_end(&path, end), may_be_file, &mut named);
                 }
             }
-            // What follows a substitution looks absolute and is not: `$(git rev-parse --show-toplevel)/run`,
-            // `$(git rev-parse --git-dir)/../run`.
+            // A word after a substitution looks absolute but is not: `$(git rev-parse
+            // --show-toplevel)/run`, `$(git rev-parse --git-dir)/../run`.
             if word.text.starts_with(b"/") {
                 let relative = path_from(&word.text).strip_prefix("/").expect("it starts with a slash");
                 self.protect_word(&worktree.join(relative), may_be_file, &mut named);
                 self.protect_word(&worktree.join(".git").join(relative), may_be_file, &mut named);
             }
         }
-        // `cd tools && cd in && ./run`, `make -C tools`, `python3 tools`.
+        // Words may be relative to directories that the command names: `cd tools && cd in &&
+        // ./run`, `make -C tools`, `python3 tools`.
         let mut next = 0;
         while let Some(directory) = named.directories.get(next).filter(|_| next < MAX_COMMAND_DIRECTORIES).cloned() {
             next += 1;
@@ -171,8 +173,8 @@ impl GitSearch<'_> {
         }
     }
 
-    /// Tells whether the first line of a script has the kernel start Python, and protects the virtual environment
-    /// of that Python.
+    /// Tells whether the first line of a script makes the kernel start Python, and protects the
+    /// virtual environment of that Python.
     fn is_python_script(&mut self, path: &Path) -> bool {
         if !self.deciders.is_writable(path) {
             return false;
@@ -190,8 +192,8 @@ impl GitSearch<'_> {
         true
     }
 
-    /// Protects what a Python of a virtual environment runs at each start, and returns the directories with the
-    /// environment's modules (site(1), "Python's site module").
+    /// Protects the files that the Python of a virtual environment runs at each start, and returns
+    /// the directories of the environment's modules (site(1), "Python's site module").
     fn virtual_environment(&mut self, interpreter: &Path) -> Vec<PathBuf> {
         let is_python = interpreter.file_name().is_some_and(|name| starts_python(name.as_bytes()));
         let Some(root) = interpreter.parent().and_then(Path::parent).filter(|_| is_python) else { return Vec::new() };
@@ -215,7 +217,7 @@ impl GitSearch<'_> {
         directories
     }
 
-    /// Protects the compiled form of a protected module of Python, which is run in its place.
+    /// Protects the compiled form of a protected Python module, which Python runs in its place.
     fn protect_cached_module(&mut self, module: &Path) {
         let Some(name) = module.file_name().and_then(|name| name.as_bytes().strip_suffix(b"py")) else { return };
         let cache = module.with_file_name("__pycache__");
@@ -224,11 +226,13 @@ impl GitSearch<'_> {
         }
     }
 
-    /// Protects a file that a word of a command is, and keeps a directory that it is.
+    /// Protects the file that a word of a command names, or adds the directory that it names to
+    /// `named`.
     fn protect_word(&mut self, path: &Path, may_be_file: bool, named: &mut NamedPaths) {
         let modules = self.virtual_environment(path);
         named.directories.extend(modules);
-        // A word that leads nowhere through no link of the sandbox's is a word.
+        // A word that leads to no file is just a word. `resolve` records the links of the sandbox
+        // on its way.
         let Some(ResolvedPath { path, is_directory }) = self.deciders.resolve(path) else { return };
         if !self.deciders.is_writable(&path) {
             return;
@@ -241,7 +245,8 @@ impl GitSearch<'_> {
         }
     }
 
-    /// Protects the files that a pattern of a command matches. A pattern with `**`, or from the root, is left out.
+    /// Protects the files that a pattern of a command matches. A pattern with `**`, or from the
+    /// root, is ignored.
     fn protect_glob(&mut self, glob: &str, worktree: &Path) {
         let Ok(glob) = glob.parse::<PathGlob>() else { return };
         for components in glob.components() {
@@ -263,7 +268,8 @@ impl GitSearch<'_> {
         }
     }
 
-    /// Watches a directory from which Python imports modules before it looks at its own: new ones are reported.
+    /// Watches a directory from which Python imports modules before its own, so that new modules
+    /// are reported.
     fn watch_imports(&mut self, directory: &Path) {
         let is_module = |name: &OsStr| {
             let end = Path::new(name).extension().and_then(OsStr::to_str);
@@ -283,11 +289,12 @@ impl GitSearch<'_> {
         }
     }
 
-    /// Looks at a repository of the workspace that another one fetches from or pushes to.
+    /// Visits a repository in the workspace from which another repository fetches or to which it
+    /// pushes.
     fn local_repository(&mut self, variable: &ConfigVariable, worktree: &Path) {
         let url = &variable.value;
         let path = url.strip_prefix(b"file://").unwrap_or(url);
-        // A submodule's relative URL starts at another URL, not at a directory.
+        // A relative URL of a submodule is relative to another URL, not to a directory.
         let is_relative_url = variable.section == "submodule" && path.starts_with(b".");
         let has_host = path.split(|byte| *byte == b'/').next().is_some_and(|start| start.contains(&b':'));
         if is_relative_url || has_host {
@@ -312,7 +319,7 @@ fn with_end(path: &Path, end: &str) -> PathBuf {
     name.into()
 }
 
-/// Tells whether a setting has git run files that it may find in the work tree.
+/// Tells whether a setting makes git run files that it may find in the work tree.
 pub(super) fn names_files_of_work_tree(variable: &ConfigVariable) -> bool {
     let is_relative = |text: &[u8]| !text.starts_with(b"/") && !text.starts_with(b"~");
     match effect_of(variable) {
@@ -326,9 +333,11 @@ pub(super) fn names_files_of_work_tree(variable: &ConfigVariable) -> bool {
     }
 }
 
-/// Tells whether a word is the path of a file rather than an argument. Git runs an alias only where the user types its
-/// name, and the words of most are arguments: `make build` must not make a file called `build` read-only. A path has
-/// a slash or a dot in it.
+/// Tells whether a word looks like the path of a file rather than an argument, which means that it
+/// has a slash or a dot.
+///
+/// Git runs an alias only when the user types its name, and most words of aliases are arguments:
+/// `make build` must not make a file called `build` read-only.
 fn is_path_like(word: &[u8]) -> bool {
     word.contains(&b'/') || word.contains(&b'.')
 }

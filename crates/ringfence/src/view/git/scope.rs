@@ -1,4 +1,5 @@
-//! The caller's surroundings as far as git looks at them: configuration files outside repositories, and variables.
+//! Environment of the caller as far as git uses it: configuration files outside repositories, and
+//! variables.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,35 +12,37 @@ use super::worktree::DistrustedLinks;
 use crate::Host;
 use crate::view::deciders::path_from;
 
-/// The system's configuration, where the usual builds of git look for it.
+/// System configuration files of the usual builds of git.
 const SYSTEM_CONFIG_FILES: [&str; 2] = ["/etc/gitconfig", "/usr/local/etc/gitconfig"];
-/// More settings than anybody puts into an environment.
+/// Maximum number of settings that are read from the environment; real environments have fewer.
 const MAX_ENVIRONMENT_SETTINGS: usize = 1000;
 
-/// The caller's surroundings as far as git looks at them.
+/// Environment of the caller as far as git uses it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::view) struct GitScope {
     home: Option<PathBuf>,
-    /// The configuration files of the system and of the user.
+    /// Configuration files of the system and of the user.
     pub(super) config_files: Vec<PathBuf>,
-    /// Settings that come from the environment, as a configuration file.
+    /// Settings from the environment, in the format of a configuration file.
     pub(super) environment_config: String,
-    /// The directory of a repository that the environment names, and its work tree (git(1), "The Git Repository").
+    /// Directory of a repository that the environment names; the following fields are its other
+    /// parts (git(1), "The Git Repository").
     pub(super) git_dir: Option<PathBuf>,
     pub(super) work_tree: Option<PathBuf>,
     pub(super) common_dir: Option<PathBuf>,
     pub(super) index_file: Option<PathBuf>,
-    /// Commands that come from the environment.
+    /// Commands from the environment.
     pub(super) commands: Vec<String>,
     /// Variables that hold paths, for the commands that use them.
     #[serde(default)]
     path_variables: Vec<(String, String)>,
-    /// Links of git that sandboxes made.
+    /// Git links that sandboxes made.
     distrusted: DistrustedLinks,
 }
 
 impl GitScope {
-    /// The surroundings of git on `host`. What is not text cannot name a file of a workspace that is kept.
+    /// Reads the environment of git on `host`. Values that are not UTF-8 are ignored, because they
+    /// cannot name a file of a workspace that is saved.
     pub(in crate::view) fn for_host(host: &Host) -> GitScope {
         let home = host.home.clone().filter(|home| home.to_str().is_some());
         let mut config_files: Vec<PathBuf> = match host.text("GIT_CONFIG_SYSTEM") {
@@ -72,12 +75,13 @@ impl GitScope {
         }
     }
 
-    /// Links of git that sandboxes made.
+    /// Returns the git links that sandboxes made.
     pub(in crate::view) fn distrusted(&self) -> &DistrustedLinks {
         &self.distrusted
     }
 
-    /// A command in which variables that hold paths are replaced by their values, where it has any.
+    /// Replaces the variables in a command that hold paths by their values. Returns `None` if the
+    /// command has no `$`.
     pub(super) fn replace_variables(&self, command: &[u8]) -> Option<Vec<u8>> {
         command.contains(&b'$').then(|| {
             let value = |name: &[u8]| self.path_variables.iter().find(|(known, _)| known.as_bytes() == name);
@@ -85,7 +89,7 @@ impl GitScope {
         })
     }
 
-    /// A path of a setting, from `base` on when it is relative.
+    /// Expands a path of a setting. A relative path is relative to `base`.
     pub(super) fn expand(&self, path: &[u8], base: &Path) -> Option<PathBuf> {
         if path.is_empty() || path.contains(&0) {
             return None;
@@ -98,11 +102,12 @@ impl GitScope {
     }
 }
 
-/// Variables that change from command to command, and hold the working directory, which is tried for every word.
+/// Variables that change from command to command. The working directory in these variables is tried
+/// for every word anyway.
 const SHELL_VARIABLES: [&str; 3] = ["PWD", "OLDPWD", "_"];
 
-/// The variables of the caller that hold an absolute path. Others are left out, because they may hold a secret: one
-/// that begins with a slash does not begin with a directory of the root.
+/// Returns the caller's variables that hold an absolute path. Others are left out, because they may
+/// hold a secret. A secret that begins with a slash does not begin with a directory of the root.
 fn path_variables(host: &Host) -> Vec<(String, String)> {
     let mut known: BTreeMap<String, bool> = BTreeMap::new();
     let mut is_path = |value: &str| {
@@ -114,7 +119,7 @@ fn path_variables(host: &Host) -> Vec<(String, String)> {
     paths.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-/// The home directory of a user by name (passwd(5)).
+/// Returns the home directory of a user by name (passwd(5)).
 fn home_of(user: &[u8]) -> Option<PathBuf> {
     let users = fs_err::read("/etc/passwd").ok()?;
     let mut lines = users.split(|byte| *byte == b'\n').map(|line| line.split(|byte| *byte == b':'));
@@ -122,8 +127,9 @@ fn home_of(user: &[u8]) -> Option<PathBuf> {
     Some(path_from(home).to_path_buf())
 }
 
-/// The settings of `GIT_CONFIG_COUNT` and its kin (git-config(1), "Environment") that execute something, as a
-/// configuration file. The others are left out, because a header with a token may be among them.
+/// Returns the settings of `GIT_CONFIG_COUNT` and related variables (git-config(1), "Environment")
+/// that execute something, as a configuration file. Others are left out, because a header with a
+/// token may be among them.
 fn environment_config(host: &Host) -> String {
     let count: usize = host.text("GIT_CONFIG_COUNT").and_then(|count| count.parse().ok()).unwrap_or(0);
     let mut config = String::new();

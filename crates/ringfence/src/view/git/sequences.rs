@@ -1,5 +1,6 @@
-//! Rebases and other sequences in progress. They hold commands for `--continue`, and commits that git
-//! writes into the work tree, over scripts and hooks that a sandbox cannot write itself.
+//! Rebases and other sequences in progress. A sequence contains commands for `--continue`, and
+//! commits that git writes into the work tree, over scripts and hooks that a sandbox cannot write
+//! itself.
 
 use std::path::Path;
 
@@ -9,20 +10,21 @@ use super::index::digest_index;
 use super::{GitSearch, KnownRepository, last_value};
 use crate::view::deciders::{PathState, path_from};
 
-/// More steps than a rebase has.
+/// Maximum size of the files of a sequence in bytes; real ones are smaller.
 const MAX_TODO: u64 = 1 << 24;
-/// More patches than anybody applies at once.
+/// Maximum number of patches that are applied at once; real sequences have fewer.
 const MAX_PATCHES: usize = 1 << 12;
-/// Merge strategies that are part of git: any other is a program, and one with a slash is one in the work tree.
+/// Merge strategies that are part of git. Any other strategy is a program, and one with a slash is
+/// a program in the work tree.
 const BUILTIN_STRATEGIES: [&str; 6] = ["ort", "recursive", "resolve", "octopus", "ours", "subtree"];
-/// Files of a rebase that decide which commits git checks out. Those that only say how far it got are
-/// not among them.
+/// Files of a rebase that decide which commits git checks out. Files that only record progress are
+/// not listed.
 const REBASE_FILES: [&str; 6] = ["autostash", "git-rebase-todo", "head-name", "onto", "orig-head", "update-refs"];
-/// Files of a sequence of picks or reverts that decide the same.
+/// Files with the same role in a sequence of picks or reverts.
 const SEQUENCER_FILES: [&str; 2] = ["head", "todo"];
 
 impl GitSearch<'_> {
-    /// Looks at a rebase or a sequence that is in progress, and at what a merge stashed.
+    /// Visits a rebase or a sequence in progress, and the stash of a merge.
     pub(super) fn sequences(&mut self, gitdir: &Path, repository: &KnownRepository, worktree: &Path) {
         let [stash, rebase, sequencer, patches] =
             ["MERGE_AUTOSTASH", "rebase-merge", "sequencer", "rebase-apply"].map(|name| gitdir.join(name));
@@ -63,15 +65,15 @@ impl GitSearch<'_> {
         }
     }
 
-    /// The state from which git goes on. It merges each commit with the one that is checked out, and
-    /// a file that was renamed there to the name of a hook has git write the hook.
+    /// Returns the state from which git continues. Git merges each commit with the one that is
+    /// checked out, so if a file there was renamed to the name of a hook, git writes the hook.
     pub(super) fn sequence_start(&mut self, gitdir: &Path, repository: &KnownRepository) -> Vec<u8> {
         let mut start = self.read_sequence_file(&gitdir.join("HEAD")).unwrap_or_default();
         if let Some(branch) = start.strip_prefix(b"ref:").map(|branch| branch.trim_ascii().to_vec()) {
             let loose = self.read_sequence_file(&repository.common.join(path_from(&branch)));
             start.extend(loose.unwrap_or_else(|| self.packed_reference(&repository.common, &branch)));
         }
-        // A commit there has no parents, so that all of its files are a change.
+        // A commit in this file has no parents, so all of its files count as changes.
         start.extend(self.read_sequence_file(&repository.common.join("shallow")).unwrap_or_default());
         let mut index = Some(gitdir.join("index"));
         // The file that a split index refers to is not split itself.
@@ -80,7 +82,7 @@ impl GitSearch<'_> {
             let Some(found) = found else { break };
             let opened = self.deciders.files.open(&found.path);
             let Some(Some(file)) = self.deciders.or_denied(opened) else { break };
-            // An index that cannot be read is reported as such.
+            // An index that cannot be read is reported elsewhere.
             let Ok((digest, shared)) = digest_index(file, repository.hash_length) else { break };
             start.extend(digest);
             index = shared.map(|shared| gitdir.join(shared));
@@ -97,8 +99,8 @@ impl GitSearch<'_> {
         line.unwrap_or_default().to_vec()
     }
 
-    /// Keeps the content of files in the directory of a sequence, and the state from which the
-    /// sequence goes on.
+    /// Records the content of files in the directory of a sequence, and the state from which the
+    /// sequence continues.
     fn note_sequence<'n>(&mut self, directory: &Path, names: impl IntoIterator<Item = &'n Path>, start: &[u8]) {
         let Some(found) = self.deciders.resolve(directory) else { return };
         let mut content = Vec::new();
@@ -130,7 +132,7 @@ impl GitSearch<'_> {
     }
 }
 
-/// The lines of a rebase's list that run a command (git-rebase(1), "exec").
+/// Returns the lines of a rebase's todo list that run a command (git-rebase(1), "exec").
 fn executed_lines(todo: &[u8]) -> impl Iterator<Item = &[u8]> {
     let is_executed = |line: &&[u8]| {
         let command = line.trim_ascii_start();

@@ -1,8 +1,9 @@
-//! The repository that a workspace is a worktree of.
+//! Repository of which a workspace is a worktree.
 //!
-//! A worktree's `.git` is a file that names a directory elsewhere, and that directory names the worktree. Both can be
-//! written by sandboxes, one of the worktree and one of the repository. So each such link that a run made is
-//! remembered on the host, and a remembered link connects nothing.
+//! The `.git` of a worktree is a file that names a directory elsewhere, and that directory names
+//! the worktree. Sandboxes can write both links: one sandbox that of the worktree, another that of
+//! the repository. Each such link that a run made is therefore remembered on the host, and
+//! remembered links are not followed.
 
 use std::path::{Path, PathBuf};
 
@@ -13,15 +14,16 @@ use serde::{Deserialize, Serialize};
 use super::MAX_PATH;
 use crate::{Host, untrusted};
 
-/// The repository outside a workspace that the workspace is a worktree of.
+/// Returns the repository outside a workspace of which the workspace is a worktree.
 pub(in crate::view) fn shared_repository(workspace: &Path, distrusted: &DistrustedLinks) -> Option<PathBuf> {
     let link = workspace.join(".git");
     let named = untrusted::read(&link, MAX_PATH).ok()?;
     let named = workspace.join(named.strip_prefix("gitdir:")?.trim());
     let worktree = fs_err::canonicalize(named).ok()?;
 
-    // <repository>/worktrees/<name>/gitdir holds the path of the worktree's own `.git` (gitrepository-layout(5)).
-    // Git writes it without links in it, and one with a link could be made to lead elsewhere later.
+    // <repository>/worktrees/<name>/gitdir holds the path of the worktree's own `.git`
+    // (gitrepository-layout(5)). Git writes this path without links. A path with a link is refused,
+    // because the link could be changed later.
     let back_link = worktree.join("gitdir");
     let linked = untrusted::read(&back_link, MAX_PATH).ok()?;
     if without_dots(&worktree.join(linked.trim())) != link {
@@ -45,7 +47,7 @@ pub(in crate::view) fn shared_repository(workspace: &Path, distrusted: &Distrust
     Some(repository)
 }
 
-/// Links of git that a sandbox made, kept among the user's own files.
+/// Git links that a sandbox made, kept among the user's own files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::view) struct DistrustedLinks {
     directory: Option<PathBuf>,
@@ -57,8 +59,9 @@ impl DistrustedLinks {
         DistrustedLinks { directory: directory.filter(|directory| directory.to_str().is_some()) }
     }
 
-    /// Remembers a file that a sandbox made. The file is known by its inode and its last change, which no process
-    /// can set, so that a file which the user puts in its place is another one.
+    /// Remembers a file that a sandbox made. The file is identified by its inode and the time of
+    /// its last change, which no process can set. A file that the user puts in the same place
+    /// therefore has another identity.
     pub(in crate::view) fn remember(&self, path: &Path) {
         let Some(mark) = self.mark_of(path) else { return };
         let written = mark.parent().map_or(Ok(()), fs_err::create_dir_all);
@@ -83,7 +86,7 @@ impl DistrustedLinks {
 mod tests {
     use super::*;
 
-    /// A repository at `repo` with a worktree at `tree`, as `git worktree add` lays them out.
+    /// Creates a repository at `repo` with a worktree at `tree`, laid out as by `git worktree add`.
     fn worktree(root: &Path) -> (PathBuf, PathBuf) {
         let root = fs_err::canonicalize(root).unwrap();
         let (repository, tree) = (root.join("repo/.git"), root.join("tree"));
