@@ -1,5 +1,7 @@
-//! The paths that decide what programs on the host execute, found by one search: before a run, to protect them, and
-//! after it, to report those that the run made, changed or removed although nothing could keep it from doing so.
+//! Search for the paths that decide what programs on the host execute (the deciders).
+//!
+//! The same search runs before a run, to protect these paths, and after it, to report those that
+//! the run made, changed or removed although nothing could prevent it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -16,66 +18,66 @@ use super::names::lies_in;
 use super::observed::{FileIdentity, FileTime, ObservedFiles, TraceEnd, Unreadable, is_changed_since};
 use super::search_cache::UnsavedSearch;
 
-/// The state of a path that decides something.
+/// State of a path that decides something.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum PathState {
     Directory,
     File,
-    /// A symbolic link with this text.
+    /// Symbolic link with this target text.
     Link(OsString),
-    /// A file in which only a part decides, with the hash of that part.
+    /// File of which only a part decides something, with the hash of that part.
     Content(String),
-    /// A directory that cannot be searched, or a file that cannot be read.
+    /// Directory that cannot be searched, or file that cannot be read.
     Denied,
-    /// A file or directory that no search can judge. Every run reports it, because whatever a run does
-    /// with it looks the same.
+    /// File or directory that no search can judge. Every run reports the path, because all changes
+    /// that a run could make there look the same.
     Unknown,
 }
 
-/// The time of a search, on which its extent depends.
+/// Time of a search, on which its extent depends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SearchPhase {
-    /// The search keeps a command waiting.
+    /// Before a run. The command waits for the search.
     BeforeRun,
-    /// The search has to find all that a run may have made since it began.
+    /// After a run. The search has to find everything that the run may have made since `began`.
     AfterRun { began: FileTime },
 }
 
-/// The place and the extent of a search.
+/// Place and extent of a search.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SearchScope {
-    /// No component of it is a symbolic link.
+    /// Path of the workspace, without symbolic links in it.
     pub(super) workspace: PathBuf,
-    /// The trees that the sandbox may write to, the workspace first; resolved, too.
+    /// Resolved trees that the sandbox may write to, the workspace first.
     pub(super) writable: Vec<PathBuf>,
-    /// The paths that `protect` names, relative to the workspace.
+    /// Paths that `protect` names, relative to the workspace.
     pub(super) literals: Vec<PathBuf>,
-    /// The surroundings of the host's git, where its repositories are to be protected.
+    /// Environment of the host's git, if git repositories are to be protected.
     pub(super) git: Option<GitScope>,
 }
 
-/// The result of a search.
+/// Result of a search.
 #[derive(Debug)]
 pub(super) struct Deciders {
     pub(super) files: ObservedFiles,
     pub(super) phase: SearchPhase,
     pub(super) written: WrittenDirectories,
     writable: Vec<PathBuf>,
-    /// Only states that are as young as this are kept.
+    /// Time since which a path must have changed for its state to be kept, if set.
     noted_since: Option<FileTime>,
     /// Existing paths that the sandbox must not write to.
     pub(super) protected: BTreeSet<PathBuf>,
-    /// Directories that cannot be searched: they may hold anything.
+    /// Directories that cannot be searched and therefore may hold anything.
     pub(super) denied: BTreeSet<PathBuf>,
-    /// All that exists and decides something, and that the sandbox could write to.
+    /// States of all existing paths that decide something and that the sandbox could write to.
     states: BTreeMap<PathBuf, PathState>,
     /// Files that could not be read.
     pub(super) unreadable: Vec<Unreadable>,
-    /// The directories of repositories, with the work trees of each.
+    /// Directories of repositories, with the work trees of each.
     pub(super) repositories: BTreeMap<PathBuf, BTreeSet<PathBuf>>,
 }
 
-/// A path that exists, free of links.
+/// Path that exists and has no symbolic links in it.
 #[derive(Debug, Clone)]
 pub(super) struct ResolvedPath {
     pub(super) path: PathBuf,
@@ -83,7 +85,7 @@ pub(super) struct ResolvedPath {
 }
 
 impl Deciders {
-    /// Searches where `scope` says.
+    /// Runs the search that `scope` describes.
     pub(super) fn find(scope: &SearchScope, phase: SearchPhase) -> Deciders {
         let mut deciders = Deciders::new(scope, phase);
         for path in &scope.literals {
@@ -110,7 +112,8 @@ impl Deciders {
         }
     }
 
-    /// The result of an earlier search of `scope`, where all that it looked at is the same.
+    /// Restores the result of an earlier search of `scope`. All files that the earlier search
+    /// looked at must be unchanged.
     pub(super) fn from_kept(
         scope: &SearchScope,
         identities: Vec<(PathBuf, FileIdentity)>,
@@ -123,14 +126,15 @@ impl Deciders {
         Deciders { protected, states, written, ..deciders }
     }
 
-    /// All states, if a search of the same files finds the same ones.
+    /// Returns all states, or `None` if another search of the same files could find other states.
     pub(super) fn states_if_judged(&self) -> Option<Vec<(PathBuf, PathState)>> {
         let is_judged = |state: &PathState| !matches!(state, PathState::Unknown | PathState::Denied);
         let is_complete = self.denied.is_empty() && self.unreadable.is_empty() && self.states.values().all(is_judged);
         is_complete.then(|| self.states.iter().map(|(path, state)| (path.clone(), state.clone())).collect())
     }
 
-    /// Follows a path, and keeps the links on its way: whoever replaces one decides where the path ends.
+    /// Follows a path, and records the links on its way, because replacing one of them changes
+    /// where the path ends.
     pub(super) fn resolve(&mut self, path: &Path) -> Option<ResolvedPath> {
         let trace = self.files.trace(path);
         for (link, text) in trace.links {
@@ -139,7 +143,7 @@ impl Deciders {
         match trace.end {
             TraceEnd::At { path, is_directory } => Some(ResolvedPath { path, is_directory }),
             TraceEnd::Missing(_) => None,
-            // A worktree's `.git` is a file: it must keep pointing where it points.
+            // The `.git` of a worktree is a file, and must keep pointing where it points.
             TraceEnd::BelowFile(path) => {
                 self.protect_resolved(&ResolvedPath { path, is_directory: false });
                 None
@@ -161,20 +165,20 @@ impl Deciders {
         Some(found)
     }
 
-    /// Protects a file or directory, and reports it where it was not there before.
+    /// Protects a file or directory, and records its state so that a new one is reported.
     pub(super) fn protect_resolved(&mut self, found: &ResolvedPath) {
         self.protect_silently(&found.path);
         self.note(&found.path, if found.is_directory { PathState::Directory } else { PathState::File });
     }
 
-    /// Protects a path that is harmless as it is now.
+    /// Protects a path without recording its state, because it is harmless as it is now.
     pub(super) fn protect_silently(&mut self, path: &Path) {
         if self.is_writable(path) && !self.holds_writable(path) {
             self.protected.insert(path.to_path_buf());
         }
     }
 
-    /// Keeps the state of a path that the sandbox could write to.
+    /// Records the state of a path if the sandbox could write to that path.
     pub(super) fn note(&mut self, path: &Path, state: PathState) {
         let is_young = |began| state == PathState::Unknown || is_changed_since(path, began);
         if self.is_writable(path) && self.noted_since.is_none_or(is_young) {
@@ -182,31 +186,32 @@ impl Deciders {
         }
     }
 
-    /// Keeps a file whose content does not matter.
+    /// Records that a file exists, without its content.
     pub(super) fn note_existing(&mut self, path: &Path) {
         if self.files.has_name(path) {
             self.note(path, PathState::File);
         }
     }
 
-    /// Keeps only states that are as young as `began` from now on, or all states.
+    /// With a time, records from now on only paths that changed since `began`. With `None`, records
+    /// all.
     pub(super) fn note_only_since(&mut self, began: Option<FileTime>) {
         self.noted_since = began;
     }
 
-    /// Keeps the part of a file that decides something.
+    /// Records the hash of the part of a file that decides something.
     pub(super) fn note_content(&mut self, path: &Path, content: &[u8]) {
         let hash = Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect();
         self.note(path, PathState::Content(hash));
     }
 
-    /// Reads a resolved file, and keeps that it could not be read.
+    /// Reads a resolved file. A failure is recorded.
     pub(super) fn read(&mut self, path: &Path, limit: u64) -> Option<Vec<u8>> {
         let read = self.files.read(path, limit);
         self.or_denied(read).flatten()
     }
 
-    /// Unwraps a look at a file, and keeps that it failed.
+    /// Unwraps the result of looking at a file. A failure is recorded.
     pub(super) fn or_denied<T>(&mut self, looked: Result<T, Unreadable>) -> Option<T> {
         looked
             .map_err(|failed| {
@@ -218,7 +223,7 @@ impl Deciders {
             .ok()
     }
 
-    /// The trees that the sandbox may write to.
+    /// Returns the trees that the sandbox may write to.
     pub(super) fn writable_trees(&self) -> impl Iterator<Item = PathBuf> {
         self.writable.clone().into_iter()
     }
@@ -228,13 +233,13 @@ impl Deciders {
         self.writable.iter().any(|root| lies_in(path, root))
     }
 
-    /// Tells whether a path is a whole writable tree, or above one.
+    /// Tells whether a path is the root of a writable tree, or lies above one.
     pub(super) fn holds_writable(&self, path: &Path) -> bool {
         self.writable.iter().any(|root| lies_in(root, path))
     }
 }
 
-/// The paths to look at again after a run, and what they were before it.
+/// Paths to look at again after a run, with their states before the run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "SerializedWatch", into = "SerializedWatch")]
 pub(crate) struct Watched {
@@ -242,24 +247,25 @@ pub(crate) struct Watched {
     /// Paths at which the sandbox could change nothing.
     protected: BTreeSet<PathBuf>,
     before: BTreeMap<PathBuf, PathState>,
-    /// All that the search looked at. While that and the files of the survey are the same, another search finds the same.
+    /// Identities of everything that the search looked at. While these and the files of the survey
+    /// are unchanged, another search finds the same.
     identities: Option<Vec<(PathBuf, FileIdentity)>>,
-    /// The moment of the search, before the run.
+    /// Time of the search, before the run.
     began: FileTime,
     written: WrittenDirectories,
     check: OnceLock<RunCheck>,
     /// Links that rules of the policy lead through.
     links: Vec<GuardedLink>,
     memory: LinkMemory,
-    /// The result of the search, to be kept while the command runs.
+    /// Result of the search, to be saved while the command runs.
     unsaved: Option<Box<UnsavedSearch>>,
 }
 
-/// The fewest looks that tell whether a run changed anything.
+/// Smallest set of checks that tells whether a run changed anything.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct RunCheck {
     survey: LinkSurvey,
-    /// The identities that the survey does not cover.
+    /// Identities that the survey does not cover.
     identities: Option<Vec<(PathBuf, FileIdentity)>>,
 }
 
@@ -274,12 +280,12 @@ impl Watched {
         Watched { scope, protected, before: states, identities, began, written, check, links, memory, unsaved: None }
     }
 
-    /// Watches links, too, and remembers in `memory` which of them a run removed or turned.
+    /// Also watches `links`. `memory` records the links that a run removes or changes.
     pub(super) fn with_links(self, links: Vec<GuardedLink>, memory: LinkMemory) -> Watched {
         Watched { links, memory, ..self }
     }
 
-    /// Keeps the result of the search for the next run, too.
+    /// Also saves the result of the search for the next run.
     pub(super) fn with_unsaved(self, unsaved: Option<UnsavedSearch>) -> Watched {
         Watched { unsaved: unsaved.map(Box::new), ..self }
     }
@@ -289,8 +295,10 @@ impl Watched {
         self.unsaved.is_some()
     }
 
-    /// Looks for the directories in which git on the host writes. That takes a while and can be done at any time from the
-    /// search to the end of the run: while a command runs, nobody waits for it.
+    /// Finds the directories in which git on the host writes.
+    ///
+    /// The survey takes a while, and can be taken at any time between the search and the end of the
+    /// run. While the command runs, nobody waits for the survey.
     pub(super) fn survey(&self) -> &LinkSurvey {
         &self.run_check().survey
     }
@@ -306,13 +314,13 @@ impl Watched {
         })
     }
 
-    /// Tells whether two searches found the same.
+    /// Tells whether two searches had the same result.
     pub(super) fn is_same(&self, other: &Watched) -> bool {
         self.scope == other.scope && self.protected == other.protected && self.before == other.before
     }
 
-    /// The deciding paths that were made, changed or removed since, relative to the workspace when
-    /// they are in it.
+    /// Returns the deciding paths that were made, changed or removed since the search, relative to
+    /// the workspace if they lie in it.
     pub(crate) fn planted(&self) -> Vec<String> {
         let shown = |path: &PathBuf| {
             let path = path.strip_prefix(&self.scope.workspace).unwrap_or(path);
@@ -321,8 +329,9 @@ impl Watched {
         self.changed().iter().map(shown).collect()
     }
 
-    /// The deciding paths that were made, changed or removed since. Links among them are remembered,
-    /// so that no later run shares a repository because of one, or leaves a file unguarded.
+    /// Returns the deciding paths that were made, changed or removed since the search. Links among
+    /// them are remembered, so that no later run shares a repository because of such a link, or
+    /// leaves a file unguarded.
     fn changed(&self) -> BTreeSet<PathBuf> {
         let turned: Vec<&GuardedLink> = self.links.iter().filter(|link| link.is_changed()).collect();
         let is_unchanged = |identities: &Vec<(PathBuf, FileIdentity)>| {
@@ -352,8 +361,8 @@ impl Watched {
         self.without_details(found, &repositories)
     }
 
-    /// Replaces the files of a repository that was not there before by its directory, and leaves out
-    /// the work tree's link to the repository of a new submodule: one line says it all.
+    /// Replaces the files of a new repository by its directory, and leaves out the `.git` link in
+    /// the work tree of a new submodule, because one line tells enough.
     fn without_details(
         &self,
         mut found: BTreeSet<PathBuf>,
@@ -383,7 +392,8 @@ impl Watched {
 }
 
 /// Tells whether the next run would protect less because a path is gone: a link no longer leads to
-/// a file, or a submodule is not known as one. A sequence that is gone is at its end.
+/// a file, or a submodule is no longer recognized. A sequence that is gone has ended, so the result
+/// for a sequence is `false`.
 fn is_missed(path: &Path, state: &PathState) -> bool {
     match state {
         PathState::Link(text) => !fs_err::read_link(path).is_ok_and(|now| now.as_os_str() == text),
@@ -392,7 +402,7 @@ fn is_missed(path: &Path, state: &PathState) -> bool {
     }
 }
 
-/// A path as JSON holds it: text where it can be.
+/// Path in JSON: text if it is UTF-8, and otherwise bytes.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 pub(super) enum PathText {
@@ -415,7 +425,7 @@ impl From<PathText> for PathBuf {
     }
 }
 
-/// [`Watched`] as it is kept beside a sandbox's manifest. Paths need not be text.
+/// Form in which [`Watched`] is saved beside a sandbox's manifest. The paths need not be UTF-8.
 #[derive(Default, Serialize, Deserialize)]
 struct SerializedWatch {
     workspace: Option<PathText>,
@@ -491,7 +501,7 @@ impl From<SerializedWatch> for Watched {
     }
 }
 
-/// A path from bytes of a file.
+/// Returns bytes of a file as a path.
 pub(super) fn path_from(bytes: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(bytes))
 }

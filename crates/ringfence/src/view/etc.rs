@@ -1,5 +1,5 @@
-//! An `/etc` of what programs need, and none of what they must not have: keys, shadow files, tokens, and the
-//! settings of services are simply not there.
+//! Contents of `/etc` in a sandbox: the files that programs need. Keys, shadow files, tokens and
+//! the settings of services are absent.
 
 use std::path::{Path, PathBuf};
 
@@ -8,8 +8,8 @@ use rustix::fs::{FileType, Mode, OFlags};
 
 use crate::Host;
 
-/// Files and directories that hold no secret and that ordinary programs read. Each costs every run a little, so
-/// what only services, packagers and editors' own settings need is not here.
+/// Files and directories without secrets that ordinary programs read. Each entry costs every run a
+/// little time, so files that only services, package managers and editors need are not listed.
 const NEEDED: [&str; 31] = [
     "alternatives",
     "bash.bashrc",
@@ -45,7 +45,7 @@ const NEEDED: [&str; 31] = [
 ];
 /// Directories of certificates, each with the bundle that programs open.
 const CERTIFICATES: [(&str, &str); 2] = [("ssl/certs", "ca-certificates.crt"), ("ssl/certs", "ca-bundle.crt")];
-/// Every bundle that programs may open.
+/// Paths of all bundles that programs may open.
 const BUNDLES: [&str; 5] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/ssl/certs/ca-bundle.crt",
@@ -53,13 +53,13 @@ const BUNDLES: [&str; 5] = [
     "/etc/pki/tls/cert.pem",
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
 ];
-/// A file up to this size is copied into the root; a larger one is mounted.
+/// Size in bytes up to which a file is copied into the root. A larger file is mounted.
 const COPIED: usize = 16 * 1024;
 
-/// The hosts that every sandbox has within it.
+/// Host names that resolve to the sandbox itself.
 const OWN_HOSTS: &str = "127.0.0.1 localhost ringfence\n::1 localhost ip6-localhost ip6-loopback\n";
 
-/// The entries that make up `/etc`.
+/// Returns the entries that make up `/etc`.
 pub(super) fn entries(host: &Host, home: &Path) -> Vec<Entry> {
     let mut entries = vec![
         file("/etc/passwd", passwd(host, home)),
@@ -74,8 +74,9 @@ pub(super) fn entries(host: &Host, home: &Path) -> Vec<Entry> {
     entries
 }
 
-/// What has every name asked for at one resolver. An address that the host's own `/etc/hosts` has for a name would be
-/// connected to, and judged, as an address.
+/// Returns files that send all name lookups to one resolver. The host's own `/etc/hosts` is not
+/// shown, because a connection to an address from that file would be judged by the address and not
+/// by the name.
 pub(super) fn resolver(address: std::net::Ipv4Addr) -> [Entry; 2] {
     [file("/etc/resolv.conf", format!("nameserver {address}\n")), file("/etc/hosts", OWN_HOSTS.to_owned())]
 }
@@ -84,7 +85,8 @@ fn file(path: &str, contents: String) -> Entry {
     Entry::File { path: path.into(), contents: contents.into_bytes() }
 }
 
-/// Shows one path of the host at its own place, resolved when it is a link to somewhere that is not shown.
+/// Shows one path of the host at the same path inside. A link to a path that is not shown is
+/// resolved.
 fn shown(path: &Path) -> Option<Entry> {
     let stat = rustix::fs::lstat(path).ok()?;
     match FileType::from_raw_mode(stat.st_mode) {
@@ -111,7 +113,8 @@ fn shown(path: &Path) -> Option<Entry> {
     }
 }
 
-/// Reads a file that is known to be small, with as few system calls as there can be: dozens are read for a run.
+/// Reads a file that is known to be small, with as few system calls as possible, because each run
+/// reads dozens of files.
 fn read_small(path: &Path) -> rustix::io::Result<Vec<u8>> {
     let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let mut contents = vec![0; COPIED];
@@ -120,8 +123,9 @@ fn read_small(path: &Path) -> rustix::io::Result<Vec<u8>> {
     Ok(contents)
 }
 
-/// The directory of certificates. Where the bundle in it is a link to somewhere that is absent inside, as into
-/// `/run`, a directory with just the bundle takes its place.
+/// Returns the directory of certificates. If the bundle in the directory is a link to a path that
+/// is absent inside, for example in `/run`, a directory with only the bundle replaces that
+/// directory.
 fn certificates() -> Vec<Entry> {
     let mut entries: Vec<Entry> = Vec::new();
     for (directory, bundle) in CERTIFICATES {
@@ -141,7 +145,7 @@ fn certificates() -> Vec<Entry> {
     entries
 }
 
-/// Puts `bundle` in the place of every bundle of certificates that the entries show.
+/// Replaces every bundle of certificates that the entries show with `bundle`.
 pub(super) fn trust(entries: &mut Vec<Entry>, bundle: &[u8]) {
     for path in BUNDLES.map(Path::new) {
         if let Some(parent) = entries.iter().position(|entry| path != entry.path() && holds(entry, path)) {
@@ -154,13 +158,13 @@ pub(super) fn trust(entries: &mut Vec<Entry>, bundle: &[u8]) {
     }
 }
 
-/// Whether an entry shows a directory in which `path` is something.
+/// Tells whether an entry shows a directory in which `path` exists.
 fn holds(entry: &Entry, path: &Path) -> bool {
     let Entry::Bind { source, destination, .. } = entry else { return false };
     path.strip_prefix(destination).is_ok_and(|rest| rustix::fs::lstat(source.join(rest)).is_ok())
 }
 
-/// What a directory that is shown has in it, entry by entry, down to where `path` is.
+/// Replaces the entry of a directory by entries for its contents, recursively down to `path`.
 fn unfold(entry: &Entry, path: &Path) -> Vec<Entry> {
     let Entry::Bind { source, destination, access } = entry else { return vec![entry.clone()] };
     let listed = fs_err::read_dir(source).into_iter().flatten().flatten();
@@ -177,7 +181,7 @@ fn unfold(entry: &Entry, path: &Path) -> Vec<Entry> {
     inner.collect()
 }
 
-/// The users that can be seen inside: root, nobody, and the caller.
+/// Returns an `/etc/passwd` with root, nobody and the caller.
 fn passwd(host: &Host, home: &Path) -> String {
     let known = fs_err::read_to_string("/etc/passwd").unwrap_or_default();
     let mut text = String::new();
@@ -210,7 +214,7 @@ fn group(host: &Host) -> String {
         let id = line.split(':').nth(2).and_then(|id| id.parse::<u32>().ok());
         id.is_some_and(|id| id == host.group_id || id == 0 || id == 65534)
     };
-    // The members of a group are other users: they stay out.
+    // Leave out the members of a group, because they are other users.
     let without_members = |line: &str| line.rsplit_once(':').map(|(head, _)| format!("{head}:\n"));
     known.lines().filter(is_shown).filter_map(without_members).collect()
 }

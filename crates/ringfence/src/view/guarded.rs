@@ -1,5 +1,5 @@
-//! What `hide` and `protect` come to in a workspace: which files, which links to them, which other names of
-//! them, and which paths to look for again after the run because they did not exist before it.
+//! Files that `hide` and `protect` name in a workspace, with the links to them and their other
+//! names, and the paths to look at again after the run because they did not exist before.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ffi::OsStr;
@@ -21,33 +21,34 @@ use super::search_cache::SearchCache;
 use crate::Host;
 use crate::workspace::ResolvedWorkspace;
 
-/// The guarded paths of one workspace, on the host. Those of `hidden` and `protected` are there, and no component of
-/// them is a symbolic link.
+/// Guarded paths of one workspace, on the host. The paths in `hidden` and `protected` exist, and no
+/// component of them is a symbolic link.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Guarded {
-    /// The repository outside that the workspace is a worktree of.
+    /// Repository outside of which the workspace is a worktree.
     shared: Option<PathBuf>,
-    /// Unreadable.
+    /// Paths that must not be read.
     hidden: BTreeSet<PathBuf>,
-    /// Unwritable.
+    /// Paths that must not be written.
     protected: BTreeSet<PathBuf>,
-    /// Whether the policy protects anything that exists; evidence is protected only where a backend can.
+    /// Tells whether the policy protects anything that exists. Evidence does not count, because it
+    /// is protected only if the backend can.
     protects_something: bool,
-    /// To be looked at again after the run.
+    /// Paths to look at again after the run.
     watched: Watched,
 }
 
-/// What guards paths in a view.
+/// Entries that guard paths in a view.
 pub(super) struct Steps {
-    /// Directories that must not be renamed away, to be pinned before anything is mounted in them.
+    /// Directories that must not be renamed, to be pinned before anything is mounted in them.
     pub(super) pins: BTreeSet<PathBuf>,
-    /// What comes last, once all is mounted.
+    /// Guards that come last, after all mounts.
     pub(super) guards: Vec<Entry>,
 }
 
 impl Guarded {
-    /// Finds them, for a policy whose fields are filled in. The directories of `evidence` are protected as
-    /// well where the sandbox could write to them.
+    /// Finds the guarded paths for a policy whose fields are filled in. The directories of
+    /// `evidence` are also protected if the sandbox could write to them.
     pub(crate) fn find(
         policy: &Policy,
         workspace: &ResolvedWorkspace,
@@ -135,12 +136,12 @@ impl Guarded {
         Ok(Guarded { shared, hidden, protected, protects_something, watched })
     }
 
-    /// The directories outside the workspace that git works in there.
+    /// Returns the directories outside the workspace in which git works for it.
     pub(crate) fn shared(&self) -> &[PathBuf] {
         self.shared.as_slice()
     }
 
-    /// Tells whether the same is guarded, so that a view made for one serves for the other.
+    /// Tells whether both guard the same paths, so that a view made for one serves for the other.
     pub(crate) fn is_same(&self, other: &Guarded) -> bool {
         self.shared == other.shared
             && self.hidden == other.hidden
@@ -148,17 +149,17 @@ impl Guarded {
             && self.watched.is_same(&other.watched)
     }
 
-    /// Tells whether a path of the host, without links in it, is hidden or protected.
+    /// Tells whether a host path without links in it is hidden or protected.
     pub(crate) fn guards(&self, path: &Path) -> bool {
         path.ancestors().any(|above| self.hidden.contains(above) || self.protected.contains(above))
     }
 
-    /// Whether anything exists that `protect` must hold.
+    /// Tells whether anything exists that `protect` must guard.
     pub(crate) fn protects_something(&self) -> bool {
         self.protects_something
     }
 
-    /// The steps that guard them in a view, by every name they have there.
+    /// Returns the entries that guard the paths in a view, under every name that they have there.
     pub(super) fn steps(&self, names: &Names) -> Steps {
         let hidden: BTreeSet<PathBuf> = self.hidden.iter().flat_map(|path| names.readable(path)).collect();
         let protected: BTreeSet<PathBuf> = self.protected.iter().flat_map(|path| names.writable(path)).collect();
@@ -166,7 +167,8 @@ impl Guarded {
         let above: HashSet<&OsStr> = guarded.flat_map(|path| path.ancestors().skip(1)).map(Path::as_os_str).collect();
         let pinned = above.into_iter().flat_map(|path| names.renamable(Path::new(path)));
 
-        // What lies in a guarded directory is guarded with it, and once that is hidden can no longer be found.
+        // Skip paths in a guarded directory: they are guarded with it, and cannot be found once it
+        // is hidden.
         let [hidden_names, protected_names] =
             [&hidden, &protected].map(|paths| paths.iter().map(|path| path.as_os_str()).collect::<HashSet<&OsStr>>());
         let is_in = |path: &Path, guarded: &HashSet<&OsStr>| {
@@ -183,8 +185,8 @@ impl Guarded {
         }
     }
 
-    /// The protected paths that the run made, changed or removed although nothing could keep it from
-    /// doing so, relative to the workspace when they are in it.
+    /// Returns the protected paths that the run made, changed or removed although nothing could
+    /// prevent it, relative to the workspace if they lie in it.
     pub(crate) fn planted(&self) -> Vec<String> {
         self.watched.planted()
     }
@@ -194,13 +196,13 @@ impl Guarded {
         self.watched.survey();
     }
 
-    /// The paths to look at again.
+    /// Returns the paths to look at again.
     pub(crate) fn watched(&self) -> &Watched {
         &self.watched
     }
 }
 
-/// Guards the file that a rule led to before a run removed or turned the link to it.
+/// Guards the file that a rule led to before a run removed or changed the link to it.
 fn guard_former_target(link: &GuardedLink, deciders: &mut Deciders, hidden: &mut BTreeSet<PathBuf>) {
     match (deciders.files.trace(&link.target).end, link.effect) {
         (TraceEnd::At { path, .. }, RuleEffect::Protect) => deciders.protect_silently(&path),
@@ -209,8 +211,9 @@ fn guard_former_target(link: &GuardedLink, deciders: &mut Deciders, hidden: &mut
     }
 }
 
-/// The directories above guarded paths that their owner has closed. Root searches them all the same, but whoever mounts
-/// inside a sandbox may not be able to, so that each is guarded as a whole.
+/// Returns the directories above guarded paths that their owner has closed. Root can search such a
+/// directory, but the process that mounts in a sandbox may not be able to, so the directory is
+/// guarded as a whole.
 fn closed_directories(root: &Path, guarded: &BTreeSet<PathBuf>) -> Vec<PathBuf> {
     let below_root = |directory: &&Path| lies_in(directory, root) && *directory != root;
     let above = |path| Path::ancestors(path).skip(1).take_while(below_root);
@@ -219,7 +222,8 @@ fn closed_directories(root: &Path, guarded: &BTreeSet<PathBuf>) -> Vec<PathBuf> 
     directories.into_iter().filter(is_closed).map(Path::to_path_buf).collect()
 }
 
-/// Protects a directory of evidence, or all that lies in it where the directory itself has to stay writable.
+/// Protects a directory of evidence. If the directory itself has to stay writable, protects its
+/// contents.
 fn protect_evidence(deciders: &mut Deciders, directory: &Path) {
     let Some(found) = deciders.protect(directory) else { return };
     if found.is_directory && deciders.is_writable(&found.path) && deciders.holds_writable(&found.path) {
@@ -230,7 +234,8 @@ fn protect_evidence(deciders: &mut Deciders, directory: &Path) {
     }
 }
 
-/// The protected files, and those right in protected directories, that have more names than one.
+/// Returns the protected files, and the files directly in protected directories, that have more
+/// than one name.
 fn twins_of(protected: &BTreeSet<PathBuf>, files: &mut ObservedFiles) -> Result<BTreeSet<Inode>, ViewError> {
     let mut twins = BTreeSet::new();
     for path in protected {
@@ -243,7 +248,7 @@ fn twins_of(protected: &BTreeSet<PathBuf>, files: &mut ObservedFiles) -> Result<
             continue;
         }
         let listed = files.list(path).map_err(|Unreadable { path, source }| ViewError::Search { path, source })?;
-        // Git runs no sample of a hook, and every repository has a dozen of them.
+        // Skip samples of hooks: git does not run them, and every repository has a dozen.
         let children = listed.iter().map(|(name, _)| path.join(name));
         for child in children.filter(|child| child.extension().is_none_or(|extension| extension != "sample")) {
             match fs_err::symlink_metadata(&child) {
@@ -258,7 +263,7 @@ fn twins_of(protected: &BTreeSet<PathBuf>, files: &mut ObservedFiles) -> Result<
     Ok(twins)
 }
 
-/// The guarded files that have more names than were found in the workspace.
+/// Returns the guarded files that have more names than were found in the workspace.
 fn files_with_unfound_names(
     guarded: [&BTreeSet<PathBuf>; 2],
     twins: &BTreeSet<Inode>,
@@ -281,7 +286,7 @@ fn files_with_unfound_names(
     Ok(unfound)
 }
 
-/// The other names of guarded files: hard links have nothing in common but their inode.
+/// Returns the other names of guarded files. Hard links have nothing in common but their inode.
 fn other_names(
     guarded: &BTreeSet<PathBuf>,
     twins: &BTreeSet<Inode>,

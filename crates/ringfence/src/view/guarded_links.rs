@@ -1,9 +1,9 @@
-//! Symbolic links on the way to what `hide` and `protect` name.
+//! Symbolic links on the way to the files that `hide` and `protect` name.
 //!
-//! Nothing can be mounted over a link, so that a run can remove or turn one, and the rule then leads
-//! elsewhere. A link that a run has removed or turned is reported, and remembered on the host with
-//! the file that it led to: later runs guard that file until the link is back, or the user puts
-//! something else in its place.
+//! Nothing can be mounted over a link, so a run can remove or change a link, and the rule then
+//! leads elsewhere. Such a link is reported, and remembered on the host with the file that it led
+//! to. Later runs guard that file until the link is restored or the user puts another file in the
+//! link's place.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -15,33 +15,35 @@ use sha2::{Digest, Sha256};
 use super::deciders::PathText;
 use crate::{Host, untrusted};
 
-/// More than the links of a workspace come to.
+/// Maximum size in bytes of the file with the remembered links of a workspace; real ones are
+/// smaller.
 const MAX_MEMORY: u64 = 1 << 24;
 
-/// The effect of a rule on the files that it names.
+/// Effect of a rule on the files that it names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) enum RuleEffect {
     Hide,
     Protect,
 }
 
-/// A link on the way to a file that a rule names.
+/// Link on the way to a file that a rule names.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "SerializedLink", into = "SerializedLink")]
 pub(super) struct GuardedLink {
     pub(super) effect: RuleEffect,
-    /// The path or the pattern of the rule.
+    /// Path or pattern of the rule.
     pub(super) rule: String,
     pub(super) link: PathBuf,
-    /// The text of the link when the rule led to `target`.
+    /// Target text of the link when the rule led to `target`.
     pub(super) text: PathBuf,
-    /// The file or directory that the rule led to, free of links.
+    /// File or directory that the rule led to, without links in its path.
     pub(super) target: PathBuf,
-    /// The file in the link's place where it is no longer the link, unless there is none.
+    /// Identity of the file at the link's path, or `None` if there was no file. After a run changed
+    /// the link, this is the file that the run left there.
     left: Option<FileMark>,
 }
 
-/// A file by its inode and its last change, which no process can set.
+/// Identity of a file: device, inode, and the time of the last change, which no process can set.
 type FileMark = (u64, u64, i64, i64);
 
 impl GuardedLink {
@@ -56,12 +58,13 @@ impl GuardedLink {
         }
     }
 
-    /// Tells whether the link leads where it led.
+    /// Tells whether the link still has the same target text.
     fn is_there(&self) -> bool {
         fs_err::read_link(&self.link).is_ok_and(|text| text == self.text)
     }
 
-    /// Tells whether the file in the link's place is another one than it was.
+    /// Tells whether the link lost its target text, and its path now holds another file than
+    /// before, or none.
     pub(super) fn is_changed(&self) -> bool {
         !self.is_there() && mark_of(&self.link) != self.left
     }
@@ -72,7 +75,7 @@ fn mark_of(path: &Path) -> Option<FileMark> {
     Some((found.st_dev, found.st_ino, found.st_ctime, i64::try_from(found.st_ctime_nsec).unwrap_or(0)))
 }
 
-/// The links of one workspace that runs have removed or turned, kept among the user's own files.
+/// Links of one workspace that runs have removed or changed, kept among the user's own files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct LinkMemory {
     file: Option<PathBuf>,
@@ -86,7 +89,7 @@ impl LinkMemory {
         LinkMemory { file: file.filter(|file| file.to_str().is_some()) }
     }
 
-    /// The links that are still as a run left them.
+    /// Returns the links that are still as a run left them.
     pub(super) fn load(&self) -> Vec<GuardedLink> {
         let Some(text) = self.file.as_ref().and_then(|file| untrusted::read(file, MAX_MEMORY).ok()) else {
             return Vec::new();
@@ -95,7 +98,7 @@ impl LinkMemory {
         links.into_iter().filter(|link| !link.is_there() && !link.is_changed()).collect()
     }
 
-    /// Remembers links that a run removed or turned.
+    /// Remembers links that a run removed or changed.
     pub(super) fn remember(&self, links: &[&GuardedLink]) {
         let Some(file) = &self.file else { return };
         let as_left = |link: &&GuardedLink| GuardedLink { left: mark_of(&link.link), ..(*link).clone() };
@@ -112,7 +115,7 @@ impl LinkMemory {
     }
 }
 
-/// [`GuardedLink`] as JSON holds it. Paths need not be text.
+/// Form of [`GuardedLink`] in JSON. The paths need not be UTF-8.
 #[derive(Serialize, Deserialize)]
 struct SerializedLink {
     effect: RuleEffect,

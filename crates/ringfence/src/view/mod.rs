@@ -1,7 +1,8 @@
-//! What a sandbox sees, worked out on the host from a plan.
+//! View of a sandbox, built on the host from a plan.
 //!
-//! The default view is made of system directories, an `/etc` of what programs need, the toolchains that the
-//! caller's `PATH` reaches, a private home, a private `/tmp` and the workspace. Everything else is absent.
+//! The default view consists of system directories, an `/etc` with the files that programs need,
+//! the toolchains that the caller's `PATH` reaches, a private home, a private `/tmp` and the
+//! workspace. Everything else is absent.
 
 mod deciders;
 mod etc;
@@ -33,67 +34,69 @@ pub(crate) use guarded::Guarded;
 use guarded::Steps;
 use names::Names;
 
-/// Where the home is when the caller has none that can be used.
+/// Home directory inside for callers without a usable home.
 const FALLBACK_HOME: &str = "/home/sandbox";
-/// Where the workspace is in a container. One that is elsewhere than on the host is found by this name, too.
+/// Path of the workspace in a container. A workspace whose path inside differs from that on the
+/// host is also shown at this path.
 const WORKSPACE: &str = "/workspace";
-/// System directories that are readable; the first-level links of a merged `/usr` are links inside, too.
+/// System directories that are readable inside. The first-level links of a merged `/usr` are links
+/// inside, too.
 const SYSTEM: [&str; 9] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix"];
-/// Variables that pass without being named.
+/// Variables of the caller that are passed without being named in the policy.
 const PASSED: [&str; 5] = ["USER", "LOGNAME", "LANG", "TERM", "COLORTERM"];
 
-/// A view, and what goes with it.
+/// View of a sandbox, with its environment.
 #[derive(Debug)]
 pub(crate) struct Sight {
-    /// What is seen.
+    /// Files and directories that are visible inside.
     pub(crate) view: View,
-    /// The environment inside.
+    /// Environment variables inside.
     pub(crate) variables: BTreeMap<OsString, OsString>,
 }
 
-/// A path of a policy cannot be shown.
+/// Reason why a path of a policy cannot be shown.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ViewError {
-    /// It is not there.
+    /// The path does not exist or cannot be followed.
     #[error("cannot find `{path}`, which the policy's `{key}` names")]
     Missing {
-        /// Which.
+        /// Absolute path that the policy names.
         path: PathBuf,
-        /// The key that names it.
+        /// Key of the policy that names the path, `read` or `write`.
         key: &'static str,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// It is the sandbox's own business.
+    /// The path is reserved, because the sandbox has its own.
     #[error("cannot show `{path}` of the host inside: the sandbox has its own")]
     Reserved {
-        /// Which.
+        /// Path that cannot be shown.
         path: PathBuf,
     },
     /// A file that decides what git on the host executes cannot be read.
     #[error("cannot read `{path}`, which decides what programs git executes on the host")]
     Undecided {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The reason.
+        /// Error of the operating system, or the limit that the file exceeds.
         source: io::Error,
     },
-    /// It is nothing that a sandbox may have.
+    /// The path must not be given to any sandbox.
     #[error(transparent)]
     Grant(#[from] GrantError),
-    /// The workspace could not be searched for what `hide` or `protect` match.
+    /// The workspace could not be searched for the paths that `hide` or `protect` match.
     #[error("cannot search `{path}` for what `hide` and `protect` match")]
     Search {
-        /// Where.
+        /// Path at which the search failed.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
 }
 
 impl ViewError {
-    /// The next thing to do.
+    /// Returns the next thing for the user to do.
     pub fn hint(&self) -> String {
         match self {
             ViewError::Missing { path, key, .. } => {
@@ -109,18 +112,18 @@ impl ViewError {
     }
 }
 
-/// The steps that guard paths where a view shows the host as `shown` says: mount points that keep what is above a
-/// guarded path in its place, and then the guards.
+/// Returns the entries that guard paths in a view that shows the host as `shown` says. Pins come
+/// first, which keep the directories above a guarded path in place, and then the guards.
 pub(crate) fn guards(guarded: &Guarded, shown: &[Entry]) -> Vec<Entry> {
     let Steps { pins, guards } = guarded.steps(&Names::in_view(shown));
     pins.into_iter().map(|path| Entry::Pin { path }).chain(guards).collect()
 }
 
-/// Works out what a command sees where `site` says.
+/// Builds the view and the environment of a command.
 pub(crate) fn build(site: &Site<'_>) -> Result<Sight, ViewError> {
     let Site { plan, host, workspace, guarded, .. } = *site;
     let policy = &plan.policy;
-    // A size of 0 means no bound at all (tmpfs(5)).
+    // At least one page, because a size of 0 means no limit at all (tmpfs(5)).
     let scratch = policy.limits.tmp.map_or(0, |size| size.bytes()).max(rustix::param::page_size() as u64);
     let home = host.home.clone().filter(|home| !under_system(home)).unwrap_or_else(|| FALLBACK_HOME.into());
     let mut entries = system();
@@ -154,7 +157,7 @@ pub(crate) fn build(site: &Site<'_>) -> Result<Sight, ViewError> {
         return Err(ViewError::Reserved { path: workspace.destination.clone() });
     }
     for directory in guarded.shared() {
-        // Files of the workspace name it.
+        // Check the directory, because files of the workspace name it.
         site.grants.check_path(directory, directory, Access::Write)?;
         binds.insert(directory.clone(), (directory.clone(), Access::Write));
     }
@@ -168,7 +171,7 @@ pub(crate) fn build(site: &Site<'_>) -> Result<Sight, ViewError> {
         binds.insert(WORKSPACE.into(), (workspace.source.clone(), Access::Write));
     }
 
-    // Shallow before deep: a path's mount point is made by, or lies in, the one above it.
+    // Shallow before deep: the mount point of a path is made by, or lies in, the mount above it.
     let bind = |(destination, (source, access)): (PathBuf, (PathBuf, Access))| {
         (destination.clone(), Entry::Bind { source, destination, access })
     };
@@ -198,8 +201,9 @@ fn system() -> Vec<Entry> {
     entries
 }
 
-/// Those of ringfence's own files that lie in system directories, which every sandbox can read, as they do for a user
-/// whose home is there. Programs of ours that are `shown` stay.
+/// Returns those of ringfence's own files that lie in system directories, as for a user whose home
+/// is there. Every sandbox could read these files. Programs of ringfence's that are in `shown` are
+/// left out.
 fn own_in_system(host: &Host, shown: &[PathBuf]) -> Vec<PathBuf> {
     let own = [("XDG_CONFIG_HOME", ".config"), ("XDG_STATE_HOME", ".local/state")];
     let own = own.into_iter().filter_map(|(variable, fallback)| host.own_directory(variable, fallback));
@@ -217,7 +221,7 @@ fn own_in_system(host: &Host, shown: &[PathBuf]) -> Vec<PathBuf> {
     hidden
 }
 
-/// Whether a path is one that the sandbox makes itself.
+/// Tells whether the sandbox makes a path itself.
 fn is_reserved(path: &Path) -> bool {
     path == Path::new("/") || ["/proc", "/dev"].iter().any(|own| path.starts_with(own))
 }
@@ -226,13 +230,13 @@ fn under_system(path: &Path) -> bool {
     is_reserved(path) || SYSTEM.iter().chain(&["/etc"]).any(|system| path.starts_with(system))
 }
 
-/// Whether a path exists and no component of it is a symbolic link; one system call tells.
+/// Tells whether a path exists and no component of it is a symbolic link, with one system call.
 pub(crate) fn is_resolved(path: &Path) -> bool {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS).is_ok()
 }
 
-/// Whether a path of the host can be seen at the same place inside.
+/// Tells whether a host path is visible at the same path inside.
 fn is_visible(view: &View, path: &Path) -> bool {
     let resolved = if is_resolved(path) { Ok(path.to_path_buf()) } else { fs_err::canonicalize(path) };
     let Ok(resolved) = resolved else { return false };
@@ -245,7 +249,8 @@ fn is_visible(view: &View, path: &Path) -> bool {
     shown(&resolved) && (shown(path) || SYSTEM.iter().any(|system| path.starts_with(system)))
 }
 
-/// The environment inside: what programs cannot do without, and what the policy names.
+/// Returns the environment inside: the variables that programs need, and those that the policy
+/// names.
 fn environment(site: &Site<'_>, view: &View, home: &Path) -> BTreeMap<OsString, OsString> {
     let Site { plan, host, .. } = *site;
     let mut variables = BTreeMap::new();
@@ -264,7 +269,8 @@ fn environment(site: &Site<'_>, view: &View, home: &Path) -> BTreeMap<OsString, 
     if egress::gate(&plan.policy).is_some() {
         variables.extend(egress::variables().into_iter().map(|(name, value)| (name.into(), value.into())));
     }
-    // A variable that stands for a secret is not the one of the caller, even where that one is passed.
+    // A placeholder for a secret replaces the caller's variable of that name, even if the policy
+    // passes it.
     let of_secrets = site.sealed.into_iter().flat_map(Sealed::variables);
     variables.extend(of_secrets.map(|(name, value)| (name.into(), value.into())));
 

@@ -1,4 +1,5 @@
-//! Under which names inside a path of the host can be reached: the same directory may be shown more than once.
+//! Names of a host path inside a sandbox. There may be several, because the same directory may be
+//! shown more than once.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -6,15 +7,16 @@ use std::path::{Path, PathBuf};
 
 use ringfence_linux::{Access, Entry};
 
-/// Tells whether a path is `above` or lies in it, as [`Path::starts_with`] does.
+/// Tells whether a path equals `above` or lies in it, as [`Path::starts_with`] does.
 ///
-/// Splitting both paths into components is most of that function's cost, and a search asks it thousands of times. Nearly
-/// all paths are in their shortest form, for which comparing bytes is enough.
+/// `starts_with` spends most of its time splitting both paths into components, and a search needs
+/// the answer thousands of times. Nearly all paths are in their shortest form, for which comparing
+/// bytes is enough.
 pub(super) fn lies_in(path: &Path, above: &Path) -> bool {
     let (bytes, prefix) = (path.as_os_str().as_bytes(), above.as_os_str().as_bytes());
     match bytes.strip_prefix(prefix) {
         Some([] | [b'/', ..]) => true,
-        // Only a path that begins in another form can still be meant.
+        // A mismatch of the bytes is final only if both paths are in their shortest form.
         None if bytes.first() == prefix.first() && is_shortest(bytes) && is_shortest(prefix) => false,
         _ => path.starts_with(above),
     }
@@ -27,20 +29,20 @@ fn is_shortest(path: &[u8]) -> bool {
     path.first() == Some(&b'/') && !slashes.map(|(at, _)| &path[at + 1..]).any(is_superfluous)
 }
 
-/// The parts of the host's tree that a view shows.
+/// Parts of the host's tree that a view shows.
 pub(super) struct Names(Vec<Shown>);
 
 struct Shown {
-    /// In its shortest form, as `destination` is.
+    /// Path on the host, in its shortest form, as is `destination`.
     source: PathBuf,
     destination: PathBuf,
     access: Access,
-    /// The number of components of `destination`.
+    /// Number of components of `destination`.
     depth: usize,
 }
 
 impl Names {
-    /// Of a view that consists of these entries.
+    /// Collects the names of a view that consists of these entries.
     pub(super) fn in_view<'e>(entries: impl IntoIterator<Item = &'e Entry>) -> Names {
         let shown = entries.into_iter().filter_map(|entry| match entry {
             Entry::Bind { source, destination, access } => {
@@ -53,17 +55,17 @@ impl Names {
         Names(shown.collect())
     }
 
-    /// Every name of a path of the host, or of the parts of it that are shown.
+    /// Returns every name of a host path, and of the parts of it that are shown.
     pub(super) fn readable(&self, path: &Path) -> impl Iterator<Item = PathBuf> {
         self.names(path).map(|(_, inside)| inside)
     }
 
-    /// Those under which it could be written.
+    /// Returns the names under which the path could be written.
     pub(super) fn writable(&self, path: &Path) -> impl Iterator<Item = PathBuf> {
         self.names(path).filter(|(shown, _)| shown.access == Access::Write).map(|(_, inside)| inside)
     }
 
-    /// Those under which it could be renamed: what is mounted itself cannot.
+    /// Returns the names under which the path could be renamed. A mount point cannot be renamed.
     pub(super) fn renamable(&self, path: &Path) -> impl Iterator<Item = PathBuf> {
         self.writable(path)
             .filter(|inside| !self.0.iter().any(|shown| shown.destination.as_os_str() == inside.as_os_str()))
@@ -81,23 +83,23 @@ impl Names {
         })
     }
 
-    /// Whether nothing else is mounted over a path of `shown`.
+    /// Tells whether no other mount covers a path of `shown`.
     fn is_uncovered(&self, shown: &Shown, inside: &Path) -> bool {
         let above = self.0.iter().filter(|other| rest_below(inside, &other.destination).is_some());
-        // The last of those at one place covers the others.
+        // The last of several mounts at one path covers the others.
         let top = above.max_by_key(|other| other.depth);
         top.is_some_and(|top| std::ptr::eq(top, shown))
     }
 }
 
-/// The relative path that leads from `above` to a path, if the path lies there. Both are in their shortest form, so that
-/// comparing bytes is enough.
+/// Returns the relative path from `above` to a path, if the path lies there. Both paths are in
+/// their shortest form, so comparing bytes is enough.
 fn rest_below<'p>(path: &'p Path, above: &Path) -> Option<&'p [u8]> {
     let rest = path.as_os_str().as_bytes().strip_prefix(above.as_os_str().as_bytes())?;
     match rest {
         [] => Some(rest),
         [b'/', rest @ ..] => Some(rest),
-        // The root alone ends with a slash.
+        // Only the root ends with a slash.
         _ => (above.as_os_str() == "/").then_some(rest),
     }
 }

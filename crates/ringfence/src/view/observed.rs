@@ -1,8 +1,9 @@
-//! Looking at files that sandboxed code may have arranged, and remembering each look.
+//! Access to files that sandboxed code may have arranged, with a record of each look.
 //!
-//! Only "no such file" and "not a directory" mean that a path is absent. Every other failure is told, because a
-//! directory that cannot be searched may hold anything. What was looked at is kept with its identity, so that a
-//! later look tells in one system call per path whether the same search could have another result.
+//! Only "no such file" and "not a directory" mean that a path is absent. Every other failure is
+//! reported, because a directory that cannot be searched may hold anything. Everything that was
+//! looked at is recorded with its identity. A later check then tells, with one system call per
+//! path, whether the same search could have another result.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::{OsStr, OsString};
@@ -20,22 +21,25 @@ use serde::{Deserialize, Serialize};
 
 use super::names::lies_in;
 
-/// How many links a path may lead through, as in the kernel (path_resolution(7)).
+/// Maximum number of links on the way of a path, as in the kernel (path_resolution(7)).
 const MAX_LINKS: usize = 40;
-/// Paths of this many bytes are too long to be looked up, NUL included (path_resolution(7)). The file may be there:
-/// a program that is in a directory on the way has a shorter path for it.
+/// Length in bytes, including the NUL, beyond which a path cannot be looked up
+/// (path_resolution(7)). The file may exist anyway: a program in a directory on the way has a
+/// shorter path for it.
 const PATH_MAX: usize = 4096;
-/// No file has a longer name.
+/// Maximum length of a file name in bytes.
 const NAME_MAX: usize = 255;
-/// File systems whose directories have two links, and one more for each directory in them: ext4,
-/// XFS and tmpfs (statfs(2)). Others give every directory one link, or any number.
+/// File systems whose directories have two links, and one more for each subdirectory: ext4, XFS and
+/// tmpfs (statfs(2)). Others give every directory one link, or any number.
 const COUNTING_FILE_SYSTEMS: [FsWord; 3] = [0xEF53, 0x5846_5342, 0x0102_1994];
-/// A change within this time of a look can leave the same time stamp, because kernels count them in ticks.
+/// Time within which a change after a look can leave the same time stamp, because kernels count
+/// time stamps in ticks.
 const TIMESTAMP_GRANULARITY_NANOS: i64 = 20_000_000;
-/// The same for a time stamp without nanoseconds, which a file system with whole seconds has given.
+/// The same for a time stamp without nanoseconds, which may come from a file system with whole
+/// seconds.
 const WHOLE_SECOND_GRANULARITY_NANOS: i64 = 2_000_000_000;
 
-/// The kind of file at a path, links not followed.
+/// Kind of file at a path, without following links.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum NodeKind {
     Absent,
@@ -47,7 +51,7 @@ enum NodeKind {
     Denied,
 }
 
-/// The identity of a file as far as a search depends on it.
+/// Identity of a file, as far as a search depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum FileIdentity {
     Absent,
@@ -68,64 +72,64 @@ pub(super) enum FileIdentity {
     Denied,
 }
 
-/// The end of a path.
+/// End of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum TraceEnd {
-    /// The path exists, and no component of this form of it is a link.
+    /// The path exists, and this form of it has no links.
     At { path: PathBuf, is_directory: bool },
-    /// Nothing exists at the path; its existing part is free of links.
+    /// Nothing exists at the path. The existing part of this form has no links.
     Missing(PathBuf),
-    /// A file stands where the path needs a directory.
+    /// A file is at this path, where a directory is needed.
     BelowFile(PathBuf),
     /// This directory cannot be searched.
     Denied(PathBuf),
 }
 
-/// A path, followed link by link.
+/// Result of following a path link by link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Trace {
-    /// The links on the way, each by its own path and its text.
+    /// Links on the way, each with its own path and its target text.
     pub(super) links: Vec<(PathBuf, PathBuf)>,
     pub(super) end: TraceEnd,
 }
 
-/// A file that exists but cannot be read.
+/// File that exists but cannot be read.
 #[derive(Debug)]
 pub(super) struct Unreadable {
     pub(super) path: PathBuf,
     pub(super) source: io::Error,
 }
 
-/// The entries of a directory, sorted by name.
+/// Entries of a directory, sorted by name.
 pub(super) type Listing = Rc<Vec<(OsString, FileType)>>;
 
-/// The entries of a directory that lead further.
+/// Entries of a directory that lead further.
 #[derive(Debug, Default)]
 pub(super) struct DirectoryScan {
     pub(super) links: Vec<PathBuf>,
     pub(super) directories: Vec<PathBuf>,
-    /// An entry is called `HEAD`, as in every repository.
+    /// Tells whether an entry is called `HEAD`, as in every repository.
     pub(super) has_head: bool,
-    /// An entry is called `.git`.
+    /// Tells whether an entry is called `.git`.
     pub(super) has_git: bool,
-    /// The directory has no directories in it, and was not listed.
+    /// Tells whether the directory has no subdirectories. Such a directory was not listed.
     pub(super) is_leaf: bool,
 }
 
-/// A walk through all directories of a tree except those called `.git`. Links are not followed.
+/// Walk through all directories of a tree except those called `.git`. Links are not followed.
 pub(super) struct TreeWalk {
     pending: VecDeque<PathBuf>,
     count: usize,
-    /// The device of a file system that counts the directories in a directory, and so tells which
-    /// have none.
+    /// Device of a file system that counts the subdirectories of a directory, so that directories
+    /// without any are known.
     counting_device: Option<u64>,
 }
 
-/// A directory on a walk.
+/// Directory on a walk.
 #[derive(Debug)]
 pub(super) struct WalkedDirectory {
     pub(super) path: PathBuf,
-    /// The entries of the directory, unless it cannot be listed.
+    /// Entries of the directory, or `None` if it cannot be listed.
     pub(super) scan: Option<DirectoryScan>,
 }
 
@@ -137,12 +141,12 @@ impl TreeWalk {
         TreeWalk { pending: VecDeque::from([root.to_path_buf()]), count: 0, counting_device }
     }
 
-    /// The number of directories so far.
+    /// Returns the number of directories so far.
     pub(super) fn count(&self) -> usize {
         self.count
     }
 
-    /// The next directory, those near the root first.
+    /// Returns the next directory, those near the root first.
     pub(super) fn next_directory(&mut self) -> Option<WalkedDirectory> {
         let path = self.pending.pop_front()?;
         self.count += 1;
@@ -161,14 +165,14 @@ impl TreeWalk {
     }
 }
 
-/// A time stamp of the file system, in seconds and nanoseconds.
+/// Time stamp of the file system, in seconds and nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct FileTime(i64, i64);
 
 impl FileTime {
     const END: FileTime = FileTime(i64::MAX, 0);
 
-    /// The time stamp that a file would get now.
+    /// Returns the time stamp that a file would get now.
     pub(super) fn now() -> FileTime {
         let now = clock_gettime(ClockId::RealtimeCoarse);
         FileTime(now.tv_sec, now.tv_nsec)
@@ -179,7 +183,8 @@ impl FileTime {
         FileTime(i64::from(stat.st_ctime), i64::try_from(stat.st_ctime_nsec).unwrap_or(0))
     }
 
-    /// The last change of a file, directory or link itself, if it exists; the end of time where it cannot be looked at.
+    /// Returns the time of the last change of a file, directory or link itself, or `None` if it
+    /// does not exist. Returns the end of time if the path cannot be looked at.
     fn of_existing(path: &Path) -> Option<FileTime> {
         match statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(found) => Some(FileTime::of_stat(&found)),
@@ -188,19 +193,21 @@ impl FileTime {
         }
     }
 
-    /// The last change of a file, directory or link itself; the end of time where it is gone.
+    /// Returns the time of the last change of a file, directory or link itself, or the end of time
+    /// if it is gone.
     pub(super) fn of_change(path: &Path) -> FileTime {
         FileTime::of_existing(path).unwrap_or(FileTime::END)
     }
 
-    /// Returns true if this may be the time of a change after `began`. A time stamp without nanoseconds
-    /// may have lost them: some file systems keep whole seconds.
+    /// Tells whether this may be the time of a change after `began`. A time stamp without
+    /// nanoseconds may have lost them, because some file systems keep whole seconds.
     fn may_follow(self, began: FileTime) -> bool {
         let FileTime(seconds, nanoseconds) = self;
         self >= began || nanoseconds == 0 && seconds == began.0
     }
 
-    /// Tells whether a change after `now` gets a later time stamp. Some file systems keep whole seconds.
+    /// Tells whether a change after `now` gets a later time stamp. Some file systems keep whole
+    /// seconds.
     fn is_before(self, now: FileTime) -> bool {
         let FileTime(seconds, nanoseconds) = self;
         let granularity = if nanoseconds == 0 { WHOLE_SECOND_GRANULARITY_NANOS } else { TIMESTAMP_GRANULARITY_NANOS };
@@ -209,23 +216,23 @@ impl FileTime {
     }
 }
 
-/// Returns true if a file, directory or link is gone or may have changed since `began`.
+/// Tells whether a file, directory or link is gone or may have changed since `began`.
 pub(super) fn is_changed_since(path: &Path, began: FileTime) -> bool {
     FileTime::of_change(path).may_follow(began)
 }
 
-/// Returns true if a file, directory or link exists and may have changed since `began`.
+/// Tells whether a file, directory or link exists and may have changed since `began`.
 pub(super) fn is_present_and_changed_since(path: &Path, began: FileTime) -> bool {
     FileTime::of_existing(path).is_some_and(|changed| changed.may_follow(began))
 }
 
-/// Returns true if a path has no file, directory or link.
+/// Tells whether no file, directory or link exists at a path.
 pub(super) fn is_absent(path: &Path) -> bool {
     FileTime::of_existing(path).is_none()
 }
 
-/// Lists the links and directories in a directory that is no link. A directory of references can hold thousands of
-/// files, which are passed over without a copy of their names.
+/// Lists the links and subdirectories in a directory that is not a link itself. A directory of
+/// references can hold thousands of files, which are skipped without copying their names.
 pub(super) fn scan_directory(path: &Path) -> Result<DirectoryScan, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut scan = DirectoryScan::default();
@@ -233,7 +240,7 @@ pub(super) fn scan_directory(path: &Path) -> Result<DirectoryScan, Errno> {
         let entry = entry?;
         let name = OsStr::from_bytes(entry.file_name().to_bytes());
         let kind = match entry.file_type() {
-            // Some file systems do not say.
+            // Some file systems do not report the kind.
             FileType::Unknown => {
                 let found = statat(CWD, path.join(name), AtFlags::SYMLINK_NOFOLLOW);
                 found.map_or(FileType::Unknown, |found| FileType::from_raw_mode(found.st_mode))
@@ -251,20 +258,22 @@ pub(super) fn scan_directory(path: &Path) -> Result<DirectoryScan, Errno> {
     Ok(scan)
 }
 
-/// Files of the host, and a memory of all that was looked at.
+/// Files of the host, with a record of everything that was looked at.
 #[derive(Debug)]
 pub(super) struct ObservedFiles {
-    /// A directory of which no component is a link.
+    /// Directory whose path has no links.
     base: PathBuf,
-    /// By paths as they are written: comparing components takes longer than looking twice.
+    /// Results by path. The keys are plain strings, because comparing components takes longer than
+    /// looking twice.
     seen: HashMap<OsString, (NodeKind, FileIdentity)>,
-    /// Directories by their entries. While a directory has not changed, its entries have the same names and kinds.
+    /// Entries by directory. While a directory has not changed, its entries have the same names and
+    /// kinds.
     listed: HashMap<OsString, Listing>,
-    /// Directories to which no symbolic link leads on the way.
+    /// Directories whose paths have no symbolic links.
     direct: HashSet<OsString>,
-    /// Looks of an earlier search that hold still.
+    /// Identities from an earlier search that still hold.
     kept: Vec<(PathBuf, FileIdentity)>,
-    /// The clock of file time stamps when the search began.
+    /// Time of the start of the search, by the clock of file time stamps.
     began: FileTime,
 }
 
@@ -281,7 +290,7 @@ impl ObservedFiles {
         }
     }
 
-    /// Follows a path to its end. `path` is absolute.
+    /// Follows an absolute path to its end.
     pub(super) fn trace(&mut self, path: &Path) -> Trace {
         if let Some(end) = self.trace_directly(path) {
             return Trace { links: Vec::new(), end };
@@ -314,7 +323,7 @@ impl ObservedFiles {
             match self.look(&so_far) {
                 NodeKind::Directory => is_directory = true,
                 NodeKind::Absent => {
-                    // The rest of the path cannot be there either; `..` is taken out by name.
+                    // The rest of the path cannot exist either, so `..` is resolved by name.
                     while let Some(name) = pending.pop() {
                         if name == ".." {
                             so_far.pop();
@@ -345,7 +354,7 @@ impl ObservedFiles {
         Trace { links, end: TraceEnd::At { path: so_far, is_directory } }
     }
 
-    /// The end of a path whose directory is known, unless a link is there.
+    /// Returns the end of a path whose directory is known, or `None` if the path is a link.
     fn trace_directly(&mut self, path: &Path) -> Option<TraceEnd> {
         let (directory, _) = split_name(path)?;
         if !self.direct.contains(directory) && !self.listed.contains_key(directory) {
@@ -364,7 +373,8 @@ impl ObservedFiles {
         Some(TraceEnd::At { path: path.to_path_buf(), is_directory })
     }
 
-    /// Reads a file that is no link, up to `limit` bytes; nothing where no regular file is.
+    /// Reads a file of at most `limit` bytes that is not a link. Returns `None` if there is no
+    /// regular file.
     pub(super) fn read(&mut self, path: &Path, limit: u64) -> Result<Option<Vec<u8>>, Unreadable> {
         let failed = |source: io::Error| Unreadable { path: path.to_path_buf(), source };
         let Some((mut file, size)) = self.open_with_size(path)? else { return Ok(None) };
@@ -372,7 +382,8 @@ impl ObservedFiles {
             return Err(failed(io::Error::other(format!("it is longer than {limit} bytes"))));
         }
         let mut bytes = vec![0; usize::try_from(size).unwrap_or(usize::MAX)];
-        // A file that is cut meanwhile has another identity afterwards, and is read again then.
+        // A file that is truncated meanwhile has another identity afterwards, and is then read
+        // again.
         let mut length = 0;
         while length < bytes.len() {
             match file.read(&mut bytes[length..]).map_err(failed)? {
@@ -384,7 +395,7 @@ impl ObservedFiles {
         Ok(Some(bytes))
     }
 
-    /// Opens a file that is no link, to be read; nothing where no regular file is.
+    /// Opens a file that is not a link, for reading. Returns `None` if there is no regular file.
     pub(super) fn open(&mut self, path: &Path) -> Result<Option<File>, Unreadable> {
         Ok(self.open_with_size(path)?.map(|(file, _)| file))
     }
@@ -392,7 +403,7 @@ impl ObservedFiles {
     fn open_with_size(&mut self, path: &Path) -> Result<Option<(File, u64)>, Unreadable> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let failed = |error: Errno| Unreadable { path: path.to_path_buf(), source: error.into() };
-        // A device or a pipe is not even opened: opening one can have an effect.
+        // Do not open a device or a pipe, because opening one can have an effect.
         match self.look(path) {
             NodeKind::File => {}
             NodeKind::Denied => return Err(failed(Errno::ACCESS)),
@@ -409,7 +420,8 @@ impl ObservedFiles {
         Ok(is_regular.then(|| (File::from(file), size)))
     }
 
-    /// Lists a directory that is no link, as names and kinds of file. Nothing where no directory is.
+    /// Lists the names and kinds in a directory that is not a link. The result is empty if there is
+    /// no directory.
     pub(super) fn list(&mut self, path: &Path) -> Result<Listing, Unreadable> {
         if let Some(listing) = self.listed.get(path.as_os_str()) {
             return Ok(Rc::clone(listing));
@@ -433,7 +445,7 @@ impl ObservedFiles {
                 continue;
             }
             let kind = match entry.file_type() {
-                // Some file systems do not say.
+                // Some file systems do not report the kind.
                 FileType::Unknown => match self.look(&path.join(name)) {
                     NodeKind::Directory => FileType::Directory,
                     NodeKind::Link(_) => FileType::Symlink,
@@ -449,12 +461,13 @@ impl ObservedFiles {
         Ok(listing)
     }
 
-    /// Tells whether anything has this name, be it a link that leads nowhere.
+    /// Tells whether anything exists at a path, including a link that leads nowhere.
     pub(super) fn has_name(&mut self, path: &Path) -> bool {
         self.look(path) != NodeKind::Absent
     }
 
-    /// The identities of all paths below `roots` that were looked at, unless a change could go unnoticed.
+    /// Returns the identities of all paths in `roots` that were looked at, or `None` if a change
+    /// could go unnoticed.
     pub(super) fn into_identities(self, roots: &[PathBuf]) -> Option<Vec<(PathBuf, FileIdentity)>> {
         let inside = |path: &Path| roots.iter().any(|root| lies_in(path, root));
         let seen = self.seen.into_iter().map(|(path, (_, identity))| (PathBuf::from(path), identity));
@@ -462,7 +475,8 @@ impl ObservedFiles {
         identities.iter().all(|(_, identity)| identity.is_settled(self.began)).then_some(identities)
     }
 
-    /// The identities of all paths that were looked at, unless a change could go unnoticed.
+    /// Returns the identities of all paths that were looked at, or `None` if a change could go
+    /// unnoticed.
     pub(super) fn settled_identities(&self) -> Option<Vec<(PathBuf, FileIdentity)>> {
         let is_settled = |identity: &FileIdentity| *identity != FileIdentity::Denied && identity.is_settled(self.began);
         let seen = self.seen.iter().map(|(path, (_, identity))| (PathBuf::from(path), *identity));
@@ -470,7 +484,7 @@ impl ObservedFiles {
         identities.iter().all(|(_, identity)| is_settled(identity)).then_some(identities)
     }
 
-    /// Adds the looks of an earlier search that hold still.
+    /// Adds identities from an earlier search that still hold.
     pub(super) fn keep(&mut self, identities: Vec<(PathBuf, FileIdentity)>) {
         self.kept = identities;
     }
@@ -504,7 +518,8 @@ impl ObservedFiles {
         kind
     }
 
-    /// The kind of a file whose directory was listed. A link has to be read, and some file systems tell no kind.
+    /// Returns the kind of a file whose directory was listed. Returns `None` for a link, which has
+    /// to be read, and for an entry of unknown kind.
     fn look_in_listing(&self, path: &Path) -> Option<NodeKind> {
         let (directory, name) = split_name(path)?;
         let listing = self.listed.get(directory)?;
@@ -516,7 +531,7 @@ impl ObservedFiles {
         }
     }
 
-    /// Remembers that the content of an open file or directory was used.
+    /// Records that the content of an open file or directory was used.
     fn strengthen(&mut self, path: &Path, file: &OwnedFd) -> Result<Stat, Errno> {
         let stat = fstat(file)?;
         let kind = match FileType::from_raw_mode(stat.st_mode) {
@@ -558,7 +573,7 @@ impl FileIdentity {
         matches!(self, FileIdentity::Read { mode, .. } if FileType::from_raw_mode(*mode) == FileType::Directory)
     }
 
-    /// Tells whether the file at `path` still is what it was.
+    /// Tells whether the file at `path` still has this identity.
     pub(super) fn still_holds(&self, path: &Path) -> bool {
         let now = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW);
         match (self, now) {
@@ -570,7 +585,8 @@ impl FileIdentity {
     }
 }
 
-/// Splits the path of a directory from the name of a file in it. A path that ends in no name has none.
+/// Splits a path into its directory and its file name. Returns `None` if the path does not end in a
+/// name.
 fn split_name(path: &Path) -> Option<(&OsStr, &OsStr)> {
     let bytes = path.as_os_str().as_bytes();
     let slash = bytes.iter().rposition(|byte| *byte == b'/').filter(|slash| *slash > 0)?;
@@ -579,7 +595,7 @@ fn split_name(path: &Path) -> Option<(&OsStr, &OsStr)> {
     is_name.then(|| (OsStr::from_bytes(&bytes[..slash]), OsStr::from_bytes(name)))
 }
 
-/// Tells whether a path is too long although its name is not.
+/// Tells whether a path is too long although its file name is not.
 fn is_too_deep(path: &Path) -> bool {
     let name_length = path.file_name().map_or(0, OsStr::len);
     path.as_os_str().len() + 1 > PATH_MAX && name_length <= NAME_MAX
@@ -644,7 +660,7 @@ mod tests {
         fs_err::write(&file, "one").unwrap();
         fs_err::create_dir(root.join("listed")).unwrap();
         symlink("file", root.join("link")).unwrap();
-        // Wait until the time stamps are old enough to be told apart from those of a change.
+        // Wait until the time stamps differ from those of a later change.
         let mut identities = None;
         while identities.is_none() {
             let mut files = ObservedFiles::new(&root);

@@ -1,8 +1,9 @@
-//! A search of the workspace for what the patterns of `hide` and `protect` match.
+//! Search of the workspace for the paths that the patterns of `hide` and `protect` match.
 //!
-//! A pattern is followed directory by directory, as a shell expands it: a name that matches may be a link to a
-//! directory, and the rest of the pattern then applies to that directory. `**` stands for real directories alone,
-//! so that every directory is visited a bounded number of times, however links are arranged.
+//! A pattern is followed directory by directory, as a shell expands it. A name that matches may be
+//! a link to a directory, and the rest of the pattern then applies to that directory. `**` matches
+//! only real directories, so every directory is visited a bounded number of times, however links
+//! are arranged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -17,26 +18,26 @@ use super::ViewError;
 use super::guarded_links::{GuardedLink, RuleEffect};
 use super::observed::{ObservedFiles, Trace, TraceEnd};
 
-/// A file, by what all of its names have in common.
+/// Device and inode number of a file, which all of its names have in common.
 pub(super) type Inode = (u64, u64);
 
-/// A position in a pattern: the pattern's number, and how many of its components are matched.
+/// Position in a pattern: the number of the pattern, and how many of its components are matched.
 type PatternPosition = (usize, usize);
 
-/// The result of a search.
+/// Result of a search.
 #[derive(Debug, Default)]
 pub(super) struct PatternMatches {
     pub(super) hidden: BTreeSet<PathBuf>,
     pub(super) protected: BTreeSet<PathBuf>,
-    /// Directories that could not be searched, and may hold anything.
+    /// Directories that could not be searched and may hold anything.
     pub(super) denied: BTreeSet<PathBuf>,
-    /// The files that have more than one name, with those of their names that were found.
+    /// Files that have more than one name, with the names that were found.
     pub(super) linked: BTreeMap<Inode, Vec<PathBuf>>,
-    /// The links on the way to a match.
+    /// Links on the way to a match.
     pub(super) links: Vec<GuardedLink>,
 }
 
-/// A pattern of a rule, or one of the alternatives in it.
+/// Pattern of a rule, or one of its alternatives.
 struct RulePattern {
     rule: String,
     components: Vec<GlobComponent>,
@@ -45,24 +46,24 @@ struct RulePattern {
 
 /// Links that a search followed to a directory.
 struct FollowedLinks {
-    /// Each by its own path and its text.
+    /// Path and target text of each link.
     links: Vec<(PathBuf, PathBuf)>,
     directory: PathBuf,
-    /// The numbers of the patterns that go on there.
+    /// Numbers of the patterns that continue in the directory.
     patterns: BTreeSet<usize>,
 }
 
-/// A search of a workspace.
+/// Search of a workspace.
 pub(super) struct PatternSearch<'a> {
     root: &'a Path,
-    /// The trees that links may lead to: those that the sandbox is shown.
+    /// Trees that links may lead to, which are those that the sandbox is shown.
     shown: &'a [PathBuf],
     patterns: Vec<RulePattern>,
     visited: BTreeMap<PathBuf, BTreeSet<PatternPosition>>,
     pending: Vec<(PathBuf, BTreeSet<PatternPosition>)>,
     matches: PatternMatches,
     followed: Vec<FollowedLinks>,
-    /// Matches behind links, with the numbers of their patterns.
+    /// Matches that may lie behind links, with the numbers of their patterns.
     behind_links: Vec<(usize, PathBuf)>,
 }
 
@@ -76,7 +77,8 @@ impl<'a> PatternSearch<'a> {
             }
         };
         let hide = hide.iter().flat_map(with(RuleEffect::Hide));
-        // One that matches nothing has every real directory visited, for the names of files that have several.
+        // Add a pattern that matches nothing, so that every real directory is visited and all names
+        // of files that have several are found.
         let components = vec![GlobComponent::AnyDepth];
         let everything = RulePattern { rule: String::new(), components, effect: RuleEffect::Protect };
         let patterns = [everything].into_iter().chain(hide).chain(protect.iter().flat_map(with(RuleEffect::Protect)));
@@ -108,8 +110,8 @@ impl<'a> PatternSearch<'a> {
         Ok(self.matches)
     }
 
-    /// Keeps the links to directories in which something matches, and those on the way to such
-    /// a link.
+    /// Adds to the matches the links to directories in which something matches, and the links on
+    /// the way to such a link.
     fn keep_followed_links(&mut self) {
         for (number, target) in &self.behind_links {
             let RulePattern { rule, effect, .. } = &self.patterns[*number];
@@ -128,7 +130,7 @@ impl<'a> PatternSearch<'a> {
         }
     }
 
-    /// Adds the positions after each `**`, which may stand for no directory at all.
+    /// Adds the positions after each `**`, which may match no directory at all.
     fn skip_any_depth(&self, mut positions: BTreeSet<PatternPosition>) -> BTreeSet<PatternPosition> {
         let mut pending: Vec<_> = positions.iter().copied().collect();
         while let Some((number, at)) = pending.pop() {
@@ -152,7 +154,7 @@ impl<'a> PatternSearch<'a> {
             Ok(entries) => entries,
             Err(error) if is_absent(&error) => return Ok(()),
             Err(error) if directory == self.root => return Err(failed(error)),
-            // Code inside owns it and can open it up again.
+            // Code in the sandbox owns the directory and can open it again.
             Err(_) => {
                 self.matches.denied.insert(directory.to_path_buf());
                 return Ok(());
@@ -181,7 +183,7 @@ impl<'a> PatternSearch<'a> {
         Ok(())
     }
 
-    /// Takes each pattern one name further.
+    /// Advances each pattern by one name.
     fn advance(
         &mut self,
         path: &Path,
@@ -252,7 +254,8 @@ impl<'a> PatternSearch<'a> {
             TraceEnd::Denied(directory) if directory != self.root => {
                 self.matches.denied.insert(directory);
             }
-            // A link to the workspace itself, or above it: what lies below it is found by its own path.
+            // A link to the workspace itself continues the search there. Paths above the workspace
+            // need no search, because the contents of the workspace are found by their own paths.
             TraceEnd::At { is_directory: true, path: end } if end == self.root && !below_link.is_empty() => {
                 self.pending.push((end, below_link));
             }
@@ -262,7 +265,8 @@ impl<'a> PatternSearch<'a> {
 }
 
 impl PatternMatches {
-    /// Looks for further names of the files `wanted` in a tree that the sandbox is shown. Links are not followed.
+    /// Finds further names of the files `wanted` in a tree that the sandbox is shown. Links are not
+    /// followed.
     pub(super) fn find_other_names(&mut self, tree: &Path, wanted: &BTreeSet<Inode>) {
         let mut pending = vec![tree.to_path_buf()];
         while let Some(path) = pending.pop() {
@@ -283,7 +287,7 @@ impl PatternMatches {
                 match fs_err::read_dir(&path) {
                     Ok(entries) => pending.extend(entries.flatten().map(|entry| entry.path())),
                     Err(error) if is_absent(&error) => {}
-                    // Code inside may be able to open it up.
+                    // Code in the sandbox may be able to open the directory.
                     Err(_) => drop(self.denied.insert(path)),
                 }
             }
@@ -291,12 +295,13 @@ impl PatternMatches {
     }
 }
 
-/// The identity of a file that has more than one name.
+/// Returns the identity of a file that has more than one name.
 pub(super) fn shared_inode(metadata: &Metadata) -> Option<Inode> {
     (!metadata.is_dir() && metadata.nlink() > 1).then(|| (metadata.dev(), metadata.ino()))
 }
 
-/// Tells whether an error means that a path is not there; every other one may hide anything.
+/// Tells whether an error means that a path does not exist. After any other error, anything may be
+/// there.
 pub(super) fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }

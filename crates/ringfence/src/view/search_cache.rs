@@ -1,9 +1,10 @@
-//! Results of searches, kept from one run to the next.
+//! Cache of search results, kept from one run to the next.
 //!
-//! A search reads several files of each submodule, and mostly finds the same as before the last run. A kept
-//! result serves again while every file that the search looked at has the same inode, mode, size and time of
-//! change, or is still missing. No process can set a time of change. Results lie in the user's cache
-//! directory, which no sandbox is given, and a file that others could have written is not read.
+//! A search reads several files of each submodule, and usually finds the same as before the last
+//! run. A cached result is used again while every file that the search looked at has the same
+//! inode, mode, size and time of change, or is still missing. No process can set a time of change.
+//! Results are stored in the user's cache directory, which no sandbox is given. A file that others
+//! could have written is not read.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -21,25 +22,25 @@ use super::observed::FileIdentity;
 use crate::Host;
 use crate::memory::identity;
 
-/// Prefix of the names of kept results.
+/// Prefix of the file names of cached results.
 const PREFIX: &str = "search-";
-/// The number of files up to which a search takes no longer than reading its result.
+/// Number of files up to which a search takes no longer than reading its cached result.
 const MIN_LOOKS: usize = 16;
-/// Results of workspaces that are kept at once.
+/// Maximum number of cached results.
 const MAX_RESULTS: usize = 64;
-/// More than the result of a search is long.
+/// Maximum size of a cached result in bytes; real ones are smaller.
 const MAX_SIZE: u64 = 1 << 22;
 /// Permission bits with which others could write a file.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-/// The place of one search's result.
+/// Location of the cached result of one search.
 #[derive(Debug)]
 pub(super) struct SearchCache {
     file: Option<PathBuf>,
     scope: [u8; 32],
 }
 
-/// The result of a search, and all that the search looked at.
+/// Result of a search, with the identities of everything that the search looked at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct KeptSearch {
     /// Digest of the scope, the user and the program.
@@ -50,7 +51,7 @@ struct KeptSearch {
     written: WrittenDirectories,
 }
 
-/// A result that is worth keeping and not kept yet.
+/// Result that is worth caching and not saved yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct UnsavedSearch {
     file: PathBuf,
@@ -69,7 +70,8 @@ impl SearchCache {
         SearchCache { file: directory.map(|directory| directory.join(format!("{PREFIX}{name:016x}"))), scope }
     }
 
-    /// Finds the deciders before a run: those that are kept, if nothing changed since, or else by a search.
+    /// Finds the deciders before a run. Uses the cached result if nothing changed since, and
+    /// otherwise searches.
     pub(super) fn find(self, scope: &SearchScope) -> (Deciders, Option<UnsavedSearch>) {
         if let Some(search) = self.file.as_deref().and_then(|file| self.load(file)) {
             let KeptSearch { identities, protected, states, written, .. } = search;
@@ -101,7 +103,7 @@ impl SearchCache {
 }
 
 impl UnsavedSearch {
-    /// Keeps the result. Where that fails, the next run searches again.
+    /// Saves the result. If that fails, the next run searches again.
     pub(super) fn save(&self) {
         if let Err(error) = self.try_save() {
             tracing::debug!(file = %self.file.display(), %error, "the result of a search is not kept");
@@ -113,18 +115,20 @@ impl UnsavedSearch {
         let directory = self.file.parent().ok_or(io::ErrorKind::NotFound)?;
         fs_err::create_dir_all(directory)?;
         forget_some(directory)?;
-        // Two runs may keep the same result at once, and a third may read it.
+        // Write to another file and rename it: two runs may save the same result at once, and a
+        // third may read it.
         let unfinished = self.file.with_extension(std::process::id().to_string());
         let mut options = fs_err::OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(0o600);
         let written = options.open(&unfinished).and_then(|mut file| file.write_all(&bytes));
         written.and_then(|()| fs_err::rename(&unfinished, &self.file)).inspect_err(|_| {
-            let _ = fs_err::remove_file(&unfinished); // it may not have been made
+            let _ = fs_err::remove_file(&unfinished); // the file may not exist
         })
     }
 }
 
-/// Removes all results when there are many: most are of workspaces that nobody works in any longer.
+/// Removes all results if there are many, because most belong to workspaces that are no longer
+/// used.
 fn forget_some(directory: &Path) -> io::Result<()> {
     let mut results = Vec::new();
     for entry in fs_err::read_dir(directory)? {
@@ -135,7 +139,7 @@ fn forget_some(directory: &Path) -> io::Result<()> {
     }
     if results.len() >= MAX_RESULTS {
         for result in results {
-            let _ = fs_err::remove_file(result); // another run may be removing it, too
+            let _ = fs_err::remove_file(result); // another run may be removing the result, too
         }
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! Toolchains in the home directory: what the caller's `PATH` reaches there is readable inside, and the
-//! credentials that live beside it are not.
+//! Toolchains in the home directory. Toolchains that the caller's `PATH` reaches are readable
+//! inside. The credentials beside a toolchain are not.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
@@ -10,15 +10,16 @@ use ringfence_linux::Access;
 use crate::Host;
 use crate::granted::Grants;
 
-/// A toolchain: where `PATH` enters it, and what it is made of, relative to the home directory.
+/// Toolchain, described by paths relative to the home directory.
 struct Toolchain {
-    /// A directory of `PATH` at or below this one means that the toolchain is in use.
+    /// Directory that tells whether the toolchain is in use: `PATH` contains this directory or one
+    /// below it.
     enters: &'static str,
-    /// What it needs; a path that does not exist is skipped.
+    /// Paths that the toolchain needs. A path that does not exist is skipped.
     needs: &'static [&'static str],
 }
 
-/// The toolchains that are known. A directory of `PATH` that is in none of them is shown alone.
+/// Known toolchains. A directory of `PATH` that is in none of them is shown alone.
 const KNOWN: [Toolchain; 26] = [
     Toolchain {
         enters: ".cargo/bin",
@@ -54,7 +55,8 @@ const KNOWN: [Toolchain; 26] = [
     Toolchain { enters: "anaconda3", needs: &["anaconda3"] },
 ];
 
-/// Variables that say where a toolchain is; each passes when what it names can be seen inside.
+/// Variables that name the location of a toolchain. Each is passed if the named path is visible
+/// inside.
 pub(super) const VARIABLES: [&str; 11] = [
     "CARGO_HOME",
     "RUSTUP_HOME",
@@ -69,15 +71,15 @@ pub(super) const VARIABLES: [&str; 11] = [
     "SDKMAN_DIR",
 ];
 
-/// Settings of cargo, shown unless a token is in them.
+/// Settings of cargo, shown unless they contain a token.
 const CARGO_SETTINGS: [&str; 2] = [".cargo/config.toml", ".cargo/config"];
 
-/// The paths in the home directory that are readable inside.
+/// Returns the paths in the home directory that are readable inside.
 pub(super) fn readable(host: &Host, home: &Path, grants: &Grants) -> BTreeSet<PathBuf> {
     let mut readable = BTreeSet::new();
     for directory in host.path().filter_map(|entry| without_parents(&entry)) {
         let Ok(inside) = directory.strip_prefix(home) else { continue };
-        // The home itself in PATH would show everything.
+        // Skip the home itself, because showing it would show everything.
         if inside.as_os_str().is_empty() {
             continue;
         }
@@ -90,16 +92,18 @@ pub(super) fn readable(host: &Host, home: &Path, grants: &Grants) -> BTreeSet<Pa
             readable.extend(CARGO_SETTINGS.map(|file| home.join(file)).into_iter().filter(|file| !has_token(file)));
         }
     }
-    // Only what is really there, and not by way of a link to somewhere else.
+    // Keep only paths that exist and are not reached through a link to elsewhere.
     readable.retain(|path| super::is_resolved(path));
     readable.retain(|path| grants.check_path(path, path, Access::Read).is_ok());
     without_nested(readable)
 }
 
-/// An entry of `PATH` without `.` and `..`: a name that ends in `..` would show all of the directory above it.
+/// Returns an entry of `PATH` without `.` and `..`, because a path that ends in `..` would show the
+/// whole directory above it.
 ///
-/// An entry that is empty or relative is the directory that a command is called in, and nothing of the home is shown for
-/// its sake. Through a link, `..` leads elsewhere than by name: such an entry is left out, as are all links.
+/// An empty or relative entry means the directory in which a command is called. Nothing of the home
+/// is shown because of such an entry. Through a link, `..` leads elsewhere than by name, so such an
+/// entry is left out, as are all links.
 fn without_parents(entry: &Path) -> Option<PathBuf> {
     if !entry.is_absolute() {
         return None;
@@ -109,12 +113,13 @@ fn without_parents(entry: &Path) -> Option<PathBuf> {
     (!climbs || Host::resolve(entry).is_ok_and(|resolved| resolved == plain)).then_some(plain)
 }
 
-/// Whether a settings file may hold a token; one that cannot be read is taken to.
+/// Tells whether a settings file may contain a token. A file that cannot be read counts as one with
+/// a token.
 fn has_token(file: &Path) -> bool {
     fs_err::read_to_string(file).map_or(true, |text| text.contains("token") || text.contains("credential"))
 }
 
-/// Drops the paths that lie in another one of the set.
+/// Removes the paths that lie in another path of the set.
 fn without_nested(paths: BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
     let is_nested = |path: &PathBuf| path.ancestors().skip(1).any(|parent| paths.contains(parent));
     paths.iter().filter(|path| !is_nested(path)).cloned().collect()
@@ -127,7 +132,7 @@ mod tests {
 
     use super::*;
 
-    /// The names, in the home, of what is readable with that `PATH`, in which `~` is the home.
+    /// Returns the readable paths, relative to the home, for a `PATH` in which `~` is the home.
     fn shown(home: &Path, path: &str) -> Vec<String> {
         let path = path.replace('~', home.to_str().unwrap());
         let variables = BTreeMap::from([("HOME".into(), home.into()), ("PATH".into(), path.into())]);

@@ -7,7 +7,7 @@ use crate::view::observed::FileTime;
 mod far_repositories;
 mod kept_searches;
 
-/// A workspace at `ws` of a directory, seen at `/work`.
+/// Workspace at `ws` in a temporary directory, shown at `/work`.
 struct Place {
     root: tempfile::TempDir,
 }
@@ -30,7 +30,7 @@ impl Place {
         fs_err::write(path, text).unwrap();
     }
 
-    /// Waits until a change gets a later time stamp than a file has.
+    /// Waits until a change would get a later time stamp than `file` has.
     fn wait_for_later_changes(&self, file: &str) {
         while FileTime::now() <= FileTime::of_change(&self.path(file)) {
             std::hint::spin_loop();
@@ -55,7 +55,7 @@ impl Place {
         self.find_with(policy, &[])
     }
 
-    /// Finds what is guarded for a caller whose environment has more `variables`.
+    /// Finds the guarded paths for a caller whose environment has more `variables`.
     fn find_with(&self, policy: &Policy, variables: &[(&str, &str)]) -> Result<Guarded, ViewError> {
         let given = variables.iter().map(|(name, value)| ((*name).into(), (*value).into()));
         let variables = [("HOME".into(), self.path("home").into())].into_iter().chain(given);
@@ -65,7 +65,7 @@ impl Place {
         Guarded::find(&policy.with_defaults(), &workspace, &host, &[])
     }
 
-    /// What becomes of `guarded` where the workspace is all that is shown, and `more`.
+    /// Returns the steps for `guarded` in a view of the workspace and `more`.
     fn steps(&self, guarded: &Guarded, more: &[(&str, Access)]) -> Vec<String> {
         let bind = |source: &str, destination: &Path, access| Entry::Bind {
             source: self.path(source),
@@ -166,7 +166,7 @@ fn a_link_in_place_of_a_repository_is_followed_and_watched() {
     assert_eq!(guarded.planted(), [".git"]);
 }
 
-/// A repository at `ws/.git`, with a module `sub` and a worktree at `ws/wt`.
+/// Creates a repository at `ws/.git`, with a module `sub` and a worktree at `ws/wt`.
 fn repository() -> Place {
     let place = Place::new(&[
         "ws/.git/HEAD",
@@ -193,7 +193,7 @@ fn a_link_through_which_git_writes_is_reported_wherever_it_is() {
     place.write("ws/.git/refs/tags/one", "");
     symlink("../../elsewhere", place.path("ws/.git/refs/tags/user")).unwrap();
     place.write("ws/.git/elsewhere/log", "");
-    // Nothing that is as old as the run is taken for older.
+    // Wait, because files as old as the run count as made by the run.
     place.wait_for_later_changes("ws/.git/elsewhere");
     let guarded = place.guarded(&[]);
     assert_eq!(guarded.planted(), [] as [&str; 0]);
@@ -219,7 +219,7 @@ fn a_link_through_which_git_writes_is_reported_wherever_it_is() {
         symlink("/nowhere", path).unwrap();
     }
     assert_eq!(guarded.planted(), links);
-    // A directory that is moved brings links that are older than the run.
+    // Moving a directory brings in links that are older than the run.
     fs_err::rename(place.path("ws/.git/refs/tags"), place.path("ws/.git/refs/moved")).unwrap();
     assert!(guarded.planted().contains(&".git/refs/moved/user".to_owned()));
 }
@@ -284,7 +284,7 @@ fn packed_references_are_reported_only_with_a_replacement_among_them() {
     }
 }
 
-/// An index of version 2 with one submodule.
+/// Returns an index of version 2 with one submodule.
 fn index_with_submodule(path: &str) -> Vec<u8> {
     let numbers = [0, 0, 0, 0, 0, 0, 0o160_000, 0, 0, 0].map(u32::to_be_bytes).concat();
     let length = u16::try_from(path.len()).unwrap().to_be_bytes();
@@ -306,7 +306,7 @@ fn a_new_submodule_is_reported_by_its_repository_alone() {
     place.write("ws/.gitmodules", "[submodule \"new\"]\n\tpath = new\n");
     place.write("ws/new/.git", "gitdir: ../.git/modules/new\n");
     assert_eq!(guarded.planted(), [".git/modules/new"]);
-    // A repository elsewhere is not where git has it.
+    // Elsewhere than git puts it, the repository is reported with the link to it.
     fs_err::rename(place.path("ws/.git/modules/new"), place.path("ws/else")).unwrap();
     place.write("ws/else/config", "[core]\n\tworktree = ../new\n");
     place.write("ws/new/.git", "gitdir: ../else\n");
@@ -380,7 +380,7 @@ fn a_link_to_a_guarded_file_that_a_run_removes_is_reported_and_the_file_stays_gu
         assert_eq!(second.planted(), [link]);
         assert!(is_guarded(&policy), "{effect} {link} is what a run put there");
 
-        // The user puts the link back, or another file in its place.
+        // The user puts another link in its place.
         fs_err::remove_file(place.path("ws").join(link)).unwrap();
         symlink("vault/other", place.path("ws").join(link)).unwrap();
         assert!(!is_guarded(&policy), "{effect} {link} is the user's");
@@ -431,7 +431,7 @@ fn a_module_inside_a_known_one_is_reported() {
             "{module}: {planted:?}"
         );
     }
-    // Only its name leads there.
+    // Only the name of the submodule leads there.
     let place = repository();
     let guarded = place.guarded(&[]);
     files("sub/objects/foo").iter().for_each(|file| place.write(file, ""));
@@ -444,7 +444,8 @@ fn settings_count_for_every_work_tree_of_a_repository() {
     let place = repository();
     place.write("ws/.git/config", "[core]\n\tfsmonitor = ./x.sh\n");
     place.write("ws/x.sh", "");
-    // A run left these: git does not obey the one, and takes the other where it is started there.
+    // Files that a run left: git ignores the `core.worktree` here, and uses `aaa/.git` if it is
+    // started in `aaa`.
     place.write("ws/.git/config.worktree", "[core]\n\tworktree = ../other\n");
     place.write("ws/aaa/.git", "gitdir: ../.git");
     place.write("ws/aaa/x.sh", "");
@@ -496,7 +497,7 @@ fn a_worktree_and_a_clone_that_a_run_makes_inside_are_not_reported() {
     let url = format!("[remote \"origin\"]\n\turl = {}\n", place.path("ws/.git").display());
     place.write("ws/vendor/.git/config", &url);
     assert_eq!(guarded.planted(), ["vendor/.git/config"]);
-    // Another directory that says to be this worktree.
+    // Another directory claims to be this worktree.
     place.write("ws/false/.git", "gitdir: ../.git/worktrees/new\n");
     assert_eq!(guarded.planted(), ["false/.git", "vendor/.git/config"]);
 }
@@ -521,7 +522,7 @@ fn a_repository_that_the_environment_names_is_guarded() {
 #[test]
 fn repositories_above_and_in_other_writable_trees_are_guarded() {
     let place = Place::new(&["other/one/.git/config", "two/tree/hooks/x"]);
-    // The workspace lies in a directory with a `.git` that is no repository, below one that is.
+    // The workspace lies in a directory with a `.git` that is not a repository, below one that is.
     fs_err::create_dir_all(place.path("ws/inner/.git")).unwrap();
     place.write("ws/.git/config", "[include]\n\tpath = ../inner/deep/conf\n");
     place.write("ws/inner/deep/conf", "");
@@ -558,7 +559,7 @@ fn scripts_behind_links_in_hook_directories_are_protected() {
 #[test]
 fn files_that_an_interpreter_finds_beside_a_script_are_guarded() {
     let python = "#!/usr/bin/env python3\nimport json\n";
-    // The setting, a file of the user's with its content, and the file that a run adds.
+    // The command, a file of the user's with its content, and the file that a run adds.
     let cases = [
         ("tools/clean.py", "tools/clean.py", python, "tools/json.py"),
         ("sh tools/clean", "tools/clean", python, "tools/json/__init__.py"),

@@ -1,4 +1,4 @@
-//! Repositories and submodules that a run makes or moves anywhere in the workspace.
+//! Tests of repositories and submodules that a run makes or moves anywhere in the workspace.
 
 use super::*;
 
@@ -45,7 +45,7 @@ fn a_far_repository_is_reported_only_where_a_run_changed_it() {
     assert_eq!(guarded.planted(), [] as [&str; 0]);
     place.write("ws/zz/.git/config", "[core]\n");
     assert_eq!(guarded.planted(), ["zz/.git/config"]);
-    // One that was no repository before is moved.
+    // Renaming `HEAD` away and back counts as making a repository, which is then moved.
     fs_err::rename(place.path("ws/yy/.git/HEAD"), place.path("ws/yy/.git/other")).unwrap();
     fs_err::rename(place.path("ws/yy/.git/other"), place.path("ws/yy/.git/HEAD")).unwrap();
     fs_err::rename(place.path("ws/yy"), place.path("ws/y2")).unwrap();
@@ -85,7 +85,8 @@ fn submodules_of_a_worktree_outside_are_found_from_there() {
     let guarded = place.guarded(&[]);
     place.write("ws/.git/worktrees/outer/index", index_with_submodule("../ws/zz/evil"));
     assert_eq!(guarded.planted(), [".git/worktrees/outer/index", "zz/evil/.git/config"]);
-    // The directory of the worktree is gone, and git on the host may make it anew.
+    // Without the directory of the worktree the result is the same, because git on the host may
+    // create it again.
     fs_err::remove_dir(place.path("outer")).unwrap();
     assert_eq!(guarded.planted(), [".git/worktrees/outer/index", "zz/evil/.git/config"]);
 }
@@ -101,7 +102,7 @@ fn hooks_in_a_directory_that_a_submodule_moves_to_are_reported() {
     place.write("ws/.gitmodules", "[submodule \"sub\"]\n\tpath = new\n");
     place.write("ws/new/.hooks/post-checkout", "");
     assert_eq!(guarded.planted(), ["new", "new/.hooks"]);
-    // The user's own hooks are for a submodule without a repository, too.
+    // The hooks of the user's configuration also apply to a submodule without a repository.
     place.write("home/.gitconfig", "[core]\n\thooksPath = .own\n");
     let guarded = place.guarded(&[]);
     place.write("ws/new/.own/post-checkout", "");

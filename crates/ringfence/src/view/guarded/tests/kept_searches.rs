@@ -1,13 +1,13 @@
-//! Results of searches that are kept for the next run.
+//! Tests of search results that are saved for the next run.
 
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
 
-/// A change, and what it is of.
+/// Description of a change, and the change itself.
 type Named<'a, T> = (&'a str, &'a dyn Fn(&T));
 
-/// A repository with a submodule, in which a search has enough to look at.
+/// Creates a repository with a submodule, large enough for search results to be saved.
 fn superproject() -> Place {
     let place = repository();
     for file in ["HEAD", "config", "objects/x", "refs/heads/x", "hooks/x", "logs/x", "info/x"] {
@@ -21,14 +21,14 @@ fn superproject() -> Place {
     place
 }
 
-/// The kept results of a place.
+/// Returns the files of saved results.
 fn results(place: &Place) -> Vec<PathBuf> {
     let Ok(entries) = fs_err::read_dir(place.path("home/.cache/ringfence")) else { return Vec::new() };
     let paths = entries.map(|entry| entry.unwrap().path());
     paths.filter(|path| path.file_name().unwrap().as_encoded_bytes().starts_with(b"search-")).collect()
 }
 
-/// Searches and keeps the result, once all time stamps are old enough for that.
+/// Searches until the result is saved, which needs time stamps that are old enough.
 fn keep_result(place: &Place) -> Guarded {
     loop {
         let guarded = place.guarded(&[]);
