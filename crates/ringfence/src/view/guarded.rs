@@ -31,8 +31,8 @@ pub(crate) struct Guarded {
     hidden: BTreeSet<PathBuf>,
     /// Paths that must not be written.
     protected: BTreeSet<PathBuf>,
-    /// Tells whether the policy protects anything that exists. Evidence does not count, because it
-    /// is protected only if the backend can.
+    /// `true` if the policy protects anything that exists. Evidence does not count, because it is
+    /// protected only if the backend can.
     protects_something: bool,
     /// Paths to look at again after the run.
     watched: Watched,

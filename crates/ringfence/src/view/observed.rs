@@ -108,11 +108,11 @@ pub(super) type Listing = Rc<Vec<(OsString, FileType)>>;
 pub(super) struct DirectoryScan {
     pub(super) links: Vec<PathBuf>,
     pub(super) directories: Vec<PathBuf>,
-    /// Tells whether an entry is called `HEAD`, as in every repository.
+    /// `true` if an entry is called `HEAD`, as in every repository.
     pub(super) has_head: bool,
-    /// Tells whether an entry is called `.git`.
+    /// `true` if an entry is called `.git`.
     pub(super) has_git: bool,
-    /// Tells whether the directory has no subdirectories. Such a directory was not listed.
+    /// `true` if the directory has no subdirectories. Such a directory was not listed.
     pub(super) is_leaf: bool,
 }
 

@@ -15,13 +15,13 @@ use super::mounts::Bind;
 /// Limits that were found to be in force on a container.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Evidence {
-    /// Tells whether the memory is limited.
+    /// `true` if the memory is limited.
     pub(super) memory: bool,
-    /// Tells whether the processor time is limited.
+    /// `true` if the processor time is limited.
     pub(super) cpus: bool,
-    /// Tells whether the number of processes is limited.
+    /// `true` if the number of processes is limited.
     pub(super) processes: bool,
-    /// Tells whether every tmpfs that the container can write is limited in size and in inodes.
+    /// `true` if every tmpfs that the container can write is limited in size and in inodes.
     pub(super) scratch: bool,
 }
 

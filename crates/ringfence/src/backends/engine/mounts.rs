@@ -23,8 +23,8 @@ pub(super) struct Bind {
     pub(super) source: PathBuf,
     pub(super) target: PathBuf,
     pub(super) access: Access,
-    /// Tells whether the source belongs to the caller. Owners of such files are translated where
-    /// the identities differ.
+    /// `true` if the source belongs to the caller. Owners of such files are translated where the
+    /// identities differ.
     pub(super) is_callers: bool,
 }
 

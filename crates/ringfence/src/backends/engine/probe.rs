@@ -60,9 +60,9 @@ pub(super) async fn capabilities(flavour: Flavour, question: &Question<'_>) -> R
 #[derive(Debug, Clone, Copy, serde::Serialize, serde::Deserialize)]
 struct Found {
     limits: Evidence,
-    /// Tells whether the memory limit can be exceeded by swapping.
+    /// `true` if the memory limit can be exceeded by swapping.
     swaps: bool,
-    /// Tells whether the engine uses cgroup v1, which does not count socket buffers as memory.
+    /// `true` if the engine uses cgroup v1, which does not count socket buffers as memory.
     is_version_1: bool,
 }
 

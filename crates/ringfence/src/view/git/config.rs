@@ -10,7 +10,7 @@ pub(super) struct ConfigVariable {
     /// Name of the variable, in lower case.
     pub(super) key: String,
     pub(super) value: Vec<u8>,
-    /// Tells whether the variable is in a file that another file includes.
+    /// `true` if the variable is in a file that another file includes.
     pub(super) is_included: bool,
 }
 

@@ -48,9 +48,9 @@ pub(super) struct IndexLinks {
     pub(super) gitlinks: Vec<Gitlink>,
     /// Name of the file that holds further entries.
     pub(super) shared_index: Option<String>,
-    /// Tells whether entries stand for submodules that are not in this file. A directory of a
-    /// sparse index holds the name of a tree, and a submodule without a path has its path in the
-    /// shared index.
+    /// `true` if entries stand for submodules that are not in this file. A directory of a sparse
+    /// index holds the name of a tree, and a submodule without a path has its path in the shared
+    /// index.
     pub(super) is_partial: bool,
 }
 

@@ -50,7 +50,7 @@ pub(in crate::view) struct LinkSurvey {
     directories: Vec<PathBuf>,
     /// Paths that need not exist.
     single: Vec<PathBuf>,
-    /// Tells whether some directories could not be looked at.
+    /// `true` if some directories could not be looked at.
     is_partial: bool,
 }
 
@@ -141,7 +141,7 @@ impl LinkSurvey {
 /// Directory that is still to be searched for links.
 struct PendingDirectory {
     path: PathBuf,
-    /// Tells whether the run changed this directory, or a directory above it.
+    /// `true` if the run changed this directory, or a directory above it.
     is_changed: bool,
 }
 

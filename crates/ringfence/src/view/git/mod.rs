@@ -105,7 +105,7 @@ struct GitSearch<'a> {
     searched_for_links: HashSet<PathBuf>,
     /// Number of directories that were searched for links.
     directories_of_links: usize,
-    /// Tells whether a rebase or another sequence is in progress in some repository.
+    /// `true` if a rebase or another sequence is in progress in some repository.
     has_sequence: bool,
 }
 

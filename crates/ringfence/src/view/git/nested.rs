@@ -99,9 +99,9 @@ impl GitSearch<'_> {
         }
     }
 
-    /// Tells whether git on the host may take a directory for a submodule that no index names. `git
-    /// fetch` does so if a commit names the submodule and the configuration has it, and a sequence
-    /// puts submodules into an index.
+    /// Tells whether git on the host may take a directory for a submodule that no index names. The
+    /// command `git fetch` does so if a commit names the submodule and the configuration has it,
+    /// and a sequence puts submodules into an index.
     fn reaches_unnamed_submodules(&self) -> bool {
         let is_submodule = |variable: &ConfigVariable| variable.section == "submodule";
         let mut known = self.commons.values().map(|variables| variables.as_slice()).chain([self.global.as_slice()]);

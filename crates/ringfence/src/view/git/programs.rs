@@ -89,8 +89,8 @@ pub(super) const COMMAND_VARIABLES: [&str; 13] = [
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct CommandWord {
     pub(super) text: Vec<u8>,
-    /// Tells whether this is the first word of the command and has no slash. Such a word is looked
-    /// up on `PATH`, not in the work tree.
+    /// `true` if this is the first word of the command and has no slash. Such a word is looked up
+    /// on `PATH`, not in the work tree.
     pub(super) is_program: bool,
 }
 

@@ -138,16 +138,16 @@ impl GitSearch<'_> {
                     self.protect_word(&with_end(&path, end), may_be_file, &mut named);
                 }
             }
-            // A word after a substitution looks absolute but is not: `$(git rev-parse
-            // --show-toplevel)/run`, `$(git rev-parse --git-dir)/../run`.
+            // A word after a substitution looks absolute but is not:
+            // `$(git rev-parse --show-toplevel)/run`, `$(git rev-parse --git-dir)/../run`.
             if word.text.starts_with(b"/") {
                 let relative = path_from(&word.text).strip_prefix("/").expect("it starts with a slash");
                 self.protect_word(&worktree.join(relative), may_be_file, &mut named);
                 self.protect_word(&worktree.join(".git").join(relative), may_be_file, &mut named);
             }
         }
-        // Words may be relative to directories that the command names: `cd tools && cd in &&
-        // ./run`, `make -C tools`, `python3 tools`.
+        // Words may be relative to directories that the command names:
+        // `cd tools && cd in && ./run`, `make -C tools`, `python3 tools`.
         let mut next = 0;
         while let Some(directory) = named.directories.get(next).filter(|_| next < MAX_COMMAND_DIRECTORIES).cloned() {
             next += 1;
