@@ -1,6 +1,7 @@
-//! Builds the guest, statically linked and small, for the library to carry compressed.
+//! Builds the guest, statically linked and small, so that the library can carry it compressed.
 //!
-//! `BUILT_RINGFENCE_GUEST` names one that was built already.
+//! If `BUILT_RINGFENCE_GUEST` is set, it names a guest that was built already, and nothing is
+//! built.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -29,7 +30,8 @@ fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"))
 }
 
-/// Builds it with a cargo of its own, as another profile and other flags than ours are needed.
+/// Builds the guest with a separate cargo process, because the guest needs a profile and flags that
+/// differ from those of this build.
 fn build() -> PathBuf {
     let crates = Path::new(&variable("CARGO_MANIFEST_DIR")).join("..");
     for package in ["ringfence-guest", "ringfence-linux", "ringfence-proto", "ringfence-core"] {
@@ -37,16 +39,17 @@ fn build() -> PathBuf {
         println!("cargo::rerun-if-changed={}", crates.join(package).join("Cargo.toml").display());
     }
     let target = variable("TARGET");
-    // `OUT_DIR` is `TARGET/PROFILE/build/PACKAGE/out`. One directory for all profiles: lints, documents and tests carry the
-    // same guest, which is built once.
+    // `OUT_DIR` is `TARGET/PROFILE/build/PACKAGE/out`. All profiles share one directory, so that
+    // lints, documentation and tests carry the same guest, which is built once.
     let own = PathBuf::from(variable("OUT_DIR"));
     let output = own.ancestors().nth(4).unwrap_or(&own).join("guest");
     let mut cargo = Command::new(variable("CARGO"));
-    // With an explicit target the flags reach the guest alone: procedural macros cannot be linked statically.
+    // With an explicit target the flags apply to the guest alone. Otherwise they would apply to
+    // procedural macros, too, which cannot be linked statically.
     cargo.args(["build", "--package", "ringfence-guest", "--profile", "guest", "--target", &target]);
     cargo.arg("--manifest-path").arg(crates.join("ringfence-guest/Cargo.toml")).arg("--target-dir").arg(&output);
     cargo.env("RUSTFLAGS", "-C target-feature=+crt-static").env_remove("CARGO_ENCODED_RUSTFLAGS");
-    // The wrappers of a caller that only checks (clippy) would build nothing.
+    // The wrapper of a caller that only checks, such as clippy, would build nothing.
     cargo.env_remove("RUSTC_WORKSPACE_WRAPPER").env_remove("RUSTC_WRAPPER");
     let status = cargo.status().unwrap_or_else(|error| panic!("cannot run cargo for the guest: {error}"));
     assert!(status.success(), "cannot build the guest: cargo ended with {status}");

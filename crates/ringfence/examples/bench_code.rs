@@ -1,13 +1,14 @@
-//! Times code: `bench_code PYTHON` keeps interpreters of that program, and answers each line of its standard input with a
-//! line of nanoseconds.
+//! Measures how long code takes: `bench_code PYTHON` keeps interpreters of that program and answers
+//! each line of its standard input with a line of nanoseconds.
 //!
-//! | line             | what is timed                                                             |
-//! |------------------|---------------------------------------------------------------------------|
-//! | `warm RUNS CODE` | code in an interpreter that waits, each of so many runs on its own        |
-//! | `cold RUNS CODE` | the same in one that is started for it                                    |
+//! | line             | measured                                                               |
+//! |------------------|------------------------------------------------------------------------|
+//! | `warm RUNS CODE` | code in an interpreter that waits, each of `RUNS` runs separately      |
+//! | `cold RUNS CODE` | code in an interpreter that is started for it, each run separately     |
 //!
-//! Before and after each run as many interpreters wait as are kept: the making of the next is not in what is timed, here or
-//! of anybody who is timed in turn with this.
+//! Each run begins and ends with the full number of waiting interpreters. So the time that it takes
+//! to start the next interpreter is part of no measurement, neither here nor of another program
+//! that is measured in turn with this one.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the figures are its answer, or why there are none")]
 
 use std::error::Error;
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use ringfence::{Engine, Host, Interpreters, Language, Policy, Settings};
 
-/// What the language is called whose program was named.
+/// Name of the language that the given Python program runs.
 const LANGUAGE: &str = "python";
 
 fn main() -> ExitCode {
@@ -37,7 +38,7 @@ fn time() -> Result<(), Box<dyn Error>> {
     code.languages.insert(LANGUAGE.to_owned(), Language::new([program.clone()], ".py")?);
     let engine = Engine::new(settings.with_code(code))?;
     let mut policy = Policy::default();
-    // A virtual environment may be anywhere.
+    // A virtual environment may lie outside the directories that a sandbox sees by default.
     if let Some(environment) = std::path::Path::new(&program).ancestors().nth(2).filter(|path| path.is_absolute()) {
         policy = policy.read(environment);
     }

@@ -1,7 +1,8 @@
-//! Times runs of the library: `bench_cold RUNS PROGRAM [ARGUMENTS…]` prints the nanoseconds of each on a line.
+//! Measures runs of the library: `bench_cold RUNS PROGRAM [ARGUMENTS…]` prints the nanoseconds of
+//! each run on a line.
 //!
-//! Each run is cold: nothing of its sandbox exists before it. The engine and its launcher are there, as they are in
-//! a service.
+//! Each run is cold: nothing of its sandbox exists before it. The engine and its launcher exist
+//! already, as they do in a service.
 #![expect(clippy::print_stdout, reason = "the figures are its answer")]
 
 use std::time::Instant;

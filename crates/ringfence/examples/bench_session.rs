@@ -1,13 +1,13 @@
-//! Times what is done with a sandbox that stays: `bench_session BACKEND [IMAGE]` starts one in the working directory, and
-//! answers each line of its standard input with a line of nanoseconds.
+//! Measures operations of a sandbox that stays: `bench_session BACKEND [IMAGE]` starts a sandbox in
+//! the working directory and answers each line of its standard input with a line of nanoseconds.
 //!
-//! | line                      | what is timed                                                                |
-//! |---------------------------|------------------------------------------------------------------------------|
-//! | `exec RUNS WORDS…`        | a command, each of so many runs on its own                                   |
-//! | `many ALL AT_ONCE WORDS…` | so many runs altogether, so many at once                                     |
-//! | `in FROM TO`              | a file on its way from the host into the workspace                           |
-//! | `out FROM TO`             | a file on its way out of the workspace                                       |
-//! | `start WORDS…`            | another sandbox, from nothing to the end of its first command                |
+//! | line                      | measured                                                       |
+//! |---------------------------|----------------------------------------------------------------|
+//! | `exec RUNS WORDS…`        | a command, each of `RUNS` runs separately                      |
+//! | `many ALL AT_ONCE WORDS…` | `ALL` runs of a command together, `AT_ONCE` of them at a time  |
+//! | `in FROM TO`              | the copy of a file from the host into the workspace            |
+//! | `out FROM TO`             | the copy of a file from the workspace to the host              |
+//! | `start WORDS…`            | another sandbox, from start to the end of its first command    |
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the figures are its answer, or why there are none")]
 
 use std::error::Error;
@@ -44,7 +44,8 @@ fn time() -> Result<(), Failure> {
 
 async fn answer(engine: &Engine, spec: &Spec) -> Result<(), Failure> {
     let sandbox = engine.start(spec.clone()).await?;
-    // Nothing else is done meanwhile: whoever asks waits for the answer, and a thread that reads would only be noise.
+    // Blocking reads are fine: the client waits for each answer, so nothing else runs meanwhile,
+    // and a thread that reads would only disturb the measurement.
     for line in std::io::stdin().lines() {
         let line = line?;
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -79,7 +80,7 @@ async fn answer(engine: &Engine, spec: &Spec) -> Result<(), Failure> {
     Ok(sandbox.stop().await?)
 }
 
-/// Where a file of the workspace is, inside.
+/// Returns the path that the workspace file `name` has in the sandbox.
 fn inside(sandbox: &Sandbox, name: &str) -> String {
     sandbox.manifest().workspace_inside.join(name).display().to_string()
 }

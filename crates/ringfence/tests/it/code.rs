@@ -1,4 +1,4 @@
-//! Code: in a sandbox of its own, and in one that stays.
+//! Tests of code, in a sandbox of its own and in a sandbox that stays.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -16,13 +16,13 @@ use ringfence_test_ledger::require;
 
 use crate::{engine, engine_with, eventually, is_running, place, runtime};
 
-/// Where code is run.
+/// The place in which code is run.
 enum Where<'a> {
-    /// In a sandbox of its own.
+    /// A sandbox of its own.
     Alone(&'a Engine, &'a Policy),
-    /// In one that stays.
+    /// A sandbox that stays.
     Staying(&'a Sandbox),
-    /// There, too, and in an interpreter that waits where its language has such.
+    /// A sandbox that stays, in a waiting interpreter if the language has such.
     Waiting(&'a Sandbox),
 }
 
@@ -42,7 +42,7 @@ impl Where<'_> {
         }
     }
 
-    /// The sandbox that stays, where it is in one.
+    /// Returns the sandbox that stays, if the code runs in one.
     fn sandbox(&self) -> Option<&Sandbox> {
         match self {
             Where::Alone(..) => None,
@@ -59,7 +59,7 @@ impl Where<'_> {
     }
 }
 
-/// Checks something wherever code can be run without a container.
+/// Calls `check` for every place in which code can be run without a container.
 fn everywhere(check: impl AsyncFn(Where<'_>)) {
     let home = place();
     let engine = engine(home.path());
@@ -76,7 +76,7 @@ fn everywhere(check: impl AsyncFn(Where<'_>)) {
     }
 }
 
-/// A host whose user's and project's files say this.
+/// Returns settings of a host whose user file and project file have the given content.
 pub(crate) fn settings(home: &Path, user: &str, project: &str) -> Settings {
     fs_err::create_dir_all(home.join(".config/ringfence")).unwrap();
     fs_err::write(home.join(".config/ringfence/config.toml"), user).unwrap();
@@ -163,7 +163,7 @@ fn the_code_is_in_no_argument_list() {
 fn code_is_ended_by_its_deadline() {
     require!(user_namespaces, bwrap, binary, python3);
     everywhere(async |code| {
-        let time = Some(Duration::from_secs(2)); // its start counts, too
+        let time = Some(Duration::from_secs(2)); // the start of the interpreter counts, too
         let result = code.try_run("echo begun; sleep 60", "bash", time).await.unwrap();
         assert!(result.timed_out && !result.ok, "{result:?}");
         assert_eq!(result.stdout, "begun\n");
@@ -188,7 +188,7 @@ fn without_a_workspace_of_its_own_code_sees_nothing_of_where_its_caller_is() {
         let named = Policy::default().workspace(home.path().join("workspace"));
         let shown = engine.execute_code(&named, &code, "python", None).await.unwrap();
         assert_eq!(shown.stdout, "True True\n", "{shown:?}");
-        // The same policy has the same hash, wherever an execution has its directory.
+        // The same policy has the same hash, wherever the directory of an execution is.
         let again = engine.execute_code(&Policy::default(), &code, "python", None).await.unwrap();
         assert_eq!(alone.meta.policy_sha256, again.meta.policy_sha256);
     });
@@ -272,7 +272,7 @@ fn a_projects_language_runs_in_a_sandbox_and_never_on_the_host() {
         assert!(matches!(refused, CodeError::FromProject { .. }), "{refused:?}");
         sandbox.stop().await.unwrap();
     });
-    // What the user says is the user's own affair.
+    // A language in the user's own settings may run on the host.
     let engine = Engine::new(settings(home.path(), own, "")).unwrap();
     let local = Policy::default().backend(Backend::Local);
     let result = runtime().block_on(engine.execute_code(&local, "echo outside", "shell", None)).unwrap();
@@ -309,9 +309,9 @@ fn the_lint_is_off_or_warns_or_blocks() {
                 }
                 let free = place.python("print(1)").await;
                 assert!(free.ok && free.meta.blocked_imports.is_empty(), "{free:?}");
-                // That nothing was found is no promise, either.
+                // A lint that found nothing is no promise, either, and the note says so.
                 assert_eq!(free.meta.note.is_some(), degree != BlockImports::Off, "{free:?}");
-                // It reads Python, and nothing else.
+                // The lint reads only Python.
                 assert!(place.run("import os 2> /dev/null; true", "bash").await.ok);
             }
             sandbox.stop().await.unwrap();
@@ -333,7 +333,7 @@ fn code_with_a_syntax_error_is_the_interpreters_to_refuse_and_the_lint_says_so()
             assert!(wrong.meta.blocked_imports.is_empty() && wrong.meta.not_run.is_none(), "{wrong:?}");
             let note = wrong.meta.note.unwrap_or_default();
             assert!(note.ends_with("near the syntax error at line 2, column 5 it may have missed some"), "{note}");
-            // What can be seen beside it counts.
+            // Imports outside the syntax error count.
             let blocked = place.python("import os\nx = = 1\n").await;
             assert_eq!(blocked.meta.not_run, Some(NotRun::BlockedImports), "{blocked:?}");
         }
@@ -351,7 +351,7 @@ fn dropping_the_future_ends_code_and_takes_its_directory_along() {
             _ = code.run(&text, "bash") => panic!("it ended by itself"),
             () = async { while !is_running(&marker) { tokio::time::sleep(Duration::from_millis(10)).await } } => {}
         }
-        // The ending is a task of this runtime.
+        // Wait asynchronously, because a task of this runtime ends the code.
         let gone = async {
             while is_running(&marker) {
                 tokio::time::sleep(Duration::from_millis(10)).await
@@ -403,7 +403,8 @@ fn serde_json_result() -> ExecutionResult {
     serde_json::from_str(text).unwrap()
 }
 
-/// Runs code in containers of the engine that `variable` of the tests names, and `own` of the host.
+/// Runs code in containers of an engine. `variable` is the variable of the tests that names the
+/// engine's address, and `own` the variable of the host that receives it.
 fn in_a_container(backend: Backend, variable: &str, own: &str) {
     let home = place();
     let engine = engine_with(home.path(), &[(own, &std::env::var(variable).unwrap())]);

@@ -1,4 +1,4 @@
-//! Contexts: interpreters that keep their state.
+//! Tests of contexts: interpreters that keep their state.
 
 mod hostile;
 mod kept;
@@ -15,10 +15,10 @@ use serde_json::json;
 
 use crate::{engine, eventually, is_running, place, runtime};
 
-/// How long any of these may take.
+/// Longest time that any of these tests may take.
 const SOON: Duration = Duration::from_secs(60);
 
-/// Checks something in a sandbox of a policy.
+/// Calls `check` with a sandbox that has the given policy.
 fn behind(policy: Policy, check: impl AsyncFn(&Sandbox)) {
     let home = place();
     inside(&engine(home.path()), policy, check);
@@ -33,7 +33,7 @@ fn inside(engine: &Engine, policy: Policy, check: impl AsyncFn(&Sandbox)) {
     });
 }
 
-/// Checks something in a context for Python.
+/// Calls `check` with a context for Python.
 fn in_python(check: impl AsyncFn(&Context)) {
     behind(Policy::default(), async |sandbox| {
         check(&sandbox.contexts().create("python", None).await.unwrap()).await;
@@ -48,7 +48,7 @@ async fn run(context: &Context, code: &str) -> Outcome {
     try_run(context, code).await.unwrap_or_else(|error| panic!("{code}: {error:?}"))
 }
 
-/// What a cell's last expression came to.
+/// Returns the value of the last expression of a cell, as text.
 async fn value(context: &Context, code: &str) -> String {
     let outcome = run(context, code).await;
     assert_eq!(outcome.error, None, "{code}: {outcome:?}");
@@ -60,8 +60,8 @@ async fn raised(context: &Context, code: &str) -> Raised {
     run(context, code).await.error.unwrap_or_else(|| panic!("{code} raises nothing"))
 }
 
-/// Runs a cell until it has begun and written something, interrupts it once, and returns what it failed with. A second
-/// interrupt could come to the next cell.
+/// Runs a cell until it has begun and written something, interrupts it once, and returns the error
+/// with which it ended. A second interrupt could reach the next cell.
 async fn interrupted(context: &Context, code: &str) -> Raised {
     let mut cell = context.execute(code, &BTreeMap::new()).await.unwrap();
     let (mut error, mut is_asked) = (None, false);
@@ -177,7 +177,7 @@ fn output_comes_as_it_is_written() {
     require!(user_namespaces, binary, python3);
     behind(Policy::default(), async |sandbox| {
         let context = sandbox.contexts().create("python", Some("/tmp")).await.unwrap();
-        // It waits for the file that is made only after its first line was read.
+        // The cell waits for a file, which is made only after its first line was read.
         let code = "import os, time\nprint('é')\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('second')";
         let mut cell = context.execute(code, &BTreeMap::new()).await.unwrap();
         assert_eq!(cell.next().await.unwrap().unwrap(), Event::Begun { count: 1 });
@@ -221,7 +221,7 @@ fn an_interrupt_ends_a_cell_and_not_its_context() {
     require!(user_namespaces, binary, python3);
     in_python(async |context| {
         run(context, "import time, asyncio, subprocess\nx = 7").await;
-        context.interrupt().await.unwrap(); // nothing runs
+        context.interrupt().await.unwrap(); // no cell runs
         for code in [
             "print(1)\nwhile True: pass",
             "print(1)\ntime.sleep(600)",
@@ -232,11 +232,12 @@ fn an_interrupt_ends_a_cell_and_not_its_context() {
             assert_eq!(error.name, "KeyboardInterrupt", "{error:?}");
             assert_eq!(value(context, "x").await, "7", "after {code}");
         }
-        // Nobody listens to this one any more.
+        // Nobody listens to this cell any more.
         let mut cell = context.execute("x = 8\nprint(1)\nwhile True: pass", &BTreeMap::new()).await.unwrap();
         while !matches!(cell.next().await.unwrap().unwrap(), Event::Stdout(_)) {}
         drop(cell);
-        drop(context.execute("while True: pass", &BTreeMap::new()).await.unwrap()); // and nobody ever did to this
+        // Nobody ever listened to this cell.
+        drop(context.execute("while True: pass", &BTreeMap::new()).await.unwrap());
         assert_eq!(value(context, "x").await, "8");
     });
 }
@@ -268,7 +269,7 @@ fn several_contexts_are_apart_and_run_at_once() {
         assert_eq!(listed, [one.id(), two.id()]);
         run(&one, "x = 1").await;
         assert_eq!(raised(&two, "x").await.name, "NameError");
-        // One waits for what the other does.
+        // One context waits for a file that the other makes.
         let waits = "import os, time\nwhile not os.path.exists('/tmp/mark'): time.sleep(0.01)\n'seen'";
         let (seen, _) = tokio::join!(value(&one, waits), run(&two, "open('/tmp/mark', 'w')"));
         assert_eq!(seen, "'seen'");
@@ -328,7 +329,7 @@ fn a_context_whose_process_died_says_so_until_it_is_restarted() {
     });
 }
 
-/// Runs a cell where those are run that name no context.
+/// Runs a cell without naming a context, so that it runs in the usual context of its language.
 async fn run_unnamed(sandbox: &Sandbox, language: &str, code: &str) -> Result<Outcome, ContextError> {
     sandbox.contexts().execute(language, code, &BTreeMap::new()).await?.outcome().await
 }
@@ -346,15 +347,15 @@ fn the_usual_context_begins_anew_after_its_end() {
             let error = run_unnamed(sandbox, language, code).await.unwrap_err();
             let ContextError::Ended { how: said, id } = &error else { panic!("{code}: {error:?}") };
             assert_eq!(said, how, "{code}");
-            // Whoever names it is told that it lost its variables.
+            // A caller that names the context is told that the context lost its variables.
             let context = sandbox.contexts().get(id).unwrap();
             assert!(matches!(try_run(&context, "1").await, Err(ContextError::Ended { .. })), "{code}");
             let outcome = run_unnamed(sandbox, language, "1;true").await;
             assert_eq!(outcome.map(|outcome| outcome.count).unwrap(), 1, "{code}");
-            run(&context, "1;true").await; // it is the same one
+            run(&context, "1;true").await; // the usual context is the same one
         }
         assert_eq!(sandbox.contexts().list().len(), 3);
-        // Those that wait for their turn meanwhile are run, too, and all in one.
+        // Cells that wait for their turn meanwhile are run, too, and all in one new context.
         let ends = run_unnamed(sandbox, "bash", "x=1; sleep 0.5; exit 1");
         let waits = async |code| {
             tokio::time::sleep(Duration::from_millis(200)).await;
@@ -373,7 +374,7 @@ fn a_cell_that_survives_an_interrupt_ends_its_context() {
     const HOW: &str = "its cell did not end within 20 s of an interrupt";
     let stubborn = "import signal, time\nsignal.signal(2, signal.SIG_IGN)\nprint(1)\nwhile True: time.sleep(1)";
     behind(Policy::default(), async |sandbox| {
-        // Its listener goes away, and a cell waits for its turn.
+        // The listener of a cell goes away while another cell waits for its turn.
         let left = async {
             let mut cell = sandbox.contexts().execute("python", stubborn, &BTreeMap::new()).await.unwrap();
             while !matches!(cell.next().await.unwrap().unwrap(), Event::Stdout(_)) {}
@@ -385,7 +386,7 @@ fn a_cell_that_survives_an_interrupt_ends_its_context() {
             assert_eq!(unnamed.unwrap().results[0].text(), Some("5"));
             assert!(begun.elapsed() >= Duration::from_secs(20), "it had {:?} to end", begun.elapsed());
         };
-        // Somebody listens to this one.
+        // This cell has a listener.
         let heard = async {
             let context = sandbox.contexts().create("python", None).await.unwrap();
             let mut cell = context.execute(stubborn, &BTreeMap::new()).await.unwrap();
@@ -398,7 +399,7 @@ fn a_cell_that_survives_an_interrupt_ends_its_context() {
             context.restart().await.unwrap();
             assert_eq!(value(&context, "1").await, "1");
         };
-        // What was interrupted and ended harms no later cell.
+        // A cell that was interrupted and ended does not affect later cells.
         let later = async {
             let context = sandbox.contexts().create("bash", None).await.unwrap();
             assert_eq!(interrupted(&context, "echo 1; sleep 600").await.value, "130");
@@ -420,7 +421,8 @@ fn garbage_on_every_descriptor_harms_nothing_but_output() {
         let outcome = run(context, garbage).await;
         assert!(outcome.error.is_none() && outcome.stdout.contains('\u{fffd}'), "{outcome:?}");
         assert_eq!(value(context, "1 + 1").await, "2");
-        // Code that finds the mark can say what it likes: that makes no sense, or is believed of its own cell alone.
+        // Code that finds the mark can send any message. Such a message is either invalid, or is
+        // believed only for the cell of that code.
         let forged = "import gc\nhost = next(o for o in gc.get_objects() if type(o).__name__ == 'Host')\n\
                       os.write(1, b'\\x1e' + host.mark + b'.0004nope')";
         let error = try_run(context, forged).await.unwrap_err();

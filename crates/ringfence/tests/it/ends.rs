@@ -1,4 +1,5 @@
-//! Code that ends in odd ways, or makes an interpreter that waits look as if it had ended.
+//! Tests of code that ends in unusual ways, or that makes a waiting interpreter look as if it had
+//! ended.
 
 use std::time::Duration;
 
@@ -95,7 +96,8 @@ fn interrupts_odd_exit_codes_and_code_that_cannot_be_compiled_end_as_they_do_col
         "class Code(int): pass\nraise SystemExit(Code(4))",
         "raise SystemExit((1, 2))",
     ];
-    // Short code is compiled while its file is written: who comes first is different each time.
+    // Short code is compiled while its file is written. The order of the two differs each time, so
+    // repeat the programs.
     for _ in 0..6 {
         programs.extend(["x = 1 is 1\n", "print('never')\nreturn 1\n", "x = = 1\n", "nonlocal x\n"]);
     }
@@ -107,7 +109,8 @@ fn code_that_was_heard_is_not_run_again() {
     require!(user_namespaces, binary, python3);
     let home = place();
     let engine = engine_of(home.path(), 1, &[]);
-    // It claims to have ended while it has a child, is told to exit, and is gone before it reads that.
+    // The code claims to have ended while it has a child, is told to exit, and is killed before it
+    // reads that.
     let code = "import os, time\nprint('run', flush=True)\nif os.path.exists('/proc/self/fd/99'):\n    \
                 if os.fork() == 0:\n        time.sleep(60)\n    os.write(99, b'0')\n    time.sleep(.3)\n    \
                 os.kill(os.getpid(), 9)";

@@ -1,4 +1,5 @@
-//! The library as a program uses it: real sandboxes, an asynchronous caller, and a launcher that is not its own.
+//! Tests of the library as a program uses it: with real sandboxes, an asynchronous caller, and a
+//! launcher that is another program.
 
 #[cfg(test)]
 mod code;
@@ -22,12 +23,13 @@ use ringfence::{Command, Engine, Host, Policy, RunError, Settings, Stream};
 use ringfence_test_ledger::require;
 use tempfile::TempDir;
 
-/// An engine whose host has this directory and nothing of the tests' own environment but `PATH`.
+/// Returns an engine for a host with this home directory and, of the environment of the tests, only
+/// `PATH`.
 fn engine(directory: &Path) -> Engine {
     engine_with(directory, &[])
 }
 
-/// The same, with more variables.
+/// Returns an engine like [`engine`], with more variables.
 fn engine_with(directory: &Path, more: &[(&str, &str)]) -> Engine {
     let mut variables: BTreeMap<OsString, OsString> =
         more.iter().map(|(name, value)| (name.into(), value.into())).collect();
@@ -37,7 +39,7 @@ fn engine_with(directory: &Path, more: &[(&str, &str)]) -> Engine {
     Engine::new(Settings::new(host).with_launcher(ringfence_test_ledger::binary())).expect("user namespaces work here")
 }
 
-/// A home with a workspace in it.
+/// Makes a home directory with a workspace in it.
 fn place() -> TempDir {
     let home = TempDir::new_in("/var/tmp").expect("a temporary directory can be made");
     fs_err::create_dir(home.path().join("workspace")).expect("a directory can be made");
@@ -48,7 +50,7 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be made")
 }
 
-/// Whether a process whose command line has `marker` in it is alive.
+/// Tells whether a `sleep` process with the argument `marker` is alive.
 fn is_running(marker: &str) -> bool {
     let processes = fs_err::read_dir("/proc").expect("there is a proc").flatten();
     processes.into_iter().any(|entry| {
@@ -58,7 +60,7 @@ fn is_running(marker: &str) -> bool {
     })
 }
 
-/// Waits until `condition` holds, for a minute at the most.
+/// Waits until `condition` holds, for a minute at most.
 fn eventually(condition: impl Fn() -> bool) -> bool {
     for _ in 0..6000 {
         if condition() {
@@ -87,7 +89,7 @@ fn output_can_be_read_as_it_comes() {
     require!(user_namespaces, binary);
     let home = place();
     let engine = engine(home.path());
-    // The command waits for the file that is made only after its first line was read.
+    // The command waits for a file, which is made only after its first line was read.
     let command = Command::shell("echo first; while [ ! -e go ]; do :; done; echo second");
     runtime().block_on(async {
         let mut sandbox = engine.spawn(&Policy::default().time(Duration::from_secs(60)), &command);
@@ -170,7 +172,7 @@ fn bubblewrap_runs_the_launchers_program_inside_and_not_the_callers() {
     let result = runtime().block_on(engine.run(&policy, &command)).expect("it runs");
     assert_eq!((result.exit_code, result.stderr.as_str()), (Some(3), ""), "{result:?}");
     assert_eq!(result.meta.held[&ringfence::Clause::Filesystem], "bubblewrap: mount namespace+landlock");
-    // Its standard streams, and the directory that is being listed.
+    // These are its standard streams, and the directory that is being listed.
     assert_eq!(result.stdout.trim(), "4");
 }
 

@@ -1,4 +1,4 @@
-//! Sandboxes that stay, on every backend whose processes are ours.
+//! Tests of sandboxes that stay, on every backend, and in containers.
 
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ fn spec(backend: Backend) -> Spec {
     Spec::new(Policy::default().backend(backend))
 }
 
-/// Does `used` in a sandbox of each backend.
+/// Calls `used` with a sandbox of each backend whose processes are ours.
 fn on_each(used: impl AsyncFn(&Engine, Sandbox)) {
     let home = place();
     let engine = engine(home.path());
@@ -80,7 +80,7 @@ fn stuck_commands_hold_up_no_other() {
         let stuck = [Exec::shell("sleep 60"), Exec::shell("yes")];
         let mut running = Vec::new();
         for exec in &stuck {
-            running.push(sandbox.exec(exec).await.unwrap()); // whose output nobody reads
+            running.push(sandbox.exec(exec).await.unwrap()); // nobody reads its output
         }
         let began = Instant::now();
         let many = (0..20).map(|number| {
@@ -145,7 +145,7 @@ fn a_sandbox_is_found_by_name_and_used_again_when_it_is_the_same() {
         assert!(matches!(different, StartError::Different { .. }), "{different:?}");
         assert!(different.hints()[0].contains("--replace"));
 
-        // It is this program's own: nobody else ends it.
+        // Only the program that started the sandbox can end it.
         let stopped = attached.stop().await.unwrap_err();
         assert!(matches!(stopped, AttachError::Stop(_)), "{stopped:?}");
         drop((again, sandbox));
@@ -163,14 +163,14 @@ fn a_command_that_the_memory_limit_ended_says_so_and_others_do_not() {
         for backend in [Backend::Native, Backend::Bwrap] {
             let limited =
                 Spec::new(Policy::default().backend(backend).memory(Size::mebibytes(64)).allow_weaker(Clause::Memory));
-            // tail(1) keeps what has no end of line.
+            // tail(1) keeps a line without an end in memory.
             let greedy = "head -c 150000000 /dev/zero | tail -n 1 | wc -c";
             let sandbox = engine.start(limited).await.unwrap();
             let ended = sandbox.execute(greedy, None).await.unwrap();
             assert!(ended.oom_killed, "{backend}: {ended:?}");
             let after = sandbox.execute("true", None).await.unwrap();
             assert!(after.ok && !after.oom_killed, "{backend}: {after:?}");
-            // From another process the same is seen by the same files.
+            // Another process sees the same through the same files.
             let attached = Sandbox::attach(&engine.settings().host, sandbox.manifest().name.as_str()).await.unwrap();
             assert!(attached.execute(greedy, None).await.unwrap().oom_killed, "{backend}");
             sandbox.stop().await.unwrap();
@@ -201,13 +201,13 @@ fn a_protected_path_that_a_sandbox_makes_is_told_by_every_result_from_then_on() 
 /// A command that counts in a file as fast as it can.
 const COUNTS: &str = "i=0; while :; do i=$((i + 1)); echo $i > count; done";
 
-/// What it has counted to: the file is looked at on the host.
+/// Reads on the host the number to which the command has counted.
 fn counted(sandbox: &Sandbox) -> u64 {
     let text = fs_err::read_to_string(sandbox.manifest().workspace.join("count")).unwrap_or_default();
     text.trim().parse().unwrap_or(0)
 }
 
-/// Checks that what a sandbox does stops when it is paused, and goes on from there when it is resumed.
+/// Checks that the processes of a sandbox stop when it is paused, and continue when it is resumed.
 async fn rests(sandbox: &Sandbox) {
     let backend = sandbox.manifest().backend;
     let counting = sandbox.exec(&Exec::shell(COUNTS)).await.unwrap();
@@ -235,7 +235,7 @@ fn a_paused_sandbox_runs_nothing_and_goes_on_where_it_was() {
     on_each(async |_, sandbox| {
         rests(&sandbox).await;
         sandbox.pause().await.unwrap();
-        // One that is at rest ends as every other.
+        // A paused sandbox can be stopped like any other.
         sandbox.stop().await.unwrap();
     });
 }
@@ -264,7 +264,7 @@ fn a_renewed_lease_ends_when_it_says() {
         let begun = Instant::now();
         let leased = Spec { lease: Some(Duration::from_millis(700)), ..spec(Backend::Native) };
         let sandbox = engine.start(leased.name("renewed")).await.unwrap();
-        // As another process does that reaches it.
+        // Renew the lease as another process does.
         let reached = Sandbox::attach(&engine.settings().host, "renewed").await.unwrap();
         reached.renew(Duration::from_secs(3)).unwrap();
         let again = Sandbox::attach(&engine.settings().host, "renewed").await.unwrap();
@@ -295,7 +295,8 @@ fn commands_of_a_sandbox_are_behind_its_policy() {
     });
 }
 
-/// Uses a sandbox in a container of the engine that `variable` of the tests names, and `own` of the host.
+/// Uses a sandbox in a container of an engine. `variable` is the variable of the tests that names
+/// the engine's address, and `own` the variable of the host that receives it.
 fn in_a_container(backend: Backend, variable: &str, own: &str) {
     let home = place();
     let engine = engine_with(home.path(), &[(own, &std::env::var(variable).unwrap())]);
@@ -368,5 +369,5 @@ fn the_futures_of_a_sandbox_can_go_to_another_thread() {
         check(sandbox.ended());
         check(sandbox.clone().stop());
     }
-    let _ = every; // it is enough that it compiles
+    let _ = every; // compiling this is the test
 }

@@ -1,4 +1,5 @@
-//! Interpreters that wait in a sandbox that stays. `code` checks that what they run is as if it had been run cold.
+//! Tests of waiting interpreters in a sandbox that stays. The tests in `code` check that code in
+//! them behaves as in a cold run.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use ringfence_test_ledger::require;
 
 use crate::{engine, place, runtime};
 
-/// Has something happen in a sandbox whose interpreters import `preload` beforehand.
+/// Calls `happens` with a sandbox whose waiting interpreters import `preload` in advance.
 fn check(preload: &[&str], block_imports: BlockImports, happens: impl AsyncFnOnce(&Sandbox)) {
     let home = place();
     let settings = engine(home.path()).settings().clone();

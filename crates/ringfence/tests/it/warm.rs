@@ -1,4 +1,4 @@
-//! Interpreters that wait for code: what they run is as if it had been run cold.
+//! Tests of waiting interpreters: code in them behaves as in a cold run.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,12 +8,13 @@ use ringfence_test_ledger::require;
 
 use crate::{engine, eventually, is_running, place, runtime};
 
-/// How long anything may take here.
+/// Longest time that anything may take here.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Set in the environment of an owner that is to be killed: where it tells whom it keeps.
+/// Variable that tells a test process that it is an owner that will be killed. Its value is the
+/// file to which the owner writes the home of its interpreters.
 const OWNER: &str = "WARM_OWNER";
 
-/// Waits until interpreters wait, and has one of them run code.
+/// Waits until interpreters wait, and runs code in one of them.
 pub(crate) async fn run(interpreters: &Interpreters, code: &str, time: Option<Duration>) -> ExecutionResult {
     ready(interpreters).await;
     let result = interpreters.execute_code(code, time).await.unwrap_or_else(|error| panic!("{error:?}"));
@@ -26,7 +27,7 @@ pub(crate) async fn ready(interpreters: &Interpreters) {
     assert_eq!(interpreters.trouble(), None);
 }
 
-/// An engine that keeps `warm` interpreters, which import `preload` beforehand.
+/// Returns an engine that keeps `warm` interpreters, which import `preload` in advance.
 pub(crate) fn engine_of(home: &Path, warm: usize, preload: &[&str]) -> Engine {
     let mut settings = engine(home).settings().clone();
     let mut code = settings.code.clone();
@@ -36,7 +37,7 @@ pub(crate) fn engine_of(home: &Path, warm: usize, preload: &[&str]) -> Engine {
     Engine::new(settings).unwrap()
 }
 
-/// The ids of the interpreters of a test, which no other shares its home with.
+/// Returns the process ids of the interpreters of a test, which shares its home with no other test.
 pub(crate) fn interpreters_at(home: &Path) -> Vec<i32> {
     let processes = fs_err::read_dir("/proc").unwrap().flatten();
     let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -49,13 +50,13 @@ pub(crate) fn interpreters_at(home: &Path) -> Vec<i32> {
     numbers.filter(is_one).collect()
 }
 
-/// Text without what differs between any two runs: where a file is.
+/// Replaces numbers in a text, because the paths of files differ between any two runs.
 fn without_numbers(text: &str) -> String {
     let parts = text.split(|character: char| character.is_ascii_digit());
     parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("0")
 }
 
-/// Runs programs cold and in interpreters that wait, and compares what became of them.
+/// Runs programs cold and in waiting interpreters, and compares the results.
 pub(crate) fn assert_same(programs: &[&str]) {
     let home = place();
     let engine = engine_of(home.path(), 2, &["json", "re"]);
@@ -170,7 +171,7 @@ fn a_module_that_cannot_be_imported_beforehand_is_told_and_missed_by_nobody() {
         let told = interpreters.not_imported();
         assert!(told.len() == 1 && told[0].starts_with("no_such_module: ModuleNotFoundError"), "{told:?}");
     });
-    // What is imported when nobody says is imported where it is installed.
+    // Modules of the default preload list are imported only if they are installed.
     let mut settings = engine.settings().clone();
     let code = ringfence::CodeSettings { preload: None, ..settings.code.clone() };
     settings = settings.with_code(code);
@@ -194,9 +195,10 @@ fn an_interpreter_that_dies_while_it_waits_is_replaced() {
         assert!(!before.is_empty());
         for process in &before {
             let process = rustix::process::Pid::from_raw(*process).unwrap();
-            let _ = rustix::process::kill_process(process, rustix::process::Signal::KILL); // another test's may be gone
+            // The process may be gone already.
+            let _ = rustix::process::kill_process(process, rustix::process::Signal::KILL);
         }
-        // Whatever the moment, code is run.
+        // Code is run at any moment, even while an interpreter is being replaced.
         let result = interpreters.execute_code("print(1)", None).await.unwrap();
         assert_eq!(result.stdout, "1\n", "{result:?}");
         assert_eq!(run(&interpreters, "print(2)", None).await.stdout, "2\n");
@@ -214,7 +216,7 @@ fn the_deadline_and_the_limit_of_output_count_from_the_call() {
             policy.limits.output = Some("1K".parse().unwrap());
             let interpreters = engine.interpreters(&policy, "python").unwrap();
             ready(&interpreters).await;
-            // It has waited for longer than its code may take.
+            // The interpreter has waited for longer than its code may take.
             tokio::time::sleep(Duration::from_millis(2100)).await;
             let result = run(&interpreters, "print('x' * 5000)", None).await;
             assert!(result.ok && result.dropped.stdout == 5001 - 1024, "{result:?}");
@@ -287,7 +289,7 @@ fn interpreters_that_cannot_be_kept_are_refused_or_told_of() {
         tokio::time::timeout(PATIENCE, interpreters.ready()).await.unwrap();
         let trouble = interpreters.trouble().unwrap();
         assert!(trouble.ends_with("it exited with 1; out of order"), "{trouble}");
-        // Cold, it is what it is.
+        // A cold run shows the error of the program.
         let result = interpreters.execute_code("", None).await.unwrap();
         assert!(!result.meta.warm && result.stderr == "out of order\n", "{result:?}");
     });

@@ -1,4 +1,5 @@
-//! Values, errors and code that a harness does not expect: they cost their own cell, and no state of its context.
+//! Tests of values, errors and code that a harness does not expect. They may cost their own cell,
+//! but no state of the context.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +10,10 @@ use serde_json::json;
 
 use super::{behind, in_python, interrupted, raised, run, value};
 
-/// More than a message of a harness may be long.
+/// Number of characters that is more than a message of a harness may contain.
 const LONG: usize = 17 << 20;
 
-/// Checks that an error was told in part, with its kind and its end.
+/// Checks that an error was reported in part, with its type and its end.
 async fn is_told_in_part(context: &Context, code: &str, name: &str, end: &str) {
     let error = raised(context, code).await;
     assert_eq!(error.name, name, "{code}");
@@ -48,8 +49,9 @@ fn an_error_of_python_that_fails_when_it_is_told_ends_its_cell() {
                 "{raises}"
             );
         }
-        // One that looks for its words for ever can be interrupted: once for its words, once for its traceback. It
-        // counts before it writes: what is written asks for the interrupt.
+        // An error whose text takes forever to compute can be interrupted: once for its text, and
+        // once for its traceback. The code counts before it writes, because the interrupt follows
+        // what it writes.
         let endless = "class E(Exception):\n def __str__(self):\n  n = E.n = getattr(E, 'n', 0) + 1\n  print(1)\n  \
                        while n < 2: pass\n  return 'found'\nraise E";
         let error = interrupted(context, endless).await;
@@ -104,7 +106,7 @@ fn an_error_is_told_however_much_was_shown_before_it() {
             run(context, "for _ in range(9): display('z' * (10 << 20))\nraise ValueError('w' * (10 << 20))").await;
         assert_eq!((outcome.results.len(), outcome.left.results), (6, 3));
         assert_eq!(outcome.error.map(|error| error.name).as_deref(), Some("ValueError"));
-        // Not 200 bytes are left for this one.
+        // Fewer than 200 bytes are left for this error.
         let filled = run(context, "for _ in range(64): display('z' * ((1 << 20) - 80))\n1/0").await;
         assert_eq!((filled.results.len(), filled.left.is_nothing()), (64, true));
         assert_eq!(filled.error.map(|error| error.name).as_deref(), Some("ZeroDivisionError"));
@@ -127,7 +129,8 @@ fn a_context_keeps_the_descriptors_that_it_needs() {
             assert_eq!(value(context, "x").await, "7", "after {code}");
             assert_eq!(run(context, "print('said')\n!echo heard").await.stdout, "said\nheard\n", "after {code}");
         }
-        // No program has them, and a process that code forks may close them.
+        // Programs do not inherit the descriptors, and a process that the code forks may close
+        // them.
         assert_eq!(run(context, "!ls /proc/self/fd | wc -l").await.stdout.trim(), "4");
         let forked = "if os.fork() == 0:\n os.closerange(3, os.sysconf('SC_OPEN_MAX'))\n \
                       print(max(map(int, os.listdir('/proc/self/fd'))) < 10)\n os._exit(0)\nos.wait()[1]";
@@ -152,7 +155,7 @@ fn streams_that_code_closed_work_in_the_next_cell() {
             assert_eq!(outcome.results[0].text(), Some("5"), "after {code}");
         }
         assert_eq!(value(context, "sys.stdout.close(); 6").await, "6");
-        // What code puts in their place stays there.
+        // Streams that the code puts in their place stay there.
         let own = "class Own:\n def __init__(self): self.said = ''\n def write(self, text): self.said += text\n\
                    sys.stdout, before = Own(), sys.stdout";
         run(context, own).await;
@@ -249,7 +252,7 @@ fn what_fails_in_a_shell_that_ends_at_failures_ends_the_cell() {
         let context = sandbox.contexts().create("bash", None).await.unwrap();
         for (code, status, said) in [
             ("x=7; set -e; echo a; (exit 3); echo no", "3", "a\n"),
-            ("false; echo no", "1", ""), // it holds in the next cell, too
+            ("false; echo no", "1", ""), // `set -e` holds in the next cell, too
             ("f() { echo f; (exit 5); echo no; }; f; echo no", "5", "f\n"),
             ("(echo sub; false; echo no); echo no", "1", "sub\n"),
             ("trap '' INT; false; echo no", "1", ""),
@@ -332,7 +335,7 @@ fn a_process_that_waits_to_be_heard_is_told_of_a_long_cell() {
     behind(Policy::default(), async |sandbox| {
         let context = sandbox.contexts().create("javascript", None).await.unwrap();
         run(&context, "setInterval(() => console.log('x'.repeat(4000)), 1)").await;
-        // More than pipes and buffers hold, which nobody reads meanwhile.
+        // Wait until the output is more than pipes and buffers hold, because nobody reads it.
         tokio::time::sleep(std::time::Duration::from_secs(3)).await;
         let long = format!("/* {} */ 42", "long ".repeat(100_000));
         assert_eq!(value(&context, &long).await, "42");

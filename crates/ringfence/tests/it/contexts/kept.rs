@@ -1,4 +1,4 @@
-//! Contexts that outlive the process that started them.
+//! Tests of contexts that outlive the process that started them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 use super::{SOON, interrupted, raised, run, try_run, value};
 use crate::{engine, eventually, is_running, place, runtime};
 
-/// A sandbox that several processes reach, one after the other.
+/// A sandbox that several processes use, one after the other.
 struct Stays {
     home: TempDir,
     engine: Engine,
@@ -29,7 +29,8 @@ impl Stays {
         Stays { home, engine, runtime, sandbox }
     }
 
-    /// What one process does with it. Then that is gone, with all of its tasks, as after `kill -9`.
+    /// Calls `act` as one process that uses the sandbox. Afterwards that process and all its tasks
+    /// are gone, as after `kill -9`.
     fn process<T>(&self, act: impl AsyncFnOnce(&Sandbox) -> T) -> T {
         runtime().block_on(async {
             let sandbox = Sandbox::attach(&self.engine.settings().host, "one").await.unwrap();
@@ -37,7 +38,7 @@ impl Stays {
         })
     }
 
-    /// The same by one that keeps its contexts.
+    /// Calls `act` as one process that also keeps its contexts.
     fn keeper<T>(&self, act: impl AsyncFnOnce(&Sandbox) -> T) -> T {
         self.process(async |sandbox| {
             sandbox.contexts().keep().await.unwrap();
@@ -61,20 +62,20 @@ fn listed(sandbox: &Sandbox) -> Vec<[String; 3]> {
     sandbox.contexts().list().iter().map(told).collect()
 }
 
-/// The only context of a sandbox.
+/// Returns the only context of a sandbox.
 fn only(sandbox: &Sandbox) -> Context {
     let all = sandbox.contexts().list();
     assert_eq!(all.len(), 1, "{all:?}");
     all.into_iter().next().unwrap()
 }
 
-/// Runs a cell until it has written something, and leaves it to itself.
+/// Runs a cell until it has written something, and drops it while it still runs.
 async fn leave_running(context: &Context, code: &str) {
     let mut cell = context.execute(code, &BTreeMap::new()).await.unwrap();
     while !matches!(cell.next().await.unwrap().unwrap(), Event::Stdout(_)) {}
 }
 
-/// How often something runs in the sandbox.
+/// Returns the number of processes that run in the sandbox.
 async fn running(sandbox: &Sandbox) -> usize {
     sandbox.session().processes().await.unwrap().len()
 }
@@ -213,7 +214,7 @@ fn a_cell_that_was_told_in_part_is_never_run() {
     stays.keeper(async |sandbox| {
         let context = sandbox.contexts().create("python", None).await.unwrap();
         let long = |code: &str| format!("{code}\n{}", "#".repeat(300 << 10));
-        run(&context, &long("x = 1")).await; // all of this one is told
+        run(&context, &long("x = 1")).await; // the interpreter receives all of this cell
         let pid = sandbox.session().processes().await.unwrap()[0].pid;
         assert!(sandbox.execute(&format!("kill -STOP {pid}"), None).await.unwrap().ok);
         let mut cell = context.execute(&long("open('half', 'w')"), &BTreeMap::new()).await.unwrap();
@@ -240,7 +241,7 @@ fn a_context_whose_process_ended_meanwhile_says_so() {
         let mut execution = sandbox.session().reconnect(pid).await.unwrap();
         execution.input().kill().await.unwrap();
         assert!(execution.next().await.is_none());
-        // What has its id, or its name, is not it.
+        // A process with the same id, or the same tag, is not the context.
         let tag = format!("ringfence-context-{pid}");
         sandbox.session().exec(&Exec::new("sleep").argument("600").tag(tag)).await.unwrap().detach();
         sandbox.session().exec(&Exec::new("sleep").argument("600")).await.unwrap().detach();
@@ -250,7 +251,8 @@ fn a_context_whose_process_ended_meanwhile_says_so() {
         let error = try_run(&context, "x").await.unwrap_err();
         let ContextError::Ended { how, .. } = &error else { panic!("{error:?}") };
         assert_eq!(how, "its process ended while nobody looked");
-        // Nobody knows a context of the one that is called like one.
+        // A process that only has the tag of a context is ended, because no context is known for
+        // it.
         while running(sandbox).await > 1 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -272,12 +274,12 @@ fn contexts_belong_to_one_process_at_a_time() {
         run(&own, "x = 2").await;
         assert!(matches!(other.contexts().keep().await, Err(ContextError::Held { .. })));
         assert_eq!((listed(sandbox).len(), listed(&other).len()), (1, 1));
-        // Nor does the one that keeps its own take those of another.
+        // The process that keeps its own contexts does not take those of another, either.
         let third = Sandbox::attach(&stays.engine.settings().host, "one").await.unwrap();
         assert!(matches!(third.contexts().keep().await, Err(ContextError::Held { .. })));
         assert_eq!((value(&only(sandbox), "x").await.as_str(), value(&own, "x").await.as_str()), ("1", "2"));
         assert_eq!(running(sandbox).await, 2);
-        // Those that nobody keeps end with their handle.
+        // Contexts that no process keeps end with their handle.
         drop((own, other));
         while running(sandbox).await > 1 {
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -1,4 +1,4 @@
-//! What each language has of its own, and what has none.
+//! Tests of properties of single languages, and of languages that have no contexts.
 
 use ringfence::contexts::ContextError;
 use ringfence::{Backend, BlockImports, CodeSettings, Engine, Language, Policy};
@@ -22,7 +22,7 @@ fn a_shell_keeps_its_state_and_survives_interrupts() {
         let failed = run(&context, "(exit 3)").await.error.unwrap();
         assert_eq!((failed.name.as_str(), failed.value.as_str()), ("ExitCode", "3"));
         assert_eq!(raised(&context, "if").await.value, "2");
-        // Of the last one both parts run when it is interrupted.
+        // Both parts of the last pipeline run when it is interrupted.
         for code in ["echo 1; while :; do :; done", "echo 1; sleep 600; echo no", "f() { echo 1; sleep 600; }; f | cat"]
         {
             assert_eq!(interrupted(&context, code).await.value, "130", "{code}");
@@ -125,7 +125,7 @@ fn tables_of_pandas_and_figures_of_matplotlib_are_shown() {
     let mut code = CodeSettings::default();
     code.languages.insert("python".to_owned(), Language::new([python.to_str().unwrap()], ".py").unwrap());
     let home = place();
-    // Where the interpreter lies is none of a sandbox's business.
+    // Use the `local` backend, because the interpreter may lie where a sandbox cannot see it.
     inside(&engine(home.path()), Policy::default().backend(Backend::Local), async |sandbox| {
         let sandbox = sandbox.clone().with_code(code.clone());
         let context = sandbox.contexts().create("python", None).await.unwrap();
@@ -134,7 +134,7 @@ fn tables_of_pandas_and_figures_of_matplotlib_are_shown() {
         let shown = &table.results[0].formats;
         assert!(shown["text/html"].as_str().is_some_and(|html| html.contains("<table")), "{table:?}");
         assert_eq!(shown["e2b/data"], json!({"a": [1, 2], "b": ["x", null]}));
-        // Two are shown when they are told to be, one is left open at the end.
+        // Two figures are shown by `show`, and one is still open at the end.
         let figures = "import matplotlib.pyplot as plt\nfor _ in range(2):\n    plt.plot([1, 2]); plt.show()\n\
                        figure = plt.figure(); figure.gca().plot([3]); None";
         let drawn = run(&context, figures).await;
