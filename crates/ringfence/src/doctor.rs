@@ -1,6 +1,6 @@
-//! What each backend can do here, with the evidence.
+//! Examines the abilities of each backend on this host, with the evidence.
 //!
-//! Everything is tried afresh: what an earlier run remembered does not count.
+//! Everything is probed anew: results that an earlier run cached do not count.
 
 use std::collections::BTreeMap;
 
@@ -17,62 +17,62 @@ use crate::ready::ask;
 const BACKENDS: [Backend; 6] =
     [Backend::Native, Backend::Bwrap, Backend::Podman, Backend::Docker, Backend::Outer, Backend::Local];
 
-/// What matters of a host, whatever the backend.
+/// Properties of a host that matter for every backend.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Surroundings {
-    /// The kernel's release.
+    /// Release of the kernel.
     pub kernel: String,
-    /// The Landlock ABI that it offers; 0 for none.
+    /// Version of the Landlock ABI that the kernel offers; 0 for none.
     pub landlock_abi: u32,
-    /// Who asks.
+    /// User id of the caller.
     pub user_id: u32,
-    /// The container or cloud workspace around us, if one was detected.
+    /// The container or cloud workspace in which ringfence runs, if one was detected.
     pub container: Option<Detected>,
 }
 
 /// A container that was detected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Detected {
-    /// Its kind.
+    /// Kind of the container.
     pub name: String,
-    /// What gave it away.
+    /// The evidence by which the container was detected.
     pub evidence: String,
 }
 
-/// What one backend can do here.
+/// Abilities of one backend on this host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Examination {
-    /// Which.
+    /// The backend that was examined.
     pub backend: Backend,
-    /// What came of trying it.
+    /// Result of trying the backend.
     #[serde(flatten)]
     pub finding: Finding,
-    /// What is known against the programs that it relies on.
+    /// Known problems of the programs that the backend relies on.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
 
-/// What came of trying a backend.
+/// Result of trying a backend.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Finding {
-    /// It works.
+    /// The backend works on this host.
     Works {
-        /// How, in a few words.
+        /// Short description of how the backend works.
         summary: String,
-        /// How well it holds each clause.
+        /// Support of the backend for each clause.
         clauses: BTreeMap<Clause, Support>,
     },
-    /// It does not work.
+    /// The backend does not work on this host.
     Unavailable {
-        /// What was tried, and what came of it.
+        /// The step that failed, and its result.
         why: String,
-        /// What would make it work.
+        /// A change that would make the backend work.
         fix: String,
     },
 }
 
-/// Looks at the host of an engine.
+/// Collects the properties of the host of an engine.
 pub fn look_around(engine: &Engine) -> Surroundings {
     let host = &engine.settings().host;
     let container = detect_container(host);
@@ -84,7 +84,8 @@ pub fn look_around(engine: &Engine) -> Surroundings {
     }
 }
 
-/// Tries every backend, or one, and says how well it holds each clause of the engine's policy here.
+/// Tries every backend, or only one, and reports how well it can hold each clause of the engine's
+/// policy on this host.
 pub fn examine(engine: &Engine, only: Option<Backend>) -> Vec<Examination> {
     let backends = only.map_or_else(|| BACKENDS.to_vec(), |backend| vec![backend]);
     let look =
@@ -92,7 +93,8 @@ pub fn examine(engine: &Engine, only: Option<Backend>) -> Vec<Examination> {
     backends.into_iter().map(look).collect()
 }
 
-/// Says what is known against what a backend relies on: bubblewrap, or the runtime of a container engine.
+/// Returns known problems of the programs that a backend relies on: bubblewrap, or the runtime of a
+/// container engine.
 fn warnings(engine: &Engine, backend: Backend) -> Vec<String> {
     let host = &engine.settings().host;
     if backend == Backend::Bwrap {

@@ -1,7 +1,9 @@
-//! Execution records on disk: one file each, every one linked to the one before it by hash.
+//! Execution records on disk: one file for each record, and each record contains the hash of the
+//! previous one.
 //!
-//! The directory may lie in a workspace, where sandboxed code can write: nothing here follows a symbolic link
-//! that somebody may have planted there, and what was tampered with is told rather than trusted.
+//! The directory may lie in a workspace, where sandboxed code can write. So nothing here follows a
+//! symbolic link that such code may have planted, and tampered records are reported and not
+//! trusted.
 
 mod known;
 
@@ -23,35 +25,36 @@ use known::KnownFile;
 
 pub(crate) use known::known_directories;
 
-/// Holds the hash of the newest record, so that its removal shows, too.
+/// Name of the file with the hash of the newest record, so that the removal of that record is
+/// noticed, too.
 const NEWEST: &str = "newest";
-/// The longest hash that is believed.
+/// Longest content of the file `newest` that is read, in bytes.
 const LONGEST_HASH: u64 = 256;
-/// The longest record that is read: more than two streams of the largest sensible output.
+/// Longest record that is read, in bytes: more than two streams of the largest sensible output.
 const LONGEST_RECORD: u64 = 1 << 30;
 
 /// The execution records of one directory.
 #[derive(Debug)]
 pub struct Records {
     directory: PathBuf,
-    /// The count of these records, where the host has a place for it.
+    /// Count of these records; none if they are not counted, or if the host has no state directory.
     known: Option<KnownFile>,
 }
 
-/// A record could not be written or read.
+/// Reason why a record could not be written or read.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} `{path}`")]
 pub struct RecordError {
-    /// What was tried.
+    /// The operation that failed, as a verb.
     pub action: &'static str,
-    /// On what.
+    /// The file or directory on which the operation failed.
     pub path: PathBuf,
-    /// Why it failed.
+    /// Error of the operation.
     pub source: io::Error,
 }
 
 impl RecordError {
-    /// The next thing to do.
+    /// Returns the next step for the user.
     pub fn hint(&self) -> String {
         if self.source.raw_os_error() == Some(Errno::LOOP.raw_os_error()) {
             "symbolic links are not followed there: remove the link, or set audit.dir to where it leads".to_owned()
@@ -64,36 +67,37 @@ impl RecordError {
 /// A file among the records.
 #[derive(Debug)]
 pub struct RecordFile {
-    /// Its name.
+    /// Name of the file, without its directory.
     pub name: String,
-    /// What it holds, or why that is no record.
+    /// The record in the file, or the reason why the file is not a record.
     pub record: Result<Record, RecordError>,
 }
 
 impl Records {
-    /// The records in `directory`, which need not exist. They are not counted among the user's own files, so that
-    /// the removal of all of them does not show.
+    /// Returns the records in `directory`, which need not exist. These records are not counted in
+    /// the user's state directory, so the removal of all of them is not noticed.
     pub fn at(directory: impl Into<PathBuf>) -> Records {
         Records { directory: directory.into(), known: None }
     }
 
-    /// The records in `directory` of `host`, which need not exist.
+    /// Returns the records in `directory` of `host`, which need not exist.
     pub fn on(host: &Host, directory: &Path) -> Records {
         let directory = host.absolute(directory);
         Records { known: KnownFile::for_directory(host, &directory), directory }
     }
 
-    /// The records of the runs under some settings.
+    /// Returns the records of the runs under `settings`.
     pub fn of(settings: &Settings) -> Records {
         Records::on(&settings.host, &settings.audit.dir)
     }
 
-    /// Where they are.
+    /// Returns the directory that contains the records.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Keeps a record of a run, if the settings want one, and says where. No value of a variable is in it.
+    /// Writes a record of a run if the settings ask for one, and returns its path. The record
+    /// contains no value of a variable.
     pub fn keep(
         settings: &Settings,
         command: &Command,
@@ -105,9 +109,10 @@ impl Records {
         Records::of(settings).append(command, result.clone(), &secrets(settings)).map(Some)
     }
 
-    /// Keeps a record of an execution of code, if the settings want one, and says where. Its code is in it if
-    /// `code.store_code` wants that; for the code's sake a record is kept also where `audit.store` alone would keep none,
-    /// unless that is `never`. No value of a variable is in it.
+    /// Writes a record of an execution of code if the settings ask for one, and returns its path.
+    /// The record contains the code if `code.store_code` asks for that. If the code is to be
+    /// stored, the record is written even where `audit.store` alone would not ask for it, unless
+    /// `audit.store` is `never`. The record contains no value of a variable.
     pub fn keep_code(
         settings: &Settings,
         language: &str,
@@ -119,14 +124,15 @@ impl Records {
         if !is_wanted || settings.audit.store == Store::Never {
             return Ok(None);
         }
-        // The file's own name is gone with it.
+        // The command has no file name, because the file of the code was removed after the
+        // execution.
         let known = settings.code.languages.get(language).map(Language::command);
         let (program, arguments) = known.unwrap_or((language, &[]));
         let command = Command::new(program).arguments(arguments);
         Records::of(settings).add(&command, code, result.clone(), &secrets(settings)).map(Some)
     }
 
-    /// Adds a record of a run. The values of `secrets` are replaced wherever they appear.
+    /// Adds a record of a run. Replaces the values of `secrets` wherever they appear.
     pub fn append(
         &self,
         command: &Command,
@@ -144,7 +150,8 @@ impl Records {
         secrets: &[String],
     ) -> Result<PathBuf, RecordError> {
         let directory = make_directory(&self.directory).map_err(self.failed("make the directory", ""))?;
-        // One writer at a time: each links to the one before. The lock goes with the descriptor.
+        // Only one process may write at a time, because each record links to the previous one. The
+        // lock is released with the descriptor.
         lock(&directory).map_err(self.failed("lock", ""))?;
         let previous = read_in(&directory, NEWEST, LONGEST_HASH).map_err(self.failed("read", NEWEST))?;
         let previous = previous.map(|hash| hash.trim().to_owned());
@@ -167,7 +174,7 @@ impl Records {
         Ok(self.directory.join(name))
     }
 
-    /// Every file that should be a record, oldest first.
+    /// Returns every file that should be a record, oldest first.
     pub fn entries(&self) -> Result<Vec<RecordFile>, RecordError> {
         let Some(directory) = self.open()? else { return Ok(Vec::new()) };
         let names = record_names(&directory).map_err(self.failed("list", ""))?;
@@ -180,7 +187,8 @@ impl Records {
         serde_json::from_str(&text).map_err(io::Error::other).map_err(self.failed("decode", name))
     }
 
-    /// What is wrong with the chain; nothing, when every record is as it was written and none is missing.
+    /// Returns the faults of the chain. There are none if every record is as it was written and no
+    /// record is missing.
     pub fn verify(&self) -> Result<Vec<String>, RecordError> {
         let Some(directory) = self.open()? else {
             let known = self.known.as_ref();
@@ -203,7 +211,7 @@ impl Records {
         Ok(told)
     }
 
-    /// The directory; none when no record was ever kept.
+    /// Opens the directory; returns `None` if no record was ever written.
     fn open(&self) -> Result<Option<OwnedFd>, RecordError> {
         match open_directory(&self.directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -217,14 +225,14 @@ impl Records {
     }
 }
 
-/// The values of the variables that code may have been given.
+/// Returns the values of the variables that code may have been given.
 fn secrets(settings: &Settings) -> Vec<String> {
     let passed = settings.policy.env.pass.iter().flatten().filter_map(|name| settings.host.text(name));
     let set = settings.policy.env.set.values().map(String::as_str);
     passed.chain(set).map(str::to_owned).collect()
 }
 
-/// What is wrong with the end of a chain, given the hash that was noted for its newest record.
+/// Returns the fault at the end of a chain, given the hash that was stored for its newest record.
 fn at_the_end(newest: Option<&str>, records: &[(String, Record)]) -> Option<String> {
     let Some(newest) = newest else {
         return (!records.is_empty()).then(|| format!("`{NEWEST}` was removed: it names the newest record"));
@@ -236,7 +244,8 @@ fn at_the_end(newest: Option<&str>, records: &[(String, Record)]) -> Option<Stri
     Some(format!("`{name}` was added by somebody else: it follows the newest record"))
 }
 
-/// Locks a directory. Whoever can read it can lock it, code in a sandbox too: that is waited for only so long.
+/// Locks a directory. Any process that can read the directory can lock it, even code in a sandbox,
+/// so the wait for the lock is limited.
 fn lock(directory: &OwnedFd) -> io::Result<()> {
     const TRIES: u32 = 100;
     for _ in 0..TRIES {
@@ -248,7 +257,7 @@ fn lock(directory: &OwnedFd) -> io::Result<()> {
     Err(io::Error::other("somebody else has held the lock for two seconds"))
 }
 
-/// The names of all files that should be records, oldest first.
+/// Returns the names of all files that should be records, oldest first.
 fn record_names(directory: &OwnedFd) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in Dir::read_from(directory)? {
@@ -261,14 +270,14 @@ fn record_names(directory: &OwnedFd) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Opens a directory without following a link; what is relative starts at the working directory.
+/// Opens a directory without following links. A relative path starts at the working directory.
 fn open_directory(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?)
 }
 
 fn make_directory(path: &Path) -> io::Result<OwnedFd> {
-    // Nearly always it is there.
+    // Nearly always the directory exists.
     match open_directory(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         opened => return opened,
@@ -294,9 +303,9 @@ fn make_directory(path: &Path) -> io::Result<OwnedFd> {
     open_directory(&made)
 }
 
-/// Reads a file that is no longer than `limit`: a planted one must not fill the memory.
+/// Reads a file that is no longer than `limit`, so that a planted file cannot fill the memory.
 fn read_in(directory: &OwnedFd, name: &str, limit: u64) -> io::Result<Option<String>> {
-    // A planted pipe must not make anybody wait.
+    // Open without blocking, because a planted pipe would block the reader.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match openat2(directory, name, flags, Mode::empty(), ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS) {
         Ok(file) => file,
@@ -306,7 +315,7 @@ fn read_in(directory: &OwnedFd, name: &str, limit: u64) -> io::Result<Option<Str
     untrusted::text(file, limit).map(Some)
 }
 
-/// Writes a file whole or not at all.
+/// Writes a file completely or not at all.
 fn write_in(directory: &OwnedFd, name: &str, bytes: &[u8]) -> io::Result<()> {
     let unfinished = format!(".{name}.unfinished");
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -315,7 +324,8 @@ fn write_in(directory: &OwnedFd, name: &str, bytes: &[u8]) -> io::Result<()> {
     let written = fs_err::File::from_parts(file.into(), &unfinished).write_all(bytes);
     let named = written.and_then(|()| Ok(renameat(directory, unfinished.as_str(), directory, name)?));
     if named.is_err() {
-        let _ = unlinkat(directory, unfinished.as_str(), AtFlags::empty()); // a full disk must not fill with halves
+        // Remove the partial file, because partial files could fill the disk. This may fail, too.
+        let _ = unlinkat(directory, unfinished.as_str(), AtFlags::empty());
     }
     named
 }

@@ -1,4 +1,4 @@
-//! What a proof says, for machines and for the record.
+//! Results of a proof, in a form for machines and for the record.
 
 use std::collections::BTreeMap;
 
@@ -7,23 +7,25 @@ use serde::{Deserialize, Serialize};
 
 use super::{HostFingerprint, Observation, Outcome};
 
-/// What became of a promise, or of one attempt to break it.
+/// Outcome of the attempts on a promise, or of one attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// It was denied inside, and gets through without a sandbox.
+    /// The attempt was denied inside the sandbox, and gets through without a sandbox.
     Held,
-    /// It got through.
+    /// The attempt got through inside the sandbox.
     Broken,
-    /// Nothing was learnt.
+    /// The attempt showed nothing about the promise.
     NotTested {
-        /// Why.
+        /// Reason why the attempt could not be made, or shows nothing.
         why: String,
     },
 }
 
 impl Verdict {
-    /// What a pair of observations comes to; an error says why one of them could not be made.
+    /// Derives a verdict from the observation inside a sandbox and, if the attempt was denied
+    /// there, from the `control` observation without one. An `Err` says why an observation could
+    /// not be made. Also returns the text of the control observation.
     pub(super) fn of(
         inside: &Result<Observation, String>,
         control: impl FnOnce() -> Result<Observation, String>,
@@ -46,29 +48,29 @@ impl Verdict {
     }
 }
 
-/// What became of one attempt.
+/// Outcome of one attempt, with its evidence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proof {
-    /// Which.
+    /// Name of the attempt.
     pub attempt: String,
-    /// The promise that it would break.
+    /// The promise that the attempt would break.
     pub clause: Clause,
-    /// What became of it.
+    /// Verdict on the attempt.
     pub verdict: Verdict,
-    /// What was seen inside the sandbox.
+    /// Observation inside the sandbox, or the reason why there is none.
     pub observed: String,
-    /// What was seen without one.
+    /// Observation without a sandbox, if the attempt was made there.
     pub control: Option<String>,
 }
 
-/// What became of one promise.
+/// Outcome of all attempts on one promise.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PromiseProof {
-    /// What the backend claims.
+    /// The backend's claim of how well it holds the promise.
     pub claimed: Support,
-    /// What became of it: broken by one attempt, held against at least one, or not tested.
+    /// Verdict on the promise: broken by one attempt, held against at least one, or not tested.
     pub verdict: Verdict,
-    /// The attempts.
+    /// The attempts on the promise, in the order in which they were made.
     pub proofs: Vec<Proof>,
 }
 
@@ -87,20 +89,20 @@ impl PromiseProof {
     }
 }
 
-/// What was proved on one host, at one time, for one policy.
+/// Results of a proof on one host, at one time, for one policy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Certificate {
-    /// When (RFC 3339).
+    /// Time of the proof (RFC 3339).
     pub time: String,
-    /// Where, and by what.
+    /// The host and the binary with which the proof was made.
     pub host: HostFingerprint,
-    /// Who held the policy.
+    /// The backend that enforced the policy.
     pub backend: Backend,
-    /// How it works there.
+    /// The backend's summary of how it works on this host.
     pub summary: String,
-    /// The hash of the policy.
+    /// SHA-256 hash of the policy.
     pub policy_sha256: String,
-    /// What became of each promise.
+    /// Outcome of each promise.
     pub promises: BTreeMap<Clause, PromiseProof>,
 }
 
@@ -110,7 +112,7 @@ impl Certificate {
         self.broken().next().is_some()
     }
 
-    /// The attempts that broke a promise that is claimed to be enforced.
+    /// Returns the attempts that broke a promise that is claimed to be enforced.
     pub fn broken(&self) -> impl Iterator<Item = &Proof> {
         let claimed = self.promises.values().filter(|promise| promise.claimed.is_enforced());
         claimed.flat_map(|promise| &promise.proofs).filter(|proof| proof.verdict == Verdict::Broken)

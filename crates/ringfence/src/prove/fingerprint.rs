@@ -1,4 +1,4 @@
-//! Where a proof was made, and by what.
+//! Identifies the host and the binary of a proof.
 
 use std::io::Read;
 use std::path::Path;
@@ -8,24 +8,24 @@ use sha2::{Digest, Sha256};
 
 use crate::Engine;
 
-/// A host and a binary, as far as they bear on what was proved.
+/// Properties of a host and a binary that affect the results of a proof.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostFingerprint {
-    /// The kernel's release and version.
+    /// Release and version of the kernel.
     pub kernel: String,
-    /// The machine's architecture.
+    /// Architecture of the machine.
     pub architecture: String,
-    /// A hash of the machine's id, which is itself not for others to know.
+    /// Hash of the machine's id. The id itself is confidential.
     pub machine: Option<String>,
-    /// A hash of the boot's id.
+    /// Hash of the id of the current boot.
     pub boot: Option<String>,
-    /// The kernel's Landlock ABI; 0 for none.
+    /// Version of the kernel's Landlock ABI, or 0 without Landlock.
     pub landlock_abi: u32,
-    /// The user id of the caller.
+    /// User id of the caller.
     pub user: u32,
-    /// The version of ringfence.
+    /// Version of ringfence.
     pub version: String,
-    /// The hash of the binary that made the attempts.
+    /// SHA-256 hash of the binary that made the attempts.
     pub binary_sha256: Option<String>,
 }
 

@@ -1,16 +1,16 @@
-//! Processes that bear a mark among their arguments, wherever on the host they are.
+//! Finds processes that have a mark among their arguments, anywhere on the host.
 
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How often the processes are looked at.
+/// Time between two looks at the processes.
 const PACE: Duration = Duration::from_millis(5);
 
-/// How many looks in a row must find nothing.
+/// Number of consecutive looks that must find no process.
 const LOOKS: u32 = 3;
 
-/// The processes with one mark.
+/// The processes that have one mark.
 #[derive(Debug)]
 pub(super) struct Marked {
     words: Vec<u8>,
@@ -19,23 +19,23 @@ pub(super) struct Marked {
 
 impl Marked {
     pub(super) fn of(mark: &str) -> Marked {
-        // As proc_pid_cmdline(5) shows it: each word is ended by a NUL byte.
+        // proc_pid_cmdline(5) shows each argument with a NUL byte at its end.
         Marked { words: format!("\0--mark\0{mark}\0").into_bytes(), except: None }
     }
 
-    /// Those of them that are not `process`.
+    /// Returns a selection of the same processes without `process`.
     pub(super) fn other_than(&self, process: u32) -> Marked {
         Marked { words: self.words.clone(), except: Some(process) }
     }
 
-    /// Waits until there is one; false when there is none in time.
+    /// Waits until a marked process exists; returns false if none appears within that time.
     pub(super) fn appear(&self, within: Duration) -> bool {
         wait(within, || !self.find().is_empty())
     }
 
-    /// Waits until there is none; false when there still is one after that time.
+    /// Waits until no marked process exists; returns false if one still exists after that time.
     pub(super) fn vanish(&self, within: Duration) -> bool {
-        // In the middle of an exec a process shows no words at all: one look is not enough.
+        // One look is not enough, because a process shows no arguments at all during an exec.
         wait(within, || {
             (0..LOOKS).all(|look| {
                 if look > 0 {
@@ -46,11 +46,11 @@ impl Marked {
         })
     }
 
-    /// Kills them, and says how many there were.
+    /// Kills the marked processes, and returns their number.
     pub(super) fn end(&self) -> usize {
         let found = self.find();
         for process in &found {
-            let _ = kill_process(*process, Signal::KILL); // it may have ended meanwhile
+            let _ = kill_process(*process, Signal::KILL); // the process may have ended already
         }
         found.len()
     }

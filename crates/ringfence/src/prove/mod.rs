@@ -1,9 +1,10 @@
-//! Proof that the promises hold: everything that hostile code would try, tried in real sandboxes.
+//! Proves that the promises hold, by making every attempt of hostile code in real sandboxes.
 //!
-//! Each attempt is a pair. It is tried inside a sandbox of the policy, where it must be denied, and without a sandbox
-//! (on the `local` backend), where it must get through: a denial that nothing opposes proves nothing, and counts as
-//! not tested. What an attempt may find on the host is laid out in `scene`; `trial` runs one pair; `certificate` is
-//! what is said of all of them.
+//! Each attempt is made twice. Inside a sandbox of the policy it must be denied. Without a sandbox
+//! (on the `local` backend) it must get through: if the attempt is denied there, too, the denial
+//! inside proves nothing, and the attempt counts as not tested. `scene` prepares the things that an
+//! attempt may find on the host, `trial` makes one attempt in both ways, and `certificate` holds
+//! the results of all attempts.
 
 mod certificate;
 mod fingerprint;
@@ -30,47 +31,48 @@ use trial::Trials;
 /// One thing that hostile code would try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attempt {
-    /// Names it in commands, certificates and documents.
+    /// Name of the attempt in commands, certificates and documents.
     pub name: &'static str,
-    /// The promise that it would break.
+    /// The promise that the attempt would break.
     pub clause: Clause,
-    /// What is tried, as a sentence.
+    /// Description of the attempt, as a sentence.
     pub what: &'static str,
 }
 
-/// Everything that is tried.
+/// Returns all attempts that a proof makes.
 pub fn corpus() -> &'static [Attempt] {
     static CORPUS: OnceLock<Vec<Attempt>> = OnceLock::new();
     let of = |attempt: &inside::Attempt| Attempt { name: attempt.name, clause: attempt.clause, what: attempt.what };
     CORPUS.get_or_init(|| inside::all().map(of).collect())
 }
 
-/// An attempt could not be made.
+/// Reason why an attempt could not be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttemptError {
-    /// There is none of that name.
+    /// No attempt has the given name.
     #[error("there is no attempt `{name}`")]
     Unknown {
-        /// Which.
+        /// The name that was given.
         name: String,
     },
-    /// What it was told of the host is wrong.
+    /// The context of the attempt, which describes the host, is not valid.
     #[error("cannot read the context of the attempt")]
     Context {
-        /// Why.
+        /// Error of the JSON parser.
         source: serde_json::Error,
     },
 }
 
-/// Makes one attempt in this process: what a proof has the `ringfence` binary do inside a sandbox.
+/// Makes one attempt in this process. A proof has the `ringfence` binary do this inside a sandbox.
 pub fn attempt(name: &str, context: &str) -> Result<Observation, AttemptError> {
     let attempt = inside::find(name).ok_or_else(|| AttemptError::Unknown { name: name.to_owned() })?;
     let context = serde_json::from_str(context).map_err(|source| AttemptError::Context { source })?;
     Ok(attempt.run(&context))
 }
 
-/// Makes every attempt in real sandboxes of `policy`, with a workspace of its own, and certifies what held.
+/// Makes every attempt in real sandboxes of `policy`, each with a prepared workspace, and certifies
+/// which promises held.
 pub fn prove(engine: &Engine, policy: &Policy) -> Result<Certificate, RunError> {
     let scene = Scene::lay_out(engine, policy)
         .map_err(|source| RunError::Setup { step: "lay out what the attempts are to find".to_owned(), source })?;
@@ -94,7 +96,7 @@ pub fn prove(engine: &Engine, policy: &Policy) -> Result<Certificate, RunError> 
     })
 }
 
-/// What is claimed of a clause that nobody asked for.
+/// Returns the support that is claimed for a clause that the policy does not ask for.
 fn unclaimed() -> Support {
     Support::absent("the policy does not ask for it", "ask for it in the policy")
 }
@@ -106,7 +108,8 @@ mod tests {
     #[test]
     fn the_corpus_is_large_and_covers_every_promise_that_this_version_can_make() {
         assert!(corpus().len() >= 150, "{}", corpus().len());
-        // What gets around an allowlist takes servers and names to be tried on: the conformance tests have them.
+        // Attempts to get around an allowlist need servers and host names, which the conformance
+        // tests have.
         let beyond = [Clause::Egress, Clause::Disk];
         for clause in Clause::ALL.into_iter().filter(|clause| !beyond.contains(clause)) {
             assert!(corpus().iter().any(|attempt| attempt.clause == clause), "nothing is tried against {clause}");

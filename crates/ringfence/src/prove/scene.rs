@@ -1,4 +1,5 @@
-//! What the attempts are to find on the host: a process, listeners, shared memory, keys, and what the host has anyway.
+//! Prepares what the attempts look for on the host: a process, listeners, shared memory, keys, and
+//! things that the host has anyway.
 
 use std::ffi::{CString, OsString};
 use std::io;
@@ -25,20 +26,20 @@ use crate::{Engine, Host};
 /// Programs that have the set-user-id bit on most hosts.
 const SETUID: [&str; 6] =
     ["/usr/bin/su", "/bin/su", "/usr/bin/mount", "/usr/bin/passwd", "/usr/bin/sudo", "/usr/bin/newgrp"];
-/// What a home holds that is nobody else's business; never part of a toolchain.
+/// Names of private files and directories of a home that are never part of a toolchain.
 const PRIVATE: [&str; 9] =
     [".ssh", ".aws", ".gnupg", ".netrc", ".bash_history", ".config", ".profile", ".bashrc", ".cache"];
-/// Variables that a sandbox has, of the same name as the caller's.
+/// Variables that a sandbox has under the same name as the caller.
 const KEPT: [&str; 8] = ["PATH", "HOME", "USER", "LOGNAME", "LANG", "TERM", "COLORTERM", "GIT_CONFIG_NOSYSTEM"];
 
-/// What stands on the host while the attempts are made.
+/// The things that exist on the host while the attempts are made.
 #[derive(Debug)]
 pub(super) struct Scene {
     context: Context,
     directory: PrivateDirectory,
     count: AtomicU32,
     neighbour: Child,
-    /// Open in this process, and not closed on exec.
+    /// A file that is open in this process and not closed on exec.
     inherited: fs::File,
     shared_memory: PathBuf,
     _listeners: (TcpListener, Option<TcpListener>, UdpSocket, UnixListener),
@@ -72,8 +73,8 @@ impl Scene {
         let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         let unix = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
         let shared_memory = Path::new("/dev/shm").join(&name);
-        let _ = fs::write(&shared_memory, SECRET); // a host without it: the attempt finds nothing, and says so
-        // A kernel may lack any of these: then the attempt says that it is impossible.
+        let _ = fs::write(&shared_memory, SECRET); // without `/dev/shm` the attempt finds nothing
+        // A kernel may lack any of these. Then the attempt reports that it is impossible.
         let segment = Segment::create().ok();
         let queue = Queue::create().ok();
         let label = CString::new(name.clone()).map_err(io::Error::other)?;
@@ -123,14 +124,14 @@ impl Scene {
         })
     }
 
-    /// Files for one attempt, and what it is told.
+    /// Creates the files for one attempt, and returns them with the attempt's context.
     pub(super) fn plant(&self) -> io::Result<(Tree, Context)> {
         let tree = Tree::plant(self.directory.path().join(self.next().to_string()))?;
         let context = self.context(&tree);
         Ok((tree, context))
     }
 
-    /// What an attempt is told that is to find the files of `tree`.
+    /// Returns the context of an attempt that looks for the files of `tree`.
     pub(super) fn context(&self, tree: &Tree) -> Context {
         let mut context = self.context.clone();
         context.mark = format!("{}-{}", context.name, self.next());
@@ -144,7 +145,7 @@ impl Scene {
         self.count.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The descriptor that this process has open.
+    /// Returns the file that attempts try to reach by an inherited descriptor.
     pub(super) fn inherited(&self) -> &fs::File {
         &self.inherited
     }
@@ -152,13 +153,14 @@ impl Scene {
 
 impl Drop for Scene {
     fn drop(&mut self) {
-        let _ = self.neighbour.kill(); // an attempt may have ended it
-        let _ = self.neighbour.wait(); // as above
-        let _ = fs::remove_file(&self.shared_memory); // the host may have no such place
+        let _ = self.neighbour.kill(); // an attempt may have ended the process
+        let _ = self.neighbour.wait(); // an attempt may have ended the process
+        let _ = fs::remove_file(&self.shared_memory); // the host may lack `/dev/shm`
     }
 }
 
-/// Variables of the caller that a sandbox must not have. Paths are left out: those of toolchains are passed.
+/// Returns the names of the caller's variables that a sandbox must not have. Variables whose value
+/// is an absolute path are left out, because those of toolchains are passed.
 fn unpassed(host: &Host, policy: &Policy) -> Vec<String> {
     let named = |name: &str| policy.env.pass.iter().flatten().any(|passed| passed == name);
     let is_kept = |name: &str| KEPT.contains(&name) || named(name) || policy.env.set.contains_key(name);

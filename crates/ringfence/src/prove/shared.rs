@@ -1,4 +1,4 @@
-//! A sandbox that many attempts are made in, one after the other.
+//! A sandbox in which many attempts are made, one after the other.
 
 use ringfence_core::{ExecutionResult, Plan, Policy};
 use tokio::runtime::Runtime;
@@ -6,7 +6,7 @@ use tokio::runtime::Runtime;
 use super::tree::Tree;
 use crate::{Command, Engine, RunError, Sandbox, Spec, contained};
 
-/// A sandbox that stays, with the files that attempts in it may find.
+/// A sandbox that stays, with the files that attempts in the sandbox may find.
 #[derive(Debug)]
 pub(super) struct Shared {
     runtime: Runtime,
@@ -16,9 +16,10 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Starts one behind a policy.
+    /// Starts a sandbox with a policy.
     pub(super) fn start(engine: &Engine, policy: Policy, plan: Plan, tree: Tree) -> Result<Shared, RunError> {
-        // No thread of its own: the attempts without a sandbox are forked from this process.
+        // The runtime has no thread of its own, because the attempts without a sandbox are forked
+        // from this process.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|source| RunError::Watch { source })?;
         let spec = Spec { container: engine.settings().container.clone(), ..Spec::new(policy) };
@@ -26,17 +27,17 @@ impl Shared {
         Ok(Shared { runtime, sandbox, plan, tree })
     }
 
-    /// What it is run under.
+    /// Returns the plan of the sandbox.
     pub(super) fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// What attempts in it may find.
+    /// Returns the files that attempts in the sandbox may find.
     pub(super) fn tree(&self) -> &Tree {
         &self.tree
     }
 
-    /// Runs a command in it.
+    /// Runs a command in the sandbox and captures its output.
     pub(super) fn capture(&self, engine: &Engine, command: &Command) -> Result<ExecutionResult, RunError> {
         let exec = contained::exec(&engine.core, &self.sandbox, command)?;
         Ok(self.runtime.block_on(self.sandbox.capture(exec))?)

@@ -1,4 +1,5 @@
-//! The files that one attempt may find: a workspace with guarded files in it, and a directory beside it.
+//! The files that one attempt may find: a workspace that contains guarded files, and a directory
+//! beside the workspace.
 
 use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -8,17 +9,18 @@ use std::path::PathBuf;
 use fs_err as fs;
 use ringfence_linux::attempt::SECRET;
 
-/// Files of one attempt; an attempt that gets through changes them, so each has its own.
+/// Files of one attempt. Each attempt has its own, because an attempt that gets through changes
+/// them.
 #[derive(Debug)]
 pub(super) struct Tree {
     root: PathBuf,
-    /// Listens as long as it is here.
+    /// Listening socket, open as long as the tree exists.
     _socket: UnixListener,
 }
 
 impl Tree {
-    /// Patterns of the files that are hidden in the workspace. The third leads through a link, and the last into a
-    /// directory that its owner has closed.
+    /// Patterns of the hidden files of the workspace. The third pattern leads through a link, and
+    /// the last into a directory that its owner has closed.
     pub(super) const HIDDEN: [&str; 4] = ["hidden.txt", "nested/hidden.txt", "link-to-keys/*.key", "closed/hidden.txt"];
 
     pub(super) fn plant(root: PathBuf) -> io::Result<Tree> {
@@ -56,7 +58,7 @@ impl Tree {
         self.root.join("outside")
     }
 
-    /// Where a policy for this attempt may be written.
+    /// Returns the path at which a policy for this attempt can be written.
     pub(super) fn policy(&self) -> PathBuf {
         self.root.join("policy.json")
     }
@@ -68,6 +70,6 @@ impl Tree {
 
 impl Drop for Tree {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.root); // the directory around it goes with the proof
+        let _ = fs::remove_dir_all(&self.root); // the proof removes the directory around the tree
     }
 }

@@ -1,4 +1,4 @@
-//! One attempt, made twice: inside a sandbox of the policy, and without one.
+//! Makes one attempt twice: inside a sandbox of the policy, and without a sandbox.
 
 use std::cell::RefCell;
 use std::io;
@@ -21,37 +21,38 @@ use super::{Attempt, Observation, Outcome, unclaimed};
 use crate::backends::engine::flavour;
 use crate::{Command, Engine, RunError};
 
-/// What the attempts on limits are limited to, well below their appetite.
+/// Limits for the attempts on limits, here and in the five constants below. They are well below
+/// what the attempts try to use.
 const MEMORY: Size = Size::mebibytes(64);
 const PROCESSES: u32 = 16;
 const CPUS: f64 = 0.2;
 const OUTPUT: Size = Size::from_bytes(64 << 10);
 const TEMPORARY: Size = Size::mebibytes(1);
 const TIME: Duration = Duration::from_millis(400);
-/// How long ringfence may take to start a container, on a busy host.
+/// Longest time that ringfence may take to start a container on a busy host.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long the kernel may take to end what a run leaves, on a busy host.
+/// Longest time that the kernel may take to end the processes that a run leaves, on a busy host.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// The attempt that is made while ringfence itself is killed.
+/// Name of the attempt during which ringfence itself is killed.
 const KILLED: &str = "outlive-supervisor";
-/// The attempt that is made until the deadline.
+/// Name of the attempt that runs until the deadline.
 const ENDED: &str = "outlive-deadline";
-/// The attempt whose control is given what it is to find.
+/// Name of the attempt whose control run is given the descriptor that the attempt looks for.
 const DESCRIPTOR: &str = "use-descriptor";
 
-/// Makes attempts, one after the other.
+/// The attempts of a proof, which are made one after the other.
 pub(super) struct Trials<'a> {
     engine: &'a Engine,
     policy: &'a Policy,
     scene: &'a Scene,
     program: PathBuf,
     plan: Plan,
-    /// The container that attempts are made in which need none of their own.
+    /// The container for attempts that need no container of their own.
     shared: RefCell<Option<Shared>>,
 }
 
-/// An attempt about to be made.
+/// An attempt that is ready to be made.
 struct Trial {
     tree: Tree,
     context: Context,
@@ -59,7 +60,7 @@ struct Trial {
     command: Command,
 }
 
-/// What was seen, or why nothing was.
+/// An observation, or the reason why there is none.
 type Seen = Result<Observation, String>;
 
 impl<'a> Trials<'a> {
@@ -69,12 +70,13 @@ impl<'a> Trials<'a> {
         Ok(Trials { engine, policy, scene, program, plan, shared: RefCell::default() })
     }
 
-    /// The plan that the policy itself is run under.
+    /// Returns the plan for the policy itself.
     pub(super) fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// Makes an attempt inside, and without a sandbox when that can tell something.
+    /// Makes an attempt inside a sandbox. If the attempt is denied there, makes it without a
+    /// sandbox, too.
     pub(super) fn carry_out(&self, attempt: &Attempt) -> Result<(Support, Proof), RunError> {
         let together = if self.is_shared(attempt) { self.in_shared(attempt)? } else { None };
         let (claimed, seen) = match together {
@@ -87,7 +89,7 @@ impl<'a> Trials<'a> {
         Ok((claimed, Proof { attempt: name, clause: attempt.clause, verdict, observed, control }))
     }
 
-    /// Makes an attempt in a sandbox that is there for it alone.
+    /// Makes an attempt in a sandbox that is started for this attempt alone.
     fn on_its_own(&self, attempt: &Attempt) -> Result<(Support, Seen), RunError> {
         let trial = self.inside(attempt)?;
         let plan = self.engine.plan(&trial.policy, &trial.command)?.plan;
@@ -100,13 +102,15 @@ impl<'a> Trials<'a> {
         Ok((claimed(&plan, attempt.clause), seen))
     }
 
-    /// To start a container takes a second: attempts under the policy itself are made in one, as long as none of them
-    /// gets anywhere.
+    /// Tells whether an attempt is made in the shared container. Starting a container takes a
+    /// second, so attempts under the policy itself share a container, as long as none of them gets
+    /// through.
     fn is_shared(&self, attempt: &Attempt) -> bool {
         flavour(self.plan.backend).is_some() && !has_own_policy(attempt.clause)
     }
 
-    /// Makes an attempt where others were made before; nothing when that broke the sandbox.
+    /// Makes an attempt in the shared sandbox. Returns `None` if the attempt's command could not be
+    /// run to its end because the sandbox is broken.
     fn in_shared(&self, attempt: &Attempt) -> Result<Option<(Support, Seen)>, RunError> {
         let shared = match self.shared.take() {
             Some(shared) => shared,
@@ -135,7 +139,7 @@ impl<'a> Trials<'a> {
         Ok(Trial { tree, context, policy, command })
     }
 
-    /// The policy, for the files of a tree, which are at the same paths inside.
+    /// Returns the policy for the files of a tree, which have the same paths inside as outside.
     fn policy_for(&self, tree: &Tree) -> Policy {
         let mut policy = self.policy.clone().backend(self.plan.backend);
         let (source, destination) = (tree.workspace(), Some(tree.workspace()));
@@ -154,7 +158,7 @@ impl<'a> Trials<'a> {
         Ok(Command::new(&self.program).arguments(words).directory(tree.workspace()))
     }
 
-    /// Makes the attempt where nothing stands in its way.
+    /// Makes the attempt without a sandbox, where nothing prevents it.
     fn without_sandbox(&self, attempt: &Attempt) -> Seen {
         let cannot = |error: &dyn std::error::Error| format!("it cannot be tried: {}", crate::chain(error));
         let (tree, context) = self.scene.plant().map_err(|error| cannot(&error))?;
@@ -168,8 +172,9 @@ impl<'a> Trials<'a> {
         judge(attempt.clause, &result, &context.mark)
     }
 
-    /// The `local` backend cleans up and closes descriptors like the others: what would be left without it is seen
-    /// only without ringfence, and a descriptor only when it is passed by name.
+    /// Returns the descriptors that an attempt without a sandbox gets. The `local` backend cleans
+    /// up and closes descriptors as the other backends do. So an attempt on cleanup gets through
+    /// only without ringfence, and a descriptor is available only if it is passed explicitly.
     fn passed(&self, attempt: &Attempt) -> io::Result<Vec<(i32, OwnedFd)>> {
         if attempt.name != DESCRIPTOR {
             return Ok(Vec::new());
@@ -181,7 +186,7 @@ impl<'a> Trials<'a> {
     fn without_ringfence(&self, attempt: &Attempt, command: &Command, mark: &str) -> io::Result<Observation> {
         if attempt.name == KILLED {
             let mut child = self.lingering(mark).spawn()?;
-            // The shell's own words have the mark in them, too.
+            // The shell's own arguments contain the mark, too, so wait for another process.
             Marked::of(mark).other_than(child.id()).appear(GRACE);
             child.kill()?;
             child.wait()?;
@@ -195,7 +200,7 @@ impl<'a> Trials<'a> {
         Ok(left_behind(&marked, Duration::ZERO))
     }
 
-    /// A shell that waits for a lingering process in the background.
+    /// Returns a command for a shell that waits for a lingering process in the background.
     fn lingering(&self, mark: &str) -> std::process::Command {
         let mut command = std::process::Command::new("sh");
         command.args(["-c", "\"$@\" & wait", "sh"]).arg(&self.program).args(["attempt", KILLED, "--mark", mark]);
@@ -203,7 +208,8 @@ impl<'a> Trials<'a> {
         command
     }
 
-    /// Starts a ringfence of its own, kills it when the attempt is under way, and looks for what is left.
+    /// Starts another ringfence process, kills it while the attempt runs, and looks for processes
+    /// that are left.
     fn kill_supervisor(&self, trial: &Trial) -> Seen {
         let cannot = |error: io::Error| format!("it cannot be tried: {error}");
         let policy = trial.tree.policy();
@@ -219,7 +225,8 @@ impl<'a> Trials<'a> {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let marked = Marked::of(&trial.context.mark);
         let mut child = command.spawn().map_err(cannot)?;
-        // Ringfence's own words have the mark in them, too: what it runs is another process.
+        // The arguments of ringfence itself contain the mark, too. The command that ringfence runs
+        // is another process.
         let is_under_way = marked.other_than(child.id()).appear(PATIENCE);
         child.kill().map_err(cannot)?;
         child.wait().map_err(cannot)?;
@@ -227,7 +234,7 @@ impl<'a> Trials<'a> {
     }
 }
 
-/// The `ringfence` binary, which makes the attempts.
+/// Returns the path of the `ringfence` binary, which makes the attempts.
 pub(super) fn program(engine: &Engine) -> io::Result<PathBuf> {
     let named = engine.settings().launcher.clone();
     fs_err::canonicalize(named.map_or_else(std::env::current_exe, Ok)?)
@@ -237,18 +244,19 @@ fn failed(source: io::Error) -> RunError {
     RunError::Setup { step: "prepare an attempt".to_owned(), source }
 }
 
-/// Whether attempts on a clause are made under a policy of their own, or look at the end of their sandbox.
+/// Tells whether attempts on a clause need a policy of their own, or depend on the end of their
+/// sandbox.
 fn has_own_policy(clause: Clause) -> bool {
     use Clause::{Cleanup, Cpus, Memory, Output, ProcessCount, Time, Tmp};
     matches!(clause, Cleanup | Cpus | Memory | Output | ProcessCount | Time | Tmp)
 }
 
-/// What a plan claims of a clause.
+/// Returns the support that a plan claims for a clause.
 fn claimed(plan: &Plan, clause: Clause) -> Support {
     plan.held.get(&clause).cloned().unwrap_or_else(unclaimed)
 }
 
-/// Puts a limit into a policy for the attempt that is to exceed it.
+/// Adds to a policy the limit that the attempt tries to exceed.
 fn limited(mut policy: Policy, attempt: &Attempt) -> Policy {
     let limits = &mut policy.limits;
     match attempt.clause {
@@ -264,16 +272,17 @@ fn limited(mut policy: Policy, attempt: &Attempt) -> Policy {
     policy.allow_weaker(attempt.clause)
 }
 
-/// What a run says of its attempt.
+/// Derives the observation of an attempt from the result of its run.
 fn judge(clause: Clause, result: &ExecutionResult, mark: &str) -> Seen {
     let denied = |observed: String| Ok(Observation { outcome: Outcome::Denied, errno: None, observed });
     match clause {
         Clause::Time if result.timed_out => denied("the deadline ended it".to_owned()),
-        // A container's engine does not say why the kernel ended it.
+        // A container engine does not say why the kernel killed the process.
         Clause::Memory if result.oom_killed || result.signal == Some(Signal::KILL.as_raw()) => {
             denied("it was ended at the limit".to_owned())
         }
-        // Where libseccomp compiles the filter, it ends whoever enters by another's entry point.
+        // A filter that libseccomp compiled kills a process that makes a system call through the
+        // entry point of another architecture.
         Clause::Kernel if result.signal == Some(Signal::SYS.as_raw()) => denied("the filter ended it".to_owned()),
         Clause::Output if result.stdout.len() < Appetite::OUTPUT => {
             denied(format!("{} bytes were kept, {} dropped", result.stdout.len(), result.dropped.stdout))
@@ -289,7 +298,7 @@ fn judge(clause: Clause, result: &ExecutionResult, mark: &str) -> Seen {
     }
 }
 
-/// Looks for what an attempt left, and ends it.
+/// Looks for processes that an attempt left, and kills them.
 fn left_behind(marked: &Marked, grace: Duration) -> Observation {
     if marked.vanish(grace) {
         let observed = "nothing was left behind".to_owned();

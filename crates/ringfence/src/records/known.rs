@@ -1,6 +1,7 @@
-//! Records that are known to have been written, kept among the user's own files, which no sandbox gets.
+//! Counts of the records that were written, stored in the user's state directory, which no sandbox
+//! can see.
 //!
-//! Hashes show that a record was changed or removed as long as a later one is there. This count
+//! The hashes show that a record was changed or removed as long as a later record exists. The count
 //! also shows that all records of a directory were removed, or replaced by others.
 
 use std::ffi::{OsStr, OsString};
@@ -14,10 +15,10 @@ use sha2::{Digest, Sha256};
 use crate::granted::without_links;
 use crate::{Host, untrusted};
 
-/// Longer than a path and a hash can be.
+/// Longest file that is read, in bytes: more than a path and a hash need.
 const MAX_KNOWN_FILE: u64 = 1 << 16;
 
-/// So many directories are remembered, also after they are gone.
+/// Number of counts above which those of removed directories are deleted.
 const MAX_GONE_DIRECTORIES: usize = 1000;
 
 /// Longest name of a file, in bytes, with room for the extension of an unfinished one.
@@ -26,7 +27,8 @@ const LONGEST_NAME: usize = 240;
 /// Start of the name of a file that is still being written.
 const UNFINISHED: &str = "unfinished-";
 
-/// Start of the name of a file whose directory has a longer path. No absolute path begins so.
+/// Start of the name of a file whose directory has a longer path. No escaped absolute path starts
+/// with these bytes.
 const LONG_NAME: &[u8] = b"long-";
 
 /// The count of the records of one directory.
@@ -34,9 +36,9 @@ const LONG_NAME: &[u8] = b"long-";
 pub(super) struct KnownRecords {
     directory: PathBuf,
     count: usize,
-    /// The hash of the newest record.
+    /// Hash of the newest record.
     newest: String,
-    /// The newest record was another one when a record was added.
+    /// True if a record was added when the newest record was not the one that the count names.
     was_replaced: bool,
 }
 
@@ -50,8 +52,9 @@ fn state_directory(host: &Host) -> Option<PathBuf> {
     Some(host.state_directory()?.join("known-records"))
 }
 
-/// The directories in which records were written, as far as they lie in one of `trees` or hold one. Every run asks for
-/// them: their names tell, so that none of the files has to be read.
+/// Returns the directories in which records were written, if they lie in one of `trees` or contain
+/// one. Every run calls this function, so the names of the files encode the directories and nearly
+/// none of the files has to be read.
 pub(crate) fn known_directories(host: &Host, trees: &[&Path]) -> Vec<PathBuf> {
     let files = state_directory(host).and_then(|state| fs_err::read_dir(state).ok());
     let directories = files.into_iter().flatten().flatten().filter_map(|entry| directory_of(&entry.path()));
@@ -60,7 +63,7 @@ pub(crate) fn known_directories(host: &Host, trees: &[&Path]) -> Vec<PathBuf> {
     directories.filter(is_near).collect()
 }
 
-/// The directory whose count a file holds.
+/// Returns the directory whose count a file holds.
 fn directory_of(file: &Path) -> Option<PathBuf> {
     let name = file.file_name()?.as_bytes();
     if name.starts_with(LONG_NAME) {
@@ -69,7 +72,7 @@ fn directory_of(file: &Path) -> Option<PathBuf> {
     Some(unescape(name)).filter(|path| path.is_absolute())
 }
 
-/// A path as the name of a file: without slashes, and still a path to whoever reads it.
+/// Encodes a path as the name of a file, without slashes and still readable.
 fn escape(path: &Path) -> Vec<u8> {
     let escape = |byte: &u8| match byte {
         b'/' => b"%s".to_vec(),
@@ -91,7 +94,7 @@ fn unescape(name: &[u8]) -> PathBuf {
     OsString::from_vec(bytes).into()
 }
 
-/// Keeps the number of counts bounded.
+/// Deletes the counts of removed directories if there are too many counts.
 fn forget_gone_directories(state: &Path) -> io::Result<()> {
     let files: Vec<PathBuf> = fs_err::read_dir(state)?.flatten().map(|entry| entry.path()).collect();
     if files.len() <= MAX_GONE_DIRECTORIES {
@@ -117,7 +120,8 @@ impl KnownFile {
         serde_json::from_str(&untrusted::read(&self.path, MAX_KNOWN_FILE).ok()?).ok()
     }
 
-    /// Counts a record that was added to `directory`. Before it, `previous` was the newest of `earlier` records.
+    /// Counts a record that was added to `directory`. Before that, `previous` was the newest of
+    /// `earlier` records.
     pub(super) fn count_record(&self, directory: &Path, earlier: usize, previous: Option<&str>, newest: &str) {
         let known = match self.load() {
             Some(known) => KnownRecords {
@@ -126,7 +130,7 @@ impl KnownFile {
                 newest: newest.to_owned(),
                 ..known
             },
-            // Records that were written before there was a count are believed.
+            // Trust the records that were written before there was a count.
             None => KnownRecords {
                 directory: without_links(directory),
                 count: earlier + 1,
@@ -149,7 +153,8 @@ impl KnownFile {
         if is_new { forget_gone_directories(state) } else { Ok(()) }
     }
 
-    /// Compares the count with the number of records that are there, and with their hashes.
+    /// Compares the count with the number of existing records, and with their hashes. Returns the
+    /// fault, if there is one.
     pub(super) fn compare(&self, count: usize, has_record: impl Fn(&str) -> bool) -> Option<String> {
         let known = self.load()?;
         let is_whole = count >= known.count && !known.was_replaced && has_record(&known.newest);

@@ -27,7 +27,7 @@ fn result(stdout: &str) -> ExecutionResult {
     }
 }
 
-/// A directory with a chain of `length` records in it, and their paths.
+/// Makes a directory with a chain of `length` records, and returns their paths.
 fn chain(length: usize) -> (tempfile::TempDir, Records, Vec<PathBuf>) {
     let directory = tempfile::tempdir().unwrap();
     let records = Records::at(directory.path().canonicalize().unwrap().join("artifacts/executions"));
@@ -90,7 +90,7 @@ fn each_kind_of_tampering_shows() {
     check(&records, &["`9.json` was added by somebody else"]);
 }
 
-/// Records that are counted in a state directory beside them.
+/// Returns records that are counted in a state directory beside them.
 fn counted(directory: &Path) -> Records {
     let variables = [("XDG_STATE_HOME".into(), directory.join("state").into())];
     Records::on(&Host::new(variables.into(), directory.to_path_buf()), Path::new("artifacts/executions"))
@@ -111,7 +111,7 @@ fn the_removal_of_every_record_shows() {
     append();
     check(&records, &["3 records are known to have been written here; 1 is there"]);
 
-    // Others in their place verify as a chain, and are not those that were written.
+    // Forged records verify as a chain, but are not the records that were written.
     fs_err::remove_dir_all(root.join("artifacts")).unwrap();
     let forged = Records::at(records.directory());
     for _ in 0..3 {
@@ -122,7 +122,7 @@ fn the_removal_of_every_record_shows() {
     append();
     check(&records, &["4 are there, and others than those were put in their place"]);
 
-    // Whoever removed them says so by deleting the count.
+    // A user who removed the records says so by deleting the count.
     fs_err::remove_dir_all(root.join("state")).unwrap();
     check(&records, &[]);
 }
@@ -174,7 +174,7 @@ fn planted_links_in_place_of_files_are_not_followed() {
     fs_err::write(&target, "precious").unwrap();
     for name in [format!(".{NEWEST}.unfinished"), NEWEST.to_owned()] {
         let link = paths[0].with_file_name(name);
-        let _ = fs_err::remove_file(&link); // the first is not there
+        let _ = fs_err::remove_file(&link); // the first link does not exist
         symlink(&target, &link).unwrap();
         assert!(records.append(&Command::new("false"), result(""), &[]).is_err());
         assert_eq!(fs_err::read_to_string(&target).unwrap(), "precious");
