@@ -1,4 +1,5 @@
-//! One command in a container of its own: a sandbox is started for it, and stopped after it.
+//! Runs one command in a container of its own: starts a sandbox for the command, and stops the
+//! sandbox after it.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -17,7 +18,7 @@ use crate::session::Exec;
 use crate::supervise::Listener;
 use crate::{Command, Engine, RunError, Sandbox, Spec, Stopped, readiness};
 
-/// Runs with the caller's own streams and terminal.
+/// Runs a command with the caller's own streams and terminal.
 pub(crate) fn run_attached(
     core: &Arc<Core>,
     policy: &Policy,
@@ -36,7 +37,8 @@ pub(crate) fn run_attached(
     Ok(Attached { status: status(&result), result })
 }
 
-/// Runs with no input and captured output. `cancel` becoming readable, or closing, ends it.
+/// Runs a command with no input and with captured output. Ends the command when `cancel` becomes
+/// readable, or closes.
 pub(crate) fn run_captured(
     core: &Arc<Core>,
     policy: &Policy,
@@ -64,7 +66,7 @@ pub(crate) fn run_captured(
             };
             Ok(sandbox.capture_with(exec, cancelled(), told).await?)
         });
-        // One that is up is stopped, and that is waited for.
+        // A sandbox that is up is stopped by `scoped`, so wait for that.
         let cancelled_before = async {
             cancelled().await;
             if is_up.get() {
@@ -104,7 +106,7 @@ fn block_on<T>(future: impl Future<Output = Result<T, RunError>>) -> Result<T, R
     runtime.map_err(|source| RunError::Watch { source })?.block_on(future)
 }
 
-/// A container gets no descriptor of ours.
+/// Fails if descriptors are to be passed, because a container engine passes none.
 fn refuse(passed: &[(i32, OwnedFd)]) -> Result<(), RunError> {
     match passed.first() {
         None => Ok(()),
@@ -115,7 +117,7 @@ fn refuse(passed: &[(i32, OwnedFd)]) -> Result<(), RunError> {
     }
 }
 
-/// A command as the guest is told of it.
+/// Converts a command to the form that the guest expects.
 pub(crate) fn exec(core: &Core, sandbox: &Sandbox, command: &Command) -> Result<Exec, RunError> {
     let mut words = command.text()?.into_iter();
     let program = words.next().expect("a command has a program");

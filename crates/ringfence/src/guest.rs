@@ -1,4 +1,5 @@
-//! The guest's program: carried in this binary, compressed, and put on disk once, where sandboxes can be shown it.
+//! The guest's program: this binary contains it compressed, and writes it to disk once, so that
+//! sandboxes can be shown the file.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,24 +15,25 @@ use crate::room::is_at;
 
 /// The guest, built and compressed by this crate's build script.
 static COMPRESSED: &[u8] = include_bytes!(env!("RINGFENCE_GUEST"));
-/// How long it is in full.
+/// Length of the decompressed guest, in bytes.
 pub(crate) const LENGTH: u64 = match u64::from_str_radix(env!("RINGFENCE_GUEST_LENGTH"), 10) {
     Ok(length) => length,
     Err(_) => panic!("the build script writes a number"),
 };
-/// The beginning of its hash, by which versions are told apart.
+/// Start of the guest's hash, which distinguishes versions.
 const VERSION: &str = env!("RINGFENCE_GUEST_VERSION");
 
-/// The guest on disk. Nobody removes it as long as this is held.
+/// The guest on disk. No process removes it as long as this value exists.
 #[derive(Debug)]
 pub(crate) struct Installed {
-    /// Where it is.
+    /// Path of the guest's program.
     pub(crate) path: PathBuf,
-    /// A lock on its directory that all who use it share.
+    /// Shared lock on the directory of the program, held by every process that uses the program.
     _used: OwnedFd,
 }
 
-/// Puts the guest below `state`, if it is not there, and removes other versions that nobody uses.
+/// Writes the guest below `state` if it is not there, and removes other versions that no process
+/// uses.
 pub(crate) fn install(state: &Path) -> io::Result<Installed> {
     let versions = state.join("guest");
     let directory = versions.join(VERSION);
@@ -49,7 +51,7 @@ pub(crate) fn install(state: &Path) -> io::Result<Installed> {
     Ok(Installed { path, _used: used })
 }
 
-/// Locks a directory; none when it was removed meanwhile.
+/// Locks a directory; returns `None` if the directory was removed meanwhile.
 fn lock(directory: &Path, how: FlockOperation) -> io::Result<Option<OwnedFd>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = match open(directory, flags, Mode::empty()) {
@@ -61,17 +63,17 @@ fn lock(directory: &Path, how: FlockOperation) -> io::Result<Option<OwnedFd>> {
     Ok(is_at(&opened, directory).then_some(opened))
 }
 
-/// Removes the versions that no sandbox uses: an update leaves the one before it behind.
+/// Removes the versions that no sandbox uses, because an update leaves the previous version.
 fn sweep_versions(versions: &Path) {
     for entry in fs_err::read_dir(versions).into_iter().flatten().flatten() {
-        // Our own is locked already, and so this fails for it, too.
+        // The lock also fails for our own version, because we hold a shared lock on it.
         if let Ok(Some(_alone)) = lock(&entry.path(), FlockOperation::NonBlockingLockExclusive) {
             let _ = fs_err::remove_dir_all(entry.path()); // the next start tries again
         }
     }
 }
 
-/// Writes the guest whole or not at all: another process may start it at any time.
+/// Writes the guest completely or not at all, because another process may start it at any time.
 fn write(directory: &Path, path: &Path) -> io::Result<()> {
     sweep(directory);
     let temporary = directory.join(format!(".{}", std::process::id()));
@@ -80,23 +82,24 @@ fn write(directory: &Path, path: &Path) -> io::Result<()> {
         .and_then(|_| fs_err::set_permissions(&temporary, std::fs::Permissions::from_mode(0o755)))
         .and_then(|()| fs_err::rename(&temporary, path));
     if written.is_err() {
-        let _ = fs_err::remove_file(&temporary); // the first error tells more
+        let _ = fs_err::remove_file(&temporary); // the first error is more informative
     }
     written
 }
 
-/// Removes what was half written when its writer was killed.
+/// Removes partial files whose writer was killed.
 fn sweep(directory: &Path) {
     for entry in fs_err::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let writer = name.to_str().and_then(|name| name.strip_prefix('.')?.parse().ok()).and_then(Pid::from_raw);
         if writer.is_some_and(|writer| test_kill_process(writer) == Err(Errno::SRCH)) {
-            let _ = fs_err::remove_file(entry.path()); // another ringfence may be sweeping, too
+            let _ = fs_err::remove_file(entry.path()); // another process may have removed the file
         }
     }
 }
 
-/// Whether a file is the guest as far as its length and mode tell; its directory is the user's own.
+/// Tells whether a file is the complete guest, judged by its length and mode. That is enough,
+/// because only the user can write to the directory.
 fn is_whole(path: &Path) -> bool {
     fs_err::metadata(path).is_ok_and(|found| found.len() == LENGTH && found.mode() & 0o111 == 0o111)
 }
@@ -122,7 +125,7 @@ mod tests {
         assert_eq!(version_of(&path), VERSION);
     }
 
-    /// The beginning of a file's hash.
+    /// Returns the start of a file's hash.
     fn version_of(path: &Path) -> String {
         let hash = Sha256::digest(fs_err::read(path).unwrap());
         hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
@@ -144,7 +147,8 @@ mod tests {
         let begun = Instant::now();
         let second = loop {
             let second = install(state.path()).unwrap();
-            // A program that another test is just starting still holds what we did.
+            // A process that another test is just forking still has our descriptor, and so holds
+            // the lock.
             if !used.exists() || begun.elapsed() > Duration::from_secs(20) {
                 break second;
             }

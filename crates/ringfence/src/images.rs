@@ -1,4 +1,4 @@
-//! Images that containers are made from: fetched, and built here.
+//! Fetches and builds images from which containers are made.
 
 use ringfence_core::{Backend, Fault};
 
@@ -7,8 +7,8 @@ use crate::{ContainerError, ContainerSpec, Host};
 
 pub use crate::backends::engine::{OWN_IMAGE, PullProgress};
 
-/// Fetches the image that `spec` names when it says so, and tells how far that is. A copy that is there will do when
-/// that fails.
+/// Fetches the image that `spec` names, when `spec.pull` asks for that, and reports progress. If
+/// fetching fails, an existing copy of the image is enough.
 pub async fn provide(
     host: &Host,
     backend: Backend,
@@ -18,7 +18,8 @@ pub async fn provide(
     engine::provide_image(host, flavour(backend)?, spec, progress).await
 }
 
-/// Builds an image called `tag` from a Containerfile, and tells of each line that the engine says.
+/// Builds an image named `tag` from a Containerfile, and calls `on_line` with each line that the
+/// engine prints.
 pub async fn build(
     host: &Host,
     backend: Backend,

@@ -1,4 +1,4 @@
-//! What keeps a sandbox going, on the side that started it.
+//! Running sandboxes, as the process that started them holds them.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -26,51 +26,55 @@ use crate::run::Underway;
 use crate::session::SOCKET;
 use crate::{Command, ContainerSpec, ResolvedWorkspace, RunError};
 
-/// The number that the guest's listening socket has for it.
+/// Number of the descriptor that is the guest's listening socket.
 const LISTENER: i32 = 3;
-/// The number that its end of the leash has.
+/// Number of the descriptor that is the guest's end of the leash.
 const OWNER: i32 = 4;
-/// Our own processes in a sandbox that stays, besides its first: the guest, and the one that forks for it.
+/// Number of our own processes in a sandbox that stays, besides its first process: the guest, and
+/// the process that forks for it.
 const OWN_PROCESSES: u32 = 2;
-/// How much of what a guest says is kept in the sandbox's log, in bytes.
+/// Number of bytes of the guest's output that are kept in the sandbox's log.
 pub(crate) const LOG_SIZE: usize = 8 << 20;
-/// How much of it is read at once.
+/// Number of bytes of the guest's output that are read at once.
 const LOG_PIECE: usize = 16 << 10;
 
-/// A running sandbox, held by the process that started it. Dropping it ends the sandbox, too, without waiting.
+/// A running sandbox, held by the process that started it. Dropping the value also ends the
+/// sandbox, without waiting for the end.
 pub(crate) trait Instance: Send + Sync + fmt::Debug {
     /// Waits until the sandbox has ended, by itself or not.
     fn ended(&self) -> BoxFuture<'static, ()>;
 
-    /// Ends every process of the sandbox, and removes what was made for it.
+    /// Ends every process of the sandbox, and removes the resources that were made for it.
     fn stop(self: Box<Self>) -> BoxFuture<'static, Result<(), StopError>>;
 
-    /// The files in which the kernel counts whom it killed in it for want of memory.
+    /// Returns the files in which the kernel counts the processes of the sandbox that it killed for
+    /// lack of memory.
     fn oom_counters(&self) -> Vec<PathBuf>;
 
-    /// Its processes by the first of them, where they are seen from here.
+    /// Returns the process tree of the sandbox, if its processes are visible from here.
     fn tree(&self) -> Option<ProcessTree>;
 
-    /// The way out of its network, once, where nobody holds it yet.
+    /// Returns the way out of the sandbox's network, if no process holds it yet. The way out can be
+    /// taken only once.
     fn take_way_out(&mut self) -> Option<WayOut> {
         None
     }
 
-    /// What is written down of it when it is a container.
+    /// Returns the description for the manifest, if the sandbox is a container.
     fn container(&self) -> Option<ContainerManifest> {
         None
     }
 }
 
-/// A sandbox could not be ended.
+/// Reason why a sandbox could not be ended.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot end the sandbox `{name}`: {why}")]
 pub struct StopError {
-    /// Which.
+    /// Name of the sandbox.
     pub name: String,
-    /// What was tried, and what came of it.
+    /// The step that failed, and its result.
     pub why: String,
-    /// The next thing to do.
+    /// The next step for the user.
     pub hint: String,
 }
 
@@ -78,14 +82,15 @@ pub struct StopError {
 #[derive(Debug)]
 struct ProcessInstance {
     underway: Option<Underway>,
-    /// The end of its first process.
+    /// End of the sandbox's first process.
     end: ProcessEnd,
-    /// What the guest lives by, whatever becomes of those between: it ends when this is closed.
+    /// Our end of the leash. The guest ends when it is closed, even if the processes between the
+    /// guest and this process are gone.
     _leash: OwnedFd,
 }
 
 impl Core {
-    /// Starts the guest as the command of a sandbox, behind the plan of `context`.
+    /// Starts the guest as the command of a sandbox, under the plan of `context`.
     pub(crate) async fn start_guest(
         &self,
         backend: &'static dyn Processes,
@@ -108,7 +113,8 @@ impl Core {
         let (owner, leash) =
             rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|error| failed("make the leash")(error.into()))?;
         let (files, said) = streams(listener, owner).map_err(failed("make the guest's streams"))?;
-        // No time for the first process to keep: a lease can be renewed, and its keeper's end is the sandbox's.
+        // The first process gets no deadline, because a lease can be renewed, and the sandbox ends
+        // with its keeper anyway.
         let underway = self.launch(Ready { context, preparation }, files, Terminal::Detached, None)?;
         tokio::spawn(keep_log(said, log));
         let instance = ProcessInstance::of(underway, leash).map_err(|source| RunError::Watch { source })?;
@@ -117,7 +123,8 @@ impl Core {
     }
 }
 
-/// Listens in a directory of a room. The path may be long: it is reached by descriptor.
+/// Listens on a socket in a directory of a room. The socket is bound through a descriptor of the
+/// directory, because the path may be too long for a socket address.
 pub(crate) fn listen(directory: &Path, name: &Path) -> io::Result<OwnedFd> {
     let directory = rustix::fs::open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let short = Path::new("/proc/self/fd").join(std::os::fd::AsRawFd::as_raw_fd(&directory).to_string()).join(name);
@@ -127,8 +134,9 @@ pub(crate) fn listen(directory: &Path, name: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// No input, a pipe for what the guest says, the listening socket, and what it lives by. The log itself stays outside:
-/// whoever can look at the guest's descriptors could open it again through them, proc(5), and empty it or fill the disk.
+/// Makes the guest's descriptors: no input, a pipe for its output, the listening socket, and its
+/// end of the leash. The guest does not get the log itself: a process that can look at the guest's
+/// descriptors could open the log again through them, proc(5), and truncate it or fill the disk.
 fn streams(listener: OwnedFd, owner: OwnedFd) -> io::Result<(Files, pipe::Receiver)> {
     let null = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let (said, output) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
@@ -138,13 +146,13 @@ fn streams(listener: OwnedFd, owner: OwnedFd) -> io::Result<(Files, pipe::Receiv
     Ok((files, pipe::Receiver::from_owned_fd(said)?))
 }
 
-/// Appends what the guest says to the sandbox's log, until it ends or there is enough of it.
+/// Appends the guest's output to the sandbox's log, until the guest ends or the log is long enough.
 async fn keep_log(mut said: pipe::Receiver, mut log: fs_err::File) {
     let (mut buffer, mut left) = (vec![0; LOG_PIECE], LOG_SIZE);
     while let Ok(length @ 1..) = said.read(&mut buffer[..LOG_PIECE.min(left)]).await {
         left -= length;
         if log.write_all(&buffer[..length]).is_err() {
-            return; // the disk is full; a guest whose words nobody hears goes on
+            return; // the disk is full; the guest continues without a log
         }
     }
 }
@@ -182,12 +190,13 @@ impl ProcessInstance {
     }
 }
 
-/// Ends a process tree and waits for it. What its owner dies of does the same, without the waiting.
+/// Tells a process tree to end, without waiting for that. The death of its owner has the same
+/// effect.
 fn end(underway: &Underway) {
     if let Some(group) = underway.group.as_ref().filter(|_| underway.ends_by_group) {
-        let _ = group.kill(); // the first process is in it, and kills what it can all the same
+        let _ = group.kill(); // the first process also kills what it can
     }
-    let _ = control::send(&underway.started.control, &Order::End); // it may have ended
+    let _ = control::send(&underway.started.control, &Order::End); // the sandbox may have ended
 }
 
 impl Instance for ProcessInstance {
@@ -209,21 +218,23 @@ impl Instance for ProcessInstance {
         Box::pin(async move {
             let Some(underway) = underway else { return Ok(()) };
             end(&underway);
-            let _ = tokio::time::timeout(PATIENCE, self.end.awaited()).await; // dropping it waits on, and tells nobody
+            // After a timeout, dropping `underway` below continues to wait, and reports nothing.
+            let _ = tokio::time::timeout(PATIENCE, self.end.awaited()).await;
             drop(underway);
             Ok(())
         })
     }
 }
 
-/// How long a sandbox may take to end before it is dropped all the same.
+/// Longest time that a sandbox may take to end before it is dropped.
 const PATIENCE: Duration = Duration::from_secs(7);
 
 impl Drop for ProcessInstance {
     fn drop(&mut self) {
         if let Some(underway) = self.underway.take() {
             end(&underway);
-            // Its first process is waited for, and our caller is not to wait.
+            // Drop on another thread, because dropping waits for the first process, and the caller
+            // must not wait.
             std::thread::spawn(move || drop(underway));
         }
     }

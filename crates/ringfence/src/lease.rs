@@ -1,4 +1,5 @@
-//! How long a sandbox may stay, as its room says: whoever reaches it may renew that.
+//! The lease of a sandbox, stored in its room. Any process that reaches the sandbox can renew the
+//! lease.
 
 use std::io;
 use std::path::Path;
@@ -7,31 +8,32 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 
 const FILE: &str = "lease";
-/// Where it is written before it is there whole.
+/// Name of the file while it is written, before it is renamed.
 const TEMPORARY: &str = ".lease";
-/// How often it is looked at, by whoever keeps the sandbox.
+/// Time between two checks of the lease by the process that keeps the sandbox.
 const LOOK: Duration = Duration::from_secs(30);
-/// Longer than anybody waits for, and short enough to be added to any time of day.
+/// Longest lease: longer than any real one, and short enough to be added to any time.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-/// Has the lease of the sandbox whose room is at `directory` end after `lease` from now.
+/// Sets the end of the lease to `lease` from now, for the sandbox whose room is `directory`.
 pub(crate) fn renew(directory: &Path, lease: Duration) -> io::Result<()> {
     let ends = Timestamp::now().checked_add(lease.min(LONGEST)).map_err(io::Error::other)?;
     fs_err::write(directory.join(TEMPORARY), ends.to_string())?;
     fs_err::rename(directory.join(TEMPORARY), directory.join(FILE))
 }
 
-/// When a renewed lease ends; nothing where nobody renewed it.
+/// Returns the end of a renewed lease, or `None` if the lease was not renewed.
 pub(crate) fn ends(directory: &Path) -> Option<Timestamp> {
     fs_err::read_to_string(directory.join(FILE)).ok()?.parse().ok()
 }
 
-/// Waits until the lease of that sandbox is over: `lease` from now, or whenever it was renewed to end.
+/// Waits until the lease of a sandbox is over: `lease` from now, or at the time to which the lease
+/// was renewed.
 pub(crate) async fn over(directory: &Path, lease: Duration) {
     let begun = Instant::now();
     loop {
         let left = match ends(directory) {
-            // Below zero: it is over.
+            // A negative duration means that the lease is over.
             Some(ends) => Duration::try_from(ends.duration_since(Timestamp::now())).unwrap_or_default(),
             None => lease.saturating_sub(begun.elapsed()),
         };

@@ -1,4 +1,5 @@
-//! A sandbox at rest: its processes keep their memory and their files, and none of them runs.
+//! Pauses sandboxes: the processes of a paused sandbox keep their memory and their files, and none
+//! of them runs.
 
 use std::io;
 use std::path::Path;
@@ -10,47 +11,49 @@ use crate::backends::engine;
 use crate::room::{Name, RoomError};
 use crate::{ContainerError, Sandbox};
 
-/// The file of a room that says that its sandbox is at rest, and which of its processes were stopped before.
+/// File of a room that exists while the sandbox is paused. It lists the processes that were stopped
+/// before the pause.
 const FILE: &str = "paused";
-/// Where it is written before it is there whole.
+/// Name of the file while it is written, before it is renamed.
 const TEMPORARY: &str = ".paused";
 
-/// A sandbox could not be brought to rest, or not be let go on.
+/// Reason why a sandbox could not be paused or resumed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PauseError {
-    /// It is not there, or a file of it cannot be written.
+    /// The sandbox does not exist, or a file of its room cannot be written.
     #[error(transparent)]
     Room(#[from] RoomError),
-    /// It was started by a ringfence that did not write down which processes it has, or in another pid namespace.
+    /// The witness of the sandbox has no process tree, because an older ringfence wrote it, or the
+    /// processes are not visible from here, for example in another pid namespace.
     #[error("cannot pause the sandbox `{name}`: its processes are not seen from here")]
     Unseen {
-        /// Which.
+        /// Name of the sandbox.
         name: Name,
     },
-    /// Some of its processes still ran after a while.
+    /// Some processes of the sandbox still ran after the time limit.
     #[error("cannot pause the sandbox `{name}`: its processes do not come to rest")]
     Restless {
-        /// Which.
+        /// Name of the sandbox.
         name: Name,
-        /// What came of it.
+        /// Error of the last try.
         source: io::Error,
     },
-    /// What there is of it cannot be looked at.
+    /// The processes of the sandbox cannot be examined.
     #[error("cannot look at the processes of the sandbox `{name}`")]
     Unread {
-        /// Which.
+        /// Name of the sandbox.
         name: Name,
-        /// Why.
+        /// Error of the system call that failed.
         source: io::Error,
     },
-    /// Its engine could not, or would not.
+    /// The container engine failed or refused.
     #[error(transparent)]
     Container(#[from] ContainerError),
 }
 
 impl PauseError {
-    /// Whose move it is.
+    /// Returns the party that has to act on the error.
     pub fn fault(&self) -> Fault {
         match self {
             PauseError::Room(RoomError::File { .. }) | PauseError::Unread { .. } => Fault::Host,
@@ -60,7 +63,7 @@ impl PauseError {
         }
     }
 
-    /// The next things to type.
+    /// Returns commands that the user can type next.
     pub fn hints(&self) -> Vec<String> {
         match self {
             PauseError::Room(error) => vec![error.hint()],
@@ -73,15 +76,17 @@ impl PauseError {
 }
 
 impl Sandbox {
-    /// Brings all of its processes to rest, and waits for that: they keep what they have in memory, and use no time of
-    /// a processor until [`Sandbox::resume`]. Its lease goes on, and so do the deadlines of its commands. A call to its
-    /// guest is answered after that. Bringing one to rest that is at rest already changes nothing.
+    /// Stops all processes of the sandbox, and waits until they are stopped. They keep their
+    /// memory, and use no processor time until [`Sandbox::resume`]. The lease and the deadlines of
+    /// commands continue to run. A call to the guest is answered only after the sandbox is resumed.
+    /// Pausing a paused sandbox changes nothing.
     pub async fn pause(&self) -> Result<(), PauseError> {
         self.require_kept()?;
         if self.is_paused() {
             return Ok(());
         }
-        // Before anything is stopped: whatever becomes of us, it can be seen that it is to go on again.
+        // Write the mark before any process is stopped. Then it shows that the sandbox has to be
+        // resumed, even if this process dies.
         match engine::flavour(self.manifest().backend) {
             Some(flavour) => {
                 self.mark(&[])?;
@@ -97,7 +102,8 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Lets its processes go on where they were. Letting one go on that is not at rest changes nothing.
+    /// Lets the processes of the sandbox continue. Resuming a sandbox that is not paused changes
+    /// nothing.
     pub async fn resume(&self) -> Result<(), PauseError> {
         self.require_kept()?;
         let name = &self.manifest().name;
@@ -114,13 +120,14 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Whether it is at rest.
+    /// Tells whether the sandbox is paused.
     pub fn is_paused(&self) -> bool {
         self.directory().join(FILE).exists()
     }
 
-    /// What each of some sandboxes uses at this moment; nothing where that is not seen from here. What processes used
-    /// that nobody waited for is not in it.
+    /// Returns the current resource usage of each sandbox, or `None` if its processes are not
+    /// visible from here. The usage of ended processes for which no process has waited is not
+    /// included.
     pub fn footprints<'a>(sandboxes: impl IntoIterator<Item = &'a Sandbox>) -> Vec<Option<Footprint>> {
         let trees: Vec<_> = sandboxes.into_iter().map(|sandbox| sandbox.witness().tree()).collect();
         Footprint::of_all(&trees)
@@ -136,7 +143,7 @@ impl Sandbox {
         }
     }
 
-    /// Looks at its processes, or waits for them, on another thread.
+    /// Runs a function that examines processes, or waits for them, on another thread.
     async fn aside<T: Send + 'static>(
         &self,
         done: impl FnOnce() -> io::Result<T> + Send + 'static,
@@ -154,23 +161,26 @@ impl Sandbox {
     }
 
     fn unmark(&self) {
-        let _ = fs_err::remove_file(self.directory().join(FILE)); // it may have ended meanwhile, with its room
+        let _ = fs_err::remove_file(self.directory().join(FILE)); // the sandbox may have ended
     }
 }
 
 fn mark(room: &Path, stopped: &[i32]) -> io::Result<()> {
     match fs_err::write(room.join(TEMPORARY), serde_json::to_vec(stopped)?) {
-        // A full disk takes an empty file, which says what matters: nobody loses what a sandbox has in memory for that.
+        // On a full disk the file is empty, but its existence is what matters. A full disk must not
+        // be a reason to end a sandbox, which would lose its memory.
         Err(error) if error.kind() == io::ErrorKind::StorageFull => {}
         written => written?,
     }
     fs_err::rename(room.join(TEMPORARY), room.join(FILE))
 }
 
-/// The processes that were stopped before their sandbox was; nothing where it is not at rest.
+/// Returns the processes that were stopped before their sandbox was paused, or `None` if the
+/// sandbox is not paused.
 fn stopped_before(room: &Path) -> io::Result<Option<Vec<i32>>> {
     match fs_err::read(room.join(FILE)) {
-        Ok(text) => Ok(Some(serde_json::from_slice(&text).unwrap_or_default())), // of what it does not say, all go on
+        // Without a valid list, all processes continue on resume.
+        Ok(text) => Ok(Some(serde_json::from_slice(&text).unwrap_or_default())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }

@@ -1,8 +1,10 @@
-//! The rooms of sandboxes that stay: one directory each, below the user's own state directory.
+//! The rooms of sandboxes that stay: one directory for each sandbox, below the user's state
+//! directory.
 //!
-//! A room belongs to whoever holds its lock: a process that dies, however it dies, lets go of it. So a room whose lock
-//! can be taken is one that a crash left, and is cleared. What is in a room is ours: a sandbox can write none of it, and
-//! containers alone are shown some of its files, to read.
+//! A room belongs to the process that holds its lock. A process that dies releases the lock,
+//! however it dies. So a room whose lock can be taken was left by a crash, and is cleared. Only
+//! ringfence writes to a room: no sandbox can write to it, and only containers see some of its
+//! files, read-only.
 
 mod manifest;
 mod name;
@@ -22,10 +24,10 @@ use crate::witness::Witness;
 pub use manifest::{ContainerManifest, Manifest, Owner};
 pub use name::{Name, NameError};
 
-/// How often a lock is looked at before it counts as held, and how long it is waited in between.
+/// Number of tries to take a lock before it counts as held, and below, the time between two tries.
 const LOOKS: u32 = 4;
 const MOMENT: Duration = Duration::from_millis(5);
-/// The longest manifest that is read.
+/// Longest manifest that is read, in bytes.
 const LONGEST_MANIFEST: u64 = 1 << 20;
 
 /// The room of a sandbox, held by its owner.
@@ -33,60 +35,60 @@ const LONGEST_MANIFEST: u64 = 1 << 20;
 pub(crate) struct Room {
     pub(crate) name: Name,
     pub(crate) directory: PathBuf,
-    /// The guest's program on the host, which stays as long as the room is held.
+    /// The guest's program on the host, which is not removed as long as the room is held.
     pub(crate) guest: Installed,
-    /// Held as long as the room is.
+    /// Lock of the room, held as long as this value exists.
     _lock: OwnedFd,
 }
 
-/// Something about rooms could not be done.
+/// Reason why an operation on rooms failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RoomError {
-    /// Nobody said where.
+    /// The host has no state directory.
     #[error("cannot keep a sandbox: there is no home directory, and XDG_STATE_HOME is not set")]
     Nowhere,
-    /// Others could put sandboxes there.
+    /// Other users could put sandboxes into the state directory.
     #[error("cannot keep a sandbox below `{}`: others can write there, or own it", path.display())]
     NotOwn {
-        /// Where.
+        /// The state directory.
         path: PathBuf,
     },
-    /// The name cannot be one.
+    /// The given name cannot be the name of a sandbox.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// Another process holds it.
+    /// Another process keeps a sandbox of this name.
     #[error("there is a sandbox `{name}` already")]
     Taken {
-        /// Which.
+        /// Name of the sandbox.
         name: Name,
     },
-    /// It is not there.
+    /// No sandbox has this name.
     #[error("there is no sandbox `{name}`")]
     Absent {
-        /// Which.
+        /// Name of the sandbox.
         name: Name,
     },
-    /// It is not to be had yet, or no more.
+    /// The sandbox is still starting or ending after a long wait.
     #[error("the sandbox `{name}` is being made, or ended, and that takes long")]
     Pending {
-        /// Which.
+        /// Name of the sandbox.
         name: Name,
     },
-    /// A file of it.
+    /// An operation on a file of the room failed.
     #[error("cannot {what} of the sandbox `{name}`")]
     File {
-        /// What was tried.
+        /// The operation that failed, as a verb and its object.
         what: &'static str,
-        /// Whose.
+        /// Name of the sandbox.
         name: Name,
-        /// Why.
+        /// Error of the operation.
         source: io::Error,
     },
 }
 
 impl RoomError {
-    /// The next thing to do.
+    /// Returns the next step for the user.
     pub fn hint(&self) -> String {
         match self {
             RoomError::Nowhere | RoomError::NotOwn { .. } => "export XDG_STATE_HOME=/a/directory/of/yours".to_owned(),
@@ -106,7 +108,7 @@ impl RoomError {
     }
 }
 
-/// Where all rooms of a user are.
+/// All rooms of a user.
 #[derive(Debug, Clone)]
 pub(crate) struct Rooms {
     state: PathBuf,
@@ -115,29 +117,30 @@ pub(crate) struct Rooms {
 impl Rooms {
     pub(crate) fn of(host: &Host) -> Result<Rooms, RoomError> {
         let state = host.state_directory().ok_or(RoomError::Nowhere)?;
-        // What is in there says which program is started inside, and which process is ended.
+        // Files in this directory decide which program is started in a sandbox, and which process
+        // is killed.
         if rustix::fs::stat(&state).is_ok_and(|stat| stat.st_uid != host.user_id || stat.st_mode & 0o002 != 0) {
             return Err(RoomError::NotOwn { path: state });
         }
         Ok(Rooms { state })
     }
 
-    /// The directory that all of ringfence's state is in.
+    /// Returns the directory that contains all of ringfence's state.
     pub(crate) fn state(&self) -> &Path {
         &self.state
     }
 
-    /// The directory that the rooms are in.
+    /// Returns the directory that contains the rooms.
     pub(crate) fn directory(&self) -> PathBuf {
         self.state.join("sandboxes")
     }
 
-    /// The directory of a sandbox.
+    /// Returns the directory of a sandbox's room.
     pub(crate) fn path(&self, name: &Name) -> PathBuf {
         self.directory().join(name.as_str())
     }
 
-    /// The names of all rooms, of those too that a crash left.
+    /// Returns the names of all rooms, including those that a crash left.
     pub(crate) fn names(&self) -> Vec<Name> {
         let entries = fs_err::read_dir(self.directory()).into_iter().flatten().flatten();
         let mut names: Vec<Name> = entries.filter_map(|entry| Name::new(entry.file_name().to_str()?).ok()).collect();
@@ -145,8 +148,9 @@ impl Rooms {
         names
     }
 
-    /// Whether somebody keeps the sandbox of that name. Where that cannot be told, as without a descriptor left, somebody
-    /// may: what is kept by nobody is removed.
+    /// Tells whether a process keeps the sandbox of that name. Returns true if that cannot be
+    /// determined, for example when no descriptor is left, because a sandbox that nobody keeps is
+    /// removed.
     pub(crate) fn is_kept(&self, name: &Name) -> bool {
         match open(self.path(name).join(LOCK), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
             Ok(lock) => flock(&lock, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK),
@@ -154,7 +158,7 @@ impl Rooms {
         }
     }
 
-    /// Takes the room of that name. What a crash left in it is gone.
+    /// Takes the room of that name, and removes everything that a crash left in it.
     pub(crate) fn claim(&self, name: Name) -> Result<Room, RoomError> {
         let failed = |what, name: &Name| {
             let name = name.clone();
@@ -168,7 +172,7 @@ impl Rooms {
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
             let lock = match open(directory.join(LOCK), flags, Mode::RUSR | Mode::WUSR) {
                 Ok(lock) => lock,
-                Err(Errno::NOENT) => continue, // its last owner has just removed it
+                Err(Errno::NOENT) => continue, // the last owner has just removed the room
                 Err(error) => return Err(failed("open the lock", &name)(error.into())),
             };
             match take(&lock) {
@@ -177,10 +181,10 @@ impl Rooms {
                 Err(error) => return Err(failed("take the lock", &name)(error.into())),
             }
             if !is_at(&lock, &directory.join(LOCK)) {
-                continue; // it was removed before we had it
+                continue; // the lock file was removed before we took the lock
             }
             let room = Room { name: name.clone(), directory, guest, _lock: lock };
-            // First: it is kept now, and what is written down would be taken for what is.
+            // Delete the old manifest first: with the lock held, readers would take it as current.
             room.close();
             crate::backends::engine::clear_away(&room.directory);
             for path in room.planted() {
@@ -192,19 +196,21 @@ impl Rooms {
         }
     }
 
-    /// Reads the manifest of a sandbox that somebody keeps.
+    /// Reads the manifest of a sandbox that a process keeps.
     pub(crate) fn manifest(&self, name: &Name) -> Result<Manifest, RoomError> {
         self.open_manifest(name).map(|(manifest, _)| manifest)
     }
 
-    /// The same, and the file that it was read from. That has its name until the sandbox ends.
+    /// Reads the manifest like [`manifest`](Rooms::manifest), and also returns its open file. The
+    /// file keeps its name until the sandbox ends.
     pub(crate) fn open_manifest(&self, name: &Name) -> Result<(Manifest, fs_err::File), RoomError> {
         if !self.is_kept(name) {
             return Err(RoomError::Absent { name: name.clone() });
         }
         let failed = |source| RoomError::File { what: "read the manifest", name: name.clone(), source };
         let file = fs_err::File::open(self.path(name).join(MANIFEST)).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => RoomError::Absent { name: name.clone() }, // it is being made, or ended
+            // The sandbox is starting or ending.
+            io::ErrorKind::NotFound => RoomError::Absent { name: name.clone() },
             _ => failed(error),
         })?;
         let mut text = String::new();
@@ -219,28 +225,28 @@ impl Rooms {
         Ok((manifest, file))
     }
 
-    /// Reads where to look at a sandbox besides asking its guest.
+    /// Reads the witness of a sandbox: the places to look at besides asking the guest.
     pub(crate) fn witness(&self, name: &Name) -> Result<Witness, RoomError> {
         let failed = |source| RoomError::File { what: "read the witness", name: name.clone(), source };
         match fs_err::read(self.path(name).join(WITNESS)) {
             Ok(text) => serde_json::from_slice(&text).map_err(|error| failed(error.into())),
-            // It was started by a ringfence that kept none.
+            // The sandbox was started by an older ringfence, which wrote no witness.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Witness::default()),
             Err(error) => Err(failed(error)),
         }
     }
 
-    /// Where the guest's socket of a sandbox is.
+    /// Returns the directory that contains the guest's socket of a sandbox.
     pub(crate) fn channel(&self, name: &Name) -> PathBuf {
         self.path(name).join(CHANNEL)
     }
 
-    /// Where the log of a sandbox is.
+    /// Returns the path of a sandbox's log.
     pub(crate) fn log(&self, name: &Name) -> PathBuf {
         self.path(name).join(LOG)
     }
 
-    /// Removes the rooms that nobody keeps.
+    /// Removes the rooms that no process keeps.
     pub(crate) fn sweep(&self) {
         for name in self.names() {
             if !self.is_kept(&name)
@@ -259,17 +265,17 @@ const LOG: &str = "log";
 const CHANNEL: &str = "channel";
 
 impl Room {
-    /// Where the guest's socket is.
+    /// Returns the directory that contains the guest's socket.
     pub(crate) fn channel(&self) -> PathBuf {
         self.directory.join(CHANNEL)
     }
 
-    /// The sandbox's log, to append to.
+    /// Opens the sandbox's log for appending.
     pub(crate) fn log(&self) -> io::Result<fs_err::File> {
         fs_err::OpenOptions::new().create(true).append(true).open(self.directory.join(LOG))
     }
 
-    /// Writes down what the sandbox is, whole or not at all, and before that where to look at it.
+    /// Writes the witness, and then the manifest, completely or not at all.
     pub(crate) fn write(&self, manifest: &Manifest, witness: &Witness) -> io::Result<()> {
         fs_err::write(self.directory.join(WITNESS), serde_json::to_vec(witness)?)?;
         let temporary = self.directory.join(".manifest");
@@ -277,18 +283,21 @@ impl Room {
         fs_err::rename(&temporary, self.directory.join(MANIFEST))
     }
 
-    /// Lets nobody in any more: its sandbox is about to end, or is another's that a crash left.
+    /// Removes the manifest, so that no other process finds the sandbox: either the sandbox is
+    /// about to end, or the manifest is one that a crash left.
     pub(crate) fn close(&self) {
-        let _ = fs_err::remove_file(self.directory.join(MANIFEST)); // there may be none yet
+        let _ = fs_err::remove_file(self.directory.join(MANIFEST)); // there may be no manifest yet
     }
 
-    /// Removes the room with everything in it, and lets go of it. Returns the paths that the sandbox planted.
+    /// Removes the room with all its files, and releases it. Returns the paths that the sandbox
+    /// planted.
     pub(crate) fn leave(self) -> Vec<String> {
-        // The lock goes last: whoever takes it then finds that it is no longer in its place, and looks again.
         let planted = self.planted();
-        let _ = self.clear(); // the next sweep removes what is left
-        let _ = fs_err::remove_file(self.directory.join(LOCK)); // see above
-        let _ = fs_err::remove_dir(&self.directory); // see above
+        // The lock file goes last. A process that takes the lock then finds that the lock file is
+        // no longer at its path, and tries again.
+        let _ = self.clear(); // the next sweep removes the rest
+        let _ = fs_err::remove_file(self.directory.join(LOCK)); // the next sweep removes the rest
+        let _ = fs_err::remove_dir(&self.directory); // the next sweep removes the rest
         planted
     }
 
@@ -317,7 +326,8 @@ impl Room {
     }
 }
 
-/// Takes a lock that nobody holds. Whoever looks whether it is held holds it for a moment: such are waited out.
+/// Takes a lock that no owner holds. A process that checks whether the lock is held holds it for a
+/// moment, so this function retries for a short time.
 fn take(lock: &OwnedFd) -> rustix::io::Result<()> {
     for _ in 0..LOOKS {
         match flock(lock, FlockOperation::NonBlockingLockExclusive) {
@@ -328,8 +338,8 @@ fn take(lock: &OwnedFd) -> rustix::io::Result<()> {
     flock(lock, FlockOperation::NonBlockingLockExclusive)
 }
 
-/// Removes a directory that no sandbox can write, with everything in it: also with what nobody may enter, as covers of
-/// hidden directories are.
+/// Removes a directory that no sandbox can write to, with everything in it. That includes
+/// directories that nobody may enter, such as the covers of hidden directories.
 fn remove_tree(directory: &Path) -> io::Result<()> {
     fs_err::set_permissions(directory, std::fs::Permissions::from_mode(0o700))?;
     for entry in fs_err::read_dir(directory)? {
@@ -347,7 +357,7 @@ fn make_private(directory: &Path) -> io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
 }
 
-/// Whether a file is the one at a path.
+/// Tells whether an open file is the file at a path.
 pub(crate) fn is_at(file: &OwnedFd, path: &Path) -> bool {
     match (rustix::fs::fstat(file), rustix::fs::lstat(path)) {
         (Ok(file), Ok(there)) => (file.st_dev, file.st_ino) == (there.st_dev, there.st_ino),
@@ -399,7 +409,7 @@ mod tests {
         let room = rooms.claim(name.clone()).unwrap();
         fs_err::write(room.channel().join("left"), "").unwrap();
         fs_err::write(room.directory.join("manifest.json"), "{").unwrap();
-        drop(room); // as a crash does: the lock is let go, and nothing is removed
+        drop(room); // as a crash does: the lock is released, and nothing is removed
         assert_eq!(rooms.names(), std::slice::from_ref(&name));
         assert!(matches!(rooms.manifest(&name), Err(RoomError::Absent { .. })));
         let again = rooms.claim(name).unwrap();

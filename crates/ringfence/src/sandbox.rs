@@ -1,4 +1,4 @@
-//! A sandbox that stays: many commands, files and ports, until it is stopped.
+//! A sandbox that stays: runs many commands and handles files and ports, until it is stopped.
 
 mod error;
 mod kept;
@@ -28,36 +28,37 @@ use crate::{Engine, Existing, Host, Interruption, Spec, Stream};
 pub use error::{AttachError, StartError};
 use kept::Kept;
 
-/// How long a command may take when nobody says.
+/// Longest time that a command may take if neither the caller nor the policy says otherwise.
 pub const DEFAULT_TIME: Duration = Duration::from_secs(30);
-/// How much of each stream is kept when nobody says.
+/// Number of bytes of each output stream that are kept if the policy does not say otherwise.
 const DEFAULT_OUTPUT: u64 = 10 << 20;
-/// How long a guest may take to answer for the first time.
+/// Longest time that a guest may take to answer for the first time.
 const GUEST_PATIENCE: Duration = Duration::from_secs(20);
-/// How long another process may take to start a sandbox that we want, too.
+/// Longest time that another process may take to start a sandbox that this process wants to use.
 const START_PATIENCE: Duration = Duration::from_secs(60);
-/// How often it is looked at.
+/// Time between two checks of a sandbox that another process starts or ends.
 const MOMENT: Duration = Duration::from_millis(10);
-/// How long to wait when the system has no descriptor left.
+/// Time between two checks when the owner cannot be watched by a descriptor.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How long a sandbox that does not answer may take to turn out to be ending.
+/// Longest wait for the end of a sandbox that does not answer.
 const ENDING_PATIENCE: Duration = Duration::from_secs(3);
-/// How long a monitor may take to end its sandbox before it is killed.
+/// Longest time that a monitor may take to end its sandbox before the monitor is killed.
 const MONITOR_PATIENCE: Duration = Duration::from_secs(15);
 
-/// A sandbox that stays. It can be used by many tasks at once, and be cloned: the last one that is dropped ends it, in
-/// the process that started it. Stopping it waits for that, and tells if it failed.
+/// A sandbox that stays. Many tasks can use it at the same time, and it can be cloned. In the
+/// process that started the sandbox, dropping the last clone ends it. [`Sandbox::stop`] also waits
+/// for the end, and reports a failure.
 #[derive(Debug, Clone)]
 pub struct Sandbox {
     session: Session,
     manifest: Arc<Manifest>,
     witness: Arc<Witness>,
     rooms: Rooms,
-    /// The manifest's file, once it was found to be this sandbox's.
+    /// File of the manifest, set when the file is known to describe this sandbox.
     found: Arc<OnceLock<fs_err::File>>,
-    /// What keeps it going, in the process that started it.
+    /// The resources that keep the sandbox alive, in the process that started it.
     kept: Option<Arc<Kept>>,
-    /// How code is run in it.
+    /// Settings for code that runs in the sandbox.
     code: Arc<CodeSettings>,
     contexts: Arc<KeptContexts>,
 }
@@ -71,10 +72,10 @@ impl Deref for Sandbox {
 }
 
 impl Engine {
-    /// Starts a sandbox that stays, or finds the one of that name.
+    /// Starts a sandbox that stays, or finds the existing sandbox of the same name.
     ///
-    /// It ends when [`Sandbox::stop`] is called, when the last copy of it is dropped, when its lease ends, and when this
-    /// process does.
+    /// The sandbox ends when [`Sandbox::stop`] is called, when its last clone is dropped, when its
+    /// lease ends, or when this process ends.
     pub async fn start(&self, mut spec: Spec) -> Result<Sandbox, StartError> {
         let image = &mut spec.container.image;
         *image = image.take().or_else(|| self.core.settings.image.clone());
@@ -86,7 +87,7 @@ impl Engine {
             Err(RoomError::Taken { .. }) => match spec.existing {
                 Existing::Refuse => return Err(RoomError::Taken { name }.into()),
                 Existing::Reuse => match Sandbox::reuse(rooms.clone(), &name, &asked).await {
-                    // It was just ending: then its name is free in a moment.
+                    // The existing sandbox was just ending, so its name is free in a moment.
                     Err(StartError::Room(_) | StartError::Attach(_))
                         if tokio::time::timeout(ENDING_PATIENCE, left(&rooms, &name)).await.is_ok() =>
                     {
@@ -97,7 +98,7 @@ impl Engine {
                 Existing::Replace => {
                     match made(&rooms, &name).await {
                         Ok(manifest) => stop_kept(&rooms, &manifest).await?,
-                        Err(RoomError::Absent { .. }) => {} // it has just ended
+                        Err(RoomError::Absent { .. }) => {} // the sandbox has just ended
                         Err(error) => return Err(error.into()),
                     }
                     rooms.claim(name)?
@@ -119,14 +120,14 @@ impl Engine {
         if let Err(source) = sandbox.session.greet(GUEST_PATIENCE, variables).await {
             let log = last_words(&sandbox.rooms, &sandbox.manifest.name);
             let name = sandbox.manifest.name.clone();
-            let _ = sandbox.stop().await; // the first error tells more
+            let _ = sandbox.stop().await; // the first error is more informative
             return Err(StartError::Guest { name, log, source });
         }
         kept.watch(spec.lease);
         Ok(sandbox)
     }
 
-    /// Starts a sandbox, has it used, and stops it whatever came of that.
+    /// Starts a sandbox, calls `used` with it, and stops it in any case.
     pub async fn scoped<T>(&self, spec: Spec, used: impl AsyncFnOnce(&Sandbox) -> T) -> Result<T, StartError> {
         Ok(self.scoped_with_report(spec, used).await?.0)
     }
@@ -166,24 +167,24 @@ impl Sandbox {
         })
     }
 
-    /// Runs code as some settings say: languages and the lint. One that an engine started has the engine's; one that was
-    /// attached to has what is built in.
+    /// Sets the languages and the lint for code that runs in the sandbox. A sandbox that an engine
+    /// started has the engine's settings; a sandbox that was attached to has the built-in defaults.
     #[must_use]
     pub fn with_code(self, code: CodeSettings) -> Sandbox {
         Sandbox { code: Arc::new(code), ..self }
     }
 
-    /// How code is run in it.
+    /// Returns the settings for code that runs in the sandbox.
     pub(crate) fn code(&self) -> &CodeSettings {
         &self.code
     }
 
-    /// The contexts that this process has in it.
+    /// Returns the contexts that this process has in the sandbox.
     pub(crate) fn kept_contexts(&self) -> &KeptContexts {
         &self.contexts
     }
 
-    /// Reaches a sandbox that this or another process keeps.
+    /// Connects to a sandbox that this or another process keeps.
     pub async fn attach(host: &Host, name: &str) -> Result<Sandbox, AttachError> {
         let name = Name::new(name).map_err(RoomError::Name)?;
         let rooms = Rooms::of(host)?;
@@ -191,7 +192,7 @@ impl Sandbox {
         Ok(Sandbox::of(rooms, manifest, None)?)
     }
 
-    /// The same, and of one that is just being made its start is waited for.
+    /// Connects to a sandbox like [`Sandbox::attach`], and waits if the sandbox is still starting.
     pub async fn attach_when_made(host: &Host, name: &str) -> Result<Sandbox, AttachError> {
         let name = Name::new(name).map_err(RoomError::Name)?;
         let rooms = Rooms::of(host)?;
@@ -199,7 +200,7 @@ impl Sandbox {
         Ok(Sandbox::of(rooms, manifest, None)?)
     }
 
-    /// Finds the sandbox of that name, if it is what is asked for.
+    /// Finds the sandbox of that name, and fails if it differs from what is asked for.
     async fn reuse(rooms: Rooms, name: &Name, asked: &str) -> Result<Sandbox, StartError> {
         loop {
             let manifest = made(&rooms, name).await?;
@@ -214,32 +215,33 @@ impl Sandbox {
             let sandbox = Sandbox::of(rooms.clone(), manifest, None)?;
             match sandbox.session.health().await {
                 Ok(()) => return Ok(sandbox),
-                Err(_) if !sandbox.is_up() => {} // it has just ended: another may be there, or be made
+                Err(_) if !sandbox.is_up() => {} // the sandbox ended; another may be starting
                 Err(source) => return Err(AttachError::Guest { name: name.clone(), source }.into()),
             }
         }
     }
 
-    /// The manifests of all sandboxes that somebody keeps.
+    /// Returns the manifests of all sandboxes that a process keeps.
     pub fn list(host: &Host) -> Result<Vec<Manifest>, RoomError> {
         let rooms = Rooms::of(host)?;
         Ok(rooms.names().iter().filter_map(|name| rooms.manifest(name).ok()).collect())
     }
 
-    /// Removes what sandboxes left whose process was killed.
+    /// Removes the files of sandboxes whose owner was killed.
     pub fn sweep(host: &Host) -> Result<(), RoomError> {
         Rooms::of(host)?.sweep();
         Ok(())
     }
 
-    /// What was known of it when it was started, or reached.
+    /// Returns the manifest as it was when the sandbox was started, or attached to.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// What is known of it now: what it may reach can be changed while it runs.
+    /// Returns the manifest as it is now, because the hosts that a sandbox may reach can be changed
+    /// while it runs.
     pub fn current_manifest(&self) -> Result<Arc<Manifest>, RoomError> {
-        // What has no gate keeps what it was started with.
+        // Without a gate, the rules cannot change after the start.
         if !matches!(self.manifest.policy.network, Some(Network::Allow(_))) {
             return Ok(Arc::clone(&self.manifest));
         }
@@ -253,29 +255,29 @@ impl Sandbox {
         Ok(Arc::new(manifest))
     }
 
-    /// The host's end of the stream to its guest.
+    /// Returns the host's end of the stream to the guest.
     pub fn session(&self) -> &Session {
         &self.session
     }
 
-    /// The host's own look at it.
+    /// Returns the host's own means to observe the sandbox.
     pub(crate) fn witness(&self) -> &Witness {
         &self.witness
     }
 
-    /// Whether somebody keeps it; an error where nobody does.
+    /// Fails if no process keeps the sandbox.
     pub(crate) fn require_kept(&self) -> Result<(), RoomError> {
         let name = &self.manifest.name;
         if self.rooms.is_kept(name) { Ok(()) } else { Err(RoomError::Absent { name: name.clone() }) }
     }
 
-    /// Where its room is.
+    /// Returns the directory of the sandbox's room.
     pub(crate) fn directory(&self) -> PathBuf {
         self.rooms.path(&self.manifest.name)
     }
 
-    /// Connects to a process of its own that listens on a port, and to nobody else: of a network that it shares with its
-    /// host, others have ports, too.
+    /// Connects to a process of the sandbox that listens on a port, and to no other process. If the
+    /// sandbox shares the network of its host, processes outside the sandbox have ports there, too.
     pub async fn connect_own_port(&self, port: u16) -> Result<PortStream, SessionError> {
         let manifest = &self.manifest;
         let is_shared = match crate::backends::engine::flavour(manifest.backend) {
@@ -289,25 +291,25 @@ impl Sandbox {
         own_port::connect(tree, port).await
     }
 
-    /// Where its log is.
+    /// Returns the path of the sandbox's log.
     pub fn log(&self) -> PathBuf {
         self.rooms.log(&self.manifest.name)
     }
 
-    /// Runs a line of shell and returns what became of it; 30 seconds are enough unless `timeout` or the policy says
-    /// otherwise. It is not an error that it fails.
+    /// Runs a line of shell and returns its result. The command may take 30 seconds, unless
+    /// `timeout` or the policy says otherwise. A command that fails is not an error.
     pub async fn execute(&self, line: &str, timeout: Option<Duration>) -> Result<ExecutionResult, SessionError> {
         let policy = self.manifest.limits.time.map(|time| time.duration());
         let exec = Exec::shell(line);
         self.capture(exec.time(timeout.or(policy).unwrap_or(DEFAULT_TIME))).await
     }
 
-    /// Runs a command and returns what became of it, with its output, head and tail.
+    /// Runs a command and returns its result, with the head and the tail of its output.
     pub async fn capture(&self, exec: Exec) -> Result<ExecutionResult, SessionError> {
         self.capture_with(exec, pending(), |_, _| ()).await
     }
 
-    /// The same; an interruption ends the command.
+    /// Runs a command like [`Sandbox::capture`]. An interruption ends the command.
     pub async fn capture_unless(
         &self,
         exec: Exec,
@@ -316,7 +318,8 @@ impl Sandbox {
         self.capture_with(exec, interruption.awaited(), |_, _| ()).await
     }
 
-    /// The same, ended when `cancelled` is ready, and tells of output as it comes.
+    /// Runs a command like [`Sandbox::capture`]. Ends the command when `cancelled` is ready, and
+    /// calls `on_output` with each piece of output.
     pub(crate) async fn capture_with(
         &self,
         exec: Exec,
@@ -329,7 +332,7 @@ impl Sandbox {
         let input = execution.input();
         let killed = async {
             cancelled.await;
-            let _ = input.kill().await; // it may have ended, and then its end comes
+            let _ = input.kill().await; // the command may have ended, and then its result arrives
             pending().await
         };
         let captured = tokio::select! {
@@ -340,20 +343,23 @@ impl Sandbox {
         Ok(ExecutionResult { stdout, stderr, dropped, ..before.result(ended) })
     }
 
-    /// How much of each stream is kept.
+    /// Returns the number of bytes of each output stream that are kept.
     pub(crate) fn most_output(&self) -> u64 {
         self.manifest.limits.output.map_or(DEFAULT_OUTPUT, |size| size.bytes())
     }
 
-    /// Looks at the sandbox before a command whose output goes elsewhere, for the command's result.
+    /// Observes the sandbox before a command whose output is not captured, so that the result of
+    /// the command can be made later.
     pub fn observe(&self) -> Observation {
-        // A result tells of the policy that holds; of what cannot be read, the one of the start.
+        // A result names the policy that is in force. If that cannot be read, the result names the
+        // policy of the start.
         let manifest = self.current_manifest().unwrap_or_else(|_| Arc::clone(&self.manifest));
         self.witness.observe(&manifest)
     }
 
-    /// Has its lease end after `lease` from now. Whoever keeps it looks every half a minute, so one that is cut short may
-    /// end that much later. A sandbox that has no lease stays until it is stopped, as before.
+    /// Sets the end of the lease to `lease` from now. The owner checks the lease every 30 seconds,
+    /// so a sandbox whose lease was shortened may end that much later. A sandbox without a lease
+    /// still stays until it is stopped.
     pub fn renew(&self, lease: Duration) -> Result<(), RoomError> {
         self.require_kept()?;
         let name = &self.manifest.name;
@@ -361,26 +367,28 @@ impl Sandbox {
         crate::lease::renew(&self.directory(), lease).map_err(failed)
     }
 
-    /// Whether somebody still keeps it, and lets others in.
+    /// Tells whether a process still keeps the sandbox and lets others in.
     pub fn is_up(&self) -> bool {
         let name = &self.manifest.name;
-        // A file that still has its name is read once: whoever ends a sandbox, or has its place, takes the name away.
+        // The manifest is read only once as long as its file has a name, because the end of the
+        // sandbox, or another sandbox in its room, removes that name.
         if self.found.get().is_some_and(|file| fstat(file).is_ok_and(|found| found.st_nlink > 0)) {
             return self.rooms.is_kept(name);
         }
         let (manifest, file) = match self.rooms.open_manifest(name) {
             Ok(found) => found,
             Err(RoomError::Absent { .. }) => return false,
-            Err(_) => return true, // it is kept, and there may be no descriptor left to look closer
+            Err(_) => return true, // the owner is alive, but there may be no descriptor left
         };
         let is_this = manifest.owner == self.manifest.owner && manifest.started == self.manifest.started;
         if is_this {
-            let _ = self.found.set(file); // another thread may have found it, too
+            let _ = self.found.set(file); // another thread may have set the file, too
         }
         is_this
     }
 
-    /// Waits until it has ended: stopped, by itself, or at the end of its lease.
+    /// Waits until the sandbox has ended: because it was stopped, by itself, or at the end of its
+    /// lease.
     pub async fn ended(&self) {
         match &self.kept {
             Some(kept) => {
@@ -390,14 +398,16 @@ impl Sandbox {
                 match self.manifest.owner.open() {
                     Ok(Some(owner)) => return ended(&owner).await,
                     Ok(None) if !self.is_up() => return,
-                    // It is kept by a process that is not seen from here, or there is no descriptor left to look.
+                    // The owner is a process that is not visible from here, or there is no
+                    // descriptor left.
                     Ok(None) | Err(_) => tokio::time::sleep(PAUSE).await,
                 }
             },
         }
     }
 
-    /// Ends every process of it, removes what was made for it, and waits for that.
+    /// Ends every process of the sandbox, removes the resources that were made for it, and waits
+    /// for that.
     pub async fn stop(self) -> Result<Stopped, AttachError> {
         match &self.kept {
             Some(kept) => Ok(kept.end().await?),
@@ -418,7 +428,8 @@ pub struct Stopped {
     pub planted: Vec<String>,
 }
 
-/// The manifest of a sandbox that another process keeps, or is just making.
+/// Returns the manifest of a sandbox that another process keeps. Waits if the sandbox is still
+/// starting.
 async fn made(rooms: &Rooms, name: &Name) -> Result<Manifest, RoomError> {
     let deadline = Instant::now() + START_PATIENCE;
     loop {
@@ -432,14 +443,15 @@ async fn made(rooms: &Rooms, name: &Name) -> Result<Manifest, RoomError> {
     }
 }
 
-/// Waits until nobody keeps a sandbox. No thread does it: our caller may be about to fork.
+/// Waits until no process keeps a sandbox. Uses no other thread, because the caller may be about to
+/// fork.
 async fn left(rooms: &Rooms, name: &Name) {
     while rooms.is_kept(name) {
         tokio::time::sleep(MOMENT).await;
     }
 }
 
-/// Waits until a process has ended; for good when it cannot be watched.
+/// Waits until a process has ended. Never returns if the process cannot be watched.
 async fn ended(process: &OwnedFd) {
     match crate::readiness::watch(process.as_fd(), Interest::READABLE) {
         Ok(process) => drop(process.readable().await), // the reactor lives as long as we wait
@@ -447,7 +459,7 @@ async fn ended(process: &OwnedFd) {
     }
 }
 
-/// Has the process that keeps a sandbox end it, and waits for that.
+/// Tells the process that keeps a sandbox to end it, and waits for that.
 async fn stop_kept(rooms: &Rooms, manifest: &Manifest) -> Result<(), AttachError> {
     let (name, pid) = (&manifest.name, manifest.owner.pid);
     let refuse = |why: String, hint: String| AttachError::Stop(StopError { name: name.to_string(), why, hint });
@@ -461,14 +473,14 @@ async fn stop_kept(rooms: &Rooms, manifest: &Manifest) -> Result<(), AttachError
             let why = format!("its monitor, process {pid}, is not seen from here");
             return Err(refuse(why, "stop it where it was started: in another container, perhaps".to_owned()));
         }
-        Ok(None) => return Ok(()), // it has ended
+        Ok(None) => return Ok(()), // the owner has ended
         Err(error) => {
             let why = format!("its monitor, process {pid}, cannot be looked at: {error}");
             return Err(refuse(why, "look at the limits of this process: ulimit -n".to_owned()));
         }
     };
     for signal in [Signal::TERM, Signal::KILL] {
-        let _ = pidfd_send_signal(&owner, signal); // it may have ended meanwhile
+        let _ = pidfd_send_signal(&owner, signal); // the owner may have ended already
         if tokio::time::timeout(MONITOR_PATIENCE, ended(&owner)).await.is_ok() {
             return Ok(());
         }
@@ -476,7 +488,7 @@ async fn stop_kept(rooms: &Rooms, manifest: &Manifest) -> Result<(), AttachError
     Err(refuse(format!("its monitor, process {pid}, does not end"), format!("look at it: ps -fp {pid}")))
 }
 
-/// The end of a sandbox's log, in one line.
+/// Returns the end of a sandbox's log, in one line.
 fn last_words(rooms: &Rooms, name: &Name) -> String {
     const MOST: usize = 400;
     let text = fs_err::read_to_string(rooms.log(name)).unwrap_or_default();

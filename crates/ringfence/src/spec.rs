@@ -1,4 +1,4 @@
-//! What a sandbox that stays is to be.
+//! The specification of a sandbox that stays.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -6,29 +6,29 @@ use std::time::Duration;
 use ringfence_core::Policy;
 use serde::{Deserialize, Serialize};
 
-/// What a sandbox that stays is to be.
+/// The specification of a sandbox that stays.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Spec {
-    /// What it is called; one of its own when absent.
+    /// Name of the sandbox; by default a random, unique name.
     pub name: Option<String>,
-    /// What must hold.
+    /// The policy of the sandbox.
     pub policy: Policy,
-    /// How long it may stay; until it is stopped when absent.
+    /// Longest time that the sandbox may stay; without a lease it stays until it is stopped.
     pub lease: Option<Duration>,
-    /// What to do when there is one of that name.
+    /// Reaction to an existing sandbox of the same name.
     pub existing: Existing,
-    /// What only a container engine is told.
+    /// Options that only apply to container engines.
     pub container: ContainerSpec,
 }
 
 impl Spec {
-    /// A nameless sandbox behind a policy.
+    /// Returns the specification of a nameless sandbox with a policy.
     pub fn new(policy: Policy) -> Spec {
         let container = ContainerSpec::default();
         Spec { name: None, policy, lease: None, existing: Existing::default(), container }
     }
 
-    /// Gives it a name.
+    /// Sets the name of the sandbox.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Spec {
         self.name = Some(name.into());
@@ -36,57 +36,59 @@ impl Spec {
     }
 }
 
-/// What to do when there is a sandbox of the same name.
+/// Reaction to an existing sandbox of the same name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Existing {
-    /// Use it if it is what is asked for, and refuse if it differs.
+    /// Use the existing sandbox if it has the same specification, and fail if it differs.
     #[default]
     Reuse,
-    /// Refuse.
+    /// Fail if the name is taken.
     Refuse,
-    /// Stop it and make a new one.
+    /// Stop the existing sandbox and start a new one.
     Replace,
 }
 
-/// What only a container engine is told. It cannot widen a policy.
+/// Options that only apply to container engines. They cannot widen a policy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerSpec {
-    /// What the container is for.
+    /// Purpose of the container.
     pub preset: Preset,
-    /// What it is made from; what the engine's settings say when absent, else ringfence's own image.
+    /// Image from which the container is made; by default the image of the engine's settings, else
+    /// ringfence's own image.
     pub image: Option<String>,
-    /// When the image is fetched; what the preset says when absent.
+    /// Time at which the image is fetched; by default as the preset says.
     pub pull: Option<Pull>,
-    /// Capabilities that are not dropped, besides those of the preset.
+    /// Capabilities of Linux that are not dropped, besides those of the preset.
     pub capabilities: Vec<String>,
-    /// Whether the image's own files can be changed; what the preset says when absent.
+    /// Access to the image's own files; by default as the preset says.
     pub root: Option<Root>,
-    /// Where the program `ringfence` is that a container beside this one runs as the proxy of the allowed hosts, in a
-    /// network that other containers can join. When absent, the process that keeps the sandbox is the proxy.
+    /// Path of the program `ringfence` that a second container runs as the proxy for the allowed
+    /// hosts, in a network that other containers can join. By default the process that keeps the
+    /// sandbox is the proxy.
     #[serde(default)]
     pub proxy: Option<String>,
 }
 
-/// What a container is for.
+/// Purpose of a container, which determines the defaults of other options.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Preset {
-    /// An agent's commands.
+    /// The container runs commands of an agent.
     #[default]
     Agent,
-    /// A person's development environment.
+    /// The container is a person's development environment.
     Dev,
 }
 
-/// When an image is fetched.
+/// Time at which an image is fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pull {
-    /// At every start; a copy that is there will do when that fails.
+    /// At every start. If fetching fails, an existing copy is enough.
     Always,
-    /// When it is not there.
+    /// Only if the image does not exist locally.
     Missing,
-    /// Not at all.
+    /// Never: the image must exist locally.
     Never,
 }
 
@@ -103,12 +105,12 @@ impl FromStr for Pull {
     }
 }
 
-/// Whether an image's own files can be changed.
+/// Access of a container to its image's own files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Root {
-    /// They cannot.
+    /// The files are read-only.
     ReadOnly,
-    /// They can, and the changes go with the container.
+    /// The files can be changed. The changes are lost with the container.
     Writable,
 }

@@ -1,4 +1,5 @@
-//! Starting a sandbox that stays: its policy agreed on, its room claimed, its guest up.
+//! Starts a sandbox that stays: makes a plan for its policy, starts its guest, and writes its
+//! manifest.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,12 +18,14 @@ use crate::room::{Manifest, Owner, Room, Rooms};
 use crate::witness::Witness;
 use crate::{ContainerSpec, RunError, Spec, StartError};
 
-/// The hash of everything that was asked for: two sandboxes that have the same are the same.
+/// Returns the hash of everything that was asked for. Two sandboxes with the same hash are
+/// interchangeable.
 pub(crate) fn hash(core: &Core, spec: &Spec) -> String {
-    // When an image is fetched says nothing about what the sandbox is.
+    // The time at which an image is fetched does not affect the sandbox.
     let container = ContainerSpec { pull: None, ..spec.container.clone() };
     let host = &core.settings.host;
-    // What a variable is, not only that it passes; and a directory's name need not be text.
+    // Hash the values of passed variables, not only their names. The path of a directory need not
+    // be UTF-8.
     let passed: Vec<_> = spec.policy.env.pass.iter().flatten().map(|name| (name, host.text(name))).collect();
     let directory = host.directory.as_os_str().as_encoded_bytes();
     let asked = (spec.policy.sha256(), container, spec.lease, passed, directory, &core.settings.credentials);
@@ -35,13 +38,14 @@ pub(crate) fn hash(core: &Core, spec: &Spec) -> String {
 pub(crate) struct Started {
     pub(crate) instance: Box<dyn Instance>,
     pub(crate) manifest: Manifest,
-    /// Holds the gate of a container's network, or hears its proxy; the gate of a process tree is held with the tree.
+    /// Holder of the gate of a container's network, or listener to its proxy. The gate of a process
+    /// tree is held together with the tree.
     pub(crate) egress: Option<GateHolder>,
-    /// What the guest is still to be given for its commands.
+    /// Variables that the guest has yet to receive for its commands.
     pub(crate) variables: BTreeMap<String, String>,
 }
 
-/// Starts a sandbox in a room, and writes down what it is.
+/// Starts a sandbox in a room, and writes its manifest.
 pub(crate) async fn start(core: &Arc<Core>, spec: &Spec, room: &Room, asked: String) -> Result<Started, StartError> {
     let mut context = settle(core, spec).await?;
     context.sandbox = Some(room.name.to_string());
@@ -72,13 +76,14 @@ pub(crate) async fn start(core: &Arc<Core>, spec: &Spec, room: &Room, asked: Str
     }
     let written = room.write(&manifest, &Witness::new(instance.as_ref(), watched, log));
     if let Err(source) = written {
-        let _ = instance.stop().await; // the first error tells more
+        let _ = instance.stop().await; // the first error is more informative
         return Err(crate::RoomError::File { what: "write the manifest", name: room.name.clone(), source }.into());
     }
     Ok(Started { instance, manifest, egress, variables })
 }
 
-/// The variables that a policy names, with their values, and those that name the proxy.
+/// Returns the variables that a policy names, with their values, and those for the proxy and for
+/// secrets.
 fn named_variables(core: &Core, context: &Context, way_out: Option<&WayOut>) -> BTreeMap<String, String> {
     let environment = &context.plan.policy.env;
     let passed = environment.pass.iter().flatten();
@@ -89,12 +94,14 @@ fn named_variables(core: &Core, context: &Context, way_out: Option<&WayOut>) -> 
         None => Vec::new(),
     };
     let of_proxy = of_proxy.into_iter().map(|(name, value)| (name.to_owned(), value));
-    // A variable that stands for a secret is not the one of the caller, even where that one is passed.
+    // A variable that stands for a secret replaces the caller's variable of the same name, even if
+    // that one is passed.
     let of_secrets = context.sealed.iter().flat_map(Sealed::variables);
     of_proxy.chain(passed).chain(of_secrets).chain(environment.set.clone()).collect()
 }
 
-/// Agrees on a plan, which may take a while: where our caller has a launcher process it may have other tasks, too.
+/// Makes a plan, which may take a while. If the caller has a launcher process, this runs on another
+/// thread, because the caller may have other tasks, too.
 async fn settle(core: &Arc<Core>, spec: &Spec) -> Result<Context, StartError> {
     if matches!(core.launcher, ringfence_linux::Launcher::Here) {
         return Ok(settle_with_secrets(core, &spec.policy, &spec.container)?);

@@ -1,4 +1,5 @@
-//! What results of commands in a sandbox tell besides what its guest says: the host's own look at it.
+//! The host's own observations of a sandbox, which the results of commands contain besides what the
+//! guest says.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,46 +15,49 @@ use crate::session::Ended;
 use crate::view::Watched;
 use crate::{Manifest, egress};
 
-/// Where to look. It is kept in the sandbox's room, as commands are run by other processes than the one that keeps it.
+/// The places at which the host observes a sandbox. They are stored in the sandbox's room, because
+/// commands may be run by other processes than the one that keeps the sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Witness {
-    /// The files in which the kernel counts whom it killed for want of memory.
+    /// Files in which the kernel counts the processes that it killed for lack of memory.
     oom_counters: Vec<PathBuf>,
-    /// What was at protected paths that nothing can keep the sandbox from, when it was started.
+    /// State at the start of those protected paths that nothing can prevent the sandbox from
+    /// changing.
     watched: Watched,
-    /// The log of what it was denied, where it has a gate.
+    /// Log of what the sandbox was denied, if it has a gate.
     egress: Option<PathBuf>,
-    /// Its processes, where they are seen from here.
+    /// The process tree of the sandbox, if its processes are visible from here.
     #[serde(default)]
     tree: Option<ProcessTree>,
 }
 
 impl Witness {
     pub(crate) fn new(instance: &dyn Instance, watched: Watched, egress: Option<PathBuf>) -> Witness {
-        // Only text can be kept. The kernel's names are text, and a mount point of another name is nobody's.
+        // Only UTF-8 can be stored. The kernel's names are UTF-8, and nobody uses a mount point
+        // with another name.
         let is_text = |path: &PathBuf| path.to_str().is_some();
         let oom_counters = instance.oom_counters().into_iter().filter(is_text).collect();
         Witness { oom_counters, watched, egress: egress.filter(is_text), tree: instance.tree() }
     }
 
-    /// Its processes, where they are seen from here.
+    /// Returns the process tree of the sandbox, if its processes are visible from here.
     pub(crate) fn tree(&self) -> Option<ProcessTree> {
         self.tree
     }
 
-    /// How many processes of the sandbox were killed for want of memory so far.
+    /// Returns the number of processes of the sandbox that were killed for lack of memory so far.
     fn oom_kills(&self) -> u64 {
         self.oom_counters.iter().map(|counter| cgroup::oom_kills(counter)).sum()
     }
 
-    /// Looks at the sandbox before a command.
+    /// Observes the sandbox before a command.
     pub(crate) fn observe(self: &Arc<Witness>, manifest: &Arc<Manifest>) -> Observation {
         let logged = self.egress.as_deref().map_or(0, egress::last_number);
         let (witness, manifest) = (Arc::clone(self), Arc::clone(manifest));
         Observation { oom_kills: witness.oom_kills(), witness, manifest, logged }
     }
 
-    /// Denials of the sandbox since the event of this number.
+    /// Returns the denials of the sandbox after the event number `logged`.
     fn denials(&self, sandbox: &str, logged: u64) -> Vec<Denial> {
         self.egress.as_deref().map(|log| egress::denials_since(log, logged, sandbox)).unwrap_or_default()
     }
@@ -65,19 +69,20 @@ impl Witness {
     }
 }
 
-/// A look at a sandbox before a command.
+/// Observation of a sandbox before a command.
 #[derive(Debug)]
 pub struct Observation {
     witness: Arc<Witness>,
     manifest: Arc<Manifest>,
-    /// How many of its processes had been killed for want of memory.
+    /// Number of processes of the sandbox that had been killed for lack of memory.
     oom_kills: u64,
-    /// Number of the last event in its egress log.
+    /// Number of the last event in the sandbox's egress log.
     logged: u64,
 }
 
 impl Observation {
-    /// What became of the command. Of several that run at once, each tells of what happened to the sandbox meanwhile.
+    /// Makes the result of the command. If several commands run at the same time, each result
+    /// contains what happened to the sandbox while its command ran.
     pub fn result(&self, ended: Ended) -> ExecutionResult {
         let Observation { witness, manifest, oom_kills, logged } = self;
         ExecutionResult {

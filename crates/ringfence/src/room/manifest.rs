@@ -1,4 +1,4 @@
-//! What a room tells of its sandbox.
+//! The manifest of a sandbox that stays, stored in its room.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,90 +15,98 @@ use serde::{Deserialize, Serialize};
 use super::Name;
 use crate::{ContainerSpec, Settings};
 
-/// What is written down of a sandbox.
+/// Description of a sandbox that stays, which other processes read.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// What it is called.
+    /// Name of the sandbox.
     pub name: Name,
-    /// What makes its policy hold.
+    /// The backend that enforces the policy.
     pub backend: Backend,
-    /// Why that was chosen.
+    /// Reason why the backend was chosen.
     pub chosen_because: String,
-    /// When it was started, RFC 3339.
+    /// Time of the start (RFC 3339).
     pub started: String,
-    /// When its lease ends.
+    /// Time at which the lease ends (RFC 3339); none without a lease.
     pub ends: Option<String>,
-    /// The directory of the host that it works on.
+    /// The workspace, as a path on the host.
     pub workspace: PathBuf,
-    /// Where that is inside.
+    /// The workspace, as a path in the sandbox.
     pub workspace_inside: PathBuf,
-    /// What holds, and by what.
+    /// The clauses of the policy, each with how well it is held and by what.
     pub held: BTreeMap<Clause, String>,
-    /// The network that it has: `closed`, `open`, `host`, `allow`, or `allow (NAME)` where it is one of its own.
+    /// The network of the sandbox: `closed`, `open`, `host`, `allow`, or `allow (NAME)` for a
+    /// network of its own.
     pub network: String,
-    /// The hash of everything that was asked for.
+    /// Hash of everything that was asked for.
     pub spec: String,
-    /// The limits of all its processes together, and of one command's time and output.
+    /// The limits of all processes of the sandbox together, and of the time and output of one
+    /// command.
     pub limits: Limits,
-    /// Its policy, without the values of variables.
+    /// The policy, without the values of variables.
     #[serde(default)]
     pub policy: Policy,
-    /// The hash of its policy.
+    /// SHA-256 hash of the policy.
     pub policy_sha256: String,
-    /// Whether what it may reach was changed since it was started.
+    /// True if the hosts that the sandbox may reach were changed since the start.
     #[serde(default)]
     pub is_changed: bool,
-    /// What a container engine was told.
+    /// Description of the container, if a container engine made the sandbox.
     pub container: Option<ContainerManifest>,
-    /// Who keeps it.
+    /// The process that keeps the sandbox.
     pub owner: Owner,
 }
 
-/// What is written down of a container.
+/// Description of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerManifest {
-    /// Its name at the engine.
+    /// Name of the container at its engine.
     pub name: String,
-    /// What it was made from.
+    /// The image from which the container was made.
     pub image: String,
-    /// What was asked for.
+    /// The options that were asked for.
     pub spec: ContainerSpec,
-    /// The user that commands run as, by name.
+    /// Name of the user that runs the commands.
     pub user: String,
-    /// Where the workspace is inside.
+    /// The workspace, as a path in the container.
     pub workspace: PathBuf,
-    /// The network that it has: `closed`, `open`, `host`, `allow`, or `allow (NAME)` where it is one of its own.
+    /// The network of the container: `closed`, `open`, `host`, `allow`, or `allow (NAME)` for a
+    /// network of its own.
     pub network: String,
 }
 
 /// The process that keeps a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
-    /// Its process id.
+    /// Process id of the owner.
     pub pid: i32,
-    /// Whether it does nothing else, so that ending it is how the sandbox is stopped.
+    /// True if the process does nothing but keep the sandbox, so that ending the process stops the
+    /// sandbox.
     pub is_monitor: bool,
-    /// Whether a server started it, for one of its clients; not so where its ringfence did not write that down.
+    /// True if a server started the process for one of its clients. False if an older ringfence,
+    /// which did not store this, wrote the manifest.
     #[serde(default)]
     pub is_for_server: bool,
-    /// What tells it from a process that has its id later; nothing where its ringfence did not write that down.
+    /// Identity of the process, which distinguishes it from a later process with the same id. None
+    /// if an older ringfence, which did not store this, wrote the manifest.
     #[serde(default)]
     process: Option<ProcessTree>,
 }
 
 impl Owner {
-    /// The calling process.
+    /// Returns the calling process as an owner.
     pub(crate) fn own(settings: &Settings) -> Owner {
         let pid = std::process::id().cast_signed();
         let &Settings { is_monitor, is_for_server, .. } = settings;
         Owner { pid, is_monitor, is_for_server, process: ProcessTree::of(pid) }
     }
 
-    /// A descriptor of it, pidfd_open(2); nothing when it has ended, or is not seen from here.
+    /// Opens a descriptor of the process, pidfd_open(2). Returns `None` if the process has ended,
+    /// or is in a pid namespace that is not visible from here.
     pub(crate) fn open(&self) -> io::Result<Option<OwnedFd>> {
         let opened = Pid::from_raw(self.pid).map_or(Err(Errno::SRCH), |pid| pidfd_open(pid, PidfdFlags::empty()));
         match opened {
-            // After this look it is the owner's, whoever has the id later.
+            // The check after opening guarantees that the descriptor is of the owner, even if
+            // another process gets the same id later.
             Ok(descriptor) => {
                 let is_its = self.process.map_or(Ok(true), |process| process.is_there())?;
                 Ok(Some(descriptor).filter(|_| is_its))

@@ -1,19 +1,19 @@
-//! What sandboxes are called.
+//! Names of sandboxes.
 
 use std::fmt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// The longest name: it is part of a container's, and of a host's in ssh.
+/// Longest name of a sandbox, because it is part of a container's name and of a host name for ssh.
 const LONGEST_NAME: usize = 48;
 
-/// What a sandbox is called.
+/// Name of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Name(String);
 
-/// A name that a sandbox cannot have.
+/// Error for a text that cannot be the name of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{given}` cannot be a sandbox's name: it is made of a-z, 0-9, `-`, `_` and `.`, begins with a letter or digit, and is {LONGEST_NAME} long at most"
@@ -23,7 +23,7 @@ pub struct NameError {
 }
 
 impl Name {
-    /// Checks a name.
+    /// Checks that `given` can be the name of a sandbox, and returns it as a name.
     pub fn new(given: &str) -> Result<Name, NameError> {
         let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
         let begins_well = given.bytes().next().is_some_and(is_plain);
@@ -37,7 +37,8 @@ impl Name {
         }
     }
 
-    /// The name for a directory's sandbox: its last part, made plain.
+    /// Derives a name for a directory's sandbox from the last component of its path. Replaces the
+    /// characters that a name cannot have.
     pub fn of_directory(directory: &Path) -> Name {
         let last = directory.file_name().map_or_else(String::new, |name| name.to_string_lossy().to_lowercase());
         let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
@@ -46,12 +47,12 @@ impl Name {
         Name::new(&name).unwrap_or_else(|_| Name("sandbox".to_owned()))
     }
 
-    /// A name that no other sandbox has.
+    /// Returns a random name that no other sandbox has.
     pub(crate) fn unique() -> Name {
         Name(format!("run-{}", crate::run::identity()))
     }
 
-    /// As text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! Why a sandbox could not be started, reached or stopped.
+//! Reasons why a sandbox could not be started, reached or stopped.
 
 use ringfence_core::Fault;
 
@@ -7,58 +7,58 @@ use crate::room::{Name, RoomError};
 use crate::session::SessionError;
 use crate::{ContainerError, RunError};
 
-/// A sandbox could not be started.
+/// Reason why a sandbox could not be started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// Its policy cannot be held, or its first process not be started.
+    /// The policy cannot be enforced, or the first process could not be started.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// Its container could not be made.
+    /// The container could not be made.
     #[error(transparent)]
     Container(#[from] ContainerError),
-    /// Its room could not be had.
+    /// The room could not be claimed.
     #[error(transparent)]
     Room(#[from] RoomError),
-    /// There is another one of that name.
+    /// A sandbox of the same name exists and differs from what is asked for.
     #[error("there is a sandbox `{name}` that differs from what is asked for: {difference}")]
     Different {
-        /// Which.
+        /// Name of the sandbox.
         name: Name,
-        /// In what.
+        /// Description of the difference.
         difference: String,
     },
-    /// The one of that name could not be stopped, or not be reached.
+    /// The existing sandbox of that name could not be stopped or reached.
     #[error(transparent)]
     Attach(#[from] AttachError),
-    /// The guest did not answer.
+    /// The guest did not answer in time.
     #[error("the guest of the sandbox `{name}` did not come up{}", said(log))]
     Guest {
-        /// Whose.
+        /// Name of the sandbox.
         name: Name,
-        /// The last words of the log.
+        /// The last lines of the sandbox's log.
         log: String,
-        /// Why.
+        /// Error of the session with the guest.
         source: SessionError,
     },
 }
 
-/// A sandbox could not be reached, or not be stopped.
+/// Reason why a sandbox could not be reached or stopped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachError {
-    /// It is not there.
+    /// The sandbox does not exist, or its room cannot be read.
     #[error(transparent)]
     Room(#[from] RoomError),
-    /// Its guest cannot be reached.
+    /// The guest of the sandbox cannot be reached.
     #[error("cannot reach the guest of the sandbox `{name}`")]
     Guest {
-        /// Whose.
+        /// Name of the sandbox.
         name: Name,
-        /// Why.
+        /// Error of the session with the guest.
         source: SessionError,
     },
-    /// It could not be stopped.
+    /// The sandbox could not be stopped.
     #[error(transparent)]
     Stop(#[from] StopError),
 }
@@ -68,7 +68,7 @@ fn said(log: &str) -> String {
 }
 
 impl StartError {
-    /// Whose move it is.
+    /// Returns the party that has to act on the error.
     pub fn fault(&self) -> Fault {
         match self {
             StartError::Run(error) => error.fault(),
@@ -80,7 +80,7 @@ impl StartError {
         }
     }
 
-    /// The next things to type.
+    /// Returns commands that the user can type next.
     pub fn hints(&self) -> Vec<String> {
         match self {
             StartError::Run(error) => error.hints(),
@@ -97,7 +97,7 @@ impl StartError {
 }
 
 impl AttachError {
-    /// Whose move it is.
+    /// Returns the party that has to act on the error.
     pub fn fault(&self) -> Fault {
         match self {
             AttachError::Room(RoomError::File { .. }) => Fault::Host,
@@ -106,7 +106,7 @@ impl AttachError {
         }
     }
 
-    /// The next things to type.
+    /// Returns commands that the user can type next.
     pub fn hints(&self) -> Vec<String> {
         match self {
             AttachError::Room(error) => vec![error.hint()],

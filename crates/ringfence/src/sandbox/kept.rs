@@ -1,4 +1,4 @@
-//! What keeps a sandbox going, and how it is ended.
+//! Keeps a sandbox alive in the process that started it, and ends it.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::egress::GateHolder;
 use crate::instance::{Instance, StopError};
 use crate::room::Room;
 
-/// What the process that started a sandbox holds.
+/// The resources that the process that started a sandbox holds.
 #[derive(Debug)]
 pub(super) struct Kept {
     held: Mutex<Option<Held>>,
@@ -19,7 +19,7 @@ pub(super) struct Kept {
 struct Held {
     instance: Box<dyn Instance>,
     room: Room,
-    /// Holds the gate of a container's network.
+    /// Holder of the gate of a container's network.
     _egress: Option<GateHolder>,
 }
 
@@ -29,7 +29,8 @@ impl Kept {
         Kept { held: Mutex::new(Some(held)), ended: Default::default() }
     }
 
-    /// Notices when the sandbox ends by itself, and ends it when its lease does.
+    /// Spawns a task that notices when the sandbox ends by itself, and that ends the sandbox when
+    /// its lease ends.
     pub(super) fn watch(self: &Arc<Kept>, lease: Option<Duration>) {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((ended, room)) = held.as_ref().map(|held| (held.instance.ended(), held.room.directory.clone())) else {
@@ -46,10 +47,10 @@ impl Kept {
             tokio::select! {
                 () = ended => {}
                 () = expired => {}
-                _ = stopped.changed() => return, // stopped, or dropped: then that is seen to
+                _ = stopped.changed() => return, // the sandbox was stopped or dropped elsewhere
             }
             if let Some(kept) = Weak::upgrade(&kept) {
-                let _ = kept.end().await; // nobody waits for it; what is left is swept by the next start
+                let _ = kept.end().await; // the next start sweeps what is left
             }
         });
     }
@@ -58,7 +59,7 @@ impl Kept {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Ends the sandbox and clears its room.
+    /// Ends the sandbox and removes its room.
     pub(super) async fn end(&self) -> Result<Stopped, StopError> {
         let Some(Held { instance, room, _egress }) = self.take() else { return Ok(Stopped::default()) };
         room.close();
@@ -72,10 +73,11 @@ impl Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         let Some(Held { instance, room, _egress }) = self.take() else { return };
-        // Ending may take a while, and our caller may be a task that others share a thread with.
+        // Use a thread, because ending may take a while, and the caller may be a task that shares
+        // its thread with others.
         std::thread::spawn(move || {
             if let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() {
-                let _ = runtime.block_on(instance.stop()); // nobody is left to tell; the next start sweeps
+                let _ = runtime.block_on(instance.stop()); // the next start sweeps what is left
             }
             room.leave();
         });

@@ -1,7 +1,8 @@
-//! A port of a sandbox that shares its host's network.
+//! Connects to a port of a sandbox that shares its host's network.
 //!
-//! The connection is made from here, not by the guest: it goes to an address at which only the sandbox's own processes
-//! listen, and before anything is sent on it, it is checked that one of them is at its other end.
+//! This process makes the connection, not the guest. The connection goes to an address at which
+//! only processes of the sandbox listen. Before anything is sent, this module checks that one of
+//! these processes has the other end of the connection.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,7 +15,7 @@ use tokio::time::timeout;
 
 use crate::session::{PortStream, SessionError};
 
-/// How long a server may take to accept.
+/// Longest time that a server may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Connects to a process of a tree that listens on a port.
@@ -33,21 +34,21 @@ pub(super) async fn connect(tree: ProcessTree, port: u16) -> Result<PortStream, 
     Err(closed())
 }
 
-/// Connects to an address, if a process of the tree is what answers there.
+/// Connects to an address. Returns `None` unless a process of the tree accepts the connection.
 async fn connect_to(tree: ProcessTree, address: SocketAddr) -> io::Result<Option<TcpStream>> {
     let Ok(Ok(stream)) = timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await else { return Ok(None) };
     let ours = stream.local_addr()?;
-    // Nor is a connection in another network namespace than the tree's found among those of the tree's.
+    // A connection in another network namespace is not found among those of the tree, either.
     let is_its = look(move || listening::leads_to(&tree, ours, address)).await?;
     if !is_its {
         tracing::warn!(%address, "a port of the sandbox led to another program, and nothing was sent there");
         return Ok(None);
     }
-    let _ = stream.set_nodelay(true); // slower without, and no worse
+    let _ = stream.set_nodelay(true); // without this option the connection is slower, but works
     Ok(Some(stream))
 }
 
-/// Reads files of processes on another thread.
+/// Runs a function that reads files of processes on another thread.
 async fn look<T: Send + 'static>(look: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     tokio::task::spawn_blocking(look).await.expect("a look does not panic")
 }
