@@ -1,4 +1,4 @@
-//! One command of a sandbox with the caller's own streams, signals and terminal.
+//! Runs one command of a sandbox with the caller's own streams, signals and terminal.
 
 mod descriptor;
 mod terminal;
@@ -21,15 +21,16 @@ use crate::session::{Ended, Exec, Execution, ExecutionInput, Input, Session, Ses
 use descriptor::Descriptor;
 use terminal::Raw;
 
-/// What is read of the caller's input at once.
+/// Number of bytes of the caller's input that are read at once.
 const PIECE: usize = 128 << 10;
-/// Signals that are the command's business when they are sent to us.
+/// Signals that are forwarded to the command when this process receives them.
 const FORWARDED: [Signal; 6] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
-/// Signals that tell us of our own terminal: it has another size, or is ours again.
+/// Signals about this process's own terminal: its size changed, or this process was continued and
+/// has the terminal again.
 const OURS: [Signal; 2] = [Signal::WINCH, Signal::CONT];
 
-/// Where a command's input comes from, and where its output goes to. They are used as they are: nobody who shares them
-/// sees a difference.
+/// Source of a command's input and destinations of its output. Their flags are not changed, so
+/// other processes that share these descriptors see no difference.
 #[derive(Debug, Clone, Copy)]
 pub struct Streams<'a> {
     input: Option<BorrowedFd<'a>>,
@@ -38,7 +39,8 @@ pub struct Streams<'a> {
 }
 
 impl Streams<'static> {
-    /// Those of this process; the command gets no input from `/dev/null`.
+    /// Returns the standard streams of this process. If its standard input is `/dev/null`, the
+    /// command gets no input.
     pub fn of_this_process() -> Streams<'static> {
         let input = rustix::stdio::stdin();
         let input = (!is_null(input)).then_some(input);
@@ -47,13 +49,13 @@ impl Streams<'static> {
 }
 
 impl<'a> Streams<'a> {
-    /// Streams that are given one by one; without an input the command gets none.
+    /// Returns streams made of the given descriptors. Without `input` the command gets no input.
     pub fn new(input: Option<BorrowedFd<'a>>, output: BorrowedFd<'a>, error: BorrowedFd<'a>) -> Streams<'a> {
         Streams { input, output, error }
     }
 
-    /// The size of the terminal that both the input and the output are, if they are one: what a command that is to have
-    /// a terminal of its own is given.
+    /// Returns the size of the terminal if both the input and the output are a terminal. A command
+    /// that gets a terminal of its own gets this size.
     pub fn terminal(&self) -> Option<PtySize> {
         terminal::size(self.input?).and(terminal::size(self.output))
     }
@@ -65,11 +67,12 @@ fn is_null(stream: BorrowedFd<'_>) -> bool {
         .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == null)
 }
 
-/// Runs a command with streams of the caller's, and returns how it ended.
+/// Runs a command with streams of the caller, and returns how the command ended.
 ///
-/// Signals to this process are passed on to the command. When it is to have a terminal, and the caller has one, that
-/// is in raw mode meanwhile and its size is followed. It must be called on the thread that has the process's signals:
-/// the only one, or one that others have blocked them for.
+/// Forwards signals that this process receives to the command. If the command is to have a terminal
+/// and the caller has one, the caller's terminal is in raw mode while the command runs, and the
+/// command's terminal follows changes of its size. Call this function on the thread that receives
+/// the process's signals: the only thread, or one while all others have these signals blocked.
 pub async fn attached(session: &Session, mut exec: Exec, streams: Streams<'_>) -> Result<Ended, SessionError> {
     let local = |what: &str| {
         let what = what.to_owned();
@@ -80,7 +83,8 @@ pub async fn attached(session: &Session, mut exec: Exec, streams: Streams<'_>) -
     exec.input = if streams.input.is_some() { Input::Piped } else { Input::Nothing };
     let own = exec.terminal.is_some().then(|| streams.terminal()).flatten();
     exec.terminal = own.or(exec.terminal);
-    // Before anything is started: then nothing of it can be seen in the wrong mode, and nothing has to be undone.
+    // Set raw mode before anything starts. Then no output of the command appears in the wrong mode,
+    // and nothing has to be undone on failure.
     let raw = own.and(streams.input).map(Raw::enter).transpose().map_err(local("set the terminal to raw mode"))?;
     let mut execution = session.exec(&exec).await?;
     let input = execution.input();
@@ -93,8 +97,9 @@ pub async fn attached(session: &Session, mut exec: Exec, streams: Streams<'_>) -
         Ok(()) => execution.wait().await,
         Err(Broken::Session(error)) => Err(error),
         Err(Broken::Output(source)) => {
-            // Nobody reads on: a command in the caller's own place would have got SIGPIPE.
-            let _ = input.kill().await; // it may have ended by itself
+            // Nobody reads the output any more. A command that wrote to the caller's output itself
+            // would have received SIGPIPE.
+            let _ = input.kill().await; // the command may have ended by itself
             match source.kind() {
                 io::ErrorKind::BrokenPipe => Ok(broken_pipe(begun.elapsed())),
                 _ => Err(local("pass on the command's output")(source)),
@@ -108,15 +113,15 @@ fn broken_pipe(duration: Duration) -> Ended {
     Ended { exit_code: None, signal, timed_out: false, duration, usage: Default::default() }
 }
 
-/// Why a command's output was not relayed to its end.
+/// Reason why a command's output was not relayed to its end.
 enum Broken {
-    /// By its own side.
+    /// The session to the guest failed.
     Session(SessionError),
-    /// By ours.
+    /// The caller's output could not be written.
     Output(io::Error),
 }
 
-/// Writes the command's output where it belongs, until it ends.
+/// Writes the command's output to the streams of the caller, until the command ends.
 async fn relay(execution: &mut Execution, streams: Streams<'_>) -> Result<(), Broken> {
     let output = Descriptor::to_write(streams.output);
     let error = Descriptor::to_write(streams.error);
@@ -128,26 +133,26 @@ async fn relay(execution: &mut Execution, streams: Streams<'_>) -> Result<(), Br
     Ok(())
 }
 
-/// Reads the caller's input for the command, and tells it of its end.
+/// Passes the caller's input to the command, and closes the command's input at its end.
 async fn feed(from: Option<BorrowedFd<'_>>, input: &ExecutionInput) -> Infallible {
     let Some(from) = from.map(Descriptor::to_read) else { return pending().await };
     let mut buffer = vec![0; PIECE];
     loop {
-        // Input that cannot be read is over, too.
+        // Treat input that cannot be read as ended.
         let length = from.read(&mut buffer).await.unwrap_or(0);
         let sent = if length == 0 { input.close().await } else { input.write(&buffer[..length]).await };
         if length == 0 || sent.is_err() {
-            // The command has ended or reads no more; how it ended is heard by whoever reads its output.
+            // The command has ended or reads no more. `relay` learns how the command ended.
             return pending().await;
         }
     }
 }
 
-/// Signals to this process, taken over until this is dropped.
+/// Signals to this process, blocked and read from a descriptor until this value is dropped.
 struct Signals {
     descriptor: AsyncFd<OwnedFd>,
     before: Mask,
-    /// A mask is a thread's: this cannot go to another one.
+    /// Marker that keeps this value on one thread, because a signal mask belongs to a thread.
     _thread: PhantomData<*const ()>,
 }
 
@@ -159,7 +164,7 @@ impl Signals {
         Ok(Signals { descriptor, before: mask.block()?, _thread: PhantomData })
     }
 
-    /// Passes signals on, until the guest cannot be told.
+    /// Forwards signals to the command, and returns when the guest can no longer be told of them.
     async fn forward(&self, input: &ExecutionInput, raw: Option<&Raw<'_>>, output: BorrowedFd<'_>) -> SessionError {
         loop {
             let Ok(mut ready) = self.descriptor.readable().await else { return pending().await };
@@ -167,7 +172,7 @@ impl Signals {
             for number in waiting(self.descriptor.get_ref()) {
                 let told = match raw {
                     Some(raw) if OURS.iter().any(|signal| signal.as_raw() == number) => {
-                        raw.again(); // somebody may have set another mode while we were stopped
+                        raw.again(); // the mode may have been changed while we were stopped
                         match terminal::size(output) {
                             Some(size) => input.resize(size).await,
                             None => Ok(()),
@@ -177,7 +182,7 @@ impl Signals {
                     _ => input.signal(number).await,
                 };
                 match told {
-                    Ok(()) | Err(SessionError::Refused { .. }) => {} // it may have ended
+                    Ok(()) | Err(SessionError::Refused { .. }) => {} // the command may have ended
                     Err(error) => return error,
                 }
             }
@@ -187,6 +192,6 @@ impl Signals {
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        let _ = self.before.set(); // it was this thread's mask before
+        let _ = self.before.set(); // this was the thread's mask before
     }
 }

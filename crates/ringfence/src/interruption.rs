@@ -1,4 +1,5 @@
-//! Signals that end a run whose output is captured: whoever is told to go takes along what it started.
+//! Signals that end a run whose output is captured. A process that is told to end also ends the
+//! processes that it started.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,27 +10,29 @@ use tokio::io::Interest;
 
 use crate::readiness::watch;
 
-/// What ends a process that does nothing about it, and what a process group is sent by a terminal.
+/// Signals that end a process that does not handle them, and that a terminal sends to a process
+/// group.
 const ENDING: [i32; 4] = [Signal::INT.as_raw(), Signal::TERM.as_raw(), Signal::HUP.as_raw(), Signal::QUIT.as_raw()];
 
-/// `SIGINT`, `SIGTERM`, `SIGHUP` and `SIGQUIT`, which do not end this process as long as this is there. For a process
-/// with one thread: others would be ended by them.
+/// The signals `SIGINT`, `SIGTERM`, `SIGHUP` and `SIGQUIT`, taken over: as long as this value
+/// exists, they do not end the process. Use it only in a process with one thread, because other
+/// threads do not block these signals, and so the signals would still end the process.
 #[derive(Debug)]
 pub struct Interruption {
     signals: OwnedFd,
-    /// What was blocked before.
+    /// Signal mask of the thread before the signals were blocked.
     before: Mask,
 }
 
 impl Interruption {
-    /// Takes them over.
+    /// Blocks the signals on this thread.
     pub fn take() -> io::Result<Interruption> {
         let mask = Mask::of(&ENDING);
         let signals = mask.descriptor()?;
         Ok(Interruption { signals, before: mask.block()? })
     }
 
-    /// Waits until one of them comes.
+    /// Waits until one of the signals arrives.
     pub(crate) async fn awaited(&self) {
         match watch(self.as_fd(), Interest::READABLE) {
             Ok(watched) => drop(watched.readable().await),
@@ -37,7 +40,7 @@ impl Interruption {
         }
     }
 
-    /// Which of them has come, if any.
+    /// Returns the signal that has arrived, if any.
     pub fn signal(&self) -> Option<u8> {
         pending(&self.signals).first().and_then(|signal| (*signal).try_into().ok())
     }
@@ -51,6 +54,6 @@ impl AsFd for Interruption {
 
 impl Drop for Interruption {
     fn drop(&mut self) {
-        let _ = self.before.set(); // it was this thread's mask before
+        let _ = self.before.set(); // this was the thread's mask before
     }
 }

@@ -1,9 +1,10 @@
-//! What a command of ours says itself of its end, and when it is taken at its word.
+//! Learns the end of a command from the command itself, and decides whether to believe the command.
 //!
-//! The kernel says that a process has ended only after it has taken its memory down, and that of an interpreter takes
-//! longer than most code does. A command that has done all it will do says what it would exit with, and waits. Whether it
-//! may be believed is found out here: it can claim any exit code, as it can exit with any, but it must be all that is left
-//! of its sandbox, and what it used must be known without waiting for its end.
+//! The kernel reports the end of a process only after it has freed the memory of the process. For
+//! an interpreter, that takes longer than most code does. So a command of ours that has done all
+//! its work tells its exit code, and waits. This module decides whether that is enough. The command
+//! may claim any exit code, because it could exit with any. But it must be the only process that is
+//! left in its sandbox, and its resource usage must be known without waiting for its end.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,12 +17,13 @@ use ringfence_linux::sys::process::{Usage, cpu_time};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
-/// The longest word: an exit code.
+/// Longest message, in bytes. A message is an exit code.
 const LONGEST: usize = 16;
-/// How much is read of what tells of the command's memory: somebody waits for the end meanwhile.
+/// Number of bytes of `/proc/PID/status` that are read. The number is small, because the caller
+/// waits for the end meanwhile.
 const PIECE: usize = 4096;
 
-/// Where a command says what it is about to exit with.
+/// Socket on which a command tells its exit code before it exits.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LastWord<'a> {
     channel: &'a OwnedFd,
@@ -30,9 +32,13 @@ pub(crate) struct LastWord<'a> {
 }
 
 impl<'a> LastWord<'a> {
-    /// A command holds the other end of this socket, whose messages are kept apart. Without its tree it is never taken at
-    /// its word. `was_told` becomes whether it has read what it was told, as soon as that is known: one that says anything
-    /// has, whatever it leaves unread later; one that goes and leaves something unread has not, and a socket says so once.
+    /// Returns a receiver for `channel`, a socket that keeps messages apart and whose other end the
+    /// command holds. Without `tree` the command is never believed.
+    ///
+    /// `was_told` is set to whether the command has read what it was told, as soon as that is
+    /// known. A command that sends anything has read that, whatever it leaves unread later. A
+    /// command that exits and leaves a message unread has not, and the socket reports that only
+    /// once.
     pub(crate) fn on(channel: &'a OwnedFd, tree: Option<&'a Tree>, was_told: &'a Cell<Option<bool>>) -> LastWord<'a> {
         LastWord { channel, tree, was_told }
     }
@@ -41,7 +47,8 @@ impl<'a> LastWord<'a> {
         self.channel.as_fd()
     }
 
-    /// Hears it. None when there is none, or when the end itself must be waited for; then the command was told to exit.
+    /// Receives the exit code. Returns `None` if there is none, or if the end of the process must
+    /// be awaited; in the second case the command was told to exit.
     pub(crate) fn hear(self) -> Option<Ending> {
         let mut word = [0; LONGEST];
         let received = rustix::net::recv(self.channel, &mut word[..], RecvFlags::DONTWAIT);
@@ -60,23 +67,24 @@ impl<'a> LastWord<'a> {
         });
         if ending.is_none() {
             let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-            let _ = rustix::net::send(self.channel, b"exit", flags); // one that is gone has exited
+            let _ = rustix::net::send(self.channel, b"exit", flags); // the command may have exited
         }
         ending
     }
 }
 
-/// A first process and the command, which is its only child while nothing runs that the command has started.
+/// A first process and the command. The command is the only child of the first process as long as
+/// nothing runs that the command has started.
 #[derive(Debug)]
 pub(crate) struct Tree {
     first: Process,
     command: Process,
-    /// Tells how much memory the command has.
+    /// `/proc/PID/status` of the command, which contains its memory usage.
     status: File,
 }
 
 impl Tree {
-    /// Makes the acquaintance of a command that has done nothing yet, below a first process.
+    /// Finds a command that has done nothing yet, as the child of a first process.
     pub(crate) fn of(first: i32) -> Option<Tree> {
         let first = Process::open(first)?;
         let [command] = first.children(&first.stat()?)?[..] else { return None };
@@ -84,8 +92,9 @@ impl Tree {
         Some(Tree { first, command: Process::open(command)?, status })
     }
 
-    /// What the command has used; none unless it is alone, and neither of the two has waited for another, whose memory
-    /// only its end would tell of.
+    /// Returns the resource usage of the command. Returns `None` if the command is not alone, or if
+    /// one of the two processes has waited for another process, because only the end of the command
+    /// would tell the memory usage of that process.
     pub(crate) fn usage(&self) -> Option<Usage> {
         let has_only = |process: &Process, children: &[i32]| {
             let stat = process.stat()?;
@@ -110,7 +119,7 @@ mod tests {
 
     use super::*;
 
-    /// A process that does `line`, says so, and waits for its input to end.
+    /// Starts a process that runs `line`, prints a line, and waits for the end of its input.
     fn process(line: &str) -> Child {
         let mut command = Command::new("sh");
         command.args(["-c", &format!("{line}; echo done; read end")]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -123,7 +132,8 @@ mod tests {
 
     #[test]
     fn what_the_only_process_below_one_used_is_known() {
-        // The test's own process has threads, and other tests' children: a shell stands for the first process.
+        // The process of the test has threads, and children of other tests. So a shell takes the
+        // role of the first process.
         let mut first = process("sleep 600 > /dev/null & trap 'kill $!' EXIT");
         let usage = Tree::of(first.id().cast_signed()).unwrap().usage();
         first.stdin.take().unwrap().write_all(b"\n").unwrap();

@@ -1,8 +1,10 @@
-//! Output that is kept: the head and the tail of a stream, whatever it writes between them.
+//! Captured output: keeps the head and the tail of a stream, and drops the middle if the stream is
+//! too long.
 //!
-//! Memory stays within the limit. A flood is not even copied: once there is more than is kept, pages move from the
-//! command's pipe to others, which hold the tail, and from there to nowhere (splice(2)). Only a tail that is too long for
-//! a few pipes is copied. Of what has no end, no more than a mebibyte of it is kept for sure.
+//! Memory usage stays within the limit. Large output ("a flood") is not copied: once more than the
+//! limit was written, pages move from the command's pipe to other pipes, which hold the tail, and
+//! from there to `/dev/null` (splice(2)). A tail is copied only if it is too long for a few pipes.
+//! Of endless output, no more than a mebibyte of the tail is guaranteed to be kept.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,16 +14,18 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with, splice};
 
-/// As much waiting in a pipe as this is a flood.
+/// Number of bytes waiting in a pipe at which they count as a flood.
 const FLOOD: u64 = 64 * 1024;
-/// How long a pipe may fill before it is looked at again.
+/// Time that a pipe may fill before it is checked again.
 const MOMENT: Duration = Duration::from_micros(100);
-/// What each pipe that holds a flood's tail is asked to hold: the most that any user may have (pipe(7)).
+/// Capacity that is requested for each pipe that holds the tail of a flood: the most that any user
+/// may have (pipe(7)).
 const HELD: usize = 1024 * 1024;
-/// How many pipes hold a flood's tail at most.
+/// Largest number of pipes that hold the tail of a flood.
 const MOST_PIPES: usize = 8;
-/// Output of more than so many times its limit is endless, and less of its end is kept: pages that wait for long are cold
-/// in the processor's caches when they are used again, which costs a fifth of the speed.
+/// Output of more than this many times its limit counts as endless, and less of its end is kept.
+/// The reason is that pages that wait for long are no longer in the processor's caches when they
+/// are used again, which costs a fifth of the speed.
 const ENDLESS: usize = 4;
 const FLAGS: SpliceFlags = SpliceFlags::NONBLOCK.union(SpliceFlags::MOVE);
 
@@ -30,10 +34,11 @@ const FLAGS: SpliceFlags = SpliceFlags::NONBLOCK.union(SpliceFlags::MOVE);
 pub(crate) struct Kept {
     head: Vec<u8>,
     head_limit: usize,
-    /// What came last, as far as it was read.
+    /// Last bytes that were read.
     tail: VecDeque<u8>,
     tail_limit: usize,
-    /// What came after that, still in pages of the kernel's; the oldest first. Only the last takes more.
+    /// Bytes after `tail` that are still in pages of the kernel, oldest pipe first. Only the last
+    /// pipe receives more.
     flood: VecDeque<Held>,
     nowhere: Option<OwnedFd>,
     total: u64,
@@ -49,7 +54,7 @@ struct Held {
 }
 
 impl Kept {
-    /// Keeps up to `limit` bytes.
+    /// Returns a value that keeps up to `limit` bytes.
     pub(crate) fn new(limit: u64) -> Kept {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let head_limit = limit / 2 + limit % 2;
@@ -64,7 +69,8 @@ impl Kept {
         }
     }
 
-    /// Reads once from a pipe that does not block; returns what was read, nothing at its end.
+    /// Reads once from a non-blocking pipe. Returns the bytes, which are empty at the end of the
+    /// stream.
     pub(crate) fn read<'s>(&mut self, pipe: impl AsFd, scratch: &'s mut [u8]) -> io::Result<&'s [u8]> {
         self.drain()?;
         let length = rustix::io::read(pipe, &mut *scratch)?;
@@ -72,13 +78,14 @@ impl Kept {
         Ok(&scratch[..length])
     }
 
-    /// Takes a flood out of a pipe without looking at it; false when there is none, or all of it may still be kept.
+    /// Moves a flood out of a pipe without reading it. Returns false if there is no flood, or if
+    /// all of the output may still fit the limit.
     pub(crate) fn divert(&mut self, pipe: impl AsFd) -> io::Result<bool> {
         if self.total < (self.head_limit + self.tail_limit) as u64 {
             return Ok(false);
         }
         if rustix::io::ioctl_fionread(&pipe)? < FLOOD {
-            // A writer of small pieces is better met seldom than at every piece.
+            // If the writer writes small pieces, reading seldom is faster than reading every piece.
             std::thread::sleep(MOMENT);
             if rustix::io::ioctl_fionread(&pipe)? < FLOOD {
                 return Ok(false);
@@ -99,14 +106,15 @@ impl Kept {
         Ok(true)
     }
 
-    /// Has an empty pipe be the last, when that which was is full.
+    /// Appends an empty pipe, because the last pipe is full.
     fn make_room(&mut self) -> io::Result<()> {
         let limit = self.head_limit + self.tail_limit;
         let is_endless = self.total > limit.saturating_mul(ENDLESS) as u64;
         let wanted = if is_endless { self.tail_limit.min(HELD) } else { self.tail_limit };
         let mut held: usize = self.flood.iter().map(|held| held.bytes).sum();
         let mut empty = None;
-        // What is no longer part of the tail goes, and what was read before it even more so.
+        // Drop pipes that are no longer part of the tail. Then the bytes that were read before them
+        // are not part of it, either.
         while let Some(oldest) = self.flood.pop_front_if(|oldest| held - oldest.bytes >= wanted) {
             self.tail.clear();
             oldest.empty(self.nowhere()?)?;
@@ -134,7 +142,7 @@ impl Kept {
         Ok(self.nowhere.as_ref().expect("it was opened above"))
     }
 
-    /// Reads what is left of a flood, so that what comes next can come after it.
+    /// Reads the rest of a flood, so that later bytes come after it.
     fn drain(&mut self) -> io::Result<()> {
         while let Some(held) = self.flood.pop_front() {
             self.read_all(&held)?;
@@ -152,7 +160,7 @@ impl Kept {
         Ok(())
     }
 
-    /// Keeps what was read elsewhere.
+    /// Adds bytes that the caller has read.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.total += bytes.len() as u64;
         let to_head = bytes.len().min(self.head_limit - self.head.len());
@@ -161,14 +169,14 @@ impl Kept {
     }
 
     fn keep_at_end(&mut self, bytes: &[u8]) {
-        // Only the last `tail_limit` bytes can matter.
+        // Only the last `tail_limit` bytes can be part of the tail.
         let matters = &bytes[bytes.len().saturating_sub(self.tail_limit)..];
         let surplus = (self.tail.len() + matters.len()).saturating_sub(self.tail_limit);
         self.tail.drain(..surplus);
         self.tail.extend(matters);
     }
 
-    /// What was kept, with a line that counts what was dropped, and that count.
+    /// Returns the kept text, with a line that tells the number of dropped bytes, and that number.
     pub(crate) fn finish(mut self) -> io::Result<(String, u64)> {
         self.drain()?;
         let mut bytes = self.head;
@@ -189,12 +197,12 @@ impl Kept {
 impl Held {
     fn new() -> io::Result<Held> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        let _ = fcntl_setpipe_size(&writer, HELD); // a host may allow less: then more of the tail is copied
+        let _ = fcntl_setpipe_size(&writer, HELD); // with less, more of the tail is copied
         let capacity = fcntl_getpipe_size(&writer)?;
         Ok(Held { reader, writer, capacity, bytes: 0 })
     }
 
-    /// Forgets what it holds.
+    /// Drops the bytes that the pipe holds.
     fn empty(&self, nowhere: &OwnedFd) -> io::Result<()> {
         let mut left = self.bytes;
         while left > 0 {
@@ -243,7 +251,7 @@ mod tests {
         assert_eq!(kept.finish().unwrap(), ("a\u{fffd}b".to_owned(), 0));
     }
 
-    /// Writes a flood and then a trickle, and reads both as a run's output is read.
+    /// Writes a flood and then small pieces, and reads both as the output of a run is read.
     fn keep(limit: u64, flood: String, trickle: Vec<String>) -> (String, u64) {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         rustix::io::ioctl_fionbio(&reader, true).unwrap();
@@ -285,7 +293,7 @@ mod tests {
     #[test]
     fn of_a_flood_as_much_is_kept_as_the_limit_says() {
         let flood = numbered(3_000_000);
-        // With several pipes that hold the tail, and with more than there may be.
+        // Cover a tail that fits several pipes, and one that needs more pipes than there may be.
         for limit in [10_000_000, 20_000_000] {
             for trickle in [Vec::new(), vec!["the end\n".to_owned(); 3]] {
                 let all = format!("{flood}{}", trickle.concat());

@@ -1,4 +1,4 @@
-//! One command from launch to result, on the calling thread.
+//! Runs one command from its launch to its result, on the calling thread.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,32 +23,33 @@ use crate::{Command, RunError};
 /// Time that the processes of a run that failed have to end.
 const END_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// How an attached command ended.
+/// Result of a command that ran with the caller's own streams.
 #[derive(Debug)]
 pub struct Attached {
-    /// What the process exits with.
+    /// Status with which the process exits.
     pub status: ExitStatus,
-    /// The result, its output aside: that went where the caller's goes.
+    /// Result without output, because the output went to the caller's streams.
     pub result: ExecutionResult,
 }
 
-/// A launch that was started, and what must live as long as it does.
+/// A launch that was started, and the resources that must exist as long as it runs.
 #[derive(Debug)]
 pub(crate) struct Underway {
-    /// The first to be dropped: what is below is removed once every process has ended.
+    /// The started launch. This field is dropped first, so that the resources below are removed
+    /// only after every process has ended.
     pub(crate) started: Started,
     pub(crate) context: Context,
     pub(crate) group: Option<Group>,
-    /// Whether only the group can end the whole tree.
+    /// True if only the control group can end the whole process tree.
     pub(crate) ends_by_group: bool,
-    /// Holds the gate of its network.
+    /// Holder of the gate of the sandbox's network.
     pub(crate) egress: Option<GateHolder>,
-    /// A directory on the host that goes with the run.
+    /// Directory on the host that is removed with the run.
     _private: Option<PrivateDirectory>,
 }
 
 impl Core {
-    /// Runs with the caller's own streams, terminal and signals.
+    /// Runs a command with the caller's own streams, terminal and signals.
     pub(crate) fn run_attached(
         &self,
         ready: Ready,
@@ -68,7 +69,8 @@ impl Core {
         Ok(Attached { status: status(&result), result })
     }
 
-    /// Runs with no input and captured output. `cancel` becoming readable, or closing, ends it.
+    /// Runs a command with no input and with captured output. Ends the run when `cancel` becomes
+    /// readable, or closes.
     pub(crate) fn run_captured(
         &self,
         ready: Ready,
@@ -82,7 +84,7 @@ impl Core {
         running.finish(command, Watch { capture: Some(&mut capture), cancel, ..Watch::default() }, on_output)
     }
 
-    /// Starts with no input and with pipes for its output, for `time` at most.
+    /// Starts a run with no input and with pipes for its output. The run may take `time` at most.
     pub(crate) fn launch_captured(
         &self,
         ready: Ready,
@@ -105,7 +107,7 @@ impl Core {
         Ok((running, Capture::new([stdout, stderr], limit)))
     }
 
-    /// Starts what was made ready, for `time` at most.
+    /// Starts a prepared run, which may take `time` at most.
     pub(crate) fn launch(
         &self,
         ready: Ready,
@@ -124,26 +126,27 @@ impl Core {
         let launch = Launch { exec, confinement, terminal, time, survivors: Survivors::End, private: path };
         let forget = || Memory::of(&self.settings.host, Subject::Namespaces).forget();
         let started = self.launcher.start(&launch, files, group.as_ref()).inspect_err(|_| forget())?;
-        // Only now: a process that is forked must not have a second thread.
+        // Start the thread of the gate only after the fork, because a process that is forked must
+        // not have a second thread.
         let egress = gate.map(|gate| self.hold_gate(&context, Awaited::Sent(gate))).transpose()?;
         Ok(Underway { started, context, group, ends_by_group, egress, _private: private })
     }
 }
 
 impl Underway {
-    /// Watches over it to its end, and until nothing is left of it.
+    /// Supervises the run until it has ended and nothing of it is left.
     fn finish(
         mut self,
         command: &Command,
         watch: Watch<'_>,
         on_output: Option<Listener<'_>>,
     ) -> Result<ExecutionResult, RunError> {
-        // Now that the command is starting, nobody waits for this.
+        // Do this while the command is starting, when nobody waits for it.
         self.context.guarded.survey();
         self.watch(command, watch, on_output)
     }
 
-    /// Watches over it to its end. What is left of it goes when this is dropped.
+    /// Supervises the run until its command has ended. Dropping this value removes the rest.
     pub(crate) fn watch(
         &mut self,
         command: &Command,
@@ -178,7 +181,7 @@ impl Underway {
         let Underway { started, context, group, ends_by_group, egress, .. } = self;
         let deadline = context.time().and_then(|time| Instant::now().checked_add(time));
         let watch = Watch { deadline, group: group.as_ref(), ends_by_group: *ends_by_group, ..watch };
-        let meta = context.meta(); // while it runs: afterwards somebody waits
+        let meta = context.meta(); // while the command runs; afterwards the caller waits
         let outcome = supervise(started, watch, on_output).map_err(|source| RunError::Watch { source })?;
         if let Some(limit) = outcome.lost_limit {
             return Err(RunError::LimitLost { limit });
@@ -189,7 +192,8 @@ impl Underway {
     }
 }
 
-/// Refuses to hand a directory over: what lies in and above it could be reached through it, past every view.
+/// Fails if a descriptor is a directory, because files in and above that directory could be reached
+/// through it, whatever the view shows.
 fn refuse_directories(files: &Files) -> Result<(), RunError> {
     let is_directory =
         |fd: BorrowedFd<'_>| fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory);
@@ -204,12 +208,12 @@ fn refuse_directories(files: &Files) -> Result<(), RunError> {
 
 fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
-    let _ = fcntl_setpipe_size(&reader, PIPE_SIZE); // a host may allow less: then it is slower
+    let _ = fcntl_setpipe_size(&reader, PIPE_SIZE); // a smaller pipe is only slower
     rustix::io::ioctl_fionbio(reader.as_fd(), true)?;
     Ok((reader, writer))
 }
 
-/// What became of a run, or the error that it was.
+/// Makes the result of a run, or the error if the run failed.
 fn result(
     context: &Context,
     meta: Meta,
@@ -266,7 +270,7 @@ fn result(
     })
 }
 
-/// Where a command that is not inside is on the host.
+/// Returns the path on the host of a command that does not exist inside.
 fn on_host(command: &Command) -> Option<String> {
     let path = std::path::Path::new(&command.program);
     (path.is_absolute() && path.exists()).then(|| path.display().to_string())
@@ -280,9 +284,10 @@ pub(crate) fn status(result: &ExecutionResult) -> ExitStatus {
     }
 }
 
-/// A name for a run that no other run has.
+/// Returns a random id that no other run has.
 pub(crate) fn identity() -> String {
     let mut bytes = [0; size_of::<u128>()];
-    let _ = rustix::rand::getrandom(&mut bytes[..12], rustix::rand::GetRandomFlags::empty()); // zeroes are a name, too
+    // On failure the id is all zeroes, which is valid, too.
+    let _ = rustix::rand::getrandom(&mut bytes[..12], rustix::rand::GetRandomFlags::empty());
     format!("{:024x}", u128::from_le_bytes(bytes))
 }

@@ -1,4 +1,4 @@
-//! One running command, seen from a program that waits for it asynchronously.
+//! One running command, for a program that waits for it asynchronously.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -15,24 +15,25 @@ use crate::ready::{Prepared, Purpose};
 use crate::supervise::{Listener, Stream};
 use crate::{Command, RunError};
 
-/// How many chunks may wait for a reader before the command is made to wait.
+/// Number of chunks that may wait for a reader before the command has to wait.
 const WAITING_CHUNKS: usize = 64;
 
 /// A piece of output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chunk {
-    /// Where it was written.
+    /// The stream to which the bytes were written.
     pub stream: Stream,
-    /// What was written.
+    /// The bytes that were written.
     pub bytes: Vec<u8>,
 }
 
-/// One command that runs in a sandbox of its own. Dropping it ends every process of it.
+/// One command that runs in a sandbox of its own. Dropping this value ends every process of the
+/// run.
 #[derive(Debug)]
 pub struct Running {
     chunks: mpsc::Receiver<Chunk>,
     result: oneshot::Receiver<Result<ExecutionResult, RunError>>,
-    /// Closing it ends the run.
+    /// Pipe whose closing ends the run.
     lifeline: Option<OwnedFd>,
 }
 
@@ -41,7 +42,8 @@ impl Running {
         Running::spawn_keeping(core, policy, command, ())
     }
 
-    /// The same, and keeps something until every process of the run has ended.
+    /// Spawns a run like [`Running::spawn`], and drops `kept` only after every process of the run
+    /// has ended.
     pub(crate) fn spawn_keeping(
         core: Arc<Core>,
         policy: Policy,
@@ -53,7 +55,8 @@ impl Running {
         let (lifeline, cancel) = match pipe_with(PipeFlags::CLOEXEC) {
             Ok((cancel, lifeline)) => (Some(lifeline), cancel),
             Err(error) => {
-                let _ = answer.send(Err(RunError::Watch { source: error.into() })); // we hold the other end
+                // This cannot fail, because we hold the receiver.
+                let _ = answer.send(Err(RunError::Watch { source: error.into() }));
                 return Running { chunks, result, lifeline: None };
             }
         };
@@ -62,12 +65,12 @@ impl Running {
             let _entered = span.enter();
             let outcome = run(&core, &policy, &command, &cancel, &sender, &span);
             drop(kept);
-            let _ = answer.send(outcome); // nobody waits any more: then the run was ended
+            let _ = answer.send(outcome); // if nobody waits any more, the run was ended
         });
         Running { chunks, result, lifeline }
     }
 
-    /// The next piece of output; none when there will be no more.
+    /// Returns the next piece of output, or `None` when there will be no more.
     pub async fn next(&mut self) -> Option<Chunk> {
         self.chunks.recv().await
     }
@@ -77,7 +80,8 @@ impl Running {
         self.lifeline = None;
     }
 
-    /// Waits for the command's end, and returns what became of it. Output that was not read is in the result.
+    /// Waits for the end of the command, and returns its result. The result contains the output,
+    /// even if it was not read with [`Running::next`].
     pub async fn wait(mut self) -> Result<ExecutionResult, RunError> {
         self.chunks.close();
         (&mut self.result).await.unwrap_or(Err(RunError::Killed))
@@ -98,7 +102,8 @@ fn run(
     let deadline = context.time().and_then(|time| Instant::now().checked_add(time));
     let mut on_output = |stream, bytes: &[u8]| {
         let mut chunk = Chunk { stream, bytes: bytes.to_vec() };
-        // A slow reader slows the command down, and neither outlives the deadline or a cancelled run.
+        // A slow reader slows down the command. Neither of them delays the deadline or the end of a
+        // cancelled run.
         while let Err(mpsc::error::TrySendError::Full(back)) = chunks.try_send(chunk) {
             chunk = back;
             if deadline.is_some_and(|deadline| Instant::now() > deadline) || is_closed(cancel) {

@@ -1,8 +1,9 @@
-//! The caller's standard streams, where they are files outside the sandbox.
+//! The caller's standard streams, if they are files outside the sandbox.
 //!
-//! A descriptor of such a file would let a command change the file's mode, and on some kernels more
-//! (`ringfence_linux::streams`). So no sandbox gets one. A file that is read is shown inside, read-only, and opened
-//! again there. Any other file stays outside, and its bytes go through a pipe.
+//! With a descriptor of such a file, a command could change the file's mode, and on some kernels
+//! more (`ringfence_linux::streams`). So no sandbox gets such a descriptor. A file that is read is
+//! shown inside, read-only, and opened again there. Any other file stays outside, and its bytes go
+//! through a pipe.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,17 +18,18 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use crate::view::Guarded;
 use crate::workspace::ResolvedWorkspace;
 
-/// The directory inside in which the files of streams are shown.
+/// Directory inside the sandbox in which the files of streams are shown.
 const DIRECTORY: &str = "/.streams";
-/// The file system of pipes without a name (statfs(2)).
+/// Magic number of the file system of unnamed pipes (statfs(2)).
 const PIPEFS_MAGIC: u64 = 0x5049_5045;
-/// The number of bytes that are copied at once.
+/// Number of bytes that are copied at once.
 const CHUNK: usize = 64 * 1024;
 
-/// The way in which a command gets a stream of its caller's.
+/// The way in which a command gets a stream of its caller.
 #[derive(Debug, PartialEq, Eq)]
 enum Handover {
-    /// As it is: it leads to nothing of the host's, or to a file that the sandbox may change.
+    /// Unchanged: the stream leads to no file of the host, or to a file that the sandbox may
+    /// change.
     AsItIs,
     /// By opening this file of the host again inside.
     Reopened(PathBuf),
@@ -37,7 +39,7 @@ enum Handover {
     ToFile,
 }
 
-/// The streams of a caller that are not handed over as they are.
+/// The streams of a caller that are not handed over unchanged.
 #[derive(Debug, Default)]
 pub(crate) struct CallerStreams {
     reopened: Vec<(StreamFile, PathBuf)>,
@@ -45,7 +47,7 @@ pub(crate) struct CallerStreams {
 }
 
 impl CallerStreams {
-    /// Looks at the standard streams of this process.
+    /// Examines the standard streams of this process.
     pub(crate) fn of_this_process(workspace: &ResolvedWorkspace, guarded: &Guarded) -> CallerStreams {
         let mut streams = CallerStreams::default();
         for (number, stream) in standard_streams().into_iter().enumerate() {
@@ -61,17 +63,17 @@ impl CallerStreams {
         streams
     }
 
-    /// The files that have to be shown inside, each with its path there.
+    /// Returns the files that have to be shown inside, each with its path there.
     pub(crate) fn shown(&self) -> impl Iterator<Item = (&Path, &Path)> {
         self.reopened.iter().map(|(file, source)| (source.as_path(), file.path.as_path()))
     }
 
-    /// The streams that are opened again inside.
+    /// Returns the streams that are opened again inside.
     pub(crate) fn files(&self) -> Vec<StreamFile> {
         self.reopened.iter().map(|(file, _)| file.clone()).collect()
     }
 
-    /// Makes the pipes of the other streams: the command's ends, by number, and the relays.
+    /// Makes the pipes of the other streams. Returns the command's ends, by number, and the relays.
     pub(crate) fn relay(&self) -> io::Result<([Option<OwnedFd>; 3], Vec<StreamRelay>)> {
         let mut ends = [None, None, None];
         let mut relays: Vec<StreamRelay> = Vec::new();
@@ -80,7 +82,8 @@ impl CallerStreams {
             let outside = streams[*number];
             let twin = relays.iter().find(|relay| relay.is_output && is_same_description(relay.outside, outside));
             if let (Handover::ToFile, Some(twin)) = (handover, twin) {
-                // Two pipes would not keep the order of what is written to both.
+                // Share one pipe, because two pipes would not keep the order of what is written to
+                // both streams.
                 ends[*number] = twin.inside.as_ref().map(OwnedFd::try_clone).transpose()?;
                 continue;
             }
@@ -125,20 +128,23 @@ fn is_nameless_pipe(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::fstatfs(fd).is_ok_and(|found| found.f_type as u64 == PIPEFS_MAGIC)
 }
 
-/// Tells whether a path is that of an open file. The file may have been removed or renamed since.
+/// Tells whether a path is that of an open file. The file may have been removed or renamed since it
+/// was opened.
 fn leads_to(path: &Path, stat: &Stat) -> bool {
     let found = rustix::fs::statat(CWD, path, rustix::fs::AtFlags::SYMLINK_NOFOLLOW);
     found.is_ok_and(|found| (found.st_dev, found.st_ino) == (stat.st_dev, stat.st_ino))
 }
 
-/// Tells whether this process could open a file itself, which it may have inherited from somebody with more rights.
+/// Tells whether this process could open a file itself, because it may have inherited the
+/// descriptor from a process with more rights.
 fn can_be_opened(path: &Path, stat: &Stat) -> bool {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let opened = open(path, flags, Mode::empty()).and_then(fstat);
     opened.is_ok_and(|found| (found.st_dev, found.st_ino) == (stat.st_dev, stat.st_ino))
 }
 
-/// Tells whether two descriptors of one file write at the same position, as those of `> file 2>&1` do.
+/// Tells whether two descriptors of one file write at the same position, as those of `> file 2>&1`
+/// do.
 fn is_same_description(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {
     let facts = |fd| {
         let stat = fstat(fd).ok()?;
@@ -151,15 +157,15 @@ fn is_same_description(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {
 #[derive(Debug)]
 pub(crate) struct StreamRelay {
     outside: BorrowedFd<'static>,
-    /// Our end of the pipe, which does not block; none once everything is copied.
+    /// Our end of the pipe, which is non-blocking; `None` after everything was copied.
     pipe: Option<OwnedFd>,
     is_output: bool,
-    /// The command's end, until the command has it.
+    /// The command's end of the pipe, until the command has it.
     inside: Option<OwnedFd>,
 }
 
 impl StreamRelay {
-    /// The descriptor to wait for, and the event.
+    /// Returns the descriptor to wait for, and the event.
     pub(crate) fn interest(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
         let event = if self.is_output { PollFlags::IN } else { PollFlags::OUT };
         self.pipe.as_ref().map(|pipe| (pipe.as_fd(), event))
@@ -170,7 +176,7 @@ impl StreamRelay {
         self.is_output && self.pipe.is_some()
     }
 
-    /// Copies what there is. `scratch` holds nothing between two calls.
+    /// Copies the bytes that are available. `scratch` holds nothing between two calls.
     pub(crate) fn copy(&mut self, scratch: &mut Vec<u8>) -> io::Result<()> {
         scratch.resize(CHUNK, 0);
         let Some(pipe) = &self.pipe else { return Ok(()) };
@@ -178,7 +184,8 @@ impl StreamRelay {
             match rustix::io::read(pipe, &mut scratch[..]) {
                 Ok(0) => self.pipe = None,
                 Ok(length) => {
-                    // The command learns of a full disk as it does of a closed pipe.
+                    // Close the pipe, so that the command notices a full disk as it notices a
+                    // closed pipe.
                     let written = write_all(self.outside, &scratch[..length]);
                     if written.is_err() {
                         self.pipe = None;
@@ -197,7 +204,8 @@ impl StreamRelay {
                 Ok(written) => rest = &rest[written..],
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
-                    let _ = seek(self.outside, SeekFrom::Current(-(rest.len() as i64))); // a FIFO cannot go back
+                    // A FIFO cannot go back, and so this may fail.
+                    let _ = seek(self.outside, SeekFrom::Current(-(rest.len() as i64)));
                     return Ok(());
                 }
                 Err(Errno::PIPE) => break, // the command has closed its end
@@ -210,13 +218,13 @@ impl StreamRelay {
         Ok(())
     }
 
-    /// Ends the relay. What a command left unread is left to the caller's next reader.
+    /// Ends the relay. Bytes that the command left unread are left to the caller's next reader.
     pub(crate) fn finish(&mut self) {
         let Some(pipe) = self.pipe.take() else { return };
         if !self.is_output
             && let Ok(unread) = rustix::io::ioctl_fionread(&pipe)
         {
-            let _ = seek(self.outside, SeekFrom::Current(-(unread as i64))); // a FIFO cannot go back
+            let _ = seek(self.outside, SeekFrom::Current(-(unread as i64))); // fails for a FIFO
         }
     }
 }

@@ -1,5 +1,6 @@
-//! Watching over one run from the launching side: reports, output, signals, the terminal and the deadline, in
-//! one loop. The command line runs it on its only thread; the library runs it on a thread per run.
+//! Supervises one run from the launching side: handles reports, output, signals, the terminal and
+//! the deadline in one loop. The command line runs this loop on its only thread; the library runs
+//! it on a thread for each run.
 
 mod foreground;
 
@@ -21,82 +22,89 @@ use crate::output::Kept;
 use crate::streams::StreamRelay;
 pub(crate) use foreground::Foreground;
 
-/// How long a tree that was told to end may take before its first process is killed outright.
+/// Longest time that a process tree that was told to end may take before its first process is
+/// killed.
 const GRACE: Duration = Duration::from_secs(6);
-/// How many times a processor is told to pause, between two looks of somebody who stays awake: some microseconds.
+/// Number of pause instructions between two polls of a thread that does not sleep: some
+/// microseconds.
 const PAUSES: usize = 300;
-/// The time between two looks at the limits of a control group that somebody else may change.
+/// Time between two checks of the limits of a control group that another process may change.
 const LIMIT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// What is read at once.
+/// Number of bytes that are read at once.
 const CHUNK: usize = 128 * 1024;
-/// What a pipe can hold: fewer switches between writer and reader (pipe(7)).
+/// Capacity of a pipe, in bytes. A large pipe needs fewer switches between writer and reader
+/// (pipe(7)).
 pub(crate) const PIPE_SIZE: usize = 1024 * 1024;
 
-/// Which stream a chunk of output came from.
+/// The stream that a chunk of output came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
-    /// Standard output.
+    /// Standard output of the command.
     Stdout,
-    /// Standard error.
+    /// Standard error of the command.
     Stderr,
-    /// A terminal of the command's own, where the two cannot be told apart.
+    /// A terminal of the command's own, where standard output and standard error cannot be told
+    /// apart.
     Terminal,
 }
 
-/// What a run is watched for.
+/// The events and resources that the supervision of a run handles.
 #[derive(Debug, Default)]
 pub(crate) struct Watch<'a> {
-    /// When it must have ended.
+    /// Time at which the run must have ended.
     pub(crate) deadline: Option<Instant>,
-    /// Pipes with its standard output and error, and how much of each is kept.
+    /// Pipes of standard output and standard error, and the number of bytes of each that are kept.
     pub(crate) capture: Option<&'a mut Capture>,
-    /// Becomes readable, or closes, when it is to end at once.
+    /// Descriptor that becomes readable, or closes, when the run is to end at once.
     pub(crate) cancel: Option<BorrowedFd<'a>>,
-    /// Signals to us are passed on, and the terminal is handed over and taken back.
+    /// Terminal and signals of the caller: signals are forwarded to the command, and the terminal
+    /// is lent to the command and taken back.
     pub(crate) foreground: Option<Foreground>,
-    /// Its cgroup.
+    /// Control group of the run.
     pub(crate) group: Option<&'a Group>,
-    /// Whether the cgroup alone can end a tree that forks as it is killed.
+    /// True if only the control group can end a process tree that forks while it is killed.
     pub(crate) ends_by_group: bool,
-    /// Where the command itself says what it is about to exit with.
+    /// Socket on which the command itself tells its exit code before it exits.
     pub(crate) last_word: Option<LastWord<'a>>,
-    /// Until when nobody sleeps over it, for to wake up takes as long as short code; its output stays in the pipes
-    /// meanwhile.
+    /// Time until which the supervising thread polls without sleeping, because waking up takes as
+    /// long as short code. The output stays in the pipes meanwhile.
     pub(crate) awake_until: Option<Instant>,
-    /// Pipes between the command and files of the caller's.
+    /// Pipes between the command and files of the caller.
     pub(crate) relays: Vec<StreamRelay>,
 }
 
-/// Output that is read. Lent to whoever watches: to close a pipe and to give memory back takes longer than to answer.
+/// Pipes from which output is captured. The supervision borrows this value, because closing a pipe
+/// and freeing memory takes longer than returning the result.
 #[derive(Debug)]
 pub(crate) struct Capture {
     pub(crate) stdout: OwnedFd,
     pub(crate) stderr: OwnedFd,
     pub(crate) limit: u64,
-    /// What it is read into. Made beforehand, for it is more than the allocator has at hand.
+    /// Buffer for reading. Allocated in advance, because it is larger than what the allocator has
+    /// ready.
     scratch: Vec<u8>,
 }
 
 impl Capture {
-    /// Reads these, and keeps so many bytes of each.
+    /// Captures these two streams, and keeps `limit` bytes of each.
     pub(crate) fn new([stdout, stderr]: [OwnedFd; 2], limit: u64) -> Capture {
         Capture { stdout, stderr, limit, scratch: vec![0; CHUNK] }
     }
 }
 
-/// What became of a run.
+/// Outcome of a run.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) end: End,
     pub(crate) timed_out: bool,
-    /// A limit that somebody took away, for which the run was ended.
+    /// A limit that another process removed, for which the run was ended.
     pub(crate) lost_limit: Option<Limit>,
     pub(crate) duration: Duration,
     pub(crate) stdout: (String, u64),
     pub(crate) stderr: (String, u64),
 }
 
-/// How a run came to its end.
+/// The way in which a run ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum End {
     /// The command ended.
@@ -105,33 +113,33 @@ pub(crate) enum End {
     SetupFailed { step: String, errno: i32 },
     /// The command could not be executed.
     ExecFailed { errno: i32 },
-    /// The first process was gone without a word: it was killed.
+    /// The first process ended without a report, because it was killed.
     Vanished,
 }
 
-/// A run being watched.
+/// State of the supervision of a run.
 struct Supervision<'a> {
     started: &'a Started,
     watch: Watch<'a>,
-    /// What the first process said, when it has said its last.
+    /// End of the run, set when the first process has sent its last report.
     end: Option<End>,
     ending: bool,
     timed_out: bool,
     lost_limit: Option<Limit>,
-    /// The next look at the limits.
+    /// Time of the next check of the limits.
     limits_due: Option<Instant>,
     relays: Vec<StreamRelay>,
-    /// Whether the command has said its last word, and so written all that it will write.
+    /// True if the command has told its exit code, and so has written all its output.
     is_written: bool,
 }
 
-/// The pipes that are still read.
+/// The output pipes that have not ended yet.
 type Pipes<'a> = [Option<BorrowedFd<'a>>; 2];
 
-/// Sees every chunk of output, kept or not.
+/// Function that is called with every chunk of output, even if the chunk is not kept.
 pub(crate) type Listener<'a> = &'a mut dyn FnMut(Stream, &[u8]);
 
-/// Watches over a run to its end.
+/// Supervises a run to its end.
 pub(crate) fn supervise<'a>(
     started: &'a Started,
     mut watch: Watch<'a>,
@@ -168,7 +176,8 @@ pub(crate) fn supervise<'a>(
         || run.relays.iter().any(StreamRelay::is_unfinished_output)
     {
         let ready = run.wait(&pipes)?;
-        // First: what has ended by itself was not ended by us, however late we look.
+        // Read reports first: a run that has ended by itself was not ended by us, even if we notice
+        // that late.
         if ready.control {
             run.hear()?;
         }
@@ -192,7 +201,8 @@ pub(crate) fn supervise<'a>(
         }
         for (index, stream) in [Stream::Stdout, Stream::Stderr].into_iter().enumerate() {
             let (true, Some(pipe)) = (ready.pipes[index] || run.is_written, pipes[index]) else { continue };
-            // Somebody who listens sees every byte; else a flood need not pass through our memory.
+            // A listener gets every byte. Without a listener, large output need not be copied
+            // through our memory.
             if !listens && kept[index].divert(pipe)? {
                 continue;
             }
@@ -218,7 +228,7 @@ pub(crate) fn supervise<'a>(
     Ok(Outcome { end, timed_out: run.timed_out, lost_limit: run.lost_limit, duration: begun.elapsed(), stdout, stderr })
 }
 
-/// What is to be looked at.
+/// The event sources that are ready.
 struct Ready {
     timer: bool,
     signals: bool,
@@ -259,7 +269,8 @@ impl Supervision<'_> {
         fds.extend(relays.map(|(fd, event)| PollFd::from_borrowed_fd(fd, event)));
         match poll(&mut fds, timeout.as_ref()) {
             Ok(0) if awake_until.is_some() => {
-                // What else is done here slows the command down, which may have the other half of this core.
+                // Only pause here. Other work would slow down the command, which may run on the
+                // other hardware thread of this core.
                 (0..PAUSES).for_each(|_| std::hint::spin_loop());
                 std::thread::yield_now();
             }
@@ -270,7 +281,8 @@ impl Supervision<'_> {
         let mut is_ready = |is_listened: bool| is_listened && polled.next().unwrap_or(false);
         let mut is_slot_ready = |slot: usize| is_ready(listened[slot].is_some());
         Ok(Ready {
-            // By the clock: after a pause of our own there may be more to look at than the time.
+            // Use the clock and not the result of poll, because other events may be ready besides
+            // the timeout when this process was suspended.
             timer: self.is_late(),
             signals: is_slot_ready(0),
             cancelled: is_slot_ready(1),
@@ -281,7 +293,8 @@ impl Supervision<'_> {
         })
     }
 
-    /// Ends the run if somebody took a limit away: a command that is not limited as its policy says does not go on.
+    /// Ends the run if another process removed a limit, because a command must not run without the
+    /// limits of its policy.
     fn check_limits(&mut self) -> io::Result<()> {
         let now = Instant::now();
         let (Some(due), Some(group)) = (self.limits_due, self.watch.group) else { return Ok(()) };
@@ -293,33 +306,36 @@ impl Supervision<'_> {
         if self.lost_limit.is_some() { self.end_all() } else { Ok(()) }
     }
 
-    /// Whether the deadline has passed.
+    /// Tells whether the deadline has passed.
     fn is_late(&self) -> bool {
         self.watch.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
-    /// The deadline of the command, or, when it has been told to end, of its ending.
+    /// Handles a deadline that has passed: that of the command or, if the run was told to end, that
+    /// of its end.
     fn deadline_passed(&mut self, pipes: &mut Pipes<'_>) {
         if self.ending || self.end.is_some() {
-            // It does not end although it was told to, or somebody outside holds its output open.
+            // The run does not end although it was told to, or a process outside holds its output
+            // open.
             if let Some(group) = self.watch.group {
-                let _ = group.kill(); // what cannot be killed cannot be waited for, either
+                let _ = group.kill(); // a process that cannot be killed cannot be waited for
             }
-            let _ = rustix::process::pidfd_send_signal(&self.started.launched.pidfd, Signal::KILL); // may be gone
+            // The process may be gone.
+            let _ = rustix::process::pidfd_send_signal(&self.started.launched.pidfd, Signal::KILL);
             self.end.get_or_insert(End::Vanished);
             *pipes = [None, None];
             self.relays.iter_mut().for_each(StreamRelay::finish);
             self.watch.deadline = None;
         } else {
             self.timed_out = true;
-            let _ = self.end_all(); // the first process is gone: then poll says so
+            let _ = self.end_all(); // on failure the first process is gone, and poll reports that
         }
     }
 
     fn forward_signals(&mut self) -> io::Result<()> {
         let Some(foreground) = &self.watch.foreground else { return Ok(()) };
         for signal in pending(&foreground.signals) {
-            // Continued in the foreground means that the command is to have the terminal again.
+            // If this process was continued in the foreground, the command gets the terminal again.
             let order = if signal == Signal::CONT.as_raw() {
                 Order::Continue { foreground: foreground.lend() }
             } else {
@@ -330,19 +346,21 @@ impl Supervision<'_> {
         Ok(())
     }
 
-    /// Tells the first process to end everything. It kills, reaps and reports; what it cannot end within the
-    /// grace, the cgroup and the end of the first process itself do.
+    /// Tells the first process to end everything: it kills, reaps and reports. Processes that it
+    /// cannot end within the grace period are ended by the control group, and by the end of the
+    /// first process itself.
     fn end_all(&mut self) -> io::Result<()> {
         self.ending = true;
         self.watch.deadline = Some(Instant::now() + GRACE);
         if let Some(group) = self.watch.group.filter(|_| self.watch.ends_by_group) {
-            let _ = group.kill(); // the first process is in it, and kills what it can all the same
+            let _ = group.kill(); // the first process also kills what it can
         }
         control::send(&self.started.control, &Order::End)
     }
 
-    /// Does what a shell's job does when its command is stopped. Only what a terminal stops a job by counts: any
-    /// other stop is between the command and whoever sent it.
+    /// Reacts as a shell's job does when its command is stopped. Only the signals with which a
+    /// terminal stops a job count: any other stop is between the command and the process that sent
+    /// the signal.
     fn stopped_by(&self, signal: i32, foreground: &Foreground) -> io::Result<()> {
         if signal == Signal::TSTP.as_raw() {
             foreground.stop();
@@ -354,8 +372,8 @@ impl Supervision<'_> {
         Ok(())
     }
 
-    /// Takes the command at its word, where nothing else is left of it; else it is told to go on, and its end is waited
-    /// for as that of any.
+    /// Accepts the exit code that the command itself tells, if the command is the only process that
+    /// is left. Otherwise the command is told to exit, and its end is awaited as usual.
     fn hear_last_word(&mut self) {
         let Some(last_word) = self.watch.last_word.take() else { return };
         if self.end.is_some() || self.ending {
@@ -365,7 +383,8 @@ impl Supervision<'_> {
             self.end = Some(End::Ended(ending));
             self.ending = true;
             self.is_written = true;
-            // Whoever claims to have ended may go on writing: that is read no longer than anybody's.
+            // A command that claims to have ended may continue to write. Its output is read no
+            // longer than that of any other run.
             self.watch.deadline = Some(Instant::now() + GRACE);
         }
     }
@@ -385,14 +404,15 @@ impl Supervision<'_> {
             Some(Report::SetupFailed { step, errno }) => self.end = Some(End::SetupFailed { step, errno }),
             Some(Report::ExecFailed { errno }) => self.end = Some(End::ExecFailed { errno }),
             Some(Report::Ended(ending)) => {
-                // The first process has a clock of its own, and ends the command when we do not.
+                // The first process has its own clock, and ends the command if we do not.
                 self.timed_out |= !self.ending && ending.exit_code.is_none() && self.is_late();
                 self.end = Some(End::Ended(ending));
             }
             None => self.end = Some(End::Vanished),
         }
         if self.end.is_some() {
-            // Output that is still in the pipes is read; what holds them open beyond this is not waited for.
+            // Read the output that is still in the pipes, but do not wait longer than this for
+            // processes that hold the pipes open.
             self.ending = true;
             self.watch.deadline = Some(Instant::now() + GRACE);
         }

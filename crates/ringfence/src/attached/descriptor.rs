@@ -1,7 +1,8 @@
-//! Descriptors that somebody else may share, read and written without blocking.
+//! Reads and writes descriptors that other processes may share, without blocking.
 //!
-//! `O_NONBLOCK` belongs to the open file: to set it on a terminal or a pipe would surprise the caller's shell. So a
-//! descriptor is asked whether it is ready, and then no more is done than cannot block.
+//! `O_NONBLOCK` belongs to the open file description, so setting it on a terminal or a pipe would
+//! change the behaviour of the caller's shell. Instead, this module waits until a descriptor is
+//! ready, and then reads or writes no more than is possible without blocking.
 
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
@@ -11,14 +12,14 @@ use rustix::io::{Errno, ReadWriteFlags};
 use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 
-/// What a pipe that can be written takes at once, pipe(7).
+/// Number of bytes that a pipe accepts at once when it is ready for writing, pipe(7).
 const ALWAYS_TAKEN: usize = rustix::pipe::PIPE_BUF;
 
-/// A stream of the caller's.
+/// A stream of the caller.
 pub(super) enum Descriptor<'a> {
-    /// It says when it is ready.
+    /// A descriptor whose readiness the runtime watches.
     Watched(AsyncFd<BorrowedFd<'a>>),
-    /// It is always ready, epoll_ctl(2): a file.
+    /// A regular file, which epoll_ctl(2) cannot watch because it is always ready.
     Ready(BorrowedFd<'a>),
 }
 
@@ -35,7 +36,7 @@ impl<'a> Descriptor<'a> {
         crate::readiness::watch(fd, interest).map_or(Descriptor::Ready(fd), Descriptor::Watched)
     }
 
-    /// Reads what there is; nothing at the end.
+    /// Reads the bytes that are available; returns 0 at the end.
     pub(super) async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             let done = match self {
@@ -52,7 +53,7 @@ impl<'a> Descriptor<'a> {
         }
     }
 
-    /// Writes all of it.
+    /// Writes all of `bytes`, and waits while the descriptor is not ready.
     pub(super) async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let done = match self {
@@ -73,11 +74,12 @@ impl<'a> Descriptor<'a> {
     }
 }
 
-/// Writes as much as is taken at once, to something that is ready.
+/// Writes as many bytes as a ready descriptor accepts at once.
 fn write_now(fd: BorrowedFd<'_>, bytes: &[u8]) -> rustix::io::Result<usize> {
     const HERE: u64 = u64::MAX; // the file's own position, readv(2)
     match rustix::io::pwritev2(fd, &[IoSlice::new(bytes)], HERE, ReadWriteFlags::NOWAIT) {
-        // Terminals, and pipes before Linux 6.4, may only be asked to wait.
+        // Terminals, and pipes before Linux 6.4, do not support `RWF_NOWAIT`. Write no more than a
+        // ready pipe accepts without blocking.
         Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
             rustix::io::write(fd, &bytes[..bytes.len().min(ALWAYS_TAKEN)])
         }
@@ -85,7 +87,7 @@ fn write_now(fd: BorrowedFd<'_>, bytes: &[u8]) -> rustix::io::Result<usize> {
     }
 }
 
-/// Does something with a descriptor if it is still ready, and says `EAGAIN` if it is not.
+/// Calls `act` if the descriptor is still ready, and returns `EAGAIN` otherwise.
 fn attempt<'a>(
     ready: &mut AsyncFdReadyGuard<'_, BorrowedFd<'a>>,
     what: PollFlags,
@@ -129,7 +131,7 @@ mod tests {
             }
             all
         };
-        // On one thread: a call that blocks would stop the other side, too.
+        // Both sides run on one thread, so a call that blocks would stop the other side, too.
         let ((), all) = timeout(DEADLINE, async { tokio::join!(write, read) }).await.unwrap();
         assert!(all == bytes);
         assert!(!fcntl_getfl(&writer).unwrap().contains(OFlags::NONBLOCK));

@@ -8,17 +8,17 @@ use ringfence_proto::process::PtySize;
 use rustix::process::Signal;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
-/// The size of a terminal that does not know its own.
+/// Size that is assumed for a terminal that does not know its own.
 const USUAL: PtySize = PtySize { cols: 80, rows: 24 };
 
-/// The size of a terminal; nothing when it is none.
+/// Returns the size of a terminal, or `None` if `stream` is not a terminal.
 pub(super) fn size(stream: BorrowedFd<'_>) -> Option<PtySize> {
     let size = tcgetwinsize(stream).ok()?;
     let size = PtySize { cols: size.ws_col.into(), rows: size.ws_row.into() };
     Some(if size.cols == 0 || size.rows == 0 { USUAL } else { size })
 }
 
-/// A terminal in raw mode, until this is dropped.
+/// A terminal that is in raw mode until this value is dropped.
 pub(super) struct Raw<'a> {
     terminal: BorrowedFd<'a>,
     before: Termios,
@@ -30,7 +30,8 @@ impl<'a> Raw<'a> {
         let before = tcgetattr(terminal)?;
         let mut raw = before.clone();
         raw.make_raw();
-        // From the background this stops us until we are in front, as it should.
+        // If this process is in the background, the kernel stops it here until it is in the
+        // foreground, which is the intended behaviour.
         tcsetattr(terminal, OptionalActions::Now, &raw)?;
         Ok(Raw { terminal, before, raw })
     }
@@ -41,10 +42,11 @@ impl<'a> Raw<'a> {
     }
 
     fn set(&self, mode: &Termios) {
-        // A terminal that is not ours just now would stop us, termios(3).
+        // Without blocking SIGTTOU, changing the terminal from the background would stop this
+        // process, termios(3).
         if let Ok(before) = Mask::of(&[Signal::TTOU.as_raw()]).block() {
-            let _ = tcsetattr(self.terminal, OptionalActions::Now, mode); // the terminal may be gone
-            let _ = before.set(); // it was this thread's mask a moment ago
+            let _ = tcsetattr(self.terminal, OptionalActions::Now, mode); // terminal may be gone
+            let _ = before.set(); // this was the thread's mask a moment ago
         }
     }
 }

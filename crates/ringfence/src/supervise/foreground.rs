@@ -9,7 +9,7 @@ use ringfence_linux::sys::process::own_group;
 use ringfence_linux::sys::signal::Mask;
 use rustix::process::{Pid, Signal};
 
-/// Signals that are the command's business, not ours, when they are sent to us.
+/// Signals that are forwarded to the command when this process receives them.
 const FORWARDED: [i32; 9] = [
     Signal::INT.as_raw(),
     Signal::TERM.as_raw(),
@@ -21,21 +21,23 @@ const FORWARDED: [i32; 9] = [
     Signal::WINCH.as_raw(),
     Signal::CONT.as_raw(),
 ];
-/// The caller's side of a terminal and of signals.
+/// The caller's side of the terminal and of signals.
 #[derive(Debug)]
 pub(crate) struct Foreground {
     pub(super) signals: OwnedFd,
-    /// What was blocked before.
+    /// Signal mask of the thread before the signals were blocked.
     before: Mask,
     terminal: Option<OwnedFd>,
-    /// Our own group; absent when it is outside our pid namespace, where there is no job control to take part in.
+    /// Our own process group. None if the group is outside our pid namespace, where there is no job
+    /// control for us.
     group: Option<Pid>,
-    /// Whether the command has the terminal from us; else it is not ours to take back.
+    /// True if we lent the terminal to the command. Otherwise we must not take it back.
     is_lent: Cell<bool>,
 }
 
 impl Foreground {
-    /// Takes over signals, and lends the terminal to the command when our group is in its foreground.
+    /// Takes over the signals, and lends the terminal to the command if our group is in the
+    /// foreground.
     pub(crate) fn take() -> io::Result<Foreground> {
         let mask = Mask::of(&FORWARDED);
         let before = mask.block()?;
@@ -52,38 +54,41 @@ impl Foreground {
         Ok(foreground)
     }
 
-    /// The controlling terminal, and how the command starts on it.
+    /// Returns the controlling terminal, and the position in which the command starts on it.
     pub(crate) fn terminal(&self) -> (Option<&OwnedFd>, Terminal) {
         let position = if self.is_lent.get() { Terminal::Foreground } else { Terminal::Background };
         (self.terminal.as_ref(), position)
     }
 
-    /// Makes our own group the terminal's foreground again, if it was we who gave it away.
+    /// Makes our own group the foreground group of the terminal again, if we lent the terminal.
     fn take_back(&self) {
         let (Some(terminal), Some(group), true) = (&self.terminal, self.group, self.is_lent.take()) else { return };
-        // In the background, setting the foreground group stops the setter unless it blocks the signal.
+        // A process in the background that sets the foreground group is stopped by SIGTTOU unless
+        // it blocks that signal.
         if let Ok(before) = Mask::of(&[Signal::TTOU.as_raw()]).block() {
             let _ = rustix::termios::tcsetpgrp(terminal, group); // the terminal may be gone
-            let _ = before.set(); // it was this thread's mask a moment ago
+            let _ = before.set(); // this was the thread's mask a moment ago
         }
     }
 
-    /// Stops our own job as the command was stopped. It returns when the job is continued, which is a signal
-    /// to be heard like others.
+    /// Stops our own job, as the command was stopped. Returns when the job is continued. The
+    /// SIGCONT that continues the job is handled like other signals.
     pub(super) fn stop(&self) {
         let (Some(_), Some(group)) = (&self.terminal, self.group) else { return };
         self.take_back();
-        let _ = rustix::process::kill_process_group(group, Signal::STOP); // our own group: it exists
+        let _ = rustix::process::kill_process_group(group, Signal::STOP); // our own group exists
     }
 
-    /// Stops our own job until it is in the foreground, if it is not; false when there is no terminal to wait for.
+    /// Stops our own job until it is in the foreground, unless it is there already. Returns false
+    /// if there is no terminal to wait for.
     pub(super) fn come_to_front(&self) -> bool {
-        // The kernel itself stops a group that drains a terminal from behind, and asks again when it is continued:
-        // between a look of ours and a stop of ours, the shell could bring us to the front in vain (termios(3)).
+        // When a background group drains a terminal, the kernel stops the group, and checks again
+        // when the group is continued. If we checked first and then stopped ourselves, the shell
+        // could bring us to the foreground in between, in vain (termios(3)).
         self.terminal.as_ref().is_some_and(|terminal| rustix::termios::tcdrain(terminal).is_ok())
     }
 
-    /// Lends the terminal to the command, if our own group has it.
+    /// Lends the terminal to the command, if our own group is in the foreground.
     pub(super) fn lend(&self) -> bool {
         let front = self.terminal.as_ref().map(rustix::termios::tcgetpgrp);
         let is_ours = front.is_some_and(|front| front.is_ok_and(|front| Some(front) == self.group));
@@ -95,6 +100,6 @@ impl Foreground {
 impl Drop for Foreground {
     fn drop(&mut self) {
         self.take_back();
-        let _ = self.before.set(); // it was this thread's mask before
+        let _ = self.before.set(); // this was the thread's mask before
     }
 }
