@@ -1,4 +1,5 @@
-//! The engine: settings that were resolved, a backend that was preflighted, and the commands it runs.
+//! The engine: holds resolved settings and a launcher, checks in advance that a backend works, and
+//! runs commands.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -13,44 +14,45 @@ use crate::ready::{Prepared, Purpose, Ready};
 use crate::run::Attached;
 use crate::{Command, Interruption, RunError, Running, Settings, Wrapper, WrapperError, wrapper};
 
-/// Runs commands behind policies.
+/// The entry point of the library, which runs commands under policies and starts sandboxes.
 #[derive(Debug, Clone)]
 pub struct Engine {
     pub(crate) core: Arc<Core>,
 }
 
-/// What an engine and the threads of its runs share.
+/// The data that an engine and the threads of its runs share.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) settings: Settings,
     pub(crate) launcher: Launcher,
 }
 
-/// What a command would be run under.
+/// Description of how a command would be run.
 #[derive(Debug, Clone)]
 pub struct Planned {
-    /// The plan.
+    /// The plan for the policy.
     pub plan: Plan,
-    /// Why its backend was chosen.
+    /// Reason why the backend was chosen.
     pub because: String,
-    /// The words that would be executed on the host: bubblewrap's, where that is the backend, and none elsewhere.
+    /// The command line that would be executed on the host: that of bubblewrap if bubblewrap is the
+    /// backend, and empty for other backends.
     pub words: Vec<String>,
 }
 
-/// An engine could not be made.
+/// Reason why an engine could not be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
-    /// There is no launcher.
+    /// The launcher could not be started.
     #[error(transparent)]
     Launcher(#[from] LauncherError),
-    /// The settings' policy cannot be held here.
+    /// No backend can enforce the policy of the settings on this host.
     #[error("the preflight failed")]
     Preflight(#[source] RunError),
 }
 
 impl EngineError {
-    /// The next things to do.
+    /// Returns the next steps for the user.
     pub fn hints(&self) -> Vec<String> {
         match self {
             EngineError::Launcher(_) => vec![
@@ -64,8 +66,9 @@ impl EngineError {
 }
 
 impl Engine {
-    /// Starts a launcher, and checks that the settings' policy can be held here. A service that calls this
-    /// before it binds a port does not start where it could not isolate.
+    /// Starts a launcher, and checks that a backend can enforce the policy of the settings on this
+    /// host. A service that calls this function before it binds a port does not start where it
+    /// could not isolate.
     pub fn new(settings: Settings) -> Result<Engine, EngineError> {
         let program = settings.launcher.clone().unwrap_or_else(|| PathBuf::from("/proc/self/exe"));
         let launcher = Launcher::spawn(&program)?;
@@ -76,32 +79,36 @@ impl Engine {
                 Ok(engine)
             }
             Err(error) => {
-                // Whoever called this is told, and tells: as an error it would be told twice.
+                // The caller gets the error and reports it. Logged as an error, it would be
+                // reported twice.
                 tracing::info!(error = crate::chain(&error), "preflight failed");
                 Err(EngineError::Preflight(error))
             }
         }
     }
 
-    /// An engine that forks the calling process itself, which must be small and have one thread: what the
-    /// command line is. Its program calls [`serve_if_asked`](crate::launcher::serve_if_asked) first in `main`, as
-    /// bubblewrap starts it inside. Nothing is preflighted; the one run does everything for real.
+    /// Returns an engine that forks the calling process itself. That process must be small and have
+    /// one thread, as the command line does. Its program calls
+    /// [`serve_if_asked`](crate::launcher::serve_if_asked) first in `main`, because bubblewrap
+    /// starts the program inside the sandbox. Nothing is checked in advance; the one run does
+    /// everything for real.
     pub fn in_this_process(settings: Settings) -> Engine {
         Engine { core: Arc::new(Core { settings, launcher: Launcher::Here }) }
     }
 
-    /// The settings it was made from.
+    /// Returns the settings from which the engine was made.
     pub fn settings(&self) -> &Settings {
         &self.core.settings
     }
 
-    /// Checks that the settings' policy can be held here, and says by what.
+    /// Checks that a backend can enforce the policy of the settings on this host, and returns the
+    /// plan.
     pub fn preflight(&self) -> Result<Plan, RunError> {
         let Settings { container, .. } = &self.core.settings;
         self.core.agree(&self.core.settings.policy, Ground::default(), container).map(|agreed| agreed.plan)
     }
 
-    /// What a command would be run under.
+    /// Returns how a command would be run, without running it.
     pub fn plan(&self, policy: &Policy, command: &Command) -> Result<Planned, RunError> {
         let (context, words) = match self.core.ready(policy, command, Purpose::Describe)? {
             Prepared::Launch(ready) => {
@@ -113,18 +120,19 @@ impl Engine {
         Ok(Planned { plan: context.plan, because: context.because, words })
     }
 
-    /// Runs one command and returns what became of it. Dropping the future ends every process of the run.
+    /// Runs one command and returns its result. Dropping the future ends every process of the run.
     pub async fn run(&self, policy: &Policy, command: &Command) -> Result<ExecutionResult, RunError> {
         self.spawn(policy, command).wait().await
     }
 
-    /// Starts one command; its output can be read as it comes. Dropping what is returned ends every process of it.
+    /// Starts one command, whose output can be read while it runs. Dropping the returned value ends
+    /// every process of the run.
     pub fn spawn(&self, policy: &Policy, command: &Command) -> Running {
         Running::spawn(Arc::clone(&self.core), policy.clone(), command.clone())
     }
 
-    /// Runs one command on this thread with the caller's own streams, terminal and signals, and `passed`
-    /// descriptors under their numbers.
+    /// Runs one command on this thread with the caller's own streams, terminal and signals. The
+    /// command gets the `passed` descriptors under the given numbers.
     pub fn run_attached(
         &self,
         policy: &Policy,
@@ -137,7 +145,8 @@ impl Engine {
         }
     }
 
-    /// Runs one command on this thread with captured output. An interruption ends every process of it.
+    /// Runs one command on this thread with captured output. An interruption ends every process of
+    /// the run.
     pub fn run_captured(
         &self,
         policy: &Policy,
@@ -152,8 +161,9 @@ impl Engine {
         }
     }
 
-    /// Makes an executable that runs `program` behind this engine's policy, with `repository` as its workspace
-    /// and its caller's arguments. It is removed when the wrapper is dropped or [`Wrapper::cleanup`] is called.
+    /// Makes an executable that runs `program` under this engine's policy, with `repository` as its
+    /// workspace and with its caller's arguments. The executable is removed when the wrapper is
+    /// dropped or [`Wrapper::cleanup`] is called.
     pub fn create_cli_wrapper(&self, repository: &Path, program: &Path) -> Result<Wrapper, WrapperError> {
         wrapper::create(&self.core.settings, repository, program)
     }

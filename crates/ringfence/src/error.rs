@@ -1,4 +1,4 @@
-//! Why a run did not happen, and whose move it is.
+//! Reasons why a run failed, and the party that has to act.
 
 use std::error::Error;
 use std::io;
@@ -12,33 +12,33 @@ use crate::backends::PrepareError;
 use crate::egress::SecretError;
 use crate::{SessionError, StartError, ViewError, WorkspaceError};
 
-/// A run did not happen.
+/// Reason why a run did not happen, or has no result.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// The workspace cannot be one.
+    /// The directory cannot be a workspace.
     #[error(transparent)]
     Workspace(#[from] WorkspaceError),
-    /// What the command is to see could not be worked out.
+    /// The view of the command could not be determined.
     #[error(transparent)]
     View(#[from] ViewError),
-    /// No backend was found.
+    /// No backend could be chosen.
     #[error(transparent)]
     Choose(#[from] ChooseError),
-    /// A clause of the policy cannot be held.
+    /// The backend cannot enforce a clause of the policy.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The backend does not work here.
+    /// The backend does not work on this host.
     #[error("backend `{backend}` does not work here: {why}")]
     Unavailable {
-        /// Which.
+        /// The backend that was asked for.
         backend: Backend,
-        /// What was tried, and what came of it.
+        /// The step that failed, and its result.
         why: String,
-        /// What would make it work.
+        /// A change that would make the backend work.
         fix: String,
     },
-    /// A secret that it needs cannot be had.
+    /// A secret that the run needs could not be read.
     #[error(transparent)]
     Secret(#[from] SecretError),
     /// The launch could not be prepared.
@@ -47,37 +47,37 @@ pub enum RunError {
     /// A descriptor that the command would get is a directory.
     #[error("cannot hand descriptor {number} to the sandbox: it is a directory, and the host lies behind it")]
     Directory {
-        /// Which.
+        /// Number of the descriptor.
         number: i32,
     },
     /// The limits could not be set.
     #[error("cannot limit the run")]
     Group(#[from] CgroupError),
-    /// The sandbox's first process could not be started.
+    /// The first process of the sandbox could not be started.
     #[error(transparent)]
     Launch(#[from] LaunchError),
     /// The sandbox could not be set up.
     #[error("cannot {step}")]
     Setup {
-        /// What was tried, and on what.
+        /// The step that failed, as a verb and its object.
         step: String,
-        /// Why it failed.
+        /// Error of the step.
         source: io::Error,
     },
-    /// The command is not there.
+    /// The program of the command does not exist inside the sandbox.
     #[error("cannot find the command `{program}` inside the sandbox")]
     NotFound {
-        /// Which.
+        /// The program as the command names it.
         program: String,
-        /// Where it is on the host, if it is there.
+        /// Path of the program on the host, if it exists there.
         on_host: Option<String>,
     },
-    /// The command is there and cannot be executed.
+    /// The program of the command exists and cannot be executed.
     #[error("cannot execute `{program}` inside the sandbox")]
     NotExecutable {
-        /// Which.
+        /// The program as the command names it.
         program: String,
-        /// Why.
+        /// Error of execve(2).
         source: io::Error,
     },
     /// The sandbox of the run could not be started.
@@ -86,19 +86,19 @@ pub enum RunError {
     /// The guest of the sandbox failed.
     #[error(transparent)]
     Session(#[from] SessionError),
-    /// The run was lost sight of.
+    /// The run can no longer be watched.
     #[error("cannot watch over the run")]
     Watch {
-        /// Why.
+        /// Error of the system call that failed.
         source: io::Error,
     },
-    /// A limit was taken away while the command ran, and the command was ended.
+    /// Another process removed a limit while the command ran, and so the command was ended.
     #[error("the limit of {limit} was taken away from the control group of the run")]
     LimitLost {
-        /// The limit.
+        /// The limit that was removed.
         limit: Limit,
     },
-    /// The sandbox ended without saying how its command did.
+    /// The sandbox ended without a report of how its command ended.
     #[error("the sandbox was killed from outside")]
     Killed,
     /// The run failed after its command was started, and the command had changed paths that programs
@@ -132,7 +132,7 @@ impl RunError {
         if planted.is_empty() { self } else { RunError::Planted { planted, source: Box::new(self) } }
     }
 
-    /// Whose move it is.
+    /// Returns the party that has to act on the error.
     pub fn fault(&self) -> Fault {
         match self {
             RunError::Workspace(_) | RunError::View(_) | RunError::Directory { .. } => Fault::User,
@@ -151,7 +151,7 @@ impl RunError {
         }
     }
 
-    /// What the process exits with.
+    /// Returns the status with which the process exits.
     pub fn exit_status(&self) -> ExitStatus {
         match self {
             RunError::NotFound { .. } | RunError::Prepare(PrepareError::NotFound { .. }) => ExitStatus::NotFound,
@@ -164,7 +164,7 @@ impl RunError {
         }
     }
 
-    /// The next things to type.
+    /// Returns commands that the user can type next.
     pub fn hints(&self) -> Vec<String> {
         match self {
             RunError::Workspace(error) => vec![error.hint()],
@@ -203,7 +203,7 @@ impl RunError {
     }
 }
 
-/// An error and its causes, in one line.
+/// Returns an error and its causes, in one line.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

@@ -1,5 +1,5 @@
-//! What ringfence knows of the place it runs in. The library reads the process's environment only here, and
-//! only when asked to.
+//! The environment in which ringfence runs. The library reads the environment of its process only
+//! in this module, and only when the caller asks for that.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use ringfence_core::settings::HostView;
 use ringfence_core::workspace::without_dots;
 
-/// Where hosts keep the certificates that they trust, as one file.
+/// Paths at which hosts keep the certificates that they trust, as one file.
 const BUNDLES: [&str; 6] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
@@ -18,28 +18,29 @@ const BUNDLES: [&str; 6] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// The caller's surroundings: variables, working directory, user.
+/// The caller's environment: variables, working directory, user.
 #[derive(Debug, Clone)]
 pub struct Host {
-    /// The caller's environment.
+    /// Environment variables of the caller.
     pub variables: BTreeMap<OsString, OsString>,
-    /// Where relative paths start.
+    /// Directory at which relative paths start.
     pub directory: PathBuf,
-    /// The caller's home, when it has a usable one.
+    /// Home directory of the caller, if `HOME` is an absolute path and not `/`.
     pub home: Option<PathBuf>,
-    /// The caller's user id.
+    /// Effective user id of the caller.
     pub user_id: u32,
-    /// The caller's group id.
+    /// Effective group id of the caller.
     pub group_id: u32,
 }
 
 impl Host {
-    /// The surroundings of the calling process.
+    /// Reads the environment of the calling process.
     pub fn of_this_process() -> std::io::Result<Host> {
         Ok(Host::new(std::env::vars_os().collect(), std::env::current_dir()?))
     }
 
-    /// Surroundings that are given rather than read.
+    /// Makes an environment from the given values. Only the user id and the group id are read from
+    /// the process.
     pub fn new(variables: BTreeMap<OsString, OsString>, directory: PathBuf) -> Host {
         let home = variables.get(OsStr::new("HOME")).map(PathBuf::from);
         Host {
@@ -51,18 +52,18 @@ impl Host {
         }
     }
 
-    /// A variable that is set, not empty, and text.
+    /// Returns the value of a variable if it is set, not empty, and UTF-8.
     pub fn text(&self, name: &str) -> Option<&str> {
         self.variables.get(OsStr::new(name)).and_then(|value| value.to_str()).filter(|value| !value.is_empty())
     }
 
-    /// The directories of the caller's `PATH`.
+    /// Returns the directories of the caller's `PATH`.
     pub(crate) fn path(&self) -> impl Iterator<Item = PathBuf> {
         self.variables.get(OsStr::new("PATH")).into_iter().flat_map(std::env::split_paths)
     }
 
-    /// The absolute form of a path of a policy: `~` is the home, what is relative starts at the working
-    /// directory, and `.` and `..` are taken out by name.
+    /// Returns the absolute form of a path of a policy: `~` is the home, a relative path starts at
+    /// the working directory, and `.` and `..` are removed by name, without reading links.
     pub fn absolute(&self, path: &Path) -> PathBuf {
         let expanded = match (path.strip_prefix("~"), &self.home) {
             (Ok(rest), Some(home)) => home.join(rest),
@@ -71,18 +72,21 @@ impl Host {
         without_dots(&expanded)
     }
 
-    /// Where a path really is: no component of the answer is a symbolic link. The error does not name the path.
+    /// Resolves a path, so that no component of the result is a symbolic link. The error does not
+    /// name the path.
     #[expect(clippy::disallowed_methods, reason = "its callers name the path in their own errors")]
     pub(crate) fn resolve(path: &Path) -> std::io::Result<PathBuf> {
         std::fs::canonicalize(path)
     }
 
-    /// The directory that what ringfence keeps of a user's sandboxes is in.
+    /// Returns the directory that contains ringfence's state, such as the rooms of the user's
+    /// sandboxes.
     pub(crate) fn state_directory(&self) -> Option<PathBuf> {
         self.own_directory("XDG_STATE_HOME", ".local/state")
     }
 
-    /// The certificates that the host trusts, in PEM: those that the caller names, or the system's.
+    /// Returns the certificates that the host trusts, in PEM: those in the file that
+    /// `SSL_CERT_FILE` names, or else the system's.
     pub fn trusted_certificates(&self) -> std::io::Result<Vec<u8>> {
         use std::io::{Error, ErrorKind};
         if let Some(path) = self.text("SSL_CERT_FILE") {
@@ -93,7 +97,8 @@ impl Host {
         fs_err::read(found.ok_or_else(none)?)
     }
 
-    /// A directory of the user's own: `$name/ringfence`, or `~/fallback/ringfence`.
+    /// Returns a directory of the user: `$variable/ringfence`, or `~/fallback/ringfence` if that
+    /// variable is not an absolute path.
     pub fn own_directory(&self, variable: &str, fallback: &str) -> Option<PathBuf> {
         let base = self.text(variable).map(PathBuf::from).filter(|path| path.is_absolute());
         let base = base.or_else(|| self.home.as_ref().map(|home| home.join(fallback)))?;

@@ -1,22 +1,25 @@
-//! Runs an agent's commands behind one policy, on whatever isolation the host has, and says what really held.
+//! Runs an agent's commands under one policy, with the isolation that the host offers, and reports
+//! which clauses of the policy held.
 //!
 //! ```no_run
 //! use ringfence::{Command, Engine, Settings};
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let engine = Engine::new(Settings::from_environment()?)?;
-//! let result = engine.run(&engine.settings().policy, &Command::new("make").argument("test")).await?;
+//! let result =
+//!     engine.run(&engine.settings().policy, &Command::new("make").argument("test")).await?;
 //! println!("{} {}", result.ok, result.stdout);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! The library never prints, installs no subscriber, and reads the environment only when it is asked to
-//! ([`Settings::from_environment`]). It never forks its caller: a program that uses it calls
-//! [`launcher::serve_if_asked`] first thing in `main`, or has the `ringfence` binary at hand.
+//! The library never prints, installs no `tracing` subscriber, and reads the environment only when
+//! the caller asks for that ([`Settings::from_environment`]). It never forks its caller: a program
+//! that uses the library calls [`launcher::serve_if_asked`] as the first statement of `main`, or
+//! has the `ringfence` binary installed.
 //!
-//! Start with [`Engine`]; the meaning of policies is in `ringfence-core`, and the system calls in
-//! `ringfence-linux`.
+//! Start with [`Engine`]. The crate `ringfence-core` defines policies, and `ringfence-linux` makes
+//! the system calls.
 
 mod attached;
 mod backends;
@@ -61,7 +64,7 @@ pub mod images;
 pub mod prove;
 pub mod ssh;
 
-/// The process that forks on behalf of a library's caller.
+/// The launcher: the process that forks on behalf of a program that uses the library.
 pub mod launcher {
     pub use ringfence_linux::launcher::serve_if_asked;
 }
@@ -103,7 +106,7 @@ pub use witness::Observation;
 pub use workspace::{ResolvedWorkspace, WorkspaceError};
 pub use wrapper::{Wrapper, WrapperError, remove as unwrap};
 
-/// The highest number that a passed descriptor can have.
+/// Highest number that a descriptor passed to a command can have.
 pub const HIGHEST_DESCRIPTOR: i32 = 99;
 
 pub use ringfence_linux::pause::Footprint;

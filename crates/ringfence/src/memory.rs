@@ -1,8 +1,10 @@
-//! What worked before: a mark on the host for each thing that was tried and held, by kernel, binary and user.
+//! Caches successful probes: one file ("mark") for each thing that was tried and worked, by kernel,
+//! binary and user.
 //!
-//! Only success is remembered. What failed is tried again, so that a repaired host is noticed at once. A mark serves
-//! only while the kernel settings that decide about namespaces are the same. A mark that is wrong all the same makes
-//! the launch fail loudly, because the launch does everything for real, and is forgotten then.
+//! Only success is cached. A probe that failed is repeated, so that a repaired host is noticed at
+//! once. A mark is valid only while the kernel settings that control namespaces are the same. If a
+//! mark is wrong nevertheless, the launch fails with an error, because the launch does everything
+//! for real, and the mark is deleted.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::MetadataExt;
@@ -10,48 +12,49 @@ use std::path::{Path, PathBuf};
 
 use crate::Host;
 
-/// What the name of a mark begins with.
+/// Start of the name of a mark.
 const PREFIX: &str = "works-";
-/// How many marks are kept.
+/// Number of marks at which all of them are deleted.
 const MOST: usize = 16;
-/// The settings with which an administrator allows or forbids user namespaces. Kernels lack some of them.
+/// The settings with which an administrator allows or forbids user namespaces. A kernel may lack
+/// some of them.
 const NAMESPACE_SETTINGS: [&str; 3] = [
     "/proc/sys/user/max_user_namespaces",
     "/proc/sys/kernel/unprivileged_userns_clone",
     "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
 ];
 
-/// What was tried.
+/// The thing that was tried.
 #[derive(Debug, Clone, Copy, Hash)]
 pub(crate) enum Subject<'a> {
-    /// Namespaces, by our own launcher.
+    /// Namespaces, made by our own launcher.
     Namespaces,
     /// Bubblewrap, at this path.
     Bwrap(&'a Path),
     /// A container engine.
     Engine {
-        /// Where it listens.
+        /// Socket on which the engine listens.
         socket: &'a Path,
-        /// Which it is.
+        /// Version of the engine, as text.
         version: &'a str,
     },
-    /// What a container engine says of itself.
+    /// The version information that a container engine reports.
     Version {
-        /// Where it listens.
+        /// Socket on which the engine listens.
         socket: &'a Path,
-        /// How it greets.
+        /// Description of itself that the engine sends with every answer.
         greeting: &'a str,
     },
 }
 
-/// One thing that may be remembered.
+/// The mark of one subject, which may not exist.
 #[derive(Debug)]
 pub(crate) struct Memory {
     mark: Option<PathBuf>,
 }
 
 impl Memory {
-    /// Finds what is remembered of `subject`. A host without a place for it remembers nothing.
+    /// Finds the mark of `subject`. On a host without a cache directory, nothing is cached.
     pub(crate) fn of(host: &Host, subject: Subject<'_>) -> Memory {
         let directory = host.own_directory("XDG_CACHE_HOME", ".cache");
         Memory { mark: directory.zip(key(host, subject)).map(|(directory, key)| directory.join(key)) }
@@ -61,7 +64,7 @@ impl Memory {
         self.mark.as_ref().is_some_and(|mark| mark.exists())
     }
 
-    /// What was written down with it.
+    /// Returns the note in the mark, if the mark exists.
     pub(crate) fn note(&self) -> Option<String> {
         fs_err::read_to_string(self.mark.as_ref()?).ok()
     }
@@ -70,23 +73,25 @@ impl Memory {
         self.keep_note("");
     }
 
-    /// Forgets it, because it did not work this time.
+    /// Deletes the mark, because the subject did not work this time.
     pub(crate) fn forget(&self) {
         if let Some(mark) = &self.mark {
-            let _ = fs_err::remove_file(mark); // nothing to forget, or another ringfence forgot it
+            let _ = fs_err::remove_file(mark); // there is no mark, or another ringfence deleted it
         }
     }
 
-    /// Remembers it, and what there is to say of it.
+    /// Writes the mark with a note.
     pub(crate) fn keep_note(&self, note: &str) {
         let Some(mark) = &self.mark else { return };
         let directory = mark.parent().unwrap_or(mark);
         forget_some(directory);
-        let _ = fs_err::create_dir_all(directory).and_then(|()| fs_err::write(mark, note)); // it is only tried again
+        // A failure is harmless: without a mark, the next run only tries again.
+        let _ = fs_err::create_dir_all(directory).and_then(|()| fs_err::write(mark, note));
     }
 }
 
-/// Forgets everything when there is much of it: most of it is about binaries and kernels that are gone.
+/// Deletes all marks when there are many, because most of them are about binaries and kernels that
+/// are gone.
 fn forget_some(directory: &Path) {
     let Ok(entries) = fs_err::read_dir(directory) else { return };
     let is_mark =
@@ -94,7 +99,7 @@ fn forget_some(directory: &Path) {
     let marks: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(is_mark).collect();
     if marks.len() >= MOST {
         for mark in marks {
-            let _ = fs_err::remove_file(mark); // another ringfence may be forgetting, too
+            let _ = fs_err::remove_file(mark); // another ringfence may have deleted the mark
         }
     }
 }
@@ -103,7 +108,8 @@ fn key(host: &Host, subject: Subject<'_>) -> Option<String> {
     let mut hasher = DefaultHasher::new();
     let kernel = rustix::system::uname();
     (kernel.release().to_bytes(), kernel.version().to_bytes(), host.user_id).hash(&mut hasher);
-    // Two containers on one kernel may be two hosts: namespaces, by their numbers, tell them apart.
+    // Two containers on one kernel may differ like two hosts. The numbers of their namespaces
+    // distinguish them.
     fs_err::read_link("/proc/self/ns/user").ok()?.hash(&mut hasher);
     fs_err::read_link("/proc/self/ns/mnt").ok()?.hash(&mut hasher);
     identity(Path::new("/proc/self/exe"))?.hash(&mut hasher);
@@ -118,7 +124,7 @@ fn key(host: &Host, subject: Subject<'_>) -> Option<String> {
     Some(format!("{PREFIX}{:016x}", hasher.finish()))
 }
 
-/// A file, as it is now.
+/// Returns numbers that identify a file and its current content.
 pub(crate) fn identity(path: &Path) -> Option<(u64, u64, i64, u64)> {
     let metadata = fs_err::metadata(path).ok()?;
     Some((metadata.dev(), metadata.ino(), metadata.mtime(), metadata.size()))

@@ -1,4 +1,5 @@
-//! From a policy and a command to a launch: the workspace is checked, a backend is chosen, the plan is made.
+//! Turns a policy and a command into a launch: checks the workspace, chooses a backend, and makes
+//! the plan.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -20,19 +21,19 @@ use crate::view::Guarded;
 use crate::workspace::{self, ResolvedWorkspace};
 use crate::{Command, ContainerSpec, RunError};
 
-/// A run that has been agreed to and can be launched.
+/// A run that has a plan and can be launched.
 #[derive(Debug)]
 pub(crate) struct Ready {
     pub(crate) context: Context,
     pub(crate) preparation: Preparation,
 }
 
-/// A run that has been agreed to.
+/// A run that has a plan.
 #[derive(Debug)]
 pub(crate) enum Prepared {
-    /// Our launcher starts it.
+    /// Our launcher starts the run.
     Launch(Box<Ready>),
-    /// A sandbox in a container is made for it.
+    /// A sandbox in a container is started for the run.
     Container(Box<Context>),
 }
 
@@ -45,41 +46,41 @@ impl Prepared {
     }
 }
 
-/// What a run's result will tell of, besides its end.
+/// The facts about a run that its result contains, besides how the run ended.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) plan: Plan,
     pub(crate) because: String,
     pub(crate) workspace: ResolvedWorkspace,
-    /// The places that no sandbox is given, as they were when the policy was judged.
+    /// The paths that no sandbox may be given, as they were when the policy was checked.
     pub(crate) grants: Grants,
     pub(crate) guarded: Guarded,
-    /// What the sandbox is called, if it is one that stays.
+    /// Name of the sandbox, if the sandbox is one that stays.
     pub(crate) sandbox: Option<String>,
-    /// What its proxy shows to hosts outside.
+    /// The credentials that the proxy of the sandbox shows to hosts outside.
     pub(crate) sealed: Option<Sealed>,
-    /// The standard streams of this process that the command does not get as they are.
+    /// The standard streams of this process that the command does not get unchanged.
     pub(crate) streams: CallerStreams,
 }
 
-/// What a launch is made ready for.
+/// Purpose of preparing a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// It will be run.
+    /// The launch will be run.
     Run,
-    /// It will be run with the standard streams of this process.
+    /// The launch will be run with the standard streams of this process.
     RunAttached,
-    /// It is described: no secret is read for that.
+    /// The launch is only described, and so no secret is read.
     Describe,
 }
 
 impl Context {
-    /// How long one command may take.
+    /// Returns the longest time that one command may take.
     pub(crate) fn time(&self) -> Option<Duration> {
         self.plan.policy.limits.time.map(|time| time.duration())
     }
 
-    /// What is known of a run before it has ended.
+    /// Returns the part of a result that is known before the run has ended.
     pub(crate) fn meta(&self) -> Meta {
         let plan = &self.plan;
         let held = plan.held.iter().map(|(clause, support)| (*clause, support.to_string())).collect();
@@ -88,14 +89,14 @@ impl Context {
     }
 }
 
-/// A plan, and why this backend made it.
+/// A plan, and the reason why its backend was chosen.
 #[derive(Debug, Clone)]
 pub(crate) struct Agreed {
     pub(crate) plan: Plan,
     pub(crate) because: String,
 }
 
-/// Why one backend does not do.
+/// Reason why a backend cannot be used.
 #[derive(Debug, Clone)]
 enum Declined {
     Unavailable(Unavailable),
@@ -119,7 +120,7 @@ impl Declined {
 }
 
 impl Core {
-    /// Agrees on a plan for `policy`, where its workspace is.
+    /// Resolves the workspace of `policy`, and makes a plan for the policy there.
     pub(crate) fn settle(&self, policy: &Policy, container: &ContainerSpec) -> Result<Context, RunError> {
         let host = &self.settings.host;
         let grants = Grants::on(host);
@@ -141,8 +142,9 @@ impl Core {
         })
     }
 
-    /// Finds the guarded paths of a workspace, as they are now. Records are evidence: the code that they are about shall not edit
-    /// them, and neither shall code that runs somewhere else.
+    /// Finds the guarded paths of a workspace, as they are now. The directories of records are
+    /// among them, because records are evidence: neither the code that the records are about nor
+    /// code that runs elsewhere may edit them.
     pub(crate) fn guarded(&self, policy: &Policy, workspace: &ResolvedWorkspace) -> Result<Guarded, RunError> {
         let host = &self.settings.host;
         let granted = workspace.granted.iter().map(|granted| granted.source.as_path());
@@ -153,7 +155,7 @@ impl Core {
         Ok(Guarded::find(&policy, workspace, host, &records)?)
     }
 
-    /// Agrees on a plan for `policy` and prepares `command` under it.
+    /// Makes a plan for `policy` and prepares `command` under it.
     pub(crate) fn ready(&self, policy: &Policy, command: &Command, purpose: Purpose) -> Result<Prepared, RunError> {
         let container = &self.settings.container;
         let mut context = self.settle(policy, container)?;
@@ -171,12 +173,12 @@ impl Core {
         Ok(Prepared::Launch(Box::new(Ready { context, preparation })))
     }
 
-    /// How the backend of a plan makes its sandboxes.
+    /// Returns the means by which the backend of a plan makes sandboxes.
     pub(crate) fn means(plan: &Plan) -> Result<Means, RunError> {
         backends::get(plan.backend).map_err(|declined| Declined::Unavailable(declined).into_error(plan.backend))
     }
 
-    /// Where a sandbox of that context is made.
+    /// Collects what a backend needs to know to make a sandbox of `context`.
     pub(crate) fn site<'a>(
         &'a self,
         context: &'a Context,
@@ -188,7 +190,7 @@ impl Core {
         Site { plan, host, launcher, workspace, grants, guarded, container, shown, sealed, streams }
     }
 
-    /// Chooses a backend that can hold the whole policy.
+    /// Chooses a backend that can enforce the whole policy.
     pub(crate) fn agree(&self, policy: &Policy, ground: Ground, container: &ContainerSpec) -> Result<Agreed, RunError> {
         let (selection, asked_by) = match policy.backend {
             Some(choice) if Some(choice) != self.settings.policy.backend => (choice.into(), "the policy".to_owned()),
@@ -254,14 +256,15 @@ impl Core {
         };
         let capabilities = ask(backend, &question).map_err(Declined::Unavailable)?;
         tracing::debug!(%backend, summary = capabilities.summary, "probed");
-        // Nobody asked for a limit that the backend adds, so nobody has to accept that it holds in part.
+        // Nobody asked for a limit that the backend adds, so nobody has to accept that the limit
+        // holds only in part.
         let is_in_part = |clause: &Clause| matches!(capabilities.support(*clause), Support::Weaker { .. });
         completed.allow_weaker.extend(added.into_iter().filter(is_in_part));
         plan(&completed, ground, &capabilities).map_err(Declined::Refused)
     }
 }
 
-/// The limits that a backend added to a policy.
+/// Returns the limits that a backend added to a policy.
 fn added_limits(policy: &Policy, completed: &Policy) -> Vec<Clause> {
     let (asked, all) = (&policy.limits, &completed.limits);
     let added = [
@@ -272,7 +275,8 @@ fn added_limits(policy: &Policy, completed: &Policy) -> Vec<Clause> {
     added.into_iter().filter(|(_, is_added)| *is_added).map(|(clause, _)| clause).collect()
 }
 
-/// What native said, when it works and refuses: that says more than that nothing else would do, either.
+/// Returns the refusal of `native`, if that backend works and refuses. The refusal tells more than
+/// an error that no other backend can be used, either.
 fn native_refusal(mut tried: BTreeMap<Backend, Result<Plan, Declined>>) -> Option<Refusal> {
     match tried.remove(&Backend::Native) {
         Some(Err(Declined::Refused(refusal))) => Some(refusal),
@@ -280,7 +284,7 @@ fn native_refusal(mut tried: BTreeMap<Backend, Result<Plan, Declined>>) -> Optio
     }
 }
 
-/// Asks one backend.
+/// Asks one backend for its capabilities.
 pub(crate) fn ask(backend: Backend, question: &Question<'_>) -> Result<Capabilities, Unavailable> {
     backends::get(backend)?.backend().capabilities(question)
 }

@@ -1,4 +1,5 @@
-//! Settings read from the host: the files, the environment and the flags, put together by `ringfence-core`.
+//! Settings read from the host: the files, the environment and the flags, merged by
+//! `ringfence-core`.
 
 use std::io;
 use std::ops::Deref;
@@ -12,65 +13,66 @@ use rustix::io::Errno;
 
 use crate::{ContainerSpec, Host, untrusted};
 
-/// The directory of the system's settings.
+/// Directory of the system's settings.
 pub(crate) const SYSTEM_DIRECTORY: &str = "/etc/ringfence";
-/// The name of the system's and the user's settings in their directories.
+/// Name of the file of the system's and of the user's settings in their directories.
 const CONFIG: &str = "config.toml";
-/// A project's settings, in the working directory.
+/// Name of the file of a project's settings, in the working directory.
 const PROJECT: &str = "ringfence.toml";
-/// More than anybody writes by hand.
+/// Longest file of settings that is read, in bytes: more than a person writes by hand.
 const LONGEST: u64 = 1 << 20;
 
-/// Everything that was said about how to run, and the host it was said on.
+/// Merged settings of all layers, and the host to which they apply.
 #[derive(Debug, Clone)]
 pub struct Settings {
     layered: Layered,
-    /// The host that it applies to.
+    /// The host to which the settings apply.
     pub host: Host,
-    /// The program that serves as a launcher; this process's own when absent.
+    /// Program that serves as the launcher; by default the program of this process.
     pub launcher: Option<PathBuf>,
-    /// What only a container engine is told.
+    /// Options that only apply to container engines.
     pub container: ContainerSpec,
-    /// Whether this process does nothing but keep one sandbox, so that ending it is how that is stopped.
+    /// True if this process does nothing but keep one sandbox, so that ending the process stops the
+    /// sandbox.
     pub is_monitor: bool,
-    /// Whether a server started this process, for one of its clients.
+    /// True if a server started this process for one of its clients.
     pub is_for_server: bool,
 }
 
-/// Decides about the `ringfence.toml` of the working directory.
+/// Treatment of the `ringfence.toml` of the working directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ProjectFile {
     /// The file is read, and may narrow what the other layers allow.
     Read,
-    /// The file is not looked at: whoever wrote it has no say in how their sandbox is started.
+    /// The file is not read, because its author must not influence how the sandbox is started.
     Ignore,
 }
 
-/// Settings could not be read.
+/// Reason why settings could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
     /// A file cannot be read.
     #[error("cannot read the settings in `{path}`")]
     Read {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of reading the file.
         source: io::Error,
     },
-    /// The process's working directory is gone.
+    /// The working directory of the process no longer exists.
     #[error("cannot find the working directory")]
     Directory {
-        /// Why.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// What they say is wrong.
+    /// The content of the settings is not valid.
     #[error(transparent)]
     Wrong(#[from] SettingsError),
 }
 
 impl LoadError {
-    /// The next thing to do.
+    /// Returns the next step for the user.
     pub fn hint(&self) -> Option<String> {
         match self {
             LoadError::Read { path, .. } => {
@@ -83,7 +85,7 @@ impl LoadError {
 }
 
 impl Settings {
-    /// Nothing but defaults, for a host.
+    /// Returns the default settings for a host, without reading any file or variable.
     pub fn new(host: Host) -> Settings {
         let inputs = Inputs {
             files: &[],
@@ -97,18 +99,20 @@ impl Settings {
         Settings { layered, host, launcher: None, container, is_monitor: false, is_for_server: false }
     }
 
-    /// What the files and the environment of this process say.
+    /// Loads settings from the files and the environment of this process.
     pub fn from_environment() -> Result<Settings, LoadError> {
         let host = Host::of_this_process().map_err(|source| LoadError::Directory { source })?;
         Settings::load(host, Vec::new(), Config::default())
     }
 
-    /// What the files and the environment of a host say, files that were given by name, and flags on top.
+    /// Loads settings from the files and the environment of a host, from the `given` files, and
+    /// from `flags`, which have the highest priority.
     pub fn load(host: Host, given: Vec<LayerText>, flags: Config) -> Result<Settings, LoadError> {
         Settings::load_layers(host, ProjectFile::Read, given, flags)
     }
 
-    /// The same, without the `ringfence.toml` of the working directory: for a directory of somebody else's files.
+    /// Loads settings like [`Settings::load`], without the `ringfence.toml` of the working
+    /// directory. Use this function for a directory whose files another party wrote.
     pub fn load_without_project(host: Host, given: Vec<LayerText>, flags: Config) -> Result<Settings, LoadError> {
         Settings::load_layers(host, ProjectFile::Ignore, given, flags)
     }
@@ -134,36 +138,37 @@ impl Settings {
         Ok(Settings { layered, host, launcher: None, container, is_monitor: false, is_for_server: false })
     }
 
-    /// Uses `program`, a `ringfence` binary, as the launcher. With bubblewrap it is started inside, too: its shared
-    /// libraries must be in the system directories.
+    /// Sets the launcher to `program`, a `ringfence` binary. With bubblewrap this program is also
+    /// started inside the sandbox, so its shared libraries must be in the system directories.
     #[must_use]
     pub fn with_launcher(mut self, program: impl Into<PathBuf>) -> Settings {
         self.launcher = Some(program.into());
         self
     }
 
-    /// The same, with a backend that another flag than its own chose.
+    /// Records `flag` as the source of the backend, for a flag other than `--backend` that selects
+    /// one.
     #[must_use]
     pub fn selected_by_flag(mut self, flag: &'static str) -> Settings {
         self.layered = self.layered.selected_by_flag(flag);
         self
     }
 
-    /// Runs code as it is told here, whatever the layers say.
+    /// Replaces the settings for code, whatever the layers say.
     #[must_use]
     pub fn with_code(mut self, code: Code) -> Settings {
         self.layered.code = code;
         self
     }
 
-    /// Has the lint of imports do as it is told here, whatever the layers say.
+    /// Sets the mode of the lint of imports, whatever the layers say.
     #[must_use]
     pub fn with_block_imports(mut self, degree: BlockImports) -> Settings {
         self.layered.code.block_imports = degree;
         self
     }
 
-    /// What a workspace is judged by, with its paths resolved.
+    /// Returns the rules for workspaces, with resolved paths.
     pub(crate) fn workspace_rules(&self) -> ringfence_core::workspace::Rules {
         let resolve = |path: &Path| {
             let absolute = self.host.absolute(path);
@@ -184,10 +189,10 @@ impl Deref for Settings {
     }
 }
 
-/// Reads a file of settings, if it is there.
+/// Reads a file of settings, if it exists.
 ///
-/// A project's file may have been put there by sandboxed code, so no link is followed, no pipe waited for, and no
-/// more read than settings can be long.
+/// Sandboxed code may have written a project's file. So no link to it is followed, a pipe is not
+/// waited for, and no more is read than settings can be long.
 fn read(origin: Origin, path: PathBuf) -> Result<Option<LayerText>, LoadError> {
     let mut flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     if origin == Origin::Project {
@@ -215,7 +220,7 @@ mod tests {
         Settings::load_layers(host, project, Vec::new(), Config::default())
     }
 
-    /// What comes of loading settings in a directory where `plant` made a `ringfence.toml`.
+    /// Loads settings in a directory where `plant` made a `ringfence.toml`.
     fn load(plant: impl FnOnce(&Path)) -> Result<Settings, LoadError> {
         let directory = tempfile::tempdir().unwrap();
         plant(&directory.path().join(PROJECT));

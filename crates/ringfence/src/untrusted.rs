@@ -1,5 +1,6 @@
-//! Reading files that sandboxed code may have put there: no link is followed, no pipe waited for, and no more read
-//! than such a file can be long. Whole trees of them are copied in [`copy`].
+//! Reads files that sandboxed code may have written. This module follows no link, waits for no
+//! pipe, and reads no more than a given limit. The functions of [`copy`] copy whole trees of such
+//! files.
 
 mod copy;
 
@@ -12,12 +13,12 @@ use rustix::fs::{FileType, Mode, OFlags, SeekFrom, fstat, seek};
 
 pub use copy::{Copied, CopyError, CopyLimits, copy_untrusted};
 
-/// Reads the regular file at `path`, itself no link, which is no longer than `limit`.
+/// Reads the regular file at `path`, which must not be a link and must not be longer than `limit`.
 pub(crate) fn read(path: &Path, limit: u64) -> io::Result<String> {
     read_from(path, 0, limit)
 }
 
-/// The same, without its first `start` bytes.
+/// Reads a file like [`read`], without its first `start` bytes.
 pub(crate) fn read_from(path: &Path, start: u64, limit: u64) -> io::Result<String> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty())?;
@@ -27,7 +28,8 @@ pub(crate) fn read_from(path: &Path, start: u64, limit: u64) -> io::Result<Strin
     text(file, limit)
 }
 
-/// The text of an open file, from its position on, that must be a regular one and no longer than `limit`.
+/// Reads the text of an open file from its position on. The file must be a regular file and no
+/// longer than `limit`.
 pub(crate) fn text(file: OwnedFd, limit: u64) -> io::Result<String> {
     let stat = fstat(&file)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -41,7 +43,7 @@ pub(crate) fn text(file: OwnedFd, limit: u64) -> io::Result<String> {
     Ok(text)
 }
 
-/// Text without the characters that steer a terminal, for messages.
+/// Replaces control characters with spaces, so that the text can be shown on a terminal.
 pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|character| if character.is_control() { ' ' } else { character }).collect()
 }

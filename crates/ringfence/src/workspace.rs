@@ -1,4 +1,4 @@
-//! The workspace of a run, found and checked.
+//! Finds and checks the workspace of a run.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,57 +12,58 @@ use crate::Host;
 use crate::backends::PrivateDirectory;
 use crate::granted::{GrantError, GrantedPath, Grants};
 
-/// A workspace that exists and that the rules allow, and the other paths that its policy gives to a sandbox.
+/// A workspace that exists and that the rules allow, and the other paths that its policy gives to a
+/// sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResolvedWorkspace {
-    /// As it was given, made absolute.
+    /// The path as it was given, made absolute.
     pub given: PathBuf,
-    /// Where it really is on the host: no component is a symbolic link.
+    /// Resolved path on the host, in which no component is a symbolic link.
     pub source: PathBuf,
-    /// Where it is inside.
+    /// Path of the workspace inside the sandbox.
     pub destination: PathBuf,
-    /// The paths of `read` and `write`.
+    /// The paths that `read` and `write` of the policy name.
     pub(crate) granted: Vec<GrantedPath>,
 }
 
-/// A directory cannot be a workspace.
+/// Reason why a directory cannot be a workspace.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkspaceError {
-    /// It is not there, or cannot be reached.
+    /// The directory does not exist, or cannot be reached.
     #[error("cannot find the workspace `{path}`")]
     Missing {
-        /// Which.
+        /// The path that was given, made absolute.
         path: PathBuf,
-        /// Why.
+        /// Error of resolving the path.
         source: io::Error,
     },
-    /// It is not a directory.
+    /// The path is not a directory.
     #[error("cannot use `{path}` as a workspace: it is not a directory")]
     NotADirectory {
-        /// Which.
+        /// The path that was given, made absolute.
         path: PathBuf,
     },
-    /// Its path is not text, and a sandbox that stays is to have it.
+    /// The path is not UTF-8, and a sandbox that stays needs a path in UTF-8.
     #[error("cannot keep a sandbox for the workspace `{path}`: its path is not UTF-8, and a guest takes no other")]
     NotText {
-        /// Which.
+        /// The path that is not UTF-8.
         path: PathBuf,
     },
-    /// It is nothing that a sandbox may have.
+    /// No sandbox may be given this directory.
     #[error(transparent)]
     Grant(#[from] GrantError),
-    /// A rule forbids it.
+    /// A rule of the settings forbids the directory.
     #[error(transparent)]
     Refused {
-        /// Which rule.
+        /// The rule that forbids the directory.
         #[from]
         source: WorkspaceRefusal,
     },
 }
 
 impl WorkspaceError {
-    /// The next thing to do.
+    /// Returns the next step for the user.
     pub fn hint(&self) -> String {
         match self {
             WorkspaceError::Missing { path, .. } => format!("create it: mkdir -p '{}'", path.display()),
@@ -76,7 +77,7 @@ impl WorkspaceError {
     }
 }
 
-/// Finds the workspace that `policy` names and checks it, as given and as resolved.
+/// Finds the workspace that `policy` names, and checks its given and its resolved path.
 pub(crate) fn resolve(
     policy: &Policy,
     host: &Host,
@@ -89,18 +90,19 @@ pub(crate) fn resolve(
     if !source.is_dir() {
         return Err(WorkspaceError::NotADirectory { path: given });
     }
-    // The rules are about directories of the user's; one that was made for a run is nobody else's.
+    // The rules are about directories of the user. A directory that was made for a run belongs to
+    // nobody else.
     if !PrivateDirectory::holds(&source) {
         validate(&given, &source, rules)?;
     }
-    // No exception of the user's opens ringfence's own directories.
+    // No exception in the user's settings allows ringfence's own directories.
     grants.check_workspace(&given, &source)?;
     let destination = named.destination.unwrap_or_else(|| source.clone());
     Ok(ResolvedWorkspace { given, source, destination, granted: Vec::new() })
 }
 
 impl ResolvedWorkspace {
-    /// Fails unless its path is text, on both sides.
+    /// Fails unless the path of the workspace is UTF-8, on the host and inside.
     pub(crate) fn require_text(&self) -> Result<(), WorkspaceError> {
         match [&self.source, &self.destination].into_iter().find(|path| path.to_str().is_none()) {
             Some(path) => Err(WorkspaceError::NotText { path: path.clone() }),
@@ -114,8 +116,8 @@ impl ResolvedWorkspace {
         granted.map(|granted| &granted.source).chain([&self.source]).any(|tree| path.starts_with(tree))
     }
 
-    /// Where a command that is started at `directory` of the host starts inside; the workspace itself when
-    /// that directory is not in it.
+    /// Returns the directory inside that corresponds to `directory` on the host, or the workspace
+    /// itself if `directory` is not in the workspace.
     pub(crate) fn directory_inside(&self, directory: &std::path::Path) -> PathBuf {
         match directory.strip_prefix(&self.source) {
             Ok(rest) if !rest.as_os_str().is_empty() => self.destination.join(rest),

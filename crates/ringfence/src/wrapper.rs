@@ -1,4 +1,4 @@
-//! Wrappers: executables that run a program sandboxed, with their caller's arguments.
+//! Wrappers: executables that run a program in a sandbox, with their caller's arguments.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -11,54 +11,54 @@ use rustix::fs::{Access, access};
 use crate::granted::Grants;
 use crate::{Settings, WorkspaceError, workspace};
 
-/// The second line of every wrapper and the first of its policy, by which they are known again.
+/// The second line of every wrapper and the first line of its policy, which identify them.
 const MARK: &str = "# Made by `ringfence wrap`; removed by `ringfence unwrap`.";
-/// The policy of a wrapper, beside it.
+/// Name of the file with the policy of a wrapper, in the same directory.
 const POLICY: &str = ".policy.toml";
 
-/// A wrapper on disk. It is removed when this is dropped, unless it is [kept](Wrapper::keep).
+/// A wrapper on disk. Dropping this value removes the wrapper, unless it is [kept](Wrapper::keep).
 #[derive(Debug)]
 pub struct Wrapper {
     path: PathBuf,
     is_kept: bool,
 }
 
-/// A wrapper could not be made or removed.
+/// Reason why a wrapper could not be made or removed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WrapperError {
-    /// The host has no place for it.
+    /// The host has no state directory for wrappers.
     #[error("cannot find a directory for wrappers: neither XDG_STATE_HOME nor HOME is set")]
     Nowhere,
-    /// The directory that it is to work in cannot be a workspace.
+    /// The directory in which the wrapper is to work cannot be a workspace.
     #[error(transparent)]
     Workspace(#[from] WorkspaceError),
-    /// The program that it is to run is not there, or cannot be executed.
+    /// The program that the wrapper is to run does not exist, or cannot be executed.
     #[error("cannot find the program `{program}` on the host")]
     NoProgram {
-        /// Which.
+        /// The program as it was given.
         program: PathBuf,
     },
-    /// A path that a policy and a script cannot hold.
+    /// A path is not UTF-8, so that a policy and a script cannot contain it.
     #[error("cannot write `{path}` into a wrapper: it is not text")]
     NotText {
-        /// Which.
+        /// The path that is not UTF-8.
         path: PathBuf,
     },
     /// A file could not be written or removed.
     #[error("cannot {action} the wrapper `{path}`")]
     File {
-        /// What was tried.
+        /// The operation that failed, as a verb.
         action: &'static str,
-        /// On what.
+        /// The file or directory on which the operation failed.
         path: PathBuf,
-        /// Why it failed.
+        /// Error of the operation.
         source: io::Error,
     },
-    /// It is not one of ours.
+    /// The file is not a wrapper that ringfence made.
     #[error("`{path}` is not a wrapper that ringfence made")]
     NotAWrapper {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
     },
 }
@@ -66,7 +66,7 @@ pub enum WrapperError {
 const NAMED: &str = "`ringfence wrap` prints the path of what it makes";
 
 impl WrapperError {
-    /// The next thing to do.
+    /// Returns the next step for the user.
     pub fn hint(&self) -> String {
         match self {
             WrapperError::Nowhere => "set HOME".to_owned(),
@@ -81,18 +81,18 @@ impl WrapperError {
 }
 
 impl Wrapper {
-    /// Where it is.
+    /// Returns the path of the wrapper.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Leaves it on disk, for [`remove`] to find, and returns where it is.
+    /// Leaves the wrapper on disk, where [`remove`] can remove it later, and returns its path.
     pub fn keep(mut self) -> PathBuf {
         self.is_kept = true;
         self.path.clone()
     }
 
-    /// Removes it.
+    /// Removes the wrapper with its policy.
     pub fn cleanup(mut self) -> Result<(), WrapperError> {
         self.is_kept = true;
         remove(&self.path)
@@ -102,14 +102,16 @@ impl Wrapper {
 impl Drop for Wrapper {
     fn drop(&mut self) {
         if !self.is_kept {
-            let _ = remove(&self.path); // a later `unwrap` can still do it
+            let _ = remove(&self.path); // `ringfence unwrap` can still remove the wrapper later
         }
     }
 }
 
-/// Makes a wrapper that runs `program` behind the settings' policy in `repository`, wherever it is called.
+/// Makes a wrapper that runs `program` under the settings' policy in `repository`, from whatever
+/// directory the wrapper is called.
 ///
-/// The policy lies beside it rather than in its words: a value that it sets is in no process list.
+/// The policy is a file beside the wrapper and not part of its arguments, so that the values that
+/// the policy sets are in no process list.
 pub(crate) fn create(settings: &Settings, repository: &Path, program: &Path) -> Result<Wrapper, WrapperError> {
     let policy = rooted(settings, repository)?;
     workspace::resolve(&policy, &settings.host, &settings.workspace_rules(), &Grants::on(&settings.host))?;
@@ -134,7 +136,7 @@ pub(crate) fn create(settings: &Settings, repository: &Path, program: &Path) -> 
     Ok(wrapper)
 }
 
-/// Removes a wrapper, if it is one.
+/// Removes a wrapper with its policy. Fails if the file is not a wrapper.
 pub fn remove(path: &Path) -> Result<(), WrapperError> {
     let failed = |action| {
         let path = path.to_path_buf();
@@ -150,12 +152,13 @@ pub fn remove(path: &Path) -> Result<(), WrapperError> {
     let policy = path.with_file_name(POLICY);
     if is_marked(&policy, 0).is_ok_and(|marked| marked) {
         fs_err::remove_file(&policy).map_err(failed("remove the policy of"))?;
-        let _ = policy.parent().map(fs_err::remove_dir); // whoever put something else there keeps it
+        let _ = policy.parent().map(fs_err::remove_dir); // the directory may contain other files
     }
     Ok(())
 }
 
-/// The settings' policy with every path made absolute, since a wrapper is called from anywhere.
+/// Returns the settings' policy with every path made absolute, because a wrapper can be called from
+/// any directory.
 fn rooted(settings: &Settings, repository: &Path) -> Result<Policy, WrapperError> {
     let absolute = |path: &Path| {
         let path = settings.host.absolute(path);
@@ -172,7 +175,8 @@ fn rooted(settings: &Settings, repository: &Path) -> Result<Policy, WrapperError
     Ok(policy)
 }
 
-/// A directory that no other wrapper is in, so that it can be put in front of a `PATH`.
+/// Makes a directory that contains no other wrapper, so that it can be put at the front of a
+/// `PATH`.
 fn own_directory(settings: &Settings) -> Result<PathBuf, WrapperError> {
     let all = settings.host.state_directory().ok_or(WrapperError::Nowhere)?;
     let all = all.join("wrappers");
@@ -209,7 +213,7 @@ fn find(settings: &Settings, program: &Path) -> Result<PathBuf, WrapperError> {
     candidates.into_iter().next().ok_or_else(|| WrapperError::NoProgram { program: program.into() })
 }
 
-/// A path as a word that a shell reads as itself.
+/// Quotes a path so that a shell reads it as one word, unchanged.
 fn quote(path: &Path) -> Result<String, WrapperError> {
     let text = path.to_str().ok_or_else(|| WrapperError::NotText { path: path.into() })?;
     Ok(format!("'{}'", text.replace('\'', r"'\''")))
@@ -222,7 +226,7 @@ mod tests {
     use super::*;
     use crate::Host;
 
-    /// Settings in a directory of their own, whose `ringfence` prints its arguments.
+    /// Returns settings in a directory of their own, whose `ringfence` prints its arguments.
     fn settings(directory: &Path) -> Settings {
         let variables = [("PATH", "/usr/bin:/bin".into()), ("HOME", directory.join("home"))];
         let variables = variables.map(|(name, value): (&str, PathBuf)| (name.into(), value.into()));

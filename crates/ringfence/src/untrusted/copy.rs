@@ -1,5 +1,6 @@
-//! Copies a tree that sandboxed code has written and that is at rest. Each thing is opened below the directory that it was
-//! found in, no link is followed, and neither memory nor what is written grows with what that code made up.
+//! Copies a tree that sandboxed code has written and that no longer changes. Each entry is opened
+//! relative to the directory in which it was found, and no link is followed. Whatever the sandboxed
+//! code wrote, the copy uses a bounded amount of memory, and writes no more than its limits allow.
 
 use std::ffi::{CStr, OsStr};
 use std::io;
@@ -19,109 +20,114 @@ use rustix::io::{Errno, pread, pwrite};
 use super::printable;
 use crate::remove_untrusted;
 
-/// Each level of a tree takes two descriptors.
+/// Greatest depth of a tree. Each level needs two descriptors.
 const DEEPEST: usize = 128;
-/// How much is copied at once, before somebody may stop it.
+/// Number of bytes that are copied at once, before the copy can be stopped.
 const PIECE: u64 = 8 << 20;
-/// The longest list of a file's attributes, and the longest attribute (xattr(7)).
+/// Longest list of a file's extended attributes, and longest attribute, in bytes (xattr(7)).
 const LONGEST_ATTRIBUTE: usize = 64 << 10;
-/// How much of a path an error shows.
+/// Number of characters of a path that an error shows.
 const LONGEST_PATH: usize = 200;
-/// How files are opened. A pipe that takes a file's place is not waited for.
+/// Flags for opening files. They do not block on a pipe that replaced a file.
 const TO_READ: OFlags =
     OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
-/// How directories are opened.
+/// Flags for opening directories.
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// How much of a tree is copied at most.
+/// Limits of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopyLimits {
-    /// Bytes in files, without the holes that they have.
+    /// Bytes in files, without holes.
     pub bytes: u64,
-    /// Files, directories, and all else that has a name.
+    /// Files, directories, and all other entries.
     pub entries: u64,
 }
 
-/// What was copied of a tree.
+/// Statistics of a copy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Copied {
-    /// Bytes in files, without the holes that they have.
+    /// Bytes in files, without holes.
     pub bytes: u64,
-    /// Files, directories, and all else that has a name.
+    /// Files, directories, and all other entries.
     pub entries: u64,
     /// Pipes, sockets and devices, which are not copied.
     pub left_out: u64,
 }
 
-/// A tree could not be copied. Nothing is left of the copy.
+/// Reason why a tree could not be copied. Nothing is left of the copy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CopyError {
-    /// It has too much in it.
+    /// The files of the tree have too many bytes.
     #[error("cannot copy the tree: it has more than {limit} bytes in its files")]
     TooLarge {
-        /// What would have been allowed.
+        /// The limit that was exceeded, in bytes.
         limit: u64,
     },
-    /// It has too many files.
+    /// The tree has too many entries.
     #[error("cannot copy the tree: it has more than {limit} files and directories")]
     TooMany {
-        /// What would have been allowed.
+        /// The limit that was exceeded, in entries.
         limit: u64,
     },
-    /// It has too many levels.
+    /// The tree has too many levels.
     #[error("cannot copy the tree: it is more than {DEEPEST} directories deep, at `{path}`")]
     TooDeep {
-        /// Where, from the top of the tree.
+        /// Path of the directory that is too deep, relative to the top of the tree.
         path: String,
     },
-    /// It was to be stopped.
+    /// The caller stopped the copy.
     #[error("cannot copy the tree: it was stopped")]
     Stopped,
-    /// A part of it could not be read.
+    /// A part of the tree could not be read.
     #[error("cannot read `{path}` of the tree")]
     Read {
-        /// Which, from the top of the tree.
+        /// Path of that part, relative to the top of the tree.
         path: String,
-        /// Why.
+        /// Error of the system call.
         source: io::Error,
     },
     /// A part of the copy could not be written.
     #[error("cannot write the copy of `{path}`")]
     Write {
-        /// Which, from the top of the tree.
+        /// Path of that part, relative to the top of the tree.
         path: String,
-        /// Why.
+        /// Error of the system call.
         source: io::Error,
     },
 }
 
 impl CopyError {
-    /// Whose move it is.
+    /// Returns the party that has to act on the error.
     pub fn fault(&self) -> Fault {
         match self {
             CopyError::TooLarge { .. } | CopyError::TooMany { .. } | CopyError::TooDeep { .. } => Fault::User,
-            // Code that closes a file to its own owner has only itself to ask.
+            // Sandboxed code took the permission from its own user, so this is not a fault of the
+            // host.
             CopyError::Read { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => Fault::User,
             CopyError::Read { .. } | CopyError::Write { .. } | CopyError::Stopped => Fault::Host,
         }
     }
 }
 
-/// Copies the directory `from`, which code in a sandbox has written to and does not at this moment, to `to`, which is made
-/// if it is missing and is empty. Links are copied as links, whatever they lead to; files that are one file under several
-/// names are so in the copy; holes stay holes. All of the copy belongs to the caller. Modes without special bits, times,
-/// and the attributes that users may set are kept; pipes, sockets and devices are left out. Once `stop` is true it fails.
+/// Copies the directory `from` to `to`.
+///
+/// Code in a sandbox has written to `from` and must not write to it during the copy. If `to`
+/// exists, it must be empty; otherwise it is created. Links are copied as links, whatever they lead
+/// to. Hard links in the tree are hard links in the copy, and holes stay holes. The caller owns all
+/// of the copy. Modes without the special bits, modification times, and the extended attributes
+/// that users may set are kept. Pipes, sockets and devices are left out. The copy fails when `stop`
+/// becomes true.
 pub fn copy_untrusted(from: &Path, to: &Path, limits: CopyLimits, stop: &AtomicBool) -> Result<Copied, CopyError> {
     let mut name = std::ffi::OsString::from(".");
     name.push(to.file_name().unwrap_or_default());
     name.push(".links");
     let links = to.with_file_name(name);
     let copied = copy(from, to, &links, limits, stop);
-    let _ = remove_untrusted(&links); // it may not have come to be
+    let _ = remove_untrusted(&links); // the directory may not have been created
     if copied.is_err() {
-        let _ = remove_untrusted(to); // the first error tells more
+        let _ = remove_untrusted(to); // the first error is more informative
     }
     copied
 }
@@ -145,18 +151,19 @@ fn copy(from: &Path, to: &Path, links: &Path, limits: CopyLimits, stop: &AtomicB
 struct Copier<'a> {
     limits: CopyLimits,
     stop: &'a AtomicBool,
-    /// Where each file that has several names is found again, by what it is on its disk.
+    /// Directory with one name for each copied file that has several names in the tree, derived
+    /// from its device and inode number.
     links: OwnedFd,
-    /// What is copied at this moment, from the top of the tree.
+    /// Path of the entry that is being copied, relative to the top of the tree.
     path: PathBuf,
     done: Copied,
-    /// Room for the names of attributes, and for one of them.
+    /// Buffers for the names of extended attributes, and for one value.
     names: Vec<u8>,
     value: Vec<u8>,
 }
 
 impl Copier<'_> {
-    /// Copies what is in a directory.
+    /// Copies the entries of a directory.
     fn directory(&mut self, mut from: Dir, to: &OwnedFd, levels: usize) -> Result<(), CopyError> {
         while let Some(entry) = from.read() {
             let entry = entry.map_err(|error| self.unread(error))?;
@@ -185,7 +192,7 @@ impl Copier<'_> {
             FileType::Directory => {
                 let levels = levels.checked_sub(1).ok_or_else(|| CopyError::TooDeep { path: self.shown() })?;
                 let (source, stat) = self.open(from, name, DIRECTORY, FileType::Directory)?;
-                // Ours to fill, whatever its mode is to be.
+                // The copy needs a mode that lets us fill it; `finish` sets the final mode.
                 let made = mkdirat(to, name, Mode::RWXU).and_then(|()| openat(to, name, DIRECTORY, Mode::empty()));
                 let target = made.map_err(|error| self.unwritten(error))?;
                 self.attributes(source.as_fd(), &target)?;
@@ -215,7 +222,7 @@ impl Copier<'_> {
             match linkat(&self.links, known, to, name, AtFlags::empty()) {
                 Ok(()) => return Ok(()),
                 Err(Errno::NOENT) => {}
-                Err(Errno::MLINK) => is_first = false, // its disk can give it no further name
+                Err(Errno::MLINK) => is_first = false, // the file system allows no further link
                 Err(error) => return Err(self.unwritten(error)),
             }
         }
@@ -232,11 +239,13 @@ impl Copier<'_> {
         }
     }
 
-    /// Copies what is in a file, and leaves out what is not there: a file can be said to be as long as it likes.
+    /// Copies the content of a file, and leaves out its holes, because a file can have any length
+    /// without content.
     fn content(&mut self, source: &OwnedFd, target: &OwnedFd, stat: &Stat) -> Result<(), CopyError> {
         let size = u64::try_from(stat.st_size).unwrap_or(0);
         if ioctl_ficlone(target, source).is_ok() {
-            // Shared with the sandbox's own until one of the two is changed: it counts as if it was.
+            // The copy shares its blocks with the original until one of the two is changed. They
+            // count as if they were copied.
             return self.count(u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512));
         }
         ftruncate(target, size).map_err(|error| self.unwritten(error))?;
@@ -244,7 +253,7 @@ impl Copier<'_> {
         while at < size {
             at = match seek(source, SeekFrom::Data(at)) {
                 Ok(at) => at,
-                Err(Errno::NXIO) => break, // nothing but a hole is left
+                Err(Errno::NXIO) => break, // only a hole is left
                 Err(error) => return Err(self.unread(error)),
             };
             let end = seek(source, SeekFrom::Hole(at)).map_err(|error| self.unread(error))?.min(size);
@@ -258,7 +267,8 @@ impl Copier<'_> {
         Ok(())
     }
 
-    /// Copies so many bytes of a file: by the kernel alone where it can. What the file does not have stays a hole.
+    /// Copies `length` bytes of a file, in the kernel where that is possible. If the file has fewer
+    /// bytes, the rest stays a hole.
     fn piece(&mut self, source: &OwnedFd, target: &OwnedFd, at: u64, length: u64) -> Result<(), CopyError> {
         let (mut from, mut to, end) = (at, at, at + length);
         while from < end {
@@ -284,7 +294,7 @@ impl Copier<'_> {
         Ok(())
     }
 
-    /// Copies the attributes that users may set, and none that give rights.
+    /// Copies the extended attributes that users may set, and none that grant rights.
     fn attributes(&mut self, source: BorrowedFd<'_>, target: &OwnedFd) -> Result<(), CopyError> {
         let length = match flistxattr(source, &mut self.names[..]) {
             Ok(length) => length,
@@ -305,14 +315,15 @@ impl Copier<'_> {
         Ok(())
     }
 
-    /// Gives a copy the mode and the times of its original, when all else is done.
+    /// Gives a copy the mode and the times of its original. Called last, because writing changes
+    /// the times.
     fn finish(&self, target: &OwnedFd, stat: &Stat) -> Result<(), CopyError> {
         let done =
             fchmod(target, Mode::from_raw_mode(stat.st_mode & 0o777)).and_then(|()| futimens(target, &times(stat)));
         done.map_err(|error| self.unwritten(error))
     }
 
-    /// Opens what has a name in a directory, if it still is of that kind.
+    /// Opens an entry of a directory, and fails if it is no longer of the expected type.
     fn open(
         &self,
         from: BorrowedFd<'_>,
@@ -355,7 +366,7 @@ impl Copier<'_> {
     }
 }
 
-/// When a file was written last. When it was read last is nobody's concern.
+/// Returns the modification time of a file, to be set on its copy. The access time is not copied.
 fn times(stat: &Stat) -> Timestamps {
     #[expect(clippy::useless_conversion, reason = "the width of these fields differs between architectures")]
     let (seconds, nanoseconds) = (i64::from(stat.st_mtime), i64::try_from(stat.st_mtime_nsec).unwrap_or(0));

@@ -9,7 +9,8 @@ use super::*;
 
 const ENOUGH: CopyLimits = CopyLimits { bytes: 1 << 20, entries: 1000 };
 
-/// A place with a tree to copy in it.
+/// Makes a temporary directory with an empty tree to copy, and returns the paths of the tree and of
+/// its copy.
 fn place() -> (TempDir, PathBuf, PathBuf) {
     let place = tempfile::tempdir().unwrap();
     let (tree, copy) = (place.path().join("tree"), place.path().join("copy"));
@@ -21,7 +22,7 @@ fn copied(tree: &Path, copy: &Path, limits: CopyLimits) -> Result<Copied, CopyEr
     copy_untrusted(tree, copy, limits, &AtomicBool::new(false))
 }
 
-/// The names beside the tree.
+/// Returns the names in the temporary directory, sorted.
 fn beside(place: &TempDir) -> Vec<std::ffi::OsString> {
     let mut names: Vec<_> = fs_err::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
@@ -47,7 +48,7 @@ fn a_copy_is_what_the_tree_is_and_follows_none_of_its_links() {
     let set =
         |name: &str, value: &[u8]| rustix::fs::setxattr(tree.join("program"), name, value, XattrFlags::empty()).is_ok();
     let has_attributes = set("user.note", b"kept");
-    // CAP_NET_RAW for whoever executes it, as capabilities(7) has it written.
+    // CAP_NET_RAW for every process that executes the file, in the format of capabilities(7).
     let mut right = [0; 20];
     (right[3], right[5]) = (2, 0x20);
     let has_rights = set("security.capability", &right);
@@ -74,7 +75,7 @@ fn a_copy_is_what_the_tree_is_and_follows_none_of_its_links() {
         assert_eq!(found(&tree.join("program")), Ok(right.len()));
         assert_eq!(found(&copy.join("program")), Err(Errno::NODATA));
     }
-    // A second copy is made of the first, as a sandbox is of a snapshot.
+    // Copy the copy, as is done when a sandbox is started from a snapshot.
     copied(&copy, &place.path().join("next"), ENOUGH).unwrap();
     assert_eq!(beside(&place), ["copy", "next", "secret", "tree"]);
 }
@@ -88,7 +89,8 @@ fn a_tree_that_is_itself_a_link_is_not_copied() {
     assert_eq!(beside(&place), ["link", "tree"]);
 }
 
-/// A tree is at rest while it is copied. Were it not, what is opened need not be what was looked at.
+/// A tree must not change while it is copied. If it does, an opened entry may differ from the one
+/// that was checked.
 #[test]
 fn what_took_the_place_of_something_else_is_not_opened() {
     let (place, tree, _) = place();
@@ -114,10 +116,10 @@ fn what_took_the_place_of_something_else_is_not_opened() {
     check(&tree, c"directory", FileType::Directory, Ok(()));
     check(&tree, c"link", FileType::RegularFile, Err(Some(Errno::LOOP)));
     check(&tree, c"around", FileType::Directory, Err(Some(Errno::NOTDIR)));
-    // These can be opened, and are not what they were.
+    // These entries can be opened, but are not of the expected type.
     check(&tree, c"pipe", FileType::RegularFile, Err(None));
     check(&tree, c"directory", FileType::RegularFile, Err(None));
-    // Nor what is mounted there.
+    // A mount point is not opened, either.
     check(Path::new("/"), c"proc", FileType::Directory, Err(Some(Errno::XDEV)));
 }
 
@@ -126,7 +128,7 @@ fn attributes_count_as_what_is_in_files_does() {
     let (place, tree, copy) = place();
     fs_err::write(tree.join("file"), "text").unwrap();
     if rustix::fs::setxattr(tree.join("file"), "user.note", &[1; 1000], XattrFlags::empty()).is_err() {
-        return; // there are none on this disk
+        return; // this file system has no extended attributes
     }
     let error = copied(&tree, &copy, CopyLimits { bytes: 1003, ..ENOUGH }).unwrap_err();
     assert!(matches!(error, CopyError::TooLarge { limit: 1003 }), "{error:?}");
