@@ -77,7 +77,8 @@ async fn answer(engine: &Engine, spec: &Spec) -> Result<(), Failure> {
         let figures: Vec<String> = times.iter().map(|time| time.as_nanos().to_string()).collect();
         println!("{}", figures.join(" "));
     }
-    Ok(sandbox.stop().await?)
+    sandbox.stop().await?;
+    Ok(())
 }
 
 /// Returns the path that the workspace file `name` has in the sandbox.
