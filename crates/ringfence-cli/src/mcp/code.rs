@@ -14,32 +14,41 @@ use super::outcome::Outcome;
 use super::told::{Refusal, Told};
 use crate::telemetry::Caller;
 
-/// What is asked of `run_code`.
+/// Parameters of the tool `run_code`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RunCode {
-    /// The code.
+    /// Source code to run, as UTF-8 text of at most 16 MiB.
     code: String,
-    /// What it is written in: python, bash, javascript, or another that sandbox_info lists.
+    /// Language of the code: `python`, `bash`, `javascript`, or another language that the tool
+    /// `sandbox_info` lists.
     language: String,
-    /// After how many seconds it is ended, 1 at least and 600 at most; 30 when absent.
+    /// Time limit in seconds, 1 to 600; the default is 30. A larger value counts as 600, and a
+    /// shorter time limit of the policy applies instead. When the time is up, the code is ended
+    /// together with all processes that the code started.
     timeout: Option<u32>,
 }
 
-/// What is asked of `run_python_code`.
+/// Parameters of the tool `run_python_code`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RunPythonCode {
-    /// The code. What it prints is answered with.
+    /// Python source code to run, as UTF-8 text of at most 16 MiB. The result contains the text
+    /// that the code prints, and not the value of its last expression.
     code: String,
-    /// After how many seconds it is ended, 1 at least and 600 at most; 30 when absent.
+    /// Time limit in seconds, 1 to 600; the default is 30. A larger value counts as 600, and a
+    /// shorter time limit of the policy applies instead. When the time is up, the code is ended
+    /// together with all processes that the code started.
     timeout: Option<u32>,
 }
 
 #[tool_router(router = code_tools, vis = "pub(super)")]
 impl Client {
-    /// Runs code in the sandbox and answers with what it prints. It starts in an empty directory of its own, with nothing
-    /// of what ran before; the workspace is reached by its absolute path.
+    /// Runs code in the sandbox, waits for its end, and returns the exit code and the output. Each
+    /// call runs in a new interpreter, which keeps no variables of earlier calls. The code starts
+    /// in an empty directory, which is removed when the code ends, so use absolute paths for files
+    /// of the workspace. Of each output stream, at most 32 KiB are returned: the beginning and the
+    /// end.
     #[tool(
         output_schema = schema_for_output::<Outcome>(),
         annotations(title = "Run code", destructive_hint = true, open_world_hint = true)
@@ -52,8 +61,11 @@ impl Client {
         self.execute(&asked.code, &asked.language, asked.timeout, &caller).await
     }
 
-    /// Runs Python code in the sandbox and answers with what it prints. It starts in an empty directory of its own, with
-    /// nothing of what ran before; the workspace is reached by its absolute path.
+    /// Runs Python code in the sandbox, waits for its end, and returns the exit code and the
+    /// output. Each call runs in a new interpreter, which keeps no variables of earlier calls. The
+    /// code starts in an empty directory, which is removed when the code ends, so use absolute
+    /// paths for files of the workspace. Of each output stream, at most 32 KiB are returned: the
+    /// beginning and the end.
     #[tool(
         output_schema = schema_for_output::<Outcome>(),
         annotations(title = "Run Python code", destructive_hint = true, open_world_hint = true)

@@ -19,22 +19,28 @@ use crate::telemetry::Caller;
 /// omitted bytes fit into [`LONGEST_OUTPUT`].
 const LONGEST_CAPTURE: u64 = LONGEST_OUTPUT as u64 - 64;
 
-/// What is asked of `run_command`.
+/// Parameters of the tool `run_command`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RunCommand {
-    /// A line for `sh -c`.
+    /// Command line for `sh -c`, such as `cd src && make test`.
     command: String,
-    /// Where it starts; the workspace when absent.
+    /// Working directory of the command in the sandbox, absolute or relative to the workspace. The
+    /// default is the workspace.
     directory: Option<String>,
-    /// After how many seconds it is ended, 1 at least and 600 at most; 30 when absent.
+    /// Time limit in seconds, 1 to 600; the default is 30. A larger value counts as 600, and a
+    /// shorter time limit of the policy applies instead. When the time is up, the command is ended
+    /// together with all processes that the command started.
     timeout: Option<u32>,
 }
 
 #[tool_router(router = command_tools, vis = "pub(super)")]
 impl Client {
-    /// Runs a shell command in the sandbox and waits for its end. Its standard input is empty. What takes longer than
-    /// the timeout is ended with all that it started: start servers and long jobs with start_process.
+    /// Runs a shell command in the sandbox, waits for its end, and returns the exit code and the
+    /// output. Standard input is empty. A command that takes longer than its timeout is ended
+    /// together with all processes that the command started, so start servers and long jobs with
+    /// start_process. Of each output stream, at most 32 KiB are returned: the beginning and the
+    /// end.
     #[tool(
         output_schema = schema_for_output::<Outcome>(),
         annotations(title = "Run a command", destructive_hint = true, open_world_hint = true)

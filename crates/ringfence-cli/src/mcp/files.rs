@@ -27,106 +27,111 @@ const MOST_ENTRIES: usize = 1000;
 /// Maximum depth of a listing.
 const DEEPEST: u32 = 10;
 
-/// What is asked of `read_file`.
+/// Parameters of the tool `read_file`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ReadFile {
-    /// Which file.
+    /// Path of the file in the sandbox, absolute or relative to the workspace.
     path: String,
-    /// The first line to show, counted from 1; 1 when absent.
+    /// Number of the first line to return, counted from 1. The default is 1.
     first_line: Option<u32>,
-    /// How many lines to show; 2000 when absent.
+    /// Maximum number of lines to return, 1 to 2000; the default is 2000. A larger value counts as
+    /// 2000.
     lines: Option<u32>,
 }
 
-/// What is asked of `write_file`.
+/// Parameters of the tool `write_file`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WriteFile {
-    /// Which file. Directories on the way to it are made.
+    /// Path of the file in the sandbox, absolute or relative to the workspace. Missing parent
+    /// directories are created.
     path: String,
-    /// All that it is to contain.
+    /// Complete new content of the file, as UTF-8 text of at most 2 MiB.
     content: String,
 }
 
-/// What is asked of `edit_file`.
+/// Parameters of the tool `edit_file`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct EditFile {
-    /// Which file.
+    /// Path of the file in the sandbox, absolute or relative to the workspace.
     path: String,
-    /// The text to replace, exactly as it is in the file. It must be there once, unless replace_all is true.
+    /// Text to replace, exactly as in the file, with its spaces, tabs and line ends. The text must
+    /// not be empty, and must occur exactly once in the file unless `replace_all` is true.
     old_text: String,
-    /// What to put in its place.
+    /// Text that replaces `old_text`. An empty text deletes `old_text`.
     new_text: String,
-    /// Replaces it wherever it is.
+    /// Replaces every occurrence of `old_text` in the file. The default is false.
     #[serde(default)]
     replace_all: bool,
 }
 
-/// What is asked of `list_files`.
+/// Parameters of the tool `list_files`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ListFiles {
-    /// Which directory; the workspace when absent.
+    /// Path of the directory in the sandbox, absolute or relative to the workspace. The default is
+    /// the workspace.
     path: Option<String>,
-    /// How many levels deep; 1 when absent, 10 at most.
+    /// Number of directory levels to list, 1 to 10. The default is 1, which lists only the entries
+    /// of the directory itself. A larger value counts as 10.
     depth: Option<u32>,
 }
 
-/// A file's text, or a part of it.
+/// Text of a file, or of a part of the file.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct FileText {
-    /// Where it is inside.
+    /// Path of the file in the sandbox.
     path: String,
-    /// The text; empty when the file is binary.
+    /// Text of the returned lines, at most 64 KiB; empty if the file is binary.
     content: String,
-    /// The number of the first line that is shown.
+    /// Number of the first returned line, counted from 1.
     first_line: usize,
-    /// How many lines are shown.
+    /// Number of lines that are returned.
     lines: usize,
-    /// How many lines the file has.
+    /// Number of lines in the whole file; 0 if the file is binary.
     all_lines: usize,
-    /// How many bytes the file has.
+    /// Size of the whole file in bytes.
     bytes: usize,
-    /// Whether it is not text.
+    /// True if the file is binary: the file contains a NUL byte, or is not UTF-8.
     binary: bool,
-    /// What to know of it besides, and what to do next.
+    /// Further facts about the file, and suggestions for the next call.
     notes: Vec<String>,
 }
 
-/// A file that was written.
+/// File that was written or edited.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct Written {
-    /// Where it is inside.
+    /// Path of the file in the sandbox.
     path: String,
-    /// How many bytes it has now.
+    /// Size of the file after the change, in bytes.
     bytes: usize,
-    /// Whether it was not there before.
+    /// True if the file did not exist before.
     created: bool,
-    /// How many places were changed.
+    /// Number of replaced occurrences of the old text; 0 for `write_file`.
     replaced: usize,
 }
 
-/// What is in a directory.
+/// Entries of a directory.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct Listing {
-    /// Where it is inside.
+    /// Path of the listed directory in the sandbox.
     path: String,
-    /// What is in it.
+    /// Entries of the directory, at most 1000.
     entries: Vec<Entry>,
-    /// How many entries are not shown.
+    /// Number of further entries that were found and are not returned.
     left_out: usize,
 }
 
-/// One file or directory.
+/// Entry of a directory, such as a file or another directory.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Entry {
-    /// Its path from the directory that was listed.
+    /// Path of the entry, relative to the listed directory.
     path: String,
-    /// What it is.
+    /// Type of the entry.
     kind: Kind,
-    /// How many bytes a file has.
+    /// Size of the entry in bytes, as the file system reports the size.
     size: i64,
 }
 
@@ -141,7 +146,10 @@ enum Kind {
 
 #[tool_router(router = file_tools, vis = "pub(super)")]
 impl Client {
-    /// Reads a text file in the sandbox, or some lines of it.
+    /// Reads a text file in the sandbox, and returns all lines or a range of lines. One call
+    /// returns at most 2000 lines and 64 KiB; if lines are missing, a note names the line to
+    /// continue with. A file larger than 8 MiB is refused. For a binary file, only the size is
+    /// returned.
     #[tool(
         output_schema = schema_for_output::<FileText>(),
         annotations(title = "Read a file", read_only_hint = true, open_world_hint = false)
@@ -155,7 +163,8 @@ impl Client {
         Ok(Told(FileText::of(path, &bytes, first, most)))
     }
 
-    /// Writes a text file in the sandbox. One that is there is overwritten.
+    /// Writes a text file of at most 2 MiB in the sandbox, and returns its path and size. An
+    /// existing file is overwritten, and missing parent directories are created.
     #[tool(
         output_schema = schema_for_output::<Written>(),
         annotations(title = "Write a file", destructive_hint = true, idempotent_hint = true, open_world_hint = false)
@@ -173,7 +182,10 @@ impl Client {
         Ok(Told(Written { path, bytes, created, replaced: 0 }))
     }
 
-    /// Replaces a piece of a text file in the sandbox by another. The old text must be in it exactly once.
+    /// Replaces a piece of text in a file in the sandbox, and returns the number of replacements.
+    /// The old text must occur exactly once in the file, unless replace_all is true. The edit is
+    /// refused if the file is not UTF-8 text, or if the file would have more than 2 MiB after the
+    /// edit.
     #[tool(
         output_schema = schema_for_output::<Written>(),
         annotations(title = "Edit a file", destructive_hint = true, open_world_hint = false)
@@ -191,7 +203,9 @@ impl Client {
         Ok(Told(Written { path, bytes, created: false, replaced }))
     }
 
-    /// Lists a directory in the sandbox. Links are listed, not followed.
+    /// Lists the entries of a directory in the sandbox, with the type and size of each entry.
+    /// Symbolic links are listed and not followed. One call returns at most 1000 entries, and the
+    /// number of entries that are left out.
     #[tool(
         output_schema = schema_for_output::<Listing>(),
         annotations(title = "List files", read_only_hint = true, open_world_hint = false)

@@ -25,28 +25,31 @@ const UNREACHED: [&str; 8] = [
     "could not resolve proxy",
 ];
 
-/// What became of a command.
+/// Result of a command, or of code, that has ended.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub(super) struct Outcome {
-    /// Whether it exited with 0 in time.
+    /// True if the command exited with code 0 within its time limit.
     pub(super) ok: bool,
-    /// What it exited with; null when a signal ended it.
+    /// Exit code of the command; null if a signal ended the command, or if nothing was run.
     pub(super) exit_code: Option<i32>,
-    /// The signal that ended it.
+    /// Number of the signal that ended the command; otherwise null.
     pub(super) signal: Option<i32>,
-    /// Whether it was ended because its time was up.
+    /// True if the command was ended because its time limit was reached.
     pub(super) timed_out: bool,
-    /// What it wrote to its standard output, head and tail.
+    /// Text that the command wrote to standard output. Of more than 32 KiB, only the beginning and
+    /// the end are returned.
     pub(super) stdout: String,
-    /// What it wrote to its standard error, head and tail.
+    /// Text that the command wrote to standard error. Of more than 32 KiB, only the beginning and
+    /// the end are returned.
     pub(super) stderr: String,
-    /// How many bytes of output were left out.
+    /// Number of bytes of both streams that were left out.
     pub(super) left_out: u64,
-    /// Seconds from its start to its end.
+    /// Time from the start of the command to its end, in seconds.
     pub(super) seconds: f64,
-    /// What the policy denied meanwhile.
+    /// Attempts that the policy denied while the command ran, such as connections to hosts.
     pub(super) denials: Vec<String>,
-    /// What to know of it besides, and what to do next.
+    /// Further facts about the result, such as a limit that was reached, and suggestions for the
+    /// next call.
     pub(super) notes: Vec<String>,
 }
 

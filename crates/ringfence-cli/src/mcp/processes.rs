@@ -34,60 +34,66 @@ const ENDING_PATIENCE: Duration = Duration::from_secs(5);
 /// Number of SIGTERM, see signal(7).
 const TERMINATE: i32 = 15;
 
-/// What is asked of `start_process`.
+/// Parameters of the tool `start_process`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct StartProcess {
-    /// A line for `sh -c`.
+    /// Command line for `sh -c`, without `&` at the end, such as `python3 -m http.server 8000`.
     command: String,
-    /// Where it starts; the workspace when absent.
+    /// Working directory of the command in the sandbox, absolute or relative to the workspace. The
+    /// default is the workspace.
     directory: Option<String>,
 }
 
-/// What is asked of `read_process_output`.
+/// Parameters of the tool `read_process_output`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ReadProcessOutput {
-    /// What start_process answered.
+    /// Id of the process, from the result of `start_process`.
     process_id: u32,
-    /// How many seconds to wait for output, or for the process's end; 0 when absent, 60 at most.
+    /// Maximum time in seconds to wait for new output or for the end of the process, 0 to 60. The
+    /// default is 0, which means no waiting. A larger value counts as 60.
     wait: Option<u32>,
 }
 
-/// What is asked of `stop_process`.
+/// Parameters of the tool `stop_process`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct StopProcess {
-    /// What start_process answered.
+    /// Id of the process, from the result of `start_process`.
     process_id: u32,
 }
 
-/// What a process wrote since it was asked the last time, and whether it runs.
+/// State of a process, and the output of the process that no earlier call has returned.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub(super) struct ProcessOutput {
-    /// Names it to the other tools.
+    /// Id of the process, for the tools `read_process_output` and `stop_process`.
     process_id: u32,
-    /// Whether it runs.
+    /// True if the process still runs.
     running: bool,
-    /// What it exited with, when it did.
+    /// Exit code of the process; null while the process runs, or if a signal ended the process.
     exit_code: Option<i32>,
-    /// The signal that ended it, when one did.
+    /// Number of the signal that ended the process; otherwise null.
     signal: Option<i32>,
-    /// What it wrote to its standard output since it was asked the last time.
+    /// Text that the process wrote to standard output since the previous call: the last 32 KiB.
     stdout: String,
-    /// What it wrote to its standard error since then.
+    /// Text that the process wrote to standard error since the previous call: the last 32 KiB.
     stderr: String,
-    /// How many bytes came since then that were too many to keep.
+    /// Number of bytes since the previous call that were dropped, because more than 32 KiB of a
+    /// stream were unread.
     left_out: u64,
-    /// What to know of it besides, and what to do next.
+    /// Further facts about the process, and suggestions for the next call.
     notes: Vec<String>,
 }
 
 #[tool_router(router = process_tools, vis = "pub(super)")]
 impl Client {
-    /// Starts a shell command that runs on in the sandbox, such as a server, and answers with its id and what it wrote in
-    /// the first second. Write it without a & at its end: all that it started is ended with it. It is ended with
-    /// stop_process, and when you leave.
+    /// Starts a shell command that keeps running in the sandbox, such as a server. Waits up to 1
+    /// second for the first output, then returns the id of the process and the output so far. Write
+    /// the command without & at the end, because all processes that the command started are ended
+    /// when the command ends. The process runs until it exits, until stop_process ends the process,
+    /// until the time limit of the policy, or until the end of this session. At most 32 processes
+    /// can run at once.
     #[tool(
         output_schema = schema_for_output::<ProcessOutput>(),
         annotations(title = "Start a process", destructive_hint = true, open_world_hint = true)
@@ -113,7 +119,9 @@ impl Client {
         Ok(Told(process.told()))
     }
 
-    /// Answers with what a process wrote since it was asked the last time, and whether it still runs.
+    /// Returns the output of a process that no earlier call has returned, and whether the process
+    /// still runs. The call can wait up to 60 seconds for output. Of each stream, at most the last
+    /// 32 KiB of unread output are kept.
     #[tool(
         output_schema = schema_for_output::<ProcessOutput>(),
         annotations(title = "Read a process's output", read_only_hint = true, open_world_hint = false)
@@ -128,7 +136,9 @@ impl Client {
         Ok(Told(process.told()))
     }
 
-    /// Ends a process with all that it started, and answers with the last of its output.
+    /// Ends a process together with all processes that it started, and returns the remaining
+    /// output. The process gets SIGTERM, and is killed if it still runs after 5 seconds. After the
+    /// call, the id of the process is no longer valid.
     #[tool(
         output_schema = schema_for_output::<ProcessOutput>(),
         annotations(title = "Stop a process", destructive_hint = true, idempotent_hint = true, open_world_hint = false)

@@ -20,77 +20,82 @@ use super::told::{Refusal, Told};
 /// Maximum number of forwarded ports of one client.
 const MOST_FORWARDS: usize = 16;
 
-/// What is asked of `forward_port`.
+/// Parameters of the tool `forward_port`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ForwardPort {
-    /// The port inside, on the sandbox's own loopback: 1 to 65535.
+    /// TCP port on the loopback interface of the sandbox, 1 to 65535.
     #[schemars(range(min = 1, max = 65535))]
     port: i64,
 }
 
-/// A port that is forwarded.
+/// Port of the sandbox that is reachable from the machine of this server.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct Forwarded {
-    /// The port inside.
+    /// TCP port in the sandbox.
     port: u16,
-    /// Where it is reached from outside, on the machine of this server.
+    /// Address and port on the machine of this server, such as `127.0.0.1:40123`.
     address: String,
-    /// The same for a browser.
+    /// Address as a URL for a browser, such as `http://127.0.0.1:40123/`.
     url: String,
-    /// Whether something listens on the port inside by now.
+    /// True if a program in the sandbox listened on the port at the time of the call.
     listening: bool,
 }
 
-/// What a sandbox is.
+/// Description of the sandbox.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct SandboxInfo {
-    /// What it is called.
+    /// Name of the sandbox.
     name: String,
-    /// What makes the policy hold.
+    /// Backend that enforces the policy, such as `native` or `docker`.
     backend: String,
-    /// What holds, and by what.
+    /// Clauses of the policy by name, each with the mechanism that enforces the clause. The text
+    /// begins with `weaker:` or `absent:` if a clause is not fully enforced.
     held: BTreeMap<String, String>,
-    /// What can be reached: closed, allow, open or host.
+    /// Network of the sandbox: `closed` (nothing can be reached), `allow` (only the hosts that the
+    /// policy allows), `allow (NAME)` (the same, and the containers of the container network NAME),
+    /// `open` (everything that the host can reach) or `host` (the network of the host itself).
     network: String,
-    /// The directory that can be written, inside.
+    /// Path of the workspace in the sandbox. The workspace can be written, and its files are kept.
     workspace: String,
-    /// The languages of run_code.
+    /// Names of the languages that `run_code` accepts.
     languages: Vec<String>,
-    /// The limits, as the policy writes them.
+    /// Limits of the policy by name, such as `512M` for `memory` or `30s` for `time`.
     limits: BTreeMap<String, String>,
-    /// The longest timeout in seconds that can be asked for.
+    /// Largest value of the parameter `timeout`, in seconds.
     longest_timeout: u64,
-    /// When it ends by itself.
+    /// Time at which the lease of the sandbox ends, in RFC 3339 format; null without a lease.
     ends: Option<String>,
-    /// The processes that you started and that run.
+    /// Processes that this client started with `start_process` and that still run.
     processes: Vec<RunningProcess>,
-    /// The ports that you forwarded.
+    /// Ports that this client forwarded with `forward_port`.
     forwards: Vec<Forward>,
 }
 
-/// A process that runs.
+/// Process that still runs.
 #[derive(Debug, Serialize, JsonSchema)]
 struct RunningProcess {
-    /// Names it to the other tools.
+    /// Id of the process, for the tools `read_process_output` and `stop_process`.
     process_id: u32,
-    /// Its command.
+    /// Command line of the process.
     command: String,
 }
 
-/// A forwarded port.
+/// Forwarded port of the sandbox.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Forward {
-    /// The port inside.
+    /// TCP port in the sandbox.
     port: u16,
-    /// Where it is reached from outside.
+    /// Address and port on the machine of this server, such as `127.0.0.1:40123`.
     address: String,
 }
 
 #[tool_router(router = sandbox_tools, vis = "pub(super)")]
 impl Client {
-    /// Makes a port inside the sandbox reachable from the machine that this server runs on, such as that of a web server
-    /// that was started with start_process. Answers with the address, whose port is chosen outside.
+    /// Makes a TCP port of the sandbox reachable from the machine that runs this server, such as
+    /// the port of a web server that start_process started. Returns an address on the loopback
+    /// interface of that machine; the server chooses the port number. A port that is already
+    /// forwarded keeps its address. At most 16 ports can be forwarded.
     #[tool(
         output_schema = schema_for_output::<Forwarded>(),
         annotations(title = "Forward a port", destructive_hint = false, idempotent_hint = true, open_world_hint = false)
@@ -107,7 +112,9 @@ impl Client {
         Ok(Told(Forwarded { port, address, url, listening }))
     }
 
-    /// Tells what the sandbox is: its workspace, what its policy allows, what holds, and what runs in it.
+    /// Describes the sandbox: its name, backend and workspace, the network and limits of its
+    /// policy, the clauses that are enforced, the languages of run_code, and the running processes
+    /// and forwarded ports of this client.
     #[tool(
         output_schema = schema_for_output::<SandboxInfo>(),
         annotations(title = "Describe the sandbox", read_only_hint = true, open_world_hint = false)

@@ -52,59 +52,69 @@ const AT_ONCE: usize = 8;
 /// Directories of virtual files, whose content the kernel creates on each read.
 const NOT_FILES: [&str; 3] = ["/proc", "/sys", "/dev"];
 
-/// What is asked of `search_files`.
+/// Parameters of the tool `search_files`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SearchFiles {
-    /// A regular expression, matched against each line.
+    /// Regular expression that is matched against each line, such as `fn \w+`. Character classes
+    /// match only ASCII characters; look-around and backreferences are not supported. Only the
+    /// first 64 KiB of a line are searched.
     pattern: String,
-    /// The directory or file to search; the workspace when absent.
+    /// Path of the directory or file to search, absolute or relative to the workspace. The default
+    /// is the workspace.
     path: Option<String>,
-    /// Which files: `*.rs` by name, or `src/**/*.rs` by path from the directory.
+    /// Glob of at most 1024 bytes that selects files in the searched directory; the default is all
+    /// files. A glob without `/`, such as `*.rs`, is matched against file names. A glob with `/`,
+    /// such as `src/**/*.rs`, is matched against paths relative to the searched directory.
     glob: Option<String>,
-    /// Takes the pattern for plain text.
+    /// Treats the pattern as plain text instead of a regular expression. The default is false.
     #[serde(default)]
     literal: bool,
-    /// Takes capital letters of ASCII for small ones.
+    /// Ignores the difference between upper and lower case of ASCII letters. The default is false.
     #[serde(default)]
     ignore_case: bool,
-    /// Also searches what .gitignore files leave out.
+    /// Also searches the files that `.gitignore` files exclude. The default is false.
     #[serde(default)]
     include_ignored: bool,
-    /// How many lines to find; 100 when absent, 1000 at most.
+    /// Maximum number of matching lines to return, 1 to 1000; the default is 100. A larger value
+    /// counts as 1000.
     most: Option<u32>,
 }
 
-/// The lines that were found.
+/// Lines that match a pattern.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub(super) struct Found {
-    /// What was searched, inside.
+    /// Path of the searched directory or file in the sandbox.
     path: String,
-    /// The lines.
+    /// Matching lines, with their files and line numbers.
     matches: Vec<Match>,
-    /// How many files were looked into.
+    /// Number of files that were searched.
     files: usize,
-    /// Whether the search ended before it had seen all.
+    /// True if the search ended before all files were searched, because a limit was reached.
     incomplete: bool,
-    /// What was left out, and what to do next.
+    /// Files that were left out, limits that were reached, and suggestions for the next call.
     notes: Vec<String>,
 }
 
-/// A line that was found.
+/// Line that matches the pattern.
 #[derive(Debug, PartialEq, Eq, Serialize, JsonSchema)]
 struct Match {
-    /// Its file, from the directory that was searched.
+    /// Path of the file, relative to the searched directory; the whole path if a single file was
+    /// searched.
     path: String,
-    /// Its number, from 1.
+    /// Number of the line in the file, counted from 1.
     line: usize,
-    /// Its text.
+    /// Text of the line, cut after 300 bytes.
     text: String,
 }
 
 #[tool_router(router = search_tools, vis = "pub(super)")]
 impl Client {
-    /// Searches the text files of a directory in the sandbox for lines that match a regular expression. What .gitignore
-    /// files name, .git and links are left out. Character classes are those of ASCII.
+    /// Searches the text files of a directory in the sandbox for lines that match a regular
+    /// expression, and returns the matching lines with file names and line numbers. Files that
+    /// .gitignore files exclude, .git directories, symbolic links, binary files, and files larger
+    /// than 2 MiB are left out. A search ends after 20 seconds, after 20000 files, or at the
+    /// maximum number of lines.
     #[tool(
         output_schema = schema_for_output::<Found>(),
         annotations(title = "Search files", read_only_hint = true, open_world_hint = false)

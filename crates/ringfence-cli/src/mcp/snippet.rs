@@ -9,7 +9,7 @@ const NAME: &str = "ringfence";
 /// Placeholder for the project directory in the settings of editors.
 const FOLDER: &str = "${workspaceFolder}";
 
-/// A program that is a client.
+/// Program that is an MCP client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Program {
     Claude,
