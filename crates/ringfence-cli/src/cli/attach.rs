@@ -8,10 +8,10 @@ use ringfence_core::terminal::clean_line;
 
 use crate::report::Failure;
 
-/// Names a sandbox that is up.
+/// Name of a sandbox that is up.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Named {
-    /// Which sandbox; `ringfence ps` lists them.
+    /// Name of the sandbox; `ringfence ps` lists the names.
     #[arg(id = "sandbox", value_name = "NAME")]
     pub(super) name: String,
 }

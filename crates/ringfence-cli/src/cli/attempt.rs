@@ -9,15 +9,15 @@ use ringfence::prove;
 use crate::answer::print_json;
 use crate::report::Failure;
 
-/// Tries to break one promise and says how far it got; a proof runs it inside a sandbox.
+/// Makes one attempt to break a promise; `doctor --prove` runs the command in a sandbox.
 #[derive(Debug, Args)]
 pub(crate) struct Attempt {
-    /// What is tried.
+    /// Name of the attempt.
     name: String,
-    /// What is to be found on the host, in JSON.
+    /// Context of the attempt, which describes the host, in JSON.
     #[arg(long, value_name = "JSON", default_value = "{}")]
     context: String,
-    /// Tells this process from others in a list of processes.
+    /// Text that marks this process in a list of processes.
     #[arg(long, value_name = "MARK")]
     mark: Option<String>,
 }

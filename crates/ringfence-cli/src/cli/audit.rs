@@ -11,15 +11,15 @@ use ringfence_core::settings::Config;
 use crate::answer::{print_json, print_lines, print_pretty_json};
 use crate::report::{Failure, warn};
 
-/// Shows the records of earlier runs, and whether they are whole.
+/// Lists, shows and verifies the records of earlier runs.
 #[derive(Debug, Args)]
 pub(crate) struct Audit {
     #[command(subcommand)]
     command: AuditCommand,
-    /// Where the records are, instead of where the settings say.
+    /// Directory of the records, instead of the directory in the settings.
     #[arg(long, value_name = "DIR", global = true)]
     dir: Option<PathBuf>,
-    /// Prints JSON.
+    /// Prints the output as JSON.
     #[arg(long, global = true)]
     pub(super) json: bool,
 }
@@ -28,12 +28,12 @@ pub(crate) struct Audit {
 enum AuditCommand {
     /// Lists the records, oldest first.
     List,
-    /// Prints one record.
+    /// Prints one record as JSON.
     Show {
-        /// The run's id, the record's hash or its file's name; the beginning is enough.
+        /// Id of the run, hash of the record, or name of its file; the beginning is enough.
         id: String,
     },
-    /// Checks that no record was altered, added or removed; exits with 1 if one was.
+    /// Checks that no record was altered, added or removed; exits with 1 if a record was.
     Verify,
 }
 

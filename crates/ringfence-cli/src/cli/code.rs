@@ -27,26 +27,30 @@ Examples:
 
 /// Runs code behind a policy that is enforced or refused.
 ///
-/// The code is put into a file inside, and its language's command is given that file. It starts in an empty directory
-/// of its own, which goes with it, and sees nothing else of the host but what programs need; with --workspace it starts
-/// there. It has 30 seconds unless --time or the settings say otherwise.
+/// The code is written to a file in the sandbox, and the command of its language gets the path of
+/// the file. The code starts in an empty directory of its own, which is removed when the code ends;
+/// of the host, the code sees only the files that programs need. With --workspace, the code starts
+/// in the workspace instead. The time limit is 30 seconds unless --time or the settings set another
+/// limit.
 ///
-/// Without --json it is transparent, as `ringfence run` is, and exits as that does. Languages are entries of
-/// [code.languages] in the settings: python, bash and javascript are there.
+/// Without --json, streams, signals and exit code are the code's own, and ringfence itself uses the
+/// exit codes of `ringfence run`. Languages are entries of [code.languages] in the settings;
+/// python, bash and javascript are built in.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Code {
-    /// What the code is written in; told by the file's name when absent.
+    /// Language of the code; by default the language that the suffix of FILE belongs to.
     #[arg(short, long, value_name = "LANGUAGE")]
     language: Option<String>,
-    /// What becomes of Python code that imports what code.imports lists: off, warn or block. It is lint: it sees what is
-    /// written plainly, and isolates nothing.
+    /// Action for Python code that imports a module of code.imports: off, warn or block.
+    ///
+    /// The check is a lint: the check finds imports that are written plainly, and isolates nothing.
     #[arg(long, value_name = "WHAT")]
     block_imports: Option<BlockImports>,
     /// Captures the output and prints a result object.
     #[arg(long)]
     pub(super) json: bool,
-    /// The code; `-` is standard input.
+    /// File with the code; `-` is standard input.
     #[arg(value_name = "FILE")]
     file: PathBuf,
     #[command(flatten)]

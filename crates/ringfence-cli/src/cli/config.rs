@@ -10,7 +10,7 @@ use super::flags::PolicyFlags;
 use crate::answer::{print_json, print_lines, print_pretty_json};
 use crate::report::Failure;
 
-/// Shows the settings, and what can be set.
+/// Shows the settings and their schema.
 #[derive(Debug, Args)]
 pub(crate) struct ConfigArguments {
     #[command(subcommand)]
@@ -26,10 +26,10 @@ enum ConfigCommand {
 
 /// Prints every effective value with its source.
 ///
-/// The flags of a policy are accepted, to see what they would do.
+/// The flags of a policy are accepted, so that their effect can be seen.
 #[derive(Debug, Args)]
 struct Explain {
-    /// Prints a list of objects.
+    /// Prints the values as a JSON list of objects.
     #[arg(long)]
     json: bool,
     #[command(flatten)]

@@ -18,17 +18,18 @@ Examples:
   echo hello | ringfence cp - demo:hello.txt
 A path on this side with a colon is written ./a:b.";
 
-/// Copies files and directories into a sandbox and out of it.
+/// Copies files and directories into a sandbox or out of a sandbox.
 ///
-/// Either SRC or DST is NAME:PATH; a relative PATH starts at the workspace inside. What exists as a directory is copied
-/// into, as cp(1) does, and `-` is standard input or output. Modes are kept.
+/// Either SRC or DST is NAME:PATH, a path in the sandbox NAME; a relative PATH starts in the
+/// workspace. If DST is an existing directory, the source is copied into that directory, as with
+/// cp(1). `-` stands for standard input or output. File modes are kept.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Cp {
-    /// From where.
+    /// Source of the copy: a path, NAME:PATH, or `-` for standard input.
     #[arg(value_name = "SRC", value_hint = clap::ValueHint::AnyPath)]
     from: OsString,
-    /// To where.
+    /// Destination of the copy: a path, NAME:PATH, or `-` for standard output.
     #[arg(value_name = "DST", value_hint = clap::ValueHint::AnyPath)]
     to: OsString,
 }

@@ -11,16 +11,16 @@ use super::flags::{ContainerFlags, PolicyFlags};
 use crate::answer::{Form, print, print_json};
 use crate::report::Failure;
 
-/// Shows what each backend can enforce here, found by trying it, and what to do about the rest.
+/// Tests what each backend can enforce on this host, and prints hints about the rest.
 #[derive(Debug, Args)]
 pub(crate) struct Doctor {
-    /// Tries to break every promise in real sandboxes of the policy; exits with 1 if one that is claimed breaks.
+    /// Tries to break every promise in real sandboxes; exits with 1 if a claimed promise breaks.
     #[arg(long)]
     prove: bool,
-    /// Keeps what was proved, as JSON.
+    /// Writes the results of --prove to FILE, as JSON.
     #[arg(long, value_name = "FILE", requires = "prove")]
     certificate: Option<PathBuf>,
-    /// Prints an object: the findings, or with --prove the certificate.
+    /// Prints the findings as JSON, or with --prove the certificate.
     #[arg(long)]
     pub(super) json: bool,
     #[command(flatten)]

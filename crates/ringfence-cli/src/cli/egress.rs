@@ -13,35 +13,35 @@ use ringfence::policy::Span;
 use crate::answer::{print, print_json, print_lines};
 use crate::report::{Failure, warn};
 
-/// Shows what sandboxes reached or were denied, and the policy that this calls for.
+/// Shows which hosts sandboxes reached or were denied, and suggests a policy.
 #[derive(Debug, Args)]
 pub(crate) struct EgressArguments {
     #[command(subcommand)]
     command: EgressCommand,
-    /// Of every workspace, not only of this directory's.
+    /// Includes the sandboxes of all workspaces, not only of the workspace of this directory.
     #[arg(long, global = true)]
     all: bool,
-    /// Of one sandbox that stays.
+    /// Includes only the sandbox NAME, which `ringfence up` started.
     #[arg(long, value_name = "NAME", global = true)]
     sandbox: Option<String>,
-    /// No older than this: 10m, 2h.
+    /// Includes only events of the last TIME, such as 10m or 2h.
     #[arg(long, value_name = "TIME", global = true)]
     since: Option<Span>,
-    /// Prints JSON.
+    /// Prints the output as JSON.
     #[arg(long, global = true)]
     pub(super) json: bool,
 }
 
 #[derive(Debug, Subcommand)]
 enum EgressCommand {
-    /// Lists what was denied, and what was let out under --observe, oldest first.
+    /// Lists denied connections, and connections that --observe allowed, oldest first.
     Log,
-    /// Prints the least policy that would have allowed all of it.
+    /// Prints the smallest policy that would have allowed these connections, as far as rules can.
     Suggest,
-    /// Is the proxy of a sandbox, in a container of its own.
+    /// Runs the proxy of a sandbox, in a container of its own.
     #[command(hide = true)]
     Serve {
-        /// The socket at which the process that owns the sandbox gives its orders.
+        /// Socket on which the process that owns the sandbox gives its orders.
         #[arg(value_name = "OWNER")]
         owner: PathBuf,
     },

@@ -22,8 +22,8 @@ Examples:
 
 /// Runs one command in a sandbox that is up.
 ///
-/// Without --json it is transparent: standard streams, signals and exit code are the command's own. Exit codes of
-/// ringfence itself are those of `ringfence run`.
+/// Without --json, standard streams, signals and exit code are the command's own. ringfence itself
+/// uses the exit codes of `ringfence run`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Exec {
@@ -32,13 +32,13 @@ pub(crate) struct Exec {
     /// Gives the command a terminal of its own.
     #[arg(short, long, conflicts_with = "json")]
     tty: bool,
-    /// Ends the command after this long: 30s, 2m.
+    /// Ends the command after TIME, such as 30s or 2m.
     #[arg(long, value_name = "TIME")]
     time: Option<Span>,
-    /// Passes a variable on, or sets it; repeatable.
+    /// Passes on the caller's variable NAME, or sets NAME to VALUE; repeatable.
     #[arg(long, value_name = "NAME[=VALUE]")]
     env: Vec<Variable>,
-    /// Starts in DIR inside, instead of the workspace.
+    /// Starts the command in DIR in the sandbox, instead of the workspace.
     #[arg(short = 'C', long, value_name = "DIR")]
     directory: Option<String>,
     /// Captures the output and prints a result object.

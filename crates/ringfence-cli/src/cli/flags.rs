@@ -13,102 +13,113 @@ use ringfence_core::settings::{Config, ContainerConfig, LayerText, Origin, Selec
 
 use crate::report::Failure;
 
-/// What must hold.
+/// Flags that set the policy of a sandbox.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Policy")]
 pub(crate) struct PolicyFlags {
-    /// How it is made to hold: auto, native, bwrap, docker, podman, outer or local.
+    /// Backend that enforces the policy: auto, native, bwrap, docker, podman, outer or local.
     #[arg(long, value_name = "BACKEND")]
     backend: Option<Choice>,
-    /// The directory that can be written, optionally at another path inside.
+    /// Directory SRC that the sandbox can write, optionally at the path DST in the sandbox.
     #[arg(long, value_name = "SRC[:DST]")]
     workspace: Option<Workspace>,
-    /// Lets PATH be read; repeatable.
+    /// Lets the sandbox read PATH; repeatable.
     #[arg(long, value_name = "PATH")]
     read: Vec<PathBuf>,
-    /// Lets PATH be read and written; repeatable.
+    /// Lets the sandbox read and write PATH; repeatable.
     #[arg(long, value_name = "PATH")]
     write: Vec<PathBuf>,
-    /// Makes files of the workspace unreadable; repeatable.
+    /// Makes files of the workspace that match GLOB unreadable; repeatable.
     #[arg(long, value_name = "GLOB")]
     hide: Vec<PathGlob>,
-    /// Makes files of the workspace unchangeable, besides git's hooks and config; repeatable.
+    /// Makes files that match GLOB read-only, in addition to git's hooks and config; repeatable.
     #[arg(long, value_name = "GLOB")]
     protect: Vec<PathGlob>,
-    /// What can be reached: nothing (closed, the default), some hosts (allow), or all that the host can reach (open).
+    /// Network access: none (closed, the default), allowed hosts (allow), or all hosts (open).
+    ///
+    /// With `open`, the sandbox can reach everything that the host can reach.
     #[arg(long, value_name = "closed|allow|open")]
     net: Option<Mode>,
-    /// Lets HOST be reached, and only such hosts; on ports 80 and 443 unless it names one; repeatable.
+    /// Allows connections to HOST, on ports 80 and 443 unless PORT is given; repeatable.
+    ///
+    /// The sandbox can reach only the allowed hosts.
     #[arg(long, value_name = "HOST[:PORT]")]
     allow: Vec<HostRule>,
-    /// Keeps HOST from being reached, whatever is allowed; repeatable.
+    /// Denies connections to HOST, even if --allow allows HOST; repeatable.
     #[arg(long, value_name = "HOST[:PORT]")]
     deny: Vec<HostRule>,
-    /// Lets programs that know of no proxy reach the allowed hosts too.
+    /// Lets programs that do not use a proxy reach the allowed hosts, too.
     #[arg(long)]
     transparent: bool,
-    /// Lets every public host be reached, and records which.
+    /// Allows connections to every public host, and records the hosts.
     #[arg(long)]
     observe: bool,
-    /// Passes a variable on, or sets it; repeatable.
+    /// Passes on the caller's variable NAME, or sets NAME to VALUE; repeatable.
     #[arg(long, value_name = "NAME[=VALUE]")]
     env: Vec<Variable>,
-    /// Ends the run after this long: 30s, 2m, 1h30m.
+    /// Ends each command after TIME, such as 30s, 2m or 1h30m.
     #[arg(long, value_name = "TIME")]
     time: Option<Span>,
-    /// Memory of all processes together: 512M, 2G.
+    /// Maximum memory of all processes together, such as 512M or 2G.
     #[arg(long, value_name = "SIZE")]
     memory: Option<Size>,
-    /// Processors' worth of time: 1.5.
+    /// Maximum number of processors that the processes use together, such as 1.5.
     #[arg(long, value_name = "N", value_parser = cpus)]
     cpus: Option<f64>,
-    /// Processes and threads at once.
+    /// Maximum number of processes and threads at once.
     #[arg(long, value_name = "N", value_parser = processes)]
     processes: Option<u32>,
-    /// Output kept of each stream, with --json.
+    /// Maximum output to keep of each stream with --json; 10M by default.
     #[arg(long, value_name = "SIZE")]
     output: Option<Size>,
-    /// What /tmp can hold.
+    /// Maximum size of /tmp, and of the private home; 1G by default.
     #[arg(long, value_name = "SIZE")]
     tmp: Option<Size>,
-    /// What the workspace may grow by.
+    /// Maximum growth of the workspace; no backend can enforce this limit yet.
     #[arg(long, value_name = "SIZE")]
     disk: Option<Size>,
-    /// A policy in TOML or JSON, under the flags.
+    /// File with a policy in TOML or JSON; the flags take precedence.
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
-    /// Demands that a promise be fully enforced; repeatable.
+    /// Requires that PROMISE is fully enforced; repeatable.
     #[arg(long, value_name = "PROMISE")]
     require: Vec<Clause>,
-    /// Accepts that a promise be weaker than written, or absent; repeatable.
+    /// Accepts that the promise CLAUSE is enforced only in part, or not at all; repeatable.
     #[arg(long, value_name = "CLAUSE")]
     allow_weaker: Vec<Clause>,
-    /// Lets DIR hold workspaces although a rule forbids it; `serve` keeps those of its sandboxes in a state directory.
+    /// Allows workspaces in DIR although a rule forbids workspaces there.
+    ///
+    /// `serve` keeps the workspaces of its sandboxes in a state directory.
     #[arg(long, value_name = "DIR", hide = true)]
     allow_workspace: Vec<PathBuf>,
-    /// Starts a sandbox for a client of `serve`: the files of its workspace are a stranger's, `ringfence.toml` among
-    /// them, and `stop --all` leaves it to its client.
+    /// Starts a sandbox for a client of `serve`.
+    ///
+    /// The workspace contains files of the client, so no `ringfence.toml` is read. `stop --all`
+    /// does not stop the sandbox.
     #[arg(long, hide = true)]
     for_server: bool,
-    /// Starts in DIR, as if called there.
+    /// Changes to the directory DIR first.
     #[arg(short = 'C', long, value_name = "DIR")]
     directory: Option<PathBuf>,
 }
 
-/// What only a container engine is told.
+/// Flags for container engines only.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Containers")]
 pub(crate) struct ContainerFlags {
-    /// A container to develop in, on podman or else docker: it has the host's network unless --net says otherwise.
+    /// Uses a container for development, on podman or else docker.
+    ///
+    /// The container has the host's network unless the policy sets a network, for example with
+    /// --net.
     #[arg(long)]
     container: bool,
-    /// What the container is made from; ringfence's own image when nothing says.
+    /// Image of the container; by default the image in the settings, or else ringfence's own.
     #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
-    /// When the image is fetched: always, missing or never.
+    /// Rule for fetching the image: always, missing or never.
     #[arg(long, value_name = "WHEN")]
     pull: Option<Pull>,
-    /// Capabilities that are not dropped, with commas between; repeatable.
+    /// Linux capabilities that are not dropped, separated by commas; repeatable.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     cap: Vec<String>,
 }

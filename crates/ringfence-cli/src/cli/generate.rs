@@ -20,14 +20,14 @@ const SOURCE: &str = concat!("ringfence ", env!("CARGO_PKG_VERSION"));
 /// Prints the completions of a shell.
 #[derive(Debug, Args)]
 pub(crate) struct Completions {
-    /// Which shell.
+    /// Shell that the completions are for.
     shell: KnownShell,
 }
 
 /// Writes man pages, completions and references into a directory.
 #[derive(Debug, Args)]
 pub(crate) struct Generate {
-    /// The directory.
+    /// Directory for the generated files.
     directory: PathBuf,
 }
 

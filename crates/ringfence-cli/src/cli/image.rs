@@ -19,7 +19,7 @@ Examples:
   ringfence image build
   ringfence image build --file Containerfile --tag localhost/mine:latest";
 
-/// Makes the images that containers are made from.
+/// Builds images for containers.
 #[derive(Debug, Args)]
 pub(crate) struct ImageArguments {
     #[command(subcommand)]
@@ -31,20 +31,20 @@ enum ImageCommand {
     Build(Build),
 }
 
-/// Builds the default image of `ringfence up --container`, or another one, and prints its name.
+/// Builds the default image of `ringfence up --container`, or another image, and prints its name.
 ///
-/// The default is made from Debian's packages alone: zsh, git, python3 and openssh-server, for a user `dev`. Nothing but
-/// the Containerfile is sent to the engine.
+/// The default image is made only from packages of Debian: zsh, git, python3 and openssh-server,
+/// for a user `dev`. Only the Containerfile is sent to the engine.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 struct Build {
-    /// What the image is called.
+    /// Name of the image.
     #[arg(long, value_name = "NAME", default_value = images::OWN_IMAGE)]
     tag: String,
-    /// Another Containerfile.
+    /// Containerfile to build, instead of the default Containerfile.
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// The engine that builds it: podman, or else docker.
+    /// Container engine that builds the image; by default podman, or else docker.
     #[arg(long, value_name = "BACKEND", value_parser = engine)]
     backend: Option<Backend>,
 }

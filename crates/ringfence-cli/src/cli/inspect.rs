@@ -10,12 +10,12 @@ use super::attach::{Named, block_on, plain};
 use crate::answer::{print, print_json};
 use crate::report::Failure;
 
-/// Shows what a sandbox is, what holds, and what runs in it.
+/// Describes a sandbox: its backend, network and workspace, its promises, and its processes.
 #[derive(Debug, Args)]
 pub(crate) struct Inspect {
     #[command(flatten)]
     sandbox: Named,
-    /// Prints JSON.
+    /// Prints the output as JSON.
     #[arg(long)]
     pub(super) json: bool,
 }

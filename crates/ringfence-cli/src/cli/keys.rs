@@ -13,7 +13,7 @@ use crate::answer::{print, print_json};
 use crate::http::{Key, KeyFile, Quota};
 use crate::report::Failure;
 
-/// Makes and revokes the keys that clients of `ringfence serve` show.
+/// Creates, lists and revokes API keys for clients of `ringfence serve`.
 #[derive(Debug, Args)]
 pub(crate) struct KeysArguments {
     #[command(subcommand)]
@@ -22,23 +22,26 @@ pub(crate) struct KeysArguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Makes a key and prints it: it is told this once, and only its hash is kept.
+    /// Creates a key and prints the key once; only a hash of the key is kept.
     Create {
-        /// Whose it is.
+        /// Name of the key, such as the name of its owner.
         #[arg(value_name = "NAME", default_value = "unnamed", value_parser = NonEmptyStringValueParser::new())]
         name: String,
         #[command(flatten)]
         quota: Quota,
     },
-    /// Lists the keys by what may be told of them.
+    /// Lists the keys by id, time of creation and name.
     List {
-        /// Prints JSON.
+        /// Prints the output as JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Makes keys invalid, at once. Their sandboxes stay until their time is over, their snapshots until a server starts.
+    /// Revokes keys at once.
+    ///
+    /// Sandboxes of a revoked key stay until their time is over, and snapshots until a server
+    /// starts.
     Revoke {
-        /// The id or the name of a key.
+        /// Id of a key, or name of one or more keys.
         #[arg(value_name = "KEY")]
         which: String,
     },

@@ -18,12 +18,12 @@ use crate::report::Failure;
 /// Number of bytes that are read at once.
 const PIECE: usize = 64 << 10;
 
-/// Prints the log of a sandbox: its guest's, and its monitor's.
+/// Prints the log of a sandbox, which its guest and its monitor write.
 #[derive(Debug, Args)]
 pub(crate) struct Logs {
     #[command(flatten)]
     sandbox: Named,
-    /// Goes on printing until the sandbox ends.
+    /// Continues to print new lines until the sandbox ends.
     #[arg(short, long)]
     follow: bool,
 }

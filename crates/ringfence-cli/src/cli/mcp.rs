@@ -33,36 +33,41 @@ Examples:
   ringfence mcp --listen 127.0.0.1:3001
   ringfence mcp --sandbox demo";
 
-/// Serves tools that work in a sandbox, for agents that speak the Model Context Protocol.
+/// Serves tools that work in a sandbox, for agents that use the Model Context Protocol (MCP).
 ///
-/// Without --listen it serves the one client that started it, on its standard streams. Each client gets a sandbox of its
-/// own, behind the policy of the flags and settings, which goes with the client. The tools run commands and code, read,
-/// write and search files, keep processes, and forward ports.
+/// Without --listen, the server has one client, the program that started the server, on its
+/// standard streams. Unless --sandbox is given, each client gets a sandbox of its own under the
+/// policy of the flags and settings, and the sandbox ends with the client. The tools run commands
+/// and code, read, write and search files, manage processes, and forward ports.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Mcp {
-    /// Prints what to paste into the settings of claude, codex, cursor or vscode, with the other flags that are given.
+    /// Prints the settings with which PROGRAM starts this server, including the other given flags.
     #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["listen", "token_file", "host"])]
     print_config: Option<Program>,
-    /// Works in the sandbox of that name, which `ringfence up` started, and leaves it up.
+    /// Works in the sandbox NAME, which `ringfence up` started, and does not stop the sandbox.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["PolicyFlags", "ContainerFlags", "lease"])]
     sandbox: Option<String>,
-    /// How long a client's sandbox may stay: 30m, 8h.
+    /// Maximum lifetime of a client's sandbox, such as 30m or 8h; unlimited by default.
     #[arg(long, value_name = "TIME")]
     lease: Option<Span>,
-    /// Serves many clients, by HTTP at this address: `127.0.0.1:3001`; port 0 is any that is free.
+    /// Serves many clients by HTTP at this address, such as `127.0.0.1:3001`; port 0 is any free
+    /// port.
     #[arg(long, value_name = "ADDRESS:PORT", help_heading = "HTTP")]
     listen: Option<SocketAddr>,
-    /// A file with the token that clients show; without one, RINGFENCE_MCP_TOKEN holds it. Needed beyond loopback.
+    /// File with the token that clients must send.
+    ///
+    /// Without the flag, the variable RINGFENCE_MCP_TOKEN holds the token. An address beyond
+    /// loopback needs a token.
     #[arg(long, value_name = "FILE", requires = "listen", help_heading = "HTTP")]
     token_file: Option<PathBuf>,
-    /// A name that clients call this server by, besides its address; repeatable.
+    /// Host name that clients use for this server, in addition to its address; repeatable.
     #[arg(long, value_name = "NAME", requires = "listen", help_heading = "HTTP")]
     host: Vec<String>,
-    /// Takes a client that says nothing for so long, and waits for no answer, to be gone; 15m when absent.
+    /// Drops a client that is silent for TIME and waits for no answer; 15m by default.
     #[arg(long, value_name = "TIME", requires = "listen", help_heading = "HTTP")]
     idle: Option<Span>,
-    /// How many clients there can be at once.
+    /// Maximum number of clients at once.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..))]
     #[arg(requires = "listen", help_heading = "HTTP")]
     clients: u16,

@@ -42,7 +42,7 @@ use crate::report::{Failure, listen};
 #[derive(Debug, Parser)]
 #[command(name = "ringfence", version, propagate_version = true, disable_help_subcommand = true)]
 pub(crate) struct Arguments<C: Subcommand = Command> {
-    /// Says more: once for what happens, twice for why.
+    /// Logs more: given once, also events; given twice, also decisions.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     verbose: u8,
     #[command(subcommand)]
@@ -83,8 +83,8 @@ pub(crate) enum Command {
     Generate(generate::Generate),
 }
 
-/// The commands that are called in quick succession. Making the flags of all commands takes a tenth of
-/// the time of a short run, so that these are looked for alone first.
+/// Commands that are called in quick succession. Creating the flags of all commands takes a tenth
+/// of the time of a short run, so the command line is parsed with these commands alone first.
 #[derive(Debug, Subcommand)]
 enum FrequentCommand {
     Run(Box<run::Run>),

@@ -18,18 +18,19 @@ Examples:
   ringfence port demo 0:8080
   ringfence port demo 8080 --to 127.0.0.1:3000";
 
-/// Forwards a port of this machine's loopback to a port inside a sandbox, until Ctrl-C.
+/// Forwards a loopback port of this machine to a port in a sandbox, until Ctrl-C.
 ///
-/// It works with a closed network, too: the bytes go through the guest. The address is printed.
+/// The local address is printed. The bytes go through the guest, so a sandbox with a closed network
+/// can be reached, too.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Port {
     #[command(flatten)]
     sandbox: Named,
-    /// The port inside, and the one here if that is another; 0 is any that is free.
+    /// Port in the sandbox, after the local port if the ports differ; LOCAL 0 is any free port.
     #[arg(value_name = "[LOCAL:]PORT")]
     ports: Pair,
-    /// The address here.
+    /// Local address and port; the address must be on loopback.
     #[arg(long, value_name = "ADDRESS:PORT")]
     to: Option<SocketAddr>,
 }

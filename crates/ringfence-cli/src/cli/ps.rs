@@ -20,10 +20,10 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Lists the sandboxes that are up.
 #[derive(Debug, Args)]
 pub(crate) struct Ps {
-    /// Prints JSON.
+    /// Prints the output as JSON.
     #[arg(long)]
     pub(super) json: bool,
-    /// Prints names alone, for completions.
+    /// Prints only the names, for shell completions.
     #[arg(long, hide = true)]
     names: bool,
 }

@@ -21,16 +21,16 @@ Examples:
 
 /// Runs one command behind a policy that is enforced or refused.
 ///
-/// Without --json it is transparent: terminal, job control, signals, standard input and exit code are the
-/// command's own. Exit codes of ringfence itself: 2 usage, 124 deadline, 125 the sandbox failed, 126 not
+/// Without --json, terminal, job control, signals, standard input and exit code are the command's
+/// own. Exit codes of ringfence itself: 2 usage, 124 deadline, 125 the sandbox failed, 126 not
 /// executable, 127 not found, 128+n signal.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Run {
-    /// Passes an open descriptor on under the same number; repeatable.
+    /// Passes the open file descriptor N to the command, under the same number; repeatable.
     #[arg(long, value_name = "N")]
     fd: Vec<i32>,
-    /// Prints the plan instead of running.
+    /// Prints the plan instead of running the command.
     #[arg(long)]
     dry_run: bool,
     /// Captures the output and prints a result object.

@@ -31,27 +31,28 @@ With the E2B SDK:
 /// Default address at which the server listens.
 const DEFAULT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 3000);
 
-/// Serves E2B's API, so that its SDKs run against sandboxes of this host.
+/// Serves E2B's API, so that E2B's SDKs use sandboxes of this host.
 ///
-/// The sandboxes outlive it, and are found again by the next one. A browser finds a page at its address, with what runs,
-/// what holds and what is denied. Its settings are those of FILE, or of
-/// ~/.config/ringfence/server.toml. Without a key it listens to this machine alone, and accepts any key.
+/// Sandboxes outlive the server, and the next server finds the sandboxes again. A web page at the
+/// address of the server shows the running sandboxes, their promises and their denials. The
+/// settings are those of FILE, or of ~/.config/ringfence/server.toml. As long as no key was
+/// created, the server listens only on loopback, and accepts any key.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Serve {
-    /// Where it listens; port 0 is any that is free.
+    /// Address and port to listen on, 127.0.0.1:3000 by default; port 0 is any free port.
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
-    /// The server's settings, in TOML.
+    /// File with the settings of the server, in TOML.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Speaks TLS, with a certificate for *.sbx.localhost that is made on the first start.
+    /// Uses TLS, with a certificate for *.sbx.localhost that is created on the first start.
     #[arg(long)]
     tls: bool,
-    /// Speaks TLS with this certificate, in PEM.
+    /// Uses TLS with the certificate in FILE, in PEM format.
     #[arg(long, value_name = "FILE", requires = "tls_key", conflicts_with = "tls")]
     tls_cert: Option<PathBuf>,
-    /// The key of that certificate, in PEM.
+    /// File with the private key of the certificate, in PEM format.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
 }

@@ -20,19 +20,20 @@ Examples:
   ringfence ssh demo
   ringfence ssh demo -- 'cd workspace && make test'";
 
-/// Enters a sandbox that is up by ssh, with the keys of the ssh-agent or of ~/.ssh.
+/// Opens an ssh session in a sandbox that is up, with the keys of the ssh-agent or of ~/.ssh.
 ///
-/// An sshd is started inside when it is first needed, as the sandbox's own user. It is reached through the guest, so
-/// that it works with a closed network, too. Its key is known to ssh from then on.
+/// The first session starts an sshd in the sandbox, as the user of the sandbox. ssh reaches the
+/// sshd through the guest, so a session works with a closed network, too. The host key of the sshd
+/// is made for the sandbox and known to ssh.
 #[derive(Debug, Args)]
 #[command(after_help = SSH_EXAMPLES)]
 pub(crate) struct Ssh {
     #[command(flatten)]
     sandbox: Named,
-    /// Lets programs inside use the ssh-agent as long as this session lasts.
+    /// Lets programs in the sandbox use the ssh-agent as long as the session lasts.
     #[arg(short = 'A', long)]
     forward_agent: bool,
-    /// What the shell inside runs, in ssh's way: all words in one line.
+    /// Command line for the shell in the sandbox; as with ssh, all words are joined to one line.
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -43,10 +44,10 @@ Examples:
   mkdir -p ~/.ssh/config.d && ringfence ssh-config demo
   rsync -a src/ ringfence-demo:src/";
 
-/// Prints how ssh, scp, sftp, rsync and editors reach a sandbox that is up, as ssh_config(5).
+/// Prints an ssh_config(5) entry, with which ssh, scp, sftp, rsync and editors reach a sandbox.
 ///
-/// Where ~/.ssh/config.d exists, it is written there, too, until the sandbox stops; `Include config.d/*` in
-/// ~/.ssh/config makes use of it.
+/// If ~/.ssh/config.d exists, the entry is also kept there until the sandbox stops; `Include
+/// config.d/*` in ~/.ssh/config makes ssh read the entry.
 #[derive(Debug, Args)]
 #[command(after_help = CONFIG_EXAMPLES)]
 pub(crate) struct SshConfig {

@@ -11,13 +11,13 @@ use super::run::warn_of_planted;
 use crate::answer::{Form, print};
 use crate::report::{Failure, tell_hint, warn};
 
-/// Ends sandboxes, and waits until nothing of them is left.
+/// Stops sandboxes, and waits until the sandboxes are gone.
 #[derive(Debug, Args)]
 pub(crate) struct Stop {
-    /// Which; `ringfence ps` lists them.
+    /// Names of the sandboxes; `ringfence ps` lists the names.
     #[arg(id = "sandboxes", value_name = "NAME", required_unless_present = "all")]
     names: Vec<String>,
-    /// All that were started by `ringfence up`; those of clients of `ringfence serve` are left.
+    /// Stops all sandboxes of `ringfence up`, but not those of clients of `ringfence serve`.
     #[arg(long, conflicts_with = "sandboxes")]
     all: bool,
 }

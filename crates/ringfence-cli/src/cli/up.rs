@@ -21,30 +21,32 @@ Examples:
   ringfence up --container
   ringfence up --container --proxy --allow github.com";
 
-/// Starts a sandbox that stays, and says how to enter it.
+/// Starts a sandbox that stays up, and prints how to enter the sandbox.
 ///
-/// It is called NAME, or as its workspace's directory, and stays until `ringfence stop`, the end of its lease, or a
-/// reboot. One of that name that is what is asked for is used again; one that differs is an error unless --replace is
-/// given.
+/// The sandbox is called NAME, or by default like the directory of its workspace, and stays up
+/// until `ringfence stop`, the end of its lease, or a reboot. If a sandbox of the same name is up
+/// with the same settings, that sandbox is used again. A sandbox of the same name with other
+/// settings is an error unless --replace is given.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Up {
-    /// What it is called: a-z, 0-9, `-`, `_` and `.`.
+    /// Name of the sandbox, made of a-z, 0-9, `-`, `_` and `.`, at most 48 characters long.
     #[arg(value_name = "NAME")]
     name: Option<String>,
-    /// How long it may stay: 30m, 8h.
+    /// Maximum lifetime of the sandbox, such as 30m or 8h; unlimited by default.
     #[arg(long, value_name = "TIME")]
     lease: Option<Span>,
-    /// Stops the sandbox of that name first, if there is one.
+    /// Stops an existing sandbox of the same name first.
     #[arg(long)]
     replace: bool,
-    /// Prints what is written down of it as JSON.
+    /// Prints the manifest of the sandbox as JSON.
     #[arg(long)]
     pub(super) json: bool,
-    /// Keeps the sandbox; its caller waits for the answer on standard output.
+    /// Runs as the monitor of the sandbox, and answers the caller on standard output.
     #[arg(long, hide = true)]
     monitor: bool,
-    /// Puts the proxy of the allowed hosts in a container of its own, in a network that other containers can join.
+    /// Runs the egress proxy in a container of its own, in a network that other containers can
+    /// join.
     #[arg(long, help_heading = "Containers")]
     proxy: bool,
     #[command(flatten)]

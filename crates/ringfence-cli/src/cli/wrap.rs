@@ -10,23 +10,24 @@ use super::flags::PolicyFlags;
 use crate::answer::print;
 use crate::report::Failure;
 
-/// Makes an executable that runs PROGRAM sandboxed, and prints its path.
+/// Creates an executable that runs PROGRAM in a sandbox, and prints the path of the executable.
 ///
-/// It passes its caller's arguments on and works from any directory. The policy is the one that holds now, flags
-/// included; it lies beside the wrapper, whose directory can be put in front of a PATH. Remove it with `ringfence
-/// unwrap`.
+/// The executable, called the wrapper, passes its arguments on to PROGRAM and works from any
+/// directory. Its policy is the current policy with the given flags, in a file beside the wrapper.
+/// The directory of the wrapper can be put in front of PATH. `ringfence unwrap` removes the
+/// wrapper.
 #[derive(Debug, Args)]
 pub(crate) struct Wrap {
-    /// The program, by path or by name.
+    /// Path or name of the program.
     program: PathBuf,
     #[command(flatten)]
     policy: PolicyFlags,
 }
 
-/// Removes a wrapper that `ringfence wrap` made.
+/// Removes a wrapper that `ringfence wrap` created.
 #[derive(Debug, Args)]
 pub(crate) struct Unwrap {
-    /// The wrapper's path.
+    /// Path of the wrapper.
     path: PathBuf,
 }
 

@@ -22,27 +22,27 @@ const LONGEST_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
 /// Default for the maximum number of snapshots of a key.
 const MOST_SNAPSHOTS: u32 = 20;
 
-/// What a key may use; what is not said is not limited, but for what has a default.
+/// Limits of one key. A limit that is not set has its default, or does not apply.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, Args)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Quota {
-    /// Sandboxes at once.
+    /// Maximum number of sandboxes at once.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     #[serde(skip_serializing_if = "Option::is_none")]
     sandboxes: Option<u32>,
-    /// Sandboxes that it may start in a minute.
+    /// Maximum number of sandboxes that are started per minute.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     #[serde(skip_serializing_if = "Option::is_none")]
     per_minute: Option<u32>,
-    /// Snapshots that it may keep; 20 when nothing is said.
+    /// Maximum number of snapshots; 20 by default.
     #[arg(long, value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
     snapshots: Option<u32>,
-    /// How long a sandbox may stay at most, from its start: 30m, 8h; a day when nothing is said.
+    /// Maximum time that a sandbox runs, such as 30m or 8h; one day by default.
     #[arg(long, value_name = "TIME")]
     #[serde(skip_serializing_if = "Option::is_none")]
     longest: Option<Span>,
-    /// The time on processors that its sandboxes may use in a day, which begins at midnight, UTC: 30m, 8h.
+    /// Maximum processor time of all sandboxes of the key per day in UTC, such as 30m or 8h.
     #[arg(long, value_name = "TIME")]
     #[serde(skip_serializing_if = "Option::is_none")]
     cpu_per_day: Option<Span>,
