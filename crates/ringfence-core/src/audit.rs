@@ -14,16 +14,16 @@ use sha2::{Digest, Sha256};
 
 use crate::ExecutionResult;
 
-/// Which runs leave a record.
+/// Selection of runs by their result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Store {
-    /// Those that did not end well.
+    /// Only runs that failed: `ok` is false in the result.
     #[default]
     OnError,
-    /// All.
+    /// All runs, whatever the result.
     Always,
-    /// None.
+    /// No run at all.
     Never,
 }
 
@@ -62,21 +62,22 @@ impl FromStr for Store {
     }
 }
 
-/// What is kept of one run.
+/// Record of one run, linked to the previous record by a hash.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Record {
-    /// The hash of the record before; the first has none.
+    /// Hash of the previous record; null in the first record.
     pub previous: Option<String>,
-    /// When the run ended, in RFC 3339.
+    /// Time at which the run ended, in RFC 3339 format.
     pub time: String,
-    /// The command and its arguments.
+    /// Command of the run and its arguments.
     pub command: Vec<String>,
-    /// The code, where code was run and is to be kept.
+    /// Source code, if the run executed code and `code.store_code` selects the run; otherwise
+    /// absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
-    /// What became of it.
+    /// Result of the run.
     pub result: ExecutionResult,
-    /// SHA-256 of all the above, as canonical JSON.
+    /// SHA-256 hash of all other fields as canonical JSON, in hexadecimal digits.
     pub hash: String,
 }
 

@@ -6,25 +6,26 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A way to make a policy hold.
+/// Backend that enforces a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
-    /// Our own launcher: namespaces, Landlock and seccomp.
+    /// Launcher of ringfence itself, with namespaces, Landlock and seccomp.
     Native,
-    /// Bubblewrap, with the same view and filter.
+    /// Bubblewrap, with the same view of files and the same seccomp filter as `native`.
     Bwrap,
-    /// A Docker engine.
+    /// Docker engine, with one container per sandbox.
     Docker,
-    /// A Podman engine.
+    /// Podman engine, with one container per sandbox.
     Podman,
-    /// A Pod per sandbox.
+    /// Kubernetes, with one Pod per sandbox. This version does not have the backend.
     Kubernetes,
-    /// E2B's cloud, or anything that speaks its API.
+    /// Cloud of E2B, or another service with the API of E2B. This version does not have the
+    /// backend.
     E2b,
-    /// No isolation of its own: trusts the container or VM that ringfence runs in.
+    /// No isolation by ringfence, which trusts the container or VM around ringfence.
     Outer,
-    /// None, by explicit choice.
+    /// No isolation at all, by explicit choice.
     Local,
 }
 

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// One thing that a sandbox promises.
+/// Promise of a sandbox, which is one part of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Clause {
@@ -36,17 +36,17 @@ pub enum Clause {
     Cleanup,
     /// The run ends at its deadline.
     Time,
-    /// No more output than this is kept.
+    /// No more output than the limit is kept.
     Output,
-    /// No more memory than this is used.
+    /// No more memory than the limit is used.
     Memory,
-    /// No more processor time than this is used.
+    /// No more processor time than the limit is used.
     Cpus,
-    /// No more processes than this exist at once.
+    /// No more processes than the limit exist at once.
     ProcessCount,
-    /// `/tmp` holds no more than this.
+    /// `/tmp` holds no more than the limit.
     Tmp,
-    /// The workspace grows by no more than this.
+    /// The workspace grows by no more than the limit.
     Disk,
 }
 

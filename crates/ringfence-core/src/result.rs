@@ -9,74 +9,80 @@ use serde::{Deserialize, Serialize};
 use crate::policy::Limits;
 use crate::{Backend, Clause};
 
-/// What became of one command.
+/// Result of one command.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ExecutionResult {
-    /// Names this run in logs and records.
+    /// Id of the run in logs and records.
     pub id: String,
-    /// What the command exited with; absent when a signal ended it.
+    /// Exit code of the command; null if a signal ended the command, or if nothing was run.
     pub exit_code: Option<i32>,
-    /// The signal that ended the command.
+    /// Number of the signal that ended the command; otherwise null.
     pub signal: Option<i32>,
-    /// Whether the command exited with 0 in time.
+    /// True if the command exited with code 0 before its deadline.
     pub ok: bool,
-    /// Whether the deadline ended it.
+    /// True if the deadline ended the command.
     pub timed_out: bool,
-    /// Whether the memory limit ended a process of it.
+    /// True if the memory limit ended a process of the run, or of the sandbox while the command
+    /// ran.
     pub oom_killed: bool,
-    /// What it wrote to its standard output, head and tail.
+    /// Text that the command wrote to standard output. If the text is longer than `limits.output`,
+    /// only the beginning and the end are kept.
     pub stdout: String,
-    /// What it wrote to its standard error, head and tail.
+    /// Text that the command wrote to standard error. If the text is longer than `limits.output`,
+    /// only the beginning and the end are kept.
     pub stderr: String,
-    /// How many bytes were dropped between head and tail.
+    /// Number of bytes that were dropped between the beginning and the end of the output.
     pub dropped: Dropped,
-    /// Seconds from launch to end.
+    /// Time from the launch of the command to its end, in seconds.
     pub duration: f64,
-    /// How it was run.
+    /// Description of how the command was run.
     pub meta: Meta,
 }
 
-/// Bytes that were not kept.
+/// Number of bytes of output that were not kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Dropped {
-    /// Of standard output.
+    /// Dropped bytes of standard output.
     pub stdout: u64,
-    /// Of standard error.
+    /// Dropped bytes of standard error.
     pub stderr: u64,
 }
 
-/// How a command was run, and what held.
+/// Description of how a command was run: backend, enforced clauses, limits and denials.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Meta {
-    /// Who held the policy.
+    /// Backend that enforced the policy.
     pub backend: Backend,
-    /// Why this backend.
+    /// Reason why the backend was chosen.
     pub chosen_because: String,
-    /// What held each clause, in the backend's words.
+    /// Clauses of the policy, each with the mechanism that enforced the clause, in the words of the
+    /// backend. The text begins with `weaker:` or `absent:` if a clause was not fully enforced.
     pub held: BTreeMap<Clause, String>,
-    /// The hash of the policy.
+    /// SHA-256 hash of the policy, in hexadecimal digits.
     pub policy_sha256: String,
-    /// The limits that applied.
+    /// Limits that applied to the command.
     pub limits: Limits,
-    /// What was used.
+    /// Resources that the command used.
     pub usage: Usage,
-    /// What was denied, where the backend can tell.
+    /// Attempts that the policy denied, as far as the backend reports denials.
     #[serde(default)]
     pub denials: Vec<Denial>,
-    /// Protected paths that the run made, changed or removed although nothing could keep it from
-    /// it: relative to the workspace, absolute outside it.
+    /// Protected paths that the run created, changed or removed, where the backend could not
+    /// prevent the change. Paths in the workspace are relative to the workspace, and other paths
+    /// are absolute.
     #[serde(default)]
     pub planted: Vec<String>,
-    /// Imports that the lint found; it is lint, and isolates nothing.
+    /// Imports that the lint of imports found. The lint isolates nothing.
     #[serde(default)]
     pub blocked_imports: Vec<BlockedImport>,
-    /// What to make of the imports that were found, or of there being none; absent where nobody looked.
+    /// Explanation of the findings of the lint, also if the lint found nothing; absent if the lint
+    /// did not run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// Why nothing was run; absent when something was.
+    /// Reason why nothing was run; absent if the command or the code was run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_run: Option<NotRun>,
-    /// Whether it ran in an interpreter that had been waiting for it.
+    /// True if the code ran in an interpreter that was started before the call; otherwise absent.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub warm: bool,
 }
@@ -109,47 +115,48 @@ impl Meta {
     }
 }
 
-/// Why nothing was run.
+/// Reason why nothing was run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum NotRun {
-    /// The lint found an import that it is to block.
+    /// The lint found an import, and `code.block_imports` is `block`.
     BlockedImports,
 }
 
 /// One import that the lint found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BlockedImport {
-    /// What is imported, as it is written; empty where the code could not be examined.
+    /// Name of the imported module, as written in the code; empty if the code could not be
+    /// examined.
     pub module: String,
-    /// The line, from 1.
+    /// Line of the import, counted from 1.
     pub line: usize,
-    /// The column in characters, from 1.
+    /// Column of the import in characters, counted from 1.
     pub column: usize,
-    /// By what means.
+    /// Construct that imports the module.
     pub how: ImportedBy,
 }
 
-/// By what means something is imported.
+/// Construct that imports a module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ImportedBy {
-    /// `import os`.
+    /// Statement such as `import os`.
     Import,
-    /// `from os import path`.
+    /// Statement such as `from os import path`.
     From,
-    /// `__import__("os")`.
+    /// Call such as `__import__("os")`.
     #[serde(rename = "__import__")]
     BuiltIn,
-    /// `importlib.import_module("os")`.
+    /// Call such as `importlib.import_module("os")`.
     ImportModule,
-    /// `exec("import os")`, or `compile` of such text.
+    /// Call such as `exec("import os")`, or `compile` of such text.
     Exec,
-    /// `eval("__import__('os')")`.
+    /// Call such as `eval("__import__('os')")`.
     Eval,
-    /// Nobody knows: the code is too long, or nested too deeply, to be examined.
+    /// Unknown construct, because the code is too long, or nested too deeply, to be examined.
     Unexamined,
 }
 
@@ -169,23 +176,23 @@ impl fmt::Display for BlockedImport {
     }
 }
 
-/// What a run used.
+/// Resources that a run used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Usage {
-    /// Processor time of every process that was waited for.
+    /// Processor time in seconds of all processes that were waited for.
     pub cpu_seconds: f64,
-    /// The largest resident set of one process, in bytes.
+    /// Largest resident set of one process, in bytes.
     pub max_rss: u64,
 }
 
-/// One thing that was denied.
+/// Attempt that the policy denied.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Denial {
-    /// The clause that denied it.
+    /// Clause that denied the attempt.
     pub clause: Clause,
-    /// What was attempted.
+    /// Description of the attempt.
     pub what: String,
-    /// The smallest line of a policy that would allow it, where one would.
+    /// Smallest line of a policy that would allow the attempt; absent if no line would.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allow: Option<String>,
 }

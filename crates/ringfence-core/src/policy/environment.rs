@@ -10,14 +10,14 @@ use serde::{Deserialize, Deserializer, Serialize};
 /// The kernel accepts at most 32 pages for one string, with the NUL at its end (execve(2)).
 const LONGEST: usize = 128 * 1024;
 
-/// The variables of a sandbox.
+/// Environment variables of a sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Environment {
-    /// Variables of the caller that are passed on.
+    /// Names of the caller's variables that the sandbox gets.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "names")]
     pub pass: Option<Vec<String>>,
-    /// Variables with their values.
+    /// Further variables that the sandbox gets, with their values.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "values")]
     pub set: BTreeMap<String, String>,
 }

@@ -5,31 +5,37 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::policy::{Size, Span};
 
-/// How much a run may use.
+/// Limits on the resources that a run may use.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// Wall-clock time.
+    /// Maximum wall-clock time of a command. At the deadline, all processes of the command are
+    /// ended. The default is no limit; code has 30 seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time: Option<Span>,
-    /// Memory of all processes together.
+    /// Maximum memory of all processes together, including swap. The default is `1G` in a
+    /// container, and no limit elsewhere.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<Size>,
-    /// Processors' worth of time: 1.5 is one and a half.
+    /// Maximum number of processors that all processes use together; 1.5 means the time of one and
+    /// a half processors. The default is 1 in a container, and no limit elsewhere.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "cpus")]
     #[schemars(range(min = 0.01))]
     pub cpus: Option<f64>,
-    /// Processes and threads at once.
+    /// Maximum number of processes and threads at once. The default is 1024 in a container, and no
+    /// limit elsewhere.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "processes")]
     #[schemars(range(min = 1))]
     pub processes: Option<u32>,
-    /// Output that is kept, of each stream.
+    /// Maximum output that is kept of each stream; the default is `10M`. Of longer output, the
+    /// beginning and the end are kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<Size>,
-    /// What `/tmp` can hold, and the private home as much again.
+    /// Maximum size of `/tmp`, and separately of the private home; the default is `1G`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tmp: Option<Size>,
-    /// What the workspace may grow by.
+    /// Maximum growth of the workspace. No backend can enforce this limit yet, so a policy with
+    /// this limit is refused unless `allow_weaker` contains `disk`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk: Option<Size>,
 }

@@ -40,47 +40,49 @@ pub use workspace::{Workspace, WorkspaceError};
 
 use crate::{Choice, Clause};
 
-/// What must hold in a sandbox.
+/// Rules that must hold in a sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Policy {
-    /// How it is made to hold.
+    /// Backend that enforces the policy; the default is `auto`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend: Option<Choice>,
-    /// What can be read and written.
+    /// Files that the sandbox can read and write.
     pub filesystem: Filesystem,
-    /// What can be reached.
+    /// Network that the sandbox can reach; closed by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
-    /// How much may be used.
+    /// Limits on the resources that the sandbox may use.
     pub limits: Limits,
-    /// Which variables are seen.
+    /// Environment variables of the sandbox.
     pub env: Environment,
     /// Promises that must be fully enforced.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub require: BTreeSet<Clause>,
-    /// Promises that may be weaker than written, or absent.
+    /// Promises that may be enforced only in part, or not at all.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub allow_weaker: BTreeSet<Clause>,
 }
 
-/// The files of a sandbox.
+/// Files and directories that a sandbox can use.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Filesystem {
-    /// The directory that is read-write inside, as `SOURCE` or `SOURCE:DESTINATION`.
+    /// Directory that the sandbox can read and write, as `SOURCE` or `SOURCE:DESTINATION`.
+    /// `DESTINATION` is the path in the sandbox. The default is the working directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workspace: Option<Workspace>,
-    /// Further paths that can be read.
+    /// Further paths that the sandbox can read.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "text::paths")]
     pub read: Option<Vec<PathBuf>>,
-    /// Further paths that can be read and written.
+    /// Further paths that the sandbox can read and write.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "text::paths")]
     pub write: Option<Vec<PathBuf>>,
-    /// Files of the workspace that cannot be read.
+    /// Files of the workspace that the sandbox cannot read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hide: Option<Vec<PathGlob>>,
-    /// Files of the workspace that cannot be changed.
+    /// Files of the workspace that the sandbox can read and cannot change; the default is
+    /// `.git/hooks` and `.git/config`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protect: Option<Vec<PathGlob>>,
 }

@@ -69,15 +69,15 @@ impl fmt::Display for Network {
     }
 }
 
-/// The three kinds of network, by name.
+/// Mode of the network of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// Nothing can be reached.
     Closed,
-    /// The hosts of `allow` can be reached, and nothing else.
+    /// Only the hosts of `allow` can be reached.
     Allow,
-    /// Everything can be reached.
+    /// Everything that the host can reach can be reached.
     Open,
 }
 
@@ -121,24 +121,26 @@ pub enum NetworkError {
     UnknownMode(String),
 }
 
-/// The network as documents and layers of settings write it: each key said, or unsaid.
+/// Network of a sandbox, as written in documents and layers of settings. Each key is optional.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schemars(rename = "Network")]
 pub struct NetworkTable {
-    /// Nothing, the hosts of `allow`, or everything; `allow` when it is unsaid and hosts are given, or observed.
+    /// Mode of the network. Without `mode`, the mode is `allow` if `allow` is present or `observe`
+    /// is true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// The hosts that can be reached.
+    /// Hosts that can be reached in mode `allow`. A rule without a port means ports 80 and 443.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allow: Option<Vec<HostRule>>,
-    /// Hosts that cannot be reached, whatever `allow` says.
+    /// Hosts that cannot be reached, even if `allow` contains them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deny: Option<Vec<HostRule>>,
-    /// Whether programs that know of no proxy get out too, to the same hosts.
+    /// True if programs that do not use a proxy can reach the same hosts; the default is false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transparent: Option<bool>,
-    /// Whether hosts that are in neither list can be reached too, and are recorded.
+    /// True if public hosts that are in neither list can be reached, too, and are recorded; the
+    /// default is false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observe: Option<bool>,
 }

@@ -10,26 +10,30 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::audit::Store;
 
-/// What a layer says of code.
+/// Settings for running code.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CodeConfig {
-    /// What the lint of imports does with what it finds; it is lint, and isolates nothing.
+    /// Action of the lint of imports on a listed module; the default is `off`. The lint isolates
+    /// nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub block_imports: Option<BlockImports>,
-    /// The modules that the lint looks for; what is below one counts, too.
+    /// Modules that the lint looks for, with their submodules. The default is `os`, `subprocess`,
+    /// `shutil`, `socket`, `ctypes`, `multiprocessing`, `pty` and `signal`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub imports: Option<Vec<Module>>,
-    /// Whose code is kept in its record.
+    /// Runs whose source code is kept in their records; the default is `on_error`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store_code: Option<Store>,
-    /// How many interpreters of a language wait for code, where somebody keeps them.
+    /// Number of interpreters of a language that wait for code, where a pool of interpreters is
+    /// kept. The default is 2.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warm: Option<usize>,
-    /// The modules that interpreters import while they wait.
+    /// Modules that interpreters import while the interpreters wait. The default is `json` and
+    /// `re`, and also `numpy` and `pandas` where these modules are installed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preload: Option<Vec<Module>>,
-    /// Languages, by name.
+    /// Languages by name, in addition to the built-in `python`, `bash` and `javascript`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "languages")]
     pub languages: BTreeMap<String, Language>,
 }
@@ -100,16 +104,16 @@ impl Code {
     }
 }
 
-/// What the lint of imports does with what it finds, from the least to the most.
+/// Action of the lint of imports on a listed module, from the least to the most strict.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BlockImports {
-    /// It is not asked.
+    /// The lint does not run.
     #[default]
     Off,
-    /// The code is run, and what was found is told.
+    /// The code is run, and the result lists the imports that the lint found.
     Warn,
-    /// Code in which something was found is not run.
+    /// Code with a listed import is not run.
     Block,
 }
 
@@ -146,7 +150,7 @@ impl FromStr for BlockImports {
     }
 }
 
-/// The name of a Python module: `os`, or `os.path`.
+/// Name of a Python module, such as `os` or `os.path`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 pub struct Module(#[schemars(with = "String")] String);
@@ -203,15 +207,15 @@ impl From<Module> for String {
     }
 }
 
-/// How code in a language is run: its text is put into a file, and a command is given the file's path.
+/// Language of code. The code is written to a file, and a command gets the path of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Language {
-    /// The program and its arguments, inside the sandbox; the file's path is added at the end.
+    /// Program in the sandbox and its arguments; the path of the file is added at the end.
     #[serde(deserialize_with = "command")]
     command: Vec<String>,
-    /// How the file's name ends; a file that is named so is taken to be in this language. What ends in `.py` is Python,
-    /// and the lint of imports reads it.
+    /// Suffix of the file's name, such as `.rb`. A file with the suffix is taken to be in this
+    /// language. Code with the suffix `.py` is Python, which the lint of imports reads.
     #[serde(deserialize_with = "suffix")]
     suffix: String,
 }

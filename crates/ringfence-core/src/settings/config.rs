@@ -12,62 +12,64 @@ use crate::policy::{Environment, Filesystem, Limits, NetworkTable};
 use crate::settings::{Credential, SecretOrigin};
 use crate::{Choice, Clause, Policy};
 
-/// What one layer says: a policy, and what only the user and the system may say.
+/// Settings of one layer: a policy, and further settings that a project's file may change only in
+/// part or not at all.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// How the policy is made to hold.
+    /// Backend that enforces the policy; the default is `auto`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend: Option<Choice>,
-    /// What can be read and written.
+    /// Files that the sandbox can read and write.
     pub filesystem: Filesystem,
-    /// What can be reached.
+    /// Network that the sandbox can reach; closed by default.
     #[serde(skip_serializing_if = "NetworkTable::is_unsaid", deserialize_with = "NetworkTable::consistent")]
     pub network: NetworkTable,
-    /// How much may be used.
+    /// Limits on the resources that the sandbox may use.
     pub limits: Limits,
-    /// Which variables are seen.
+    /// Environment variables of the sandbox.
     pub env: Environment,
     /// Promises that must be fully enforced.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub require: BTreeSet<Clause>,
-    /// Promises that may be weaker than written, or absent.
+    /// Promises that may be enforced only in part, or not at all.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub allow_weaker: BTreeSet<Clause>,
-    /// The one tree that all workspaces must lie in.
+    /// Directory in which all workspaces must lie.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workspace_root: Option<PathBuf>,
-    /// Directories that may be workspaces, and hold them, although a rule forbids it.
+    /// Directories that may be or contain workspaces although a rule forbids them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allow_workspace: Vec<PathBuf>,
-    /// What containers are made from.
+    /// Settings for containers.
     pub container: ContainerConfig,
-    /// Secrets that hosts outside are shown and no sandbox is; the user's and the system's to say, and nobody else's.
+    /// Secrets that requests to outside hosts get, and that no sandbox sees. Only the files of the
+    /// user and of the system may contain credentials.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub credentials: Vec<Credential>,
-    /// What is kept of runs.
+    /// Settings for the records of runs.
     pub audit: AuditConfig,
-    /// How code is run.
+    /// Settings for running code.
     pub code: CodeConfig,
 }
 
-/// What a layer says of containers, which only a container engine is told.
+/// Settings for containers, which only container engines use.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ContainerConfig {
-    /// The image that they are made from; ringfence's own when nobody says.
+    /// Image from which containers are made; the default is ringfence's own image.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
 }
 
-/// What a layer says of execution records.
+/// Settings for the records of runs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AuditConfig {
-    /// Which runs leave a record.
+    /// Runs that leave a record; the default is `on_error`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store: Option<Store>,
-    /// Where records go.
+    /// Directory of the records; the default is `artifacts/executions` in the working directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dir: Option<PathBuf>,
 }

@@ -30,17 +30,20 @@ const MEANT_FOR_THE_WAY: [&str; 12] = [
     "accept-encoding",
 ];
 
-/// A secret of the host's that requests to some hosts outside get on their way; what it is, is not known here.
+/// Secret of the host that the proxy adds to requests to some outside hosts. The settings contain
+/// the origin of the secret, not the secret itself: exactly one of `file`, `command` and
+/// `variable`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "Table", into = "Table")]
 pub struct Credential {
-    /// Who is shown it.
+    /// Hosts that get the secret.
     pub host: HostRule,
-    /// Where it comes from.
+    /// Origin of the secret on the host.
     pub origin: SecretOrigin,
-    /// How it is presented.
+    /// Header that presents the secret.
     pub header: HeaderTemplate,
-    /// The variable that has something in its place inside, for clients that do not start without.
+    /// Variable of the sandbox that has a placeholder as its value, for clients that do not start
+    /// without the variable.
     pub placeholder: Option<String>,
 }
 
@@ -92,26 +95,29 @@ pub enum CredentialError {
     Reserved(String),
 }
 
-/// A credential as it is written.
+/// Credential, as written in a document.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Credential")]
 struct Table {
-    /// Who is shown the secret: a name, or all names beneath one.
+    /// Hosts that get the secret: a name such as `api.example.org`, or all names below a name, such
+    /// as `*.example.org`.
     host: HostRule,
-    /// The file that holds it.
+    /// File that contains the secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     file: Option<PathBuf>,
-    /// The program that prints it, and its arguments; no shell reads them.
+    /// Program that prints the secret, and its arguments; no shell interprets the arguments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     command: Option<Vec<String>>,
-    /// The variable of the caller that is it.
+    /// Name of the caller's variable that contains the secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     variable: Option<String>,
-    /// The header that presents it, with `{secret}` in its place; `Authorization: Bearer {secret}` when absent.
+    /// Header that presents the secret, with `{secret}` in place of the secret. The default is
+    /// `Authorization: Bearer {secret}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     header: Option<HeaderTemplate>,
-    /// A variable that has something in the secret's place inside.
+    /// Name of a variable of the sandbox that gets a placeholder as its value, for clients that do
+    /// not start without the variable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     placeholder: Option<String>,
 }
