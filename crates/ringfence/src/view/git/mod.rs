@@ -254,7 +254,7 @@ impl GitSearch<'_> {
 
     /// Returns the directory that a `.git` file names.
     fn gitfile_target(&mut self, file: &Path, content: &[u8]) -> Option<PathBuf> {
-        let named = trim_line(content.strip_prefix(b"gitdir:")?.trim_ascii_start());
+        let named = parse_gitfile(content)?;
         let base = file.parent()?;
         let found = self.deciders.resolve(&base.join(path_from(named)))?;
         found.is_directory.then_some(found.path)
@@ -404,7 +404,7 @@ impl GitSearch<'_> {
             // decides to which worktree the repository belongs.
             let back_link = self.deciders.resolve(&own.join("gitdir"));
             let named = back_link.as_ref().and_then(|file| self.deciders.read(&file.path, MAX_PATH));
-            let entry = named.map(|named| own.join(path_from(trim_line(&named))));
+            let entry = named.map(|named| own.join(path_from(trim_back_link(&named))));
             let named = entry.as_deref().and_then(Path::parent);
             let found = named.and_then(|worktree| self.deciders.resolve(worktree)).map(|worktree| worktree.path);
             // Git finds submodules relative to the worktree, wherever that is.
@@ -523,9 +523,26 @@ struct KnownRepository {
     worktrees: BTreeSet<PathBuf>,
 }
 
+/// The path in a `.git` file, as git reads it: exactly one blank precedes the path, and further ones are part of it.
+fn parse_gitfile(content: &[u8]) -> Option<&[u8]> {
+    content.strip_prefix(b"gitdir: ").map(trim_line)
+}
+
+/// The path in the file `gitdir` of a worktree, as git reads it: blanks at its end do not count.
+fn trim_back_link(bytes: &[u8]) -> &[u8] {
+    until_nul(bytes).trim_ascii_end()
+}
+
+/// The text of a file with one line, without the end of the line.
 fn trim_line(bytes: &[u8]) -> &[u8] {
+    let bytes = until_nul(bytes);
     let end = bytes.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r')).map_or(0, |last| last + 1);
     &bytes[..end]
+}
+
+/// The part of a text that programs in C see.
+fn until_nul(bytes: &[u8]) -> &[u8] {
+    bytes.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
 fn last_value<'v>(variables: &'v [ConfigVariable], [section, key]: [&str; 2]) -> Option<&'v [u8]> {

@@ -11,14 +11,15 @@ use ringfence_core::workspace::without_dots;
 use rustix::fs::{AtFlags, CWD, statat};
 use serde::{Deserialize, Serialize};
 
-use super::MAX_PATH;
+use super::{MAX_PATH, parse_gitfile, trim_back_link, trim_line};
+use crate::view::deciders::path_from;
 use crate::{Host, untrusted};
 
 /// Returns the repository outside a workspace of which the workspace is a worktree.
 pub(in crate::view) fn shared_repository(workspace: &Path, distrusted: &DistrustedLinks) -> Option<PathBuf> {
     let link = workspace.join(".git");
     let named = untrusted::read(&link, MAX_PATH).ok()?;
-    let named = workspace.join(named.strip_prefix("gitdir:")?.trim());
+    let named = workspace.join(path_from(parse_gitfile(named.as_bytes())?));
     let worktree = fs_err::canonicalize(named).ok()?;
 
     // <repository>/worktrees/<name>/gitdir holds the path of the worktree's own `.git`
@@ -26,11 +27,11 @@ pub(in crate::view) fn shared_repository(workspace: &Path, distrusted: &Distrust
     // because the link could be changed later.
     let back_link = worktree.join("gitdir");
     let linked = untrusted::read(&back_link, MAX_PATH).ok()?;
-    if without_dots(&worktree.join(linked.trim())) != link {
+    if without_dots(&worktree.join(path_from(trim_back_link(linked.as_bytes())))) != link {
         return None;
     }
     let common = untrusted::read(&worktree.join("commondir"), MAX_PATH).ok()?;
-    let repository = fs_err::canonicalize(worktree.join(common.trim())).ok()?;
+    let repository = fs_err::canonicalize(worktree.join(path_from(trim_line(common.as_bytes())))).ok()?;
     let holds_worktree = worktree.parent() == Some(&repository.join("worktrees"));
     let is_repository = ["objects", "refs"].iter().all(|part| repository.join(part).is_dir());
     if !holds_worktree || !is_repository {

@@ -4,6 +4,7 @@ use super::*;
 use crate::granted::Grants;
 use crate::view::observed::FileTime;
 
+mod checkouts;
 mod far_repositories;
 mod kept_searches;
 

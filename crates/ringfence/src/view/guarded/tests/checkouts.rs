@@ -1,0 +1,27 @@
+//! Files that decide what git on the host checks out, over files that decide what it executes.
+
+use super::*;
+
+#[test]
+fn a_git_file_is_read_as_git_reads_it() {
+    let place = repository();
+    let own = place.path("ws/.git/worktrees/wt").display().to_string();
+    let guarded = place.guarded(&[]);
+    // For git, the path begins with a directory whose name is a blank.
+    let planted = format!("ws/wt/ {own}");
+    for file in ["HEAD", "config", "objects/x", "refs/x"] {
+        place.write(&format!("{planted}/{file}"), "");
+    }
+    place.write("ws/wt/.git", format!("gitdir:  {own}\n"));
+    assert_eq!(guarded.planted(), [format!("wt/ {own}/config")]);
+    for text in [format!("gitdir:{own}\n"), format!("gitdir:\t{own}\n"), format!("x gitdir: {own}\n")] {
+        place.write("ws/wt/.git", &text);
+        assert_eq!(shared_worktree(&place), None, "{text}");
+    }
+}
+
+/// The repository of the worktree `wt`, as the sandbox of a workspace there would get it.
+fn shared_worktree(place: &Place) -> Option<PathBuf> {
+    let host = Host::new([("HOME".into(), place.path("home").into())].into(), place.path("ws"));
+    shared_repository(&place.path("ws/wt"), GitScope::for_host(&host).distrusted())
+}
