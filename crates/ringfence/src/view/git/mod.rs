@@ -23,6 +23,8 @@ mod sequences;
 mod worktree;
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::{io, iter};
@@ -375,12 +377,10 @@ impl GitSearch<'_> {
         self.commons.insert(common.to_path_buf(), Rc::clone(&variables));
         self.replacements(common);
         self.program_directory(&common.join("hooks"));
-        // Legacy remotes (gitrepository-layout(5)): each file names a host and how to reach it. Git
-        // reads such a file if the configuration has no remote of that name.
-        let has_remote = variables.iter().any(|variable| variable.section == "remote" && variable.key == "url");
-        for directory in ["remotes", "branches"].iter().filter(|_| !has_remote) {
-            let directory = common.join(directory);
-            for (name, _) in self.list(&directory).iter() {
+        // Remotes of old (gitrepository-layout(5)): each file names a host, and how to reach it. Git reads one where the
+        // configuration has no remote of that name.
+        for directory in ["remotes", "branches"].map(|name| common.join(name)) {
+            for (name, _) in self.list(&directory).iter().filter(|(name, _)| !has_remote(&variables, name)) {
                 self.deciders.protect(&directory.join(name));
             }
         }
@@ -555,6 +555,14 @@ fn direct_value<'v>(variables: &'v [ConfigVariable], [section, key]: [&str; 2]) 
     let is_match =
         |variable: &&ConfigVariable| !variable.is_included && variable.section == section && variable.key == key;
     variables.iter().rfind(is_match).map(|variable| variable.value.as_slice())
+}
+
+/// Tells whether the configuration says where a remote is. An empty URL takes back the ones before it.
+fn has_remote(variables: &[ConfigVariable], name: &OsStr) -> bool {
+    let is_url = |variable: &&ConfigVariable| {
+        variable.section == "remote" && variable.key == "url" && variable.subsection.as_deref() == Some(name.as_bytes())
+    };
+    variables.iter().rfind(is_url).is_some_and(|url| !url.value.is_empty())
 }
 
 fn is_true(value: &[u8]) -> bool {

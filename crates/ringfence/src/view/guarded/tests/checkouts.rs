@@ -25,3 +25,14 @@ fn shared_worktree(place: &Place) -> Option<PathBuf> {
     let host = Host::new([("HOME".into(), place.path("home").into())].into(), place.path("ws"));
     shared_repository(&place.path("ws/wt"), GitScope::for_host(&host).distrusted())
 }
+
+#[test]
+fn remotes_of_old_count_unless_the_configuration_has_a_remote_of_that_name() {
+    let place = repository();
+    place.write("ws/.git/config", "[remote \"known\"]\n\turl = /x\n[remote \"empty\"]\n\turl = /x\n\turl =\n");
+    let guarded = place.guarded(&[]);
+    for name in ["remotes/known", "remotes/origin", "branches/empty", "branches/known"] {
+        place.write(&format!("ws/.git/{name}"), "URL: /x\n");
+    }
+    assert_eq!(guarded.planted(), [".git/branches/empty", ".git/remotes/origin"]);
+}
