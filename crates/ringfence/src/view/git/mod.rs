@@ -127,7 +127,10 @@ impl GitSearch<'_> {
         for command in &self.scope.commands {
             self.protect_command(command.as_bytes(), &workspace);
         }
-        // Git may be started in a workspace that has no repository, or only a broken one.
+        if let Some(template) = &self.scope.template_dir {
+            self.template_directory(template);
+        }
+        // Git may be started in a workspace that has no repository, or none that works.
         let global = std::mem::take(&mut self.global);
         self.apply(&global, &workspace);
         self.global = global;

@@ -67,9 +67,8 @@ pub(super) fn effect_of(variable: &ConfigVariable) -> SettingEffect {
     }
 }
 
-/// Variables of the caller's environment that hold a command which git runs (git(1), "Environment
-/// Variables").
-pub(super) const COMMAND_VARIABLES: [&str; 13] = [
+/// Variables of the caller's environment that hold a command which git runs (git(1), "Environment Variables").
+pub(super) const COMMAND_VARIABLES: [&str; 12] = [
     "GIT_SSH",
     "GIT_SSH_COMMAND",
     "GIT_ASKPASS",
@@ -82,7 +81,6 @@ pub(super) const COMMAND_VARIABLES: [&str; 13] = [
     "PAGER",
     "GIT_EXTERNAL_DIFF",
     "GIT_PROXY_COMMAND",
-    "GIT_TEMPLATE_DIR",
 ];
 
 /// Part of a command that may be the path of a file.

@@ -80,9 +80,10 @@ impl GitSearch<'_> {
                     // Husky's directory `_` only runs the scripts beside it.
                     let beside = path.parent().filter(|above| path.ends_with("_") && *above != worktree);
                     beside.into_iter().for_each(|beside| self.program_directory(beside));
-                    self.program_directory(&path);
                     if variable.key == "templatedir" {
-                        self.program_directory(&path.join("hooks"));
+                        self.template_directory(&path);
+                    } else {
+                        self.program_directory(&path);
                     }
                 }
                 SettingEffect::Repository => self.local_repository(variable, worktree),
@@ -91,7 +92,13 @@ impl GitSearch<'_> {
         }
     }
 
-    /// Protects a directory whose files git runs, and the targets of links in it.
+    /// Protects a directory whose files git copies into each new repository.
+    pub(super) fn template_directory(&mut self, path: &Path) {
+        self.program_directory(path);
+        self.program_directory(&path.join("hooks"));
+    }
+
+    /// Protects a directory whose files git runs, and those that links in it lead to.
     pub(super) fn program_directory(&mut self, path: &Path) {
         let Some(found) = self.deciders.resolve(path) else { return };
         if !found.is_directory || !self.deciders.holds_writable(&found.path) {

@@ -31,7 +31,10 @@ pub(in crate::view) struct GitScope {
     pub(super) work_tree: Option<PathBuf>,
     pub(super) common_dir: Option<PathBuf>,
     pub(super) index_file: Option<PathBuf>,
-    /// Commands from the environment.
+    /// The directory whose files git copies into each new repository, hooks among them.
+    #[serde(default)]
+    pub(super) template_dir: Option<PathBuf>,
+    /// Commands that come from the environment.
     pub(super) commands: Vec<String>,
     /// Variables that hold paths, for the commands that use them.
     #[serde(default)]
@@ -67,6 +70,7 @@ impl GitScope {
             work_tree: path("GIT_WORK_TREE"),
             common_dir: path("GIT_COMMON_DIR"),
             index_file: path("GIT_INDEX_FILE"),
+            template_dir: path("GIT_TEMPLATE_DIR"),
             environment_config: environment_config(host),
             commands: commands.collect(),
             path_variables: path_variables(host),

@@ -36,3 +36,14 @@ fn remotes_of_old_count_unless_the_configuration_has_a_remote_of_that_name() {
     }
     assert_eq!(guarded.planted(), [".git/branches/empty", ".git/remotes/origin"]);
 }
+
+#[test]
+fn a_directory_of_templates_in_the_environment_is_protected_with_its_hooks() {
+    let place = Place::new(&["ws/.git/HEAD", "ws/template/hooks/post-checkout", "ws/tools/x"]);
+    symlink("../../tools/x", place.path("ws/template/hooks/pre-commit")).unwrap();
+    let guarded = place.find_with(&Policy::default(), &[("GIT_TEMPLATE_DIR", "template")]).unwrap();
+    let steps = place.steps(&guarded, &[]);
+    for step in ["protect /work/template", "protect /work/tools/x"] {
+        assert!(steps.contains(&step.to_owned()), "{step} is not in {steps:?}");
+    }
+}
