@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FileType;
 
 use super::config::ConfigVariable;
-use super::{GitEntry, GitSearch, PendingVisit};
+use super::{GitEntry, GitSearch, PendingVisit, is_true};
 use crate::view::deciders::{PathState, SearchPhase};
 use crate::view::observed::{FileTime, TraceEnd, TreeWalk, is_present_and_changed_since};
 
@@ -99,12 +99,50 @@ impl GitSearch<'_> {
         }
     }
 
-    /// Tells whether git on the host may take a directory for a submodule that no index names. The
-    /// command `git fetch` does so if a commit names the submodule and the configuration has it,
-    /// and a sequence puts submodules into an index.
+    /// Tells whether git on the host may take a directory for a submodule although no index says so.
+    /// A sequence puts submodules into an index.
     fn reaches_unnamed_submodules(&self) -> bool {
-        let is_submodule = |variable: &ConfigVariable| variable.section == "submodule";
-        let mut known = self.commons.values().map(|variables| variables.as_slice()).chain([self.global.as_slice()]);
-        self.has_sequence || known.any(|variables| variables.iter().any(is_submodule))
+        let of_worktrees = self.repositories.values().map(|known| &known.own);
+        let of_repositories = self.commons.values().chain(of_worktrees).map(|variables| variables.as_slice());
+        let mut known = of_repositories.chain([self.global.as_slice()]);
+        self.has_sequence || known.any(|variables| variables.iter().any(follows_commits))
+    }
+}
+
+/// Tells whether a setting has git look into submodules that only a commit names. `git fetch` does where the
+/// configuration has the submodule, `git log -p` and `git diff` where they show the commits of a submodule, `git
+/// status` where it sums them up, and `git push` where it pushes submodules as well.
+fn follows_commits(variable: &ConfigVariable) -> bool {
+    match (variable.section.as_str(), variable.key.as_str()) {
+        ("submodule", _) => true,
+        ("diff", "submodule") => !variable.value.eq_ignore_ascii_case(b"short"),
+        ("status", "submodulesummary") => is_true(&variable.value),
+        ("push", "recursesubmodules") => is_true(&variable.value),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::config::parse_config;
+    use super::*;
+
+    #[test]
+    fn a_setting_that_shows_or_pushes_submodules_has_git_follow_commits() {
+        for (config, expected) in [
+            ("[submodule \"x\"]\nurl = y", true),
+            ("[diff]\nsubmodule = log", true),
+            ("[diff]\nsubmodule = diff", true),
+            ("[diff]\nsubmodule = short", false),
+            ("[diff]\nexternal = x", false),
+            ("[status]\nsubmoduleSummary", true),
+            ("[status]\nsubmoduleSummary = 5", true),
+            ("[status]\nsubmoduleSummary = false", false),
+            ("[push]\nrecurseSubmodules = on-demand", true),
+            ("[push]\nrecurseSubmodules = check", true),
+            ("[push]\nrecurseSubmodules = no", false),
+        ] {
+            assert_eq!(follows_commits(&parse_config(config.as_bytes())[0]), expected, "{config}");
+        }
     }
 }
