@@ -28,7 +28,10 @@ const NAME_LENGTH_MASK: usize = 0xfff;
 const EXTENDED_FLAG: u16 = 0x4000;
 /// Maximum length of a path in bytes, longer than any real path.
 const MAX_NAME: usize = 1 << 16;
-/// Size of the read buffer, large enough to read an index of 10,000 files in a few system calls.
+/// Longer than an index with ten million files. Code in a sandbox can make a longer one that takes no space and would
+/// keep the search busy.
+const MAX_LENGTH: u64 = 1 << 30;
+/// Long enough to read an index of 10,000 files in a few system calls.
 const BUFFER_SIZE: usize = 1 << 16;
 /// Placeholder for the position of an entry that cannot be read without the entry before it.
 const DEPENDENT_ENTRY: u32 = u32::MAX;
@@ -74,7 +77,11 @@ fn read_index_as(
     digest: Option<&mut Sha256>,
 ) -> io::Result<IndexLinks> {
     let end_marker_length = 8 + 4 + hash_length;
-    let end = file.seek(SeekFrom::End(0))?.saturating_sub(hash_length as u64);
+    let file_length = file.seek(SeekFrom::End(0))?;
+    if file_length > MAX_LENGTH {
+        return Err(unusual("it is too long"));
+    }
+    let end = file_length.saturating_sub(hash_length as u64);
     let has_end_marker = match end.checked_sub(end_marker_length as u64) {
         Some(marker) => {
             let mut signature = [0; 4];
@@ -219,9 +226,12 @@ struct Extensions {
 }
 
 impl Extensions {
-    /// Reads the extensions that decide where git finds entries, and returns the names of all
-    /// extensions.
-    fn read<R: Read>(&self, reader: &mut IndexReader<R>, links: &mut IndexLinks) -> io::Result<BTreeSet<[u8; 4]>> {
+    /// Reads what decides where git finds entries, and returns the names of all extensions.
+    fn read<R: Read + Seek>(
+        &self,
+        reader: &mut IndexReader<R>,
+        links: &mut IndexLinks,
+    ) -> io::Result<BTreeSet<[u8; 4]>> {
         let mut found = BTreeSet::new();
         while reader.position < self.end {
             let mut head = [0; 8];
@@ -250,7 +260,7 @@ impl Extensions {
                 _ => {}
             }
             let rest = end.checked_sub(reader.position).ok_or_else(|| unusual("an extension is too short"))?;
-            reader.skip(usize::try_from(rest).map_err(io::Error::other)?)?;
+            reader.seek_past(rest)?;
         }
         // A hash follows the last extension.
         if reader.position == self.end { Ok(found) } else { Err(unusual("it has no hash at its end")) }
@@ -310,7 +320,17 @@ impl<R: Read> IndexReader<R> {
         Ok(())
     }
 
-    /// Appends a path up to its terminating NUL.
+    /// Passes over bytes that are there, without reading them.
+    fn seek_past(&mut self, length: u64) -> io::Result<()>
+    where
+        R: Seek,
+    {
+        self.reader.seek_relative(i64::try_from(length).map_err(io::Error::other)?)?;
+        self.position += length;
+        Ok(())
+    }
+
+    /// Appends a path up to the NUL at its end.
     fn read_name(&mut self, name: &mut Vec<u8>) -> io::Result<()> {
         let limit = MAX_NAME.saturating_sub(name.len()) as u64;
         let length = (&mut self.reader).take(limit).read_until(0, name)?;

@@ -47,3 +47,13 @@ fn a_directory_of_templates_in_the_environment_is_protected_with_its_hooks() {
         assert!(steps.contains(&step.to_owned()), "{step} is not in {steps:?}");
     }
 }
+
+#[test]
+fn an_index_that_is_longer_than_any_is_reported_without_being_read() {
+    let place = repository();
+    let guarded = place.guarded(&[]);
+    place.write("ws/.git/index", index_with_submodule("sub"));
+    let file = fs_err::OpenOptions::new().write(true).open(place.path("ws/.git/index")).unwrap();
+    file.set_len(1 << 40).unwrap();
+    assert_eq!(guarded.planted(), [".git/index"]);
+}
