@@ -67,7 +67,9 @@ pub(super) struct Deciders {
     noted_since: Option<FileTime>,
     /// Existing paths that the sandbox must not write to.
     pub(super) protected: BTreeSet<PathBuf>,
-    /// Directories that cannot be searched and therefore may hold anything.
+    /// Paths at which a file decides something, be it there or not, and writable or not.
+    pub(super) deciding: Vec<PathBuf>,
+    /// Directories that cannot be searched: they may hold anything.
     pub(super) denied: BTreeSet<PathBuf>,
     /// States of all existing paths that decide something and that the sandbox could write to.
     states: BTreeMap<PathBuf, PathState>,
@@ -105,6 +107,7 @@ impl Deciders {
             writable: scope.writable.clone(),
             noted_since: None,
             protected: BTreeSet::new(),
+            deciding: Vec::new(),
             denied: BTreeSet::new(),
             states: BTreeMap::new(),
             unreadable: Vec::new(),
@@ -136,31 +139,45 @@ impl Deciders {
     /// Follows a path, and records the links on its way, because replacing one of them changes
     /// where the path ends.
     pub(super) fn resolve(&mut self, path: &Path) -> Option<ResolvedPath> {
+        self.follow(path).ok()
+    }
+
+    /// Follows a path as [`Deciders::resolve`] does. Where nothing is there, the path is returned without links.
+    fn follow(&mut self, path: &Path) -> Result<ResolvedPath, Option<PathBuf>> {
         let trace = self.files.trace(path);
         for (link, text) in trace.links {
             self.note(&link, PathState::Link(text.into()));
+            self.deciding.push(link);
         }
         match trace.end {
-            TraceEnd::At { path, is_directory } => Some(ResolvedPath { path, is_directory }),
-            TraceEnd::Missing(_) => None,
-            // The `.git` of a worktree is a file, and must keep pointing where it points.
+            TraceEnd::At { path, is_directory } => Ok(ResolvedPath { path, is_directory }),
+            TraceEnd::Missing(path) => Err(Some(path)),
+            // A worktree's `.git` is a file: it must keep pointing where it points.
             TraceEnd::BelowFile(path) => {
                 self.protect_resolved(&ResolvedPath { path, is_directory: false });
-                None
+                Err(None)
             }
             TraceEnd::Denied(directory) => {
                 self.note(&directory, PathState::Denied);
                 if self.is_writable(&directory) {
                     self.denied.insert(directory);
                 }
-                None
+                Err(None)
             }
         }
     }
 
+    /// Follows a path at which a file decides something, or would decide if it were there.
+    pub(super) fn resolve_deciding(&mut self, path: &Path) -> Option<ResolvedPath> {
+        let found = self.follow(path);
+        let end = found.as_ref().map_or_else(Option::clone, |found| Some(found.path.clone()));
+        self.deciding.extend(end);
+        found.ok()
+    }
+
     /// Protects the file or directory that a path leads to.
     pub(super) fn protect(&mut self, path: &Path) -> Option<ResolvedPath> {
-        let found = self.resolve(path)?;
+        let found = self.resolve_deciding(path)?;
         self.protect_resolved(&found);
         Some(found)
     }
@@ -173,6 +190,7 @@ impl Deciders {
 
     /// Protects a path without recording its state, because it is harmless as it is now.
     pub(super) fn protect_silently(&mut self, path: &Path) {
+        self.deciding.push(path.to_path_buf());
         if self.is_writable(path) && !self.holds_writable(path) {
             self.protected.insert(path.to_path_buf());
         }
@@ -180,13 +198,22 @@ impl Deciders {
 
     /// Records the state of a path if the sandbox could write to that path.
     pub(super) fn note(&mut self, path: &Path, state: PathState) {
-        let is_young = |began| state == PathState::Unknown || is_changed_since(path, began);
-        if self.is_writable(path) && self.noted_since.is_none_or(is_young) {
+        if self.is_writable(path) && (state == PathState::Unknown || self.notes_file(path)) {
             self.states.insert(path.to_path_buf(), state);
         }
     }
 
-    /// Records that a file exists, without its content.
+    /// Tells whether a file is as young as the states that are kept now.
+    pub(super) fn notes_file(&self, path: &Path) -> bool {
+        self.noted_since.is_none_or(|began| is_changed_since(path, began))
+    }
+
+    /// Tells whether a path cannot be judged.
+    pub(super) fn is_unjudged(&self, path: &Path) -> bool {
+        matches!(self.states.get(path), Some(PathState::Unknown | PathState::Denied))
+    }
+
+    /// Keeps a file whose content does not matter.
     pub(super) fn note_existing(&mut self, path: &Path) {
         if self.files.has_name(path) {
             self.note(path, PathState::File);

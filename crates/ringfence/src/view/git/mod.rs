@@ -22,7 +22,7 @@ mod scope;
 mod sequences;
 mod worktree;
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -36,8 +36,8 @@ use super::deciders::{Deciders, PathState, path_from};
 use super::observed::{Listing, Unreadable};
 use config::{ConfigVariable, parse_config};
 use index::Gitlink;
+use modules::SubmoduleCheckout;
 use programs::{SettingEffect, effect_of};
-use protection::names_files_of_work_tree;
 
 pub(super) use links::{LinkSurvey, WrittenDirectories};
 pub(super) use scope::GitScope;
@@ -65,6 +65,7 @@ pub(super) fn find_git_deciders(deciders: &mut Deciders, scope: &GitScope, works
         commons: HashMap::new(),
         worktrees: HashMap::new(),
         submodules: HashMap::new(),
+        index_contents: BTreeMap::new(),
         merged_submodules: HashSet::new(),
         module_directories: BTreeSet::new(),
         ancestors: HashSet::new(),
@@ -93,9 +94,11 @@ struct GitSearch<'a> {
     commons: HashMap<PathBuf, Rc<Vec<ConfigVariable>>>,
     /// Worktrees in the workspace, by the directories that their repositories keep for them.
     worktrees: HashMap<PathBuf, PathBuf>,
-    /// Work trees of submodules, with the names of the commits that git checks out there.
-    submodules: HashMap<PathBuf, Vec<u8>>,
-    /// Work trees of submodules in which git merges that commit with what is checked out.
+    /// The work trees of submodules, with what git checks out there.
+    submodules: HashMap<PathBuf, BTreeSet<SubmoduleCheckout>>,
+    /// The parts of indexes that decide something, to be kept at the end of the search.
+    index_contents: BTreeMap<PathBuf, BTreeSet<Vec<u8>>>,
+    /// The work trees of submodules in which git merges that commit with what is checked out.
     merged_submodules: HashSet<PathBuf>,
     /// Directories that contain the repositories of submodules.
     module_directories: BTreeSet<PathBuf>,
@@ -148,6 +151,7 @@ impl GitSearch<'_> {
                 self.nested_repositories(tree);
             }
         }
+        self.note_submodules();
     }
 
     /// Visits the repository that the caller's environment names. Each part of a repository may be
@@ -167,15 +171,19 @@ impl GitSearch<'_> {
             // workspace usually use the same length.
             let hash_length = self.repositories.values().map(|known| known.hash_length).max().unwrap_or(20);
             for link in self.gitlinks(index, hash_length) {
-                let path = worktree.join(link.path);
-                self.visit_all(PendingVisit::Directory { path, role: GitEntry::OfSubmodule });
+                self.submodule(index, &worktree, &link);
             }
+            self.visit_pending();
         }
     }
 
     /// Visits a place, and everything that it leads to.
     fn visit_all(&mut self, visit: PendingVisit) {
         self.pending.push_back(visit);
+        self.visit_pending();
+    }
+
+    fn visit_pending(&mut self) {
         loop {
             match self.pending.pop_front() {
                 Some(PendingVisit::Directory { path, role }) => self.repository_in(&path, role),
@@ -322,30 +330,15 @@ impl GitSearch<'_> {
     fn work_tree(&mut self, gitdir: &Path, repository: &KnownRepository, worktree: &Path) {
         self.apply(&repository.shared, worktree);
         self.apply(&repository.own, worktree);
-        // Settings that name files of the work tree run the files of whichever commit is checked
-        // out.
-        if let Some(commit) = self.submodules.get(worktree) {
-            let mut settings = repository.shared.iter().chain(&*repository.own).chain(&self.global);
-            if settings.any(names_files_of_work_tree) {
-                let mut state = commit.clone();
-                if self.merged_submodules.contains(worktree) {
-                    state.extend(self.sequence_start(gitdir, repository));
-                }
-                self.deciders.note_content(worktree, &state);
-            }
-        }
         if worktree != self.workspace {
             let global = std::mem::take(&mut self.global);
             self.apply(&global, worktree);
             self.global = global;
         }
         self.sequences(gitdir, repository, worktree);
+        let index = gitdir.join("index");
         for link in repository.gitlinks.iter() {
-            let path = worktree.join(&link.path);
-            let found = self.deciders.resolve(&path).map(|found| found.path);
-            let path = found.unwrap_or_else(|| without_dots(&path));
-            self.submodules.insert(path.clone(), link.commit.clone());
-            self.pending.push_back(PendingVisit::Directory { path, role: GitEntry::OfSubmodule });
+            self.submodule(&index, worktree, link);
         }
         self.modules(gitdir, repository, worktree);
     }

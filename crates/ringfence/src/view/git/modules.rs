@@ -5,11 +5,20 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
+use ringfence_core::workspace::without_dots;
+
 use super::config::{ConfigVariable, parse_config};
 use super::index::{Gitlink, IndexLinks, read_index};
-use super::{GitSearch, KnownRepository, MAX_CONFIG};
+use super::{GitEntry, GitSearch, KnownRepository, MAX_CONFIG, PendingVisit};
 use crate::view::deciders::{PathState, path_from};
 use crate::view::names::lies_in;
+
+/// A commit that an index has git check out in the work tree of a submodule.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct SubmoduleCheckout {
+    index: PathBuf,
+    commit: Vec<u8>,
+}
 
 impl GitSearch<'_> {
     /// Returns the submodules in an index.
@@ -39,7 +48,76 @@ impl GitSearch<'_> {
         }
     }
 
-    /// Visits the repositories of submodules that a repository keeps for all worktrees or for one.
+    /// Looks at a submodule that an index has.
+    pub(super) fn submodule(&mut self, index: &Path, worktree: &Path, link: &Gitlink) {
+        let path = self.submodule_path(&worktree.join(&link.path));
+        if self.deciders.notes_file(index) {
+            let checkout = SubmoduleCheckout { index: index.to_path_buf(), commit: link.commit.clone() };
+            self.submodules.entry(path.clone()).or_default().insert(checkout);
+        } else {
+            self.submodules.entry(path.clone()).or_default();
+        }
+        self.pending.push_back(PendingVisit::Directory { path, role: GitEntry::OfSubmodule });
+    }
+
+    /// A submodule's work tree, which may be missing.
+    fn submodule_path(&mut self, path: &Path) -> PathBuf {
+        self.deciders.resolve(path).map_or_else(|| without_dots(path), |found| found.path)
+    }
+
+    /// Keeps the commits that git checks out over a deciding file, once all deciding files are known. Whichever
+    /// repository's settings name such a file, `git submodule update` writes the file of that commit.
+    pub(super) fn note_submodules(&mut self) {
+        for worktree in self.deciding_submodules() {
+            let merged =
+                if self.merged_submodules.contains(&worktree) { self.merge_start(&worktree) } else { Vec::new() };
+            let mut shown = Vec::new();
+            for SubmoduleCheckout { index, commit } in self.submodules.remove(&worktree).unwrap_or_default() {
+                if self.deciders.is_writable(&worktree) {
+                    shown.extend(commit);
+                } else {
+                    // The sandbox cannot write to this work tree, and may be able to write to the index.
+                    let content = [worktree.as_os_str().as_bytes(), b"\0", &commit, &merged].concat();
+                    self.index_contents.entry(index).or_default().insert(content);
+                }
+            }
+            if !shown.is_empty() {
+                shown.extend(&merged);
+                self.deciders.note_content(&worktree, &shown);
+            }
+        }
+        for (index, contents) in std::mem::take(&mut self.index_contents) {
+            if !self.deciders.is_unjudged(&index) {
+                let contents: Vec<Vec<u8>> = contents.into_iter().collect();
+                self.deciders.note_content(&index, &contents.concat());
+            }
+        }
+    }
+
+    /// The work trees of submodules with a deciding file in them, be the file there or not. Git checks nothing out
+    /// below a `.git`.
+    fn deciding_submodules(&mut self) -> BTreeSet<PathBuf> {
+        let mut found = BTreeSet::new();
+        if self.submodules.is_empty() {
+            return found;
+        }
+        for path in std::mem::take(&mut self.deciders.deciding) {
+            let outside_git = path.ancestors().take_while(|above| above.file_name().is_some_and(|name| name != ".git"));
+            found.extend(outside_git.filter(|above| self.submodules.contains_key(*above)).map(Path::to_path_buf));
+        }
+        found
+    }
+
+    /// The state of a submodule with which git merges another commit.
+    fn merge_start(&mut self, worktree: &Path) -> Vec<u8> {
+        let of_worktree = self.repositories.iter().filter(|(_, known)| known.worktrees.contains(worktree));
+        let mut of_worktree: Vec<(PathBuf, KnownRepository)> =
+            of_worktree.map(|(gitdir, known)| (gitdir.clone(), known.clone())).collect();
+        of_worktree.sort_by(|one, other| one.0.cmp(&other.0));
+        of_worktree.iter().flat_map(|(gitdir, known)| self.sequence_start(gitdir, known)).collect()
+    }
+
+    /// Looks at the repositories of submodules that a repository keeps, for all worktrees or for one.
     pub(super) fn modules(&mut self, gitdir: &Path, repository: &KnownRepository, worktree: &Path) {
         let directories = BTreeSet::from([gitdir, &repository.common]).into_iter().map(|kept| kept.join("modules"));
         let directories: Vec<PathBuf> = directories.filter(|kept| self.deciders.files.has_name(kept)).collect();
@@ -52,7 +130,10 @@ impl GitSearch<'_> {
             // Without `.gitmodules`, git takes the names from a commit or from the index, and any
             // directory may be meant.
             let paths: Vec<&[u8]> = repository.gitlinks.iter().map(|link| link.path.as_os_str().as_bytes()).collect();
-            self.deciders.note_content(&gitdir.join("index"), &paths.join(&0));
+            let index = gitdir.join("index");
+            if self.deciders.notes_file(&index) {
+                self.index_contents.entry(index).or_default().insert(paths.join(&0));
+            }
         }
         let described = parse_config(&described.unwrap_or_default());
         let is_of_submodule = |variable: &&ConfigVariable| variable.section == "submodule";
@@ -74,7 +155,9 @@ impl GitSearch<'_> {
                 paths.filter(|path| repository.gitlinks.iter().any(|link| link.path.as_os_str() == path.as_os_str()));
             let paths: Vec<PathBuf> = paths.map(|path| worktree.join(path)).collect();
             if values("update").any(|strategy| matches!(strategy, b"merge" | b"rebase")) {
-                self.merged_submodules.extend(paths.iter().cloned());
+                let resolved = paths.iter().map(|path| self.submodule_path(path));
+                let resolved: Vec<PathBuf> = resolved.collect();
+                self.merged_submodules.extend(resolved);
             }
             for directory in &directories {
                 let module = directory.join(OsStr::from_bytes(name));

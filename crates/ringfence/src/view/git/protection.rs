@@ -11,8 +11,8 @@ use rustix::fs::FileType;
 
 use super::config::ConfigVariable;
 use super::programs::{
-    SettingEffect, effect_of, globs_of_command, imports_from_working_directory, starts_node, starts_python,
-    words_of_command,
+    SettingEffect, effect_of, globs_of_command, imports_from_working_directory, starts_interpreter, starts_node,
+    starts_python, words_of_command,
 };
 use super::{GitEntry, GitSearch, PendingVisit};
 use crate::view::deciders::{PathState, ResolvedPath, path_from};
@@ -100,7 +100,7 @@ impl GitSearch<'_> {
 
     /// Protects a directory whose files git runs, and those that links in it lead to.
     pub(super) fn program_directory(&mut self, path: &Path) {
-        let Some(found) = self.deciders.resolve(path) else { return };
+        let Some(found) = self.deciders.resolve_deciding(path) else { return };
         if !found.is_directory || !self.deciders.holds_writable(&found.path) {
             self.deciders.protect_resolved(&found);
             for (name, kind) in self.list(&found.path).iter() {
@@ -136,10 +136,15 @@ impl GitSearch<'_> {
         let words = words_of_command(command);
         let mut named = NamedPaths::default();
         let is_node = starts_node(command);
+        let takes_script = starts_interpreter(command);
         for word in words.iter().filter(|word| !word.is_program) {
             let may_be_file = may_be_file(&word.text);
             let Some(path) = self.scope.expand(&word.text, worktree) else { continue };
             self.protect_word(&path, may_be_file, &mut named);
+            // A commit may bring the file. Most words without a slash or a dot are arguments.
+            if may_be_file && (takes_script || is_path_like(&word.text)) {
+                self.deciders.resolve_deciding(&path);
+            }
             if is_node {
                 for end in NODE_ENDS {
                     self.protect_word(&with_end(&path, end), may_be_file, &mut named);
@@ -151,6 +156,9 @@ impl GitSearch<'_> {
                 let relative = path_from(&word.text).strip_prefix("/").expect("it starts with a slash");
                 self.protect_word(&worktree.join(relative), may_be_file, &mut named);
                 self.protect_word(&worktree.join(".git").join(relative), may_be_file, &mut named);
+                if may_be_file && follows_substitution(command, &word.text) {
+                    self.deciders.resolve_deciding(&worktree.join(relative));
+                }
             }
         }
         // Words may be relative to directories that the command names:
@@ -205,9 +213,11 @@ impl GitSearch<'_> {
         let is_python = interpreter.file_name().is_some_and(|name| starts_python(name.as_bytes()));
         let Some(root) = interpreter.parent().and_then(Path::parent).filter(|_| is_python) else { return Vec::new() };
         let Some(root) = self.deciders.resolve(root).map(|found| found.path) else { return Vec::new() };
-        if !self.deciders.is_writable(&root) || self.deciders.protect(&root.join("pyvenv.cfg")).is_none() {
+        if !self.deciders.is_writable(&root) {
             return Vec::new();
         }
+        let Some(settings) = self.deciders.resolve(&root.join("pyvenv.cfg")) else { return Vec::new() };
+        self.deciders.protect_resolved(&settings);
         let mut directories = Vec::new();
         let libraries = root.join("lib");
         for (version, _) in self.list(&libraries).iter() {
@@ -255,6 +265,12 @@ impl GitSearch<'_> {
     /// Protects the files that a pattern of a command matches. A pattern with `**`, or from the
     /// root, is ignored.
     fn protect_glob(&mut self, glob: &str, worktree: &Path) {
+        // A commit may bring a file that matches.
+        if let Some((directory, _)) = glob.rsplit_once('/').filter(|_| !glob.starts_with('/')) {
+            let start = directory.split('/').take_while(|part| !part.contains(['*', '?', '[']));
+            let start = worktree.join(start.collect::<PathBuf>());
+            self.deciders.resolve_deciding(&start.join("*"));
+        }
         let Ok(glob) = glob.parse::<PathGlob>() else { return };
         for components in glob.components() {
             let mut paths = vec![worktree.to_path_buf()];
@@ -282,6 +298,7 @@ impl GitSearch<'_> {
             let end = Path::new(name).extension().and_then(OsStr::to_str);
             end.is_some_and(|end| ["py", "pyc", "so"].contains(&end))
         };
+        self.deciders.resolve_deciding(&directory.join("*.py"));
         for (name, kind) in self.list(directory).iter() {
             let path = directory.join(name);
             if is_module(name) {
@@ -308,7 +325,7 @@ impl GitSearch<'_> {
             return;
         }
         let Some(path) = self.scope.expand(path, worktree) else { return };
-        let Some(found) = self.deciders.resolve(&path) else { return };
+        let Some(found) = self.deciders.resolve_deciding(&path) else { return };
         if !found.is_directory || !self.deciders.is_writable(&found.path) {
             return;
         }
@@ -320,51 +337,41 @@ impl GitSearch<'_> {
     }
 }
 
+/// Tells whether a word of a command follows the output of another command, as in
+/// `"$(git rev-parse --show-toplevel)"/run`.
+fn follows_substitution(command: &[u8], word: &[u8]) -> bool {
+    let starts = (0..command.len()).filter(|start| command[*start..].starts_with(word));
+    let before = starts.filter_map(|start| command[..start].iter().rfind(|byte| !b"'\"".contains(byte)));
+    before.into_iter().any(|byte| b")`".contains(byte))
+}
+
 fn with_end(path: &Path, end: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(end);
     name.into()
 }
 
-/// Tells whether a setting makes git run files that it may find in the work tree.
-pub(super) fn names_files_of_work_tree(variable: &ConfigVariable) -> bool {
-    let is_relative = |text: &[u8]| !text.starts_with(b"/") && !text.starts_with(b"~");
-    match effect_of(variable) {
-        SettingEffect::ProgramDirectory => is_relative(&variable.value),
-        SettingEffect::Command if variable.section != "alias" => {
-            let words = words_of_command(&variable.value);
-            let mut words = words.iter().filter(|word| !word.is_program);
-            words.any(|word| is_relative(&word.text) && is_path_like(&word.text))
-        }
-        _ => false,
-    }
-}
-
-/// Tells whether a word looks like the path of a file rather than an argument, which means that it
-/// has a slash or a dot.
-///
-/// Git runs an alias only when the user types its name, and most words of aliases are arguments:
-/// `make build` must not make a file called `build` read-only.
+/// Tells whether a word is the path of a file rather than an argument. Git runs an alias only where the user types its
+/// name, and the words of most are arguments: `make build` must not make a file called `build` read-only. A path has
+/// a slash or a dot in it.
 fn is_path_like(word: &[u8]) -> bool {
     word.contains(&b'/') || word.contains(&b'.')
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::config::parse_config;
     use super::*;
 
     #[test]
-    fn a_program_on_the_path_is_no_file_of_the_work_tree() {
-        for (config, expected) in [
-            ("[credential]\nhelper = gcloud.sh", false),
-            ("[credential]\nhelper = gcloud.sh tools/x", true),
-            ("[credential]\nhelper = ./gcloud.sh", true),
-            ("[core]\nhooksPath = /etc/hooks", false),
-            ("[core]\nhooksPath = hooks", true),
+    fn a_word_behind_the_output_of_a_command_is_no_absolute_path() {
+        for (command, expected) in [
+            ("$(git rev-parse --show-toplevel)/run", true),
+            ("sh -c '\"$(git rev-parse --show-toplevel)\"/run'", true),
+            ("`pwd`/run", true),
+            ("f() { /run $1; }; f", false),
+            ("'/run' x", false),
         ] {
-            let variables = parse_config(config.as_bytes());
-            assert_eq!(names_files_of_work_tree(&variables[0]), expected, "{config}");
+            assert_eq!(follows_substitution(command.as_bytes(), b"/run"), expected, "{command}");
         }
     }
 }

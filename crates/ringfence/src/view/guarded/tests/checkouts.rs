@@ -2,6 +2,95 @@
 
 use super::*;
 
+/// A superproject whose index has the submodule `sub`, at `commit`.
+fn superproject(commit: u8) -> Place {
+    let place = repository();
+    place.write("ws/.git/index", index_with_commit("sub", commit));
+    place.write("ws/sub/.git", "gitdir: ../.git/modules/sub\n");
+    place
+}
+
+/// An index of version 2 with one submodule at a commit.
+fn index_with_commit(path: &str, commit: u8) -> Vec<u8> {
+    let mut index = index_with_submodule(path);
+    index[52..72].fill(commit);
+    index
+}
+
+#[track_caller]
+fn check_changed_commit(place: &Place, expected: &[&str], purpose: &str) {
+    let guarded = place.guarded(&[]);
+    assert_eq!(guarded.planted(), [] as [&str; 0], "{purpose}");
+    place.write("ws/.git/index", index_with_commit("sub", 2));
+    assert_eq!(guarded.planted(), expected, "{purpose}");
+}
+
+#[test]
+fn another_commit_is_reported_where_any_deciding_file_lies_in_the_submodule() {
+    let module = "ws/.git/modules/sub/config";
+    let absolute = |place: &Place, name: &str| place.path(name).display().to_string();
+    let cases: [(&str, &str, &[&str], &str); 14] = [
+        (module, "[core]\n\thooksPath = .hooks\n", &["sub"], ""),
+        (module, "[core]\n\thooksPath = @/.hooks\n", &["sub"], ""),
+        (module, "[core]\n\thooksPath = @/.hooks\n", &["sub"], "ws/sub/.hooks/x"),
+        (module, "[include]\n\tpath = ../../../sub/conf\n", &["sub"], "ws/sub/conf"),
+        (module, "[include]\n\tpath = ../../../sub/conf\n", &["sub"], ""),
+        (module, "[filter \"x\"]\n\tclean = sh clean\n", &["sub"], "ws/sub/clean"),
+        (module, "[filter \"x\"]\n\tclean = sh clean\n", &["sub"], ""),
+        (module, "[filter \"x\"]\n\tclean = make -C tools\n", &["sub"], "ws/sub/tools/x"),
+        (module, "[filter \"x\"]\n\tclean = python3 -c 'import json'\n", &["sub"], ""),
+        ("home/.gitconfig", "[core]\n\thooksPath = @/.hooks\n", &["sub"], ""),
+        ("ws/.git/config", "[core]\n\thooksPath = sub/hooks\n", &["sub"], ""),
+        // None of these names a file of the submodule.
+        (module, "[filter \"lfs\"]\n\tclean = git-lfs clean -- %f\n\tprocess = git-lfs filter-process\n", &[], ""),
+        (module, "[credential]\n\thelper = /usr/bin/helper\n[core]\n\thooksPath = /etc/hooks\n", &[], ""),
+        ("ws/.git/config", "[core]\n\thooksPath = hooks\n", &[], "ws/hooks/x"),
+    ];
+    for (file, config, expected, existing) in cases {
+        let place = superproject(1);
+        place.write(file, config.replace('@', &absolute(&place, "ws/sub")));
+        if !existing.is_empty() {
+            place.write(existing, "");
+        }
+        check_changed_commit(&place, expected, &format!("{file} {config} {existing}"));
+    }
+}
+
+#[test]
+fn another_commit_is_reported_where_a_link_in_the_submodule_leads_to_hooks() {
+    let place = superproject(1);
+    place.write("ws/hooks/x", "");
+    symlink("../hooks", place.path("ws/sub/linked")).unwrap();
+    place.write("ws/.git/config", "[core]\n\thooksPath = sub/linked\n");
+    check_changed_commit(&place, &["sub"], "a link of the submodule");
+
+    let place = superproject(1);
+    place.write("ws/sub/tools/clean", "");
+    fs_err::create_dir(place.path("ws/.git/modules/sub/hooks")).unwrap();
+    symlink("../../../../sub/tools/clean", place.path("ws/.git/modules/sub/hooks/post-checkout")).unwrap();
+    check_changed_commit(&place, &["sub"], "a link of the repository");
+}
+
+#[test]
+fn another_commit_in_a_worktree_outside_is_reported_by_its_index() {
+    let place = repository();
+    let own = "ws/.git/worktrees/outer";
+    place.write(&format!("{own}/commondir"), "../..\n");
+    place.write(&format!("{own}/gitdir"), place.path("outer/.git").display().to_string());
+    for file in ["HEAD", "objects/x", "refs/x"] {
+        place.write(&format!("{own}/modules/sub/{file}"), "");
+    }
+    place.write(&format!("{own}/modules/sub/config"), "[core]\n\thooksPath = .hooks\n");
+    let gitdir = place.path(&format!("{own}/modules/sub"));
+    place.write("outer/sub/.git", format!("gitdir: {}\n", gitdir.display()));
+    place.write("outer/.gitmodules", "[submodule \"sub\"]\n\tpath = sub\n");
+    place.write(&format!("{own}/index"), index_with_commit("sub", 1));
+    let guarded = place.guarded(&[]);
+    assert_eq!(guarded.planted(), [] as [&str; 0]);
+    place.write(&format!("{own}/index"), index_with_commit("sub", 2));
+    assert_eq!(guarded.planted(), [".git/worktrees/outer/index"]);
+}
+
 #[test]
 fn a_git_file_is_read_as_git_reads_it() {
     let place = repository();
