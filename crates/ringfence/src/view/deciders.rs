@@ -471,6 +471,8 @@ struct SerializedWatch {
     #[serde(default)]
     searched_trees: Vec<PathText>,
     #[serde(default)]
+    read_trees: Vec<PathText>,
+    #[serde(default)]
     links: Vec<GuardedLink>,
     #[serde(default)]
     memory: LinkMemory,
@@ -492,6 +494,7 @@ impl From<Watched> for SerializedWatch {
             written_trees: texts(written.trees),
             written_directories: texts(written.single),
             searched_trees: texts(written.searched),
+            read_trees: texts(written.contents),
             links,
             memory,
         }
@@ -519,6 +522,7 @@ impl From<SerializedWatch> for Watched {
                 trees: paths(written.written_trees).collect(),
                 single: paths(written.written_directories).collect(),
                 searched: paths(written.searched_trees).collect(),
+                contents: paths(written.read_trees).collect(),
             },
             check: OnceLock::new(),
             links: written.links,

@@ -231,8 +231,34 @@ pub(super) fn is_absent(path: &Path) -> bool {
     FileTime::of_existing(path).is_none()
 }
 
-/// Lists the links and subdirectories in a directory that is not a link itself. A directory of
-/// references can hold thousands of files, which are skipped without copying their names.
+/// Lists all files, links and directories below a directory, and the directory itself. Nothing where they are more than
+/// `limit`, or where one cannot be listed.
+pub(super) fn paths_below(directory: &Path, limit: usize) -> Option<Vec<PathBuf>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut found = vec![directory.to_path_buf()];
+    let mut next = 0;
+    while let Some(path) = found.get(next).cloned() {
+        next += 1;
+        let opened = match openat(CWD, &path, flags, Mode::empty()) {
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
+            opened => opened.ok()?,
+        };
+        for entry in rustix::fs::Dir::new(opened).ok()? {
+            let entry = entry.ok()?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name != "." && name != ".." {
+                found.push(path.join(name));
+            }
+            if found.len() > limit {
+                return None;
+            }
+        }
+    }
+    Some(found)
+}
+
+/// Lists the links and directories in a directory that is no link. A directory of references can hold thousands of
+/// files, which are passed over without a copy of their names.
 pub(super) fn scan_directory(path: &Path) -> Result<DirectoryScan, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut scan = DirectoryScan::default();

@@ -1,13 +1,15 @@
-//! Replacements and grafts, which change the commits that git uses for the names in other files.
-//! The names in a rebase or an index then stay the same but refer to other contents.
+//! Files that change which commits git takes for the ones that other files name, replacements and
+//! grafts, and the resolutions of conflicts that git records and writes again. The names in a rebase or in an index stay the same then, and mean something else.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::FileType;
 
 use super::GitSearch;
+use super::config::ConfigVariable;
+use super::links::MAX_CONTENTS;
 use crate::view::deciders::{PathState, SearchPhase};
-use crate::view::observed::is_present_and_changed_since;
+use crate::view::observed::{is_present_and_changed_since, paths_below};
 
 /// Maximum number of replacements; real repositories have fewer.
 const MAX_REPLACEMENTS: usize = 1 << 12;
@@ -46,20 +48,57 @@ impl GitSearch<'_> {
     /// Records all references in and below a directory. Git takes the last component of each name
     /// as the replaced object.
     fn loose_replacements(&mut self, directory: &Path) {
+        match self.loose_references(directory) {
+            Some(references) => {
+                references.iter().for_each(|(path, content)| self.deciders.note_content(path, content));
+            }
+            None => self.deciders.note(directory, PathState::Unknown),
+        }
+    }
+
+    /// The references in a directory and below it, unless they are too many.
+    pub(super) fn loose_references(&mut self, directory: &Path) -> Option<Vec<(PathBuf, Vec<u8>)>> {
         let mut pending = vec![directory.to_path_buf()];
+        let mut references = Vec::new();
         let mut count = 0;
         while let Some(directory) = pending.pop() {
             for (name, kind) in self.list(&directory).iter() {
                 count += 1;
                 if count > MAX_REPLACEMENTS {
-                    return self.deciders.note(&directory, PathState::Unknown);
+                    return None;
                 }
                 let path = directory.join(name);
                 if *kind == FileType::Directory {
                     pending.push(path);
                 } else if let Some(found) = self.deciders.resolve(&path) {
                     let content = self.deciders.read(&found.path, MAX_REFERENCE).unwrap_or_default();
-                    self.deciders.note_content(&found.path, &content);
+                    references.push((found.path, content));
+                }
+            }
+        }
+        Some(references)
+    }
+
+    /// Keeps a directory of recorded resolutions, which turns them on where no setting says otherwise (git-rerere(1)).
+    pub(super) fn resolutions(&mut self, common: &Path, variables: &[ConfigVariable]) {
+        let resolutions = common.join("rr-cache");
+        let mut settings = variables.iter().chain(&self.global);
+        let is_set = settings.any(|variable| variable.section == "rerere" && variable.key == "enabled");
+        let is_before = self.deciders.phase == SearchPhase::BeforeRun;
+        if self.deciders.files.has_name(&resolutions) && (is_before || !is_set) {
+            self.deciders.note_content(&resolutions, b"");
+        }
+    }
+
+    /// Keeps the resolutions that a run recorded. A sequence that goes on writes them into files of the work tree.
+    pub(super) fn resolutions_of_run(&mut self, common: &Path) {
+        let resolutions = common.join("rr-cache");
+        match self.deciders.phase {
+            SearchPhase::BeforeRun => self.deciders.written.contents.push(resolutions),
+            SearchPhase::AfterRun { began } => {
+                let paths = paths_below(&resolutions, MAX_CONTENTS);
+                if paths.is_none_or(|paths| paths.iter().any(|path| is_present_and_changed_since(path, began))) {
+                    self.deciders.note(&resolutions, PathState::File);
                 }
             }
         }

@@ -13,7 +13,7 @@ use super::GitSearch;
 use crate::view::deciders::{PathState, SearchPhase};
 use crate::view::observed::{
     DirectoryScan, FileIdentity, FileTime, TraceEnd, TreeWalk, is_absent, is_changed_since,
-    is_present_and_changed_since, scan_directory,
+    is_present_and_changed_since, paths_below, scan_directory,
 };
 
 /// Directories of a repository in which git writes files by name. Directories of objects are not
@@ -25,8 +25,9 @@ const WRITTEN_DIRECTORIES: [&str; 8] =
 /// own.
 const OWN_DIRECTORIES: [&str; 9] =
     ["annex", "branches", "hooks", "lfs", "modules", "objects", "remotes", "svn", "worktrees"];
-/// Maximum number of directories that are searched for links, which takes a tenth of a second. Most
-/// repositories have fewer than 20.
+/// The number of files whose content matters that are looked at: half a second.
+pub(super) const MAX_CONTENTS: usize = 1 << 17;
+/// The number of directories that are searched for links: a tenth of a second. Most repositories have less than 20.
 const MAX_DIRECTORIES: usize = 1 << 14;
 
 /// Directories of repositories in which git on the host writes files by name.
@@ -38,6 +39,8 @@ pub(in crate::view) struct WrittenDirectories {
     pub(in crate::view) single: Vec<PathBuf>,
     /// Trees in which a new repository matters wherever it lies.
     pub(in crate::view) searched: Vec<PathBuf>,
+    /// Directories in which the content of each file matters, with all that is below them.
+    pub(in crate::view) contents: Vec<PathBuf>,
 }
 
 /// Directories in which git on the host writes files by name, as found after the start of a run.
@@ -73,6 +76,11 @@ impl LinkSurvey {
                 }
             }
             survey.directories.push(directory);
+        }
+        for directory in &written.contents {
+            let paths = paths_below(directory, MAX_CONTENTS);
+            survey.is_partial |= paths.is_none();
+            survey.single.extend(paths.unwrap_or_default());
         }
         written.searched.iter().for_each(|tree| survey.add_tree(tree));
         survey

@@ -372,6 +372,7 @@ impl GitSearch<'_> {
         let variables = Rc::new(reading.variables);
         self.commons.insert(common.to_path_buf(), Rc::clone(&variables));
         self.replacements(common);
+        self.resolutions(common, &variables);
         self.program_directory(&common.join("hooks"));
         // Remotes of old (gitrepository-layout(5)): each file names a host, and how to reach it. Git reads one where the
         // configuration has no remote of that name.

@@ -92,6 +92,75 @@ fn another_commit_in_a_worktree_outside_is_reported_by_its_index() {
 }
 
 #[test]
+fn a_reference_that_the_list_of_a_sequence_names_is_part_of_the_sequence() {
+    let rebase = (".git/rebase-merge", "git-rebase-todo");
+    let picks = (".git/sequencer", "todo");
+    let full = "12".repeat(20);
+    let hash = "34".repeat(20);
+    let packed = format!("{hash} refs/rewritten/one\n");
+    let cases = [
+        (rebase, "reset one\n", ".git/refs/rewritten/one", hash.as_str(), true),
+        (rebase, "reset one\n", ".git/packed-refs", &packed, true),
+        (rebase, "reset [new root]\n", ".git/rebase-merge/squash-onto", &hash, true),
+        (rebase, "pick x\n", ".git/rebase-merge/strategy_opts", "subtree=.hooks", true),
+        (rebase, "reset topic~2\n", ".git/refs/heads/topic", &hash, true),
+        (rebase, "merge -C 1 origin # x\n", ".git/refs/remotes/origin/HEAD", "ref: refs/remotes/origin/main", true),
+        (rebase, "merge topic # side\n", ".git/refs/heads/side", &hash, false),
+        (rebase, "label topic\n", ".git/refs/heads/topic", &hash, false),
+        (picks, "pick 12ab x\n", ".git/refs/heads/12ab", &hash, true),
+        (picks, "pick 12ab x\n", ".git/12ab", &hash, true),
+        (picks, "pick 12ab x\n", ".git/refs/heads/x", &hash, false),
+        (picks, "pick @ x\n", ".git/refs/heads/@", &hash, false),
+        (picks, "pick x\n", ".git/sequencer/opts", "[options]\n\tstrategy-option = subtree=x\n", true),
+        (picks, "pick FULL x\n", ".git/refs/heads/FULL", &hash, false),
+    ];
+    for ((directory, file), list, changed, content, is_reported) in cases {
+        let place = repository();
+        let [list, changed] = [list, changed].map(|text| text.replace("FULL", &full));
+        place.write(&format!("ws/{directory}/{file}"), &list);
+        let guarded = place.guarded(&[]);
+        assert_eq!(guarded.planted(), [] as [&str; 0], "{list}");
+        place.write(&format!("ws/{changed}"), format!("{content}\n"));
+        let expected: &[&str] = if is_reported { &[directory] } else { &[] };
+        assert_eq!(guarded.planted(), expected, "{list} {changed}");
+    }
+    let place = repository();
+    place.write("ws/.git/rebase-merge/git-rebase-todo", "reset topic@{1}\n");
+    assert_eq!(place.guarded(&[]).planted(), [".git/rebase-merge"], "logs are not looked at");
+}
+
+#[test]
+fn recorded_resolutions_are_reported_where_git_goes_on_or_where_they_are_new() {
+    let new = "ws/.git/rr-cache/1/postimage";
+    let place = repository();
+    let guarded = place.guarded(&[]);
+    place.write(new, "");
+    assert_eq!(guarded.planted(), [".git/rr-cache"], "the directory turns resolutions on");
+    place.wait_for_later_changes(new);
+    let guarded = place.guarded(&[]);
+    place.write(new, "x");
+    place.write("ws/.git/rr-cache/2/postimage", "x");
+    assert_eq!(guarded.planted(), [] as [&str; 0], "nothing is in progress");
+
+    let place = repository();
+    place.write("home/.gitconfig", "[rerere]\n\tenabled = true\n");
+    let guarded = place.guarded(&[]);
+    place.write(new, "");
+    assert_eq!(guarded.planted(), [] as [&str; 0], "the user has turned resolutions on");
+
+    let place = repository();
+    place.write("ws/.git/rebase-merge/git-rebase-todo", "pick 1\n");
+    place.write(new, "");
+    place.wait_for_later_changes(new);
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    let guarded = place.guarded(&[]);
+    guarded.survey();
+    assert_eq!(guarded.planted(), [] as [&str; 0]);
+    place.write(new, "changed in place");
+    assert_eq!(guarded.planted(), [".git/rr-cache"]);
+}
+
+#[test]
 fn a_git_file_is_read_as_git_reads_it() {
     let place = repository();
     let own = place.path("ws/.git/worktrees/wt").display().to_string();
