@@ -3,7 +3,7 @@
 //! The same search runs before a run, to protect these paths, and after it, to report those that
 //! the run made, changed or removed although nothing could prevent it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -77,6 +77,8 @@ pub(super) struct Deciders {
     pub(super) unreadable: Vec<Unreadable>,
     /// Directories of repositories, with the work trees of each.
     pub(super) repositories: BTreeMap<PathBuf, BTreeSet<PathBuf>>,
+    /// Directories that had a repository before the run, as the survey found them.
+    pub(super) surveyed_repositories: HashSet<PathBuf>,
 }
 
 /// Path that exists and has no symbolic links in it.
@@ -89,7 +91,18 @@ pub(super) struct ResolvedPath {
 impl Deciders {
     /// Runs the search that `scope` describes.
     pub(super) fn find(scope: &SearchScope, phase: SearchPhase) -> Deciders {
-        let mut deciders = Deciders::new(scope, phase);
+        Deciders::new(scope, phase).search(scope)
+    }
+
+    /// Searches after a run for all that the run may have made since it began.
+    fn find_after_run(scope: &SearchScope, began: FileTime, survey: &LinkSurvey) -> Deciders {
+        let mut deciders = Deciders::new(scope, SearchPhase::AfterRun { began });
+        deciders.surveyed_repositories.clone_from(&survey.repositories);
+        deciders.search(scope)
+    }
+
+    fn search(self, scope: &SearchScope) -> Deciders {
+        let mut deciders = self;
         for path in &scope.literals {
             deciders.protect(&scope.workspace.join(path));
         }
@@ -112,6 +125,7 @@ impl Deciders {
             states: BTreeMap::new(),
             unreadable: Vec::new(),
             repositories: BTreeMap::new(),
+            surveyed_repositories: HashSet::new(),
         }
     }
 
@@ -332,7 +346,7 @@ impl Watched {
 
     fn run_check(&self) -> &RunCheck {
         self.check.get_or_init(|| {
-            let mut survey = LinkSurvey::take(&self.written, &self.scope.writable);
+            let mut survey = LinkSurvey::take(&self.written, &self.scope.writable, self.began);
             let identities = self.identities.as_ref().map(|identities| survey.without_covered(identities));
             if let Some(unsaved) = &self.unsaved {
                 unsaved.save();
@@ -370,8 +384,7 @@ impl Watched {
             return BTreeSet::new();
         }
         let is_protected = |path: &Path| path.ancestors().any(|above| self.protected.contains(above));
-        let Deciders { states: after, repositories, .. } =
-            Deciders::find(&self.scope, SearchPhase::AfterRun { began: self.began });
+        let Deciders { states: after, repositories, .. } = Deciders::find_after_run(&self.scope, self.began, survey);
         let is_changed =
             |path: &PathBuf, state: &PathState| *state == PathState::Unknown || self.before.get(path) != Some(state);
         let changed = after.iter().filter(|(path, state)| is_changed(path, state));

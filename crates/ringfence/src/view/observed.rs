@@ -231,6 +231,47 @@ pub(super) fn is_absent(path: &Path) -> bool {
     FileTime::of_existing(path).is_none()
 }
 
+/// Tells whether `path` surely was where it is when `began`. A file that is moved gets a new time of change, and so does
+/// the directory that it is moved to. A directory also gets one when a file is made in it.
+fn was_there(tree: &Path, path: &Path, began: FileTime) -> bool {
+    let below = path.ancestors().take_while(|above| *above != tree);
+    let mut steps = below.filter_map(|child| Some((child, child.parent()?)));
+    steps.all(|(child, parent)| !is_changed_since(child, began) || !is_changed_since(parent, began))
+}
+
+/// The time at which a directory got its repository.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RepositoryOrigin {
+    /// Git takes the directory for none, or the repository is behind a `.git` that has a time of change of its own.
+    None,
+    BeforeRun,
+    /// A run may have moved the repository here, or a part of it. Files that are moved can be older than the run.
+    Unsure,
+}
+
+impl RepositoryOrigin {
+    /// Looks at a directory of `tree`, since which a run `began`.
+    pub(super) fn find(tree: &Path, directory: &Path, began: FileTime) -> RepositoryOrigin {
+        let entry = directory.join(".git");
+        let gitdir = match statat(CWD, &entry, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(found) if FileType::from_raw_mode(found.st_mode) == FileType::Directory => entry,
+            Ok(_) => return RepositoryOrigin::None,
+            Err(_) => directory.to_path_buf(),
+        };
+        let [head, common, objects, references] = ["HEAD", "commondir", "objects", "refs"]
+            .map(|name| Some(gitdir.join(name)).filter(|part| !is_absent(part)));
+        if head.is_none() || common.is_none() && (objects.is_none() || references.is_none()) {
+            return RepositoryOrigin::None;
+        }
+        let mut parts = [head, common, objects, references].into_iter().flatten();
+        if was_there(tree, &gitdir, began) && parts.all(|part| was_there(&gitdir, &part, began)) {
+            RepositoryOrigin::BeforeRun
+        } else {
+            RepositoryOrigin::Unsure
+        }
+    }
+}
+
 /// Lists all files, links and directories below a directory, and the directory itself. Nothing where they are more than
 /// `limit`, or where one cannot be listed.
 pub(super) fn paths_below(directory: &Path, limit: usize) -> Option<Vec<PathBuf>> {

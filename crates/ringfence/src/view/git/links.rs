@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::GitSearch;
 use crate::view::deciders::{PathState, SearchPhase};
 use crate::view::observed::{
-    DirectoryScan, FileIdentity, FileTime, TraceEnd, TreeWalk, is_absent, is_changed_since,
+    DirectoryScan, FileIdentity, FileTime, RepositoryOrigin, TraceEnd, TreeWalk, is_absent, is_changed_since,
     is_present_and_changed_since, paths_below, scan_directory,
 };
 
@@ -55,12 +55,13 @@ pub(in crate::view) struct LinkSurvey {
     single: Vec<PathBuf>,
     /// `true` if some directories could not be looked at.
     is_partial: bool,
+    /// Directories of the searched trees that had a repository before the run.
+    pub(in crate::view) repositories: HashSet<PathBuf>,
 }
 
 impl LinkSurvey {
-    /// Finds all directories of `written`, and the directories in `writable` trees that links in
-    /// them lead to.
-    pub(in crate::view) fn take(written: &WrittenDirectories, writable: &[PathBuf]) -> LinkSurvey {
+    /// Looks for all directories of `written`, and for those in `writable` trees that links lead to.
+    pub(in crate::view) fn take(written: &WrittenDirectories, writable: &[PathBuf], began: FileTime) -> LinkSurvey {
         let mut survey = LinkSurvey { single: written.single.clone(), ..LinkSurvey::default() };
         let mut pending = written.trees.clone();
         let mut behind_links = BTreeSet::new();
@@ -82,7 +83,7 @@ impl LinkSurvey {
             survey.is_partial |= paths.is_none();
             survey.single.extend(paths.unwrap_or_default());
         }
-        written.searched.iter().for_each(|tree| survey.add_tree(tree));
+        written.searched.iter().for_each(|tree| survey.add_tree(tree, began));
         survey
     }
 
@@ -121,7 +122,7 @@ impl LinkSurvey {
     }
 
     /// Adds all directories of a tree, and the deciding files of the repositories in it.
-    fn add_tree(&mut self, tree: &Path) {
+    fn add_tree(&mut self, tree: &Path, began: FileTime) {
         let mut walk = TreeWalk::new(tree);
         while let Some(directory) = walk.next_directory() {
             let Some(scan) = directory.scan.filter(|_| walk.count() < MAX_DIRECTORIES) else {
@@ -129,6 +130,10 @@ impl LinkSurvey {
                 return;
             };
             let entry = directory.path.join(".git");
+            let has_repository = || RepositoryOrigin::find(tree, &directory.path, began) == RepositoryOrigin::BeforeRun;
+            if (scan.has_git || scan.has_head) && has_repository() {
+                self.repositories.insert(directory.path.clone());
+            }
             if scan.has_git {
                 self.single.extend([entry.join("config"), entry.join("hooks"), entry]);
             } else if scan.is_leaf && !is_absent(&entry) {

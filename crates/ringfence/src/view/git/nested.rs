@@ -9,7 +9,7 @@ use rustix::fs::FileType;
 use super::config::ConfigVariable;
 use super::{GitEntry, GitSearch, PendingVisit, is_true};
 use crate::view::deciders::{PathState, SearchPhase};
-use crate::view::observed::{FileTime, TraceEnd, TreeWalk, is_present_and_changed_since};
+use crate::view::observed::{FileTime, RepositoryOrigin, TraceEnd, TreeWalk, is_present_and_changed_since};
 
 /// Maximum number of directories in which repositories are looked for before a run, which takes
 /// some tenths of a millisecond.
@@ -69,9 +69,11 @@ impl GitSearch<'_> {
         }
     }
 
-    /// Visits the repositories of a tree that the search before the run did not know. The kernel
-    /// records when a file was changed, so only files that are as young as the run are kept.
+    /// Looks at the repositories of a tree that the search before the run did not know. The kernel
+    /// notes when a file was changed: only what is as young as the run is kept. A directory that the run has moved brings
+    /// files that are older, so that all of a repository counts which may not have been there.
     fn younger_repositories(&mut self, tree: &Path, began: FileTime) {
+        let counts_moved = self.reaches_unnamed_submodules();
         let mut walk = TreeWalk::new(tree);
         while let Some(directory) = walk.next_directory() {
             if walk.count() > MAX_SEARCHED_DIRECTORIES {
@@ -89,6 +91,10 @@ impl GitSearch<'_> {
             if is_known || !(has_entry || may_be_repository && self.is_git_directory(&directory.path)) {
                 continue;
             }
+            let is_moved = counts_moved
+                && !self.deciders.surveyed_repositories.contains(&directory.path)
+                && RepositoryOrigin::find(tree, &directory.path, began) == RepositoryOrigin::Unsure;
+            self.deciders.note_only_since(Some(began).filter(|_| !is_moved));
             let known = self.repositories.len();
             self.visit_all(PendingVisit::Directory { path: directory.path, role: GitEntry::Discovered });
             // The other files may be older than the run. The directory was not a repository as long
@@ -96,6 +102,7 @@ impl GitSearch<'_> {
             if self.repositories.len() > known {
                 self.deciders.note_existing(&entry.join("HEAD"));
             }
+            self.deciders.note_only_since(Some(began));
         }
     }
 

@@ -40,6 +40,7 @@ fn a_far_repository_is_reported_only_where_a_run_changed_it() {
     add_far_repository(&place, "yy");
     place.wait_for_later_changes("ws/yy/.git/refs/x");
     let guarded = place.guarded(&[]);
+    guarded.survey();
     place.write("ws/zz/.git/index.lock", "");
     place.write("ws/zz/file", "");
     assert_eq!(guarded.planted(), [] as [&str; 0]);
@@ -49,7 +50,31 @@ fn a_far_repository_is_reported_only_where_a_run_changed_it() {
     fs_err::rename(place.path("ws/yy/.git/HEAD"), place.path("ws/yy/.git/other")).unwrap();
     fs_err::rename(place.path("ws/yy/.git/other"), place.path("ws/yy/.git/HEAD")).unwrap();
     fs_err::rename(place.path("ws/yy"), place.path("ws/y2")).unwrap();
-    assert_eq!(guarded.planted(), ["y2/.git/HEAD", "zz/.git/config"]);
+    assert_eq!(guarded.planted(), ["y2/.git", "zz/.git/config"]);
+}
+
+#[test]
+fn a_repository_that_a_run_completes_is_reported_with_its_older_files() {
+    // The path from which a run moves the last part of the repository, and the path to which it is moved.
+    for (from, to) in [
+        ("zz/.other", "zz/.git"),
+        ("aa/far", "zz"),
+        ("zz/.git/o", "zz/.git/objects"),
+        ("zz/.git/r", "zz/.git/refs"),
+        ("zz/.git/h", "zz/.git/HEAD"),
+    ] {
+        let place = repository();
+        add_far_repository(&place, "zz");
+        fs_err::create_dir(place.path("ws/aa")).unwrap();
+        let [from, to] = [from, to].map(|name| place.path("ws").join(name));
+        fs_err::rename(&to, &from).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let guarded = place.guarded(&[]);
+        guarded.survey();
+        assert_eq!(guarded.planted(), [] as [&str; 0], "{from:?}");
+        fs_err::rename(&from, &to).unwrap();
+        assert_eq!(guarded.planted(), ["zz/.git"], "{from:?}");
+    }
 }
 
 #[test]
