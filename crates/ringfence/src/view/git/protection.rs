@@ -142,7 +142,7 @@ impl GitSearch<'_> {
             let Some(path) = self.scope.expand(&word.text, worktree) else { continue };
             self.protect_word(&path, may_be_file, &mut named);
             // A commit may bring the file. Most words without a slash or a dot are arguments.
-            if may_be_file && (takes_script || is_path_like(&word.text)) {
+            if may_be_file && !is_code(&word.text) && (takes_script || is_path_like(&word.text)) {
                 self.deciders.resolve_deciding(&path);
             }
             if is_node {
@@ -335,6 +335,11 @@ impl GitSearch<'_> {
         let (entry, worktree) = (found.path.join(".git"), found.path);
         self.pending.push_back(PendingVisit::Entry { entry, worktree, role: GitEntry::Discovered });
     }
+}
+
+/// Tells whether a word is a whole command of a shell rather than the path of a file.
+fn is_code(word: &[u8]) -> bool {
+    word.iter().any(|byte| b"'\"`$(){};|&<>".contains(byte))
 }
 
 /// Tells whether a word of a command follows the output of another command, as in

@@ -29,7 +29,7 @@ fn check_changed_commit(place: &Place, expected: &[&str], purpose: &str) {
 fn another_commit_is_reported_where_any_deciding_file_lies_in_the_submodule() {
     let module = "ws/.git/modules/sub/config";
     let absolute = |place: &Place, name: &str| place.path(name).display().to_string();
-    let cases: [(&str, &str, &[&str], &str); 14] = [
+    let cases: [(&str, &str, &[&str], &str); 15] = [
         (module, "[core]\n\thooksPath = .hooks\n", &["sub"], ""),
         (module, "[core]\n\thooksPath = @/.hooks\n", &["sub"], ""),
         (module, "[core]\n\thooksPath = @/.hooks\n", &["sub"], "ws/sub/.hooks/x"),
@@ -43,6 +43,7 @@ fn another_commit_is_reported_where_any_deciding_file_lies_in_the_submodule() {
         ("ws/.git/config", "[core]\n\thooksPath = sub/hooks\n", &["sub"], ""),
         // None of these names a file of the submodule.
         (module, "[filter \"lfs\"]\n\tclean = git-lfs clean -- %f\n\tprocess = git-lfs filter-process\n", &[], ""),
+        (module, "[credential]\n\thelper = \"!f() { /usr/bin/helper \\\"$1\\\"; }; f\"\n", &[], ""),
         (module, "[credential]\n\thelper = /usr/bin/helper\n[core]\n\thooksPath = /etc/hooks\n", &[], ""),
         ("ws/.git/config", "[core]\n\thooksPath = hooks\n", &[], "ws/hooks/x"),
     ];
