@@ -10,6 +10,7 @@
 //! By default, the tests run a share of the vectors. `RINGFENCE_GIT_VECTORS=all` runs every vector,
 //! and `RINGFENCE_GIT_VECTORS=TEXT` runs those whose name contains the text.
 
+mod checkouts;
 mod indexes;
 mod meanings;
 mod ordinary_use;
@@ -84,6 +85,7 @@ fn all_vectors() -> Vec<Vector> {
             vectors.extend(hooks.map(|hook| compose(&in_directory(hook), hook, Payload::Whole(MARKER), &PLAIN)));
         }
     }
+    vectors.extend(checkouts::vectors());
     vectors.extend(indexes::vectors());
     vectors.extend(meanings::vectors());
     vectors.extend(states::vectors());

@@ -69,7 +69,117 @@ git symbolic-ref HEAD refs/heads/other
 git update-ref -d refs/heads/main
 rm -rf .git/packed-refs .git/refs/remotes"#;
 
-/// Returns all vectors of this module.
+/// The user has hooks in the work tree, and a rebase of merges that waits at its first label.
+const REBASE_OF_MERGES: &str = r#"(
+    cd w
+    mkdir .githooks
+    printf '#!/bin/sh\n' > .githooks/pre-commit
+    chmod +x .githooks/pre-commit
+    git config core.hooksPath .githooks
+    git add .githooks; git commit -q -m hooks
+    git checkout -q -b topic; echo 1 > one; git add one; git commit -q -m one
+    git checkout -q main; echo 2 > two; git add two; git commit -q -m two
+    git merge -q --no-ff -m merge topic
+    GIT_SEQUENCE_EDITOR="sed -i 's/^label onto/&\\nbreak/'" git rebase -q -i -r HEAD~2 2> /dev/null
+    test -d .git/refs/rewritten
+)"#;
+
+/// The same with a list that begins anew without a parent, and names a branch.
+const REBASE_OF_ROOT: &str = r#"(
+    cd w
+    mkdir .githooks
+    printf '#!/bin/sh\n' > .githooks/pre-commit
+    chmod +x .githooks/pre-commit
+    git config core.hooksPath .githooks
+    git add .githooks; git commit -q -m hooks
+    printf 'break\nreset [new root]\nreset side\nmerge -C %s main~1 # x\n' $(git rev-parse HEAD) > ../list
+    GIT_SEQUENCE_EDITOR='cp ../list' git rebase -q -i --root 2> /dev/null
+    test -e .git/rebase-merge/squash-onto
+)"#;
+
+/// The user picks two commits, and the first one conflicts. The list abbreviates their names.
+const PICKS: &str = r#"(
+    cd w
+    mkdir .githooks
+    printf '#!/bin/sh\n' > .githooks/pre-commit
+    chmod +x .githooks/pre-commit
+    git config core.hooksPath .githooks
+    git add .githooks; git commit -q -m hooks
+    git checkout -q -b topic; echo 1 > one; git add one; git commit -q -m one
+    echo 2 > two; git add two; git commit -q -m two
+    git checkout -q main; echo other > one; git add one; git commit -q -m other
+    git cherry-pick topic~1 topic > /dev/null 2>&1 || true
+    test -d .git/sequencer
+)"#;
+
+/// The user's rebase waits before a commit that conflicts in a hook.
+const REBASE_OF_HOOK: &str = r#"(
+    cd w
+    mkdir .githooks
+    printf '#!/bin/sh\necho a\n' > .githooks/post-index-change
+    chmod +x .githooks/post-index-change
+    git config core.hooksPath .githooks
+    git add .githooks; git commit -q -m hooks
+    git checkout -q -b topic; echo 1 > one; git add one; git commit -q -m one
+    printf '#!/bin/sh\necho topic\n' > .githooks/post-index-change; git commit -q -a -m topic
+    git checkout -q main
+    printf '#!/bin/sh\necho main\n' > .githooks/post-index-change; git commit -q -a -m main
+    git checkout -q topic
+    GIT_SEQUENCE_EDITOR='sed -i 1s/pick/edit/' git rebase -q -i main > /dev/null 2>&1
+    test -d .git/rebase-merge
+)"#;
+
+/// Records a resolution that makes the marker the hook, in a copy of the repository.
+const RESOLUTION: &str = r#"
+git init -q $scratch/copy; cp -r .git/objects $scratch/copy/.git
+head=$(git rev-parse HEAD); topic=$(git rev-parse topic)
+(
+    cd $scratch/copy
+    git config rerere.enabled true
+    git checkout -q $head
+    git cherry-pick $topic > /dev/null 2>&1
+    cp "$W/.evil/m" .githooks/post-index-change
+    git add .githooks; git rerere; git commit -q -m x
+)
+mkdir -p .git/rr-cache
+for name in $(ls $scratch/copy/.git/rr-cache); do
+    mkdir -p .git/rr-cache/$name
+    for file in preimage postimage; do cat $scratch/copy/.git/rr-cache/$name/$file > .git/rr-cache/$name/$file; done
+done"#;
+
+/// Makes a partial clone far down, and a commit that names it, and writes the branch in place.
+const SHOWN: &str = r#"
+git init -q z/lib
+git -C z/lib config core.repositoryformatversion 1
+git -C z/lib config extensions.partialClone p
+git -C z/lib config remote.p.url "$W/z/lib"
+git -C z/lib config remote.p.promisor true
+git -C z/lib config remote.p.uploadpack '@M@'
+export GIT_INDEX_FILE=$scratch/index
+git read-tree HEAD; git rm -q -r --cached z/lib
+git update-index --add --cacheinfo 160000,1234567812345678123456781234567812345678,z/lib
+other=$(git commit-tree -p HEAD -m x $(git write-tree))
+echo $other > .git/refs/heads/main"#;
+
+/// Many directories, and one behind them that becomes a repository.
+const MANY_DIRECTORIES: &str = "
+for number in $(seq 100 145); do mkdir w/0$number; : > w/0$number/x; done
+mkdir -p w/z/lib; : > w/z/lib/x; git -C w add .; git -C w commit -q -m many";
+
+/// Makes all of a repository but its references, which git on the host does not take for one.
+const UNFINISHED: &str = r#"
+git init -q $scratch/new
+rm -rf $scratch/new/.git/refs $scratch/new/.git/hooks
+mkdir -p z; rm -rf z/new; mkdir z/new
+cp -r $scratch/new/.git z/new/unfinished
+printf '[core]\n\tbare = false\n\trepositoryformatversion = 0\n\tfsmonitor = @M@\n' > z/new/unfinished/config"#;
+
+/// Gives it its name, and has a commit of a sequence put it into the index.
+const FINISHED: &str = r#"
+mkdir -p z/new/unfinished/refs/heads
+mv z/new/unfinished z/new/.git"#;
+
+/// All vectors of this module.
 pub(super) fn vectors() -> Vec<Vector> {
     let rebase = Scope { prepare: REBASE, ..PLAIN };
     let replace = "\ngit update-ref refs/replace/$picked $other";
@@ -107,7 +217,8 @@ pub(super) fn vectors() -> Vec<Vector> {
         ),
         ("fetched", fetching, "z/lib/.git", [FETCHED, "", "", ""], "git fetch"),
     ];
-    let mut vectors = Vec::new();
+    let mut vectors = sequences();
+    vectors.extend(far_repositories());
     for (name, scope, file, scripts, host) in cases {
         let scope = Scope { name: "meaning", file, ..scope };
         let setting = Setting { name, config: "", extra: "", host };
@@ -115,5 +226,71 @@ pub(super) fn vectors() -> Vec<Vector> {
         vector.add_to_last_run(&format!("{SET_UP}{}\n", scripts.concat()));
         vectors.push(vector);
     }
+    vectors
+}
+
+/// Files beside the list of a sequence that decide which commits it means.
+fn sequences() -> Vec<Vector> {
+    let head = "\npicked=$(git rev-parse main)";
+    let label = "\nfor label in .git/refs/rewritten/*; do echo $other > $label; done";
+    let packed = "\n(echo '# pack-refs with: peeled fully-peeled sorted '
+        for label in .git/refs/rewritten/*; do echo \"$other refs/rewritten/${label##*/}\"; done) > .git/packed-refs
+        rm -r .git/refs/rewritten";
+    let abbreviated = "\npicked=$(git rev-parse topic)
+        git update-ref --no-deref refs/heads/$(sed -n '$s/^pick \\([0-9a-f]*\\).*/\\1/p' .git/sequencer/todo) $other";
+    let proceed = "git rebase --continue";
+    let pick = "git checkout --theirs one; git add one; git cherry-pick --continue";
+    let resolve = "git rebase --continue; git status; git add .githooks; git rebase --continue";
+    let picked = "\npicked=$(git rev-parse topic)";
+    let (rebase, sequencer, resolutions) = (".git/rebase-merge", ".git/sequencer", ".git/rr-cache");
+    let existing = "\n: # the directory is the user's";
+    let cases = [
+        ("label", REBASE_OF_MERGES, rebase, [head, OTHER_COMMIT, label], proceed),
+        ("label-packed", REBASE_OF_MERGES, rebase, [head, OTHER_COMMIT, packed], proceed),
+        (
+            "new-root",
+            REBASE_OF_ROOT,
+            rebase,
+            [head, OTHER_COMMIT, "\necho $other > .git/rebase-merge/squash-onto"],
+            proceed,
+        ),
+        ("named-branch", REBASE_OF_ROOT, rebase, [head, OTHER_COMMIT, "\necho $other > .git/refs/heads/side"], proceed),
+        ("abbreviated-commit", PICKS, sequencer, [picked, OTHER_COMMIT, abbreviated], pick),
+        ("resolution", REBASE_OF_HOOK, resolutions, [RESOLUTION, "", ""], resolve),
+        ("resolution-in-directory", REBASE_OF_HOOK, resolutions, [RESOLUTION, existing, ""], resolve),
+    ];
+    let mut vectors = Vec::new();
+    for (name, prepare, file, scripts, host) in cases {
+        let scope = Scope { name: "sequence", prepare, file, ..PLAIN };
+        let setting = Setting { name, config: "", extra: "", host };
+        let mut vector = compose(&scope, &setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
+        if scripts[1] == existing {
+            vector.prepare.push_str("mkdir w/.git/rr-cache\n");
+        }
+        vector.add_to_last_run(&format!("{SET_UP}{}\n", scripts.concat()));
+        vectors.push(vector);
+    }
+    vectors
+}
+
+/// Repositories far down in a workspace that only a commit names.
+fn far_repositories() -> Vec<Vector> {
+    let shown = Scope { name: "meaning", prepare: MANY_DIRECTORIES, file: "z/lib", ..PLAIN };
+    let mut vectors = Vec::new();
+    for value in ["log", "diff"] {
+        let name = format!("shown-{value}").leak();
+        let setting = Setting { name, config: "", extra: "", host: "git log -p" };
+        let mut vector = compose(&shown, &setting, Payload::Whole(""), &Trick::scripted("plain", None, ""));
+        // The run makes no new file in a directory that is looked at anyway.
+        vector.prepare.push_str("mkdir -p w/.evil/hooks; touch w/.evil/m w/.evil/config w/.evil/payload\n");
+        vector.prepare.push_str(&format!("git config --global diff.submodule {value}\n"));
+        vector.add_to_last_run(&format!("{SET_UP}{SHOWN}\n"));
+        vectors.push(vector);
+    }
+    let scope = Scope { name: "meaning", template: "super-sub", prepare: MANY_DIRECTORIES, file: "z/new", ..PLAIN };
+    let setting = Setting { name: "finished", config: "", extra: "", host: "cd z/new && git status" };
+    let first = format!("{SET_UP}{UNFINISHED}\n").leak();
+    let trick = Trick::scripted("in-two-runs", Some(first), FINISHED);
+    vectors.push(compose(&scope, &setting, Payload::Whole(""), &trick));
     vectors
 }

@@ -94,7 +94,16 @@ git bisect reset > /dev/null 2>&1
 git checkout -q main
 ";
 
-/// A user's workspace and the work that is done in it.
+/// A rebase with labels.
+const MERGES: &str = "git checkout -q -b one
+echo 1 > one.txt; git add one.txt; git commit -q -m one
+git checkout -q main
+echo 2 > two.txt; git add two.txt; git commit -q -m two
+git merge -q --no-ff -m merge one
+git rebase -q -r --force-rebase HEAD~2
+";
+
+/// A user's workspace, and the work that is done in it.
 struct Session {
     name: &'static str,
     template: &'static str,
@@ -106,7 +115,7 @@ struct Session {
 const SESSION: Session =
     Session { name: "", template: "plain", workspace: "w", prepare: "", work: &[COMMITS, BRANCHES, STASHES] };
 
-const SESSIONS: [Session; 13] = [
+const SESSIONS: [Session; 16] = [
     Session { name: "repository", ..SESSION },
     Session { name: "conflicts", work: &[CONFLICTS, COMMITS], ..SESSION },
     Session {
@@ -119,6 +128,26 @@ const SESSIONS: [Session; 13] = [
     },
     Session { name: "repository-without-hooks", prepare: "rmdir w/.git/hooks w/.git/info", ..SESSION },
     Session { name: "superproject", template: "super-sub", work: &[COMMITS, SUBMODULES, BRANCHES], ..SESSION },
+    Session {
+        name: "superproject-of-a-user-with-filters",
+        template: "super-sub",
+        prepare: "git config --global filter.lfs.clean 'git-lfs clean -- %f'
+            git config --global filter.lfs.process 'git-lfs filter-process'
+            git config --global credential.helper '!f() { /usr/bin/helper \"$1\"; }; f'
+            git config --global core.hooksPath '~/.hooks'; git config --global diff.submodule log
+            mkdir -p w/tools/hooks; : > w/tools/hooks/x; git -C w config core.hooksPath tools/hooks",
+        work: &[SUBMODULES, COMMITS, STASHES],
+        ..SESSION
+    },
+    Session {
+        name: "far-repository-of-superproject",
+        template: "super-sub",
+        prepare: "for number in $(seq 100 145); do mkdir w/0$number; done
+            git clone -q '@W@/.git' w/z/vendor; echo z >> w/.git/info/exclude",
+        work: &["sleep 0.5; cd z/vendor; echo new > new.txt; git add new.txt; git commit -q -m new\n", STASHES],
+        ..SESSION
+    },
+    Session { name: "rebased-merges", work: &[MERGES, CONFLICTS], ..SESSION },
     Session {
         name: "superproject-nine-parts",
         template: "super-1-2-3-4-5-6-7-8-9",
