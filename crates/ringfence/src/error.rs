@@ -92,7 +92,15 @@ pub enum RunError {
         /// Error of the system call that failed.
         source: io::Error,
     },
-    /// Another process removed a limit while the command ran, and so the command was ended.
+    /// The command ended, and bytes of one of its standard streams could not be copied.
+    #[error("cannot copy the {stream} of the command")]
+    Stream {
+        /// The name of the stream.
+        stream: &'static str,
+        /// The error of the file outside.
+        source: io::Error,
+    },
+    /// A limit was taken away while the command ran, and the command was ended.
     #[error("the limit of {limit} was taken away from the control group of the run")]
     LimitLost {
         /// The limit that was removed.
@@ -144,7 +152,7 @@ impl RunError {
             RunError::Session(error) => error.fault(),
             RunError::Planted { source, .. } => source.fault(),
             RunError::Choose(_) | RunError::Refused(_) | RunError::Unavailable { .. } => Fault::Host,
-            RunError::Prepare(_) | RunError::Group(_) | RunError::Launch(_) => Fault::Host,
+            RunError::Prepare(_) | RunError::Group(_) | RunError::Launch(_) | RunError::Stream { .. } => Fault::Host,
             RunError::Setup { .. } | RunError::Watch { .. } | RunError::Killed | RunError::LimitLost { .. } => {
                 Fault::Backend
             }
@@ -176,6 +184,9 @@ impl RunError {
             RunError::Session(error) => error.hints(),
             RunError::Unavailable { fix, .. } => vec![fix.clone()],
             RunError::Directory { .. } => vec!["redirect from a file, or show the directory: --read DIR".to_owned()],
+            RunError::Stream { .. } => {
+                vec!["some of the bytes are lost: redirect the stream elsewhere, and run the command again".to_owned()]
+            }
             RunError::Group(error) => vec![error.hint().to_owned()],
             RunError::NotFound { on_host: Some(path), .. } => {
                 vec![format!("it is on the host at `{path}`; to show it: --read '{path}'")]

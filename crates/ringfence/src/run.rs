@@ -17,6 +17,7 @@ use crate::egress::{Awaited, GateHolder};
 use crate::engine::Core;
 use crate::memory::{Memory, Subject};
 use crate::ready::{Context, Ready};
+use crate::streams::StreamFailure;
 use crate::supervise::{Capture, End, Foreground, Listener, Outcome, PIPE_SIZE, Watch, supervise};
 use crate::{Command, RunError};
 
@@ -181,14 +182,20 @@ impl Underway {
         let Underway { started, context, group, ends_by_group, egress, .. } = self;
         let deadline = context.time().and_then(|time| Instant::now().checked_add(time));
         let watch = Watch { deadline, group: group.as_ref(), ends_by_group: *ends_by_group, ..watch };
-        let meta = context.meta(); // while the command runs; afterwards the caller waits
-        let outcome = supervise(started, watch, on_output).map_err(|source| RunError::Watch { source })?;
+        let meta = context.meta(); // while it runs: afterwards somebody waits
+        let mut outcome = supervise(started, watch, on_output).map_err(|source| RunError::Watch { source })?;
+        let stream_failure = outcome.stream_failure.take();
         if let Some(limit) = outcome.lost_limit {
             return Err(RunError::LimitLost { limit });
         }
         let oom_killed = group.as_ref().is_some_and(Group::oom_killed);
         let denials = egress.take().map(GateHolder::close).unwrap_or_default();
-        result(context, meta, outcome, oom_killed, denials, command)
+        // The result is complete before a failure is told: it remembers what the run planted.
+        let result = result(context, meta, outcome, oom_killed, denials, command)?;
+        match stream_failure {
+            Some(StreamFailure { stream, source }) => Err(RunError::Stream { stream, source }),
+            None => Ok(result),
+        }
     }
 }
 

@@ -19,14 +19,17 @@ use rustix::process::Signal;
 
 use crate::last_word::LastWord;
 use crate::output::Kept;
-use crate::streams::StreamRelay;
+use crate::streams::{StreamFailure, StreamRelays};
 pub(crate) use foreground::Foreground;
 
 /// Longest time that a process tree that was told to end may take before its first process is
 /// killed.
 const GRACE: Duration = Duration::from_secs(6);
-/// Number of pause instructions between two polls of a thread that does not sleep: some
-/// microseconds.
+/// The time for which the readers of a run that was told to end may still take its output.
+const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Signals with which a caller has a run end.
+const ENDING_SIGNALS: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
+/// How many times a processor is told to pause, between two looks of somebody who stays awake: some microseconds.
 const PAUSES: usize = 300;
 /// Time between two checks of the limits of a control group that another process may change.
 const LIMIT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -69,8 +72,8 @@ pub(crate) struct Watch<'a> {
     /// Time until which the supervising thread polls without sleeping, because waking up takes as
     /// long as short code. The output stays in the pipes meanwhile.
     pub(crate) awake_until: Option<Instant>,
-    /// Pipes between the command and files of the caller.
-    pub(crate) relays: Vec<StreamRelay>,
+    /// Pipes between the command and files of the caller's.
+    pub(crate) relays: StreamRelays,
 }
 
 /// Pipes from which output is captured. The supervision borrows this value, because closing a pipe
@@ -102,6 +105,8 @@ pub(crate) struct Outcome {
     pub(crate) duration: Duration,
     pub(crate) stdout: (String, u64),
     pub(crate) stderr: (String, u64),
+    /// A standard stream whose bytes could not be copied.
+    pub(crate) stream_failure: Option<StreamFailure>,
 }
 
 /// The way in which a run ended.
@@ -128,8 +133,10 @@ struct Supervision<'a> {
     lost_limit: Option<Limit>,
     /// Time of the next check of the limits.
     limits_due: Option<Instant>,
-    relays: Vec<StreamRelay>,
-    /// True if the command has told its exit code, and so has written all its output.
+    relays: StreamRelays,
+    /// Whether the run was told to end, by its deadline or by the caller.
+    is_told_to_end: bool,
+    /// Whether the command has said its last word, and so written all that it will write.
     is_written: bool,
 }
 
@@ -166,15 +173,11 @@ pub(crate) fn supervise<'a>(
         lost_limit: None,
         limits_due,
         relays,
+        is_told_to_end: false,
         is_written: false,
     };
-    let mut relayed = Vec::new();
-    let mut relay_failure = None;
 
-    while run.end.is_none()
-        || pipes.iter().any(Option::is_some)
-        || run.relays.iter().any(StreamRelay::is_unfinished_output)
-    {
+    while run.end.is_none() || pipes.iter().any(Option::is_some) || run.relays.is_unfinished() {
         let ready = run.wait(&pipes)?;
         // Read reports first: a run that has ended by itself was not ended by us, even if we notice
         // that late.
@@ -185,10 +188,9 @@ pub(crate) fn supervise<'a>(
             run.deadline_passed(&mut pipes);
         }
         run.check_limits()?;
-        for (relay, is_ready) in run.relays.iter_mut().zip(&ready.relays) {
-            if *is_ready && let Err(error) = relay.copy(&mut relayed) {
-                relay_failure.get_or_insert(error);
-            }
+        run.relays.copy(&ready.relays);
+        if run.end.is_some() {
+            run.relays.drain();
         }
         if ready.signals {
             run.forward_signals()?;
@@ -218,14 +220,19 @@ pub(crate) fn supervise<'a>(
             }
         }
     }
-    run.relays.iter_mut().for_each(StreamRelay::finish);
-    if let Some(error) = relay_failure {
-        return Err(error);
-    }
+    run.relays.finish();
     let [stdout, stderr] = kept.map(Kept::finish);
     let (stdout, stderr) = (stdout?, stderr?);
     let end = run.end.unwrap_or(End::Vanished);
-    Ok(Outcome { end, timed_out: run.timed_out, lost_limit: run.lost_limit, duration: begun.elapsed(), stdout, stderr })
+    Ok(Outcome {
+        end,
+        timed_out: run.timed_out,
+        lost_limit: run.lost_limit,
+        duration: begun.elapsed(),
+        stdout,
+        stderr,
+        stream_failure: run.relays.take_failure(),
+    })
 }
 
 /// The event sources that are ready.
@@ -265,7 +272,7 @@ impl Supervision<'_> {
         ];
         let mut fds: Vec<PollFd<'_>> =
             listened.iter().flatten().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
-        let relays = self.relays.iter().filter_map(StreamRelay::interest);
+        let relays = self.relays.interests().flatten();
         fds.extend(relays.map(|(fd, event)| PollFd::from_borrowed_fd(fd, event)));
         match poll(&mut fds, timeout.as_ref()) {
             Ok(0) if awake_until.is_some() => {
@@ -289,7 +296,7 @@ impl Supervision<'_> {
             control: is_slot_ready(2),
             last_word: is_slot_ready(3),
             pipes: [is_slot_ready(4), is_slot_ready(5)],
-            relays: self.relays.iter().map(|relay| is_ready(relay.interest().is_some())).collect(),
+            relays: self.relays.interests().map(|interest| is_ready(interest.is_some())).collect(),
         })
     }
 
@@ -320,11 +327,12 @@ impl Supervision<'_> {
             if let Some(group) = self.watch.group {
                 let _ = group.kill(); // a process that cannot be killed cannot be waited for
             }
-            // The process may be gone.
-            let _ = rustix::process::pidfd_send_signal(&self.started.launched.pidfd, Signal::KILL);
+            let _ = rustix::process::pidfd_send_signal(&self.started.launched.pidfd, Signal::KILL); // may be gone
+            // A command that ended in time, and whose output was not taken in time, was late all the same.
+            self.timed_out |= self.end.is_some() && !self.is_told_to_end && self.relays.is_unfinished();
             self.end.get_or_insert(End::Vanished);
             *pipes = [None, None];
-            self.relays.iter_mut().for_each(StreamRelay::finish);
+            self.relays.finish();
             self.watch.deadline = None;
         } else {
             self.timed_out = true;
@@ -335,7 +343,16 @@ impl Supervision<'_> {
     fn forward_signals(&mut self) -> io::Result<()> {
         let Some(foreground) = &self.watch.foreground else { return Ok(()) };
         for signal in pending(&foreground.signals) {
-            // If this process was continued in the foreground, the command gets the terminal again.
+            let is_ending = ENDING_SIGNALS.iter().any(|ending| ending.as_raw() == signal);
+            self.is_told_to_end |= is_ending;
+            if self.end.is_some() {
+                // The command has ended, and only the readers of its output are waited for.
+                if is_ending {
+                    self.relays.finish();
+                }
+                continue;
+            }
+            // Continued in the foreground means that the command is to have the terminal again.
             let order = if signal == Signal::CONT.as_raw() {
                 Order::Continue { foreground: foreground.lend() }
             } else {
@@ -351,6 +368,7 @@ impl Supervision<'_> {
     /// first process itself.
     fn end_all(&mut self) -> io::Result<()> {
         self.ending = true;
+        self.is_told_to_end = true;
         self.watch.deadline = Some(Instant::now() + GRACE);
         if let Some(group) = self.watch.group.filter(|_| self.watch.ends_by_group) {
             let _ = group.kill(); // the first process also kills what it can
@@ -414,7 +432,12 @@ impl Supervision<'_> {
             // Read the output that is still in the pipes, but do not wait longer than this for
             // processes that hold the pipes open.
             self.ending = true;
-            self.watch.deadline = Some(Instant::now() + GRACE);
+            self.watch.deadline = match (self.relays.is_empty(), self.is_told_to_end) {
+                (true, _) => Some(Instant::now() + GRACE),
+                (false, true) => Some(Instant::now() + LAST_OUTPUT_TIMEOUT),
+                // The reader of a named pipe may be slow: the command itself would wait for it as long as it may run.
+                (false, false) => self.watch.deadline,
+            };
         }
         Ok(())
     }

@@ -1,13 +1,24 @@
 //! Standard streams that are files outside the sandbox. The command uses them and can change only
 //! their content.
 
+use std::fs::File;
+use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::process::{Command, Output, Stdio};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use conformance::{Caller, Place, Ring, Stage};
 use ringfence_test_ledger::require;
 
 const RINGS: [Ring; 2] = [Ring::Native, Ring::Bwrap];
+/// The control and the rings.
+const ALL: [Ring; 3] = [Ring::Local, Ring::Native, Ring::Bwrap];
+/// The time within which every run of these tests ends, however busy the machine is.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn run_in(ring: Ring, place: &Place, script: &str) -> Command {
     let mut command = Stage { ring, caller: Caller::Root }.ringfence("run", place);
@@ -136,5 +147,251 @@ fn a_removed_file_is_read_to_its_end() {
         let script = "import sys; print(len(sys.stdin.read()))";
         let output = run_in(ring, &place, script).stdin(input).output().expect("it can be started");
         assert_eq!(said(&output), "500000\n", "{ring:?}: {output:?}");
+    }
+}
+
+/// Waits for a run that a fault of the relays could keep from ending.
+fn finished(child: Child) -> Output {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || sender.send(child.wait_with_output()));
+    receiver.recv_timeout(TIMEOUT).expect("it ends in time").expect("it can be waited for")
+}
+
+fn start(command: &mut Command) -> Child {
+    command.stderr(Stdio::piped()).spawn().expect("ringfence can be started")
+}
+
+/// A named pipe outside every sandbox.
+struct NamedPipe {
+    _directory: tempfile::TempDir,
+    path: PathBuf,
+}
+
+impl NamedPipe {
+    fn new() -> NamedPipe {
+        let directory = tempfile::tempdir_in("/var/tmp").expect("a directory can be made");
+        let path = directory.path().join("pipe");
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, mode).expect("a named pipe can be made");
+        NamedPipe { _directory: directory, path }
+    }
+
+    /// Opens both ends in one descriptor, so that nobody waits for another side.
+    fn both(&self) -> File {
+        open_both(&self.path)
+    }
+
+    fn reader(&self) -> File {
+        fs_err::File::open(&self.path).expect("it can be read").into_parts().0
+    }
+
+    fn writer(&self) -> File {
+        fs_err::OpenOptions::new().write(true).open(&self.path).expect("it can be written").into_parts().0
+    }
+
+    /// Opens an end that does not block.
+    fn nonblocking_writer(&self) -> File {
+        let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::NONBLOCK;
+        rustix::fs::open(&self.path, flags, rustix::fs::Mode::empty()).expect("it can be written").into()
+    }
+}
+
+fn open_both(path: &Path) -> File {
+    fs_err::OpenOptions::new().read(true).write(true).open(path).expect("it can be opened").into_parts().0
+}
+
+#[test]
+fn all_bytes_of_a_named_pipe_reach_the_command() {
+    require!(root, binary, user_namespaces, bwrap);
+    let script = "import hashlib, sys; print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())";
+    let content: Vec<u8> = (0..3_000_000_u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let check = |ring| {
+        let (place, pipe) = (Place::of(Caller::Root), NamedPipe::new());
+        let both = pipe.both();
+        let mut writer = pipe.writer();
+        let child = start(run_in(ring, &place, script).stdin(pipe.reader()).stdout(Stdio::piped()));
+        drop(both);
+        let content = content.clone();
+        let written = thread::spawn(move || writer.write_all(&content));
+        let output = finished(child);
+        assert!(output.status.success(), "{ring:?}: {output:?}");
+        written.join().expect("it does not panic").expect("all is taken");
+        said(&output)
+    };
+    let control = check(Ring::Local);
+    assert_eq!(control.len(), 65);
+    for ring in RINGS {
+        assert_eq!(check(ring), control, "{ring:?}");
+    }
+}
+
+#[test]
+fn all_bytes_of_a_command_reach_a_named_pipe_that_does_not_block() {
+    require!(root, binary, user_namespaces, bwrap);
+    let script = "
+import hashlib, os
+content = bytes(number * 7919 % 251 for number in range(1_000_000))
+while content:
+    try: content = content[os.write(1, content):]
+    except BlockingIOError: pass
+";
+    let check = |ring| {
+        let (place, pipe) = (Place::of(Caller::Root), NamedPipe::new());
+        let both = pipe.both();
+        let (mut reader, writer) = (pipe.reader(), pipe.nonblocking_writer());
+        let child = start(run_in(ring, &place, script).stdout(writer));
+        drop(both);
+        let reading = thread::spawn(move || {
+            let mut content = Vec::new();
+            reader.read_to_end(&mut content).map(|_| content)
+        });
+        let output = finished(child);
+        assert!(output.status.success(), "{ring:?}: {output:?}");
+        reading.join().expect("it does not panic").expect("it can be read")
+    };
+    let control = check(Ring::Local);
+    assert_eq!(control.len(), 1_000_000);
+    for ring in RINGS {
+        assert!(check(ring) == control, "{ring:?}: other bytes arrived");
+    }
+}
+
+#[test]
+fn a_named_pipe_on_which_nothing_happens_does_not_hold_a_run() {
+    require!(root, binary, user_namespaces, bwrap);
+    let wait = "import sys; sys.stdin.read()";
+    let flood = "import os\nwhile True: os.write(1, bytes(65536))";
+    for ring in ALL {
+        for (script, code) in [("pass", 0), (wait, 124), (flood, 124)] {
+            let (place, input, output) = (Place::of(Caller::Root), NamedPipe::new(), NamedPipe::new());
+            let mut command = Stage { ring, caller: Caller::Root }.ringfence("run", &place);
+            command.args(["--time", "1s", "--", "python3", "-c", script]);
+            let (idle_input, idle_output) = (input.both(), output.both());
+            let ended = finished(start(command.stdin(input.reader()).stdout(output.writer())));
+            // A busy machine may take longer than the time to start a command that does nothing.
+            let is_late = code == 0 && ended.status.code() == Some(124);
+            assert!(is_late || ended.status.code() == Some(code), "{ring:?} {script}: {ended:?}");
+            drop((idle_input, idle_output));
+        }
+    }
+}
+
+#[test]
+fn a_dialogue_over_named_pipes_is_answered_and_a_signal_ends_it() {
+    require!(root, binary, user_namespaces, bwrap);
+    for ring in ALL {
+        let (place, questions, answers) = (Place::of(Caller::Root), NamedPipe::new(), NamedPipe::new());
+        let (mut question, mut answer) = (questions.both(), answers.both());
+        let script = "import os\nwhile True: os.write(1, os.read(0, 4096).upper())";
+        let child = start(run_in(ring, &place, script).stdin(questions.reader()).stdout(answers.writer()));
+        question.write_all(b"one\n").expect("it can be written");
+        let answered = thread::spawn(move || {
+            let mut line = [0; 4];
+            answer.read_exact(&mut line).map(|()| line)
+        });
+        let begun = Instant::now();
+        while !answered.is_finished() && begun.elapsed() < TIMEOUT {
+            thread::yield_now();
+        }
+        assert!(answered.is_finished(), "{ring:?}: no answer came");
+        assert_eq!(&answered.join().expect("it does not panic").expect("it can be read"), b"ONE\n", "{ring:?}");
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
+        let status = finished(child).status;
+        assert!(status.code() == Some(143) || status.signal() == Some(15), "{ring:?}: {status:?}");
+    }
+}
+
+#[test]
+fn a_command_whose_reader_has_gone_gets_the_signal_of_a_closed_pipe() {
+    require!(root, binary, user_namespaces, bwrap);
+    let script = "
+import os, signal
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+while True: os.write(1, bytes(65536))
+";
+    for ring in ALL {
+        let (place, pipe) = (Place::of(Caller::Root), NamedPipe::new());
+        let both = pipe.both();
+        let child = start(run_in(ring, &place, script).stdout(pipe.writer()));
+        drop(both);
+        let output = finished(child);
+        assert_eq!(output.status.code(), Some(141), "{ring:?}: {output:?}");
+    }
+}
+
+#[test]
+fn the_next_reader_gets_exactly_what_the_command_left() {
+    require!(root, binary, user_namespaces, bwrap);
+    let content = "line\n".repeat(40_000);
+    let scripts = [
+        ("pass", 0),
+        ("import os; os.read(0, 1000)", 1000),
+        ("import sys; sys.stdin.read()", content.len()),
+        ("import os; os.read(0, 10); os.close(0)", 10),
+    ];
+    for (script, read) in scripts {
+        for ring in ALL {
+            for is_removed in [false, true] {
+                let (place, file) = (Place::of(Caller::Root), outside(&content));
+                let mut input = open_both(file.path());
+                if is_removed {
+                    file.close().expect("it can be removed");
+                }
+                let copy = input.try_clone().expect("a descriptor can be copied");
+                let output = finished(start(run_in(ring, &place, script).stdin(copy)));
+                assert!(output.status.success(), "{ring:?}: {output:?}");
+                let mut left = String::new();
+                input.read_to_string(&mut left).expect("it can be read");
+                assert_eq!(left.len(), content.len() - read, "{ring:?}, removed {is_removed}: {script}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_read_and_written_through_one_description_keeps_the_order() {
+    require!(root, binary, user_namespaces, bwrap);
+    for ring in ALL {
+        let (place, file) = (Place::of(Caller::Root), outside("abc\n"));
+        let input = open_both(file.path());
+        let copy = input.try_clone().expect("a descriptor can be copied");
+        let script = "import os; os.write(1, os.read(0, 4) * 2)";
+        let output = finished(start(run_in(ring, &place, script).stdin(input).stdout(copy)));
+        assert!(output.status.success(), "{ring:?}: {output:?}");
+        let content = fs_err::read_to_string(file.path()).expect("it can be read");
+        assert_eq!(content, "abc\nabc\nabc\n", "{ring:?}");
+    }
+}
+
+#[test]
+fn a_command_learns_that_its_output_has_no_room_and_the_run_says_so() {
+    require!(root, binary, user_namespaces, bwrap);
+    let script = "
+import os
+try:
+    while True: os.write(1, bytes(65536))
+except OSError as error: open('said', 'w').write(error.strerror)
+";
+    let check = |ring| {
+        let (place, disk) = (Place::of(Caller::Root), tempfile::tempdir().expect("a directory can be made"));
+        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=256k", "none"]).arg(disk.path()).status();
+        assert!(mount.expect("mount can be started").success());
+        let file = fs_err::File::create(disk.path().join("log")).map(|file| file.into_parts().0);
+        let unmount = Command::new("umount").arg("-l").arg(disk.path()).status();
+        assert!(unmount.expect("umount can be started").success());
+        let child = start(run_in(ring, &place, script).stdout(file.expect("a file can be made")));
+        let output = finished(child);
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        let said = fs_err::read_to_string(place.path().join("said")).expect("the command wrote it");
+        (said, output.status.code(), told)
+    };
+    let (said, code, _) = check(Ring::Local);
+    assert_eq!((said.as_str(), code), ("No space left on device", Some(0)));
+    for ring in RINGS {
+        let (said, code, told) = check(ring);
+        assert_eq!((said.as_str(), code), ("Broken pipe", Some(125)), "{ring:?}: {told}");
+        let expected = "cannot copy the standard output of the command: No space left on device";
+        assert!(told.contains(expected), "{ring:?}: {told}");
     }
 }
