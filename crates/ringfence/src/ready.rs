@@ -17,7 +17,7 @@ use crate::engine::Core;
 use crate::granted::Grants;
 use crate::records::known_directories;
 use crate::streams::CallerStreams;
-use crate::view::Guarded;
+use crate::view::{self, Guarded};
 use crate::workspace::{self, ResolvedWorkspace};
 use crate::{Command, ContainerSpec, RunError};
 
@@ -167,7 +167,9 @@ impl Core {
         }
         let holds_files = context.plan.held.get(&Clause::Filesystem).is_some_and(Support::is_enforced);
         if purpose == Purpose::RunAttached && holds_files {
-            context.streams = CallerStreams::of_this_process(&context.workspace, &context.guarded);
+            let site = self.site(&context, container, &[]);
+            let may_write = |path: &Path| view::may_write(&site, path);
+            context.streams = CallerStreams::of_this_process(&may_write, &context.guarded);
         }
         let preparation = backend.prepare(&self.site(&context, container, &[]), command)?;
         Ok(Prepared::Launch(Box::new(Ready { context, preparation })))

@@ -14,7 +14,6 @@ use ringfence_linux::streams::StreamFile;
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fcntl_getfl, fstat, open};
 
 use crate::view::Guarded;
-use crate::workspace::ResolvedWorkspace;
 pub(crate) use relay::{StreamFailure, StreamRelays};
 
 /// Directory inside the sandbox in which the files of streams are shown.
@@ -44,11 +43,12 @@ pub(crate) struct CallerStreams {
 }
 
 impl CallerStreams {
-    /// Examines the standard streams of this process.
-    pub(crate) fn of_this_process(workspace: &ResolvedWorkspace, guarded: &Guarded) -> CallerStreams {
+    /// Looks at the standard streams of this process. `may_write` tells whether the sandbox may write to a path of the
+    /// host by some name inside.
+    pub(crate) fn of_this_process(may_write: &dyn Fn(&Path) -> bool, guarded: &Guarded) -> CallerStreams {
         let mut streams = CallerStreams::default();
         for (number, stream) in standard_streams().into_iter().enumerate() {
-            match handover(number, stream, workspace, guarded) {
+            match handover(number, stream, may_write, guarded) {
                 Handover::AsItIs => {}
                 Handover::Reopened(source) => {
                     let path = Path::new(DIRECTORY).join(number.to_string());
@@ -84,23 +84,30 @@ fn standard_streams() -> [BorrowedFd<'static>; 3] {
     [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()]
 }
 
-fn handover(number: usize, stream: BorrowedFd<'_>, workspace: &ResolvedWorkspace, guarded: &Guarded) -> Handover {
+fn handover(number: usize, stream: BorrowedFd<'_>, may_write: &dyn Fn(&Path) -> bool, guarded: &Guarded) -> Handover {
     let (Ok(stat), Ok(flags)) = (fstat(stream), fcntl_getfl(stream)) else { return Handover::AsItIs };
+    let relayed = match flags & OFlags::ACCMODE {
+        OFlags::WRONLY => Handover::ToFile,
+        OFlags::RDWR if number > 0 => Handover::ToFile,
+        _ => Handover::FromFile,
+    };
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile | FileType::BlockDevice => {}
         FileType::Fifo if !is_nameless_pipe(stream) => {}
         _ => return Handover::AsItIs,
     }
     let path = fs_err::read_link(format!("/proc/self/fd/{number}")).ok().filter(|path| leads_to(path, &stat));
-    if path.as_ref().is_some_and(|path| workspace.may_write(path) && !guarded.guards(path)) {
+    if path.as_ref().is_some_and(|path| may_write(path) && !guarded.guards(path)) {
         return Handover::AsItIs;
     }
     let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-    match (flags & OFlags::ACCMODE, path) {
-        (OFlags::RDONLY, Some(path)) if is_regular && can_be_opened(&path, &stat) => Handover::Reopened(path),
-        (OFlags::WRONLY, _) => Handover::ToFile,
-        (OFlags::RDWR, _) if number > 0 => Handover::ToFile,
-        _ => Handover::FromFile,
+    let is_read_only = flags & OFlags::ACCMODE == OFlags::RDONLY;
+    match path {
+        // A hidden file has no name inside. Its caller, who redirects it, gives away its bytes alone.
+        Some(path) if is_regular && is_read_only && !guarded.hides(&path) && can_be_opened(&path, &stat) => {
+            Handover::Reopened(path)
+        }
+        _ => relayed,
     }
 }
 

@@ -110,8 +110,9 @@ impl ResolvedWorkspace {
         }
     }
 
-    /// Tells whether the sandbox may write to a path of the host that has no links in it.
-    pub(crate) fn may_write(&self, path: &std::path::Path) -> bool {
+    /// Tells whether a path of the host lies in a tree that the sandbox may write to. Something in that tree may be
+    /// mounted read-only all the same.
+    pub(crate) fn is_in_writable_tree(&self, path: &std::path::Path) -> bool {
         let granted = self.granted.iter().filter(|granted| granted.access == Access::Write);
         granted.map(|granted| &granted.source).chain([&self.source]).any(|tree| path.starts_with(tree))
     }

@@ -154,7 +154,12 @@ impl Guarded {
         path.ancestors().any(|above| self.hidden.contains(above) || self.protected.contains(above))
     }
 
-    /// Tells whether anything exists that `protect` must guard.
+    /// Tells whether a path of the host, without links in it, is hidden.
+    pub(crate) fn hides(&self, path: &Path) -> bool {
+        path.ancestors().any(|above| self.hidden.contains(above))
+    }
+
+    /// Whether anything exists that `protect` must hold.
     pub(crate) fn protects_something(&self) -> bool {
         self.protects_something
     }

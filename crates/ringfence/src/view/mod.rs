@@ -125,7 +125,7 @@ pub(crate) fn build(site: &Site<'_>) -> Result<Sight, ViewError> {
     let policy = &plan.policy;
     // At least one page, because a size of 0 means no limit at all (tmpfs(5)).
     let scratch = policy.limits.tmp.map_or(0, |size| size.bytes()).max(rustix::param::page_size() as u64);
-    let home = host.home.clone().filter(|home| !under_system(home)).unwrap_or_else(|| FALLBACK_HOME.into());
+    let home = home_inside(host);
     let mut entries = system();
     entries.extend(etc::entries(host, &home));
     if egress::gate(policy) == Some(Kind::Transparent) {
@@ -141,8 +141,49 @@ pub(crate) fn build(site: &Site<'_>) -> Result<Sight, ViewError> {
     entries.push(Entry::Scratch { path: "/tmp".into(), size: scratch, mode: 0o1777 });
     entries.push(Entry::Scratch { path: home.clone(), size: scratch, mode: 0o700 });
 
-    let mut binds: BTreeMap<PathBuf, (PathBuf, Access)> = BTreeMap::new();
-    for path in toolchains::readable(host, &home, site.grants).into_iter().chain(site.shown.iter().cloned()) {
+    let mut binds = binds(site, &home)?;
+    for (source, destination) in site.streams.shown() {
+        binds.insert(destination.to_path_buf(), (source.to_path_buf(), Access::Read));
+    }
+
+    let mut taken = entries.iter().map(Entry::path).chain(binds.keys().map(PathBuf::as_path));
+    if workspace.destination != workspace.source && taken.all(|path| !path.starts_with(WORKSPACE)) {
+        binds.insert(WORKSPACE.into(), (workspace.source.clone(), Access::Write));
+    }
+
+    // Shallow before deep: a path's mount point is made by, or lies in, the one above it.
+    let mut mounts: BTreeMap<PathBuf, Entry> = bind_entries(binds).collect();
+    let names = Names::in_view(entries.iter().chain(mounts.values()));
+    let Steps { pins, guards } = guarded.steps(&names);
+    mounts.extend(pins.into_iter().map(|path| (path.clone(), Entry::Pin { path })));
+    entries.extend(mounts.into_values());
+    entries.extend(guards);
+    entries.extend(own_in_system(host, site.shown).into_iter().map(|path| Entry::Hide { path }));
+    let view = View { entries };
+    let variables = environment(site, &view, &home);
+    Ok(Sight { view, variables })
+}
+
+/// Tells whether a command may write to a path of the host by some name inside. The path has no links in it.
+pub(crate) fn may_write(site: &Site<'_>, path: &Path) -> bool {
+    let workspace = site.workspace;
+    // Nearly all paths are decided by this, and a view takes longer.
+    if !workspace.is_in_writable_tree(path) {
+        return false;
+    }
+    let Ok(binds) = binds(site, &home_inside(site.host)) else { return false };
+    let entries: Vec<Entry> = bind_entries(binds).map(|(_, entry)| entry).collect();
+    Names::in_view(&entries).writable(path).next().is_some()
+}
+
+/// What is mounted at which path inside.
+type Binds = BTreeMap<PathBuf, (PathBuf, Access)>;
+
+/// The parts of the host that a command sees beside the system: toolchains, granted paths and the workspace.
+fn binds(site: &Site<'_>, home: &Path) -> Result<Binds, ViewError> {
+    let Site { host, workspace, guarded, .. } = *site;
+    let mut binds = Binds::new();
+    for path in toolchains::readable(host, home, site.grants).into_iter().chain(site.shown.iter().cloned()) {
         binds.insert(path.clone(), (path, Access::Read));
     }
     for GrantedPath { given, source, access } in &workspace.granted {
@@ -162,29 +203,18 @@ pub(crate) fn build(site: &Site<'_>) -> Result<Sight, ViewError> {
         binds.insert(directory.clone(), (directory.clone(), Access::Write));
     }
     binds.insert(workspace.destination.clone(), (workspace.source.clone(), Access::Write));
-    for (source, destination) in site.streams.shown() {
-        binds.insert(destination.to_path_buf(), (source.to_path_buf(), Access::Read));
-    }
+    Ok(binds)
+}
 
-    let mut taken = entries.iter().map(Entry::path).chain(binds.keys().map(PathBuf::as_path));
-    if workspace.destination != workspace.source && taken.all(|path| !path.starts_with(WORKSPACE)) {
-        binds.insert(WORKSPACE.into(), (workspace.source.clone(), Access::Write));
-    }
+fn bind_entries(binds: Binds) -> impl Iterator<Item = (PathBuf, Entry)> {
+    binds
+        .into_iter()
+        .map(|(destination, (source, access))| (destination.clone(), Entry::Bind { source, destination, access }))
+}
 
-    // Shallow before deep: the mount point of a path is made by, or lies in, the mount above it.
-    let bind = |(destination, (source, access)): (PathBuf, (PathBuf, Access))| {
-        (destination.clone(), Entry::Bind { source, destination, access })
-    };
-    let mut mounts: BTreeMap<PathBuf, Entry> = binds.into_iter().map(bind).collect();
-    let names = Names::in_view(entries.iter().chain(mounts.values()));
-    let Steps { pins, guards } = guarded.steps(&names);
-    mounts.extend(pins.into_iter().map(|path| (path.clone(), Entry::Pin { path })));
-    entries.extend(mounts.into_values());
-    entries.extend(guards);
-    entries.extend(own_in_system(host, site.shown).into_iter().map(|path| Entry::Hide { path }));
-    let view = View { entries };
-    let variables = environment(site, &view, &home);
-    Ok(Sight { view, variables })
+/// The path of the home directory inside.
+fn home_inside(host: &Host) -> PathBuf {
+    host.home.clone().filter(|home| !under_system(home)).unwrap_or_else(|| FALLBACK_HOME.into())
 }
 
 fn system() -> Vec<Entry> {

@@ -201,6 +201,36 @@ fn open_both(path: &Path) -> File {
 }
 
 #[test]
+fn a_file_in_a_directory_of_read_inside_the_workspace_cannot_be_changed() {
+    require!(root, binary, user_namespaces, bwrap);
+    let check = |ring, access: &[&str]| {
+        let place = Place::of(Caller::Root);
+        let directory = fs_err::canonicalize(place.path()).expect("it is there").join("fixed");
+        fs_err::create_dir(&directory).expect("a directory can be made");
+        let file = directory.join("file");
+        fs_err::write(&file, "whole").expect("it can be written");
+        fs_err::set_permissions(&file, PermissionsExt::from_mode(0o640)).expect("it is ours");
+        let mut command = Stage { ring, caller: Caller::Root }.ringfence("run", &place);
+        command.args(access.iter().map(|word| word.replace("FIXED", directory.to_str().expect("it is text"))));
+        command.args(["--", "python3", "-c", CHANGES]).stdout(Stdio::piped());
+        let input = fs_err::File::open(&file).expect("it can be read").into_parts().0;
+        let output = finished(start(command.stdin(input)));
+        let mode = fs_err::metadata(&file).expect("it is there").mode() & 0o7777;
+        (said(&output), mode, fs_err::read_to_string(&file).expect("it can be read"))
+    };
+    let changed = (0o777, "w".to_owned());
+    let (_, mode, content) = check(Ring::Local, &[]);
+    assert_eq!((mode, content), changed);
+    for ring in RINGS {
+        let (_, mode, content) = check(ring, &[]);
+        assert_eq!((mode, content), changed, "{ring:?}: a file of the workspace is handed over as it is");
+        let (output, mode, content) = check(ring, &["--read", "FIXED"]);
+        assert_eq!(output.matches("Read-only file system").count(), 5, "{ring:?}: {output}");
+        assert_eq!((mode, content.as_str()), (0o640, "whole"), "{ring:?}");
+    }
+}
+
+#[test]
 fn all_bytes_of_a_named_pipe_reach_the_command() {
     require!(root, binary, user_namespaces, bwrap);
     let script = "import hashlib, sys; print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())";
@@ -361,6 +391,32 @@ fn a_file_that_is_read_and_written_through_one_description_keeps_the_order() {
         assert!(output.status.success(), "{ring:?}: {output:?}");
         let content = fs_err::read_to_string(file.path()).expect("it can be read");
         assert_eq!(content, "abc\nabc\nabc\n", "{ring:?}");
+    }
+}
+
+#[test]
+fn a_hidden_file_that_the_caller_redirects_is_read_and_has_no_name() {
+    require!(root, binary, user_namespaces, bwrap);
+    let script = "
+import os, sys
+print(sys.stdin.read())
+for name in ['.env', '/proc/self/fd/0']:
+    try: print(name, 'has', len(open(name).read()))
+    except OSError as error: print(name, error.strerror)
+";
+    let check = |ring, hide: &[&str]| {
+        let place = Place::of(Caller::Root);
+        let file = place.path().join(".env");
+        fs_err::write(&file, "secret").expect("it can be written");
+        let mut command = Stage { ring, caller: Caller::Root }.ringfence("run", &place);
+        command.args(hide).args(["--", "python3", "-c", script]).stdout(Stdio::piped());
+        let input = fs_err::File::open(&file).expect("it can be read").into_parts().0;
+        said(&finished(start(command.stdin(input))))
+    };
+    assert_eq!(check(Ring::Local, &[]), "secret\n.env has 6\n/proc/self/fd/0 has 6\n");
+    for ring in RINGS {
+        let output = check(ring, &["--hide", ".env"]);
+        assert_eq!(output, "secret\n.env Permission denied\n/proc/self/fd/0 has 0\n", "{ring:?}");
     }
 }
 
