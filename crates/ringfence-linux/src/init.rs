@@ -155,8 +155,8 @@ fn set_up(launch: &Launch, inherited: &Inherited<'_>, held: &Held) -> Result<Set
                 let holder = held.gate.as_ref().ok_or(Errno::BADF).step("find who is to hold the gate")?;
                 gate::open(*kind, holder).step("open the gate of the sandbox's network")?;
             }
-            mounts::build(view, rustix::stdio::stdin())?;
-            reopened = streams::reopen(streams).step("open the standard streams inside")?;
+            mounts::build(view)?;
+            reopened = streams::reopen(streams)?;
             confine::confine_in_namespaces(view, *landlock_abi, &held.passed)?;
         }
         Confinement::Landlock { .. } | Confinement::Delegated | Confinement::Bare => {

@@ -169,7 +169,7 @@ impl Inside {
         }
         self.expected.iter().try_for_each(Expectation::check)?;
         // No process of ours is left at the end of the command to restore the caller's file offset.
-        drop(streams::reopen(&self.streams).step("open the standard streams inside")?);
+        drop(streams::reopen(&self.streams)?);
         if let Some(root) = &self.root {
             root.become_user()?;
         }

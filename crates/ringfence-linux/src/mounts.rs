@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 use std::rc::Rc;
 
@@ -20,6 +20,7 @@ use rustix::mount::{
 
 use crate::init::{SetupError, Step};
 use crate::shares;
+use crate::streams::{TERMINALS, terminal_path};
 use crate::sys::mount::{Restrict, restrict, restrict_tree};
 use crate::view::{Access, Entry, SHARED_MEMORY_SIZE, View, inode_limit};
 
@@ -49,7 +50,7 @@ struct Source {
 }
 
 /// Builds the root that `view` describes and makes it the root of this process.
-pub(crate) fn build(view: &View, stdin: BorrowedFd<'_>) -> Result<(), SetupError> {
+pub(crate) fn build(view: &View) -> Result<(), SetupError> {
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).step("make mounts private")?;
     let mut sources = Vec::with_capacity(view.entries.len());
     for entry in &view.entries {
@@ -59,14 +60,14 @@ pub(crate) fn build(view: &View, stdin: BorrowedFd<'_>) -> Result<(), SetupError
         });
     }
     let devices = DEVICES.map(|name| open_device(Path::new("/dev").join(name)));
-    let console = open_terminal(stdin);
+    let terminals = open_terminals();
 
     let root = memory(ROOT_SIZE, ROOT_INODES, 0o755).step("make a root in memory")?;
     move_mount(&root, "", CWD, BUILDING_SITE, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).step("mount the new root")?;
     let device = device_of(&root).step("look at the new root")?;
     let mut root = Root { fd: root, memory: vec![device], parents: HashMap::new() };
 
-    root.device_files(devices, console)?;
+    root.device_files(devices, terminals)?;
     for (entry, source) in view.entries.iter().zip(sources) {
         root.apply(entry, source)?;
     }
@@ -150,18 +151,18 @@ impl Root {
     fn device_files(
         &mut self,
         devices: [Result<OwnedFd, SetupError>; DEVICES.len()],
-        console: Option<OwnedFd>,
+        terminals: Vec<OwnedFd>,
     ) -> Result<(), SetupError> {
         let dev = Path::new("/dev");
         for (name, device) in DEVICES.iter().zip(devices) {
             let target = self.file(&dev.join(name))?;
             mount_on(&device?, &target).step(format_args!("mount the device `{name}`"))?;
         }
-        if let Some(console) = console {
+        for (name, terminal) in TERMINALS.iter().zip(terminals) {
             // Programs that ask for the name of their terminal find it at this path, because the
             // host's devpts is absent.
-            let target = self.file(&dev.join("console"))?;
-            mount_on(&console, &target).step("mount the terminal")?;
+            let target = self.file(&dev.join(name))?;
+            mount_on(&terminal, &target).step("mount the terminal")?;
         }
         for (name, target) in DEVICE_LINKS {
             self.apply(&Entry::Symlink { path: dev.join(name), target: target.into() }, None)?;
@@ -326,28 +327,42 @@ fn open_device(path: PathBuf) -> Result<OwnedFd, SetupError> {
 ///
 /// The devices are the host's own files, and root could change their modes.
 pub(crate) fn restrict_devices() -> Result<(), SetupError> {
-    for path in DEVICES.map(|name| Path::new("/dev").join(name)) {
+    for (path, is_terminal) in device_paths() {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let step = || format!("restrict the device `{}`", path.display());
-        let device = rustix::fs::open(&path, flags, Mode::empty()).step(step())?;
-        restrict(device.as_fd(), Restrict::Changing).step(step())?;
+        match rustix::fs::open(&path, flags, Mode::empty()) {
+            Err(Errno::NOENT) if is_terminal => {}
+            device => restrict(device.step(step())?.as_fd(), Restrict::Changing).step(step())?,
+        }
     }
     Ok(())
 }
 
-/// Opens the terminal behind `stdin` as a mount, or returns `None` if the terminal has no name
-/// here.
+/// Returns the paths of the devices and terminals that a sandbox may have. The second value is true
+/// for terminals, which may be absent.
+fn device_paths() -> impl Iterator<Item = (PathBuf, bool)> {
+    let named = |name: &&str, is_terminal| (Path::new("/dev").join(name), is_terminal);
+    let devices = DEVICES.iter().map(move |name| named(name, false));
+    devices.chain(TERMINALS.iter().map(move |name| named(name, true)))
+}
+
+/// Opens each distinct terminal among the standard streams as a mount. Omits terminals that have no
+/// name here.
 ///
-/// The terminal is opened by its name, because a descriptor from another mount namespace cannot be
+/// A terminal is opened by its name, because a descriptor from another mount namespace cannot be
 /// cloned.
-fn open_terminal(stdin: BorrowedFd<'_>) -> Option<OwnedFd> {
-    if !rustix::termios::isatty(stdin) {
-        return None;
+fn open_terminals() -> Vec<OwnedFd> {
+    let mut paths = Vec::new();
+    for stream in [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()] {
+        paths.extend(terminal_path(stream).filter(|path| !paths.contains(path)));
     }
-    let name = rustix::termios::ttyname(stdin, Vec::new()).ok()?;
-    let tree = open_tree(CWD, &name, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC).ok()?;
-    let is_same = fstat(&tree).ok()?.st_rdev == fstat(stdin).ok()?.st_rdev;
-    (is_same && restrict(tree.as_fd(), Restrict::Changing).is_ok()).then_some(tree)
+    paths.iter().filter_map(|path| open_terminal(path)).collect()
+}
+
+fn open_terminal(path: &Path) -> Option<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let tree = open_tree(CWD, path, flags).ok()?;
+    restrict(tree.as_fd(), Restrict::Changing).is_ok().then_some(tree)
 }
 
 /// Limits the inodes of a file system in memory that another program created.

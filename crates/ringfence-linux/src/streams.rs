@@ -6,18 +6,71 @@
 //! restrict modes, and its old versions do not restrict truncation. A descriptor that is opened on
 //! a read-only mount of the sandbox permits none of these, on any kernel.
 
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, Mode, OFlags, SeekFrom, Stat, fcntl_getfl, fstat, seek};
+use rustix::fs::{FileType, Mode, OFlags, SeekFrom, Stat, fcntl_getfl, fcntl_setfl, fstat, major, minor, seek};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use crate::init::{SetupError, Step};
+
 /// Devices that every sandbox has in `/dev`.
 const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
-/// Names that a terminal may have in `/dev` inside.
-const TERMINALS: [&str; 2] = ["console", "tty"];
+/// Major number of these devices, and their minor numbers (Linux's `devices.txt`).
+const MEMORY_DEVICES: (u32, [u32; 5]) = (1, [3, 5, 7, 8, 9]);
+/// Number of `/dev/tty`, which is the controlling terminal of the process that opens it.
+const CONTROLLING_TERMINAL: (u32, u32) = (5, 0);
+/// Number of `/dev/ptmx`. Each time that it is opened it is another terminal.
+const TERMINAL_MULTIPLEXER: (u32, u32) = (5, 2);
+/// Names in `/dev` inside of the terminals among the standard streams. Bubblewrap itself makes the
+/// first.
+pub const TERMINALS: [&str; 4] = ["console", "console1", "console2", "console3"];
+
+/// The ways in which a character device can be a standard stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// A device that every sandbox has in its own `/dev`.
+    InEverySandbox,
+    /// A terminal, which is the same terminal when it is opened again.
+    Terminal,
+    /// Any other device. A second descriptor of it may lead to something else than the first.
+    Other,
+}
+
+/// Returns the kind of the character device `device`, whose status is `stat`.
+pub fn device_kind(device: BorrowedFd<'_>, stat: &Stat) -> DeviceKind {
+    let number = (major(stat.st_rdev), minor(stat.st_rdev));
+    let (memory, minors) = MEMORY_DEVICES;
+    if number == CONTROLLING_TERMINAL || (number.0 == memory && minors.contains(&number.1)) {
+        DeviceKind::InEverySandbox
+    } else if number != TERMINAL_MULTIPLEXER && rustix::termios::isatty(device) {
+        DeviceKind::Terminal
+    } else {
+        DeviceKind::Other
+    }
+}
+
+/// Returns the path of the terminal behind a descriptor, or `None` if the descriptor is no terminal
+/// or the terminal has no name here.
+pub fn terminal_path(stream: BorrowedFd<'_>) -> Option<PathBuf> {
+    let stat = fstat(stream).ok()?;
+    let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
+    if !is_device || device_kind(stream, &stat) != DeviceKind::Terminal {
+        return None;
+    }
+    let name = rustix::termios::ttyname(stream, Vec::new()).ok();
+    let name = name.map(|name| PathBuf::from(OsString::from_vec(name.into_bytes())));
+    // In a container the terminal's devpts may be absent, and the terminal mounted here.
+    name.into_iter().chain([PathBuf::from("/dev/console")]).find(|path| is_same_file(path, &stat))
+}
+
+fn is_same_file(path: &Path, stat: &Stat) -> bool {
+    rustix::fs::stat(path).is_ok_and(|found| (found.st_dev, found.st_ino) == (stat.st_dev, stat.st_ino))
+}
 
 /// A standard stream that reads a file, which the view shows read-only for this purpose alone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,16 +102,23 @@ impl ReopenedStream {
 
 /// Replaces the standard streams that lead to the host's devices, and those in `files`, by the same
 /// devices and files opened in the root of this process.
-pub(crate) fn reopen(files: &[StreamFile]) -> io::Result<Vec<ReopenedStream>> {
+pub(crate) fn reopen(files: &[StreamFile]) -> Result<Vec<ReopenedStream>, SetupError> {
     let mut reopened = Vec::new();
     for (number, stream) in
         [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()].iter().enumerate()
     {
         let Ok(stat) = fstat(stream) else { continue }; // the stream is closed
         match files.iter().find(|file| usize::try_from(file.number) == Ok(number)) {
-            Some(file) => reopened.push(reopen_file(number, *stream, &stat, &file.path)?),
+            Some(file) => {
+                let file = reopen_file(number, *stream, &stat, &file.path);
+                reopened.push(file.step("open the standard streams inside")?);
+            }
             None if FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice => {
-                reopen_device(number, *stream, &stat)?;
+                let step = || {
+                    let name = fs_err::read_link(format!("/proc/self/fd/{number}")).unwrap_or_default();
+                    format!("open the device `{}` of descriptor {number} inside", name.display())
+                };
+                reopen_device(number, *stream, &stat).map_err(|source| SetupError { step: step(), source })?;
             }
             None => {}
         }
@@ -79,20 +139,32 @@ fn reopen_file(number: usize, stream: BorrowedFd<'_>, stat: &Stat, path: &Path) 
 }
 
 fn reopen_device(number: usize, stream: BorrowedFd<'_>, stat: &Stat) -> io::Result<()> {
-    let kept = OFlags::ACCMODE | OFlags::APPEND | OFlags::NONBLOCK;
-    let flags = (fcntl_getfl(stream)? & kept) | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let is_same = |path: &PathBuf| rustix::fs::stat(path).is_ok_and(|found| found.st_rdev == stat.st_rdev);
-    let path_of = |name: &&str| Path::new("/dev").join(name);
-    if let Some(path) = DEVICES.iter().map(path_of).find(is_same) {
-        return replace(number, rustix::fs::open(path, flags, Mode::empty())?);
+    let flags = fcntl_getfl(stream)? & (OFlags::ACCMODE | OFlags::APPEND | OFlags::NONBLOCK);
+    let path_of = |name: &str| Path::new("/dev").join(name);
+    let is_same_device = |path: &PathBuf| rustix::fs::stat(path).is_ok_and(|found| found.st_rdev == stat.st_rdev);
+    if let Some(path) = DEVICES.map(path_of).into_iter().find(is_same_device) {
+        return replace(number, rustix::fs::open(path, flags | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())?);
     }
-    let terminal = TERMINALS.iter().map(path_of).find(is_same);
-    match terminal.map(|path| rustix::fs::open(path, flags, Mode::empty())) {
-        Some(Ok(terminal)) => replace(number, &terminal),
-        // A user who may not open the terminal does not own it, so that user cannot change its mode
-        // either.
-        Some(Err(Errno::ACCESS | Errno::PERM | Errno::NXIO | Errno::IO)) | None => Ok(()),
-        Some(Err(error)) => Err(error.into()),
+    // Two instances of devpts use the same numbers for different terminals, so the files are
+    // compared.
+    let terminals = TERMINALS.map(path_of).into_iter().filter(|path| is_same_file(path, stat));
+    let controlling = Some(path_of("tty")).filter(is_same_device);
+    let opened = match terminals.chain(controlling).next() {
+        // Without O_NONBLOCK, opening a serial line waits until its other side is there.
+        Some(path) => {
+            rustix::fs::open(path, flags | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())
+        }
+        None => Err(Errno::NODEV),
+    };
+    match opened {
+        Ok(terminal) => {
+            fcntl_setfl(&terminal, flags)?;
+            replace(number, &terminal)
+        }
+        // Only the owner of a file can change its mode (chmod(2)), and the mode of a file without a
+        // name does not matter.
+        Err(_) if stat.st_nlink == 0 || stat.st_uid != rustix::process::geteuid().as_raw() => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 

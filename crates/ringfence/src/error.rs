@@ -50,6 +50,12 @@ pub enum RunError {
         /// Number of the descriptor.
         number: i32,
     },
+    /// A stream that the command would get is a terminal of the caller's that cannot be opened again inside.
+    #[error("cannot hand descriptor {number} to the sandbox: it is a terminal without a name here, and it is yours")]
+    UnnamedTerminal {
+        /// The number of the descriptor.
+        number: i32,
+    },
     /// The limits could not be set.
     #[error("cannot limit the run")]
     Group(#[from] CgroupError),
@@ -143,7 +149,8 @@ impl RunError {
     /// Returns the party that has to act on the error.
     pub fn fault(&self) -> Fault {
         match self {
-            RunError::Workspace(_) | RunError::View(_) | RunError::Directory { .. } => Fault::User,
+            RunError::Workspace(_) | RunError::View(_) => Fault::User,
+            RunError::Directory { .. } | RunError::UnnamedTerminal { .. } => Fault::User,
             RunError::NotFound { .. } | RunError::NotExecutable { .. } | RunError::Secret(_) => Fault::User,
             RunError::Prepare(PrepareError::View(_) | PrepareError::Nul { .. } | PrepareError::NotText { .. }) => {
                 Fault::User
@@ -184,6 +191,10 @@ impl RunError {
             RunError::Session(error) => error.hints(),
             RunError::Unavailable { fix, .. } => vec![fix.clone()],
             RunError::Directory { .. } => vec!["redirect from a file, or show the directory: --read DIR".to_owned()],
+            RunError::UnnamedTerminal { .. } => vec![
+                "redirect it: < /dev/null, or 2>&1 | cat; or give the run a terminal: script -qec 'ringfence run …' /dev/null"
+                    .to_owned(),
+            ],
             RunError::Stream { .. } => {
                 vec!["some of the bytes are lost: redirect the stream elsewhere, and run the command again".to_owned()]
             }

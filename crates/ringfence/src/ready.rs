@@ -16,7 +16,7 @@ use crate::egress::Sealed;
 use crate::engine::Core;
 use crate::granted::Grants;
 use crate::records::known_directories;
-use crate::streams::CallerStreams;
+use crate::streams::{CallerStreams, UnnamedTerminal};
 use crate::view::{self, Guarded};
 use crate::workspace::{self, ResolvedWorkspace};
 use crate::{Command, ContainerSpec, RunError};
@@ -169,7 +169,8 @@ impl Core {
         if purpose == Purpose::RunAttached && holds_files {
             let site = self.site(&context, container, &[]);
             let may_write = |path: &Path| view::may_write(&site, path);
-            context.streams = CallerStreams::of_this_process(&may_write, &context.guarded);
+            let streams = CallerStreams::of_this_process(&may_write, &context.guarded);
+            context.streams = streams.map_err(|UnnamedTerminal { number }| RunError::UnnamedTerminal { number })?;
         }
         let preparation = backend.prepare(&self.site(&context, container, &[]), command)?;
         Ok(Prepared::Launch(Box::new(Ready { context, preparation })))

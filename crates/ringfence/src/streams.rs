@@ -2,7 +2,8 @@
 //!
 //! A descriptor of such a file would let a command change the file's mode, and on some kernels more
 //! (`ringfence_linux::streams`). So no sandbox gets one. A file that is read is shown inside, read-only, and opened
-//! again there. Any other file stays outside, and its bytes go through a pipe ([`relay`]).
+//! again there. A terminal is opened again on a mount of its own. Any other file stays outside, and its bytes go through a
+//! pipe ([`relay`]).
 
 mod relay;
 
@@ -10,7 +11,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use ringfence_linux::streams::StreamFile;
+use ringfence_linux::streams::{DeviceKind, StreamFile, device_kind, terminal_path};
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fcntl_getfl, fstat, open};
 
 use crate::view::Guarded;
@@ -27,6 +28,8 @@ enum Handover {
     /// Unchanged: the stream leads to no file of the host, or to a file that the sandbox may
     /// change.
     AsItIs,
+    /// By opening this terminal of the host again inside.
+    Terminal(PathBuf),
     /// By opening this file of the host again inside.
     Reopened(PathBuf),
     /// Through a pipe, from the file to the command.
@@ -35,21 +38,36 @@ enum Handover {
     ToFile,
 }
 
-/// The streams of a caller that are not handed over unchanged.
+/// A terminal that belongs to the caller and has no path here, so that it cannot be opened again inside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct UnnamedTerminal {
+    pub(crate) number: i32,
+}
+
+/// The streams of a caller that are not handed over as they are.
 #[derive(Debug, Default)]
 pub(crate) struct CallerStreams {
     reopened: Vec<(StreamFile, PathBuf)>,
+    terminals: Vec<PathBuf>,
     relayed: Vec<(usize, Handover)>,
 }
 
 impl CallerStreams {
     /// Looks at the standard streams of this process. `may_write` tells whether the sandbox may write to a path of the
     /// host by some name inside.
-    pub(crate) fn of_this_process(may_write: &dyn Fn(&Path) -> bool, guarded: &Guarded) -> CallerStreams {
+    pub(crate) fn of_this_process(
+        may_write: &dyn Fn(&Path) -> bool,
+        guarded: &Guarded,
+    ) -> Result<CallerStreams, UnnamedTerminal> {
         let mut streams = CallerStreams::default();
         for (number, stream) in standard_streams().into_iter().enumerate() {
-            match handover(number, stream, may_write, guarded) {
+            match handover(number, stream, may_write, guarded)? {
                 Handover::AsItIs => {}
+                Handover::Terminal(path) => {
+                    if !streams.terminals.contains(&path) {
+                        streams.terminals.push(path);
+                    }
+                }
                 Handover::Reopened(source) => {
                     let path = Path::new(DIRECTORY).join(number.to_string());
                     streams.reopened.push((StreamFile { number: number as i32, path }, source));
@@ -57,7 +75,7 @@ impl CallerStreams {
                 relayed => streams.relayed.push((number, relayed)),
             }
         }
-        streams
+        Ok(streams)
     }
 
     /// Returns the files that have to be shown inside, each with its path there.
@@ -70,13 +88,17 @@ impl CallerStreams {
         self.reopened.iter().map(|(file, _)| file.clone()).collect()
     }
 
+    /// The paths of the terminals among the streams, each once.
+    pub(crate) fn terminals(&self) -> &[PathBuf] {
+        &self.terminals
+    }
+
     /// Makes the pipes of the other streams: the command's ends, by number, and the relays.
     pub(crate) fn relay(&self) -> io::Result<([Option<OwnedFd>; 3], StreamRelays)> {
         let streams = standard_streams();
-        let is_output = |handover: &Handover| *handover == Handover::ToFile;
-        StreamRelays::open(
-            self.relayed.iter().map(|(number, handover)| (*number, streams[*number], is_output(handover))),
-        )
+        let relayed =
+            self.relayed.iter().map(|(number, handover)| (*number, streams[*number], *handover == Handover::ToFile));
+        StreamRelays::open(relayed)
     }
 }
 
@@ -84,8 +106,13 @@ fn standard_streams() -> [BorrowedFd<'static>; 3] {
     [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()]
 }
 
-fn handover(number: usize, stream: BorrowedFd<'_>, may_write: &dyn Fn(&Path) -> bool, guarded: &Guarded) -> Handover {
-    let (Ok(stat), Ok(flags)) = (fstat(stream), fcntl_getfl(stream)) else { return Handover::AsItIs };
+fn handover(
+    number: usize,
+    stream: BorrowedFd<'_>,
+    may_write: &dyn Fn(&Path) -> bool,
+    guarded: &Guarded,
+) -> Result<Handover, UnnamedTerminal> {
+    let (Ok(stat), Ok(flags)) = (fstat(stream), fcntl_getfl(stream)) else { return Ok(Handover::AsItIs) };
     let relayed = match flags & OFlags::ACCMODE {
         OFlags::WRONLY => Handover::ToFile,
         OFlags::RDWR if number > 0 => Handover::ToFile,
@@ -94,20 +121,40 @@ fn handover(number: usize, stream: BorrowedFd<'_>, may_write: &dyn Fn(&Path) -> 
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile | FileType::BlockDevice => {}
         FileType::Fifo if !is_nameless_pipe(stream) => {}
-        _ => return Handover::AsItIs,
+        FileType::CharacterDevice => return device_handover(number, stream, &stat, relayed),
+        _ => return Ok(Handover::AsItIs),
     }
     let path = fs_err::read_link(format!("/proc/self/fd/{number}")).ok().filter(|path| leads_to(path, &stat));
     if path.as_ref().is_some_and(|path| may_write(path) && !guarded.guards(path)) {
-        return Handover::AsItIs;
+        return Ok(Handover::AsItIs);
     }
     let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
     let is_read_only = flags & OFlags::ACCMODE == OFlags::RDONLY;
-    match path {
+    Ok(match path {
         // A hidden file has no name inside. Its caller, who redirects it, gives away its bytes alone.
         Some(path) if is_regular && is_read_only && !guarded.hides(&path) && can_be_opened(&path, &stat) => {
             Handover::Reopened(path)
         }
         _ => relayed,
+    })
+}
+
+/// Decides about a character device. Only a device that is the same however often it is opened is opened again.
+fn device_handover(
+    number: usize,
+    stream: BorrowedFd<'_>,
+    stat: &Stat,
+    relayed: Handover,
+) -> Result<Handover, UnnamedTerminal> {
+    match device_kind(stream, stat) {
+        DeviceKind::InEverySandbox => Ok(Handover::AsItIs),
+        DeviceKind::Terminal => match terminal_path(stream) {
+            Some(path) => Ok(Handover::Terminal(path)),
+            // Only its owner could change its mode (chmod(2)), and only if it has a name somewhere.
+            None if stat.st_nlink == 0 || stat.st_uid != rustix::process::geteuid().as_raw() => Ok(Handover::AsItIs),
+            None => Err(UnnamedTerminal { number: number as i32 }),
+        },
+        DeviceKind::Other => Ok(relayed),
     }
 }
 

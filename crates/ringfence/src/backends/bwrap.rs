@@ -15,6 +15,7 @@ use ringfence_linux::inside::{self, Inside, NamespaceRoot, Way};
 use ringfence_linux::landlock::{Rules, abi};
 use ringfence_linux::launcher::in_memory;
 use ringfence_linux::seccomp::{Filter, Profile, Sockets};
+use ringfence_linux::streams::TERMINALS;
 use ringfence_linux::view::inode_limit;
 use ringfence_linux::{
     Access, Confinement, Entry, Files, Launch, Launcher, Report, SHARED_MEMORY_SIZE, Survivors, Terminal, View, control,
@@ -26,7 +27,10 @@ use super::engine::Version;
 use super::limits::{self, CgroupAccess};
 use super::mounted::{self, on_host};
 use super::native::{egress_support, ipc, way_to_namespaces};
-use super::{Backend, Freshness, GroupNeed, Preparation, PrepareError, Processes, Question, Site, Unavailable, exec};
+use super::{
+    Backend, Freshness, GroupNeed, Preparation, PrepareError, Processes, Question, Site, Unavailable, exec,
+    null_streams,
+};
 use crate::memory::{Memory, Subject};
 use crate::{Command, Host, egress, view};
 
@@ -126,7 +130,7 @@ impl Processes for Bwrap {
 
         let directory = site.workspace.directory_inside(&command.starting_directory(site.host, &site.workspace.source));
         let network = site.plan.policy.network.clone().unwrap_or(Network::Closed);
-        let mut arguments = Arguments::new(&network, &directory);
+        let mut arguments = Arguments::new(&network, &directory, site.streams.terminals());
         let (gate, holder) = egress::await_gate(&site.plan.policy)?.unzip();
         let start = StartsAs::find(&program, site.host, site.launcher, Freshness::Remembered)
             .map_err(|unavailable| io::Error::other(unavailable.why))
@@ -199,7 +203,7 @@ const FIRST_DESCRIPTOR: i32 = crate::HIGHEST_DESCRIPTOR + 1;
 const SHARED_MEMORY: &str = "/dev/shm";
 
 impl Arguments {
-    fn new(network: &Network, directory: &Path) -> Arguments {
+    fn new(network: &Network, directory: &Path, terminals: &[PathBuf]) -> Arguments {
         let mut arguments = Arguments { words: Vec::new(), passed: Vec::new() };
         arguments.push(["--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try"]);
         if !matches!(network, Network::Open) {
@@ -207,15 +211,20 @@ impl Arguments {
         }
         arguments.push(["--hostname", "ringfence", "--die-with-parent", "--cap-drop", "ALL"]);
         arguments.push([OsStr::new("--chdir"), directory.as_os_str()]);
-        arguments.devices();
+        arguments.devices(terminals);
         arguments
     }
 
-    /// Adds `/dev` with a bounded `/dev/shm`.
-    fn devices(&mut self) {
+    /// Adds `/dev`, and in it these terminals of the host, which our own program makes unchangeable.
+    fn devices(&mut self, terminals: &[PathBuf]) {
         let size = SHARED_MEMORY_SIZE.to_string();
         self.push(["--dev", "/dev", "--perms", "1777", "--size", &size, "--tmpfs", SHARED_MEMORY]);
-        // Bubblewrap's own `/dev` is a tmpfs without a size limit, in which its owner may write.
+        // Bubblewrap itself mounts the terminal of standard output, under the first name.
+        for (name, terminal) in TERMINALS[1..].iter().zip(terminals) {
+            let inside = Path::new("/dev").join(name);
+            self.push([OsStr::new("--dev-bind"), terminal.as_os_str(), inside.as_os_str()]);
+        }
+        // Bubblewrap's own `/dev` is a file system in memory without a bound, in which its owner may write.
         self.push(["--remount-ro", "/dev"]);
     }
 
@@ -535,9 +544,9 @@ const UNKNOWN_OPTION: &str = "Unknown option";
 fn preflight(program: &Path, host: &Host, launcher: &Launcher, way: StartsAs) -> Result<(), Unavailable> {
     let unavailable = |why: String| Unavailable { fix: way_to_namespaces(program), why };
     let failed = |error: io::Error| unavailable(format!("cannot run `{}`: {error}", program.display()));
-    let mut arguments = Arguments::new(&Network::Closed, Path::new("/"));
+    let mut arguments = Arguments::new(&Network::Closed, Path::new("/"), &[]);
     arguments.push(["--ro-bind", "/", "/", "--perms", "1777", "--size", "1048576", "--tmpfs", "/tmp"]);
-    arguments.devices();
+    arguments.devices(&[]);
     arguments.close().map_err(failed)?;
     let mut mounts = Vec::new();
     let root = match way {
@@ -572,7 +581,8 @@ fn preflight(program: &Path, host: &Host, launcher: &Launcher, way: StartsAs) ->
         survivors: Survivors::End,
         private: None,
     };
-    let files = Files { stdio: [None, None, Some(writer)], terminal: None, gate: None, passed };
+    let [stdin, stdout, _] = null_streams().map_err(failed)?.map(Some);
+    let files = Files { stdio: [stdin, stdout, Some(writer)], terminal: None, gate: None, passed };
     let started = launcher.start(&launch, files, None).map_err(|error| unavailable(crate::chain(&error)))?;
     let mut report = control::receive(&started.control, RecvFlags::empty()).map_err(failed)?;
     if let Some(Report::Started { .. }) = report {

@@ -11,6 +11,7 @@ mod private;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -113,7 +114,14 @@ pub struct Unavailable {
     pub fix: String,
 }
 
-/// Circumstances that a launch is prepared for.
+/// Standard streams for a trial, which must not depend on those of the caller.
+fn null_streams() -> io::Result<[OwnedFd; 3]> {
+    let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
+    let null = rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty())?;
+    Ok([null.try_clone()?, null.try_clone()?, null])
+}
+
+/// What a launch is prepared for.
 pub(crate) struct Site<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) host: &'a Host,

@@ -21,7 +21,7 @@ use rustix::net::RecvFlags;
 use super::limits::{self, CgroupAccess};
 use super::{
     Backend, Freshness, GroupNeed, Preparation, PrepareError, PrivateDirectory, Processes, Question, Site, Unavailable,
-    apparmor, exec,
+    apparmor, exec, null_streams,
 };
 use crate::memory::{Memory, Subject};
 use crate::{Command, egress, view};
@@ -227,7 +227,9 @@ fn try_namespaces(launcher: &Launcher, landlock_abi: u32, gate: Option<Kind>) ->
         survivors: Survivors::End,
         private: None,
     };
-    let started = launcher.start(&trial, Files { gate, ..Files::default() }, None).map_err(|error| match error {
+    let stdio = null_streams().map_err(step("open `/dev/null`"))?.map(Some);
+    let files = Files { stdio, gate, ..Files::default() };
+    let started = launcher.start(&trial, files, None).map_err(|error| match error {
         ringfence_linux::LaunchError::Clone { source } | ringfence_linux::LaunchError::Ask { source } => {
             step("create user, mount, pid, network, ipc and uts namespaces")(source)
         }

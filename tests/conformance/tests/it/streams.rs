@@ -231,6 +231,69 @@ fn a_file_in_a_directory_of_read_inside_the_workspace_cannot_be_changed() {
 }
 
 #[test]
+fn a_terminal_on_any_stream_keeps_its_mode() {
+    require!(root, binary, user_namespaces, bwrap);
+    let check = |ring, number: usize| {
+        let flags = rustix::pty::OpenptFlags::RDWR | rustix::pty::OpenptFlags::NOCTTY;
+        let controller = rustix::pty::openpt(flags).expect("a terminal can be made");
+        rustix::pty::grantpt(&controller).expect("it is ours");
+        rustix::pty::unlockpt(&controller).expect("it is ours");
+        let name = rustix::pty::ptsname(&controller, Vec::new()).expect("it has a name");
+        let name = PathBuf::from(name.into_string().expect("it is text"));
+        fs_err::set_permissions(&name, PermissionsExt::from_mode(0o600)).expect("it is ours");
+        let terminal = || {
+            let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NOCTTY;
+            Stdio::from(rustix::fs::open(&name, flags, rustix::fs::Mode::empty()).expect("it can be opened"))
+        };
+        let script = format!(
+            "import os\ntry: os.fchmod({number}, 0o666); said = 'succeeded'\n\
+             except OSError as error: said = error.strerror\n\
+             open('said', 'w').write(f'{{os.isatty({number})}} {{said}}')"
+        );
+        let place = Place::of(Caller::Root);
+        let mut command = run_in(ring, &place, &script);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        match number {
+            0 => command.stdin(terminal()),
+            1 => command.stdout(terminal()),
+            _ => command.stderr(terminal()),
+        };
+        let output = finished(command.spawn().expect("ringfence can be started"));
+        assert!(output.status.success(), "{ring:?}, descriptor {number}: {output:?}");
+        let said = fs_err::read_to_string(place.path().join("said")).expect("the command wrote it");
+        (said, fs_err::metadata(&name).expect("it is there").mode() & 0o777)
+    };
+    for number in 0..3 {
+        assert_eq!(check(Ring::Local, number), ("True succeeded".to_owned(), 0o666));
+        for ring in RINGS {
+            let expected = ("True Read-only file system".to_owned(), 0o600);
+            assert_eq!(check(ring, number), expected, "{ring:?}, descriptor {number}");
+        }
+    }
+}
+
+#[test]
+fn a_device_that_no_sandbox_has_keeps_its_mode() {
+    require!(root, binary, user_namespaces, bwrap);
+    let place = Place::of(Caller::Root);
+    let device = tempfile::tempdir_in("/var/tmp").expect("a directory can be made");
+    let device = device.path().join("kmsg");
+    let make = Command::new("mknod").arg(&device).args(["-m", "600", "c", "1", "11"]).status();
+    assert!(make.expect("mknod can be started").success());
+    let check = |ring| {
+        let script = "import os; os.fchmod(1, 0o666)";
+        let output = fs_err::OpenOptions::new().write(true).open(&device).expect("it can be opened").into_parts().0;
+        let child = run_in(ring, &place, script).stdout(output).spawn().expect("ringfence can be started");
+        assert!(finished(child).status.success(), "{ring:?}");
+        fs_err::metadata(&device).expect("it is there").mode() & 0o777
+    };
+    for ring in RINGS {
+        assert_eq!(check(ring), 0o600, "{ring:?}");
+    }
+    assert_eq!(check(Ring::Local), 0o666);
+}
+
+#[test]
 fn all_bytes_of_a_named_pipe_reach_the_command() {
     require!(root, binary, user_namespaces, bwrap);
     let script = "import hashlib, sys; print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())";
