@@ -170,7 +170,8 @@ impl Wanted {
             if !is_simple(glob) {
                 return Err(refuse(format!("it has over {LONGEST_GLOB} bytes or {MOST_BRACES} braces")));
             }
-            let built = GlobBuilder::new(glob.trim_start_matches("./")).literal_separator(true).build();
+            let glob = glob.trim_start_matches("./");
+            let built = GlobBuilder::new(glob).literal_separator(true).empty_alternates(true).build();
             let set = built.and_then(|glob| GlobSet::builder().add(glob).build());
             Ok((set.map_err(|error| refuse(error.to_string()))?, by))
         });

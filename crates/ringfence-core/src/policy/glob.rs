@@ -4,14 +4,19 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use globset::{GlobBuilder, GlobMatcher};
+use globset::{Glob, GlobBuilder};
 
+use super::glob_tokens::{GlobToken, expand_braces, names_parent, split_pattern, text_of};
 use super::name_matcher::NameMatcher;
+
+/// Length of a pattern in bytes. No path is longer (path_resolution(7)).
+const MAX_PATTERN_LENGTH: usize = 4096;
 
 /// Paths in the workspace: one path such as `.git/config`, or a pattern such as `**/.env`.
 ///
-/// `*` and `?` match within one directory; `**` crosses directories. A pattern matches only the
-/// path itself. The caller must treat everything beneath a matching directory like the directory.
+/// `*`, `?` and classes such as `[!a]` match within one directory; `**` crosses directories; `{a,b}`
+/// lists alternatives, of which one may be empty. A pattern matches only the path itself. The caller
+/// must treat everything beneath a matching directory like the directory.
 #[derive(Debug, Clone)]
 pub struct PathGlob {
     text: String,
@@ -21,7 +26,8 @@ pub struct PathGlob {
 #[derive(Debug, Clone)]
 enum Kind {
     Literal(PathBuf),
-    Pattern(GlobMatcher),
+    /// The components of each alternative.
+    Pattern(Vec<Vec<Vec<GlobToken>>>),
 }
 
 impl PathGlob {
@@ -53,17 +59,11 @@ impl PathGlob {
     pub fn matches(&self, path: &Path) -> bool {
         match &self.kind {
             Kind::Literal(literal) => path == literal,
-            Kind::Pattern(matcher) => matcher.is_match(path) || self.matches_names(path),
+            Kind::Pattern(_) => {
+                let names: Vec<&Path> = path.iter().map(Path::new).collect();
+                self.components().iter().any(|components| is_path_match(components, &names))
+            }
         }
-    }
-
-    /// Returns `true` if a path that is not ASCII matches the pattern name by name.
-    ///
-    /// `globset` matches bytes, and [`NameMatcher`] matches the characters of such a path.
-    fn matches_names(&self, path: &Path) -> bool {
-        let names: Vec<&Path> = path.iter().map(Path::new).collect();
-        let is_ascii = path.as_os_str().is_ascii();
-        !is_ascii && self.components().iter().any(|components| is_path_match(components, &names))
     }
 
     /// Returns the text of the glob, without empty and `.` components such as a leading `./` or a
@@ -103,73 +103,63 @@ impl PathGlob {
     ///
     /// The result has one list of components, or one per alternative if braces contain a slash.
     pub fn components(&self) -> Vec<Vec<GlobComponent>> {
-        let has_slash_in_braces = split_outside_braces(&self.text).len() != self.text.split('/').count();
-        let alternatives = if has_slash_in_braces { expand_braces(&self.text) } else { vec![self.text.clone()] };
-        let component = |text: &str| match text {
-            "**" => Some(GlobComponent::AnyDepth),
-            name => {
-                let glob = GlobBuilder::new(name).literal_separator(true).build().ok()?;
-                Some(GlobComponent::Name(NameMatcher::new(glob.compile_matcher(), &expand_braces(name))))
-            }
+        let literal = |path: &Path| {
+            let names = path.iter().filter_map(|name| name.to_str());
+            vec![names.map(|name| name.chars().map(GlobToken::Character).collect()).collect()]
         };
-        let components = |text: &String| split_outside_braces(text).into_iter().map(component).collect();
-        alternatives.iter().filter_map(components).collect()
+        let alternatives = match &self.kind {
+            Kind::Literal(path) => &literal(path),
+            Kind::Pattern(alternatives) => alternatives,
+        };
+        alternatives
+            .iter()
+            .map(|components| components.iter().map(|tokens| compile_component(tokens)).collect())
+            .collect()
     }
+}
+
+fn compile_component(tokens: &[GlobToken]) -> GlobComponent {
+    if let [GlobToken::AnyDepth { .. }] = tokens {
+        return GlobComponent::AnyDepth;
+    }
+    let compiled = "each component was compiled when the pattern was read";
+    let bytes = build_glob(&text_of(tokens)).expect(compiled).compile_matcher();
+    GlobComponent::Name(NameMatcher::new(bytes, expand_braces(tokens).expect(compiled)))
+}
+
+fn build_glob(text: &str) -> Result<Glob, globset::Error> {
+    GlobBuilder::new(text).literal_separator(true).empty_alternates(true).build()
 }
 
 fn is_path_match(components: &[GlobComponent], names: &[&Path]) -> bool {
-    match (components, names) {
-        ([], []) => true,
-        ([GlobComponent::AnyDepth], names) => !names.is_empty(),
-        ([GlobComponent::AnyDepth, rest @ ..], names) => {
-            (0..names.len()).any(|skipped| is_path_match(rest, &names[skipped..]))
-        }
-        ([GlobComponent::Name(matcher), rest @ ..], [name, names @ ..]) => {
-            matcher.is_match(name) && is_path_match(rest, names)
-        }
-        _ => false,
-    }
-}
-
-fn split_outside_braces(text: &str) -> Vec<&str> {
-    let mut depth = 0_usize;
-    let is_separator = |character: char| {
-        match character {
-            '{' => depth += 1,
-            '}' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        character == '/' && depth == 0
-    };
-    text.split(is_separator).collect()
-}
-
-/// Returns one text for each combination of alternatives in braces, such as `a` and `b` for
-/// `{a,b}`. Text with unbalanced braces stays as it is.
-fn expand_braces(text: &str) -> Vec<String> {
-    let Some(start) = text.find('{') else { return vec![text.to_owned()] };
-    let mut depth = 0_usize;
-    let mut cuts = vec![start];
-    for (at, character) in text.char_indices().skip_while(|(at, _)| *at < start) {
-        match character {
-            '{' => depth += 1,
-            ',' if depth == 1 => cuts.push(at),
-            '}' => {
-                depth -= 1;
-                if depth == 0 {
-                    cuts.push(at);
-                    break;
+    // `reached[n]` is true if the names read so far match the first `n` components.
+    let mut reached = vec![false; components.len() + 1];
+    reached[0] = true;
+    skip_any_depth(components, &mut reached);
+    for name in names {
+        let mut next = vec![false; components.len() + 1];
+        for (at, component) in components.iter().enumerate().filter(|(at, _)| reached[*at]) {
+            match component {
+                GlobComponent::AnyDepth => {
+                    next[at] = true;
+                    next[at + 1] |= at + 1 == components.len();
                 }
+                GlobComponent::Name(matcher) => next[at + 1] |= matcher.is_match(name),
             }
-            _ => {}
+        }
+        skip_any_depth(components, &mut next);
+        reached = next;
+    }
+    reached[components.len()]
+}
+
+/// Marks the component after each reached `**` as reached too. A `**` at the end needs a name.
+fn skip_any_depth(components: &[GlobComponent], reached: &mut [bool]) {
+    for (at, component) in components.iter().enumerate() {
+        if reached[at] && matches!(component, GlobComponent::AnyDepth) && at + 1 < components.len() {
+            reached[at + 1] = true;
         }
     }
-    if depth != 0 {
-        return vec![text.to_owned()];
-    }
-    let end = cuts[cuts.len() - 1];
-    let choices = cuts.windows(2).map(|pair| &text[pair[0] + 1..pair[1]]);
-    choices.flat_map(|choice| expand_braces(&format!("{}{choice}{}", &text[..start], &text[end + 1..]))).collect()
 }
 
 /// Reason why a text does not name paths in the workspace.
@@ -190,7 +180,7 @@ pub enum GlobError {
     Syntax {
         /// The whole text that was parsed.
         text: String,
-        /// Description of the syntax error, from `globset`.
+        /// Description of the error, with a hint.
         reason: String,
     },
 }
@@ -210,11 +200,23 @@ impl FromStr for PathGlob {
             return Err(GlobError::Parent(text.to_owned()));
         }
         let text = parts.join("/");
+        let refused = |reason: String| GlobError::Syntax { text: text.clone(), reason };
+        if text.contains('\0') {
+            return Err(refused("no path contains a NUL character".to_owned()));
+        }
+        if text.len() > MAX_PATTERN_LENGTH {
+            return Err(refused(format!("it has more than {MAX_PATTERN_LENGTH} bytes: write several rules")));
+        }
         let kind = if text.contains(['*', '?', '[', ']', '{', '}', '\\']) {
-            let glob = GlobBuilder::new(&text).literal_separator(true).build();
-            let glob =
-                glob.map_err(|error| GlobError::Syntax { text: text.clone(), reason: error.kind().to_string() })?;
-            Kind::Pattern(glob.compile_matcher())
+            let alternatives = split_pattern(&text).map_err(|reason| refused(reason.to_owned()))?;
+            if alternatives.iter().flatten().any(|component| names_parent(component)) {
+                return Err(GlobError::Parent(text));
+            }
+            let components = alternatives.iter().flatten().map(|component| text_of(component));
+            for glob in [text.clone()].into_iter().chain(components) {
+                build_glob(&glob).map_err(|error| refused(error.kind().to_string()))?;
+            }
+            Kind::Pattern(alternatives)
         } else {
             Kind::Literal(PathBuf::from(&text))
         };
@@ -229,6 +231,11 @@ crate::policy::text::serde_as_text!(
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    use proptest::prelude::*;
+
     use super::*;
 
     #[track_caller]
@@ -310,8 +317,127 @@ mod tests {
         for pattern in ["key", "key[!é]", "key[a-z]", "?", "{key,kez}", "[!k]ey?", "ke?"] {
             assert!(!matches(pattern, "keyé"), "{pattern}");
         }
+        for piece in ["*a", "?", "[!à-ü]", "{a,é}é"] {
+            let longest = piece.repeat(if piece.contains('{') { 9 } else { MAX_PATTERN_LENGTH / piece.len() });
+            assert!(!matches(&longest, "é"), "{piece}");
+        }
         let slow = "*a".repeat(60) + "b";
         assert!(!matches(&slow, &("a".repeat(250) + "é")));
+    }
+
+    #[test]
+    fn an_alternative_may_be_empty() {
+        check(".env{,.local}", &[".env", ".env.local"], &[".env.", ".env.locals"]);
+        check("**/key{,.bak,.{old,}}", &["key", "a/key.bak", "key.old", "key."], &["key.o"]);
+        check("secrets{,/**}", &["secrets", "secrets/a", "secrets/a/b"], &["secret", "a/secrets"]);
+        check("conf{,/sub}/key", &["conf/key", "conf/sub/key"], &["conf", "conf/other/key"]);
+    }
+
+    #[test]
+    fn an_escape_or_a_class_makes_syntax_a_character() {
+        check(r"a\{b/key", &["a{b/key"], &["ab/key", "a{b"]);
+        check("a[{]b/key", &["a{b/key"], &["ab/key"]);
+        check(r"{a\,b,c}/key", &["a,b/key", "c/key"], &["a/key", "b/key"]);
+        check("{a[,}]b,c}/key", &["a,b/key", "a}b/key", "c/key"], &["a/key"]);
+        check(r"sec\/key", &["sec/key"], &["sec", "key"]);
+        check(r"{sec\/key,x}", &["sec/key", "x"], &["key"]);
+        check("a[]]b", &["a]b"], &["ab"]);
+        check(r"a[\]b", &[r"a\b"], &["ab"]);
+        check("a[c-]b", &["acb", "a-b"], &["adb"]);
+        check("sec[!a]key", &["sec-key"], &["sec/key", "secakey"]);
+        check(r"\*", &["*"], &["a"]);
+    }
+
+    #[test]
+    fn a_byte_that_is_no_character_counts_as_one() {
+        for (pattern, name) in [
+            ("k??.env", "ké\u{0}.env"),
+            ("k[!a]?.env", "ké\u{0}.env"),
+            ("*é?*", "ké\u{0}.env"),
+            (r"\{?\}", "{é}"),
+            ("[{]?[}]", "{é}"),
+        ] {
+            let name: Vec<u8> = name.bytes().map(|byte| if byte == 0 { 0xff } else { byte }).collect();
+            let glob: PathGlob = pattern.parse().unwrap();
+            assert!(glob.matches(Path::new(OsStr::from_bytes(&name))), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_that_could_guard_less_than_it_says_is_refused() {
+        for (text, reason) in [
+            ("sec[/]key", "cannot contain `/`"),
+            ("sec[+-9]key", "cannot contain `/`"),
+            ("sec[!/]key", "cannot contain `/`"),
+            ("{a,**}/key", "`**` must stand between"),
+            ("{a/,b/}**/key", "`**` must stand between"),
+            ("{a/**,b}/key", "`**` must stand between"),
+            ("x{**/key,b}", "`**` must stand between"),
+            (r"{a\,**}", "`**` must stand between"),
+            ("{a,**/**}", "`**` must stand between"),
+            (r"**\/key", "`**` must stand between"),
+            ("sec/{key,}", "nothing before, between or after"),
+            ("{,a}/key", "nothing before, between or after"),
+            ("{,a}", "nothing before, between or after"),
+            (r"\/etc/*", "nothing before, between or after"),
+            ("{./a,b}", "leave it out"),
+            ("a[", "never closed"),
+            ("{a", "never closed"),
+            ("a}", "has no `{`"),
+            (r"*\", "nothing to escape"),
+            ("[b-a]", "invalid range"),
+            ("a\0", "NUL"),
+            (&"{a,b}".repeat(40), "too many combinations"),
+            (&("{".repeat(400) + &"}".repeat(400)), "nested more than"),
+            (&"*a".repeat(4096), "more than 4096 bytes"),
+        ] {
+            let message = text.parse::<PathGlob>().unwrap_err().to_string();
+            assert!(message.contains(reason) && message.starts_with(&format!("`{text}`")), "{message}");
+        }
+        for text in ["{.,a}./key", r"a/\../b", "a/[.]./b", "{a,b/..}/c"] {
+            assert_eq!(text.parse::<PathGlob>(), Err(GlobError::Parent(text.to_owned())));
+        }
+    }
+
+    /// Checks an accepted pattern against `globset` on the whole path.
+    fn check_agreement(text: &str, path: &str) -> Result<(), TestCaseError> {
+        let Ok(glob) = text.parse::<PathGlob>() else { return Ok(()) };
+        // A negated class of `globset` matches a slash.
+        let reference = build_glob(&glob.as_str().replace("[!", "[!/")).unwrap().compile_matcher();
+        let (own, theirs) = (glob.matches(Path::new(path)), reference.is_match(path));
+        // Names that are not ASCII are matched by characters, too.
+        prop_assert!(own == theirs || own && !path.is_ascii(), "`{text}` on `{path}`: {own}, globset {theirs}");
+        Ok(())
+    }
+
+    fn paths() -> impl Strategy<Value = String> {
+        let names = ["a", "b", "ab", "aab", "{", "}", "a,b", ",", ".a", "[", "]", "\\", "é", "aé", "-", "*"];
+        prop::collection::vec(prop::sample::select(names.to_vec()), 1..5).prop_map(|names| names.join("/"))
+    }
+
+    fn patterns(pieces: &[&'static str]) -> impl Strategy<Value = String> {
+        prop::collection::vec(prop::sample::select(pieces.to_vec()), 1..10).prop_map(|pieces| pieces.concat())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4096))]
+
+        #[test]
+        fn an_accepted_pattern_with_braces_matches_what_globset_matches(
+            pattern in patterns(&["a", "b", "/", "/", "*", "**", "**/", "/**", "?", "{a,", "{,", "{", "}", "}", ",",
+                                  "\\", "[!a]", "[ab]", "é", "."]),
+            path in paths(),
+        ) {
+            check_agreement(&pattern, &path)?;
+        }
+
+        #[test]
+        fn an_accepted_pattern_with_classes_matches_what_globset_matches(
+            pattern in patterns(&["a", "b", "/", "*", "**", "[", "[", "]", "]", "-", "{", "}", ",", "\\", "é"]),
+            path in paths(),
+        ) {
+            check_agreement(&pattern, &path)?;
+        }
     }
 
     #[test]

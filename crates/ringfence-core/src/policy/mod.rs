@@ -8,6 +8,7 @@
 mod document;
 mod environment;
 mod glob;
+mod glob_tokens;
 mod host;
 mod limits;
 mod name;
