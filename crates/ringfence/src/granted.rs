@@ -18,7 +18,8 @@ use ringfence_linux::Access;
 use crate::backends::PrivateDirectory;
 use crate::workspace::ResolvedWorkspace;
 use crate::{Host, ViewError};
-use location::{Locations, Trail};
+pub(crate) use location::Locations;
+use location::Trail;
 use reserved::{Reserved, ReservedKind, file_identity};
 
 /// Reason why a path cannot be given to a sandbox.
@@ -123,8 +124,12 @@ impl Grants {
         Grants { locations, reserved }
     }
 
-    /// Refuses a workspace that is given as `given` and resolves to `resolved`, if it touches a
-    /// reserved place.
+    /// Returns the mounts as they were when the host was looked at.
+    pub(crate) fn locations(&self) -> &Locations {
+        &self.locations
+    }
+
+    /// Refuses a workspace that is given as `given` and lies at `resolved`.
     pub(crate) fn check_workspace(&self, given: &Path, resolved: &Path) -> Result<(), GrantError> {
         self.check(given, resolved, Use::Workspace)
     }

@@ -14,7 +14,7 @@ use ringfence_core::{Backend, Capabilities, Clause, Ground, Plan, Policy, Refusa
 use crate::backends::{self, Freshness, Means, Preparation, Question, Site, Unavailable};
 use crate::egress::Sealed;
 use crate::engine::Core;
-use crate::granted::Grants;
+use crate::granted::{Grants, Locations};
 use crate::records::known_directories;
 use crate::streams::{CallerStreams, UnnamedTerminal};
 use crate::view::{self, Guarded};
@@ -126,7 +126,7 @@ impl Core {
         let grants = Grants::on(host);
         let mut workspace = workspace::resolve(policy, host, &self.settings.workspace_rules(), &grants)?;
         workspace.granted = grants.grant_paths(policy, host, &workspace)?;
-        let guarded = self.guarded(policy, &workspace)?;
+        let guarded = self.guarded(policy, &workspace, grants.locations())?;
         let ground = Ground { protected_paths_exist: guarded.protects_something() };
         let Agreed { plan, because } = self.agree(policy, ground, container)?;
         tracing::info!(backend = %plan.backend, because, "a backend was chosen");
@@ -142,17 +142,21 @@ impl Core {
         })
     }
 
-    /// Finds the guarded paths of a workspace, as they are now. The directories of records are
-    /// among them, because records are evidence: neither the code that the records are about nor
-    /// code that runs elsewhere may edit them.
-    pub(crate) fn guarded(&self, policy: &Policy, workspace: &ResolvedWorkspace) -> Result<Guarded, RunError> {
+    /// Finds the guarded paths of a workspace, as they are now. Records are evidence: the code that they are about shall not edit
+    /// them, and neither shall code that runs somewhere else.
+    pub(crate) fn guarded(
+        &self,
+        policy: &Policy,
+        workspace: &ResolvedWorkspace,
+        locations: &Locations,
+    ) -> Result<Guarded, RunError> {
         let host = &self.settings.host;
         let granted = workspace.granted.iter().map(|granted| granted.source.as_path());
         let trees: Vec<&Path> = granted.chain([workspace.source.as_path()]).collect();
         let mut records = known_directories(host, &trees);
         records.push(host.absolute(&self.settings.audit.dir));
         let policy = policy.with_defaults();
-        Ok(Guarded::find(&policy, workspace, host, &records)?)
+        Ok(Guarded::find(&policy, workspace, host, locations, &records)?)
     }
 
     /// Makes a plan for `policy` and prepares `command` under it.

@@ -117,11 +117,11 @@ struct Mount {
 
 /// Mounts of this process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Locations(Vec<Mount>);
+pub(crate) struct Locations(Vec<Mount>);
 
 impl Locations {
-    pub(super) fn read() -> Locations {
-        // The kernel generates the table for each read, so a large buffer reads it at once.
+    pub(crate) fn read() -> Locations {
+        // The kernel makes the table anew for each read: a large buffer takes it at once.
         let mut table = Vec::with_capacity(1 << 16);
         let opened = fs_err::File::open("/proc/self/mountinfo");
         // Ignore errors: without the table, paths have no locations.
@@ -136,15 +136,51 @@ impl Locations {
         for path in paths {
             names.paths.insert(path.to_path_buf());
             names.locations.extend(self.locate(path));
-            let below = self.0.iter().filter(|mount| mount.point.starts_with(path) && mount.point != path);
-            names
-                .locations
-                .extend(below.map(|mount| Location { device: mount.device.clone(), path: mount.root.clone() }));
+            let below = self.0.iter().filter(|mount| is_below(&mount.point, path));
+            names.locations.extend(below.map(Mount::location));
         }
         names
     }
 
-    /// Returns the location of a path in its file system. The path need not exist.
+    /// Returns `true` if a file in one of `trees` may have a further path because of a mount.
+    ///
+    /// Without bind mounts, this costs one system call for each tree.
+    pub(crate) fn has_other_names<'p>(&self, trees: impl IntoIterator<Item = &'p Path>) -> bool {
+        trees.into_iter().any(|tree| {
+            let below = self.0.iter().filter(|mount| is_below(&mount.point, tree));
+            let below = below.map(|mount| (mount.point.as_path(), mount.location()));
+            let own = self.locate(tree).map(|location| (tree, location));
+            let mut shown = own.into_iter().chain(below);
+            shown.any(|(path, location)| {
+                self.0.iter().any(|mount| match mount.name_of(&location) {
+                    Some(MountedName::Whole(name)) => name != path,
+                    Some(MountedName::Part(rest)) => mount.point != path.join(rest),
+                    None => false,
+                })
+            })
+        })
+    }
+
+    /// Returns the other paths under which mounts show a file or directory, or a part of it.
+    pub(crate) fn other_names(&self, path: &Path) -> Vec<PathBuf> {
+        let below = self.0.iter().filter(|mount| is_below(&mount.point, path)).map(Mount::location);
+        let locations: BTreeSet<Location> = self.locate(path).into_iter().chain(below).collect();
+        let mut names = BTreeSet::new();
+        for (location, mount) in locations.iter().flat_map(|location| self.0.iter().map(move |mount| (location, mount)))
+        {
+            let name = match mount.name_of(location) {
+                Some(MountedName::Whole(name)) => name,
+                Some(MountedName::Part(_)) => mount.point.clone(),
+                None => continue,
+            };
+            if !name.starts_with(path) && !names.contains(&name) && mount.shows(&name) {
+                names.insert(name);
+            }
+        }
+        names.into_iter().collect()
+    }
+
+    /// Where a path is in its filesystem, or would be.
     fn locate(&self, path: &Path) -> Option<Location> {
         let mount = path.ancestors().find_map(|above| {
             let stat = statx(CWD, above, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID).ok()?;
@@ -169,6 +205,42 @@ impl Mount {
         let device = String::from_utf8(fields.nth(1)?.to_vec()).ok()?;
         Some(Mount { id, device, root: unescaped(fields.next()?), point: unescaped(fields.next()?) })
     }
+
+    fn location(&self) -> Location {
+        Location { device: self.device.clone(), path: self.root.clone() }
+    }
+
+    /// Returns how the mount names a place in a filesystem, if the mount shows the place.
+    fn name_of(&self, location: &Location) -> Option<MountedName> {
+        if self.device != location.device {
+            return None;
+        }
+        if let Ok(rest) = location.path.strip_prefix(&self.root) {
+            return Some(MountedName::Whole(self.point.join(rest).components().collect()));
+        }
+        self.root.strip_prefix(&location.path).ok().map(|rest| MountedName::Part(rest.to_path_buf()))
+    }
+
+    /// Returns `true` if a path leads into this mount, and no other mount covers it there. A path that cannot be
+    /// looked up counts as shown.
+    fn shows(&self, path: &Path) -> bool {
+        match statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID) {
+            Ok(stat) => stat.stx_mask & StatxFlags::MNT_ID.bits() == 0 || stat.stx_mnt_id == self.id,
+            Err(error) => !matches!(error, Errno::NOENT | Errno::NOTDIR),
+        }
+    }
+}
+
+/// The name that a mount gives to a place in a filesystem.
+enum MountedName {
+    /// The mount shows the place at this path.
+    Whole(PathBuf),
+    /// The mount shows only a part of the place, which has this path in it.
+    Part(PathBuf),
+}
+
+fn is_below(path: &Path, above: &Path) -> bool {
+    path != above && path.starts_with(above)
 }
 
 /// Decodes a path of the mount table, in which white space and backslashes are octal.
@@ -237,6 +309,55 @@ mod tests {
         for other in ["/nowhere/mnt/bind/other", "/nowhere/volume", "/nowhere/ada/.configuration"] {
             assert!(!config.lie_in(&names(other)) && !names(other).lie_in(&config), "{other}");
         }
+    }
+
+    #[test]
+    fn a_file_has_a_name_in_every_mount_that_shows_it() {
+        let mount = |id: u64, device: &str, root: &str, point: &str| Mount {
+            id,
+            device: device.to_owned(),
+            root: root.into(),
+            point: point.into(),
+        };
+        let (_kept, root) = directory();
+        let path = |name: &str| root.join(name);
+        for directory in ["ws/a", "ws/b", "ws/volume", "ws/other", "m"] {
+            fs_err::create_dir_all(path(directory)).unwrap();
+        }
+        let text = |path: PathBuf| path.to_str().unwrap().to_owned();
+        let (ws, a) = (text(path("ws")), text(path("ws/a")));
+        let plain = vec![mount(u64::MAX, "8:1", "/", "/")];
+        let bound = |root: &str, point: &str| {
+            let mut table = plain.clone();
+            table.push(mount(u64::MAX - 1, "8:1", root, &text(path(point))));
+            Locations(table)
+        };
+        let has_names = |table: &Locations| table.has_other_names([path("ws").as_path()]);
+        assert!(!has_names(&Locations(plain.clone())), "one mount gives one name");
+        assert!(!has_names(&bound("/elsewhere", "m")), "another part of the filesystem is mounted");
+        for (root, point) in [(ws.as_str(), "m"), (&a, "ws/b"), (&a, "m"), ("/elsewhere", "ws/b")] {
+            assert!(has_names(&bound(root, point)), "{root} at {point}");
+        }
+        let volumes = [("/", "ws/volume"), ("/", "ws/other")].map(|(root, at)| mount(7, "8:2", root, &text(path(at))));
+        assert!(has_names(&Locations(plain.iter().cloned().chain(volumes).collect())), "a volume is mounted twice");
+
+        for file in ["ws/a/key", "ws/b/key", "m/a/key"] {
+            fs_err::create_dir_all(path(file).parent().unwrap()).unwrap();
+            fs_err::write(path(file), "").unwrap();
+        }
+        // The kernel knows none of these mounts, so that each has the id of the mount that holds the directory.
+        let id = statx(CWD, &root, AtFlags::empty(), StatxFlags::MNT_ID).unwrap().stx_mnt_id;
+        let table = Locations(vec![
+            mount(id, "8:1", "/", "/"),
+            mount(id, "8:1", &a, &text(path("ws/b"))),
+            mount(id, "8:1", &ws, &text(path("m"))),
+            mount(id, "8:1", &a, &text(path("gone"))),
+            mount(id + 1, "8:1", &a, &text(path("ws/volume"))),
+        ]);
+        assert_eq!(table.other_names(&path("ws/a/key")), [path("m/a/key"), path("ws/b/key")]);
+        assert_eq!(table.other_names(&path("ws/a")), [path("m/a"), path("ws/b")]);
+        assert_eq!(table.other_names(&path("ws")), [path("m"), path("m/a")]);
+        assert_eq!(table.other_names(&path("ws/other")), [] as [PathBuf; 0]);
     }
 
     #[test]

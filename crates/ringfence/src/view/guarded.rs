@@ -19,6 +19,7 @@ use super::observed::{ObservedFiles, TraceEnd, Unreadable};
 use super::patterns::{Inode, PatternSearch, is_absent, shared_inode};
 use super::search_cache::SearchCache;
 use crate::Host;
+use crate::granted::Locations;
 use crate::workspace::ResolvedWorkspace;
 
 /// Guarded paths of one workspace, on the host. The paths in `hidden` and `protected` exist, and no
@@ -53,6 +54,7 @@ impl Guarded {
         policy: &Policy,
         workspace: &ResolvedWorkspace,
         host: &Host,
+        locations: &Locations,
         evidence: &[PathBuf],
     ) -> Result<Guarded, ViewError> {
         let files = &policy.filesystem;
@@ -106,15 +108,19 @@ impl Guarded {
         let protect_patterns = patterns(&protect);
         let mut protected = deciders.protected.clone();
         let twins = twins_of(&protected, &mut deciders.files)?;
+        let shown: Vec<PathBuf> = scope.writable.iter().cloned().chain(granted(Access::Read)).collect();
+        let has_mounted_names = locations.has_other_names(shown.iter().map(PathBuf::as_path));
         if !hide.is_empty() || !protect_patterns.is_empty() || !twins.is_empty() {
-            let read = granted(Access::Read);
-            let shown: Vec<PathBuf> = scope.writable.iter().cloned().chain(read).collect();
             let search = PatternSearch::new(root, &shown, &patterns(&hide), &protect_patterns);
             let mut matches = search.run(&mut deciders.files)?;
             hidden.append(&mut matches.hidden);
             protected.append(&mut matches.protected);
             links.append(&mut matches.links);
-            let unfound = files_with_unfound_names([&hidden, &protected], &twins, &matches.linked)?;
+            let mut unfound = files_with_unfound_names([&hidden, &protected], &twins, &matches.linked)?;
+            if has_mounted_names {
+                // One hard link has several paths then, and their number does not tell whether all links are found.
+                unfound.extend(matches.linked.keys());
+            }
             if !unfound.is_empty() {
                 for tree in shown.iter().filter(|tree| !tree.starts_with(root)) {
                     matches.find_other_names(tree, &unfound);
@@ -127,11 +133,17 @@ impl Guarded {
         hidden.extend(deciders.denied.iter().cloned());
         hidden.extend(closed_directories(root, &hidden));
         protected.extend(closed_directories(root, &protected));
+        let protects_something = protects_something || !protected.is_subset(&deciders.protected);
+        if has_mounted_names {
+            for guarded in [&mut hidden, &mut protected] {
+                let others: Vec<PathBuf> = guarded.iter().flat_map(|path| locations.other_names(path)).collect();
+                guarded.extend(others);
+            }
+        }
         if let Some(directory) = hidden.iter().find(|hidden| root.starts_with(hidden)) {
             let source = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
             return Err(ViewError::Search { path: directory.clone(), source });
         }
-        let protects_something = protects_something || !protected.is_subset(&deciders.protected);
         let watched = Watched::new(scope, deciders).with_links(links, memory).with_unsaved(unsaved);
         Ok(Guarded { shared, hidden, protected, protects_something, watched })
     }
@@ -276,7 +288,8 @@ fn files_with_unfound_names(
 ) -> Result<BTreeSet<Inode>, ViewError> {
     let mut unfound: BTreeSet<Inode> = twins.iter().filter(|inode| !linked.contains_key(inode)).copied().collect();
     let is_guarded = |name: &Path| name.ancestors().any(|above| guarded.iter().any(|paths| paths.contains(above)));
-    let is_wanted = |inode, names: &[PathBuf]| twins.contains(inode) || names.iter().any(|name| is_guarded(name));
+    let is_wanted =
+        |inode, names: &[PathBuf]| twins.contains(inode) || names.iter().any(|name| is_guarded(name));
     let in_workspace = linked.iter().filter(|(inode, names)| is_wanted(inode, names));
     let in_workspace = in_workspace.filter_map(|(_, names)| names.first());
     for path in in_workspace.chain(guarded.into_iter().flatten()) {

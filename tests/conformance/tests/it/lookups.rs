@@ -135,6 +135,73 @@ fn patterns_cover_names_by_their_characters() {
 }
 
 #[test]
+fn patterns_cover_every_name_that_they_list() {
+    require!(root, ordinary_user, binary, user_namespaces, bwrap);
+    let files = "mkdir 'a{b' sec; for f in .env 'a{b/key' sec/key; do echo SECRET > \"$f\"; done";
+    for (pattern, file) in [
+        (".env{,.local}", ".env"),
+        ("sec/key{,.bak}", "sec/key"),
+        ("sec{,/**}", "sec/key"),
+        ("a\\{b/key", "a{b/key"),
+        ("a[{]b/key", "a{b/key"),
+        ("sec\\/key", "sec/key"),
+    ] {
+        let [read, write] = [format!("cat '{file}'; true"), format!("echo EVIL > '{file}'; true")];
+        let [read, write]: [&'static str; 2] = [read.leak(), write.leak()];
+        check_hidden(&FAST_RINGS, &Blinding { files, earlier: ":", rule: ["--hide", pattern], attack: read });
+        let blinding = Blinding { files, earlier: ":", rule: ["--protect", pattern], attack: write };
+        check_protected(&FAST_RINGS, &blinding, &format!("'{file}'"));
+    }
+}
+
+#[test]
+fn a_pattern_that_would_guard_less_than_it_says_is_refused() {
+    require!(root, binary, user_namespaces);
+    let stage = Stage { ring: Ring::Native, caller: Caller::Root };
+    for pattern in ["sec[/]key", "{a,**}/key", "sec/{key,}"] {
+        for rule in ["--hide", "--protect"] {
+            let output = run(stage, &Place::of(stage.caller), &[rule, pattern], "echo ran");
+            assert!(!output.status.success() && output.stdout.is_empty(), "{pattern}: {output:?}");
+            assert!(String::from_utf8_lossy(&output.stderr).contains(&format!("`{pattern}`")), "{output:?}");
+        }
+    }
+}
+
+#[test]
+fn rules_hold_for_what_bind_mounts_show_elsewhere() {
+    require!(root, binary, user_namespaces, bwrap);
+    for stage in stages(&FAST_RINGS).filter(|stage| stage.caller == Caller::Root) {
+        for (mount, shown, other) in [
+            ("mount --bind w/a w/b", None, "b/key"),
+            ("mount --bind w/a/key w/file", None, "file"),
+            ("mount --bind w r", Some("../r"), "../r/a/key"),
+            ("mount --bind w/a w/b; mount --bind w/b r", Some("../r"), "../r/key"),
+            ("mount -t tmpfs none w/a; echo SECRET > w/a/key; mount --bind w/a w/b", None, "b/key"),
+            ("mount --bind w/a w/b; ln w/a/key r/link", Some("../r"), "../r/link"),
+        ] {
+            for rule in ["--hide", "--protect"] {
+                for (pattern, is_guarded) in [("none", false), ("a/key", true), ("a/k*", true), ("a", true)] {
+                    let place = Place::of(stage.caller);
+                    prepare(stage, &place, "mkdir -p w/a w/b r; echo SECRET > w/a/key; echo x > w/file");
+                    let mut command = stage.ringfence("run", &place);
+                    command.args([rule, pattern]).args(shown.iter().flat_map(|shown| ["--write", shown]));
+                    command.args(["--", "sh", "-c", &format!("cat {other}; echo EVIL > {other}; true")]);
+                    let script = format!("{mount}; cd w; \"$@\"; cat a/key >&2");
+                    let mut mounted = stage.command("unshare", &place);
+                    mounted.args(["-m", "sh", "-c", &script, "sh"]).arg(command.get_program()).args(command.get_args());
+                    let output = mounted.output().expect("unshare can be started");
+                    let was_read = String::from_utf8_lossy(&output.stdout).contains("SECRET");
+                    let was_changed = String::from_utf8_lossy(&output.stderr).contains("EVIL");
+                    let context = format!("{stage:?} {mount} {rule} {pattern}: {output:?}");
+                    assert_eq!(was_read, !is_guarded || rule == "--protect", "{context}");
+                    assert_eq!(was_changed, !is_guarded, "{context}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn links_in_a_circle_end_a_search_and_lead_nowhere_else() {
     require!(root, binary, user_namespaces);
     let stage = Stage { ring: Ring::Native, caller: Caller::Root };

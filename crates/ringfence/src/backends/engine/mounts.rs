@@ -217,7 +217,7 @@ mod tests {
 
     use super::*;
     use crate::Host;
-    use crate::granted::Grants;
+    use crate::granted::{Grants, Locations};
     use crate::policy::Policy;
 
     fn host() -> Host {
@@ -268,7 +268,7 @@ mod tests {
         let policy = Policy::default().read(root.join("models")).write(root.join("cache"));
         workspace.granted = granted(&policy, &workspace);
         let policy = policy.hide(".env".parse().unwrap()).with_defaults();
-        let guarded = Guarded::find(&policy, &workspace, &host(), &[]).unwrap();
+        let guarded = Guarded::find(&policy, &workspace, &host(), &Locations::default(), &[]).unwrap();
         let view = view(&workspace, &guarded).unwrap();
         let binds = binds(&view, &place(&root), &own_files(&root));
         let find = |target: &str| binds.iter().find(|bind| bind.target == Path::new(target));

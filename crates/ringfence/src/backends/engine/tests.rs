@@ -16,7 +16,7 @@ use super::identity::Owner;
 use super::instance::{ContainerInstance, Request, start};
 use super::{LABEL, Place, block_on, container_name, image, probe, removal, sweep};
 use crate::backends::{Freshness, Question};
-use crate::granted::Grants;
+use crate::granted::{Grants, Locations};
 use crate::instance::Instance;
 use crate::session::{Captured, ChannelDoor, Exec, Session};
 use crate::view::Guarded;
@@ -115,7 +115,7 @@ impl Scene {
         let given = source.clone();
         let mut workspace = ResolvedWorkspace { given, source, destination, granted: Vec::new() };
         workspace.granted = Grants::on(&self.host).grant_paths(&policy, &self.host, &workspace).unwrap();
-        let guarded = Guarded::find(&policy, &workspace, &self.host, &[]).unwrap();
+        let guarded = Guarded::find(&policy, &workspace, &self.host, &Locations::default(), &[]).unwrap();
         let plan = Plan {
             backend: self.flavour.backend(),
             summary: String::new(),

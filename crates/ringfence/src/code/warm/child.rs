@@ -17,6 +17,7 @@ use crate::code::CodeError;
 use crate::code::script::{Lint, Script};
 use crate::code::stage::Stage;
 use crate::engine::Core;
+use crate::granted::Locations;
 use crate::last_word::{LastWord, Tree};
 use crate::ready::{Prepared, Purpose};
 use crate::run::Underway;
@@ -78,7 +79,8 @@ pub(super) struct Scene {
 impl Scene {
     /// Returns true if the same paths of the workspace would be guarded now.
     pub(super) fn is_as_it_was(&self, core: &Core) -> bool {
-        core.guarded(&self.policy, &self.workspace).is_ok_and(|guarded| guarded.is_same(&self.guarded))
+        let guarded = core.guarded(&self.policy, &self.workspace, &Locations::read());
+        guarded.is_ok_and(|guarded| guarded.is_same(&self.guarded))
     }
 }
 

@@ -1,7 +1,7 @@
 use std::os::unix::fs::symlink;
 
 use super::*;
-use crate::granted::Grants;
+use crate::granted::{Grants, Locations};
 use crate::view::observed::FileTime;
 
 mod checkouts;
@@ -63,7 +63,7 @@ impl Place {
         let host = Host::new(variables.collect(), self.path("ws"));
         let mut workspace = self.workspace();
         workspace.granted = Grants::on(&host).grant_paths(policy, &host, &workspace)?;
-        Guarded::find(&policy.with_defaults(), &workspace, &host, &[])
+        Guarded::find(&policy.with_defaults(), &workspace, &host, &Locations::default(), &[])
     }
 
     /// Returns the steps for `guarded` in a view of the workspace and `more`.
@@ -536,7 +536,7 @@ fn repositories_above_and_in_other_writable_trees_are_guarded() {
     let policy = Policy::default().write(place.path("other")).write(place.path("two/tree"));
     let host = Host::new([("HOME".into(), place.path("home").into())].into(), place.path("ws"));
     workspace.granted = Grants::on(&host).grant_paths(&policy, &host, &workspace).unwrap();
-    let guarded = Guarded::find(&policy.with_defaults(), &workspace, &host, &[]).unwrap();
+    let guarded = Guarded::find(&policy.with_defaults(), &workspace, &host, &Locations::default(), &[]).unwrap();
     for path in ["ws/inner/deep/conf", "other/one/.git/config", "two/tree/hooks"] {
         assert!(guarded.protected.contains(&place.path(path)), "{path} is not in {:?}", guarded.protected);
     }
