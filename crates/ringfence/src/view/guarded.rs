@@ -79,7 +79,7 @@ impl Guarded {
         }
         let mut hidden = BTreeSet::new();
         let memory = LinkMemory::for_workspace(host, root);
-        let mut links = memory.load();
+        let mut links = memory.load()?;
         for link in &links {
             let rules = if link.effect == RuleEffect::Hide { &hide } else { &protect };
             if rules.iter().any(|rule| rule.as_str() == link.rule) {

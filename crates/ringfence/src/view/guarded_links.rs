@@ -1,23 +1,26 @@
 //! Symbolic links on the way to the files that `hide` and `protect` name.
 //!
-//! Nothing can be mounted over a link, so a run can remove or change a link, and the rule then
-//! leads elsewhere. Such a link is reported, and remembered on the host with the file that it led
-//! to. Later runs guard that file until the link is restored or the user puts another file in the
-//! link's place.
+//! Nothing can be mounted over a link, so that a run can remove or turn one, and the rule then leads
+//! elsewhere. A link that a run has removed or turned is reported, and remembered on the host with
+//! the file that it led to: later runs guard that file until the link is back, or the user puts
+//! something else in its place. A run is refused if links are remembered and cannot be read.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, statat};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::ViewError;
 use super::deciders::PathText;
+use super::patterns::is_absent;
 use crate::{Host, untrusted};
 
-/// Maximum size in bytes of the file with the remembered links of a workspace; real ones are
-/// smaller.
-const MAX_MEMORY: u64 = 1 << 24;
+/// Length of a list of links in bytes, which every run reads. Links of which code in a sandbox makes thousands are
+/// kept as one entry for each rule and target before the list gets longer.
+const MAX_MEMORY: u64 = 1 << 20;
 
 /// Effect of a rule on the files that it names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -41,6 +44,8 @@ pub(super) struct GuardedLink {
     /// Identity of the file at the link's path, or `None` if there was no file. After a run changed
     /// the link, this is the file that the run left there.
     left: Option<FileMark>,
+    /// The target stays guarded, whatever becomes of the link: the entry stands for many links.
+    is_lasting: bool,
 }
 
 /// Identity of a file: device, inode, and the time of the last change, which no process can set.
@@ -55,6 +60,7 @@ impl GuardedLink {
             link: link.clone(),
             text: text.clone(),
             target: target.to_path_buf(),
+            is_lasting: false,
         }
     }
 
@@ -63,10 +69,9 @@ impl GuardedLink {
         fs_err::read_link(&self.link).is_ok_and(|text| text == self.text)
     }
 
-    /// Tells whether the link lost its target text, and its path now holds another file than
-    /// before, or none.
+    /// Tells whether the file in the link's place is another one than it was. A lasting entry does not depend on it.
     pub(super) fn is_changed(&self) -> bool {
-        !self.is_there() && mark_of(&self.link) != self.left
+        !self.is_lasting && !self.is_there() && mark_of(&self.link) != self.left
     }
 }
 
@@ -89,30 +94,82 @@ impl LinkMemory {
         LinkMemory { file: file.filter(|file| file.to_str().is_some()) }
     }
 
-    /// Returns the links that are still as a run left them.
-    pub(super) fn load(&self) -> Vec<GuardedLink> {
-        let Some(text) = self.file.as_ref().and_then(|file| untrusted::read(file, MAX_MEMORY).ok()) else {
-            return Vec::new();
+    /// Returns the links that are still as a run left them. An error means that there may be any.
+    pub(super) fn load(&self) -> Result<Vec<GuardedLink>, ViewError> {
+        let Some(file) = &self.file else { return Ok(Vec::new()) };
+        let links = match fs_err::symlink_metadata(file) {
+            // A user who cannot reach the state directory has none, and no run has remembered anything.
+            Err(error) if is_absent(&error) || error.kind() == io::ErrorKind::PermissionDenied => return Ok(Vec::new()),
+            Err(error) => Err(error),
+            Ok(_) => read_links(file),
         };
-        let links: Vec<GuardedLink> = serde_json::from_str(&text).unwrap_or_default();
-        links.into_iter().filter(|link| !link.is_there() && !link.is_changed()).collect()
+        let links = links.map_err(|source| ViewError::RemovedLinks { path: file.clone(), source })?;
+        let is_current = |link: &GuardedLink| link.is_lasting || !link.is_there() && !link.is_changed();
+        Ok(links.into_iter().filter(is_current).collect())
     }
 
     /// Remembers links that a run removed or changed.
     pub(super) fn remember(&self, links: &[&GuardedLink]) {
         let Some(file) = &self.file else { return };
-        let as_left = |link: &&GuardedLink| GuardedLink { left: mark_of(&link.link), ..(*link).clone() };
-        let known: BTreeSet<GuardedLink> = self.load().into_iter().chain(links.iter().map(as_left)).collect();
-        let written = serde_json::to_string(&known).map_err(std::io::Error::other);
-        let made = file.parent().map_or(Ok(()), fs_err::create_dir_all);
-        let written = made.and(written).and_then(|text| fs_err::write(file, text));
-        if let Err(error) = written {
+        if let Err(error) = self.try_remember(file, links) {
+            // An empty list cannot be read, so that the next run is refused.
+            let refuses = fs_err::write(file, "").is_ok();
             for link in links {
                 let path = link.link.display();
-                tracing::warn!(%path, %error, "cannot remember the file that this link led to before the run");
+                tracing::warn!(%path, %error, refuses, "cannot remember the file that this link led to before the run");
             }
         }
     }
+
+    fn try_remember(&self, file: &Path, links: &[&GuardedLink]) -> io::Result<()> {
+        // A list that cannot be read stays as it is, and the next run is refused.
+        let Ok(known) = self.load() else { return Ok(()) };
+        let as_left = |link: &&GuardedLink| GuardedLink { left: mark_of(&link.link), ..(*link).clone() };
+        let known: BTreeSet<GuardedLink> = known.into_iter().chain(links.iter().map(as_left)).collect();
+        let mut text = list_of(known.iter())?;
+        if text.len() as u64 > MAX_MEMORY {
+            text = list_of(one_for_each_target(known).iter())?;
+        }
+        fs_err::create_dir_all(file.parent().ok_or(io::ErrorKind::NotFound)?)?;
+        // Another run may read the list at the same time.
+        let unfinished = file.with_extension(std::process::id().to_string());
+        let written = fs_err::write(&unfinished, text).and_then(|()| fs_err::rename(&unfinished, file));
+        written.inspect_err(|_| {
+            let _ = fs_err::remove_file(&unfinished); // it may not have been made
+        })
+    }
+}
+
+fn read_links(file: &Path) -> io::Result<Vec<GuardedLink>> {
+    let text = untrusted::read(file, MAX_MEMORY)?;
+    Ok(serde_json::from_str(&text)?)
+}
+
+/// Returns the text of a list. The list ends after the first entry that makes it too long to be read again.
+fn list_of<'l>(links: impl Iterator<Item = &'l GuardedLink>) -> io::Result<String> {
+    let mut text = String::from("[");
+    for link in links {
+        if text.len() > 1 {
+            text.push(',');
+        }
+        text.push_str(&serde_json::to_string(link)?);
+        if text.len() as u64 > MAX_MEMORY {
+            break;
+        }
+    }
+    text.push(']');
+    Ok(text)
+}
+
+/// Keeps one lasting entry for each rule and target.
+fn one_for_each_target(links: BTreeSet<GuardedLink>) -> Vec<GuardedLink> {
+    let mut entries: BTreeMap<(RuleEffect, String, PathBuf), GuardedLink> = BTreeMap::new();
+    for link in links {
+        let key = (link.effect, link.rule.clone(), link.target.clone());
+        let entry = GuardedLink { is_lasting: true, text: PathBuf::new(), ..link };
+        entries.entry(key).or_insert(entry);
+    }
+    entries.into_values().collect()
 }
 
 /// Form of [`GuardedLink`] in JSON. The paths need not be UTF-8.
@@ -124,18 +181,20 @@ struct SerializedLink {
     text: PathText,
     target: PathText,
     left: Option<FileMark>,
+    #[serde(default)]
+    is_lasting: bool,
 }
 
 impl From<GuardedLink> for SerializedLink {
     fn from(link: GuardedLink) -> SerializedLink {
-        let GuardedLink { effect, rule, link, text, target, left } = link;
-        SerializedLink { effect, rule, link: link.into(), text: text.into(), target: target.into(), left }
+        let GuardedLink { effect, rule, link, text, target, left, is_lasting } = link;
+        SerializedLink { effect, rule, link: link.into(), text: text.into(), target: target.into(), left, is_lasting }
     }
 }
 
 impl From<SerializedLink> for GuardedLink {
     fn from(link: SerializedLink) -> GuardedLink {
-        let SerializedLink { effect, rule, link, text, target, left } = link;
-        GuardedLink { effect, rule, link: link.into(), text: text.into(), target: target.into(), left }
+        let SerializedLink { effect, rule, link, text, target, left, is_lasting } = link;
+        GuardedLink { effect, rule, link: link.into(), text: text.into(), target: target.into(), left, is_lasting }
     }
 }

@@ -93,6 +93,14 @@ pub enum ViewError {
         /// Error of the operating system.
         source: io::Error,
     },
+    /// The list of links to guarded files that earlier runs removed cannot be used.
+    #[error("cannot read `{path}`, the list of links to hidden or protected files that runs in this workspace removed")]
+    RemovedLinks {
+        /// The file that holds the list.
+        path: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
 }
 
 impl ViewError {
@@ -108,6 +116,10 @@ impl ViewError {
                 format!("look at it, then make it readable: chmod u+rw '{}'", path.display())
             }
             ViewError::Search { .. } => "make it readable, or narrow the patterns to literal paths".to_owned(),
+            ViewError::RemovedLinks { path, .. } => format!(
+                "put back the links that your `hide` and `protect` rules lead through, then remove the list: rm '{}'",
+                path.display()
+            ),
         }
     }
 }

@@ -390,6 +390,64 @@ fn a_link_to_a_guarded_file_that_a_run_removes_is_reported_and_the_file_stays_gu
     }
 }
 
+/// The list of removed links that a run in the workspace of `place` left.
+fn list_of_removed_links(place: &Place) -> PathBuf {
+    let lists = fs_err::read_dir(place.path("home/.local/state/ringfence/removed-links")).unwrap();
+    let lists: Vec<PathBuf> = lists.map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(lists.len(), 1, "{lists:?}");
+    lists[0].clone()
+}
+
+#[test]
+fn a_run_is_refused_if_the_list_of_removed_links_cannot_be_read() {
+    let place = Place::new(&["ws/vault/key"]);
+    symlink("vault/key", place.path("ws/link")).unwrap();
+    let policy = Policy::default().hide(PathGlob::literal("link"));
+    let guarded = place.find(&policy);
+    fs_err::remove_file(place.path("ws/link")).unwrap();
+    assert_eq!(guarded.planted(), ["link"]);
+    let list = list_of_removed_links(&place);
+    let kept = fs_err::read(&list).unwrap();
+    let too_long = [kept.as_slice(), &b" ".repeat(1 << 20)].concat();
+    for content in [b"".as_slice(), b"[", &kept[..kept.len() - 1], &too_long] {
+        fs_err::write(&list, content).unwrap();
+        let error = place.try_find(&policy).unwrap_err();
+        assert!(matches!(&error, ViewError::RemovedLinks { path, .. } if *path == list), "{error}");
+        assert!(error.hint().ends_with(&format!("rm '{}'", list.display())), "{}", error.hint());
+        // A sandbox that stays reports another link, and the list does not become readable by that.
+        guarded.planted();
+        assert_eq!(fs_err::read(&list).unwrap(), content);
+    }
+    fs_err::remove_file(&list).unwrap();
+    fs_err::create_dir(&list).unwrap();
+    assert!(matches!(place.try_find(&policy), Err(ViewError::RemovedLinks { .. })));
+    fs_err::remove_dir(&list).unwrap();
+    place.find(&policy);
+}
+
+#[test]
+fn removed_links_that_would_fill_their_list_are_remembered_by_target() {
+    let place = Place::new(&["ws/store/abc", "ws/conf/x"]);
+    symlink("../store/abc", place.path("ws/conf/prod.key")).unwrap();
+    let policy = Policy::default().hide("conf/*.key".parse().unwrap());
+    let is_guarded = || place.steps(&place.find(&policy), &[]).contains(&"hide /work/store/abc".to_owned());
+    for _ in 0..2 {
+        let text = "./".repeat(1950) + "../store/abc";
+        (0..400).for_each(|number| symlink(&text, place.path(&format!("ws/conf/{number}.key"))).unwrap());
+        let guarded = place.find(&policy);
+        fs_err::remove_dir_all(place.path("ws/conf")).unwrap();
+        fs_err::create_dir(place.path("ws/conf")).unwrap();
+        assert!(guarded.planted().contains(&"conf/399.key".to_owned()));
+        let length = fs_err::metadata(list_of_removed_links(&place)).unwrap().len();
+        assert!(length < 4096, "the list has {length} bytes");
+        assert!(is_guarded());
+        // Another file in the place of the link that stands for all of them changes nothing.
+        place.write("ws/conf/0.key", "");
+        assert!(is_guarded());
+        fs_err::remove_file(place.path("ws/conf/0.key")).unwrap();
+    }
+}
+
 #[test]
 fn every_link_on_the_way_to_a_match_counts() {
     let place = Place::new(&["ws/vault/key"]);
