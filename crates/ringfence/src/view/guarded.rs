@@ -22,8 +22,11 @@ use crate::Host;
 use crate::granted::Locations;
 use crate::workspace::ResolvedWorkspace;
 
-/// Guarded paths of one workspace, on the host. The paths in `hidden` and `protected` exist, and no
-/// component of them is a symbolic link.
+/// The most paths that are guarded one by one. Each takes a mount, and code in a sandbox can make any number of files.
+const MAX_GUARDED_PATHS: usize = 1 << 14;
+
+/// The guarded paths of one workspace, on the host. Those of `hidden` and `protected` are there, and no component of
+/// them is a symbolic link.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Guarded {
     /// Repository outside of which the workspace is a worktree.
@@ -140,6 +143,8 @@ impl Guarded {
                 guarded.extend(others);
             }
         }
+        check_number(&hidden)?;
+        check_number(&protected)?;
         if let Some(directory) = hidden.iter().find(|hidden| root.starts_with(hidden)) {
             let source = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
             return Err(ViewError::Search { path: directory.clone(), source });
@@ -219,7 +224,24 @@ impl Guarded {
     }
 }
 
-/// Guards the file that a rule led to before a run removed or changed the link to it.
+/// Refuses more paths than can be guarded. What lies in a guarded directory is guarded with it, and does not count.
+fn check_number(guarded: &BTreeSet<PathBuf>) -> Result<(), ViewError> {
+    let mut outermost: Option<&Path> = None;
+    let mut count = 0;
+    // A directory comes right before the paths in it.
+    for path in guarded {
+        if !outermost.is_some_and(|above| lies_in(path, above)) {
+            outermost = Some(path);
+            count += 1;
+        }
+        if count > MAX_GUARDED_PATHS {
+            return Err(ViewError::TooManyPaths { path: path.clone(), limit: MAX_GUARDED_PATHS });
+        }
+    }
+    Ok(())
+}
+
+/// Guards the file that a rule led to before a run removed or turned the link to it.
 fn guard_former_target(link: &GuardedLink, deciders: &mut Deciders, hidden: &mut BTreeSet<PathBuf>) {
     match (deciders.files.trace(&link.target).end, link.effect) {
         (TraceEnd::At { path, .. }, RuleEffect::Protect) => deciders.protect_silently(&path),
@@ -284,12 +306,12 @@ fn twins_of(protected: &BTreeSet<PathBuf>, files: &mut ObservedFiles) -> Result<
 fn files_with_unfound_names(
     guarded: [&BTreeSet<PathBuf>; 2],
     twins: &BTreeSet<Inode>,
-    linked: &BTreeMap<Inode, Vec<PathBuf>>,
+    linked: &BTreeMap<Inode, BTreeSet<PathBuf>>,
 ) -> Result<BTreeSet<Inode>, ViewError> {
     let mut unfound: BTreeSet<Inode> = twins.iter().filter(|inode| !linked.contains_key(inode)).copied().collect();
     let is_guarded = |name: &Path| name.ancestors().any(|above| guarded.iter().any(|paths| paths.contains(above)));
     let is_wanted =
-        |inode, names: &[PathBuf]| twins.contains(inode) || names.iter().any(|name| is_guarded(name));
+        |inode, names: &BTreeSet<PathBuf>| twins.contains(inode) || names.iter().any(|name| is_guarded(name));
     let in_workspace = linked.iter().filter(|(inode, names)| is_wanted(inode, names));
     let in_workspace = in_workspace.filter_map(|(_, names)| names.first());
     for path in in_workspace.chain(guarded.into_iter().flatten()) {
@@ -298,7 +320,7 @@ fn files_with_unfound_names(
             looked => looked.map_err(|source| ViewError::Search { path: path.clone(), source })?,
         };
         let inode = shared_inode(&metadata);
-        let found = inode.and_then(|inode| linked.get(&inode)).map_or(0, Vec::len) as u64;
+        let found = inode.and_then(|inode| linked.get(&inode)).map_or(0, BTreeSet::len) as u64;
         unfound.extend(inode.filter(|_| metadata.nlink() > found));
     }
     Ok(unfound)
@@ -308,7 +330,7 @@ fn files_with_unfound_names(
 fn other_names(
     guarded: &BTreeSet<PathBuf>,
     twins: &BTreeSet<Inode>,
-    linked: &BTreeMap<Inode, Vec<PathBuf>>,
+    linked: &BTreeMap<Inode, BTreeSet<PathBuf>>,
 ) -> Vec<PathBuf> {
     let is_guarded = |name: &PathBuf| name.ancestors().any(|above| guarded.contains(above));
     let files = linked.iter().filter(|(inode, names)| twins.contains(inode) || names.iter().any(is_guarded));

@@ -93,6 +93,22 @@ pub enum ViewError {
         /// Error of the operating system.
         source: io::Error,
     },
+    /// Rules cover more paths than can be guarded one by one.
+    #[error("`hide` and `protect` cover more than {limit} paths one by one, `{path}` among them")]
+    TooManyPaths {
+        /// One of the paths.
+        path: PathBuf,
+        /// The most that can be guarded.
+        limit: usize,
+    },
+    /// More links lead to guarded files than can be watched.
+    #[error("more than {limit} links lead to what `hide` and `protect` match, `{path}` among them")]
+    TooManyLinks {
+        /// One of the links.
+        path: PathBuf,
+        /// The most that can be watched.
+        limit: usize,
+    },
     /// The list of links to guarded files that earlier runs removed cannot be used.
     #[error("cannot read `{path}`, the list of links to hidden or protected files that runs in this workspace removed")]
     RemovedLinks {
@@ -116,6 +132,13 @@ impl ViewError {
                 format!("look at it, then make it readable: chmod u+rw '{}'", path.display())
             }
             ViewError::Search { .. } => "make it readable, or narrow the patterns to literal paths".to_owned(),
+            ViewError::TooManyPaths { path, .. } => format!(
+                "name their directory as a whole, or remove files and hard links that a run made: ls -l '{}'",
+                path.display()
+            ),
+            ViewError::TooManyLinks { path, .. } => {
+                format!("remove links that a run made: ls -l '{}'", path.display())
+            }
             ViewError::RemovedLinks { path, .. } => format!(
                 "put back the links that your `hide` and `protect` rules lead through, then remove the list: rm '{}'",
                 path.display()

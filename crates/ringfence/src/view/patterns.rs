@@ -5,7 +5,7 @@
 //! only real directories, so every directory is visited a bounded number of times, however links
 //! are arranged.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::fs::Metadata;
 use std::io;
@@ -18,7 +18,11 @@ use super::ViewError;
 use super::guarded_links::{GuardedLink, RuleEffect};
 use super::observed::{ObservedFiles, Trace, TraceEnd};
 
-/// Device and inode number of a file, which all of its names have in common.
+/// The most links to guarded files that are watched. Code in a sandbox can make any number of links, and each link to a
+/// directory counts once for each file that a rule matches there.
+const MAX_GUARDED_LINKS: usize = 1 << 14;
+
+/// A file, by what all of its names have in common.
 pub(super) type Inode = (u64, u64);
 
 /// Position in a pattern: the number of the pattern, and how many of its components are matched.
@@ -31,9 +35,9 @@ pub(super) struct PatternMatches {
     pub(super) protected: BTreeSet<PathBuf>,
     /// Directories that could not be searched and may hold anything.
     pub(super) denied: BTreeSet<PathBuf>,
-    /// Files that have more than one name, with the names that were found.
-    pub(super) linked: BTreeMap<Inode, Vec<PathBuf>>,
-    /// Links on the way to a match.
+    /// The files that have more than one name, with those of their names that were found.
+    pub(super) linked: BTreeMap<Inode, BTreeSet<PathBuf>>,
+    /// The links on the way to a match.
     pub(super) links: Vec<GuardedLink>,
 }
 
@@ -104,29 +108,43 @@ impl<'a> PatternSearch<'a> {
             if !new.is_empty() {
                 visited.extend(&new);
                 self.search_directory(&directory, &new, files)?;
+                self.check_number_of_links()?;
             }
         }
-        self.keep_followed_links();
+        self.keep_followed_links()?;
         Ok(self.matches)
     }
 
-    /// Adds to the matches the links to directories in which something matches, and the links on
-    /// the way to such a link.
-    fn keep_followed_links(&mut self) {
+    /// Keeps the links to directories in which something matches, and those on the way to such
+    /// a link.
+    fn keep_followed_links(&mut self) -> Result<(), ViewError> {
+        let mut to_directory: HashMap<(usize, &OsStr), Vec<usize>> = HashMap::new();
+        for (at, followed) in self.followed.iter().enumerate() {
+            for number in &followed.patterns {
+                to_directory.entry((*number, followed.directory.as_os_str())).or_default().push(at);
+            }
+        }
         for (number, target) in &self.behind_links {
             let RulePattern { rule, effect, .. } = &self.patterns[*number];
-            let mut is_used = vec![false; self.followed.len()];
+            let mut used = BTreeSet::new();
             let mut pending = vec![target];
             while let Some(path) = pending.pop() {
-                for (followed, is_used) in self.followed.iter().zip(&mut is_used) {
-                    if !*is_used && followed.patterns.contains(number) && path.starts_with(&followed.directory) {
-                        *is_used = true;
-                        pending.extend(followed.links.iter().map(|(link, _)| link));
-                        let links = followed.links.iter();
-                        self.matches.links.extend(links.map(|link| GuardedLink::new(*effect, rule, link, target)));
-                    }
+                let directories = path.ancestors().filter_map(|above| to_directory.get(&(*number, above.as_os_str())));
+                for at in directories.flatten().filter(|at| used.insert(**at)) {
+                    let links = &self.followed[*at].links;
+                    pending.extend(links.iter().map(|(link, _)| link));
+                    self.matches.links.extend(links.iter().map(|link| GuardedLink::new(*effect, rule, link, target)));
                 }
+                self.check_number_of_links()?;
             }
+        }
+        Ok(())
+    }
+
+    fn check_number_of_links(&self) -> Result<(), ViewError> {
+        match self.matches.links.get(MAX_GUARDED_LINKS) {
+            Some(link) => Err(ViewError::TooManyLinks { path: link.link.clone(), limit: MAX_GUARDED_LINKS }),
+            None => Ok(()),
         }
     }
 
@@ -173,10 +191,7 @@ impl<'a> PatternSearch<'a> {
                 }
             };
             if let Some(inode) = shared_inode(&metadata) {
-                let names = self.matches.linked.entry(inode).or_default();
-                if !names.contains(&path) {
-                    names.push(path.clone());
-                }
+                self.matches.linked.entry(inode).or_default().insert(path.clone());
             }
             self.advance(&path, &entry.file_name(), &metadata, positions, files);
         }
@@ -279,10 +294,7 @@ impl PatternMatches {
                 }
             };
             if let Some(inode) = shared_inode(&metadata).filter(|inode| wanted.contains(inode)) {
-                let names = self.linked.entry(inode).or_default();
-                if !names.contains(&path) {
-                    names.push(path);
-                }
+                self.linked.entry(inode).or_default().insert(path);
             } else if metadata.is_dir() {
                 match fs_err::read_dir(&path) {
                     Ok(entries) => pending.extend(entries.flatten().map(|entry| entry.path())),

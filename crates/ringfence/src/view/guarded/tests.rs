@@ -449,6 +449,26 @@ fn removed_links_that_would_fill_their_list_are_remembered_by_target() {
 }
 
 #[test]
+fn more_guarded_files_or_links_than_can_be_mounted_are_refused() {
+    let place = Place::new(&["ws/a/.env", "ws/b/x"]);
+    for number in 0..=MAX_GUARDED_PATHS {
+        fs_err::hard_link(place.path("ws/a/.env"), place.path(&format!("ws/b/{number}"))).unwrap();
+    }
+    let pattern = |pattern: &str| Policy::default().hide(pattern.parse().unwrap());
+    place.find(&pattern("**/x"));
+    let error = place.try_find(&pattern("**/.env")).unwrap_err();
+    assert!(matches!(error, ViewError::TooManyPaths { .. }), "{error}");
+    let both = pattern("**/.env").hide(PathGlob::literal("b"));
+    assert_eq!(place.steps(&place.find(&both), &[]), ["pin /work/a", "hide /work/a/.env", "hide /work/b"]);
+
+    let place = Place::new(&["ws/real/x"]);
+    (0..200).for_each(|number| place.write(&format!("ws/real/{number}.env"), ""));
+    (0..100).for_each(|number| symlink("real", place.path(&format!("ws/l{number}"))).unwrap());
+    let error = place.try_find(&pattern("l*/*.env")).unwrap_err();
+    assert!(matches!(error, ViewError::TooManyLinks { .. }), "{error}");
+}
+
+#[test]
 fn every_link_on_the_way_to_a_match_counts() {
     let place = Place::new(&["ws/vault/key"]);
     symlink("vault", place.path("ws/first")).unwrap();
