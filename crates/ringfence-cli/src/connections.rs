@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
 
 use crate::exchange::Exchanges;
 
@@ -17,7 +18,10 @@ use crate::exchange::Exchanges;
 /// gives each client enough time for a first request, even under a flood of connections.
 const FIRST_REQUEST_GRACE: Duration = Duration::from_millis(250);
 
-/// Set of open connections of one server, with a maximum size.
+/// Time to wait when the system has no descriptor left for a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// The connections of one server.
 #[derive(Debug)]
 pub(crate) struct ConnectionLimit {
     most: usize,
@@ -87,12 +91,21 @@ impl ConnectionLimit {
         Some(Admission { limit: Arc::clone(self), number, exchanges })
     }
 
-    /// Closes the connection that has been idle for longest if accept(2) failed for lack of
-    /// descriptors or memory. Does nothing if accept(2) failed because the peer is gone.
-    pub(crate) fn make_room_after(&self, error: &io::Error) {
+    /// Closes the connection that has been idle for longest, if accept(2) failed for want of a descriptor or of memory,
+    /// and not because the peer has gone already. Tells whether a connection was closed, whose
+    /// descriptor is free when its task has ended.
+    pub(crate) fn make_room_after(&self, error: &io::Error) -> bool {
         let wants = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
-        if Errno::from_io_error(error).is_some_and(|errno| wants.contains(&errno)) {
-            self.open().close_idle(self.grace);
+        Errno::from_io_error(error).is_some_and(|errno| wants.contains(&errno)) && self.open().close_idle(self.grace)
+    }
+
+    /// Makes room after accept(2) has failed, and returns when another try makes sense: as soon as
+    /// the task of the connection that was closed has ended, or after a pause.
+    pub(crate) async fn recover_from(&self, error: &io::Error, connections: &mut JoinSet<()>) {
+        if self.make_room_after(error) && !connections.is_empty() {
+            let _ = timeout(ACCEPT_PAUSE, connections.join_next()).await; // accept is tried again either way
+        } else {
+            sleep(ACCEPT_PAUSE).await;
         }
     }
 
@@ -184,10 +197,24 @@ mod tests {
     fn a_want_of_descriptors_closes_an_idle_connection_and_a_peer_that_left_does_not() {
         let limit = ConnectionLimit::with_grace(2, Duration::ZERO);
         let idle = admit(&limit).unwrap();
-        limit.make_room_after(&Errno::CONNABORTED.into());
+        assert!(!limit.make_room_after(&Errno::CONNABORTED.into()));
         assert!(!is_closed(&idle));
-        limit.make_room_after(&Errno::MFILE.into());
+        assert!(limit.make_room_after(&Errno::MFILE.into()));
         assert!(is_closed(&idle));
+        assert!(!limit.make_room_after(&Errno::MFILE.into()), "no connection is left");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_makes_room_is_waited_for_and_no_longer() {
+        let limit = ConnectionLimit::with_grace(2, Duration::ZERO);
+        let mut connections = JoinSet::new();
+        let idle = admit(&limit).unwrap();
+        connections.spawn(async move { idle.exchanges().closed().await });
+        let begun = tokio::time::Instant::now();
+        limit.recover_from(&Errno::MFILE.into(), &mut connections).await;
+        assert_eq!((begun.elapsed(), connections.len()), (Duration::ZERO, 0));
+        limit.recover_from(&Errno::MFILE.into(), &mut connections).await;
+        assert_eq!(begun.elapsed(), ACCEPT_PAUSE, "nobody made room");
     }
 
     #[test]

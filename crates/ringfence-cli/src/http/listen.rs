@@ -43,8 +43,6 @@ const LONGEST_HEAD: usize = 64 << 10;
 const GRACE: Duration = Duration::from_secs(10);
 /// Idle time after which the kernel probes whether the machine of a silent client is still there.
 const KEEPALIVE: Duration = Duration::from_secs(60);
-/// Wait after a failed accept(2), for example when the system has no descriptor left.
-const PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves connections until `ended` completes, then lets running requests finish.
 pub(super) async fn serve(
@@ -107,10 +105,7 @@ pub(super) async fn serve(
                     }
                 });
             }
-            Err(error) => {
-                limit.make_room_after(&error);
-                tokio::time::sleep(PAUSE).await;
-            }
+            Err(error) => limit.recover_from(&error, &mut connections).await,
         }
     }
     drop(listener);

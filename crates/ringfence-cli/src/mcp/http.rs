@@ -50,8 +50,6 @@ const HEAD_PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum number of open connections. For a further connection, the server closes the connection
 /// that has been idle for longest.
 const MOST_CONNECTIONS: usize = 256;
-/// Wait after a failed accept(2), for example when the process has no descriptor left.
-const PAUSE: Duration = Duration::from_millis(50);
 
 type Body = BoxBody<Bytes, Infallible>;
 
@@ -143,10 +141,7 @@ async fn accept(listener: TcpListener, doorman: Doorman) -> Infallible {
                 let conversation = converse(stream, limit.admit().await, Arc::clone(&doorman));
                 connections.spawn(conversation);
             }
-            Err(error) => {
-                limit.make_room_after(&error);
-                tokio::time::sleep(PAUSE).await;
-            }
+            Err(error) => limit.recover_from(&error, &mut connections).await,
         }
     }
 }
