@@ -280,14 +280,41 @@ impl SharedLog {
     }
 
     fn append(&mut self, line: &[u8]) {
-        if self.file.is_none() {
-            let opened = open_shared(&self.path);
-            self.file = opened.inspect_err(|error| tracing::warn!(%error, "cannot open the egress log")).ok();
-        }
         self.written += line.len() as u64;
-        if let Some(file) = &mut self.file {
-            let _ = file.write_all(line); // if the disk is full, the proxy goes on
+        if let Err(error) = self.append_to_current_part(line) {
+            // The disk may be full: the proxy goes on.
+            tracing::warn!(%error, "cannot write the egress log");
+            self.file = None;
         }
+    }
+
+    /// Appends to the part that has the log's name now. Other runs may have begun a new one since
+    /// the last event, and have deleted the part that this run wrote to.
+    fn append_to_current_part(&mut self, line: &[u8]) -> io::Result<()> {
+        loop {
+            let file = match &mut self.file {
+                Some(file) => file,
+                None => self.file.insert(open_shared(&self.path)?),
+            };
+            // A new part is begun with an exclusive lock on this one, so it keeps its name until then.
+            flock(&*file, FlockOperation::LockShared)?;
+            if is_named(file, &self.path)? {
+                let written = file.write_all(line);
+                flock(&*file, FlockOperation::Unlock)?;
+                return written;
+            }
+            self.file = None;
+        }
+    }
+}
+
+/// Tells whether `path` is the name of an open file.
+fn is_named(file: &fs_err::File, path: &Path) -> io::Result<bool> {
+    let own = file.metadata()?;
+    match fs_err::metadata(path) {
+        Ok(there) => Ok((there.dev(), there.ino()) == (own.dev(), own.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -319,7 +346,7 @@ fn open_shared(path: &Path) -> io::Result<fs_err::File> {
         // One writer at a time, because a second one would rename the part that the first has just
         // begun.
         flock(&file, FlockOperation::LockExclusive)?;
-        if fs_err::metadata(path).is_ok_and(|there| there.ino() == file.metadata().map_or(0, |own| own.ino())) {
+        if is_named(&file, path)? {
             let old = path.with_file_name(OLD);
             let gone = read_part(&old)?;
             fs_err::rename(path, &old)?;

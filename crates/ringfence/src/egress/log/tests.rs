@@ -141,6 +141,33 @@ fn what_goes_when_a_new_part_is_begun_is_counted() {
 }
 
 #[test]
+fn a_run_goes_on_in_the_new_part_that_other_runs_have_begun() {
+    let state = tempfile::tempdir().unwrap();
+    let path = state.path().join(NAME);
+    let mut long = SharedLog::new(state.path());
+    long.write(denied("early.test:443"));
+    for rotations in 1..=2 {
+        let inode = fs_err::metadata(&path).unwrap().ino();
+        let mut events = 0;
+        while fs_err::metadata(&path).unwrap().ino() == inode {
+            let mut log = SharedLog::new(state.path());
+            for number in 0..7_000 {
+                log.write(denied(&format!("{number}.flood.test:443")));
+            }
+            events += 7_000;
+        }
+        assert!(events > 7_000, "one share does not fill the log");
+        let late = format!("late-{rotations}.test:443");
+        long.write(denied(&late));
+        assert_eq!(targets(&read_part(&path).unwrap().entries).last(), Some(&&*late));
+    }
+    // The same without any part.
+    fs_err::remove_file(&path).unwrap();
+    long.write(denied("last.test:443"));
+    assert_eq!(targets(&read_part(&path).unwrap().entries), ["last.test:443"]);
+}
+
+#[test]
 fn what_a_client_wrote_does_not_make_a_line_longer_than_it_may_be() {
     let room = tempfile::tempdir().unwrap();
     let mut log = OwnLog::new(room.path());
