@@ -51,9 +51,12 @@ fn recognise(bytes: &[u8], resolver: Ipv4Addr) -> Option<Packet<'_>> {
     // There is no way for IPv6: its packets are those by which a kernel looks for its neighbours.
     let packet = Ipv4Packet::new_checked(bytes).ok().filter(|packet| packet.version() == 4)?;
     let (from, to) = (packet.src_addr(), packet.dst_addr());
-    let is_part = packet.more_frags() || packet.frag_offset() != 0;
-    if is_part || !is_one_host(from) || !is_one_host(to) {
+    // A packet in fragments is told of by its first one, which has the ports.
+    if packet.frag_offset() != 0 {
         return None;
+    }
+    if packet.more_frags() || !is_one_host(from) || !is_one_host(to) {
+        return undeliverable(&packet);
     }
     let ends = |source, destination| (SocketAddrV4::new(from, source), SocketAddrV4::new(to, destination));
     Some(match packet.next_header() {
@@ -92,6 +95,17 @@ fn recognise(bytes: &[u8], resolver: Ipv4Addr) -> Option<Packet<'_>> {
     })
 }
 
+/// Says what a packet is that no socket takes: a first fragment, or one from or to many hosts. The
+/// kernel itself sends packets of other protocols to groups (IGMP).
+fn undeliverable<'a>(packet: &Ipv4Packet<&[u8]>) -> Option<Packet<'a>> {
+    let (protocol, port) = match packet.next_header() {
+        IpProtocol::Udp => ("UDP", Some(u16::from_be_bytes(*packet.payload().get(2..)?.first_chunk()?))),
+        IpProtocol::Icmp if *packet.payload().first()? == u8::from(Icmpv4Message::EchoRequest) => ("ICMP", None),
+        _ => return None,
+    };
+    Some(Packet::Unwanted { protocol, to: packet.dst_addr(), port })
+}
+
 fn is_one_host(address: Ipv4Addr) -> bool {
     !(address.is_unspecified() || address.is_broadcast() || address.is_multicast())
 }
@@ -109,9 +123,13 @@ pub(super) fn datagram(from: SocketAddrV4, to: SocketAddrV4, message: &[u8]) -> 
 }
 
 /// Tells the sender of a packet that a rule forbids it, RFC 1812, 5.2.7.1: at once, where silence would have it wait.
+/// A packet from or to many hosts is not answered, RFC 1122, 3.2.2, and neither is a fragment.
 pub(super) fn forbidden(bytes: &[u8]) -> Option<Vec<u8>> {
     let sums = ChecksumCapabilities::ignored();
     let packet = Ipv4Packet::new_checked(bytes).ok()?;
+    if !is_one_host(packet.src_addr()) || !is_one_host(packet.dst_addr()) {
+        return None;
+    }
     let header = Ipv4Repr::parse(&packet, &sums).ok()?;
     let data = &packet.payload()[..packet.payload().len().min(REPEATED)];
     let message = Icmpv4Repr::DstUnreachable { reason: Icmpv4DstUnreachable::CommProhibited, header, data };

@@ -274,6 +274,39 @@ async fn datagrams_are_refused_at_once_and_told_of_once() {
 }
 
 #[tokio::test]
+async fn fragments_and_datagrams_to_groups_are_told_of() {
+    let sandbox = Sandbox::new(&["1.1.1.1"]);
+    let from = SocketAddrV4::new(INSIDE, 40000);
+    let datagram = |to: [u8; 4], port: u16| packet::datagram(from, SocketAddrV4::new(to.into(), port), &[0; 3000]);
+    let fragment = |packet: &[u8], offset: u16, has_more: bool| {
+        let start = IPV4_HEADER_LEN + usize::from(offset);
+        let mut bytes = [&packet[..IPV4_HEADER_LEN], &packet[start..start + 1000]].concat();
+        let mut header = Ipv4Packet::new_unchecked(&mut bytes[..]);
+        header.set_total_len((IPV4_HEADER_LEN + 1000).try_into().unwrap());
+        header.set_dont_frag(false);
+        header.set_more_frags(has_more);
+        header.set_frag_offset(offset);
+        bytes
+    };
+    let whole = datagram([9, 9, 9, 2], 53);
+    for (offset, has_more) in [(0, true), (1000, true), (2000, false)] {
+        sandbox.send(&fragment(&whole, offset, has_more)).await;
+    }
+    sandbox.send(&datagram([239, 1, 2, 3], 1900)).await;
+    sandbox.send(&datagram([255, 255, 255, 255], 67)).await;
+    // The kernel's own reports to groups are no denials.
+    let mut report = datagram([224, 0, 0, 22], 1);
+    Ipv4Packet::new_unchecked(&mut report[..]).set_next_header(IpProtocol::Igmp);
+    sandbox.send(&report).await;
+    // Neither is answered: the only answer is to this one.
+    sandbox.send(&datagram([9, 9, 9, 9], 9)).await;
+    let answer = sandbox.receive().await;
+    assert_eq!(Ipv4Packet::new_checked(&answer[..]).unwrap().src_addr(), Ipv4Addr::new(9, 9, 9, 9));
+    let targets: Vec<String> = sandbox.denied().into_iter().map(|(target, ..)| target).collect();
+    assert_eq!(targets, ["9.9.9.2:53", "239.1.2.3:1900", "255.255.255.255:67", "9.9.9.9:9"]);
+}
+
+#[tokio::test]
 async fn more_connections_than_there_may_be_are_refused() {
     let (_listener, address) = server().await;
     let limits = Limits { connections: 8, ..Limits::default() };
