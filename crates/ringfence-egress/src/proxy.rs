@@ -20,6 +20,9 @@ const TURNED_AWAY_AT_ONCE: usize = 64;
 /// How long accepting pauses when the host has no descriptor left.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// Silence after which nobody waits to be accepted. The runtime looks for new connections in it.
+const DRAIN_QUIET: Duration = Duration::from_millis(2);
+
 /// What a proxy is made of, besides its rules.
 pub struct Settings {
     /// Whether the rules hold.
@@ -108,6 +111,7 @@ pub struct Proxy {
 struct Inner {
     settings: Settings,
     rules: watch::Sender<Arc<Rules>>,
+    is_draining: watch::Sender<bool>,
     events: Box<dyn Fn(Event) + Send + Sync>,
 }
 
@@ -115,13 +119,28 @@ impl Proxy {
     /// A proxy that goes by `rules`, and tells `events` of each decision, from within connections: it must not block.
     pub fn new(rules: Rules, settings: Settings, events: impl Fn(Event) + Send + Sync + 'static) -> Proxy {
         let rules = watch::Sender::new(Arc::new(rules));
-        Proxy { inner: Arc::new(Inner { settings, rules, events: Box::new(events) }) }
+        let is_draining = watch::Sender::new(false);
+        Proxy { inner: Arc::new(Inner { settings, rules, is_draining, events: Box::new(events) }) }
     }
 
     /// Has it go by other rules from now on: for every connection and request that comes, and for what is open. What
     /// they no longer allow is cut before another byte of it is carried.
     pub fn set_rules(&self, rules: Rules) {
         self.inner.rules.send_replace(Arc::new(rules));
+    }
+
+    /// Has [`Proxy::serve`] and [`Proxy::carry_packets`] return once all that has come is dealt with.
+    /// A command that ends at once leaves connections that nobody has accepted, and their denials are
+    /// told, too. The caller sets the deadline.
+    pub fn drain(&self) {
+        self.inner.is_draining.send_replace(true);
+    }
+
+    /// Waits until the proxy drains and nothing has come for a moment.
+    pub async fn drained(&self) {
+        let mut is_draining = self.inner.is_draining.subscribe();
+        let _ = is_draining.wait_for(|is_draining| *is_draining).await; // the sender is in `self`
+        sleep(DRAIN_QUIET).await;
     }
 
     /// The rules that hold now.
@@ -142,7 +161,8 @@ impl Proxy {
         (self.inner.events)(event);
     }
 
-    /// Serves those who come, until the future is dropped: every connection ends with it.
+    /// Serves those who come, until the future is dropped, or the proxy drains and nobody is left:
+    /// every connection ends with it.
     pub async fn serve(&self, listener: impl Into<Listener>) -> io::Result<()> {
         let listener = listener.into();
         let most = self.settings().limits.connections;
@@ -150,8 +170,10 @@ impl Proxy {
         let mut connections = JoinSet::new();
         loop {
             let accepted = tokio::select! {
+                biased;
                 accepted = listener.accept() => accepted,
                 Some(_) = connections.join_next() => continue,
+                () = self.drained(), if connections.is_empty() => return Ok(()),
             };
             let client = match accepted {
                 Ok(client) => client,

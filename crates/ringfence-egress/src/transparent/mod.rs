@@ -51,7 +51,8 @@ pub struct Tunnel {
 }
 
 impl Proxy {
-    /// Carries what comes through a tunnel, until the future is dropped: every connection ends with it.
+    /// Carries what comes through a tunnel, until the future is dropped, or the proxy drains and
+    /// nothing is left: every connection ends with it.
     pub async fn carry_packets(&self, tunnel: Tunnel) -> io::Result<()> {
         let Tunnel { device, resolver, packet: longest } = tunnel;
         let device = Arc::new(watch(device)?);
@@ -92,6 +93,7 @@ impl Proxy {
                 () = shared.moved.notified() => {}
                 () = due => {}
                 Some(_) = connections.join_next() => {}
+                () = self.drained(), if connections.is_empty() => return Ok(()),
             }
         }
     }

@@ -307,6 +307,21 @@ async fn fragments_and_datagrams_to_groups_are_told_of() {
 }
 
 #[tokio::test]
+async fn packets_that_wait_are_dealt_with_before_a_tunnel_ends() {
+    let mut sandbox = Sandbox::new(&[]);
+    let from = SocketAddrV4::new(INSIDE, 40000);
+    for last in 1..=20 {
+        let to = SocketAddrV4::new(Ipv4Addr::new(9, 9, 9, last), 53);
+        sandbox.send(&packet::datagram(from, to, b"who is it")).await;
+        sandbox.send(&segment(40000, to, TcpControl::Syn, None)).await;
+    }
+    sandbox.proxy.drain();
+    let carried = timeout(DEADLINE, &mut sandbox.carried).await.expect("the tunnel ends");
+    carried.unwrap().unwrap();
+    assert_eq!(sandbox.denied().len(), 40);
+}
+
+#[tokio::test]
 async fn more_connections_than_there_may_be_are_refused() {
     let (_listener, address) = server().await;
     let limits = Limits { connections: 8, ..Limits::default() };

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use ringfence_egress::Limits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::stage::{Dns, Host, Stage, answered, explanation, in_time, refused};
+use crate::stage::{Dns, Host, LOOPBACK, Stage, answered, explanation, in_time, refused};
 
 #[tokio::test]
 async fn a_client_that_is_slow_with_its_head_is_let_go() {
@@ -149,4 +149,22 @@ async fn a_connection_that_waits_takes_little_memory() {
     let (client, _other) = UnixStream::pair().unwrap();
     let carried = proxy.carry(client);
     assert!(size_of_val(&carried) < 2048, "{} bytes are held for each", size_of_val(&carried));
+}
+
+#[tokio::test]
+async fn connections_that_wait_are_judged_before_a_proxy_ends() {
+    in_time(async {
+        let dns = Dns::loopback().await;
+        let (proxy, events) = Stage::allowing(["origin.test"]).proxy(&dns);
+        let listener = TcpListener::bind((LOOPBACK, 0)).await.unwrap();
+        for number in 0..20 {
+            let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+            let request = format!("CONNECT other{number}.test:443 HTTP/1.1\r\n\r\n");
+            client.write_all(request.as_bytes()).await.unwrap();
+        }
+        proxy.drain();
+        proxy.serve(listener).await.unwrap();
+        assert_eq!(events.lock().unwrap().len(), 20);
+    })
+    .await;
 }

@@ -16,8 +16,10 @@ mod variables;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use ringfence_core::Clause;
 use ringfence_core::policy::{Egress, Network, Policy};
@@ -28,6 +30,7 @@ use ringfence_linux::sys::process::raise_descriptor_limit;
 use ringfence_linux::{Launcher, control};
 use tokio::io::Interest;
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use crate::backends::PrepareError;
 use crate::engine::Core;
@@ -51,6 +54,8 @@ pub(crate) use variables::{remote_variables, variables};
 
 /// Highest number of denials that a result lists one by one; further denials are only counted.
 const MOST_DENIALS: usize = 100;
+/// Time in which connections that a command left behind are judged when its gate is closed.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Returns the kind of gate that a policy asks for.
 pub(crate) fn gate(policy: &Policy) -> Option<Kind> {
@@ -131,7 +136,7 @@ impl Core {
         if matches!(self.launcher, Launcher::Here) {
             let _ = raise_descriptor_limit(); // if this fails, there can be fewer connections
         }
-        let held = GateHolder::start(self.log(context), async |tell| {
+        let held = GateHolder::start(self.log(context), async |tell, stopped| {
             let proxy = Proxy::new(rules, settings, tell);
             let obeyed = async {
                 match orders {
@@ -139,10 +144,18 @@ impl Core {
                     None => std::future::pending().await,
                 }
             };
+            let held = async {
+                tokio::select! {
+                    held = hold(awaited, &proxy) => held,
+                    obeyed = obeyed => obeyed,
+                }
+            };
+            let mut held = pin!(held);
             tokio::select! {
-                held = hold(awaited, &proxy) => held,
-                obeyed = obeyed => obeyed,
+                held = &mut held => return held,
+                _ = stopped => proxy.drain(),
             }
+            timeout(DRAIN_TIMEOUT, held).await.unwrap_or(Ok(()))
         });
         held.map_err(failed)
     }
@@ -161,7 +174,13 @@ impl Core {
         let failed = |source| RunError::Setup { step: "tell the sandbox's proxy what to let out".to_owned(), source };
         let (network, _) = let_out(context);
         let connection = proxy.order(network, &self.settings.host).await.map_err(failed)?;
-        GateHolder::start(self.log(context), async |tell| remote::follow(connection, tell).await).map_err(failed)
+        let started = GateHolder::start(self.log(context), async |tell, stopped| {
+            tokio::select! {
+                followed = remote::follow(connection, tell) => followed,
+                _ = stopped => Ok(()),
+            }
+        });
+        started.map_err(failed)
     }
 
     fn log(&self, context: &Context) -> Log {
@@ -181,8 +200,12 @@ fn let_out(context: &Context) -> (&Network, &Egress) {
 type Tell = Box<dyn Fn(Event) + Send + Sync>;
 
 impl GateHolder {
-    /// Runs `work` on a thread of its own, and records its events.
-    fn start(log: Log, work: impl AsyncFnOnce(Tell) -> io::Result<()> + Send + 'static) -> io::Result<GateHolder> {
+    /// Does `work` on a thread of its own, and keeps what it tells. The work ends soon after its
+    /// receiver does.
+    fn start(
+        log: Log,
+        work: impl AsyncFnOnce(Tell, oneshot::Receiver<()>) -> io::Result<()> + Send + 'static,
+    ) -> io::Result<GateHolder> {
         let denials: Arc<Mutex<KeptDenials>> = Arc::default();
         let (stop, stopped) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -198,18 +221,16 @@ impl GateHolder {
         });
         let thread = std::thread::Builder::new().name("ringfence-egress".to_owned()).spawn(move || {
             runtime.block_on(async {
-                tokio::select! {
-                    _ = stopped => {}
-                    held = work(tell) => if let Err(error) = held {
-                        tracing::error!(error = crate::chain(&error), "the gate of a sandbox's network was lost");
-                    }
+                if let Err(error) = work(tell, stopped).await {
+                    tracing::error!(error = crate::chain(&error), "the gate of a sandbox's network was lost");
                 }
             });
         })?;
         Ok(GateHolder { denials, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Closes the gate, and returns the denials.
+    /// Judges what the command has left behind, lets nothing through after that, and returns what was
+    /// denied.
     pub(crate) fn close(mut self) -> Vec<Denial> {
         self.end();
         let kept = std::mem::take(&mut *self.denials.lock().unwrap_or_else(PoisonError::into_inner));
@@ -254,8 +275,12 @@ pub(crate) fn told(denial: ringfence_egress::Denial) -> Denial {
 
 /// Waits for the gate, and serves the connections that come to it.
 async fn hold(awaited: Awaited, proxy: &Proxy) -> io::Result<()> {
-    let Some(Gate { proxy: listener, tunnel: device }) = awaited.gate().await? else {
-        return Ok(()); // the set-up failed, and its supervisor reports that
+    let gate = tokio::select! {
+        gate = awaited.gate() => gate?,
+        () = proxy.drained() => None,
+    };
+    let Some(Gate { proxy: listener, tunnel: device }) = gate else {
+        return Ok(()); // its set-up failed, which is told by whoever watches that
     };
     let listener = std::net::TcpListener::from(listener);
     listener.set_nonblocking(true)?;
