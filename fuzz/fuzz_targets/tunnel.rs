@@ -46,10 +46,43 @@ fuzz_target!(|input: (u8, &[u8])| {
     }
     check_second_hello(bytes);
     check_late_hello(bytes, usize::from(size));
+    check_late_host(bytes, usize::from(size));
 });
 
-/// Checks that a stream either passes unchanged or is stopped, and that a stream with a hello is
-/// stopped.
+/// Checks that a stream is stopped if its first line has two words and a later one, which the end of
+/// the stream may end, is the header that names a host.
+fn check_late_host(bytes: &[u8], size: usize) {
+    let mut watch = StreamWatch::new(LineRule::First);
+    let is_stopped = bytes.chunks(size.max(1)).any(|piece| watch.read(piece) == Admission::None);
+    if is_stopped || !watch.admits_end() {
+        return;
+    }
+    let is_lead = |byte: &u8| *byte <= b' ' || matches!(byte, 0x7f | 0x85 | 0xa0);
+    // Servers end lines at a line feed, or at a carriage return and a line feed alone.
+    let fed: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').collect();
+    let mut returned = Vec::new();
+    let mut rest = bytes;
+    while let Some(end) = rest.windows(2).position(|part| part == b"\r\n") {
+        returned.push(&rest[..end]);
+        rest = &rest[end + 2..];
+    }
+    returned.push(rest);
+    for lines in [fed, returned] {
+        let mut lines = lines.into_iter().skip_while(|line| line.iter().all(is_lead));
+        let first = lines.next().unwrap_or_default().trim_ascii_end();
+        let first = &first[first.iter().take_while(|byte| is_lead(byte)).count()..];
+        if first.split(|byte| *byte == b' ').filter(|word| !word.is_empty()).count() < 2 {
+            continue;
+        }
+        let is_host = |line: &[u8]| {
+            let name = line.split(|byte| *byte == b':').next().unwrap_or_default();
+            line.contains(&b':') && name.trim_ascii().eq_ignore_ascii_case(b"host")
+        };
+        assert!(!lines.any(is_host), "a line names a host: {}", bytes.escape_ascii());
+    }
+}
+
+/// Checks that a stream passes as it is, or is stopped, and that one with a hello is stopped.
 fn check_late_hello(bytes: &[u8], size: usize) {
     let mut watch = StreamWatch::new(LineRule::Every);
     let mut passed = Vec::new();
@@ -59,6 +92,9 @@ fn check_late_hello(bytes: &[u8], size: usize) {
             Admission::Part(mut part) => passed.append(&mut part),
             Admission::None => return assert!(!watch.take_findings().is_empty()),
         }
+    }
+    if !watch.admits_end() {
+        return;
     }
     passed.append(&mut watch.take_rest());
     assert!(passed == bytes, "a stream is changed");

@@ -19,7 +19,8 @@
 //!   hello begins; see `watch`.
 //! - Anything else passes, except on port 80, where it is HTTP or nothing, except where the server
 //!   answers in TLS or HTTP: then it understood something else than we did, and except where its
-//!   first line becomes a request; see `watch`.
+//!   first line becomes a request, or a later line names a host before the server has answered; see
+//!   `watch`. The connection to the server is then reset, because the end of a stream ends a line.
 //!
 //! Most tunnels wait most of the time, by the thousand: what only some of them need is boxed.
 
@@ -30,6 +31,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures_util::future::OptionFuture;
+use rustix::net::sockopt::set_socket_linger;
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -57,13 +59,14 @@ pub(crate) async fn run<S: Stream>(proxy: &Proxy, mut client: Rewound<S>, connec
     let mut server = connection.stream;
     let turn = tokio::select! {
         biased;
-        denial = proxy.withdrawn(&pass) => return drop(proxy.deny(denial)),
+        denial = proxy.withdrawn(&pass) => Turn::from(proxy.deny(denial)),
         turn = carry(proxy, &mut client, &mut server, target) => turn,
     };
     match turn {
         Turn::Ended => {}
+        Turn::Cut => reset(server),
         Turn::Refused(words) => {
-            drop(server);
+            reset(server);
             if client.write_all(&words).await.is_ok() {
                 linger(client).await;
             }
@@ -78,6 +81,8 @@ pub(crate) async fn run<S: Stream>(proxy: &Proxy, mut client: Rewound<S>, connec
 enum Turn {
     /// It is over.
     Ended,
+    /// It was ended while a server could take the end for the end of a line.
+    Cut,
     /// What is said inside it is not let through, and the owner was told; the client is told in these bytes.
     Refused(Vec<u8>),
     /// It carries requests that are looked into.
@@ -166,7 +171,8 @@ async fn carry<S: Stream>(proxy: &Proxy, client: &mut Rewound<S>, server: &mut T
                 let mut forth = Direction::default();
                 // A server that speaks first does not speak HTTP.
                 let rule = match opening.line_rule() {
-                    LineRule::First | LineRule::UntilAnswered if back.has_spoken() => LineRule::None,
+                    LineRule::Every => LineRule::Every,
+                    _ if back.has_spoken() => LineRule::None,
                     rule => rule,
                 };
                 forth.watch(opening.bytes, rule);
@@ -176,17 +182,17 @@ async fn carry<S: Stream>(proxy: &Proxy, client: &mut Rewound<S>, server: &mut T
         };
         loop {
             // An error of either side ends the tunnel, unless the watch raised it.
-            let _ = copy::both(client, server, &mut forth, &mut back).await;
+            let copied = copy::both(client, server, &mut forth, &mut back).await;
             let findings = forth.take_findings();
             if findings.is_empty() {
-                break;
+                // A client that breaks off must not end half a line.
+                break if copied.is_err() && forth.has_open_line() { Err(Turn::Cut) } else { Ok(()) };
             }
             for finding in findings {
                 judge_finding(proxy, target, finding)?;
             }
             forth.release();
         }
-        Ok(())
     };
     let carried = tokio::select! {
         biased;
@@ -206,8 +212,14 @@ async fn carry<S: Stream>(proxy: &Proxy, client: &mut Rewound<S>, server: &mut T
 impl From<Refusal> for Turn {
     /// A tunnel that is cut while it is open: its client sees the end, for words of ours would be taken for the host's.
     fn from(_: Refusal) -> Turn {
-        Turn::Ended
+        Turn::Cut
     }
+}
+
+/// Ends the connection to a server so that the server discards it. Some servers take an ordinary end
+/// of the stream for the end of a request, and act on half of it.
+fn reset(server: TcpStream) {
+    let _ = set_socket_linger(&server, Some(Duration::ZERO)); // an ordinary end, then
 }
 
 impl OtherNames {

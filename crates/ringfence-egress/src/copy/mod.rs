@@ -95,6 +95,11 @@ impl Direction {
         self.watch.as_mut().map(|watch| watch.take_findings()).unwrap_or_default()
     }
 
+    /// Whether the end of the stream would end a line that the watch has not judged.
+    pub(crate) fn has_open_line(&self) -> bool {
+        self.stage == Stage::Open && self.watch.as_ref().is_some_and(|watch| watch.has_open_line())
+    }
+
     /// Goes on with what the watch found.
     pub(crate) fn release(&mut self) {
         if let Some(watch) = &mut self.watch {
@@ -147,6 +152,9 @@ impl Direction {
                 Stage::Open => match ready!(self.poll_move(cx, reader, writer))? {
                     0 => {
                         if let Some(watch) = &mut self.watch {
+                            if !watch.admits_end() {
+                                return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+                            }
                             self.held.append(&mut watch.take_rest());
                         }
                         self.stage = Stage::Ending;

@@ -57,11 +57,16 @@ const METHODS: &[&str] = &[
 
 /// Beginning of a version.
 const VERSION: &[u8] = b"HTTP/";
+/// Name of the header that names a host.
+const HOST: &[u8] = b"Host";
 /// Beginnings of URLs that servers of HTTP take.
 const SCHEMES: [&[u8]; 2] = [b"http://", b"https://"];
 /// Bytes that separate words: for a lenient server, for one that does not know the separators of
 /// ASCII, and for one that knows the space alone.
 const SEPARATORS: [fn(u8) -> bool; 3] = [is_blank, is_space, |byte| byte == b' '];
+/// The same for a first line, in which a line feed may stand: some servers take it for a blank.
+const FIRST_LINE_SEPARATORS: [fn(u8) -> bool; 4] =
+    [is_blank, is_space, |byte| byte == b' ', |byte| is_blank(byte) || byte == b'\n'];
 
 /// Reading of a line, without its line feed, that begins like a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +79,9 @@ pub(crate) enum RequestLine {
     Command,
     /// The line is a request of SIP, which has headers as well, but none that names a host.
     Sip,
+    /// The line has two words or more. Some servers take any words for a request, and the header
+    /// that names a host follows.
+    Words,
     /// The line is no request.
     None,
 }
@@ -112,18 +120,18 @@ pub(crate) fn read_line(line: &[u8]) -> RequestLine {
 }
 
 /// Reads a first line of any bytes. Some servers take any first word for a method, also an empty
-/// one.
+/// one. The line has line feeds where it is one of a server that ends lines at a carriage return and
+/// a line feed alone.
 pub(crate) fn read_first_line(line: &[u8]) -> RequestLine {
-    let is_lead = |byte: &u8| is_blank(*byte) || byte.is_ascii_control();
-    let line = &line[line.iter().take_while(|byte| is_lead(byte)).count()..];
-    if has_version_word(line) {
+    let line = &line[line.iter().take_while(|byte| is_lead(**byte)).count()..];
+    if has_version_word(line) || has_url_target(line) {
         return RequestLine::Whole;
     }
-    let readings = SEPARATORS.map(|separates| {
+    let readings = FIRST_LINE_SEPARATORS.map(|separates| {
         let mut words = split_words(line, separates);
         let first = words.next().unwrap_or_default();
         let second = words.next().unwrap_or_default();
-        if first == b"PROXY" || SCHEMES.iter().any(|scheme| begins_with(second, scheme)) {
+        if first == b"PROXY" {
             RequestLine::Whole
         } else if is_method(first) && !second.is_empty()
             || first.starts_with(b"/")
@@ -135,8 +143,28 @@ pub(crate) fn read_first_line(line: &[u8]) -> RequestLine {
             RequestLine::None
         }
     });
-    let is_any = |reading| readings.contains(&reading);
-    [RequestLine::Whole, RequestLine::Command].into_iter().find(|reading| is_any(*reading)).unwrap_or(RequestLine::None)
+    let is_any = |reading: &RequestLine| readings.contains(reading);
+    let otherwise = if has_two_words(line) { RequestLine::Words } else { RequestLine::None };
+    [RequestLine::Whole, RequestLine::Command].into_iter().find(is_any).unwrap_or(otherwise)
+}
+
+/// Reads the beginning of a first line that is too long to be kept, and of which the rest has a
+/// blank or not. Servers that read such lines want a path or a URL as the target, in which no
+/// control character stands, unless they know the method.
+pub(crate) fn read_long_first_line(beginning: &[u8], has_blank_in_rest: bool) -> RequestLine {
+    let may_be_request = FIRST_LINE_SEPARATORS.into_iter().any(|separates| {
+        let mut words = split_words(beginning, separates);
+        let first = words.next().unwrap_or_default();
+        let Some(second) = words.next() else { return has_blank_in_rest };
+        let is_target = matches!(second[0], b'/' | b'*') || scheme_of(second).is_some();
+        is_method(first) || is_target && !second.iter().any(u8::is_ascii_control)
+    });
+    let is_word = !has_two_words(beginning) && !has_blank_in_rest;
+    match (may_be_request, is_word) {
+        (true, _) => RequestLine::Whole,
+        (_, true) => RequestLine::None,
+        _ => RequestLine::Words,
+    }
 }
 
 /// Tells whether a line of any bytes is a request with a version, which is its third or last word.
@@ -151,13 +179,26 @@ pub(crate) fn has_version_word(line: &[u8]) -> bool {
     })
 }
 
-/// Tells whether a line, of a stream that may be one of HTTP/0.9, names a host: in a request or in
-/// a header.
+/// Tells whether a line, of which more may come, names a host: in a header or in the target of a
+/// request.
 pub(crate) fn names_host(line: &[u8]) -> bool {
     has_host_header(line)
-        || has_version_word(line)
+        || has_url_target(line)
         || split_words(line, is_blank).next().is_some_and(is_method)
             && split_words(line, is_blank).nth(1).is_some_and(has_scheme)
+}
+
+/// Tells whether the second word of a line, of which more may come, is a URL, behind any first word.
+pub(crate) fn has_url_target(line: &[u8]) -> bool {
+    let begins_url = |word: &[u8]| scheme_of(word).is_some_and(|scheme| word[scheme.len()..].starts_with(b"://"));
+    FIRST_LINE_SEPARATORS.into_iter().any(|separates| split_words(line, separates).nth(1).is_some_and(begins_url))
+}
+
+/// Scheme of a word that is a URL with a path: the bytes before its first `:/`.
+fn scheme_of(word: &[u8]) -> Option<&[u8]> {
+    let scheme = &word[..word.windows(2).position(|part| part == b":/")?];
+    let is_scheme_byte = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
+    (!scheme.is_empty() && scheme.iter().all(is_scheme_byte)).then_some(scheme)
 }
 
 /// Tells whether a hello of TLS has a line that a server may read as one of a request: with a
@@ -179,17 +220,28 @@ pub(crate) fn hides_request(hello: &[u8]) -> bool {
 }
 
 /// Tells whether a line, or what some server takes for one, is the header that names a host.
-fn has_host_header(line: &[u8]) -> bool {
-    // Python's readers of headers end a line at other control characters, too.
-    let ends_line = |byte: &u8| byte.is_ascii_control() && *byte != b'\t' || *byte == 0x85;
-    line.split(ends_line).any(is_host_header)
+pub(crate) fn has_host_header(line: &[u8]) -> bool {
+    line.split(|byte| ends_header(*byte)).any(is_host_header)
+}
+
+/// Tells whether a byte ends a header for some server: Python's readers of headers end a line at
+/// control characters, too.
+pub(crate) fn ends_header(byte: u8) -> bool {
+    byte.is_ascii_control() && byte != b'\t' || byte == 0x85
+}
+
+/// Tells whether bytes, of which more may come, may begin the header that names a host.
+pub(crate) fn may_begin_host_header(bytes: &[u8]) -> bool {
+    let start = bytes.iter().position(|byte| !is_blank(*byte)).unwrap_or(bytes.len());
+    let (name, rest) = bytes[start..].split_at((bytes.len() - start).min(HOST.len()));
+    HOST[..name.len()].eq_ignore_ascii_case(name) && rest.iter().all(|byte| is_blank(*byte))
 }
 
 fn is_host_header(line: &[u8]) -> bool {
     let start = line.iter().position(|byte| !is_blank(*byte)).unwrap_or(line.len());
-    let (name, rest) = line[start..].split_at_checked(4).unwrap_or_default();
+    let (name, rest) = line[start..].split_at_checked(HOST.len()).unwrap_or_default();
     let colon = rest.iter().find(|byte| !is_blank(**byte));
-    name.eq_ignore_ascii_case(b"Host") && colon == Some(&b':')
+    name.eq_ignore_ascii_case(HOST) && colon == Some(&b':')
 }
 
 /// Tells whether bytes behind a line begin a header or an empty line, which end no other protocol's
@@ -203,6 +255,14 @@ pub(crate) fn begins_header(bytes: &[u8]) -> Option<bool> {
     let is_name_byte = |byte: &u8| !is_blank(*byte) && !byte.is_ascii_control() && *byte != b':';
     let rest = &bytes[bytes.iter().take_while(|byte| is_name_byte(byte)).count()..];
     rest.iter().find(|byte| !is_blank(**byte)).map(|byte| *byte == b':')
+}
+
+/// Tells whether a line has two words for some server, also for one that takes control characters
+/// for blanks.
+fn has_two_words(line: &[u8]) -> bool {
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let has_second = |separates| split_words(line, separates).nth(1).is_some();
+    FIRST_LINE_SEPARATORS.into_iter().any(has_second) || has_second(is_lead)
 }
 
 fn split_words(line: &[u8], separates: fn(u8) -> bool) -> impl Iterator<Item = &[u8]> + Clone {
@@ -239,6 +299,11 @@ pub(crate) fn may_begin_method(word: &[u8]) -> bool {
 /// first 256 characters.
 pub(crate) fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\r' | 0x0b | 0x0c | 0x1c..=0x1f | 0x85 | 0xa0)
+}
+
+/// Tells whether a byte is one of those that a lenient server skips before a request.
+pub(crate) fn is_lead(byte: u8) -> bool {
+    is_blank(byte) || byte.is_ascii_control()
 }
 
 /// Tells whether a byte separates words for a server that does not know the separators of ASCII.

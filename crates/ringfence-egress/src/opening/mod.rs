@@ -15,8 +15,11 @@ use crate::hello::{self, Hello, HelloReader};
 
 mod line;
 
-pub(crate) use line::{RequestLine, has_version_word, names_host, read_first_line};
-use line::{begins_header, hides_request, is_blank, is_method, may_begin_method, read_line};
+pub(crate) use line::{
+    RequestLine, ends_header, has_host_header, has_url_target, has_version_word, is_blank, is_lead,
+    may_begin_host_header, names_host, read_first_line, read_long_first_line,
+};
+use line::{begins_header, hides_request, is_method, may_begin_method, read_line};
 
 /// Longest opening of TLS: a hello has at most 64 KiB, and its records have headers.
 const LONGEST_HELLO_RECORDS: usize = 80 * 1024;
@@ -29,7 +32,7 @@ const SHORTEST_METHOD: usize = 3;
 /// Control characters alone that are held back, in case that a request follows.
 const LONGEST_CONTROL_LEAD: usize = 3;
 /// Beginning of the PROXY protocol's second version, which names a client for whatever follows.
-const PROXY_SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
+pub(crate) const PROXY_SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 /// Mark of UTF-8 at the beginning of a text.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// Protocol of an opening.
@@ -60,9 +63,12 @@ pub(crate) enum OtherNames {
 pub(crate) enum LineRule {
     /// The first line must not be a request. A server that speaks has read it as something else.
     First,
-    /// The first line may have been one of a request: no line may name a host. A server that speaks
-    /// has read it as something else.
+    /// The first line may have been one of a request: no line may be one, or name a host. A server
+    /// that speaks has read it as something else.
     UntilAnswered,
+    /// The first line has words that some servers take for a request: no line may name a host. A
+    /// server that speaks has read it as something else.
+    NoHostUntilAnswered,
     /// The first line was a request of a protocol that servers of HTTP may speak as well: no line
     /// may name a host.
     Every,

@@ -1,26 +1,48 @@
 //! Lines of a client's stream that may be those of an HTTP request.
 //!
-//! A server does nothing before the line feed of a line, so bytes pass as they come, and the line
-//! feed of a request does not.
+//! Bytes pass as they come. The line feed of a request does not, because a server does nothing
+//! before it, and neither do the colon of a header that names a host and a URL, because the name
+//! stands behind them. The end of the stream ends a line, too: some servers act on half a line then.
 
 use memchr::memchr;
 
-use crate::opening::{LONGEST_LINE, LineRule, RequestLine, names_host, read_first_line};
+use crate::opening::{
+    LONGEST_LINE, LineRule, PROXY_SIGNATURE, RequestLine, ends_header, has_host_header, has_url_target,
+    has_version_word, is_blank, is_lead, may_begin_host_header, names_host, read_first_line, read_long_first_line,
+};
+
+/// Longest unfinished line that is read again with each piece of it. A longer one is read when it
+/// ends or outgrows [`LONGEST_LINE`].
+const LONGEST_UNFINISHED_LINE: usize = 1024;
 
 /// Looks for requests in a client's stream.
 #[derive(Debug)]
 pub(crate) struct LineScanner {
     rule: LineRule,
-    /// Current line, as far as it has come, or one byte more than a server reads. The first line
-    /// goes on to a carriage return and a line feed, because some servers end no line before both.
+    /// Current line, as far as it has come. The first line goes on to a carriage return and a line
+    /// feed, because some servers end no line before both, and has at most one byte more than
+    /// [`LONGEST_LINE`]. Of a longer later line, `line` is the end.
     line: Vec<u8>,
     /// Whether a line feed alone was in the first line.
     has_feed: bool,
+    /// Bytes before the first line, or one more than the PROXY protocol's signature has.
+    lead: Vec<u8>,
+    /// Whether the line is longer than `line`.
+    is_long: bool,
+    /// Whether a blank was in the part of a long first line that is not kept.
+    has_blank_in_rest: bool,
 }
 
 impl LineScanner {
     pub(crate) fn new(rule: LineRule) -> LineScanner {
-        LineScanner { rule, line: Vec::new(), has_feed: false }
+        LineScanner {
+            rule,
+            line: Vec::new(),
+            has_feed: false,
+            lead: Vec::new(),
+            is_long: false,
+            has_blank_in_rest: false,
+        }
     }
 
     /// Ends the search where a server that speaks has taken the first line for something else.
@@ -30,60 +52,143 @@ impl LineScanner {
         }
     }
 
-    /// Reads on, and tells whether a line was a request that is not let through.
+    /// Reads on, and tells whether a line is a request that is not let through.
     pub(crate) fn finds_request(&mut self, mut bytes: &[u8]) -> bool {
         while self.rule != LineRule::None {
-            let Some(feed) = memchr(b'\n', bytes) else {
-                self.extend(bytes);
-                return false;
-            };
-            self.extend(&bytes[..feed]);
-            bytes = &bytes[feed + 1..];
+            let feed = memchr(b'\n', bytes);
+            let piece = &bytes[..feed.unwrap_or(bytes.len())];
             let is_found = match self.rule {
-                LineRule::First => self.ends_first_line(),
-                _ => self.line.len() <= LONGEST_LINE && names_host(&self.line),
+                LineRule::First => {
+                    self.extend_first_line(piece);
+                    false
+                }
+                _ => self.extend_line(piece),
             };
-            if is_found {
+            let Some(feed) = feed else { return is_found || self.names_host_so_far() };
+            bytes = &bytes[feed + 1..];
+            if is_found || self.ends_line() {
                 return true;
-            }
-            if self.rule != LineRule::First {
-                self.line.clear();
             }
         }
         false
     }
 
+    /// Reads the end of the stream, and tells whether the line that it ends is a request that is not
+    /// let through.
+    pub(crate) fn finds_request_at_end(&mut self) -> bool {
+        match self.rule {
+            LineRule::None => false,
+            LineRule::First => self.read_first_line() == RequestLine::Whole,
+            _ => self.ends_line(),
+        }
+    }
+
+    /// Tells whether a line has begun that was not judged.
+    pub(crate) fn has_open_line(&self) -> bool {
+        self.rule != LineRule::None && !self.line.is_empty()
+    }
+
+    /// Judges a line at its line feed, and tells whether it is a request.
+    fn ends_line(&mut self) -> bool {
+        let is_request = match self.rule {
+            LineRule::None => false,
+            LineRule::First => return self.ends_first_line(),
+            _ if self.is_long => has_host_header(&self.line),
+            LineRule::NoHostUntilAnswered => names_host(&self.line),
+            LineRule::UntilAnswered | LineRule::Every => names_host(&self.line) || has_version_word(&self.line),
+        };
+        self.line.clear();
+        self.is_long = false;
+        is_request
+    }
+
     /// Judges the first line at a line feed, and tells whether it is a request.
     fn ends_first_line(&mut self) -> bool {
-        let ends_for_all = self.line.last() == Some(&b'\r') || self.line.len() > LONGEST_LINE;
+        if self.line.is_empty() {
+            self.extend_lead(b"\n");
+            return false;
+        }
+        let ends_for_all = self.line.last() == Some(&b'\r') || self.is_long;
         // A server that ends lines here has read the first one at an earlier line feed.
         if self.has_feed && !ends_for_all {
             self.line.push(b'\n');
             return false;
         }
-        if self.line.trim_ascii().is_empty() {
-            self.line.clear();
-            return false;
+        if PROXY_SIGNATURE == [&self.lead[..], &self.line, b"\n"].concat() {
+            return true;
         }
-        let reading = match self.line.len() {
-            ..=LONGEST_LINE => read_first_line(&self.line),
-            _ => RequestLine::None,
-        };
-        match reading {
+        match self.read_first_line() {
             RequestLine::Whole => return true,
             RequestLine::None if !ends_for_all => {
                 self.has_feed = true;
                 self.line.push(b'\n');
             }
             RequestLine::None => *self = LineScanner::new(LineRule::None),
+            RequestLine::Words => *self = LineScanner::new(LineRule::NoHostUntilAnswered),
             _ => *self = LineScanner::new(LineRule::UntilAnswered),
         }
         false
     }
 
-    fn extend(&mut self, bytes: &[u8]) {
+    fn read_first_line(&self) -> RequestLine {
+        if self.is_long {
+            read_long_first_line(&self.line, self.has_blank_in_rest)
+        } else {
+            read_first_line(&self.line)
+        }
+    }
+
+    /// Tells whether a line that has not ended names a host already.
+    fn names_host_so_far(&self) -> bool {
+        let is_read = !self.is_long && self.line.len() <= LONGEST_UNFINISHED_LINE;
+        is_read
+            && match self.rule {
+                LineRule::None => false,
+                LineRule::First => !self.has_feed && has_url_target(&self.line),
+                _ => names_host(&self.line),
+            }
+    }
+
+    /// Adds to the first line, without the bytes that servers skip before a request.
+    fn extend_first_line(&mut self, mut bytes: &[u8]) {
+        if self.line.is_empty() {
+            let (lead, rest) = bytes.split_at(bytes.iter().take_while(|byte| is_lead(**byte)).count());
+            self.extend_lead(lead);
+            bytes = rest;
+        }
         let room = (LONGEST_LINE + 1).saturating_sub(self.line.len());
-        self.line.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        let (kept, rest) = bytes.split_at(bytes.len().min(room));
+        self.line.extend_from_slice(kept);
+        self.is_long = self.line.len() > LONGEST_LINE;
+        // A carriage return at the end belongs to the end of the line.
+        let rest = rest.strip_suffix(b"\r").unwrap_or(rest);
+        self.has_blank_in_rest |= rest.iter().any(|byte| is_blank(*byte));
+    }
+
+    fn extend_lead(&mut self, bytes: &[u8]) {
+        let room = (PROXY_SIGNATURE.len() + 1).saturating_sub(self.lead.len());
+        self.lead.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
+
+    /// Adds to a later line, and tells whether a line that is too long to be kept names a host, or
+    /// may do so.
+    fn extend_line(&mut self, mut bytes: &[u8]) -> bool {
+        while self.line.len() + bytes.len() > LONGEST_LINE {
+            let (part, rest) = bytes.split_at(LONGEST_LINE - self.line.len());
+            bytes = rest;
+            self.line.extend_from_slice(part);
+            let names_host = if self.is_long { has_host_header(&self.line) } else { names_host(&self.line) };
+            let start = self.line.iter().rposition(|byte| ends_header(*byte)).map_or(0, |end| end + 1);
+            let is_header_long = self.line.len() - start > LONGEST_LINE / 2;
+            if names_host || is_header_long && may_begin_host_header(&self.line[start..]) {
+                return true;
+            }
+            // What follows is read as the rest of the last header, which may have just begun.
+            self.line = if is_header_long { b"-".to_vec() } else { self.line.split_off(start) };
+            self.is_long = true;
+        }
+        self.line.extend_from_slice(bytes);
+        false
     }
 }
 
@@ -93,9 +198,20 @@ mod tests {
 
     #[track_caller]
     fn check(rule: LineRule, bytes: &[u8], expected: bool) {
-        for size in [1, 5, bytes.len()] {
+        let shown = bytes[..bytes.len().min(200)].escape_ascii();
+        // Long streams in small pieces would only take long.
+        for size in [1, 5, 4096, bytes.len()].into_iter().filter(|size| bytes.len() / size < 10_000) {
             let mut scanner = LineScanner::new(rule);
             let found = bytes.chunks(size).any(|piece| scanner.finds_request(piece));
+            assert_eq!(found, expected, "{rule:?} {size} {shown}");
+        }
+    }
+
+    #[track_caller]
+    fn check_end(rule: LineRule, bytes: &[u8], expected: bool) {
+        for size in [1, bytes.len().max(1)] {
+            let mut scanner = LineScanner::new(rule);
+            let found = bytes.chunks(size).any(|piece| scanner.finds_request(piece)) || scanner.finds_request_at_end();
             assert_eq!(found, expected, "{rule:?} {size} {}", bytes.escape_ascii());
         }
     }
@@ -117,7 +233,10 @@ mod tests {
         check(LineRule::First, b"@GET / HTTP/1.1\r", false);
         check(LineRule::First, b"<14>1 web: \"GET / HTTP/1.1\" 200\n", false);
         check(LineRule::First, b"@RSYNCD: 31.0\nGET / HTTP/1.1\n", false);
-        check(LineRule::First, b"@RSYNCD: 31.0\r\nGET / HTTP/1.1\r\nHost: front.test\r\n", false);
+        check(LineRule::First, b"PING\r\nGET / HTTP/1.1\r\nHost: front.test\r\n", false);
+        check(LineRule::First, b"\r\n\0\r\n\x01\n@GET / HTTP/1.1\r\n", true);
+        check(LineRule::First, b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c", true);
+        check(LineRule::First, b"\r\n\0\r\nQUIT\n\x21\x11\0\x0c", false);
         check(LineRule::Every, b"get key\r\nGET /a HTTP/1.1\r\n", true);
         check(LineRule::Every, b"get key\r\n\tHost : front.test\r\n", true);
         check(LineRule::Every, b"get key\r\nA: b\rHOST: front.test\r\n", true);
@@ -149,8 +268,90 @@ mod tests {
             check(LineRule::First, &[line, b"\r\nA: b\r\n\r\nbody"].concat(), false);
         }
         check(LineRule::First, b"\"GET http://front.test/ x\r\n", true);
-        check(LineRule::First, b"{\"a\": \"http://front.test/\"}\nHost: front.test\n", false);
-        check(LineRule::First, b"1700000000 host GET /index HTTP/1.1 200\nHost: a\n", false);
+        check(LineRule::First, b"\"GET\nhttp://front.test/ x\r\n", true);
+    }
+
+    #[test]
+    fn a_host_behind_a_first_line_of_any_words_is_found() {
+        for line in [
+            &b"FETCH up x"[..],
+            b"FETCH up",
+            b"FETCH\0up\0x",
+            b"\"POST foo:/up x",
+            b"{\"a\":1} ftp:/z x",
+            b"@RSYNCD: 31.0",
+            b"{\"a\": \"http://front.test/\"}",
+            b"1700000000 host GET /index HTTP/1.1 200",
+        ] {
+            for end in [&b"\n"[..], b"\r\n"] {
+                let after = |rest: &[u8]| [line, end, rest].concat();
+                check(LineRule::First, &after(b"Host: front.test\r\n"), true);
+                check(LineRule::First, &after(b"A: b\r\n\r\nbody\r\nhost\t:"), true);
+                check(LineRule::First, &after(b"\r\nFETCH http://front.test/ x\r\n"), true);
+                // Lines of a log may have a version, and other headers may follow.
+                check(LineRule::First, &after(b"A: b\n{\"message\":\"GET / HTTP/1.1\"}\nhostname: a\n"), false);
+            }
+        }
+        for line in [&b"\"POST foo:///up x\r\n"[..], b"{\"a\":1} ftp://z/up x\r\n", b"FETCH svn+ssh://a/"] {
+            check(LineRule::First, line, true);
+        }
+        // STOMP names a host behind one word.
+        check(LineRule::First, b"CONNECT\naccept-version:1.2\nhost:a.test\n\n\0", false);
+        check(LineRule::First, b"STOMP\r\naccept-version:1.2\r\nhost:a.test\r\n\r\n\0", false);
+    }
+
+    #[test]
+    fn a_name_is_found_before_it_has_come() {
+        check(LineRule::UntilAnswered, b"A: b\r\nHost:", true);
+        check(LineRule::UntilAnswered, b"A: b\r\n \tHOST \t:", true);
+        check(LineRule::NoHostUntilAnswered, b"\"a http://", true);
+        check(LineRule::First, b"\"a http://", true);
+        check(LineRule::UntilAnswered, b"A: b\r\nHost", false);
+        check(LineRule::UntilAnswered, b"A: Host: a.test", false);
+    }
+
+    #[test]
+    fn the_end_of_the_stream_ends_a_line() {
+        for bytes in [&b"@GET / HTTP/1.1"[..], b"\0\x01GET / HTTP/1.1\r", b"\"GET\nhttp://front.test/ x", b"PROXY a"] {
+            check(LineRule::First, bytes, false);
+            check_end(LineRule::First, bytes, true);
+        }
+        for bytes in [&b"GET / HTTP/1.1"[..], b"get key\r\na b c HTTP/1.1"] {
+            check_end(LineRule::UntilAnswered, bytes, true);
+            check_end(LineRule::Every, bytes, true);
+        }
+        for bytes in [&b""[..], b"@RSYNCD: 31.0", b"\"POST /up x\r\nA: b", b"\"POST /up x\r\nHost", b"PING", b"\0\0"] {
+            check_end(LineRule::First, bytes, false);
+        }
+    }
+
+    #[test]
+    fn a_long_line_is_found_if_it_may_be_a_request() {
+        let long = |byte: u8| vec![byte; 2 * LONGEST_LINE];
+        let first = |parts: &[&[u8]], expected| check(LineRule::First, &parts.concat(), expected);
+        first(&[b"\"POST /up?", &long(b'a'), b" HTTP/1.1\r\n"], true);
+        first(&[b"\"POST foo:/up?", &long(b'a'), b"\n"], true);
+        first(&[b"\"", &long(b'a'), b" /up x\r\n"], true);
+        first(&[b"\"POST", &long(b' '), b"/up x\r\n"], true);
+        first(&[b"\x01get ", &long(1), b" x\r\n"], true);
+        first(&[&long(0), b"@GET / HTTP/1.1\r\n"], true);
+        // One word, no target, and bytes that no target has.
+        first(&[b"{\"a\":\"", &long(b'a'), b"\"}\r\n"], false);
+        first(&[b"{\"a\": \"", &long(b'a'), b"\"}\n"], false);
+        first(&[b"\x01\x02 /\0\x07", &long(200), b"\n"], false);
+        first(&[b"\"POST /up?", &long(b'a')], false);
+        for rule in [LineRule::UntilAnswered, LineRule::NoHostUntilAnswered, LineRule::Every] {
+            let later = |parts: &[&[u8]], expected| check(rule, &parts.concat(), expected);
+            later(&[b"a: b\r\nHost:", &long(b' '), b"front.test\r\n"], true);
+            later(&[b"a: b\r\nHost", &long(b' '), b": front.test\r\n"], true);
+            later(&[&long(b' '), b"Host: front.test\r\n"], true);
+            later(&[b"a: ", &long(b'b'), b"\rHost: front.test\r\n"], true);
+            later(&[b"a: ", &long(b'b'), b"\r\nHost: front.test\r\n"], true);
+            for length in LONGEST_LINE - 9..LONGEST_LINE + 2 {
+                later(&[b"a: ", &vec![b'b'; length], b"\x1cHost: front.test\n"], true);
+            }
+            later(&[b"a: ", &long(b'b'), b"Host: front.test\r\n"], false);
+        }
     }
 
     #[test]

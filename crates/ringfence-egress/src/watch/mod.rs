@@ -92,6 +92,21 @@ impl StreamWatch {
         std::mem::replace(&mut self.withheld, kept)
     }
 
+    /// Reads the end of the stream, which ends a line as a line feed does for some servers. Tells
+    /// whether the end may be passed on; if not, there is a finding.
+    pub(crate) fn admits_end(&mut self) -> bool {
+        if self.lines.finds_request_at_end() {
+            self.findings.push(Finding::Request);
+        }
+        self.findings.is_empty()
+    }
+
+    /// Tells whether a server that takes the end of the stream for the end of a line would read a
+    /// line that was not judged.
+    pub(crate) fn has_open_line(&self) -> bool {
+        self.lines.has_open_line()
+    }
+
     /// Takes all bytes at the end of the stream: half a hello is none.
     pub(crate) fn take_rest(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.withheld)

@@ -390,6 +390,16 @@ async fn a_disguised_request_for_another_host_reaches_nobody() {
             format!("A /a\x01 HTTP/1.1\r\n{front}"),
             format!("{{}} / HTTP/1.1\r\n{front}"),
             format!("0032git-upload-pack /x\0 HTTP/1.1\n{front}"),
+            format!("FETCH up x\r\n{front}"),
+            format!("FETCH up x\r\nA: b\r\n{front}"),
+            format!("FETCH\0up\0x\r\n{front}"),
+            format!("\"POST foo:///up x\r\n{front}"),
+            format!("\"P foo:/up x\r\n{front}"),
+            format!("{{\"a\":1}} ftp://z/up x\r\n{front}"),
+            format!("\"POST /up?{longer} HTTP/1.1\r\n{front}"),
+            format!("\"{longer} /up x\r\n{front}"),
+            format!("\"POST /up x\r\nHost:{}front.test\r\n\r\n", " ".repeat(70 * 1024)),
+            format!("FETCH up x\r\n{}{front}", " ".repeat(70 * 1024)),
         ]
         .map(String::into_bytes)
         .into();
@@ -478,10 +488,103 @@ async fn ordinary_protocols_pass_as_soon_as_they_wait_for_an_answer() {
             b"\0\0\0\x23\0\x12\0\x03\0\0\0\x01\0\x05kafka",
             b"\x3a\0\0\0\x01\0\0\0\0\0\0\0\xd4\x07\0\0",
             b"\x12\x01\0\x2f\0\0\x01\0",
+            b"NICK ada\r\nUSER ada 0 * :Ada L\r\n",
+            b"AUTH user pass\r\nPING\r\n",
+            b"set key 0 0 3\r\nabc\r\n",
+            b"BEGIN AUTH REQUEST\n/cvsroot\nuser\nA\nEND AUTH REQUEST\n",
+            b"PING SPAMC/1.2\r\n\r\n",
+            b"a.b.c 1 1700000000\na.b.d 1 1700000000\n",
+            b"STOMP\r\naccept-version:1.2\r\nhost:origin.test\r\n\r\n\0",
+            &[&b"{\"a\":\""[..], &[b'a'; 70 * 1024], b"\"}\n"].concat(),
+            &[&b"\0\x01\x02 /\0"[..], &[200; 70 * 1024], b"\n"].concat(),
         ] {
             passes(&proxy, &authority, opening).await;
         }
         assert_eq!(proxy.codes(), [""; 0]);
+    })
+    .await;
+}
+
+/// A host that takes the end of the stream for the end of a request, and hears nothing of a
+/// connection that is reset.
+async fn acting_at_end() -> Host {
+    Host::new(|mut stream, heard| async move {
+        let mut said = Vec::new();
+        let end: &[u8] = if stream.read_to_end(&mut said).await.is_ok() { &said } else { b"(reset)" };
+        heard.lock().unwrap().extend_from_slice(end);
+    })
+    .await
+}
+
+/// Waits until such a host has heard the end of a connection, and returns what it acts on.
+async fn request_at_end(host: &Host) -> String {
+    while host.heard().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    host.heard()
+}
+
+#[tokio::test]
+async fn a_line_that_the_end_of_the_stream_completes_is_judged() {
+    in_time(async {
+        let host = acting_at_end().await;
+        let (_dns, proxy, authority) = stage(&host).await;
+        for (first, rest, passes) in [
+            (&b"GET /up\r\n"[..], &b"Host: front.test"[..], false),
+            (b"GET /up\r\n", b"A: b\r\nGET /other HTTP/1.1", false),
+            (b"FETCH up x\r\n", b"A: b\r\nhost :front.test", false),
+            (b"\"POST /up", b" HTTP/1.1", false),
+            (b"\"POST", b" http://front.test/", false),
+            (b"GET /up\r\n", b"A: origin.test", true),
+            (b"FETCH up x\r\n", b"A: b\r\nhostname: origin.test", true),
+            (b"\"POST /up", b" x", true),
+        ] {
+            let shown = format!("{}{}", first.escape_ascii(), rest.escape_ascii());
+            let told = proxy.codes().len();
+            for mut tunnel in [proxy.tunnel(&authority).await, proxy.socks_tunnel("origin.test", host.port()).await] {
+                host.heard.lock().unwrap().clear();
+                tunnel.write_all(first).await.unwrap();
+                // The proxy lets go of the first piece while the client waits.
+                tokio::time::sleep(std::time::Duration::from_millis(400)).await;
+                let _ = tunnel.write_all(rest).await; // it may be refused before its end
+                let _ = tunnel.shutdown().await;
+                let expected = if passes { [first, rest].concat() } else { b"(reset)".to_vec() };
+                assert_eq!(request_at_end(&host).await, String::from_utf8_lossy(&expected), "{shown}");
+            }
+            let codes: &[&str] = if passes { &[] } else { &["malformed"; 2] };
+            assert_eq!(proxy.codes()[told..], *codes, "{shown}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_is_reset_when_its_tunnel_is_cut_or_broken_off_within_a_line() {
+    in_time(async {
+        let host = acting_at_end().await;
+        let (_dns, proxy, authority) = stage(&host).await;
+        let mut tunnel = proxy.tunnel(&authority).await;
+        tunnel.write_all(b"\"POST /up x\r\nA: b\r\nHost").await.unwrap();
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        tunnel.write_all(b": front.test\r\n").await.unwrap();
+        assert_eq!(request_at_end(&host).await, "(reset)");
+        assert_eq!(proxy.codes(), ["malformed"]);
+
+        host.heard.lock().unwrap().clear();
+        let mut tunnel = proxy.tunnel(&authority).await;
+        tunnel.write_all(b"\"POST /up x\r\nA: b").await.unwrap();
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        tunnel.set_zero_linger().unwrap();
+        drop(tunnel);
+        assert_eq!(request_at_end(&host).await, "(reset)");
+
+        host.heard.lock().unwrap().clear();
+        let mut tunnel = proxy.tunnel(&authority).await;
+        tunnel.write_all(b"\"POST /up x\r\nA: b").await.unwrap();
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        proxy.set_rules(&[""; 0], &[]);
+        assert_eq!(request_at_end(&host).await, "(reset)");
+        assert_eq!(proxy.codes(), ["malformed", "unlisted"]);
     })
     .await;
 }

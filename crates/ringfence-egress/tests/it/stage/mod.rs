@@ -116,6 +116,20 @@ impl Running {
         client
     }
 
+    /// A tunnel that is asked for with SOCKS5, once it is open.
+    pub(crate) async fn socks_tunnel(&self, name: &str, port: u16) -> TcpStream {
+        let mut client = self.client().await;
+        client.write_all(&[5, 1, 0]).await.unwrap();
+        client.read_exact(&mut [0; 2]).await.unwrap();
+        let length = u8::try_from(name.len()).unwrap();
+        let request = [&[5, 1, 0, 3, length], name.as_bytes(), &port.to_be_bytes()].concat();
+        client.write_all(&request).await.unwrap();
+        let mut reply = [0; 10];
+        client.read_exact(&mut reply).await.unwrap();
+        assert_eq!(reply[..2], [5, 0]);
+        client
+    }
+
     /// A web socket in a tunnel, once it is open.
     pub(crate) async fn web_socket(&self, authority: &str) -> TcpStream {
         let mut client = self.tunnel(authority).await;
