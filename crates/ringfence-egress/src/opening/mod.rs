@@ -163,10 +163,16 @@ impl Opening {
 
     /// Kind of an opening after which the client waits; nothing if the opening is held back still.
     ///
-    /// A command such as `get /key` passes, and so do one byte, control characters alone and a word
-    /// that begins no method: if they begin a request or TLS after all, the watch on the tunnel
-    /// ends it.
+    /// A command such as `get /key` passes, and so do one byte, control characters or line ends alone,
+    /// and a word that begins no method: if they begin a request or TLS after all, the watch on the
+    /// tunnel ends it. Bytes that may begin a hello of SSL 2, as telnet's `IAC DO ECHO` do, pass as
+    /// well: such a hello names no host, and an answer in TLS is cut.
     pub(crate) fn kind_after_pause(&self) -> Option<OpeningKind> {
+        let is_line_end = self.bytes.ends_with(b"\n") && self.bytes.iter().all(|byte| matches!(byte, b'\r' | b'\n'));
+        let begins_text =
+            BYTE_ORDER_MARK.starts_with(&self.bytes) || self.bytes.first().is_some_and(|first| is_blank(*first));
+        let may_be_record = self.bytes.get(1).is_none_or(|second| *second == hello::MAJOR_VERSION);
+        let may_be_ssl2 = !begins_text && !may_be_record && is_ssl2(&self.bytes).is_none();
         let is_lead = self.has_control_lead && self.lead == self.bytes.len();
         let is_binary = |byte: u8| byte != hello::HANDSHAKE && byte != b'\n' && !is_blank(byte) && !is_token_byte(byte);
         let is_byte = matches!(self.bytes[..], [byte] if is_binary(byte));
@@ -175,7 +181,8 @@ impl Opening {
             && word.len() >= SHORTEST_METHOD
             && word.iter().all(u8::is_ascii_alphanumeric)
             && !may_begin_method(word);
-        (self.versionless_end.is_some() || is_lead || is_byte || is_word).then_some(OpeningKind::Other)
+        let is_released = self.versionless_end.is_some() || is_lead || is_line_end || is_byte || is_word || may_be_ssl2;
+        is_released.then_some(OpeningKind::Other)
     }
 
     /// Rule for the lines of a tunnel whose opening is of another protocol.

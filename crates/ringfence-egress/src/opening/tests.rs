@@ -123,6 +123,10 @@ fn a_client_that_waits_behind_a_command_or_a_byte_is_let_through() {
         (b"\x01", LineRule::First),
         (b"\0\x01", LineRule::First),
         (b"\x80", LineRule::First),
+        (b"\x80\x01", LineRule::First),
+        (b"\xff\xfd\x01", LineRule::First),
+        (b"\r\n", LineRule::First),
+        (b"\n", LineRule::First),
     ] {
         let mut opening = Opening::new(OtherNames::Judged);
         opening.bytes = bytes.to_vec();
@@ -130,7 +134,22 @@ fn a_client_that_waits_behind_a_command_or_a_byte_is_let_through() {
         assert_eq!(opening.kind_after_pause(), Some(OpeningKind::Other), "{}", bytes.escape_ascii());
         assert_eq!(opening.line_rule(), rule, "{}", bytes.escape_ascii());
     }
-    for bytes in [&b"GET / HTTP/1.1"[..], b"GE", b"get", b"BREW", b"brew /", b"\r\n", &[22], &[22, 3, 1], b"\x01\x03"] {
+    for bytes in [
+        &b"GET / HTTP/1.1"[..],
+        b"GE",
+        b"get",
+        b"BREW",
+        b"brew /",
+        b"\r",
+        b"\r\n ",
+        b"\r\nGET",
+        &[22],
+        &[22, 3, 1],
+        b"\x01\x03",
+        b"\x80\x03",
+        b"\xa0G",
+        b"\xef\xbb",
+    ] {
         let mut opening = Opening::new(OtherNames::Judged);
         opening.bytes = bytes.to_vec();
         assert_eq!(opening.kind(), None, "{}", bytes.escape_ascii());

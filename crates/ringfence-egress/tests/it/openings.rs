@@ -488,6 +488,9 @@ async fn ordinary_protocols_pass_as_soon_as_they_wait_for_an_answer() {
             b"\0\0\0\x23\0\x12\0\x03\0\0\0\x01\0\x05kafka",
             b"\x3a\0\0\0\x01\0\0\0\0\0\0\0\xd4\x07\0\0",
             b"\x12\x01\0\x2f\0\0\x01\0",
+            b"\xff\xfd\x01",
+            b"\x80\x01",
+            b"\r\n",
             b"NICK ada\r\nUSER ada 0 * :Ada L\r\n",
             b"AUTH user pass\r\nPING\r\n",
             b"set key 0 0 3\r\nabc\r\n",
@@ -535,9 +538,12 @@ async fn a_line_that_the_end_of_the_stream_completes_is_judged() {
             (b"FETCH up x\r\n", b"A: b\r\nhost :front.test", false),
             (b"\"POST /up", b" HTTP/1.1", false),
             (b"\"POST", b" http://front.test/", false),
+            (b"\r\n", b"\"POST /up HTTP/1.1", false),
+            (b"\r\n", b"\r\n\0\r\nQUIT\n\x21\x11\0\x0c", false),
             (b"GET /up\r\n", b"A: origin.test", true),
             (b"FETCH up x\r\n", b"A: b\r\nhostname: origin.test", true),
             (b"\"POST /up", b" x", true),
+            (b"\r\n", b"ada", true),
         ] {
             let shown = format!("{}{}", first.escape_ascii(), rest.escape_ascii());
             let told = proxy.codes().len();
