@@ -147,7 +147,7 @@ const SESSIONS: [Session; 16] = [
         work: &["sleep 0.5; cd z/vendor; echo new > new.txt; git add new.txt; git commit -q -m new\n", STASHES],
         ..SESSION
     },
-    Session { name: "rebased-merges", work: &[MERGES, CONFLICTS], ..SESSION },
+    Session { name: "rebased-merges", work: &[MERGES, COMMITS], ..SESSION },
     Session {
         name: "superproject-nine-parts",
         template: "super-1-2-3-4-5-6-7-8-9",
