@@ -1,35 +1,37 @@
-//! What an address is.
+//! Classification of IP addresses: public, private, loopback, cloud metadata and others.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
 
-/// Whose an address is.
+/// Class of an IP address, by the network that uses the address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum AddressClass {
-    /// One of the internet's.
+    /// Address on the public internet.
     Public,
-    /// A network's own: RFC 1918, carriers' shared addresses, unique local IPv6.
+    /// Address of a private network: RFC 1918, carriers' shared addresses, unique local IPv6, and
+    /// IPv6's deprecated site-local range.
     Private,
-    /// This machine's.
+    /// Loopback address of this machine.
     Loopback,
-    /// A link's own.
+    /// Address that is valid on one link only.
     LinkLocal,
-    /// The service of a cloud that hands out a machine's credentials.
+    /// Address of a cloud's metadata service, which hands out a machine's credentials.
     Metadata,
-    /// A group's.
+    /// Address of a multicast group.
     Multicast,
-    /// Nobody's, which systems take for this machine.
+    /// Unspecified address (`0.0.0.0` or `::`). The address belongs to nobody, but systems take it
+    /// for this machine.
     Unspecified,
-    /// Set aside: for documents, benchmarks, protocols, the future.
+    /// Address reserved for documentation, benchmarks, protocols or future use.
     Reserved,
 }
 
 impl AddressClass {
-    /// The name in results and events.
+    /// Returns the name of the class in results and events.
     pub const fn as_str(self) -> &'static str {
         match self {
             AddressClass::Public => "public",
@@ -53,7 +55,10 @@ impl fmt::Display for AddressClass {
     }
 }
 
-/// Says what an address is. One that carries IPv4 addresses is the least public thing that they are.
+/// Returns the class of an address.
+///
+/// An IPv6 address can carry IPv4 addresses. If a carried address is not public, the result is the
+/// class of that IPv4 address.
 pub fn classify(address: IpAddr) -> AddressClass {
     match address.to_canonical() {
         IpAddr::V4(address) => of_ipv4(address),
@@ -76,31 +81,34 @@ fn of_ipv6(address: Ipv6Addr) -> AddressClass {
     carried(address).map(of_ipv4).find(|class| *class != AddressClass::Public).unwrap_or(own)
 }
 
-/// The IPv4 addresses that packets to an IPv6 address may end up at.
+/// Returns the IPv4 addresses that may receive the packets sent to an IPv6 address.
 pub(crate) fn carried(address: Ipv6Addr) -> impl Iterator<Item = Ipv4Addr> {
     let ipv4 = |high: u16, low: u16| Some(Ipv4Addr::from_bits((u32::from(high) << 16) | u32::from(low)));
     let carried = match address.segments() {
-        // `::` and `::1` are addresses of IPv6 itself.
+        // `::` and `::1` look IPv4-compatible, but are special addresses of IPv6 itself.
         [0, 0, 0, 0, 0, 0, 0, 0 | 1] => [None, None],
-        // IPv4-compatible (RFC 4291 2.5.5.1), IPv4-mapped, IPv4-translated (RFC 7915), NAT64 (RFC 6052).
+        // IPv4-compatible (RFC 4291, section 2.5.5.1), IPv4-mapped, IPv4-translated (RFC 7915),
+        // NAT64 (RFC 6052).
         [0, 0, 0, 0, 0, 0 | 0xffff, high, low]
         | [0, 0, 0, 0, 0xffff, 0, high, low]
         | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => [ipv4(high, low), None],
         // 6to4 (RFC 3056).
         [0x2002, high, low, ..] => [ipv4(high, low), None],
-        // Teredo (RFC 4380): the server, and the client with its bits flipped.
+        // Teredo (RFC 4380): the server's address, and the client's address with all bits inverted.
         [0x2001, 0, server_high, server_low, _, _, high, low] => [ipv4(server_high, server_low), ipv4(!high, !low)],
         _ => [None, None],
     };
     carried.into_iter().flatten()
 }
 
-/// What is not public of IPv4, the exceptions before what they are in: IANA's registry of special addresses, and where
-/// clouds keep a machine's credentials.
+/// IPv4 ranges that are not public: IANA's registry of special-purpose addresses, and the addresses
+/// at which clouds hand out a machine's credentials.
+///
+/// The first match counts, so an exception stands before the range that contains it.
 const IPV4: &[(Ipv4Addr, u32, AddressClass)] = &[
     // Amazon, Google, Azure, Oracle, DigitalOcean, Hetzner, OpenStack.
     (Ipv4Addr::new(169, 254, 169, 254), 32, AddressClass::Metadata),
-    // Amazon: tasks of ECS, pods of EKS.
+    // Amazon: ECS tasks and EKS pods.
     (Ipv4Addr::new(169, 254, 170, 2), 32, AddressClass::Metadata),
     (Ipv4Addr::new(169, 254, 170, 23), 32, AddressClass::Metadata),
     // Tencent.
@@ -109,9 +117,9 @@ const IPV4: &[(Ipv4Addr, u32, AddressClass)] = &[
     (Ipv4Addr::new(169, 254, 42, 42), 32, AddressClass::Metadata),
     // Alibaba.
     (Ipv4Addr::new(100, 100, 100, 200), 32, AddressClass::Metadata),
-    // Azure's wire server: an address like any other's, which only its machines reach.
+    // Azure's wire server: an ordinary address, which only Azure's machines can reach.
     (Ipv4Addr::new(168, 63, 129, 16), 32, AddressClass::Metadata),
-    // Oracle, of old.
+    // Oracle, former address.
     (Ipv4Addr::new(192, 0, 0, 192), 32, AddressClass::Metadata),
     (Ipv4Addr::UNSPECIFIED, 32, AddressClass::Unspecified),
     (Ipv4Addr::new(0, 0, 0, 0), 8, AddressClass::Reserved),
@@ -122,7 +130,7 @@ const IPV4: &[(Ipv4Addr, u32, AddressClass)] = &[
     (Ipv4Addr::new(172, 16, 0, 0), 12, AddressClass::Private),
     (Ipv4Addr::new(192, 0, 0, 0), 24, AddressClass::Reserved),
     (Ipv4Addr::new(192, 0, 2, 0), 24, AddressClass::Reserved),
-    // Relays of 6to4, deprecated (RFC 7526).
+    // 6to4 relays, deprecated (RFC 7526).
     (Ipv4Addr::new(192, 88, 99, 0), 24, AddressClass::Reserved),
     (Ipv4Addr::new(192, 168, 0, 0), 16, AddressClass::Private),
     (Ipv4Addr::new(198, 18, 0, 0), 15, AddressClass::Reserved),
@@ -132,9 +140,12 @@ const IPV4: &[(Ipv4Addr, u32, AddressClass)] = &[
     (Ipv4Addr::new(240, 0, 0, 0), 4, AddressClass::Reserved),
 ];
 
-/// The same of IPv6, where only `2000::/3` was ever given out.
+/// IPv6 ranges and their classes; as in [`IPV4`], the first match counts.
+///
+/// Only `2000::/3` was ever allocated for the internet, so the last entry reserves every other
+/// address.
 const IPV6: &[(Ipv6Addr, u32, AddressClass)] = &[
-    // Amazon: machines, pods of EKS.
+    // Amazon: machines and EKS pods.
     (Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254), 128, AddressClass::Metadata),
     (Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23), 128, AddressClass::Metadata),
     // Google.
@@ -145,9 +156,10 @@ const IPV6: &[(Ipv6Addr, u32, AddressClass)] = &[
     (Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0xa9fe, 0xa9fe), 128, AddressClass::Metadata),
     (Ipv6Addr::UNSPECIFIED, 128, AddressClass::Unspecified),
     (Ipv6Addr::LOCALHOST, 128, AddressClass::Loopback),
-    // NAT64: as public as the address that it carries.
+    // NAT64: public only if the carried IPv4 address is public.
     (Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0), 96, AddressClass::Public),
-    // Teredo, likewise; around it, addresses of protocols.
+    // Teredo: public only if the carried IPv4 addresses are public. The range around Teredo is for
+    // protocols.
     (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 32, AddressClass::Public),
     (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 23, AddressClass::Reserved),
     (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0), 32, AddressClass::Reserved),

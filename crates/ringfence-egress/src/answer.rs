@@ -1,50 +1,54 @@
-//! First bytes of a server, where they show that the client's were not what they seemed to be.
+//! First bytes of a server's answer, which can show that the proxy misread the client's opening.
 //!
-//! A server answers in the protocol that it was spoken to in. So an answer in TLS or HTTP to an opening that is like
-//! neither shows a reading of the opening that we do not know, and the answer is not passed on. Nor is an answer to a
-//! hello of TLS that is not in TLS.
+//! A server answers in the protocol in which the client spoke. If the opening looked like neither
+//! TLS nor HTTP, but the server answers in TLS or HTTP, then the server reads the opening in a way
+//! that the proxy does not know. The proxy does not pass such an answer on. The proxy also holds
+//! back an answer that is not TLS if the client began with a TLS hello.
 
 use crate::hello::{self, ServerAnswer, ServerAnswerReader};
 use crate::opening::OtherNames;
 
-/// Beginning of each answer in HTTP/1.
+/// Prefix of every HTTP/1 answer.
 const HTTP: &[u8] = b"HTTP/";
 
-/// Answer of a server.
+/// Kind of a server's answer, relative to the client's protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// The server asks a TLS client for another hello.
+    /// The server asks a TLS client for a second hello.
     Retry,
-    /// The server answers a TLS client's hello with its own.
+    /// The server answers a TLS client's hello with its own hello.
     Hello,
-    /// The server speaks TLS to a client that did not.
+    /// The server speaks TLS to a client that did not speak TLS.
     UnexpectedTls,
-    /// The server speaks HTTP to a client that did not.
+    /// The server speaks HTTP to a client that did not speak HTTP.
     UnexpectedHttp,
-    /// The server does not speak TLS to a client that did.
+    /// The server does not speak TLS to a client that spoke TLS.
     UnexpectedClear,
-    /// Any other.
+    /// Any other answer, which the client may see.
     Other,
 }
 
 impl Answer {
-    /// Whether the client is to see the answer.
+    /// Returns whether the client may see the answer.
     pub(crate) fn is_passed_on(self) -> bool {
         matches!(self, Answer::Retry | Answer::Hello | Answer::Other)
     }
 }
 
-/// Reads the beginning of an answer as it comes in.
+/// Reader of the beginning of an answer, which arrives in pieces.
 #[derive(Debug)]
 pub(crate) enum AnswerReader {
-    /// To a hello of TLS.
+    /// Reader of an answer to a TLS hello.
     ToHello(OtherNames, ServerAnswerReader),
-    /// To an opening that is like neither TLS nor HTTP: its first bytes.
+    /// First bytes of an answer to an opening that is like neither TLS nor HTTP.
     ToOther(Vec<u8>),
 }
 
 impl AnswerReader {
-    /// Reader of an answer to a hello. Only at an address may that be in another protocol.
+    /// Creates a reader of an answer to a TLS hello.
+    ///
+    /// The answer may be in another protocol only with [`OtherNames::Ignored`], which is for
+    /// tunnels to an address.
     pub(crate) fn to_hello(other_names: OtherNames) -> AnswerReader {
         AnswerReader::ToHello(other_names, ServerAnswerReader::default())
     }
@@ -53,7 +57,7 @@ impl AnswerReader {
         AnswerReader::ToOther(Vec::new())
     }
 
-    /// Reads on; nothing while there is more to come.
+    /// Reads more bytes. Returns `None` until the kind of the answer is known.
     pub(crate) fn read(&mut self, bytes: &[u8]) -> Option<Answer> {
         match self {
             AnswerReader::ToHello(other_names, reader) => reader.read(bytes).map(|answer| match answer {

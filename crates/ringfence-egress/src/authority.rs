@@ -1,4 +1,6 @@
-//! Who vouches for the proxy inside: an authority that is made for one sandbox, and whose key is in memory alone.
+//! Certificate authority that lets clients in a sandbox trust the proxy.
+//!
+//! Each [`Authority`] is made for one sandbox, and its key exists only in memory.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,29 +18,33 @@ use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use crate::credential::PROTOCOL;
 use crate::pem::pem;
 
-/// How many names have a certificate at once; code inside may ask for as many as a wildcard has.
+/// Most server names that have a certificate at once.
+///
+/// The limit is needed because code in the sandbox may ask for every name that a wildcard matches.
 const MOST_NAMES: usize = 256;
 
-/// An authority of one sandbox. It has no end but the sandbox's: then its key is gone.
+/// Certificate authority of one sandbox.
+///
+/// The authority sets no expiry date, because its key is lost when the sandbox ends.
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     servers: Mutex<HashMap<HostName, Arc<ServerConfig>>>,
 }
 
-/// A certificate could not be made.
+/// Failure to make a certificate or to serve with it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuthorityError {
-    /// A certificate could not be signed.
+    /// The certificate or its key could not be generated or signed.
     #[error("cannot make a certificate")]
     Certificate(#[from] rcgen::Error),
-    /// A certificate cannot be used.
+    /// rustls cannot serve with the certificate.
     #[error("cannot serve with a certificate")]
     Serve(#[from] rustls::Error),
 }
 
 impl Authority {
-    /// A new authority, with a key of its own.
+    /// Creates an authority with a new key.
     pub fn new() -> Result<Authority, AuthorityError> {
         let mut params = CertificateParams::default();
         params.distinguished_name = named("ringfence: authority of one sandbox");
@@ -48,12 +54,13 @@ impl Authority {
         Ok(Authority { issuer, servers: Mutex::default() })
     }
 
-    /// Its certificate, in PEM: what is to be trusted inside.
+    /// Returns the authority's certificate in PEM. Clients in the sandbox must trust this
+    /// certificate.
     pub fn certificate(&self) -> String {
         pem("CERTIFICATE", self.issuer.der())
     }
 
-    /// How the server of this name is played.
+    /// Returns the TLS configuration with which the proxy acts as the server called `name`.
     pub(crate) fn server(&self, name: &HostName) -> Result<Arc<ServerConfig>, AuthorityError> {
         let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(server) = servers.get(name) {
@@ -69,7 +76,8 @@ impl Authority {
 
     fn make(&self, name: &HostName) -> Result<ServerConfig, AuthorityError> {
         let mut params = CertificateParams::new([name.to_string()])?;
-        // A name of 64 characters and more does not fit there, RFC 5280; clients look at the alternative names.
+        // The server's name is not the common name, because a common name holds at most 64
+        // characters (RFC 5280). Clients look at the alternative names.
         params.distinguished_name = named("ringfence");
         params.use_authority_key_identifier_extension = true;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];

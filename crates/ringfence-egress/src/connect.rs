@@ -1,4 +1,7 @@
-//! From a target to a connection: judged, resolved, judged again, and connected to what was judged.
+//! Connections to targets.
+//!
+//! The proxy judges a target by its name, resolves the name, and judges the addresses. Then the
+//! proxy connects to an address that was judged, and to no other.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -15,50 +18,56 @@ use crate::upstream::{Hop, Purpose};
 use crate::way::Way;
 use crate::{Denial, Event, Passage, Reason, Refusal, ResolveError, Target, TargetHost, Verdict, Via};
 
-/// How many addresses of one name are tried.
+/// Most addresses of one name that the proxy tries.
 const MOST_ADDRESSES: usize = 8;
-/// How long an address has before the next is tried beside it, RFC 8305, 5.
+/// Time that an address has to answer before the next address is tried in parallel (RFC 8305,
+/// section 5).
 const HEAD_START: Duration = Duration::from_millis(250);
-/// How long a name may take here that an upstream proxy will resolve anyway.
+/// Longest time that a lookup may take if an upstream proxy will resolve the name anyway.
 const GLANCE: Duration = Duration::from_secs(1);
 
-/// A connection to a target.
+/// Open connection to a target.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Connection {
-    /// The way to it.
+    /// TCP stream to the target, or through the upstream proxy's tunnel.
     pub stream: TcpStream,
-    /// The address at the other end; absent where an upstream proxy chose it.
+    /// Address of the target, or `None` if an upstream proxy chose the address.
     pub address: Option<IpAddr>,
-    /// How it was asked for.
+    /// Kind of request that asked for the connection.
     pub via: Via,
 }
 
-/// Where requests go.
+/// Connection on which HTTP requests for a host are sent.
 pub(crate) struct Origin {
     pub(crate) stream: Way,
     pub(crate) pass: Pass,
-    /// The upstream proxy that reads them, if one does.
+    /// Upstream proxy that reads the requests, if there is one.
     pub(crate) hop: Option<Hop>,
 }
 
 impl Connection {
-    /// What was let through to `target`.
+    /// Returns the pass for this connection to `target`, by which the proxy judges the connection
+    /// again when the rules change.
     pub(crate) fn pass(&self, target: &Target) -> Pass {
         Pass { target: target.clone(), via: self.via, address: self.address }
     }
 }
 
 impl Proxy {
-    /// Connects to a target, if the rules allow it and one of its addresses; tells the owner either way.
+    /// Connects to a target if the rules allow the target and one of its addresses. Reports a
+    /// denial, or the connection that was made, to the proxy's owner.
     ///
-    /// A name is looked up once. Of its addresses those that are allowed are tried, each of them as it was judged.
+    /// A name is looked up once, and only the allowed addresses of that lookup are tried. If the
+    /// rules change meanwhile, the attempt begins again.
     pub async fn connect(&self, target: &Target, via: Via) -> Result<Connection, Refusal> {
-        // Boxed, for what is connected lasts longer than connecting it.
+        // Boxed, because the caller's future lasts as long as the connection and would otherwise
+        // keep space for this shorter future.
         Box::pin(self.reach(target, via, self.hop(target, Purpose::Tunnel))).await
     }
 
-    /// Connects to where plain requests for `target` are to be sent.
+    /// Connects to the server that takes plain HTTP requests for `target`: the target itself, or an
+    /// upstream proxy.
     pub(crate) async fn open(&self, target: &Target) -> Result<Origin, Refusal> {
         let Some(hop) = self.hop(target, Purpose::Http) else {
             let connection = self.reach(target, Via::Http, None).await?;
@@ -77,7 +86,8 @@ impl Proxy {
         self.settings().upstream.as_ref()?.hop(target, purpose)
     }
 
-    /// Connects to a target. When the rules change meanwhile, it is as if it were asked for only now.
+    /// Connects to a target. Begins again if the rules change meanwhile, so that the new rules
+    /// decide.
     async fn reach(&self, target: &Target, via: Via, hop: Option<Hop>) -> Result<Connection, Refusal> {
         loop {
             let mut changes = self.rule_changes();
@@ -107,7 +117,10 @@ impl Proxy {
         Ok(connection)
     }
 
-    /// Judges a target by what it is called; the answer is whether a rule allows it, which an observer need not have.
+    /// Judges a target by its name, or by its address if the client gave an address.
+    ///
+    /// Returns `true` if a rule allows the target. Returns `false` if no rule does and
+    /// [`Mode::Observe`] lets the target through.
     pub(crate) fn admit(&self, target: &Target, via: Via) -> Result<bool, Refusal> {
         match self.rules().judge(target) {
             Verdict::Allowed => Ok(true),
@@ -116,7 +129,7 @@ impl Proxy {
         }
     }
 
-    /// Tells the owner of a denial, and makes it the client's answer.
+    /// Reports a denial to the proxy's owner, and returns the refusal for the client.
     pub(crate) fn deny(&self, denial: Denial) -> Refusal {
         self.tell(Event::Denied(denial.clone()));
         denial.into()
@@ -126,7 +139,10 @@ impl Proxy {
         self.tell(Event::Allowed(Passage { target: target.to_string(), via, address, listed }));
     }
 
-    /// The addresses of a target that may be connected to. None at all is an answer where an upstream resolves.
+    /// Returns the addresses of a target to which the proxy may connect.
+    ///
+    /// With an upstream proxy, a name that does not resolve here is no error, because the upstream
+    /// resolves names itself. The list is then empty.
     async fn addresses(&self, target: &Target, via: Via, has_upstream: bool) -> Result<Vec<IpAddr>, Refusal> {
         let name = match &target.host {
             TargetHost::Address(address) => return Ok(vec![*address]),
@@ -172,7 +188,9 @@ fn upstream_of(target: &Target) -> impl FnOnce(crate::UpstreamError) -> Refusal 
     |source| Refusal::Upstream { target: target.clone(), source }
 }
 
-/// Connects to whichever address answers first; each has a head start on the next, and both kinds take turns.
+/// Connects to the address that answers first.
+///
+/// Each address has a head start of [`HEAD_START`] on the next. IPv4 and IPv6 addresses alternate.
 async fn dial(addresses: Vec<IpAddr>, port: u16) -> io::Result<(TcpStream, IpAddr)> {
     let mut waiting = in_turns(addresses).into_iter().take(MOST_ADDRESSES);
     let mut attempts = FuturesUnordered::new();
@@ -199,11 +217,14 @@ async fn dial(addresses: Vec<IpAddr>, port: u16) -> io::Result<(TcpStream, IpAdd
     }
 }
 
-/// Sets what every outgoing connection has. There is no limit on silence, so it is the kernel that finds out when the
-/// other side is no more.
+/// Sets the socket options of an outgoing connection.
+///
+/// Keepalive is on because the proxy has no limit on silence, so that the kernel must detect a peer
+/// that is gone.
 pub(crate) fn prepare(stream: &TcpStream) {
-    let _ = stream.set_nodelay(true); // only slower without
-    let _ = rustix::net::sockopt::set_socket_keepalive(stream, true); // a dead connection is only held longer
+    let _ = stream.set_nodelay(true); // a failure only costs speed
+    // A failure only means that a dead connection is held longer.
+    let _ = rustix::net::sockopt::set_socket_keepalive(stream, true);
 }
 
 fn in_turns(addresses: Vec<IpAddr>) -> Vec<IpAddr> {

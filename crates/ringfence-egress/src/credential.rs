@@ -1,8 +1,9 @@
-//! Secrets that hosts outside are shown and no client inside is.
+//! Credentials: secrets that the proxy shows to hosts outside and to no client in the sandbox.
 //!
-//! To the hosts that have one, a client's TLS ends here: what it says is read as HTTP, each request gets the header, and
-//! goes on to the host in TLS that is fully verified. Nothing else is added anywhere, so a host that a redirect leads to
-//! gets what the client sends it.
+//! If a host has a credential, the client's TLS connection ends at the proxy. The proxy reads the
+//! client's requests as HTTP and adds the header to each request. Each request then goes on to the
+//! host over TLS, with full verification of the host's certificate. The proxy adds the header
+//! nowhere else, so a host that a redirect leads to gets only what the client sends.
 
 use std::fmt;
 use std::io;
@@ -30,37 +31,38 @@ use crate::stream::Stream;
 use crate::way::Way;
 use crate::{Refusal, Target, TargetHost, Verdict};
 
-/// What is spoken inside TLS, on both sides.
+/// ALPN name of the protocol inside TLS, towards the client and towards the host.
 pub(crate) const PROTOCOL: &[u8] = b"http/1.1";
 
-/// A header that requests to some hosts get. Its value is overwritten when the last copy is dropped, and is printed by
-/// nobody.
+/// Header that the proxy adds to requests for some hosts.
+///
+/// The value is overwritten in memory when its last copy is dropped, and is never printed.
 pub struct Credential {
     host: HostRule,
     name: HeaderName,
     value: HeaderValue,
 }
 
-/// Why a secret cannot be presented; it is not in the message.
+/// Reason why a secret cannot be presented. The message never contains the secret.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CredentialError {
-    /// It does not fit into a header.
+    /// The secret does not fit into a header.
     #[error("the secret for `{host}` has a control character in it, which no header can have")]
     Unpresentable {
-        /// For whom.
+        /// Hosts that the secret is for.
         host: HostRule,
     },
-    /// Nobody could be verified.
+    /// The trusted certificates include no usable one, so that no host could be verified.
     #[error("there is no certificate of an authority that hosts outside could be verified by")]
     NoAuthority,
-    /// TLS cannot be spoken.
+    /// rustls cannot set up the TLS client.
     #[error("cannot speak TLS")]
     Tls(#[from] rustls::Error),
 }
 
 impl Credential {
-    /// The header that presents `secret` to `host`.
+    /// Creates the header that presents `secret` to `host`.
     pub fn new(host: HostRule, header: &HeaderTemplate, secret: &[u8]) -> Result<Credential, CredentialError> {
         let value = Bytes::from_owner(Zeroizing::new(header.filled_with(secret)));
         let (name, value) = (HeaderName::try_from(header.name()), HeaderValue::from_maybe_shared(value));
@@ -76,7 +78,8 @@ impl fmt::Debug for Credential {
     }
 }
 
-/// The credentials of one sandbox, and what it takes to stand between its clients and those they are for.
+/// Credentials of one sandbox, with the means to speak TLS to the sandbox's clients and to the
+/// hosts.
 #[derive(Debug)]
 pub struct Credentials {
     list: Vec<Credential>,
@@ -85,15 +88,19 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// `list`, in which a later one wins, for clients that trust `authority`; hosts must prove who they are by a
-    /// certificate in `trusted`, which is PEM.
+    /// Creates the credentials in `list` for clients that trust `authority`.
+    ///
+    /// If two credentials set the same header for a host, the later credential wins. Hosts must
+    /// prove their name by a certificate that `trusted` vouches for. `trusted` holds certificates
+    /// of authorities in PEM.
     pub fn new(
         list: Vec<Credential>,
         authority: Arc<Authority>,
         trusted: &[u8],
     ) -> Result<Credentials, CredentialError> {
         let mut roots = RootCertStore::empty();
-        // A host's bundle may have old certificates that are not read any more: they vouch for nobody.
+        // A host's bundle may have old certificates that rustls does not parse any more. To skip
+        // such certificates is safe, because they then vouch for nobody.
         let (usable, _) = roots.add_parsable_certificates(CertificateDer::pem_slice_iter(trusted).flatten());
         if usable == 0 {
             return Err(CredentialError::NoAuthority);
@@ -106,7 +113,7 @@ impl Credentials {
     }
 }
 
-/// Credentials that are for one target.
+/// Credentials that apply to one target.
 #[derive(Clone, Copy)]
 pub(crate) struct Applied<'a> {
     credentials: &'a Credentials,
@@ -119,14 +126,15 @@ impl Applied<'_> {
         self.credentials.list.iter().filter(|credential| credential.host.names(self.name, self.target.port))
     }
 
-    /// Puts the headers in place of what the client sent under their names.
+    /// Sets the credentials' headers, in place of any headers of the same names that the client
+    /// sent.
     pub(crate) fn present(&self, headers: &mut HeaderMap) {
         for credential in self.list() {
             headers.insert(credential.name.clone(), credential.value.clone());
         }
     }
 
-    /// Plays the server to a client.
+    /// Accepts a client's TLS connection in the role of the target's server.
     pub(crate) async fn accept<S: Stream>(&self, client: S) -> io::Result<TlsStream<S>> {
         let server = self.credentials.authority.server(self.name).map_err(io::Error::other)?;
         TlsAcceptor::from(server).accept(client).await
@@ -140,8 +148,9 @@ impl Applied<'_> {
 }
 
 impl Proxy {
-    /// The credentials that requests to `target` get, if some are for it. They are for no host that only an observer
-    /// lets through.
+    /// Returns the credentials that requests to `target` get, if there are any.
+    ///
+    /// A target that only `Mode::Observe` lets through gets no credentials.
     pub(crate) fn credentials_for<'a>(&'a self, target: &'a Target) -> Option<Applied<'a>> {
         let credentials = self.settings().credentials.as_ref()?;
         let TargetHost::Name(name) = &target.host else { return None };
@@ -150,7 +159,8 @@ impl Proxy {
         (is_for && self.rules().judge(target) == Verdict::Allowed).then_some(applied)
     }
 
-    /// Speaks TLS on a connection to the host of credentials, which must prove to have its name.
+    /// Starts TLS on a connection to the target of `credentials`, which must prove that it has the
+    /// target's name. Fails if the rules withdraw `pass` meanwhile.
     pub(crate) async fn secure(
         &self,
         credentials: Applied<'_>,

@@ -1,50 +1,54 @@
-//! First messages of a TLS connection: the client's hello, and the server's answer that asks for another.
+//! First messages of a TLS connection: the client's hello, and the server's answer, which may ask
+//! for a second hello.
 //!
-//! The records are read here and not by rustls, because a server may read them otherwise than rustls does: a hello must be
-//! alone in its records, and its server name alone in its list.
+//! This module reads the records itself, because a server may read them differently from rustls. To
+//! leave only one reading, a hello must be alone in its records, and its server name must be alone
+//! in its list.
 
 use rustls::server::Acceptor;
 
-/// Content types of records, RFC 8446, 5.1.
+/// Content types of TLS records (RFC 8446, section 5.1).
 const CHANGE_CIPHER_SPEC: u8 = 20;
 const ALERT: u8 = 21;
 pub(crate) const HANDSHAKE: u8 = 22;
 const APPLICATION_DATA: u8 = 23;
-/// Highest content type that is assigned: `ACK`, RFC 9147.
+/// Highest content type that is assigned: `ACK` (RFC 9147).
 pub(crate) const LAST_CONTENT_TYPE: u8 = 26;
 /// Major version of every record since SSL 3.0.
 pub(crate) const MAJOR_VERSION: u8 = 3;
 
-/// Bytes of a record before its content.
+/// Number of bytes in a record before its content.
 pub(crate) const RECORD_HEADER: usize = 5;
-/// Longest content of a record that is not encrypted.
+/// Longest content of an unencrypted record, in bytes.
 pub(crate) const LONGEST_RECORD: usize = 1 << 14;
-/// Bytes of a handshake message before its body.
+/// Number of bytes in a handshake message before its body.
 pub(crate) const MESSAGE_HEADER: usize = 4;
-/// Longest client hello that is read, with its header.
+/// Longest client hello that is read, in bytes with its header.
 const LONGEST_HELLO: usize = 64 * 1024;
 
-/// Level of an alert that ends a connection, RFC 8446, 6.
+/// Level of an alert that ends a connection (RFC 8446, section 6).
 const FATAL: u8 = 2;
-/// Types of handshake messages, RFC 8446, 4.
+/// Types of handshake messages (RFC 8446, section 4).
 pub(crate) const CLIENT_HELLO: u8 = 1;
 const SERVER_HELLO: u8 = 2;
-/// Type of the extension that names the server, RFC 6066, 3.
+/// Type of the extension that names the server (RFC 6066, section 3).
 pub(crate) const SERVER_NAME: u16 = 0;
-/// Random of a server hello that is a HelloRetryRequest, RFC 8446, 4.1.3.
+/// Value of the random field that makes a server hello a HelloRetryRequest (RFC 8446, section
+/// 4.1.3).
 const RETRY_RANDOM: [u8; 32] = [
     0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11, 0xbe, 0x1d, 0x8c, 0x02, 0x1e, 0x65, 0xb8, 0x91, 0xc2, 0xa2, 0x11,
     0x16, 0x7a, 0xbb, 0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8, 0x33, 0x9c,
 ];
 
-/// Hello of a client.
+/// Result of reading a client's hello.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Hello {
-    /// The hello is for the server of this name.
+    /// The hello asks for the server of this name.
     Named(String),
     /// The hello names no server.
     Unnamed,
-    /// The bytes are no hello, or one that a server may read otherwise.
+    /// The bytes are not a hello, or a server may read them differently. The text describes the
+    /// fault.
     Unreadable(String),
 }
 
@@ -57,18 +61,19 @@ impl Hello {
 /// Position of a hello in its connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum HelloPosition {
-    /// The hello is the first thing that the client says.
+    /// The hello is the first message of the client.
     #[default]
     First,
-    /// The hello answers a HelloRetryRequest: a change of cipher spec, early data and alerts may precede it.
+    /// The hello answers a HelloRetryRequest. A change of cipher spec, early data and alerts may
+    /// precede such a hello.
     AfterRetry,
 }
 
-/// Reads a client's hello as it comes in, in as many pieces and records as it takes.
+/// Reader of a client's hello, which may arrive in any number of pieces and records.
 #[derive(Debug, Default)]
 pub(crate) struct HelloReader {
     position: HelloPosition,
-    /// Bytes in whole records that were read.
+    /// Number of bytes in the whole records that were read.
     consumed: usize,
     message: Vec<u8>,
 }
@@ -78,12 +83,14 @@ impl HelloReader {
         HelloReader { position, ..HelloReader::default() }
     }
 
-    /// Bytes up to the end of the hello's last record, once the hello was read.
+    /// Returns the number of bytes up to the end of the hello's last record, once the hello was
+    /// read.
     pub(crate) fn length(&self) -> usize {
         self.consumed
     }
 
-    /// Reads on in `bytes`, all that has come so far; nothing while there is more to come.
+    /// Continues to read in `bytes`, which must hold all bytes that have arrived so far. Returns
+    /// `None` until the hello is complete or a fault is found.
     pub(crate) fn read(&mut self, bytes: &[u8]) -> Option<Hello> {
         loop {
             let rest = &bytes[self.consumed..];
@@ -94,7 +101,7 @@ impl HelloReader {
             let content = record_content(rest)?;
             self.consumed += RECORD_HEADER + content.len();
             if rest[0] != HANDSHAKE {
-                continue; // the position allows it
+                continue; // `check_record_header` allowed the record at this position
             }
             self.message.extend_from_slice(content);
             if let Some(hello) = self.read_message() {
@@ -103,7 +110,8 @@ impl HelloReader {
         }
     }
 
-    /// Finds fault with as much of a record's header as there is, so that no fault is waited for.
+    /// Checks as much of a record's header as has arrived, so that a fault is found as early as
+    /// possible.
     fn check_record_header(&self, record: &[u8]) -> Result<(), &'static str> {
         let Some(content_type) = record.first() else { return Ok(()) };
         let may_precede = self.position == HelloPosition::AfterRetry && self.message.is_empty();
@@ -145,19 +153,21 @@ impl HelloReader {
     }
 }
 
-/// Content of the record that `bytes` begin with, if all of it is there.
+/// Returns the content of the record at the start of `bytes`, if the whole record is there.
 fn record_content(bytes: &[u8]) -> Option<&[u8]> {
     let length = u16::from_be_bytes([*bytes.get(3)?, *bytes.get(4)?]);
     bytes.get(RECORD_HEADER..RECORD_HEADER + usize::from(length))
 }
 
-/// Length of a handshake message's body, by its header.
+/// Returns the length of a handshake message's body, as the message's header states. Returns `None`
+/// if the header is incomplete.
 pub(crate) fn message_length(message: &[u8]) -> Option<usize> {
     let [_, high, middle, low, ..] = *message else { return None };
     Some(usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low))
 }
 
-/// Reads a whole client hello: by rules of ours that leave one reading, and by rustls.
+/// Reads a whole client hello twice: by this module's own rules, which leave only one reading, and
+/// by rustls. The two results must agree.
 pub(crate) fn read_hello(message: &[u8]) -> Hello {
     let Some(named) = server_names(&message[MESSAGE_HEADER..]) else {
         return Hello::unreadable("the client's hello is malformed, or names more than one server");
@@ -190,8 +200,8 @@ pub(crate) fn read_hello(message: &[u8]) -> Hello {
     Hello::unreadable("the client's hello is incomplete")
 }
 
-/// Reads a name that is none for rustls. An address is no name, RFC 6066, 3, but servers take it for
-/// one.
+/// Reads a server name that rustls does not accept. An address is not a valid server name (RFC
+/// 6066, section 3), but servers accept addresses.
 fn read_address(name: &[u8]) -> Hello {
     let text = std::str::from_utf8(name).ok().filter(|text| text.parse::<std::net::IpAddr>().is_ok());
     match text {
@@ -200,7 +210,8 @@ fn read_address(name: &[u8]) -> Hello {
     }
 }
 
-/// Name in the body of a client hello, if it has one; nothing if the body is malformed or leaves a choice.
+/// Returns the server name in the body of a client hello, or `Some(None)` if the hello has no name.
+/// Returns `None` if the body is malformed or names more than one server.
 fn server_names(body: &[u8]) -> Option<Option<&[u8]>> {
     let mut body = Fields(body);
     body.take(2 + 32)?; // version and random
@@ -208,7 +219,7 @@ fn server_names(body: &[u8]) -> Option<Option<&[u8]>> {
     body.take_list(2)?; // ciphers
     body.take_list(1)?; // compression
     if body.0.is_empty() {
-        return Some(None); // extensions are younger than TLS 1.0
+        return Some(None); // TLS 1.0 is older than extensions
     }
     let mut extensions = Fields(body.take_list(2)?);
     body.end()?;
@@ -232,7 +243,7 @@ fn server_names(body: &[u8]) -> Option<Option<&[u8]>> {
     Some(found)
 }
 
-/// Fields of a message that were not read yet.
+/// Part of a message whose fields were not read yet.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -246,7 +257,7 @@ impl<'a> Fields<'a> {
         self.take(2).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]))
     }
 
-    /// Takes what its length, a number of `width` bytes, stands before.
+    /// Takes a list that follows its own length, which is a number of `width` bytes.
     fn take_list(&mut self, width: usize) -> Option<&'a [u8]> {
         let length = self.take(width)?.iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
         self.take(length)
@@ -257,20 +268,20 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Server's answer to a hello.
+/// Answer of a server to a hello.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ServerAnswer {
-    /// A HelloRetryRequest: the client says hello once more, in the clear.
+    /// A HelloRetryRequest, after which the client sends a second hello in the clear.
     Retry,
-    /// A hello of the server's, after which all is encrypted.
+    /// A server hello, after which everything is encrypted.
     Hello,
-    /// Anything else in TLS.
+    /// Any other answer in TLS.
     Other,
-    /// Something that is no record of TLS.
+    /// Bytes that are no TLS record, or a record that may not come before the server's hello.
     NotTls,
 }
 
-/// Reads a server's answer to a hello as it comes in, in as many pieces and records as it takes.
+/// Reader of a server's answer to a hello, which may arrive in any number of pieces and records.
 #[derive(Debug, Default)]
 pub(crate) struct ServerAnswerReader {
     bytes: Vec<u8>,
@@ -279,18 +290,18 @@ pub(crate) struct ServerAnswerReader {
 }
 
 impl ServerAnswerReader {
-    /// Reads on; nothing while there is more to come.
+    /// Reads more bytes. Returns `None` until the kind of the answer is known.
     pub(crate) fn read(&mut self, bytes: &[u8]) -> Option<ServerAnswer> {
         self.bytes.extend_from_slice(bytes);
         if self.bytes.len() > LONGEST_HELLO {
-            return Some(ServerAnswer::Other); // no server asks again after so many warnings
+            return Some(ServerAnswer::Other); // no server asks again after that many bytes
         }
         loop {
             let rest = &self.bytes[self.consumed..];
             let is_tls = rest.get(1).is_none_or(|major| *major == MAJOR_VERSION);
             let is_handshake = match rest.first()? {
                 &HANDSHAKE if is_tls => true,
-                // A warning may precede the answer, RFC 6066, 3.
+                // A warning may precede the answer (RFC 6066, section 3).
                 &ALERT | &CHANGE_CIPHER_SPEC if is_tls => false,
                 _ => return Some(ServerAnswer::NotTls),
             };
@@ -299,7 +310,8 @@ impl ServerAnswerReader {
             let content = &rest[RECORD_HEADER..rest.len().min(RECORD_HEADER + length)];
             let is_whole = content.len() == length;
             if is_handshake {
-                // The random stands at the beginning: the rest of a long record need not be waited for.
+                // The random is at the beginning, so there is no need to wait for the rest of a
+                // long record.
                 let answer = judge_answer(&[&self.message, content].concat());
                 if answer.is_some() {
                     return answer;
@@ -319,7 +331,8 @@ impl ServerAnswerReader {
     }
 }
 
-/// Judges the beginning of a server's first message.
+/// Judges the beginning of a server's first handshake message. Returns `None` if more bytes are
+/// needed.
 fn judge_answer(message: &[u8]) -> Option<ServerAnswer> {
     let kind = message.first()?;
     if *kind != SERVER_HELLO {

@@ -1,15 +1,18 @@
-//! What may leave a sandbox's network.
+//! The egress proxy: decides which connections may leave a sandbox's network, and carries them.
 //!
-//! Code in a sandbox says where it wants to go. That text is read once, by [`Target`]; what was read is judged by
-//! [`Rules`], and nothing but what was judged is connected to. Whether an address is one of the outside world,
-//! [`classify`] says.
+//! Code in a sandbox names the host that it wants to reach. [`Target`] parses that text once.
+//! [`Rules`] judge the parsed target, and the proxy connects only to a target that was judged.
+//! [`classify`] tells whether an address is public.
 //!
-//! [`Proxy`] is where clients come to: HTTP, `CONNECT` and SOCKS5 on one listener. [`Proxy::connect`] is the only way out.
-//! What was denied, and what went through, its owner is told in [`Event`]s. The rules can be replaced while it serves, and
-//! what is open and no longer allowed is cut.
+//! [`Proxy`] accepts clients: HTTP, `CONNECT` and SOCKS5 on one listener. Connections to targets
+//! begin only in the `connect` module, whose public entry is [`Proxy::connect`]: start reading
+//! there. The proxy reports denials and allowed connections to its owner as [`Event`]s. The owner
+//! can replace the rules while the proxy serves. The proxy then cuts every open connection that the
+//! new rules do not allow.
 //!
-//! Nothing here trusts what a client sends, resolves a name that is not allowed, or looks a name up a second time
-//! after its address was judged.
+//! The proxy never trusts what a client sends, and never resolves a name that the rules and the
+//! mode have not admitted. After the proxy has judged an address of a name, it connects without
+//! looking up the name again.
 
 mod address;
 mod answer;

@@ -1,4 +1,4 @@
-//! Bytes from one stream to another, both ways, until both have ended.
+//! Copying of bytes between two streams, in both directions, until both streams have ended.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -17,14 +17,17 @@ mod splice;
 
 use splice::Pipe;
 
-/// How much is read at once. A read of this much is a stream's beginning to be busy.
+/// Most bytes that are read at once. A stream becomes busy when a read returns this many bytes.
 const CHUNK: usize = 64 * 1024;
-/// Moving less than this between two pauses is its end to be so.
+/// Fewest bytes that a busy stream must move between two pauses to stay busy.
 const LULL: usize = 16 * 1024;
 
-/// One end of what is carried.
+/// One of the two streams between which bytes are copied.
 pub(crate) trait End: AsyncRead + AsyncWrite + Unpin {
-    /// The connection itself, if it is one of TCP, and nothing that was read from it has to be said first.
+    /// Returns the TCP connection under this stream.
+    ///
+    /// Returns `None` if the stream is not TCP, or if bytes that were read from the connection
+    /// earlier must be delivered first.
     fn tcp(&self) -> Option<&TcpStream>;
 }
 
@@ -35,31 +38,32 @@ impl End for TcpStream {
 }
 
 thread_local! {
-    /// What every direction on this thread reads into: a connection that waits has no buffer of its own.
+    /// Buffer into which every direction on this thread reads, so that an idle connection needs no
+    /// buffer of its own.
     static CHUNK_OF_THREAD: Cell<Option<Box<[u8]>>> = const { Cell::new(None) };
 }
 
-/// One direction: what is on its way, and how far it came.
+/// State of one direction of the copy, with the bytes that are in transit.
 #[derive(Debug, Default)]
 pub(crate) struct Direction {
-    /// Bytes that were read and that the writer did not take yet.
+    /// Bytes that were read and that the writer has not taken yet.
     held: Vec<u8>,
-    /// How many of those are written.
+    /// Number of bytes at the start of `held` that are already written.
     written: usize,
-    /// What a busy stream takes instead.
+    /// Pipe through which a busy stream moves its bytes instead.
     pipe: Option<Pipe>,
-    /// How much was moved since the last pause.
+    /// Number of bytes that were moved since the last pause.
     burst: usize,
     stage: Stage,
-    /// Whether anything was read.
+    /// Flag that is set once anything was read.
     has_spoken: bool,
-    /// Reads the first bytes before they are passed on.
+    /// Reader that sees the first bytes before they are passed on.
     reader: Option<Box<AnswerReader>>,
-    /// Result of that reading, once there is one.
+    /// Answer that `reader` recognised, once there is one.
     answer: Option<Answer>,
-    /// There for a protocol that may become TLS.
+    /// Watch on the bytes, if their protocol is neither TLS nor HTTP but may become TLS.
     watch: Option<Box<StreamWatch>>,
-    /// Bytes that were read before the watch began, and that it has not seen.
+    /// Bytes that were read before the watch began, and that the watch has not seen.
     unseen: Vec<u8>,
 }
 
@@ -67,63 +71,71 @@ pub(crate) struct Direction {
 enum Stage {
     #[default]
     Open,
-    /// The reader has ended, the writer is to be told.
+    /// The reader has ended, and the writer must still be shut down.
     Ending,
     Ended,
 }
 
 impl Direction {
-    /// A direction that says `bytes` before what it reads.
+    /// Creates a direction that writes `bytes` before anything that it reads.
     pub(crate) fn after(bytes: Vec<u8>) -> Direction {
         Direction { held: bytes, ..Direction::default() }
     }
 
-    /// Says `bytes` after what was read so far.
+    /// Queues `bytes`, to be written after the bytes that were read so far.
     pub(crate) fn hold(&mut self, bytes: &[u8]) {
         self.held.extend_from_slice(bytes);
     }
 
-    /// Has a watch look at `bytes`, which were read, and at all that is read from now on. What the
-    /// watch finds ends the direction with an error, until [`Direction::release`] goes on with it.
+    /// Starts a watch on `bytes`, which were read before, and on all bytes that are read from now
+    /// on.
+    ///
+    /// A finding of the watch ends the direction with an error. [`Direction::release`] lets the
+    /// direction continue.
     pub(crate) fn watch(&mut self, bytes: Vec<u8>, rule: LineRule) {
         self.watch = Some(Box::new(StreamWatch::new(rule)));
         self.unseen = bytes;
     }
 
-    /// Findings that ended the direction; none if something else did.
+    /// Takes the findings that ended the direction. Returns no findings if something else ended the
+    /// direction.
     pub(crate) fn take_findings(&mut self) -> Vec<Finding> {
         self.watch.as_mut().map(|watch| watch.take_findings()).unwrap_or_default()
     }
 
-    /// Whether the end of the stream would end a line that the watch has not judged.
+    /// Returns whether the end of the stream would end a line that the watch has not judged.
     pub(crate) fn has_open_line(&self) -> bool {
         self.stage == Stage::Open && self.watch.as_ref().is_some_and(|watch| watch.has_open_line())
     }
 
-    /// Goes on with what the watch found.
+    /// Queues the bytes that the watch now lets pass, so that the direction continues after a
+    /// finding.
     pub(crate) fn release(&mut self) {
         if let Some(watch) = &mut self.watch {
             self.held.append(&mut watch.release());
         }
     }
 
-    /// Whether anything was read, or nothing more will be.
+    /// Returns whether anything was read, or nothing more will be read.
     pub(crate) fn has_spoken(&self) -> bool {
         self.has_spoken || self.stage != Stage::Open
     }
 
-    /// Has `reader` read what is read from now on, until it knows the answer. An answer that is not to be passed on ends
-    /// the direction with an error.
+    /// Shows the bytes from now on to `reader`, until `reader` knows the answer.
+    ///
+    /// An answer that must not be passed on ends the direction with an error.
     pub(crate) fn read_answer(&mut self, reader: AnswerReader) {
         self.reader = Some(Box::new(reader));
     }
 
-    /// Answer that was read; an end without one counts as any other.
+    /// Returns the answer that was recognised. If the stream ended without an answer, returns
+    /// [`Answer::Other`].
     pub(crate) fn answer(&self) -> Option<Answer> {
         self.answer.or_else(|| (self.stage != Stage::Open).then_some(Answer::Other))
     }
 
-    /// Carries on for as long as neither side makes it wait; ready when the reader's end was passed on to the writer.
+    /// Copies bytes until the reader or the writer must be waited for. Returns `Ready` once the
+    /// reader's end was passed on to the writer.
     pub(crate) fn poll<R: End, W: End>(
         &mut self,
         cx: &mut Context<'_>,
@@ -144,7 +156,8 @@ impl Direction {
                 Stage::Ending => {
                     self.pipe = None;
                     match ready!(Pin::new(&mut *writer).poll_shutdown(cx)) {
-                        // The other side has gone altogether: there is nobody left to tell.
+                        // `NotConnected` means that the other side is gone, so nobody needs to
+                        // learn of the end.
                         Err(error) if error.kind() != io::ErrorKind::NotConnected => return Poll::Ready(Err(error)),
                         _ => self.stage = Stage::Ended,
                     }
@@ -168,7 +181,8 @@ impl Direction {
         }
     }
 
-    /// Moves once what there is, by pipe where there is one; zero is the reader's end.
+    /// Moves the available bytes once, through the pipe if there is one. Returns zero at the
+    /// reader's end.
     fn poll_move<R: End, W: End>(
         &mut self,
         cx: &mut Context<'_>,
@@ -205,7 +219,7 @@ impl Direction {
     ) -> Poll<io::Result<usize>> {
         let mut into = ReadBuf::new(chunk);
         if Pin::new(reader).poll_read(cx, &mut into)?.is_pending() {
-            // A writer that gathers, such as TLS, must not sit on what was said before the pause.
+            // A writer that buffers, such as TLS, must send what was written before the pause.
             let _ = Pin::new(writer).poll_flush(cx)?;
             self.burst = 0;
             return Poll::Pending;
@@ -222,13 +236,16 @@ impl Direction {
             Poll::Ready(written) => written,
             Poll::Pending => 0,
         };
-        // None written is no error yet: what is held is written first, and that sees whether the writer is done for.
+        // A write of zero bytes is no error yet: `write_held` tries again and sees whether the
+        // writer has failed.
         self.held.extend_from_slice(&read[written..]);
         Poll::Ready(Ok(read.len()))
     }
 
-    /// Shows the watch what was read, and tells whether all of it may be written as it is. If not,
-    /// the bytes that may be written in its place are held. Fails if something was found.
+    /// Shows the bytes that were read to the watch, and returns whether all of them may be written
+    /// unchanged.
+    ///
+    /// If not, the bytes that may be written instead are held. Fails if the watch found something.
     fn admit(&mut self, read: &[u8]) -> io::Result<bool> {
         let Some(watch) = &mut self.watch else { return Ok(true) };
         match watch.read(read) {
@@ -241,7 +258,8 @@ impl Direction {
         }
     }
 
-    /// Shows the answer's reader what was read, and fails if that is not to be passed on.
+    /// Shows the bytes that were read to the answer's reader. Fails if the answer must not be
+    /// passed on.
     fn show(&mut self, read: &[u8]) -> io::Result<()> {
         let Some(reader) = &mut self.reader else { return Ok(()) };
         let Some(answer) = reader.read(read) else { return Ok(()) };
@@ -250,7 +268,7 @@ impl Direction {
         if answer.is_passed_on() { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) }
     }
 
-    /// Writes what was read before; ready when all of it is written.
+    /// Writes the held bytes. Returns `Ready` once all held bytes are written.
     pub(crate) fn write_held<W: AsyncWrite + Unpin>(
         &mut self,
         cx: &mut Context<'_>,
@@ -268,8 +286,10 @@ impl Direction {
     }
 }
 
-/// Carries bytes between two streams until both have said their last; the end of one is passed on while the other
-/// still speaks. There is no limit on silence.
+/// Copies bytes between two streams until both streams have ended.
+///
+/// The end of one stream is passed on while the other stream still sends. There is no limit on
+/// silence.
 pub(crate) async fn both<A: End, B: End>(
     a: &mut A,
     b: &mut B,
@@ -279,7 +299,7 @@ pub(crate) async fn both<A: End, B: End>(
     poll_fn(|cx| {
         let forth = a_to_b.poll(cx, a, b)?;
         let back = b_to_a.poll(cx, b, a)?;
-        // An answer of which it is open whether it is in HTTP is none yet.
+        // The answer does not count while its reader does not know yet whether the answer is HTTP.
         let has_answered = b_to_a.has_spoken && b_to_a.reader.is_none();
         if let Some(watch) = a_to_b.watch.as_mut().filter(|_| has_answered) {
             watch.hear_server();

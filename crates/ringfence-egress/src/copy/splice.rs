@@ -1,9 +1,10 @@
-//! Bytes from one TCP connection to another without a copy in this process.
+//! Moving of bytes from one TCP connection to another without a copy in this process.
 //!
-//! Copying costs as much as sending and receiving together. What splice(2) moves stays in the kernel's own pages, so that
-//! a busy stream costs less on its way.
+//! Copying costs as much as sending and receiving together. Bytes that splice(2) moves stay in the
+//! kernel's own pages, so that a busy stream costs less.
 //!
-//! To a connection that was closed, splice(2) raises SIGPIPE, which Rust's runtime and Python's ignore.
+//! splice(2) raises SIGPIPE when the receiving connection was closed. Rust's runtime and Python's
+//! runtime ignore that signal.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,14 +15,16 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-/// How many pipes there may be; streams beyond that are copied. Each has two descriptors and holds kernel memory.
+/// Most pipes that may exist at once. Further streams are copied, because each pipe has two
+/// descriptors and holds kernel memory.
 const MOST_PIPES: usize = 64;
-/// How much a pipe holds. A process without privileges may have 64 MiB in all, pipe(7).
+/// Number of bytes that a pipe holds. By default, all pipes of an unprivileged user may hold 64 MiB
+/// together: see `pipe-user-pages-soft` in pipe(7).
 const CAPACITY: usize = 512 * 1024;
 
 static PIPES: AtomicUsize = AtomicUsize::new(0);
 
-/// What is on its way from one connection to another.
+/// Kernel pipe through which bytes move from one connection to another.
 #[derive(Debug)]
 pub(crate) struct Pipe {
     reader: OwnedFd,
@@ -30,7 +33,8 @@ pub(crate) struct Pipe {
 }
 
 impl Pipe {
-    /// A pipe, if there may be another.
+    /// Creates a pipe. Returns `None` if [`MOST_PIPES`] exist already or the kernel provides no
+    /// pipe.
     pub(crate) fn new() -> Option<Pipe> {
         let another = |pipes| (pipes < MOST_PIPES).then_some(pipes + 1);
         PIPES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, another).ok()?;
@@ -38,20 +42,22 @@ impl Pipe {
             PIPES.fetch_sub(1, Ordering::Relaxed);
             return None;
         };
-        let _ = fcntl_setpipe_size(&writer, CAPACITY); // only slower without
+        let _ = fcntl_setpipe_size(&writer, CAPACITY); // a failure only costs speed
         Some(Pipe { reader, writer, held: 0 })
     }
 
-    /// Whether nothing is on its way.
+    /// Returns whether the pipe holds no bytes.
     pub(crate) fn is_empty(&self) -> bool {
         self.held == 0
     }
 
-    /// Moves once what has come; zero is the end of `from`. While it waits for more, the pipe is empty.
+    /// Moves the available bytes once. Returns zero at the end of `from`. While `poll` waits for
+    /// `from`, the pipe is empty.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>, from: &TcpStream, to: &TcpStream) -> Poll<io::Result<usize>> {
         let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
         let mut moved = 0;
-        // The pipe is empty here and has room, so it is `from` that would block; below, in the same way, `to`.
+        // The pipe is empty here and has room, so a `WouldBlock` comes from `from`. In the loop
+        // below, the pipe holds bytes, so a `WouldBlock` comes from `to`.
         while self.held == 0 {
             ready!(from.poll_read_ready(cx))?;
             let fill = || Ok(splice(from, None, &self.writer, None, CAPACITY, flags)?);

@@ -1,17 +1,18 @@
-//! Requests that have a host send back all that it was sent, RFC 9110, 9.3.8.
+//! Detection of requests that make a host send back the request itself (RFC 9110, section 9.3.8).
 //!
-//! Methods have cases, but not every host knows that. Frameworks also take the method from a header
-//! or a parameter of the query, under many names: each name that contains `method` counts, because
-//! gateways fold `_` and `-`, and each word of its value does, because some take the last of a
-//! list.
+//! Method names are case-sensitive, but not every host respects that. Frameworks also take the
+//! method from a header or a query parameter, under many names. Each name that contains `method`
+//! counts, because gateways treat `_` and `-` alike. Each word of the value counts, because some
+//! frameworks take the last entry of a list.
 
 use hyper::Request;
 use percent_encoding::percent_decode_str;
 
-/// Methods that have a host send back a request with all its headers; the second is that of IIS.
+/// Methods that make a host send back a request with all its headers. `TRACK` is a method of IIS.
 const ECHOES: [&str; 2] = ["TRACE", "TRACK"];
 
-/// Tells whether a request asks for an echo, by its method or in place of its method.
+/// Returns whether a request asks for an echo, by its method or by a header or parameter that
+/// overrides the method.
 pub(super) fn is_asked_for<B>(request: &Request<B>) -> bool {
     let names_echo = |name: &[u8], value: &[u8]| is_override(name) && has_echo(value);
     let headers = request.headers();
@@ -24,15 +25,16 @@ fn is_override(name: &[u8]) -> bool {
     name.windows(6).any(|part| part.eq_ignore_ascii_case(b"method"))
 }
 
-/// Tells whether a word of a text is the method of an echo. Names with dots are no methods:
-/// `track.love` is a procedure.
+/// Returns whether a word of `text` is an echo method. A dot is part of a word, because names with
+/// dots are not methods: `track.love` is a procedure.
 fn has_echo(text: &[u8]) -> bool {
     let is_word_byte = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     let mut words = text.split(|byte| !is_word_byte(byte));
     words.any(|word| ECHOES.iter().any(|echo| echo.as_bytes().eq_ignore_ascii_case(word)))
 }
 
-/// Names and values of parameters, in the query and behind semicolons in the path.
+/// Returns the names and values of the parameters in the query and after semicolons in the path,
+/// percent-decoded.
 fn parameters(uri: &hyper::Uri) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
     let text = uri.path_and_query().map_or("", |path| path.as_str());
     text.split(['?', '&', ';']).filter_map(|parameter| {

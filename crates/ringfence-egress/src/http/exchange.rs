@@ -1,4 +1,4 @@
-//! Requests to one host, and its answers.
+//! HTTP requests to one host, and the answers of that host.
 
 use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1::{Builder, SendRequest};
@@ -14,30 +14,30 @@ use crate::pass::Pass;
 use crate::proxy::Proxy;
 use crate::upstream::Hop;
 
-/// The longest head of an answer, and the most that is read ahead of a slow client.
+/// Longest head of an answer, and most bytes that are read ahead of a slow client.
 const BUFFER: usize = 128 * 1024;
 
-/// A connection to a host that takes requests.
+/// Connection on which requests are sent to a host.
 pub(crate) struct Exchange {
     pass: Pass,
     hop: Option<Hop>,
     sender: SendRequest<Incoming>,
-    /// Set once a request with a body was sent. A host that does not read a body takes its bytes
-    /// for the next request, so that no other request may follow them here.
+    /// Flag that is set once a request with a body was sent. A host that does not read the body
+    /// takes its bytes for the next request, so no other request may follow on this connection.
     has_sent_body: bool,
-    /// The connection's own work, which ends with it.
+    /// Task that drives the connection, and that ends when the exchange is dropped.
     _driver: JoinSet<()>,
 }
 
-/// A request that got no answer.
+/// Request that got no answer.
 pub(crate) struct Unsent {
-    /// The request, if nothing of it was sent.
+    /// The request itself, if nothing of the request was sent.
     pub(crate) request: Option<Request<Incoming>>,
     pub(crate) error: hyper::Error,
 }
 
 impl Exchange {
-    /// Speaks HTTP on the way to a host, for as long as the rules allow that host.
+    /// Starts HTTP on a connection to a host, for as long as the rules allow that host.
     pub(crate) async fn begin(proxy: &Proxy, origin: Origin) -> Result<Exchange, hyper::Error> {
         let (sender, connection) = Builder::new()
             .preserve_header_case(true)
@@ -47,7 +47,8 @@ impl Exchange {
         let mut driver = JoinSet::new();
         let (proxy, pass) = (proxy.clone(), origin.pass.clone());
         driver.spawn(async move {
-            // Whoever waits for an answer, or reads one, is told that it broke off, and tells the owner why.
+            // The task that waits for an answer, or reads one, sees the answer break off and
+            // reports the reason to the owner, so both results are dropped here.
             tokio::select! {
                 biased;
                 _ = proxy.withdrawn(&pass) => {}
@@ -57,22 +58,23 @@ impl Exchange {
         Ok(Exchange { pass: origin.pass, hop: origin.hop, sender, has_sent_body: false, _driver: driver })
     }
 
-    /// What was let through to make it.
+    /// Returns the pass under which the connection was made.
     pub(crate) fn pass(&self) -> &Pass {
         &self.pass
     }
 
-    /// Whether the next request to `target` can be sent here.
+    /// Returns whether the next request to `target` can be sent on this connection.
     pub(crate) fn leads_to(&self, target: &Target) -> bool {
         self.pass.target == *target && !self.has_sent_body && !self.sender.is_closed()
     }
 
-    /// Whether an upstream proxy reads the requests.
+    /// Returns whether an upstream proxy reads the requests.
     pub(crate) fn is_through_upstream(&self) -> bool {
         self.hop.is_some()
     }
 
-    /// Sends a request that is in origin form.
+    /// Sends a request whose URI is in origin form. For an upstream proxy, makes the URI absolute
+    /// and adds the authorization that the upstream needs.
     pub(crate) async fn send(&mut self, mut request: Request<Incoming>) -> Result<Response<Incoming>, Unsent> {
         if let Some(hop) = &self.hop {
             let mut parts = Parts::from(std::mem::take(request.uri_mut()));

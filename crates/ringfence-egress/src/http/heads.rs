@@ -1,8 +1,9 @@
-//! Request heads that can be read in one way only.
+//! Check that each request head can be read in one way only.
 //!
-//! hyper reads a request as the standard lets a recipient read it: a bare line feed ends a line, a length beside chunks
-//! is dropped, two equal lengths are one. Whoever stands behind the proxy may read the same bytes otherwise. So each
-//! head is looked at before hyper sees it, and the first that leaves room for two readings ends the connection.
+//! hyper reads a request as the standard allows: a bare line feed ends a line, a length beside
+//! chunks is dropped, and two equal lengths count as one. A server behind the proxy may read the
+//! same bytes differently. So [`StrictHeads`] checks each head before hyper sees it, and the first
+//! head that allows two readings ends the connection.
 
 use std::io;
 use std::pin::Pin;
@@ -14,12 +15,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::opening::is_token_byte;
 use crate::stream::Rewound;
 
-/// Most headers that hyper reads.
+/// Most headers that hyper reads in one request.
 const MOST_HEADERS: usize = 100;
-/// How much of what a refused client wrote is told of.
+/// Most bytes of a refused request's target that are reported.
 const LONGEST_SAID: usize = 300;
 
-/// Why a head is not read.
+/// Reason why a request head is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HeadFault {
     #[error("the request's head is longer than {0} bytes")]
@@ -48,21 +49,23 @@ pub(crate) enum HeadFault {
     ConnectBody,
 }
 
-/// What follows a head.
+/// Body that follows a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Body {
-    /// So many bytes, and then another head.
+    /// A body of this many bytes, after which another head follows.
     Length(u64),
-    /// Chunks. Where they end is for hyper to say, so no head is read after them: see [`ends_connection`].
+    /// A body in chunks. Only hyper finds the end of the chunks, so no head is read after them: see
+    /// [`ends_connection`].
     Chunks,
 }
 
-/// Whether no request may follow one with these headers on the same connection.
+/// Returns whether a request with these headers must be the last on its connection.
 pub(crate) fn ends_connection(headers: &hyper::HeaderMap) -> bool {
     headers.contains_key(hyper::header::TRANSFER_ENCODING)
 }
 
-/// Judges the lines of a head, up to the line feed of the last.
+/// Judges the lines of `head`, which lacks the line feed of its last line. Returns the body that
+/// follows.
 fn judge(head: &[u8]) -> Result<Body, HeadFault> {
     let mut lines = head.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").ok_or(HeadFault::LineEnd));
     let request_line = lines.next().unwrap_or(Ok(b""))?;
@@ -79,7 +82,7 @@ fn judge(head: &[u8]) -> Result<Body, HeadFault> {
     {
         return Err(HeadFault::RequestLine);
     }
-    // hyper would refuse it, too, and say nothing of why.
+    // hyper would refuse such a target too, but without a reason.
     if hyper::Uri::try_from(target).is_err() {
         return Err(HeadFault::Target);
     }
@@ -120,28 +123,30 @@ fn judge(head: &[u8]) -> Result<Body, HeadFault> {
     }
 }
 
-/// Whether a text is what methods and names of headers are, RFC 9110, 5.6.2.
+/// Returns whether a text is a token, as methods and header names must be (RFC 9110, section
+/// 5.6.2).
 fn is_token(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(|byte| is_token_byte(*byte))
 }
 
-/// A number of digits alone: a sign, which `parse` takes, is refused.
+/// Parses a number that has only digits. Refuses a sign, which `parse` alone would accept.
 fn decimal(text: &[u8]) -> Option<u64> {
     let digits = std::str::from_utf8(text).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?;
     digits.parse().ok()
 }
 
-/// A client's stream on its way to hyper.
+/// Client's stream whose request heads are checked before hyper reads them.
 #[derive(Debug)]
 pub(crate) struct StrictHeads<S> {
     inner: Rewound<S>,
-    /// The longest head.
+    /// Longest head that is accepted, in bytes.
     most: usize,
-    /// What was read and not passed on.
+    /// Bytes that were read and not passed on.
     buffer: BytesMut,
-    /// How many bytes of the buffer, and of what follows it, need no look.
+    /// Number of bytes, from the start of the buffer and beyond its end, that need no check.
+    /// `u64::MAX` stands for all bytes that follow.
     cleared: u64,
-    /// Where in the buffer the search for a head's end goes on.
+    /// Position in the buffer at which the search for the end of a head continues.
     searched: usize,
     fault: Option<HeadFault>,
 }
@@ -151,12 +156,14 @@ impl<S> StrictHeads<S> {
         StrictHeads { inner, most, buffer: BytesMut::new(), cleared: 0, searched: 0, fault: None }
     }
 
-    /// What was wrong with the last head.
+    /// Returns the fault of the last head, if the head was refused.
     pub(crate) fn fault(&self) -> Option<HeadFault> {
         self.fault
     }
 
-    /// Where the request that was refused wanted to go, as far as that can be told: no path, which may hold a secret.
+    /// Returns the host that a refused request names, as far as the host can be recognised.
+    ///
+    /// Leaves out the path, the user and the password, because they may hold a secret.
     pub(crate) fn said(&self) -> String {
         let line = self.buffer[..].split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default();
         let target = line.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
@@ -166,7 +173,8 @@ impl<S> StrictHeads<S> {
         authority.rsplit('@').next().unwrap_or_default().to_owned()
     }
 
-    /// The stream itself, with all that hyper did not use put back: `unused`, and what it was not yet given.
+    /// Returns the inner stream, after putting back the bytes that hyper did not use: `unused`, and
+    /// the bytes that hyper was not given yet.
     pub(crate) fn into_inner(self, unused: Bytes) -> Rewound<S> {
         let mut inner = self.inner;
         inner.put_back(self.buffer.freeze());
@@ -174,18 +182,22 @@ impl<S> StrictHeads<S> {
         inner
     }
 
-    /// Clears the head that the buffer begins with, and its body, if the whole head is there.
+    /// Checks the head at the start of the buffer, if the whole head is there, and clears the head
+    /// and its body to pass.
     fn look(&mut self) -> Result<(), HeadFault> {
-        // RFC 9112, 2.2: empty lines before a request are skipped; old clients send one after a body.
+        // Empty lines before a request are skipped (RFC 9112, section 2.2), because old clients
+        // send an empty line after a body.
         while self.buffer.starts_with(b"\r\n") {
             self.buffer.advance(2);
             self.searched = 0;
         }
-        // TLS, SOCKS4 and the like: what does not begin as a request has no end to wait for.
+        // Input that does not begin like a request, such as TLS or SOCKS4, is refused at once,
+        // because no end of a head would come.
         if self.buffer.first().is_some_and(|byte| !matches!(byte, b'\r' | b'\n') && !is_token(&[*byte])) {
             return Err(HeadFault::RequestLine);
         }
-        // Whoever takes a bare line feed for a line's end sees the head end there.
+        // The search includes `\n\n`, because a server that takes a bare line feed for the end of a
+        // line sees the head end there.
         let end = (self.searched..self.buffer.len()).find(|index| {
             let rest = &self.buffer[*index..];
             rest.starts_with(b"\n\r\n") || rest.starts_with(b"\n\n")
@@ -262,7 +274,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for StrictHeads<S> {
     }
 }
 
-/// Reads once, behind what `buffer` has.
+/// Reads once from `stream` and appends the bytes to `buffer`.
 fn poll_read_more<S: AsyncRead + Unpin>(
     cx: &mut Context<'_>,
     stream: &mut S,

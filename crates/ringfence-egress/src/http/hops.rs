@@ -1,4 +1,4 @@
-//! What of a message is for the next hop alone, RFC 9110, 7.6.
+//! Removal of the parts of a message that are for the next hop only (RFC 9110, section 7.6).
 
 use hyper::body::Body;
 use hyper::header::{
@@ -11,7 +11,8 @@ use hyper::{Request, Response, Version};
 use super::Scheme;
 use crate::Target;
 
-/// Whether a request asks for another protocol that may be granted.
+/// Presence of a protocol upgrade in a request. An upgrade that may not be granted counts as
+/// `None`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Upgrade {
     Asked,
@@ -21,10 +22,11 @@ pub(crate) enum Upgrade {
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
-/// Makes a client's request the one that its host gets: in origin form, with that host's name.
+/// Turns a client's request into the request that the host gets: in origin form, with the name of
+/// `target` as its `Host`.
 ///
-/// A host that gets a body is told to close the connection after its answer, so that the host reads
-/// no request from a body that it ignores.
+/// If the request has a body, the proxy tells the host to close the connection after the answer, so
+/// that a host that ignores the body does not read a request from the body's bytes.
 pub(crate) fn prepare_request<B: Body>(request: &mut Request<B>, target: &Target, scheme: Scheme) -> Upgrade {
     let path = request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
     *request.uri_mut() = Uri::from(path);
@@ -54,7 +56,7 @@ pub(crate) fn prepare_request<B: Body>(request: &mut Request<B>, target: &Target
     }
 }
 
-/// Makes a host's answer the one that the client gets.
+/// Turns a host's answer into the answer that the client gets.
 pub(crate) fn prepare_response<B>(response: &mut Response<B>) {
     let protocol = match response.status() {
         hyper::StatusCode::SWITCHING_PROTOCOLS => response.headers().get(UPGRADE).cloned(),
@@ -62,7 +64,7 @@ pub(crate) fn prepare_response<B>(response: &mut Response<B>) {
     };
     *response.version_mut() = Version::HTTP_11;
     remove_hop_headers(response.headers_mut());
-    // RFC 9112, 6.3: chunks were read, so the length said beside them is wrong.
+    // The body was read as chunks, so a length beside them is wrong (RFC 9112, section 6.3).
     if response.headers().contains_key(TRANSFER_ENCODING) {
         response.headers_mut().remove(CONTENT_LENGTH);
     }
@@ -72,15 +74,16 @@ pub(crate) fn prepare_response<B>(response: &mut Response<B>) {
     }
 }
 
-/// Whether a protocol says no other host's name, once it is spoken: HTTP/2 does with each request, TLS does with its
-/// first message.
+/// Returns whether `protocol` cannot name another host after the upgrade. HTTP/2 names a host in
+/// each request, and TLS names one in its first message.
 fn is_judgeable(protocol: &HeaderValue) -> bool {
     let protocol = protocol.as_bytes().to_ascii_lowercase();
     !["h2", "http/", "tls/"].iter().any(|part| protocol.windows(part.len()).any(|window| window == part.as_bytes()))
 }
 
-/// Takes out what is between two hops: what `Connection` names, and what always is. What says how long a body is stays:
-/// hyper reads it and writes its own.
+/// Removes the headers that are for one hop only: those that `Connection` names, and a fixed list.
+/// Keeps the headers that state the length of the body, because hyper reads them and writes its
+/// own.
 fn remove_hop_headers(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)

@@ -1,10 +1,12 @@
 //! HTTP/1.1: requests for other hosts, and tunnels. Each request is judged on its own.
 //!
-//! hyper reads and writes both sides, so that bodies pass as they are and lengths are always its own. Of what hosts may
-//! say before an answer (`1xx`), `100` is said by the proxy when the body is wanted, and others are dropped. Trailers pass
-//! if they were announced.
+//! hyper reads and writes both sides, so that bodies pass unchanged and every stated length is
+//! hyper's own. Hosts may send interim answers (`1xx`) before an answer. The proxy itself sends
+//! `100` when the body is wanted, and drops the other interim answers. Trailers pass if they were
+//! announced.
 //!
-//! A connection to a host carries no further request after a body. The client's connection stays.
+//! A connection to a host carries no further request after a body. The client's connection stays
+//! open.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -40,38 +42,43 @@ use heads::StrictHeads;
 
 type Body = Either<Incoming, Full<Bytes>>;
 
-/// Serves a client that asks for other hosts, by `CONNECT` or in absolute form.
+/// Serves a client that asks for other hosts, by `CONNECT` or with URIs in absolute form.
 pub(crate) async fn serve<S: Stream>(proxy: &Proxy, client: Rewound<S>) {
     let session = Session::new(proxy, Scope::Anywhere);
-    // Boxed, for a tunnel outlives by far the conversation that asks for it.
+    // Boxed, because a tunnel lasts much longer than the conversation that asks for the tunnel, and
+    // would otherwise keep space for the conversation's future.
     if let Some((client, Next::Tunnel(connection, target))) = Box::pin(converse(client, session)).await {
         tunnel::run(proxy, client, connection, &target).await;
     }
 }
 
-/// Serves a client whose tunnel turns out to carry plain requests; `server` is the way to where it leads.
+/// Serves a client whose tunnel turns out to carry plain HTTP requests. `server` is the connection
+/// to the tunnel's target.
 pub(crate) async fn serve_within<S: Stream>(proxy: &Proxy, client: Rewound<S>, server: TcpStream, pass: Pass) {
     let session = Session::new(proxy, Scope::Within(pass.target.clone(), Scheme::Http));
     let origin = Origin { stream: Way::Clear(server), pass, hop: None };
-    // If it fails, the first request tries again, and is told.
+    // If the exchange cannot begin, the first request connects again, and its client gets the
+    // error.
     if let Ok(exchange) = Exchange::begin(proxy, origin).await {
         session.keep(exchange);
     }
-    // A `CONNECT` is refused within a tunnel, so there is no other next.
+    // The result is always `None`, because a `CONNECT` is refused within a tunnel and `converse`
+    // handles upgrades itself.
     let _ = converse(client, session).await;
 }
 
-/// Serves a client whose tunnel carries requests in TLS that are shown credentials; `server` is the way to where it
-/// leads.
+/// Serves a client whose tunnel carries HTTP requests in TLS, to which the proxy adds credentials.
+/// `server` is the connection to the tunnel's target.
 pub(crate) async fn serve_secured<S: Stream>(proxy: &Proxy, client: Rewound<S>, server: TcpStream, pass: Pass) {
     let target = pass.target.clone();
-    // None are for a host that the rules have just ceased to allow.
+    // A host that the rules have just ceased to allow has no credentials.
     let Some(credentials) = proxy.credentials_for(&target) else { return };
     let accepted = timeout(proxy.settings().limits.greeting, credentials.accept(client)).await;
-    // A client that does not trust the certificate has said so to whoever reads its errors.
+    // A client that does not trust the certificate reports that in its own errors.
     let Ok(Ok(client)) = accepted else { return };
     let session = Session::new(proxy, Scope::Within(target.clone(), Scheme::Https));
-    // If it fails, the first request tries again, and is told.
+    // If TLS or the exchange cannot begin, the first request connects again, and its client gets
+    // the error.
     if let Ok(origin) = proxy.secure(credentials, server, pass).await
         && let Ok(exchange) = Exchange::begin(proxy, origin).await
     {
@@ -80,7 +87,8 @@ pub(crate) async fn serve_secured<S: Stream>(proxy: &Proxy, client: Rewound<S>, 
     let _ = converse(Rewound::new(Bytes::new(), client), session).await;
 }
 
-/// Answers requests until the connection ends, or becomes something else.
+/// Answers requests until the connection ends or stops being HTTP. Returns the client's stream if a
+/// tunnel follows; copies the bytes of an upgraded connection itself.
 async fn converse<S: Stream>(client: Rewound<S>, session: Session) -> Option<(Rewound<S>, Next)> {
     let session = Arc::new(session);
     let limits = session.proxy.settings().limits;
@@ -93,7 +101,8 @@ async fn converse<S: Stream>(client: Rewound<S>, session: Session) -> Option<(Re
         .preserve_header_case(true)
         .auto_date_header(false)
         .serve_connection(client, service_fn(|request| Box::pin(Arc::clone(&session).respond(request))));
-    // What hyper cannot read or write is the client's own loss; what is to be said about it is said below.
+    // An error of hyper harms only this client. The code below reports the errors that the owner
+    // must know.
     let served = poll_fn(|cx| connection.poll_without_shutdown(cx)).await;
     let is_unread = served.as_ref().is_err_and(|error| error.is_parse());
     if served.is_err_and(|error| error.is_user()) {
@@ -126,7 +135,7 @@ async fn converse<S: Stream>(client: Rewound<S>, session: Session) -> Option<(Re
     match next {
         Some(Next::Upgrade(upgrade, pass)) => {
             if let Ok(upgraded) = upgrade.await {
-                // What hyper read past the head comes first.
+                // The bytes that hyper read past the head come first.
                 let Ok(Parts { io, read_buf, .. }) = upgraded.downcast::<TokioIo<Way>>() else { return None };
                 let carried = async {
                     match io.into_inner() {
@@ -151,19 +160,19 @@ async fn converse<S: Stream>(client: Rewound<S>, session: Session) -> Option<(Re
 }
 
 async fn carry<S: Stream, T: Stream>(mut client: Rewound<S>, mut server: Rewound<T>) {
-    // Whoever broke it off, there is nothing left to carry.
+    // The result is dropped, because after an error of either side there is nothing left to carry.
     let _ = copy::both(&mut client, &mut server, &mut Direction::default(), &mut Direction::default()).await;
 }
 
-/// Whose requests are answered.
+/// Scope of the requests that a session answers.
 enum Scope {
-    /// Those of a client that names a host with each.
+    /// Requests of a client that names a host with each request.
     Anywhere,
-    /// Those in a tunnel to this host, as they are carried there.
+    /// Requests in a tunnel to this target, and the scheme by which they are carried there.
     Within(Target, Scheme),
 }
 
-/// How requests are carried to their host.
+/// Scheme by which requests are carried to their host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scheme {
     Http,
@@ -178,7 +187,7 @@ impl Scheme {
         }
     }
 
-    /// The port that goes without saying.
+    /// Returns the default port of the scheme.
     const fn port(self) -> u16 {
         match self {
             Scheme::Http => 80,
@@ -189,9 +198,9 @@ impl Scheme {
 
 /// Destination of a request.
 struct Destination {
-    /// The host that the request is sent to.
+    /// Host to which the request is sent.
     target: Target,
-    /// The host that the request is for, which may be another one at the same address.
+    /// Host that the request names, which may be another host at the same address.
     host: Target,
 }
 
@@ -201,17 +210,18 @@ impl From<Target> for Destination {
     }
 }
 
-/// What a connection becomes after HTTP.
+/// Use of a client's connection after HTTP.
 enum Next {
     Tunnel(Connection, Target),
     Upgrade(OnUpgrade, Pass),
 }
 
-/// One client's requests. There is one at a time, so that nothing is ever waited for under a lock.
+/// Requests of one client. The requests come one at a time, so that no code has to wait while it
+/// holds a lock.
 struct Session {
     proxy: Proxy,
     scope: Scope,
-    /// The connection of the last request, for the next one to the same host.
+    /// Connection of the last request, kept for the next request to the same host.
     exchange: Mutex<Option<Exchange>>,
     next: Mutex<Option<Next>>,
 }
@@ -221,7 +231,7 @@ impl Session {
         Session { proxy: proxy.clone(), scope, exchange: Mutex::default(), next: Mutex::default() }
     }
 
-    /// Answers a request, one way or the other.
+    /// Answers a request with the host's answer or with a refusal.
     async fn respond(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
         let is_last = heads::ends_connection(request.headers());
         let mut response = match self.answer(request).await {
@@ -244,14 +254,15 @@ impl Session {
         self.forward(request, target, &host).await
     }
 
-    /// Sends a request to its host and brings back the answer.
+    /// Sends a request to its host and returns the answer.
     async fn forward(
         &self,
         mut request: Request<Incoming>,
         target: Target,
         host: &Target,
     ) -> Result<Response<Body>, Refusal> {
-        // Also where a kept connection leads there: that one was judged when it was made.
+        // Judge the target even if a kept connection leads there, because that connection was
+        // judged only when it was made.
         self.proxy.admit(&target, Via::Http)?;
         let credentials = self.proxy.credentials_for(&target);
         if credentials.is_some() {
@@ -265,7 +276,7 @@ impl Session {
         let (mut response, pass) = match kept.filter(|exchange| exchange.leads_to(&target)) {
             Some(mut exchange) => match exchange.send(request).await {
                 Ok(response) => (response, self.keep(exchange)),
-                // The host had ended the connection before it saw anything of this request.
+                // The host had closed the kept connection before anything of this request was sent.
                 Err(Unsent { request: Some(request), .. }) => self.send_anew(request, &target).await?,
                 Err(Unsent { error, .. }) => return Err(self.unanswered(exchange.pass(), error)),
             },
@@ -284,7 +295,8 @@ impl Session {
         Ok(response.map(Either::Left))
     }
 
-    /// Sends a request on a connection of its own, which is kept; the answer, and what was let through for it.
+    /// Sends a request on a new connection, and keeps the connection. Returns the answer and the
+    /// pass of the connection.
     async fn send_anew(
         &self,
         request: Request<Incoming>,
@@ -296,14 +308,16 @@ impl Session {
         let sent = exchange.send(request).await;
         let response = sent.map_err(|unsent| self.unanswered(exchange.pass(), unsent.error))?;
         if exchange.is_through_upstream() && response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
-            // The password is the host's matter: the client has none to answer with.
+            // The machine's administrator sets the upstream's password, so the client has none to
+            // answer with.
             let source = UpstreamError::Refused(response.status().to_string());
             return Err(Refusal::Upstream { target: target.clone(), source });
         }
         Ok((response, self.keep(exchange)))
     }
 
-    /// Why a request got no answer: its host was not allowed any more, or said something else.
+    /// Returns the refusal for a request that got no answer: a denial if the rules no longer allow
+    /// the host, and otherwise [`Refusal::Garbled`].
     fn unanswered(&self, pass: &Pass, source: hyper::Error) -> Refusal {
         match self.proxy.objection(pass) {
             Some(denial) => self.proxy.deny(denial),
@@ -311,7 +325,8 @@ impl Session {
         }
     }
 
-    /// Tells the owner of an answer that broke off because its host was not allowed any more.
+    /// Reports an answer that broke off to the owner, if the rules no longer allow the answer's
+    /// host.
     fn tell_of_end(&self) {
         let exchange = self.exchange.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(denial) = exchange.as_ref().and_then(|exchange| self.proxy.objection(exchange.pass())) {
@@ -319,7 +334,8 @@ impl Session {
         }
     }
 
-    /// Connects to where requests for `target` are to be sent.
+    /// Connects to the server that takes requests for `target`: by TLS if the session's scheme is
+    /// HTTPS and the target has credentials.
     async fn open(&self, target: &Target) -> Result<Origin, Refusal> {
         match self.proxy.credentials_for(target).filter(|_| self.scheme() == Scheme::Https) {
             Some(credentials) => {
@@ -338,7 +354,7 @@ impl Session {
         }
     }
 
-    /// Refuses a request that would show a secret to somebody else than its host.
+    /// Refuses a request that would reveal a credential to anyone other than the credential's host.
     fn check_for_secret(&self, request: &Request<Incoming>, target: &Target) -> Result<(), Refusal> {
         let reason = match self.scheme() {
             Scheme::Http => Reason::Unencrypted,
@@ -350,7 +366,8 @@ impl Session {
         Err(self.proxy.deny(Denial::of(target, Via::Http, reason)))
     }
 
-    /// Destination of a request, said in one way, or in two that agree.
+    /// Returns the destination of a request. The URI and the `Host` header may both name a host,
+    /// and each named host must pass [`Session::check`] against the target.
     fn destination(&self, request: &Request<Incoming>) -> Result<Destination, Refusal> {
         let uri = request.uri();
         let via = if request.method() == Method::CONNECT { Via::Connect } else { Via::Http };
@@ -393,8 +410,8 @@ impl Session {
         Ok(Destination { target, host })
     }
 
-    /// Refuses a request that says to its host that it is for another. At an address, only hosts
-    /// that a rule denies are refused.
+    /// Refuses a request that is sent to one host and names another. In a tunnel to an address,
+    /// refuses only names that a rule denies.
     fn check(&self, target: &Target, named: &Target) -> Result<(), Refusal> {
         if target == named {
             return Ok(());
@@ -408,7 +425,7 @@ impl Session {
         Err(self.proxy.deny(denial))
     }
 
-    /// Keeps a connection for the next request, and says what was let through for it.
+    /// Keeps a connection for the next request, and returns the pass of the connection.
     fn keep(&self, exchange: Exchange) -> Pass {
         let pass = exchange.pass().clone();
         *self.exchange.lock().unwrap_or_else(PoisonError::into_inner) = Some(exchange);
@@ -420,11 +437,12 @@ impl Session {
     }
 }
 
-/// What a client wrote as the place to go, for whoever reads of its refusal: no path, which may hold a secret.
+/// Returns the destination that the client wrote, for the report of a refusal. Leaves out the path,
+/// because it may hold a secret.
 fn said(request: &Request<Incoming>) -> String {
     let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
     let authority = request.uri().authority().map(|authority| authority.as_str());
-    // A user and a password stand before the `@`.
+    // Leave out the user and the password, which stand before the `@`.
     let said = authority.or(host).unwrap_or_default();
     said.rsplit('@').next().unwrap_or_default().to_owned()
 }
