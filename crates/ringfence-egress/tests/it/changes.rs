@@ -1,4 +1,4 @@
-//! Rules that are replaced while the proxy serves.
+//! Tests of rules that are replaced while the proxy serves.
 
 use std::sync::Arc;
 
@@ -14,23 +14,24 @@ use crate::tls::configured;
 
 const NONE: [&str; 0] = [];
 
-/// Sends some bytes through a tunnel to an echo; the answer is whether they came back.
+/// Sends bytes through a tunnel to an echo host, and returns whether they came back.
 async fn echoes(client: &mut TcpStream, said: &[u8]) -> bool {
     let mut heard = vec![0; said.len()];
     client.write_all(said).await.is_ok() && client.read_exact(&mut heard).await.is_ok() && heard == said
 }
 
-/// Says something in a tunnel, and returns when that has woken the proxy and before the proxy has looked at it.
+/// Writes bytes to a tunnel, and returns after the write has woken the proxy and before the proxy
+/// reads the bytes.
 async fn say_unheard(client: &TcpStream, said: &[u8]) {
     let (nudge, nudged) = UnixStream::pair().unwrap();
     nudge.writable().await.unwrap();
-    // Both are there before anybody is woken, and of those who are, the test's own task comes first.
+    // Both writes happen before any task is woken, and the test's own task runs first.
     client.try_write(said).unwrap();
     nudge.try_write(b"now").unwrap();
     nudged.readable().await.unwrap();
 }
 
-/// Waits until a connection is over, in whichever way.
+/// Waits until a connection has ended or was reset.
 async fn is_cut(client: &mut TcpStream) -> bool {
     matches!(client.read(&mut [0; 1]).await, Ok(0) | Err(_))
 }
@@ -74,7 +75,7 @@ async fn a_tunnel_that_is_no_longer_allowed_is_cut_and_others_stay() {
         proxy.set_rules(&both, &[]);
         assert!(echoes(&mut cut, b"\x00two").await, "the same rules cut nothing");
         proxy.set_rules(&other.rules("other.test"), &[]);
-        let _ = cut.write_all(b"\x00three").await; // it may be gone already
+        let _ = cut.write_all(b"\x00three").await; // the tunnel may be gone already
         assert!(is_cut(&mut cut).await && is_cut(&mut silent).await);
         assert!(echoes(&mut stays, b"\x00three").await);
         assert!(!host.heard().contains("three"), "{}", host.heard());
@@ -187,7 +188,7 @@ async fn a_busy_tunnel_is_cut_in_the_middle() {
         let mut client = proxy.tunnel(&format!("origin.test:{}", host.port())).await;
         client.read_exact(&mut vec![0; 4 << 20]).await.unwrap();
         proxy.set_rules(&NONE, &NONE);
-        // What was on its way already still arrives.
+        // Bytes that were already under way still arrive.
         while client.read(&mut vec![0; 1 << 20]).await.is_ok_and(|read| read > 0) {}
         assert_eq!(proxy.codes(), ["unlisted"]);
     })
@@ -213,7 +214,8 @@ async fn each_request_on_a_kept_connection_is_judged_by_the_rules_that_hold_now(
             let answer = head(&mut client).await;
             assert!(answer.contains("x-ringfence-denied: unlisted\r\n"), "{answer}");
             assert_eq!(host.heard().len(), asked, "the second request was sent on");
-            // A connection that nothing was asked on was no attempt to get anywhere.
+            // A connection without a request is not an attempt to reach a host, so no denial is
+            // reported.
             assert_eq!(proxy.codes().len(), 1 + usize::from(in_tunnel));
             proxy.set_rules(&host.rules("origin.test"), &[]);
         }
@@ -231,7 +233,7 @@ async fn an_answer_that_is_under_way_is_broken_off_and_one_that_is_waited_for_is
             if asked.contains("/begun") {
                 stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhello").await.unwrap();
             }
-            let _ = stream.read(&mut [0; 1]).await; // until it is cut
+            let _ = stream.read(&mut [0; 1]).await; // blocks until the proxy cuts the connection
         })
         .await;
         let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
@@ -275,7 +277,7 @@ async fn a_web_socket_that_is_no_longer_allowed_is_cut() {
 #[tokio::test]
 async fn a_connection_that_is_still_being_made_is_judged_again() {
     in_time(async {
-        // A server of names that never answers keeps the attempt waiting.
+        // A DNS server that never answers keeps the connection attempt waiting.
         let (silent, host) = (Dns::silent().await, Host::web().await);
         let proxy = Stage::allowing(host.rules("origin.test")).start(&silent).await;
         let mut client = proxy.client().await;

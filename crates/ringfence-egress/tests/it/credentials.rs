@@ -1,4 +1,4 @@
-//! Secrets that hosts are shown and clients are not.
+//! Tests of secrets that the proxy sends to hosts and hides from clients.
 
 use std::io;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use crate::stage::{Dns, Host, LOOPBACK, Running, Stage, explanation, head, in_ti
 
 const SECRET: &str = "s3cret-that-stays-outside";
 
-/// What hosts outside are vouched for by.
+/// Certificate authorities of a test.
 struct World {
     issuer: CertifiedIssuer<'static, KeyPair>,
-    /// What the sandbox trusts besides.
+    /// Authority of the proxy, which the sandbox trusts in addition to `issuer`.
     authority: Arc<Authority>,
 }
 
@@ -39,7 +39,7 @@ impl World {
         format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n")
     }
 
-    /// The secret, for `hosts`.
+    /// Returns credentials with [`SECRET`] for each of `hosts`.
     fn credentials(&self, hosts: &[String]) -> Option<Credentials> {
         let template = "Authorization: Bearer {secret}".parse().unwrap();
         let credential = |host: &String| Credential::new(host.parse().unwrap(), &template, SECRET.as_bytes()).unwrap();
@@ -47,7 +47,7 @@ impl World {
         Some(Credentials::new(list, Arc::clone(&self.authority), self.pem().as_bytes()).unwrap())
     }
 
-    /// A client that trusts what a sandbox trusts.
+    /// Returns the configuration of a client that trusts the same authorities as a sandbox.
     fn client(&self) -> ClientConfig {
         let mut roots = RootCertStore::empty();
         for pem in [self.pem(), self.authority.certificate()] {
@@ -58,7 +58,7 @@ impl World {
         client.with_root_certificates(roots).with_no_client_auth()
     }
 
-    /// A host that is called `name` by its certificate, which `change` may spoil.
+    /// Starts a host with a certificate for `name`. `change` may make the certificate invalid.
     async fn host(&self, name: &str, change: impl FnOnce(&mut CertificateParams)) -> Host {
         let mut params = CertificateParams::new([name.to_owned()]).unwrap();
         change(&mut params);
@@ -90,7 +90,7 @@ async fn serve(certificate: CertificateDer<'static>, key: &KeyPair) -> Host {
                     return;
                 }
                 if text.to_ascii_lowercase().contains("connection: close") {
-                    let _ = stream.shutdown().await; // the client may have gone
+                    let _ = stream.shutdown().await; // the client may be gone
                     return;
                 }
             }
@@ -99,8 +99,8 @@ async fn serve(certificate: CertificateDer<'static>, key: &KeyPair) -> Host {
     .await
 }
 
-/// Answers TRACE with the request, and others by path: `/moved` to another host, `/echo` with the
-/// body, `/socket` with another protocol.
+/// Answers TRACE with the request, and other methods by path: `/moved` with a redirect to another
+/// host, `/echo` with the body, `/socket` with another protocol.
 async fn answer(stream: &mut tokio_rustls::server::TlsStream<TcpStream>, request: &str) -> io::Result<()> {
     let path = request.split(' ').nth(1).unwrap();
     let length = request.lines().find_map(|line| line.strip_prefix("Content-Length: "));
@@ -141,13 +141,13 @@ async fn connect(proxy: &Running, world: &World, name: &str, port: u16) -> io::R
     TlsConnector::from(Arc::new(world.client())).connect(name, tunnel).await
 }
 
-/// What a request in TLS brings, whose headers end with `rest`.
+/// Sends a request in TLS whose headers end with `rest`, and returns the answer.
 async fn ask(proxy: &Running, world: &World, name: &str, port: u16, line: &str, rest: &str) -> String {
     let mut stream = connect(proxy, world, name, port).await.unwrap();
     let request = format!("{line} HTTP/1.1\r\nHost: {name}:{port}\r\nConnection: close, authorization\r\n{rest}\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
-    let _ = stream.read_to_end(&mut answer).await; // a host may leave without a word
+    let _ = stream.read_to_end(&mut answer).await; // a host may close without a TLS alert
     String::from_utf8(answer).unwrap()
 }
 
@@ -155,7 +155,7 @@ async fn get(proxy: &Running, world: &World, name: &str, port: u16, path: &str) 
     ask(proxy, world, name, port, &format!("GET {path}"), "").await
 }
 
-/// A host, and a proxy that has the secret for it.
+/// Starts a host, and a proxy that has the secret for it.
 async fn staged(world: &World) -> (Dns, Host, Running) {
     let (dns, host) = (Dns::loopback().await, world.host("api.test", |_| {}).await);
     let credentials = world.credentials(&host.rules("api.test")[..1]);
@@ -195,7 +195,7 @@ async fn another_host_is_shown_nothing_also_where_a_redirect_leads_to_it() {
         assert!(get(&proxy, &world, "other.test", other.port(), "/next").await.ends_with("hello"));
         assert!(api.heard().contains(SECRET));
         assert!(other.heard().starts_with("GET /next ") && !other.heard().contains(SECRET), "{}", other.heard());
-        // Nor does the host itself on another port, or an address, or a name that a request within asks for.
+        // A request inside the tunnel that names another host is refused.
         let line = "GET https://other.test/";
         let answer = ask(&proxy, &world, "api.test", api.port(), line, "").await;
         refused(&answer, 403, "other_name");
@@ -259,7 +259,7 @@ async fn bodies_and_other_protocols_pass_as_they_are() {
         let (_dns, host, proxy) = staged(&world).await;
         let mut stream = connect(&proxy, &world, "api.test", host.port()).await.unwrap();
         let body: Vec<u8> = (0..300_000u32).map(|number| (number * 7 % 251) as u8).collect();
-        // Twice on one connection.
+        // Send the request twice on one connection.
         for _ in 0..2 {
             let (name, length) = (format!("api.test:{}", host.port()), body.len());
             let request = format!("POST /echo HTTP/1.1\r\nHost: {name}\r\nContent-Length: {length}\r\n\r\n");
@@ -281,7 +281,8 @@ async fn bodies_and_other_protocols_pass_as_they_are() {
             let (echo, ()) = tokio::join!(read, write);
             assert!(echo == body);
         }
-        // The client keeps its connection, and the host gets another for what follows a body.
+        // The client keeps its connection. The proxy opens a new connection to the host for the
+        // request after a body.
         assert_eq!(host.connections(), 2);
 
         let mut stream = connect(&proxy, &world, "api.test", host.port()).await.unwrap();
@@ -339,7 +340,8 @@ async fn a_request_that_would_bring_the_secret_back_is_refused() {
     .await;
 }
 
-/// Sends a request whose body begins a TRACE, and two more, on one connection; all that comes back.
+/// Sends a request whose body begins a TRACE request, and then a second request, on one connection.
+/// Returns all answers.
 async fn ask_with_trace<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, method: &str, name: &str) -> String {
     let body = "TRACE / HTTP/1.1\r\nX-Rest: ";
     let length = body.len();
@@ -363,7 +365,7 @@ async fn a_body_that_the_host_does_not_read_brings_no_secret_back() {
         let world = World::new();
         let (_dns, host, proxy) = staged(&world).await;
         let name = format!("api.test:{}", host.port());
-        // The host itself takes the body for a request that the next one completes.
+        // Without the proxy, the host takes the body for a request that the next request completes.
         let stream = TcpStream::connect(host.address).await.unwrap();
         let server = ServerName::try_from("api.test").unwrap();
         let mut stream = TlsConnector::from(Arc::new(world.client())).connect(server, stream).await.unwrap();
@@ -417,7 +419,8 @@ async fn an_upstream_proxy_carries_it_in_tls_and_sees_nothing() {
             let read = stream.read(&mut first).await.unwrap();
             heard.lock().unwrap().extend_from_slice(&first[..read]);
             server.write_all(&first[..read]).await.unwrap();
-            let _ = tokio::io::copy_bidirectional(&mut stream, &mut server).await; // whoever ends it
+            // Either side may end first.
+            let _ = tokio::io::copy_bidirectional(&mut stream, &mut server).await;
         })
         .await;
         let at = format!("http://127.0.0.1:{}", upstream.port());
@@ -473,14 +476,14 @@ async fn other_rules_leave_a_secret_with_its_host() {
             ask(&proxy, &world, name, host.port(), "GET /", "").await;
             assert_eq!(host.heard().contains(SECRET), is_shown, "{name}: {}", host.heard());
         }
-        // A request on a connection that is kept is not shown to a host that is denied meanwhile.
+        // After the rules deny the host, a request on a kept connection does not reach the host.
         let mut kept = connect(&proxy, &world, "origin.test", host.port()).await.unwrap();
         let heard = host.heard().len();
         proxy.set_rules(&other.rules("other.test"), &[]);
         let request = format!("GET / HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", secret_of[0]);
         kept.write_all(request.as_bytes()).await.unwrap();
         let mut answer = String::new();
-        let _ = kept.read_to_string(&mut answer).await; // it may end without a goodbye
+        let _ = kept.read_to_string(&mut answer).await; // the proxy may close without a TLS alert
         assert!(answer.contains("x-ringfence-denied: unlisted\r\n"), "{answer}");
         assert_eq!(host.heard().len(), heard);
     })

@@ -1,4 +1,4 @@
-//! Clients that say anything at all.
+//! Tests with clients that send arbitrary bytes.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
@@ -6,7 +6,7 @@ use ringfence_egress::{Limits, Proxy, Target, Via};
 
 use crate::stage::{Dns, Host, Stage, in_time};
 
-/// Changes a few bytes, or cuts the rest off; the same in each run.
+/// Changes a few bytes, or cuts off the rest. The same seed gives the same result.
 fn mutated(bytes: &[u8], seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = |most: usize| {
@@ -28,9 +28,10 @@ fn mutated(bytes: &[u8], seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// Says all of `bytes` and ends; what comes back does not matter, but that it comes to an end does.
+/// Sends `bytes`, ends the stream, and waits until the answer ends. The content of the answer does
+/// not matter.
 async fn say(mut client: DuplexStream, bytes: &[u8]) {
-    let _ = client.write_all(bytes).await; // it may have been refused by then
+    let _ = client.write_all(bytes).await; // the proxy may have refused the client by then
     let _ = client.shutdown().await;
     let _ = client.read_to_end(&mut Vec::new()).await;
 }

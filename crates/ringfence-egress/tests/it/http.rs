@@ -1,4 +1,4 @@
-//! Plain requests.
+//! Tests of plain HTTP requests.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -26,7 +26,7 @@ async fn a_listed_host_answers_and_an_unlisted_one_is_denied_with_what_would_all
         assert_eq!(denial.reason, Reason::Unlisted);
         assert_eq!(denial.policy, Some(format!("allow = [\"{authority}\"]")));
         assert_eq!(host.connections(), 1);
-        // A name that is not allowed is not even looked up.
+        // The proxy does not look up a name that is not allowed.
         assert_eq!(dns.asked(), ["origin.test"]);
     })
     .await;
@@ -48,7 +48,7 @@ async fn each_request_of_a_kept_connection_is_judged_on_its_own() {
             let length = length.split("\r\n").next().unwrap().parse().unwrap();
             client.read_exact(&mut vec![0; length]).await.unwrap();
         }
-        // The host's connection is kept, too.
+        // The proxy keeps its connection to the host, too.
         assert_eq!(host.connections(), 1);
         assert_eq!(proxy.codes(), ["unlisted"]);
     })
@@ -69,7 +69,7 @@ async fn the_host_header_agrees_with_the_target_or_the_request_is_denied() {
         for other in [format!("other.test:{port}"), "origin.test:81".to_owned(), "origin.test".to_owned()] {
             refused(&proxy.ask(ask(format!("Host: {other}\r\n"))).await, 403, "other_name");
         }
-        // The host hears its name in one spelling.
+        // The host gets its name always in the same spelling.
         let heard = host.heard().replace("\r\nHost: ", "\r\nhost: ");
         assert_eq!(heard.matches(&format!("\r\nhost: origin.test:{port}\r\n")).count(), 4, "{heard}");
     })
@@ -90,7 +90,7 @@ async fn what_is_between_client_and_proxy_does_not_reach_the_host() {
             ))
             .await;
         answered(&answer);
-        // Names keep the case they were written in.
+        // Header names keep the case in which the client wrote them.
         assert_eq!(host.heard(), format!("GET /path?query HTTP/1.1\r\nHost: {authority}\r\nX-Kept: 1\r\n\r\n"));
     })
     .await;

@@ -1,4 +1,4 @@
-//! Clients that take more than their share, and the proxy's end.
+//! Tests of limits on clients, and of the end of the proxy.
 
 use std::time::Duration;
 
@@ -24,10 +24,11 @@ async fn a_client_that_is_slow_with_its_head_is_let_go() {
             let mut rest = Vec::new();
             client.read_to_end(&mut rest).await.unwrap();
         }
-        // The same for what a tunnel begins with, once it begins.
+        // The same limit holds for the opening of a tunnel, from its first byte on.
         for beginning in [&b"\x16\x03\x01"[..], b"GET / HTT"] {
             let mut client = proxy.tunnel(&authority).await;
-            // Silence alone is no reason, for twice as long as a greeting may take.
+            // Silence alone does not end a tunnel, even for twice the time that a greeting may
+            // take.
             tokio::time::sleep(Duration::from_millis(400)).await;
             client.write_all(beginning).await.unwrap();
             let mut rest = Vec::new();
@@ -89,7 +90,7 @@ async fn a_thousand_connections_are_held_and_one_more_is_turned_away() {
             client.read_exact(&mut echo).await.unwrap();
             assert_eq!(&echo, b"\x01x");
         }
-        // A place that is given up is a place for another.
+        // When a connection ends, another client can connect.
         drop(clients.pop());
         loop {
             let mut client = proxy.client().await;
@@ -113,7 +114,7 @@ async fn a_proxy_that_ends_ends_every_connection_and_takes_no_more() {
         tunnel.write_all(b"\x01x").await.unwrap();
         tunnel.read_exact(&mut [0; 2]).await.unwrap();
         let address = proxy.end().await;
-        // An end or a reset: either way nothing is carried any more.
+        // The stream may end or be reset. In both cases, the proxy carries nothing any more.
         let rest = tunnel.read(&mut [0; 1]).await;
         assert!(matches!(rest, Ok(0) | Err(_)), "{rest:?}");
         let error = TcpStream::connect(address).await.unwrap_err();

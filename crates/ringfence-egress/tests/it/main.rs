@@ -1,4 +1,4 @@
-//! The proxy on real sockets: what passes, what does not, and what a client is told.
+//! Tests of the proxy on real sockets: which connections pass, and how clients are refused.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 

@@ -1,4 +1,4 @@
-//! From names to addresses.
+//! Tests of the lookup of names, and of the rules for their addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -24,20 +24,21 @@ async fn a_name_that_leads_inside_is_refused_unless_a_rule_names_the_address() {
 #[tokio::test]
 async fn a_name_that_changes_its_address_is_judged_by_the_address_that_is_used() {
     in_time(async {
-        // First the address that a rule names, then one that none does: a rebinding.
+        // DNS rebinding: the first answer is an address that a rule names, and later answers are
+        // not.
         let dns = Dns::new(|_, before| if before == 0 { vec![LOOPBACK] } else { vec![OTHER] }).await;
         let host = Host::web().await;
         let inside = Host::at((OTHER, host.port()).into(), serve_hello).await;
         let authority = format!("origin.test:{}", host.port());
         let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
         answered(&proxy.get(&authority).await);
-        // One question for one connection: there was no second answer to use.
+        // The proxy asks once for one connection, so there is no second answer to use.
         assert_eq!(dns.asked().len(), 1);
         assert_eq!((host.connections(), inside.connections()), (1, 0));
 
         refused(&proxy.get(&authority).await, 403, "internal");
         assert_eq!((host.connections(), inside.connections()), (1, 0));
-        // The control: where a rule names the second address, it is used.
+        // As a control, the proxy uses the second address if a rule names it.
         let rules = [authority.clone(), inside.address.to_string()];
         answered(&Stage::allowing(rules).start(&dns).await.get(&authority).await);
         assert_eq!(inside.connections(), 1);

@@ -1,4 +1,4 @@
-//! The mode that only looks.
+//! Tests of the observing mode.
 
 use ringfence_egress::Mode;
 
@@ -9,7 +9,7 @@ async fn what_is_unlisted_passes_and_is_told_of_and_addresses_are_judged_as_ever
     in_time(async {
         let (dns, host) = (Dns::loopback().await, Host::web().await);
         let authority = format!("origin.test:{}", host.port());
-        // The name is in no rule; without the mode it is denied.
+        // No rule names the host, so the enforcing mode denies it.
         let rules = [host.address.to_string()];
         refused(&Stage::allowing(&rules).start(&dns).await.get(&authority).await, 403, "unlisted");
 

@@ -1,4 +1,5 @@
-//! First bytes of tunnels to a host that is named by name: disguised TLS and HTTP, and ordinary protocols.
+//! Tests of the first bytes of tunnels to a host name: disguised TLS and HTTP, and ordinary
+//! protocols.
 
 use std::sync::Arc;
 
@@ -14,17 +15,17 @@ use ringfence_egress::{Limits, Via};
 use crate::stage::{Dns, Host, Running, Stage, in_time};
 use crate::tls::{configured, first_message};
 
-/// A change of cipher spec, which clients say before their second hello.
+/// Change cipher spec record, which clients send before their second hello.
 const CHANGE_CIPHER_SPEC: [u8; 6] = [20, 3, 3, 0, 1, 1];
-/// A warning that the client will say no more, which a server may ignore.
+/// Warning alert that the client will send no more data, which a server may ignore.
 const WARNING: [u8; 7] = [21, 3, 1, 0, 2, 1, 0];
-/// Random of a HelloRetryRequest, RFC 8446, 4.1.3.
+/// Random value of a HelloRetryRequest, RFC 8446, 4.1.3.
 const RETRY_RANDOM: [u8; 32] = [
     0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11, 0xbe, 0x1d, 0x8c, 0x02, 0x1e, 0x65, 0xb8, 0x91, 0xc2, 0xa2, 0x11,
     0x16, 0x7a, 0xbb, 0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8, 0x33, 0x9c,
 ];
 
-/// The content of a message in records of `size` bytes.
+/// Returns the content of a message in records of `size` bytes.
 fn in_records(message: &[u8], size: usize) -> Vec<u8> {
     let record = |content: &[u8]| {
         let length = u16::try_from(content.len()).unwrap();
@@ -33,12 +34,13 @@ fn in_records(message: &[u8], size: usize) -> Vec<u8> {
     message.chunks(size).flat_map(record).collect()
 }
 
-/// A server's hello with this random, as one message.
+/// Returns a server hello with this random value, as one message.
 fn server_hello(random: [u8; 32]) -> Vec<u8> {
     [&[2, 0, 0, 40, 3, 3][..], &random, &[0, 0x13, 1, 0, 0, 0]].concat()
 }
 
-/// A host that answers the first words of a client with `answer`, in pieces of `size` bytes, and hears the rest.
+/// Starts a host that answers the first bytes of a client with `answer`, in pieces of `size` bytes,
+/// and records all bytes of the client.
 async fn answering(answer: Vec<u8>, size: usize) -> Host {
     Host::new(move |mut stream, heard| {
         let answer = answer.clone();
@@ -61,7 +63,8 @@ async fn answering(answer: Vec<u8>, size: usize) -> Host {
     .await
 }
 
-/// Waits until a host has heard this, or the tunnel to it is over.
+/// Waits until a host has received `words`, or until the tunnel has ended. Returns whether the host
+/// has received them.
 async fn is_heard(host: &Host, tunnel: &mut TcpStream, words: &[u8]) -> bool {
     let is_there = || host.heard.lock().unwrap().windows(words.len()).any(|part| part == words);
     let mut rest = [0; 1024];
@@ -83,7 +86,8 @@ async fn stage(host: &Host) -> (Dns, Running, String) {
     (dns, proxy, format!("origin.test:{}", host.port()))
 }
 
-/// Says `opening` in a tunnel, and checks that the host hears nothing of it and the owner is told why.
+/// Sends `opening` through a tunnel, and checks that the host receives no byte and that the owner
+/// is told of one denial.
 #[track_caller]
 fn refused<'a>(
     proxy: &'a Running,
@@ -95,7 +99,7 @@ fn refused<'a>(
     async move {
         let before = proxy.denials().len();
         let mut tunnel = proxy.tunnel(authority).await;
-        let _ = tunnel.write_all(opening).await; // it may be refused before its end
+        let _ = tunnel.write_all(opening).await; // the proxy may refuse the opening before its end
         let _ = tunnel.shutdown().await;
         let _ = tunnel.read_to_end(&mut Vec::new()).await;
         let shown = opening[..opening.len().min(80)].escape_ascii();
@@ -104,7 +108,7 @@ fn refused<'a>(
     }
 }
 
-/// Says `opening` in a tunnel to a host that sends everything back, and checks that it does.
+/// Sends `opening` through a tunnel to an echo host, and checks that it comes back.
 async fn passes(proxy: &Running, authority: &str, opening: &[u8]) {
     let mut tunnel = proxy.tunnel(authority).await;
     tunnel.write_all(opening).await.unwrap();
@@ -136,7 +140,7 @@ async fn a_hello_behind_another_record_reaches_nobody() {
             refused(&proxy, &host, &authority, &[before, &front].concat()).await;
             refused(&proxy, &host, &authority, &[before, &own].concat()).await;
         }
-        // Two hellos in one record, and a hello that goes on for longer than one can be.
+        // Two hellos in one record, and a hello that is longer than a hello can be.
         let twice = in_records(&[&own[5..], &front[5..]].concat(), 1 << 14);
         refused(&proxy, &host, &authority, &twice).await;
         let long = in_records(&[&[1, 2, 0, 0][..], &[0; 0x20000]].concat(), 1 << 14);
@@ -171,7 +175,8 @@ async fn a_hello_of_ssl_or_with_two_readings_reaches_nobody() {
             let list: Vec<u8> = names.iter().flat_map(|name| named(0, name)).collect();
             refused(&proxy, &host, &authority, &with_names(&own, &[list])).await;
         }
-        // A name of an unknown type before or behind the real one, two lists, and an empty one.
+        // A name of an unknown type before or after the real name, two lists, an empty list, and no
+        // list.
         for lists in [
             vec![[named(1, b"front.test"), named(0, b"origin.test")].concat()],
             vec![[named(0, b"origin.test"), named(1, b"front.test")].concat()],
@@ -188,16 +193,17 @@ async fn a_hello_of_ssl_or_with_two_readings_reaches_nobody() {
     .await;
 }
 
-/// An entry of a list of server names.
+/// Returns an entry of a list of server names.
 fn named(kind: u8, name: &[u8]) -> Vec<u8> {
     [&[kind], &u16::try_from(name.len()).unwrap().to_be_bytes()[..], name].concat()
 }
 
-/// A hello with these lists of server names in place of its own.
+/// Returns a hello in which these lists of server names replace the original list.
 fn with_names(hello: &[u8], lists: &[Vec<u8>]) -> Vec<u8> {
     let number = |at: usize| usize::from(u16::from_be_bytes([hello[at], hello[at + 1]]));
     let listed = |content: &[u8]| [&u16::try_from(content.len()).unwrap().to_be_bytes()[..], content].concat();
-    // Behind the record's head, the message's, the version, and 32 random bytes stand three lists of their own length.
+    // The extensions follow the record header, the message header, the version, 32 random bytes,
+    // and three lists that state their own length.
     let mut at = 5 + 4 + 2 + 32;
     at += 1 + usize::from(hello[at]);
     at += 2 + number(at);
@@ -249,7 +255,8 @@ async fn a_second_hello_is_judged_like_the_first() {
                 (&[22, 3, 3, 0, 4, 20, 0, 0, 0], &front, "malformed"),
             ] {
                 let said = [before, second].concat();
-                // Once asked for, and once before the host could have asked for it.
+                // Send the second hello once after the host has asked, and once before the host can
+                // ask.
                 for is_early in [false, true] {
                     let before = proxy.codes().len();
                     host.heard.lock().unwrap().clear();
@@ -258,14 +265,15 @@ async fn a_second_hello_is_judged_like_the_first() {
                     tunnel.write_all(&first).await.unwrap();
                     if !is_early {
                         tunnel.read_u8().await.unwrap();
-                        let _ = tunnel.write_all(&said).await; // it may be refused before its end
+                        // The proxy may refuse the hello before its end.
+                        let _ = tunnel.write_all(&said).await;
                     }
                     assert!(!is_heard(&host, &mut tunnel, b"front.test").await, "{code}, early: {is_early}");
                     assert_eq!(host.heard.lock().unwrap().len(), own.len(), "{code}, early: {is_early}");
                     assert_eq!(proxy.codes()[before..], [code], "early: {is_early}");
                 }
             }
-            // The same with the name of the first hello passes, and with it what preceded it.
+            // A second hello with the name of the first passes, together with the bytes before it.
             for before in [&[][..], &CHANGE_CIPHER_SPEC, &early_data, &WARNING] {
                 for second in [own.clone(), in_records(&own[5..], 50)] {
                     host.heard.lock().unwrap().clear();
@@ -296,7 +304,8 @@ async fn what_follows_a_hello_is_carried_once_the_server_has_answered() {
             assert!(is_heard(&host, &mut tunnel, &early_data).await);
             assert_eq!(proxy.codes(), [""; 0]);
         }
-        // A client that has gone takes its connection with it, though the server never answered.
+        // If the client ends its stream, the connection to the server ends too, even if the server
+        // never answered.
         let host = Host::new(|mut stream, heard| async move {
             let mut all = Vec::new();
             let _ = stream.read_to_end(&mut all).await;
@@ -316,7 +325,8 @@ async fn what_follows_a_hello_is_carried_once_the_server_has_answered() {
 async fn tls_with_a_retry_ends_in_a_connection() {
     in_time(async {
         let (client, mut server) = configured();
-        // The client offers a key of another group first, so the server asks for one of its own.
+        // The client first offers a key of another group, so the server asks for a key of its own
+        // group.
         let provider = rustls::crypto::CryptoProvider { kx_groups: vec![kx_group::SECP384R1], ..default_provider() };
         let made =
             ServerConfig::builder_with_provider(Arc::new(provider)).with_safe_default_protocol_versions().unwrap();
@@ -329,7 +339,7 @@ async fn tls_with_a_retry_ends_in_a_connection() {
                     let mut said = [0; 4];
                     stream.read_exact(&mut said).await.unwrap();
                     stream.write_all(&said).await.unwrap();
-                    let _ = stream.shutdown().await; // the client may have gone
+                    let _ = stream.shutdown().await; // the client may be gone
                 }
             }
         })
@@ -418,7 +428,8 @@ async fn a_disguised_request_for_another_host_reaches_nobody() {
         for opening in &openings {
             refused(&proxy, &host, &authority, opening).await;
         }
-        // The same request for the tunnel's own host passes, also behind an empty line and with a long target.
+        // The same request for the tunnel's own host passes, also after an empty line and with a
+        // long target.
         for target in ["/", &format!("/{long}")] {
             let mut tunnel = proxy.tunnel(&authority).await;
             let request = format!("\r\nGET {target} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n");
@@ -508,8 +519,8 @@ async fn ordinary_protocols_pass_as_soon_as_they_wait_for_an_answer() {
     .await;
 }
 
-/// A host that takes the end of the stream for the end of a request, and hears nothing of a
-/// connection that is reset.
+/// Starts a host that takes the end of the stream for the end of a request, and discards the input
+/// of a connection that is reset.
 async fn acting_at_end() -> Host {
     Host::new(|mut stream, heard| async move {
         let mut said = Vec::new();
@@ -519,7 +530,7 @@ async fn acting_at_end() -> Host {
     .await
 }
 
-/// Waits until such a host has heard the end of a connection, and returns what it acts on.
+/// Waits until a host of [`acting_at_end`] has seen the end of a connection, and returns its input.
 async fn request_at_end(host: &Host) -> String {
     while host.heard().is_empty() {
         tokio::task::yield_now().await;
@@ -550,9 +561,10 @@ async fn a_line_that_the_end_of_the_stream_completes_is_judged() {
             for mut tunnel in [proxy.tunnel(&authority).await, proxy.socks_tunnel("origin.test", host.port()).await] {
                 host.heard.lock().unwrap().clear();
                 tunnel.write_all(first).await.unwrap();
-                // The proxy lets go of the first piece while the client waits.
+                // The proxy releases the first piece while the client waits.
                 tokio::time::sleep(std::time::Duration::from_millis(400)).await;
-                let _ = tunnel.write_all(rest).await; // it may be refused before its end
+                // The proxy may refuse the rest before its end.
+                let _ = tunnel.write_all(rest).await;
                 let _ = tunnel.shutdown().await;
                 let expected = if passes { [first, rest].concat() } else { b"(reset)".to_vec() };
                 assert_eq!(request_at_end(&host).await, String::from_utf8_lossy(&expected), "{shown}");
@@ -598,7 +610,7 @@ async fn a_server_is_reset_when_its_tunnel_is_cut_or_broken_off_within_a_line() 
 #[tokio::test]
 async fn a_line_that_passed_in_pieces_becomes_no_request() {
     in_time(async {
-        // The host reads lines, as one of HTTP does.
+        // The host reads lines, as an HTTP server does.
         let host = Host::new(|mut stream, heard| async move {
             let mut line = Vec::new();
             while let Ok(byte) = stream.read_u8().await {
@@ -633,15 +645,15 @@ async fn a_line_that_passed_in_pieces_becomes_no_request() {
             let told = proxy.codes().len();
             let mut tunnel = proxy.tunnel(&authority).await;
             tunnel.write_all(first).await.unwrap();
-            // The proxy lets go of the first piece while the client waits.
+            // The proxy releases the first piece while the client waits.
             tokio::time::sleep(std::time::Duration::from_millis(400)).await;
-            let _ = tunnel.write_all(rest).await; // it may be refused before its end
+            let _ = tunnel.write_all(rest).await; // the proxy may refuse the rest before its end
             assert!(!is_heard(&host, &mut tunnel, b"front.test").await, "{shown}");
             assert_eq!(proxy.codes()[told..], ["malformed"], "{shown}");
             let heard = String::from_utf8_lossy(&std::mem::take(&mut *host.heard.lock().unwrap())).into_owned();
             assert!(!heard.contains("HTTP/") && !heard.contains("front.test"), "{shown}: {heard}");
         }
-        // The same pieces with other words behind them pass.
+        // The same first pieces pass with other text after them.
         for (first, rest) in [
             (&b"@RSYNCD"[..], &b": 31.0\n"[..]),
             (b"\x01", b"\x02\n"),
@@ -686,7 +698,7 @@ async fn a_server_that_speaks_first_may_be_answered_in_any_protocol_but_tls_for_
             let mut buffer = vec![0; 4096];
             while let Ok(read @ 1..) = stream.read(&mut buffer).await {
                 heard.lock().unwrap().extend_from_slice(&buffer[..read]);
-                let _ = stream.write_all(b"250 mail.test\r\n").await; // the client may have gone
+                let _ = stream.write_all(b"250 mail.test\r\n").await; // the client may be gone
             }
         })
         .await;
@@ -724,7 +736,8 @@ async fn a_protocol_that_becomes_tls_says_hello_to_its_own_host() {
             (in_records(&front[5..], 1 << 14), Some("other_name")),
             (in_records(&[&[1, 0, 0, 9][..], &[0; 9]].concat(), 1 << 14), Some("malformed")),
         ] {
-            // A server that agrees with one byte, and one that speaks first and is spoken to for long before that.
+            // The server answers each read with one byte. The hello follows one short message, or a
+            // long conversation that ends with STARTTLS.
             let host = Host::new(|mut stream, heard| async move {
                 let mut buffer = vec![0; 1 << 16];
                 while let Ok(read @ 1..) = stream.read(&mut buffer).await {
@@ -746,7 +759,8 @@ async fn a_protocol_that_becomes_tls_says_hello_to_its_own_host() {
                     assert!(is_answered(&host, &mut tunnel, words).await);
                 }
                 for piece in hello.chunks(3) {
-                    let _ = tunnel.write_all(piece).await; // it may be refused before its end
+                    // The proxy may refuse the hello before its end.
+                    let _ = tunnel.write_all(piece).await;
                 }
                 assert_eq!(
                     is_heard(&host, &mut tunnel, &hello).await,
@@ -763,7 +777,7 @@ async fn a_protocol_that_becomes_tls_says_hello_to_its_own_host() {
     .await;
 }
 
-/// A host of mail that answers each read, and takes any bytes.
+/// Starts a mail host that answers each read, and accepts any bytes.
 async fn mail() -> Host {
     Host::new(|mut stream, heard| async move {
         let mut buffer = vec![0; 1 << 16];
@@ -785,7 +799,8 @@ async fn a_late_hello_is_judged_at_whatever_byte_it_begins() {
         let minor = |hello: &[u8], minor: u8| [&hello[..2], &[minor], &hello[3..]].concat();
         let start = b"STARTTLS\r\n".to_vec();
         let after = |before: &[u8], hello: &[u8]| [before, hello].concat();
-        // The pieces of what a client says, each after an answer to the one before.
+        // Each conversation is a list of pieces. The client sends a piece after the answer to the
+        // piece before.
         let conversations = |hello: &[u8]| {
             let mut conversations = vec![
                 vec![start.clone(), hello.to_vec()],
@@ -793,11 +808,11 @@ async fn a_late_hello_is_judged_at_whatever_byte_it_begins() {
                 vec![after(&start, &hello[..1]), hello[1..].to_vec()],
                 vec![start.clone(), after(b"\r\n", hello)],
                 vec![b"\x20\0\0\x01\x85\xae\xff\x09".to_vec(), after(b"\x01\0\0\x02", hello)],
-                // In a packet of TDS.
+                // The hello is in a packet of TDS.
                 vec![b"\x12\x01\0\x2f\0\0\x01\0".to_vec(), after(b"\x12\x01\x02\x08\0\0\0\0", hello)],
-                // Behind the beginning of a hello that never ends.
+                // The hello follows the start of a hello that never ends.
                 vec![after(b"NOOP \x16\x03\x01\x40\0\x01\0\x3f\xf0\x03\x03\r\nSTARTTLS\r\n", hello)],
-                // Behind a hello for the host itself.
+                // The hello follows a hello for the tunnel's own host.
                 vec![start.clone(), own.clone(), after(&start, hello)],
                 vec![start.clone(), own.clone(), start.clone(), hello.to_vec()],
             ];
@@ -821,7 +836,8 @@ async fn a_late_hello_is_judged_at_whatever_byte_it_begins() {
                     tunnel.write_all(words).await.unwrap();
                     assert!(is_answered(&host, &mut tunnel, words).await);
                 }
-                let _ = tunnel.write_all(last).await; // it may be refused before its end
+                // The proxy may refuse the hello before its end.
+                let _ = tunnel.write_all(last).await;
                 let shown = last[..last.len().min(40)].escape_ascii();
                 assert_eq!(is_heard(&host, &mut tunnel, last).await, passes, "{shown}");
                 assert!(!host.heard().contains("front.test"), "{shown}");
@@ -838,7 +854,7 @@ async fn a_late_hello_that_is_ahead_of_the_servers_word_or_asked_for_again_is_ju
     in_time(async {
         let (client, _) = configured();
         let (own, front) = (first_message(&client, "origin.test"), first_message(&client, "front.test"));
-        // A host that reads and says nothing.
+        // A host that reads and sends nothing.
         let silent = || async {
             Host::new(|mut stream, heard| async move {
                 let mut buffer = vec![0; 1 << 16];
@@ -866,7 +882,7 @@ async fn a_late_hello_that_is_ahead_of_the_servers_word_or_asked_for_again_is_ju
     .await;
 }
 
-/// Waits until a host has heard all of these words, and has answered.
+/// Waits until a host has received `words`, and returns whether an answer has arrived.
 async fn is_answered(host: &Host, tunnel: &mut TcpStream, words: &[u8]) -> bool {
     while !host.heard.lock().unwrap().ends_with(words) {
         tokio::task::yield_now().await;
@@ -924,7 +940,7 @@ async fn an_answer_to_a_hello_that_is_not_in_tls_is_not_passed_on() {
                 assert_eq!(host.heard.lock().unwrap().len(), own.len(), "only the hello was heard");
             }
         }
-        // To an address, the answer may be in any protocol.
+        // In a tunnel to an address, the answer may be in any protocol.
         let host = answering(b"220 mail.test ESMTP\r\n".to_vec(), 100).await;
         let dns = Dns::loopback().await;
         let address = host.address.to_string();
@@ -958,7 +974,8 @@ async fn a_denied_name_is_not_reached_at_an_allowed_address() {
             ] {
                 let told = proxy.codes().len();
                 let mut tunnel = proxy.tunnel(&address).await;
-                let _ = tunnel.write_all(&opening).await; // it may be refused before its end
+                // The proxy may refuse the opening before its end.
+                let _ = tunnel.write_all(&opening).await;
                 let _ = tunnel.shutdown().await;
                 let _ = tunnel.read_to_end(&mut Vec::new()).await;
                 assert_eq!(host.heard(), "", "{}", opening.escape_ascii());
@@ -966,7 +983,8 @@ async fn a_denied_name_is_not_reached_at_an_allowed_address() {
                 assert_eq!(proxy.codes()[told..], [code], "{}", opening.escape_ascii());
             }
         }
-        // Other names at the address, and the address itself, are reached under the name that was said.
+        // Other names at the address, and the address itself, are allowed, and the host receives
+        // the name that the client sent.
         for name in ["origin.test", "127.0.0.1"] {
             let mut tunnel = proxy.tunnel(&address).await;
             let request = format!("GET / HTTP/1.1\r\nHost: {name}:{port}\r\nConnection: close\r\n\r\n");

@@ -1,11 +1,12 @@
-//! Requests that two readers would read differently.
+//! Tests of requests that two parsers would read differently.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::stage::{Dns, Host, Stage, answered, head, in_time, refused};
 
-/// Sends the lines of a head, each as it stands, and what follows them.
+/// Sends `lines` as one request, and checks whether the proxy refuses it. `HOST` in `lines` stands
+/// for the authority of the host.
 async fn check(lines: &str, is_refused: bool) {
     let (dns, host) = (Dns::loopback().await, Host::web().await);
     let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
@@ -93,13 +94,14 @@ async fn what_follows_a_body_is_looked_at_like_the_first_head() {
             let length = body.len();
             format!("PUT http://{authority}/ HTTP/1.1\r\nHost: {authority}\r\nContent-Length: {length}\r\n\r\n{body}")
         };
-        // A body that looks like a faulty head is a body.
+        // The proxy does not parse a body that looks like a faulty head.
         let request = bodied("GET / HTTP/1.1\n\n\r\n\r\n") + &bodied("") + "GET / HTTP/1.1\nHost: x\n\n";
         let answer = proxy.ask(request).await;
         assert!(answer.contains("HTTP/1.1 400 "), "{answer}");
         assert_eq!(proxy.codes(), ["malformed"]);
 
-        // After chunks, nothing is read at all: where they end is for the reader of the chunks to say.
+        // The proxy reads no request after a chunked body, because only the parser of the chunks
+        // knows where they end.
         let chunked = format!(
             "POST http://{authority}/ HTTP/1.1\r\nHost: {authority}\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n\
              GET http://{authority}/second HTTP/1.1\r\nHost: {authority}\r\n\r\n"
@@ -111,7 +113,7 @@ async fn what_follows_a_body_is_looked_at_like_the_first_head() {
     .await;
 }
 
-/// A host that reads no body, and closes a connection when it is asked to.
+/// Starts a host that reads no body, and closes a connection when a request asks for that.
 async fn ignoring_bodies() -> Host {
     Host::new(|mut stream, heard| async move {
         let mut request = Vec::new();
@@ -124,8 +126,9 @@ async fn ignoring_bodies() -> Host {
             heard.lock().unwrap().append(&mut request);
             let answered = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello").await;
             if answered.is_err() || text.contains("connection: close") {
-                let _ = stream.shutdown().await; // the other side may have gone
-                let _ = stream.read_to_end(&mut Vec::new()).await; // what is unread would reset the connection
+                let _ = stream.shutdown().await; // the other side may be gone
+                // Unread bytes would reset the connection.
+                let _ = stream.read_to_end(&mut Vec::new()).await;
                 return;
             }
         }
@@ -133,7 +136,7 @@ async fn ignoring_bodies() -> Host {
     .await
 }
 
-/// Sends requests on one connection, each after the answer to the one before.
+/// Sends requests on one connection, each after the answer to the request before.
 async fn converse(client: &mut TcpStream, requests: &[String]) {
     for request in requests {
         client.write_all(request.as_bytes()).await.unwrap();
@@ -155,7 +158,7 @@ async fn a_body_that_the_host_does_not_read_becomes_no_request() {
             let second = format!("GET {origin}/two HTTP/1.1\r\nHost: {authority}\r\n\r\n");
             [format!("{head}Content-Length: {length}\r\n\r\n{hidden}"), second]
         };
-        // The host itself takes the body for a request.
+        // Without the proxy, the host takes the body for a request.
         let mut direct = TcpStream::connect(host.address).await.unwrap();
         converse(&mut direct, &requests("GET", "", "")).await;
         while !host.heard().contains("GET /two ") {
@@ -171,15 +174,15 @@ async fn a_body_that_the_host_does_not_read_becomes_no_request() {
                 let origin = if is_tunnel { String::new() } else { format!("http://{authority}") };
                 let mut client = if is_tunnel { proxy.tunnel(&authority).await } else { proxy.client().await };
                 let [first, second] = requests(method, headers, &origin);
-                // The client's own connection goes on, and requests without a body share theirs to
-                // the host.
+                // The client keeps its own connection. Requests without a body share a connection
+                // to the host.
                 converse(&mut client, &[first.clone(), second.clone(), second.clone(), first, second]).await;
                 assert_eq!(host.connections() - before, 3, "{method} {headers}");
                 assert_eq!(host.heard().matches("GET /two ").count(), 3, "{method}: {}", host.heard());
                 assert!(!host.heard().contains("front.test"), "{method} {headers}: {}", host.heard());
             }
         }
-        // Chunks, after which the client's connection ends.
+        // After a chunked body, the client's connection ends.
         host.heard.lock().unwrap().clear();
         let chunked = format!(
             "GET http://{authority}/ HTTP/1.1\r\nHost: {authority}\r\nTransfer-Encoding: chunked\r\n\r\n\

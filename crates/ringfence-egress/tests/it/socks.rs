@@ -1,4 +1,4 @@
-//! SOCKS5.
+//! Tests of SOCKS5 clients.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -7,7 +7,7 @@ use ringfence_egress::Via;
 
 use crate::stage::{Dns, Host, Running, Stage, head, in_time};
 
-/// Greets, sends `request`, and gives back the stream and the reply's code.
+/// Greets the proxy, sends `request`, and returns the stream and the code of the reply.
 async fn ask(proxy: &Running, request: &[u8]) -> (TcpStream, u8) {
     let mut client = proxy.client().await;
     client.write_all(&[5, 1, 0]).await.unwrap();
@@ -21,7 +21,7 @@ async fn ask(proxy: &Running, request: &[u8]) -> (TcpStream, u8) {
     (client, reply[1])
 }
 
-/// A request with a name.
+/// Returns a request that names its target by host name.
 fn named(command: u8, name: &[u8], port: u16) -> Vec<u8> {
     let length = u8::try_from(name.len()).unwrap();
     [&[5, command, 0, 3, length], name, &port.to_be_bytes()].concat()

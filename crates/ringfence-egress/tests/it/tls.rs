@@ -1,4 +1,4 @@
-//! TLS in tunnels: whom it says it is for.
+//! Tests of TLS in tunnels, and of the server name that the client sends.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ use ringfence_egress::{Mode, Via};
 
 use crate::stage::{Dns, Host, Running, Stage, in_time};
 
-/// A client that trusts a server of both names and of the address, and that server.
+/// Returns a client configuration and a server configuration. The server has a certificate for both
+/// names and for the address, and the client trusts it.
 pub(crate) fn configured() -> (ClientConfig, ServerConfig) {
     let names = ["origin.test", "front.test", "127.0.0.1"].map(String::from);
     let made = rcgen::generate_simple_self_signed(names).unwrap();
@@ -30,7 +31,7 @@ pub(crate) fn configured() -> (ClientConfig, ServerConfig) {
     )
 }
 
-/// A host that says `hello` in TLS.
+/// Starts a host that sends `hello` in TLS.
 async fn tls_host(server: ServerConfig) -> Host {
     let acceptor = TlsAcceptor::from(Arc::new(server));
     Host::new(move |stream, heard| {
@@ -42,14 +43,14 @@ async fn tls_host(server: ServerConfig) -> Host {
             }
             if let Ok(mut stream) = acceptor.accept(stream).await {
                 stream.write_all(b"hello").await.unwrap();
-                let _ = stream.shutdown().await; // the client may have gone
+                let _ = stream.shutdown().await; // the client may be gone
             }
         }
     })
     .await
 }
 
-/// What a client hears that opens a tunnel to `authority` and says that it is for `name`.
+/// Opens a tunnel to `authority`, connects with TLS to `name`, and returns the text that arrives.
 async fn hello(proxy: &Running, client: &ClientConfig, authority: &str, name: &str) -> std::io::Result<String> {
     let tunnel = proxy.tunnel(authority).await;
     let name = ServerName::try_from(name.to_owned()).unwrap();
@@ -71,7 +72,7 @@ async fn tls_is_for_the_tunnels_host_or_no_byte_of_it_goes_out() {
     in_time(async {
         let (client, server) = configured();
         let (dns, host) = (Dns::loopback().await, tls_host(server).await);
-        // Both names are allowed: it is the disagreement that is denied.
+        // Both names are allowed, so the denial has only one cause: the two names differ.
         let rules = [host.rules("origin.test"), host.rules("front.test")].concat();
         let proxy = Stage::allowing(rules).start(&dns).await;
         let authority = format!("origin.test:{}", host.port());
@@ -100,7 +101,7 @@ async fn tls_that_names_nobody_is_for_an_address_alone() {
         assert_eq!(proxy.codes(), ["unnamed"]);
         let address = host.address.to_string();
         assert_eq!(hello(&proxy, &client, &address, "127.0.0.1").await.unwrap(), "hello");
-        // Who allows an address allows each name there, but none that is denied.
+        // A rule that allows an address allows every name there, except names that are denied.
         client.enable_sni = true;
         assert_eq!(hello(&proxy, &client, &address, "front.test").await.unwrap(), "hello");
         let deny = vec![format!("front.test:{}", host.port())];
@@ -126,7 +127,7 @@ async fn an_observer_lets_another_name_through_and_tells_of_it() {
     .await;
 }
 
-/// The first message of a client for `name`, as one record.
+/// Returns the first message of a client for `name`, as one record.
 pub(crate) fn first_message(client: &ClientConfig, name: &str) -> Vec<u8> {
     let name = ServerName::try_from(name.to_owned()).unwrap();
     let mut connection = ClientConnection::new(Arc::new(client.clone()), name).unwrap();
@@ -135,7 +136,7 @@ pub(crate) fn first_message(client: &ClientConfig, name: &str) -> Vec<u8> {
     bytes
 }
 
-/// The same message in records of `size` bytes.
+/// Returns `message` in records of `size` bytes.
 fn in_records(message: &[u8], size: usize) -> Vec<u8> {
     let records = message[5..].chunks(size).map(|part| {
         let length = u16::try_from(part.len()).unwrap().to_be_bytes();
@@ -144,14 +145,17 @@ fn in_records(message: &[u8], size: usize) -> Vec<u8> {
     records.collect::<Vec<_>>().concat()
 }
 
-/// The same message with an extension for encrypted hellos at its end, as clients that have none send it.
+/// Returns `message` with an extension for encrypted hellos (ECH) at its end, as clients without
+/// ECH send it (GREASE).
 fn with_grease(message: &[u8]) -> Vec<u8> {
     let mut message = message.to_vec();
-    // An outer hello, a cipher, a configuration's number, a key of 32 bytes, and 144 of nothing in particular.
+    // An outer hello, a cipher, the number of a configuration, a key of 32 bytes, and 144 arbitrary
+    // bytes.
     let content = [&[0, 0, 1, 0, 1, 7, 0, 32][..], &[0x5a; 32], &[0, 144], &[0xa5; 144]].concat();
     let length = u16::try_from(content.len()).unwrap();
     let extension = [&[0xfe, 0x0d][..], &length.to_be_bytes(), &content].concat();
-    // Behind the record's head, the message's, the version, and 32 random bytes stand three lists of their own length.
+    // The extensions follow the record header, the message header, the version, 32 random bytes,
+    // and three lists that state their own length.
     let mut at = 5 + 4 + 2 + 32;
     at += 1 + usize::from(message[at]);
     at += 2 + usize::from(u16::from_be_bytes([message[at], message[at + 1]]));
@@ -160,7 +164,7 @@ fn with_grease(message: &[u8]) -> Vec<u8> {
         let longer = u16::from_be_bytes([message[place], message[place + 1]]) + 4 + length;
         message[place..place + 2].copy_from_slice(&longer.to_be_bytes());
     }
-    // A pre-shared key would have to stay the last extension; a fresh client has none.
+    // A pre-shared key would have to stay the last extension, but a new client has none.
     message.extend_from_slice(&extension);
     message
 }
@@ -202,7 +206,7 @@ async fn what_only_begins_like_tls_is_refused() {
         let proxy = Stage::allowing(host.rules("origin.test")).start(&dns).await;
         let authority = format!("origin.test:{}", host.port());
         let message = first_message(&client, "origin.test");
-        // A server's message, an empty record again and again, and a length that is not there.
+        // A message of a server, many empty records, and a hello whose lengths exceed its content.
         let mut wrong_kind = message.clone();
         wrong_kind[5] = 2;
         let empty = [22, 3, 1, 0, 0].repeat(100);

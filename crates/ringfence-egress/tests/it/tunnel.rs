@@ -1,4 +1,4 @@
-//! Tunnels, and plain HTTP in them.
+//! Tests of tunnels, and of plain HTTP in tunnels.
 
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, split};
@@ -87,7 +87,7 @@ async fn the_end_of_one_side_is_passed_on_while_the_other_still_speaks() {
         client.read_to_string(&mut answer).await.unwrap();
         assert_eq!(answer, "100000 bytes");
 
-        // A client that says nothing at all, and ends.
+        // A client sends nothing and ends its stream.
         let mut client = proxy.tunnel(&format!("origin.test:{}", host.port())).await;
         client.shutdown().await.unwrap();
         let mut answer = String::new();
@@ -124,7 +124,7 @@ async fn a_server_that_has_said_all_still_hears_the_client() {
     .await;
 }
 
-/// Bytes without a pattern that a shifted or lost chunk would keep.
+/// Returns bytes without a pattern, so that a shifted or lost chunk changes the result.
 fn noise(length: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut next = || {

@@ -1,4 +1,4 @@
-//! A host that itself goes through a proxy.
+//! Tests of a host that itself must use a proxy.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,7 +9,8 @@ use ringfence_egress::Upstream;
 
 use crate::stage::{Dns, Host, Stage, answered, explanation, head, in_time, refused};
 
-/// An upstream that wants `user:pass word`, and leads every tunnel and request to its own hello.
+/// Starts an upstream proxy that requires `user:pass word`, and answers every tunnel and request
+/// itself.
 async fn upstream() -> Host {
     Host::new(|mut stream: TcpStream, heard: Arc<Mutex<Vec<u8>>>| async move {
         while let Some(request) = request(&mut stream).await {
@@ -50,7 +51,7 @@ fn variables(port: u16, no: &'static str) -> Upstream {
 async fn tunnels_and_requests_go_through_the_upstream_with_its_password_and_as_names() {
     in_time(async {
         let (dns, upstream) = (Dns::loopback().await, upstream().await);
-        // No server here knows the name: the upstream does.
+        // Only the upstream can resolve the name.
         let stage = Stage::allowing(["outside.invalid"]);
         let proxy = Stage { upstream: Some(variables(upstream.port(), "")), ..stage }.start(&dns).await;
         let mut client = proxy.tunnel("outside.invalid:443").await;
@@ -156,7 +157,7 @@ fn variables_that_name_no_usable_proxy_are_errors() {
         message("socks5h://proxy:1080"),
         "`HTTPS_PROXY` names a proxy that is reached by socks5h: only `http://` is supported"
     );
-    // The password is not in the message.
+    // The message must not contain the password.
     let unreadable = message("http://user:hunter2@:x");
     assert!(unreadable.starts_with("`HTTPS_PROXY` does not name a proxy"), "{unreadable}");
     assert!(!unreadable.contains("hunter2"), "{unreadable}");

@@ -1,4 +1,4 @@
-//! A server of names, for tests.
+//! DNS server for tests.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -10,10 +10,10 @@ use tokio::task::JoinHandle;
 
 use super::LOOPBACK;
 
-/// Answers for names as it is told, with nothing that may be kept.
+/// DNS server that takes its answers from a function. Its answers must not be cached.
 pub(crate) struct Dns {
     pub(crate) address: SocketAddr,
-    /// Each name that was asked for, once for each question for an IPv4 address.
+    /// Names that were asked for, once for each question for an IPv4 address.
     asked: Arc<Mutex<Vec<String>>>,
     server: JoinHandle<()>,
 }
@@ -25,12 +25,13 @@ impl Drop for Dns {
 }
 
 impl Dns {
-    /// Every name under `.test` is this machine, and no other name exists.
+    /// Starts a server that answers with loopback for every name under `.test`. No other name
+    /// exists.
     pub(crate) async fn loopback() -> Dns {
         Dns::new(|name, _| if name.ends_with(".test") { vec![LOOPBACK] } else { Vec::new() }).await
     }
 
-    /// Hears questions and answers none.
+    /// Starts a server that reads questions and answers none.
     pub(crate) async fn silent() -> Dns {
         let socket = UdpSocket::bind((LOOPBACK, 0)).await.unwrap();
         let address = socket.local_addr().unwrap();
@@ -45,7 +46,8 @@ impl Dns {
         Dns { address, asked, server }
     }
 
-    /// `answer` gets a name and how often it was asked for before.
+    /// Starts a server that takes its answers from `answer`, which gets the name and the number of
+    /// earlier questions for it.
     pub(crate) async fn new(answer: impl Fn(&str, usize) -> Vec<IpAddr> + Send + 'static) -> Dns {
         let socket = UdpSocket::bind((LOOPBACK, 0)).await.unwrap();
         let address = socket.local_addr().unwrap();

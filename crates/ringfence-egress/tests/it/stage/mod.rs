@@ -1,4 +1,4 @@
-//! What each test is made of: a proxy, a server of names, and hosts, all on loopback.
+//! Parts of each test: a proxy, a DNS server and hosts, all on loopback.
 
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -16,12 +16,12 @@ pub(crate) use dns::Dns;
 
 pub(crate) const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Fails a test that hangs.
+/// Runs a test, and fails it if it does not end in time.
 pub(crate) async fn in_time<T>(test: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(20), test).await.expect("the test ends in time")
 }
 
-/// What a proxy is started with.
+/// Settings that a proxy is started with.
 pub(crate) struct Stage {
     pub(crate) allow: Vec<String>,
     pub(crate) deny: Vec<String>,
@@ -44,7 +44,7 @@ impl Stage {
         Stage { allow: rules.into_iter().map(|rule| rule.to_string()).collect(), ..Stage::default() }
     }
 
-    /// Starts a proxy that knows the names of `dns`.
+    /// Starts a proxy that asks `dns` for names.
     pub(crate) async fn start(self, dns: &Dns) -> Running {
         let listener = TcpListener::bind((LOOPBACK, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -74,7 +74,7 @@ fn rules<R: ToString>(allow: &[R], deny: &[R]) -> Rules {
     Rules::new(&parsed(allow), &parsed(deny))
 }
 
-/// A proxy that ends with the test.
+/// Running proxy, which ends when the test ends.
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
     proxy: Proxy,
@@ -93,7 +93,7 @@ impl Running {
         TcpStream::connect(self.address).await.unwrap()
     }
 
-    /// Sends bytes and reads all that comes back.
+    /// Sends bytes, and returns all bytes that come back.
     pub(crate) async fn ask(&self, bytes: impl AsRef<[u8]>) -> String {
         let mut client = self.client().await;
         client.write_all(bytes.as_ref()).await.unwrap();
@@ -102,12 +102,12 @@ impl Running {
         String::from_utf8(answer).unwrap()
     }
 
-    /// A request in absolute form, whose answer ends the connection.
+    /// Sends a request in absolute form whose answer ends the connection, and returns the answer.
     pub(crate) async fn get(&self, authority: &str) -> String {
         self.ask(format!("GET http://{authority}/ HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n")).await
     }
 
-    /// A tunnel, once it is open.
+    /// Opens a tunnel with `CONNECT`.
     pub(crate) async fn tunnel(&self, authority: &str) -> TcpStream {
         let mut client = self.client().await;
         let request = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n");
@@ -116,7 +116,7 @@ impl Running {
         client
     }
 
-    /// A tunnel that is asked for with SOCKS5, once it is open.
+    /// Opens a tunnel with SOCKS5.
     pub(crate) async fn socks_tunnel(&self, name: &str, port: u16) -> TcpStream {
         let mut client = self.client().await;
         client.write_all(&[5, 1, 0]).await.unwrap();
@@ -130,7 +130,7 @@ impl Running {
         client
     }
 
-    /// A web socket in a tunnel, once it is open.
+    /// Opens a web socket in a tunnel.
     pub(crate) async fn web_socket(&self, authority: &str) -> TcpStream {
         let mut client = self.tunnel(authority).await;
         let request =
@@ -140,7 +140,7 @@ impl Running {
         client
     }
 
-    /// Has it go by other rules.
+    /// Replaces the rules of the proxy.
     pub(crate) fn set_rules<R: ToString>(&self, allow: &[R], deny: &[R]) {
         self.proxy.set_rules(rules(allow, deny));
     }
@@ -161,15 +161,15 @@ impl Running {
         self.events.lock().unwrap().iter().filter_map(passed).collect()
     }
 
-    /// The codes of all denials so far.
+    /// Returns the codes of all denials so far.
     pub(crate) fn codes(&self) -> Vec<&'static str> {
         self.denials().iter().map(|denial| denial.reason.code()).collect()
     }
 
-    /// Ends the proxy as its owner's death would.
+    /// Ends the proxy as the death of its owner would, and returns its address.
     pub(crate) async fn end(mut self) -> SocketAddr {
         self.server.abort();
-        let _ = (&mut self.server).await; // it was cancelled
+        let _ = (&mut self.server).await; // the task was cancelled
         self.address
     }
 }
@@ -183,10 +183,10 @@ pub(crate) async fn head(stream: &mut TcpStream) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// A host that treats each connection in its own way, and remembers how many there were.
+/// Host that handles each connection with a given function, and counts the connections.
 pub(crate) struct Host {
     pub(crate) address: SocketAddr,
-    /// What was read, by hosts that record it.
+    /// Bytes that were read, for hosts that record them.
     pub(crate) heard: Arc<Mutex<Vec<u8>>>,
     pub(crate) connections: Arc<Mutex<usize>>,
     server: JoinHandle<()>,
@@ -228,12 +228,13 @@ impl Host {
         Host { address, heard, connections, server }
     }
 
-    /// A web server that answers each request without a body with `hello`, and records the heads.
+    /// Starts a web server that answers each request without a body with `hello`, and records the
+    /// heads.
     pub(crate) async fn web() -> Host {
         Host::new(serve_hello).await
     }
 
-    /// A host that agrees to a web socket, and sends back what it gets there, four bytes at a time.
+    /// Starts a host that accepts a web socket, and sends back its input, four bytes at a time.
     pub(crate) async fn web_socket() -> Host {
         Host::new(|mut stream, _| async move {
             head(&mut stream).await;
@@ -245,7 +246,7 @@ impl Host {
         .await
     }
 
-    /// A host that sends back what it gets, to the end.
+    /// Starts a host that sends back its input until the end of the stream.
     pub(crate) async fn echo() -> Host {
         Host::new(|mut stream, heard| async move {
             let mut buffer = vec![0; 64 * 1024];
@@ -258,7 +259,7 @@ impl Host {
                     return;
                 }
             }
-            let _ = stream.shutdown().await; // the other side may have gone
+            let _ = stream.shutdown().await; // the other side may be gone
         })
         .await
     }
@@ -275,7 +276,7 @@ impl Host {
         *self.connections.lock().unwrap()
     }
 
-    /// The rules that let `name`, which is this host's, through.
+    /// Returns the rules that allow `name`, a name of this host.
     pub(crate) fn rules(&self, name: &str) -> [String; 2] {
         [format!("{name}:{}", self.port()), self.address.to_string()]
     }
@@ -295,14 +296,14 @@ pub(crate) async fn serve_hello(mut stream: TcpStream, heard: Arc<Mutex<Vec<u8>>
     }
 }
 
-/// The body of an answer, as JSON.
+/// Returns the body of an answer, as JSON.
 #[track_caller]
 pub(crate) fn explanation(answer: &str) -> serde_json::Value {
     let (_, body) = answer.split_once("\r\n\r\n").expect("an answer has a body");
     serde_json::from_str(body).unwrap_or_else(|error| panic!("{error} in {answer}"))
 }
 
-/// Checks that an answer is the proxy's own refusal with this status and code.
+/// Checks that an answer is a refusal by the proxy with this status and code.
 #[track_caller]
 pub(crate) fn refused(answer: &str, status: u16, code: &str) {
     assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
@@ -310,7 +311,7 @@ pub(crate) fn refused(answer: &str, status: u16, code: &str) {
     assert_eq!(explanation(answer)["reason"], code, "{answer}");
 }
 
-/// Checks that an answer is that of [`Host::web`].
+/// Checks that an answer comes from [`Host::web`].
 #[track_caller]
 pub(crate) fn answered(answer: &str) {
     assert!(answer.starts_with("HTTP/1.") && answer[8..].starts_with(" 200 OK\r\n"), "{answer}");
