@@ -1,27 +1,29 @@
-//! What was let through, judged again whenever the rules change.
+//! Connections that were allowed, and their new check whenever the rules change.
 
 use std::net::IpAddr;
 
 use crate::proxy::{Mode, Proxy};
 use crate::{Denial, Reason, Rules, Target, Verdict, Via};
 
-/// A way that was let through.
+/// Connection that was allowed.
 #[derive(Debug, Clone)]
 pub(crate) struct Pass {
     pub(crate) target: Target,
     pub(crate) via: Via,
-    /// The address at its other end; absent where an upstream proxy chose it.
+    /// Address that was connected to, or `None` if an upstream proxy chose the address.
     pub(crate) address: Option<IpAddr>,
 }
 
 impl Proxy {
-    /// Waits until the rules no longer let through what they did. Whoever carries something polls this first, each time:
-    /// then nothing is carried by rules that were replaced.
+    /// Waits until the rules no longer allow `pass`, and returns the denial. Code that carries a
+    /// connection polls this future first, each time, so that no byte passes under rules that were
+    /// replaced.
     pub(crate) async fn withdrawn(&self, pass: &Pass) -> Denial {
         self.until_denied(|rules| self.denial(rules, pass)).await
     }
 
-    /// The same for a name that is said inside a tunnel to an address: it may be any that no rule denies.
+    /// Waits until a rule denies `named`, a host name that a client uses inside a tunnel to an
+    /// address. Every name that no rule denies is allowed there.
     pub(crate) async fn denied_inside(&self, named: &Target) -> Denial {
         let denial = |rules: &Rules| match rules.judge(named) {
             Verdict::Denied(reason @ Reason::Listed { .. }) => Some(Denial::of(named, Via::Tls, reason)),
@@ -30,7 +32,8 @@ impl Proxy {
         self.until_denied(denial).await
     }
 
-    /// Why what was let through would not be now, if it would not.
+    /// Returns the denial of a connection that was allowed before, or `None` if the current rules
+    /// still allow it.
     pub(crate) fn objection(&self, pass: &Pass) -> Option<Denial> {
         self.denial(&self.rules(), pass)
     }
@@ -43,7 +46,8 @@ impl Proxy {
                 return denial;
             }
             if rules.changed().await.is_err() {
-                return std::future::pending().await; // the proxy has ended, and with it all that it carries
+                // The proxy has ended, and so have its connections.
+                return std::future::pending().await;
             }
         }
     }

@@ -1,12 +1,13 @@
-//! Certificates and keys as text.
+//! Text form of certificates and keys.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
-/// How long a line is, RFC 7468, 2.
+/// Number of characters in a line, RFC 7468, 2.
 const LINE: usize = 64;
 
-/// The text of a certificate or key, whose `label` says which it is.
+/// Returns the PEM text of a certificate or key. `label` states its type, for example
+/// `CERTIFICATE`.
 pub fn pem(label: &str, der: &[u8]) -> String {
     let text = BASE64_STANDARD.encode(der);
     let mut pem = format!("-----BEGIN {label}-----\n");

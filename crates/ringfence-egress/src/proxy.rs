@@ -15,52 +15,56 @@ use tokio::time::{sleep, timeout};
 use crate::stream::{Rewound, Stream, linger};
 use crate::{Credentials, Event, Refusal, Resolver, Rules, Target, Upstream, Via, http, socks, tunnel};
 
-/// How many of those who are turned away are told so at once; the rest find a closed door.
+/// Most clients over the connection limit that are sent a refusal at the same time. Further clients
+/// find their connection closed without an answer.
 const TURNED_AWAY_AT_ONCE: usize = 64;
-/// How long accepting pauses when the host has no descriptor left.
+/// Pause before the next accept when the host has no descriptor left.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Silence after which nobody waits to be accepted. The runtime looks for new connections in it.
+/// Silence after which no connection waits to be accepted. During this time the runtime checks for
+/// new connections.
 const DRAIN_QUIET: Duration = Duration::from_millis(2);
 
-/// What a proxy is made of, besides its rules.
+/// Settings of a proxy, besides its rules.
 pub struct Settings {
-    /// Whether the rules hold.
+    /// Treatment of targets that no rule allows.
     pub mode: Mode,
-    /// The proxy that this host itself goes through.
+    /// Proxy that this host itself must use to reach the outside.
     pub upstream: Option<Upstream>,
-    /// What a client may take.
+    /// Limits on each client and on all clients together.
     pub limits: Limits,
-    /// Who knows the addresses of names.
+    /// Resolver that finds the addresses of host names.
     pub resolver: Resolver,
-    /// What hosts outside are shown and no client is.
+    /// Secrets that the proxy sends to hosts outside and that no client sees.
     pub credentials: Option<Credentials>,
 }
 
-/// Whether the rules hold.
+/// Treatment of targets that no rule allows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// What no rule allows is denied.
+    /// The proxy denies targets that no rule allows.
     #[default]
     Enforce,
-    /// What no rule allows is let through and told of. What a rule denies, and addresses that need a rule of their own,
-    /// stay denied.
+    /// The proxy allows and reports targets that no rule allows. Targets that a rule denies, and
+    /// addresses that need a rule of their own, stay denied.
     Observe,
 }
 
-/// What a client may take. An established connection may be silent for as long as it likes.
+/// Limits on clients. An established connection may be silent for any length of time.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// How many connections are open at once. Each has two descriptors, and all busy ones together a hundred more: the
-    /// owner's own limit must leave room for them.
+    /// Most connections that are open at once. Each connection takes two descriptors, and all busy
+    /// connections together take up to 128 more for pipes. The descriptor limit of the owner must
+    /// leave room for all of them.
     pub connections: usize,
-    /// The longest head of a request, in bytes.
+    /// Longest head of a request, in bytes.
     pub head: usize,
-    /// How long a client may take for its first byte, for a head, and for what its tunnel begins with.
+    /// Time that a client may take for its first byte, for a head, and for the opening of its
+    /// tunnel.
     pub greeting: Duration,
-    /// How long a name may take to resolve.
+    /// Time that the lookup of a name may take.
     pub lookup: Duration,
-    /// How long a target may take to answer.
+    /// Time that a connection to a target may take.
     pub connect: Duration,
 }
 
@@ -76,21 +80,21 @@ impl Default for Limits {
     }
 }
 
-/// Where clients come from.
+/// Listening socket that clients connect to.
 #[derive(Debug)]
 pub enum Listener {
-    /// A port.
+    /// Listener on a TCP port.
     Tcp(TcpListener),
-    /// A Unix socket.
+    /// Listener on a Unix socket.
     Unix(UnixListener),
 }
 
 impl From<TcpListener> for Listener {
     fn from(listener: TcpListener) -> Listener {
         if listener.local_addr().is_ok_and(|address| address.ip().is_loopback()) {
-            // Nothing is congested there: pacing what clients are sent, as BBR does, would only cost timers. Accepted
-            // connections inherit it.
-            let _ = set_tcp_congestion(&listener, "reno"); // only slower without
+            // Use Reno on loopback, where nothing is congested: pacing the data to clients, as BBR
+            // does, would only cost timers. Accepted connections inherit the setting.
+            let _ = set_tcp_congestion(&listener, "reno"); // a failure only makes transfers slower
         }
         Listener::Tcp(listener)
     }
@@ -102,7 +106,7 @@ impl From<UnixListener> for Listener {
     }
 }
 
-/// A proxy; a copy is the same proxy.
+/// Proxy server. A clone is a handle to the same proxy.
 #[derive(Clone)]
 pub struct Proxy {
     inner: Arc<Inner>,
@@ -116,39 +120,43 @@ struct Inner {
 }
 
 impl Proxy {
-    /// A proxy that goes by `rules`, and tells `events` of each decision, from within connections: it must not block.
+    /// Returns a proxy that applies `rules` and reports each decision to `events`. The proxy calls
+    /// `events` from within connections, so `events` must not block.
     pub fn new(rules: Rules, settings: Settings, events: impl Fn(Event) + Send + Sync + 'static) -> Proxy {
         let rules = watch::Sender::new(Arc::new(rules));
         let is_draining = watch::Sender::new(false);
         Proxy { inner: Arc::new(Inner { settings, rules, is_draining, events: Box::new(events) }) }
     }
 
-    /// Has it go by other rules from now on: for every connection and request that comes, and for what is open. What
-    /// they no longer allow is cut before another byte of it is carried.
+    /// Replaces the rules. The new rules apply to every new connection and request, and to open
+    /// connections. A connection that the new rules no longer allow is cut before another byte
+    /// passes.
     pub fn set_rules(&self, rules: Rules) {
         self.inner.rules.send_replace(Arc::new(rules));
     }
 
-    /// Has [`Proxy::serve`] and [`Proxy::carry_packets`] return once all that has come is dealt with.
-    /// A command that ends at once leaves connections that nobody has accepted, and their denials are
-    /// told, too. The caller sets the deadline.
+    /// Makes [`Proxy::serve`] and [`Proxy::carry_packets`] return once every connection that has
+    /// arrived is finished. A command that ends at once leaves connections that the proxy has not
+    /// accepted yet. The proxy still judges them and reports their denials. The caller sets the
+    /// deadline.
     pub fn drain(&self) {
         self.inner.is_draining.send_replace(true);
     }
 
-    /// Waits until the proxy drains and nothing has come for a moment.
+    /// Waits until the proxy drains and no connection has arrived for a moment.
     pub async fn drained(&self) {
         let mut is_draining = self.inner.is_draining.subscribe();
-        let _ = is_draining.wait_for(|is_draining| *is_draining).await; // the sender is in `self`
+        // The wait never fails, because `self` holds the sender.
+        let _ = is_draining.wait_for(|is_draining| *is_draining).await;
         sleep(DRAIN_QUIET).await;
     }
 
-    /// The rules that hold now.
+    /// Returns the current rules.
     pub(crate) fn rules(&self) -> Arc<Rules> {
         Arc::clone(&self.inner.rules.borrow())
     }
 
-    /// Tells of rules that replace those that hold now.
+    /// Returns a receiver that reports each replacement of the rules.
     pub(crate) fn rule_changes(&self) -> watch::Receiver<Arc<Rules>> {
         self.inner.rules.subscribe()
     }
@@ -161,8 +169,8 @@ impl Proxy {
         (self.inner.events)(event);
     }
 
-    /// Serves those who come, until the future is dropped, or the proxy drains and nobody is left:
-    /// every connection ends with it.
+    /// Serves clients until the future is dropped, or until the proxy drains and no client is left.
+    /// Every connection ends with the future.
     pub async fn serve(&self, listener: impl Into<Listener>) -> io::Result<()> {
         let listener = listener.into();
         let most = self.settings().limits.connections;
@@ -177,7 +185,8 @@ impl Proxy {
             };
             let client = match accepted {
                 Ok(client) => client,
-                // accept(2): errors of the connection that was to be, and of descriptors that run out, pass.
+                // accept(2): errors of the new connection, and errors from a lack of descriptors,
+                // are temporary.
                 Err(error) if is_passing(&error) => {
                     sleep(PAUSE).await;
                     continue;
@@ -205,17 +214,19 @@ impl Proxy {
         }
     }
 
-    /// Carries the connection of a client that knows no proxy to `target`: connected and looked into like any tunnel.
+    /// Carries the connection of a client that does not know the proxy to `target`. The proxy
+    /// connects to `target` and inspects the stream as for any tunnel.
     pub async fn carry_to<S: Stream>(&self, client: S, target: &Target, via: Via) -> Result<(), Refusal> {
         let connection = self.connect(target, via).await?;
         tunnel::run(self, Rewound::new(Bytes::new(), client), connection, target).await;
         Ok(())
     }
 
-    /// Carries one connection, whichever protocol it speaks, until it ends.
+    /// Carries one connection, in HTTP or SOCKS5, until the connection ends.
     pub async fn carry<S: Stream>(&self, mut client: S) {
         let mut first = BytesMut::with_capacity(1024);
-        // Errors from here on are the client's own: it has gone, or goes when the stream is dropped.
+        // Ignore errors from here on: the client is gone, or its connection ends when the stream is
+        // dropped.
         match timeout(self.settings().limits.greeting, client.read_buf(&mut first)).await {
             Ok(Ok(read)) if read > 0 => {}
             _ => return,
@@ -248,7 +259,7 @@ impl Listener {
         match self {
             Listener::Tcp(listener) => {
                 let (client, _) = listener.accept().await?;
-                let _ = client.set_nodelay(true); // only slower without
+                let _ = client.set_nodelay(true); // a failure only makes transfers slower
                 Ok(Client::Tcp(client))
             }
             Listener::Unix(listener) => Ok(Client::Unix(listener.accept().await?.0)),

@@ -1,4 +1,4 @@
-//! What a client is told when it does not get what it asked for.
+//! Answers to a client whose request failed or was denied.
 
 use std::io;
 use std::time::Duration;
@@ -12,71 +12,71 @@ use serde::Serialize;
 
 use crate::{Denial, Reason, ResolveError, Target, UpstreamError};
 
-/// The header that tells a refusal of the proxy from one of the origin.
+/// Header that distinguishes a refusal by the proxy from a refusal by the origin.
 const DENIED: &str = "x-ringfence-denied";
 
-/// Why there is no connection.
+/// Reason for which the proxy made no connection.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The policy does not let it through, or it cannot be judged.
+    /// The policy does not allow the target, or the target cannot be judged.
     #[error("{}", .0.message())]
     Denied(Box<Denial>),
-    /// The name has no address.
+    /// The host name could not be resolved.
     #[error("cannot reach `{target}`")]
     Unresolved {
-        /// Where to.
+        /// Target that the client asked for.
         target: Target,
-        /// Why not.
+        /// Error of the lookup.
         source: ResolveError,
     },
-    /// No address of it answers.
+    /// No address of the target accepted a connection.
     #[error("cannot reach `{target}`")]
     Unreachable {
-        /// Where to.
+        /// Target that the client asked for.
         target: Target,
-        /// What the last address said.
+        /// Error of the last address that was tried.
         source: io::Error,
     },
-    /// It took too long.
+    /// The target did not answer in time.
     #[error("`{target}` did not answer within {limit:?}")]
     Slow {
-        /// Where to.
+        /// Target that the client asked for.
         target: Target,
-        /// How long it had.
+        /// Time that the target had.
         limit: Duration,
     },
-    /// The upstream proxy does not lead there.
+    /// The upstream proxy did not connect to the target.
     #[error("cannot reach `{target}` through the upstream proxy")]
     Upstream {
-        /// Where to.
+        /// Target that the client asked for.
         target: Target,
-        /// What it said.
+        /// Error of the upstream proxy.
         source: UpstreamError,
     },
-    /// The origin does not prove to be who it is called, or does not speak TLS.
+    /// The origin has no valid certificate for its name, or does not speak TLS.
     #[error("cannot speak TLS with `{target}`")]
     Unverified {
-        /// Who.
+        /// Origin that the proxy connected to.
         target: Target,
-        /// What is wrong with it.
+        /// Error of the TLS handshake.
         source: io::Error,
     },
-    /// The origin answered something that is not HTTP.
+    /// The origin did not answer in HTTP.
     #[error("`{target}` did not answer in HTTP")]
     Garbled {
-        /// Who.
+        /// Origin that the proxy connected to.
         target: Target,
-        /// What was wrong with it.
+        /// Error in the origin's answer.
         source: hyper::Error,
     },
-    /// The origin changes the protocol though nobody asked.
+    /// The origin changed the protocol although the client did not ask for a change.
     #[error("`{target}` changed the protocol unasked")]
     Unasked {
-        /// Who.
+        /// Origin that the proxy connected to.
         target: Target,
     },
-    /// As many connections are open as may be.
+    /// The number of open connections is at its limit, which this field states.
     #[error("{0} connections are open, which is as many as there may be")]
     Full(usize),
 }
@@ -87,7 +87,7 @@ impl From<Denial> for Refusal {
     }
 }
 
-/// The body of a refusal, for programs and models.
+/// Body of a refusal, for programs and language models.
 #[derive(Serialize)]
 struct Explanation<'a> {
     error: &'static str,
@@ -112,7 +112,7 @@ impl Refusal {
         }
     }
 
-    /// The stable name of the reason.
+    /// Returns the stable name of the reason.
     fn code(&self) -> &'static str {
         match self {
             Refusal::Denied(denial) => denial.reason.code(),
@@ -145,8 +145,9 @@ impl Refusal {
             Refusal::Denied(denial) => ("denied", denial.policy.as_deref()),
             _ => ("failed", None),
         };
-        // The client is no part of the host: it is told which step failed, and of the causes only what a name or a
-        // connection of its own would have told it.
+        // The client must not learn details of the host. The message names the step that failed,
+        // and its causes state only what a lookup or a connection of the client's own would have
+        // shown.
         let mut message = self.to_string();
         let mut cause = std::error::Error::source(self);
         while let Some(error) = cause {
@@ -160,7 +161,7 @@ impl Refusal {
         body
     }
 
-    /// The answer in HTTP.
+    /// Returns the refusal as an HTTP response.
     pub(crate) fn response(&self) -> Response<Full<Bytes>> {
         let mut response = Response::new(Full::new(self.body().into()));
         *response.status_mut() = self.status();
@@ -171,7 +172,8 @@ impl Refusal {
         response
     }
 
-    /// The same answer where hyper does not speak: before it begins, and after it gave up.
+    /// Returns the refusal as the bytes of an HTTP response, for the times when hyper does not
+    /// serve the connection: before hyper begins, and after hyper gave up.
     pub(crate) fn last_words(&self) -> Vec<u8> {
         let (status, body) = (self.status(), self.body());
         let denied = match self {
@@ -183,7 +185,7 @@ impl Refusal {
         format!("{head}content-length: {length}\r\n\r\n{body}").into_bytes()
     }
 
-    /// The answer in SOCKS5, RFC 1928, 6.
+    /// Returns the refusal as a SOCKS5 reply, RFC 1928, 6.
     pub(crate) fn reply(&self) -> ReplyError {
         match self {
             Refusal::Denied(_) => ReplyError::ConnectionNotAllowed,

@@ -1,4 +1,4 @@
-//! Names to addresses, on the host's side.
+//! Lookup of the addresses of host names, outside the sandbox.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, PoisonError};
@@ -13,24 +13,26 @@ use hickory_resolver::proto::rr::{Name, RecordType};
 use hickory_resolver::{Hosts, TokioResolver, system_conf};
 use ringfence_core::policy::HostName;
 
-/// What the system's own resolver reads, in its order.
+/// Files that the system's own resolver reads, in the same order.
 const SYSTEM_FILES: [&str; 2] = ["/etc/hosts", "/etc/resolv.conf"];
 
-/// How many queries may wait for one server; beyond that hickory fails them, so this is more than connections need.
+/// Most queries that may wait for one server. Hickory fails further queries, so the limit is higher
+/// than the connections need.
 const QUERIES_AT_ONCE: usize = 4096;
 
-/// Finds the addresses of names.
+/// Resolver that finds the addresses of host names.
 pub struct Resolver {
     source: Source,
 }
 
 enum Source {
-    /// As the host is configured; read again when a file of it has changed, for a sandbox may outlive a network.
+    /// Configuration of the host. The resolver reads the files again when one of them has changed,
+    /// because a sandbox may outlive a network.
     System(Mutex<Option<(Stamps, Answers)>>),
     Fixed(Answers),
 }
 
-/// When each file was last written.
+/// Time at which each file was last written.
 type Stamps = [Option<SystemTime>; SYSTEM_FILES.len()];
 
 #[derive(Clone)]
@@ -39,36 +41,37 @@ struct Answers {
     servers: TokioResolver,
 }
 
-/// Why a name has no address.
+/// Reason for which a host name has no address.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResolveError {
-    /// The host's configuration says nothing usable.
+    /// The host's resolver configuration cannot be used.
     #[error("cannot read how this host resolves names")]
     Configuration(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// No server knows it.
+    /// The lookup at the servers failed.
     #[error("cannot resolve `{name}`")]
     Lookup {
-        /// Which name.
+        /// Host name that was looked up.
         name: HostName,
-        /// What hickory says.
+        /// Error that hickory returned.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// It is known and has no address.
+    /// The host name exists and has no address.
     #[error("`{0}` has no address")]
     NoAddress(HostName),
-    /// Servers took too long.
+    /// No server answered in time.
     #[error("no server answered for `{0}` in time")]
     Slow(HostName),
 }
 
 impl Resolver {
-    /// Resolves as this host does: `/etc/hosts` first, then the servers of `/etc/resolv.conf`.
+    /// Returns a resolver that works as this host does: `/etc/hosts` first, then the servers of
+    /// `/etc/resolv.conf`.
     pub fn system() -> Resolver {
         Resolver { source: Source::System(Mutex::new(None)) }
     }
 
-    /// Asks one server alone.
+    /// Returns a resolver that asks only `server`.
     pub fn at(server: SocketAddr) -> Result<Resolver, ResolveError> {
         let connections = [ConnectionConfig::udp(), ConnectionConfig::tcp()].map(|mut connection| {
             connection.port = server.port();
@@ -79,14 +82,15 @@ impl Resolver {
         Ok(Resolver { source: Source::Fixed(Answers::new(Hosts::default(), config, ResolverOpts::default())?) })
     }
 
-    /// Every address of a name, IPv4 first.
+    /// Returns all addresses of a name, IPv4 first.
     pub(crate) async fn lookup(&self, name: &HostName) -> Result<Vec<IpAddr>, ResolveError> {
         let failed = |error: Box<dyn std::error::Error + Send + Sync>| ResolveError::Lookup {
             name: name.clone(),
             source: error,
         };
         let answers = self.answers()?;
-        // With its last dot, a name is looked up as it was judged: no search list makes another one of it.
+        // End the name with a dot, so that the name is looked up as it was judged: no search list
+        // turns the name into another one.
         let absolute = Name::from_ascii(format!("{name}.")).map_err(|error| failed(error.into()))?;
         let known = answers.in_hosts(&absolute);
         if !known.is_empty() {
@@ -94,7 +98,7 @@ impl Resolver {
         }
         let found = answers.servers.lookup_ip(absolute).await.map_err(|error| failed(error.into()))?;
         let mut addresses: Vec<IpAddr> = found.iter().collect();
-        // A server may repeat itself; each address is tried once.
+        // A server may repeat an address, and each address is tried once.
         let mut seen = std::collections::HashSet::new();
         addresses.retain(|address| seen.insert(*address));
         if addresses.is_empty() { Err(ResolveError::NoAddress(name.clone())) } else { Ok(addresses) }
@@ -112,7 +116,7 @@ impl Resolver {
             _ => {
                 let (config, options) =
                     system_conf::read_system_conf().map_err(|error| ResolveError::Configuration(error.into()))?;
-                // Without the file there is nothing in it.
+                // A missing hosts file counts as an empty one.
                 let hosts = Hosts::from_system().unwrap_or_default();
                 let answers = Answers::new(hosts, config, options)?;
                 *current = Some((stamps, answers.clone()));
@@ -124,7 +128,8 @@ impl Resolver {
 
 impl Answers {
     fn new(hosts: Hosts, config: ResolverConfig, mut options: ResolverOpts) -> Result<Answers, ResolveError> {
-        // hickory asks servers for the kind of address that the file lacks; the system does not.
+        // Do not let hickory read the hosts file: hickory would ask servers for the address family
+        // that the file lacks, and the system's resolver does not.
         options.use_hosts_file = ResolveHosts::Never;
         options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
         options.max_active_requests = QUERIES_AT_ONCE;

@@ -1,4 +1,4 @@
-//! Which targets the lists of a policy let through.
+//! Decision about targets by the allow list and the deny list of a policy.
 
 use std::net::IpAddr;
 
@@ -12,73 +12,74 @@ mod index;
 
 use index::Index;
 
-/// The two lists of a policy, ready to judge: as fast with many rules as with few.
+/// Allow list and deny list of a policy, indexed so that many rules are checked as fast as few.
 #[derive(Debug, Clone, Default)]
 pub struct Rules {
     allow: Index,
     deny: Index,
 }
 
-/// What the rules say of a target.
+/// Decision of the rules about a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub enum Verdict {
-    /// It may be reached.
+    /// The rules allow the target.
     Allowed,
-    /// It may not.
+    /// The rules deny the target.
     Denied(Reason),
 }
 
-/// Why a target may not be reached.
+/// Reason for which a target is denied.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(tag = "code", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Reason {
-    /// No rule allows it. Of all reasons, the only one that does not hold while a policy is observed.
+    /// No rule allows the target. Only this reason has no effect while a policy is observed.
     #[error("no rule of the policy allows it")]
     Unlisted,
-    /// A rule denies it.
+    /// A rule denies the target.
     #[error("the policy denies `{rule}`")]
     Listed {
-        /// Which.
+        /// Rule that denies the target.
         rule: HostRule,
     },
-    /// It is no address of the outside world, and no rule names it by address.
+    /// The address is not public, and no rule allows it by address.
     #[error("{address} is not public ({class}), and no rule allows it by address")]
     Internal {
-        /// Where the connection would go.
+        /// Address that the connection would go to.
         address: IpAddr,
-        /// What that is.
+        /// Class of the address.
         class: AddressClass,
     },
-    /// What is said inside the connection is for somebody else.
+    /// The data inside the connection is addressed to another host.
     #[error("what is said inside it is for `{name}`")]
     OtherName {
-        /// For whom.
+        /// Name of the other host.
         name: String,
     },
-    /// TLS that does not say whom it is for.
+    /// The hello of a TLS client names no server (SNI).
     #[error("the TLS client does not say which name it wants (SNI)")]
     Unnamed,
-    /// It is none of TCP's.
+    /// The protocol is not TCP.
     #[error("only TCP is let through, not {protocol}")]
     Protocol {
-        /// What it is instead.
+        /// Name of the protocol.
         protocol: String,
     },
-    /// A secret is for the host, and the client would speak to it in the clear.
+    /// A credential belongs to the host, and the client would connect to the host without
+    /// encryption.
     #[error("a credential is for it, which is never sent in the clear: use https")]
     Unencrypted,
-    /// It cannot be read, or not in one way only.
+    /// The input cannot be read, or can be read in more than one way.
     #[error("{fault}")]
     Malformed {
-        /// What is wrong with it.
+        /// Description of the fault.
         fault: String,
     },
 }
 
 impl Reason {
-    /// The stable name, for programs.
+    /// Returns the stable name of the reason, for programs.
     pub const fn code(&self) -> &'static str {
         match self {
             Reason::Unlisted => "unlisted",
@@ -94,12 +95,14 @@ impl Reason {
 }
 
 impl Rules {
-    /// The rules of a policy: what `allow` names and `deny` does not.
+    /// Returns the rules of a policy, which allow the targets that `allow` names and `deny` does
+    /// not.
     pub fn new(allow: &[HostRule], deny: &[HostRule]) -> Rules {
         Rules { allow: Index::new(allow), deny: Index::new(deny) }
     }
 
-    /// Judges a target by what it is called: a name before it is resolved, or an address that was given as one.
+    /// Judges a target in the form in which the client named it: a host name before its lookup, or
+    /// an address that the client gave.
     pub fn judge(&self, target: &Target) -> Verdict {
         match &target.host {
             TargetHost::Name(name) => self.judge_name(name, target.port),
@@ -112,7 +115,8 @@ impl Rules {
         }
     }
 
-    /// Judges the address that a connection to the target would go to, and says nothing of the target's name.
+    /// Judges the address that a connection to the target would go to. The target's name is not
+    /// judged.
     pub fn judge_address(&self, target: &Target, address: IpAddr) -> Verdict {
         let (address, port) = (address.to_canonical(), target.port);
         if let Some(rule) = self.denied(address, port) {
@@ -125,12 +129,13 @@ impl Rules {
         }
     }
 
-    /// Tells whether a rule denies a name on `port`.
+    /// Returns whether a rule denies a name on `port`.
     pub(crate) fn denies_names(&self, port: u16) -> bool {
         self.deny.has_names(port)
     }
 
-    /// Judges a name that is asked for without saying on which port: allowed if it is on any.
+    /// Judges the lookup of a name, which states no port. The lookup is allowed if the name is
+    /// allowed on any port.
     pub fn judge_lookup(&self, name: &HostName) -> Verdict {
         let mut verdict = Verdict::Denied(Reason::Unlisted);
         for port in self.allow.ports(name) {
@@ -150,7 +155,8 @@ impl Rules {
         }
     }
 
-    /// The rule that denies an address, or one that packets to it may end up at.
+    /// Returns the rule that denies an address, or that denies an IPv4 address to which packets for
+    /// an IPv6 address may be delivered.
     fn denied(&self, address: IpAddr, port: u16) -> Option<HostRule> {
         let own = self.deny.network(address, port);
         let IpAddr::V6(address) = address else { return own };

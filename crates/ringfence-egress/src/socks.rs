@@ -1,4 +1,4 @@
-//! SOCKS5, RFC 1928: `CONNECT`, without authentication. Names are resolved on this side.
+//! SOCKS5, RFC 1928: `CONNECT`, without authentication. The proxy resolves the names.
 
 use fast_socks5::server::{NoAuthentication, Socks5ServerProtocol, SocksServerError};
 use fast_socks5::util::target_addr::TargetAddr;
@@ -10,14 +10,15 @@ use crate::proxy::Proxy;
 use crate::stream::{Rewound, Stream};
 use crate::{Denial, Reason, Refusal, Target, Via, tunnel};
 
-/// The byte that every client begins with.
+/// Protocol version, the first byte of every client.
 pub(crate) const VERSION: u8 = 5;
 
-/// The address that a reply names; the proxy's own is nobody's business, and clients do not look.
+/// Address that a reply states. The proxy does not reveal its own address, and clients do not read
+/// the field.
 const NOWHERE: std::net::SocketAddr =
     std::net::SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
 
-/// Serves one client.
+/// Serves one client of SOCKS5.
 pub(crate) async fn serve<S: Stream>(proxy: &Proxy, client: Rewound<S>) {
     let greeting = async {
         let protocol = Socks5ServerProtocol::start(client).negotiate_auth(&[NoAuthentication]).await?;
@@ -25,7 +26,7 @@ pub(crate) async fn serve<S: Stream>(proxy: &Proxy, client: Rewound<S>) {
     };
     let (protocol, command, address) = match timeout(proxy.settings().limits.greeting, greeting).await {
         Ok(Ok(read)) => read,
-        // The protocol's own code has answered, where there is an answer.
+        // `fast_socks5` has already replied, if the protocol has a reply for the error.
         Ok(Err(error)) => {
             if !matches!(error, SocksServerError::Io { .. }) {
                 proxy.deny(Denial::malformed("", Via::Socks5, "the SOCKS5 request cannot be read"));
@@ -42,7 +43,8 @@ pub(crate) async fn serve<S: Stream>(proxy: &Proxy, client: Rewound<S>) {
     if let Some(reason) = reason {
         let target = address.to_string().escape_debug().to_string();
         proxy.deny(Denial { target, reason, via: Via::Socks5, policy: None });
-        let _ = protocol.reply_error(&ReplyError::CommandNotSupported).await; // the client has gone
+        // The reply fails only if the client is gone.
+        let _ = protocol.reply_error(&ReplyError::CommandNotSupported).await;
         return;
     }
     match connect(proxy, address).await {
@@ -52,7 +54,8 @@ pub(crate) async fn serve<S: Stream>(proxy: &Proxy, client: Rewound<S>) {
             }
         }
         Err(refusal) => {
-            let _ = protocol.reply_error(&refusal.reply()).await; // the client has gone
+            // The reply fails only if the client is gone.
+            let _ = protocol.reply_error(&refusal.reply()).await;
         }
     }
 }

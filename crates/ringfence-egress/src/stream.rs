@@ -1,4 +1,4 @@
-//! A stream of which some bytes were read already.
+//! Streams of which some bytes were already read.
 
 use std::any::Any;
 use std::io;
@@ -13,12 +13,12 @@ use tokio::time::timeout;
 
 use crate::copy::End;
 
-/// A byte stream that a connection can be carried on.
+/// Byte stream that can carry a connection.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> Stream for S {}
 
-/// A stream that is read from its beginning again.
+/// Stream that first returns bytes that were already read, and then the bytes that follow.
 #[derive(Debug)]
 pub(crate) struct Rewound<S> {
     first: Bytes,
@@ -26,12 +26,12 @@ pub(crate) struct Rewound<S> {
 }
 
 impl<S> Rewound<S> {
-    /// `rest`, with `first` in front of what it still has to say.
+    /// Returns a stream that yields `first` and then the bytes of `rest`.
     pub(crate) fn new(first: Bytes, rest: S) -> Rewound<S> {
         Rewound { first, rest }
     }
 
-    /// Puts bytes that were read back in front.
+    /// Puts bytes that were already read back to the front of the stream.
     pub(crate) fn put_back(&mut self, bytes: Bytes) {
         if !bytes.is_empty() {
             self.first = [bytes, std::mem::take(&mut self.first)].concat().into();
@@ -48,7 +48,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Rewound<S> {
         into.put_slice(&self.first[..length]);
         self.first.advance(length);
         if self.first.is_empty() {
-            // Otherwise the whole first read stays in memory for as long as the connection lives.
+            // Release the buffer. Otherwise the whole first read stays in memory until the
+            // connection ends.
             self.first = Bytes::new();
         }
         Poll::Ready(Ok(()))
@@ -87,14 +88,15 @@ impl<S: Stream> End for Rewound<S> {
     }
 }
 
-/// How long, and for how many bytes, what a refused client still says is listened to.
+/// Time for which, and number of bytes up to which, the proxy reads from a client after a refusal.
 const LINGER: (Duration, u64) = (Duration::from_secs(1), 16 * 1024 * 1024);
 
-/// Ends a stream so that its last words arrive: closing it with bytes unread resets the connection, and the client's
-/// side then throws away what it has not read (RFC 9112, 9.6).
+/// Ends a stream so that its last bytes arrive. Closing a stream with unread bytes resets the
+/// connection, and then the client's side discards what the client has not read (RFC 9112, 9.6).
 pub(crate) async fn linger<S: Stream>(mut stream: S) {
     if stream.shutdown().await.is_ok() {
         let (time, most) = LINGER;
-        let _ = timeout(time, tokio::io::copy(&mut stream.take(most), &mut tokio::io::sink())).await; // gone is well
+        // Ignore errors, because the client may be gone.
+        let _ = timeout(time, tokio::io::copy(&mut stream.take(most), &mut tokio::io::sink())).await;
     }
 }

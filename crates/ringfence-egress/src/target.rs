@@ -1,4 +1,4 @@
-//! Where a client wants to go: the one parser of it, for the check and for the connection.
+//! Target of a client. One parser reads it, for the check and for the connection.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -6,64 +6,64 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ringfence_core::policy::{Host, HostName, HostNameError, HostRule};
 use serde::{Serialize, Serializer};
 
-/// A host and a port, in the form in which it is judged and connected to.
+/// Host and port, in the form in which the proxy judges them and connects to them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Target {
-    /// Who.
+    /// Host that the client wants to reach.
     pub host: TargetHost,
-    /// On which port.
+    /// Port on the host.
     pub port: u16,
 }
 
-/// Who a client wants to reach.
+/// Host that a client wants to reach.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum TargetHost {
-    /// A name that has yet to be resolved.
+    /// Name that is not resolved yet.
     Name(HostName),
-    /// An address, IPv4 wherever it is one in the clothes of IPv6.
+    /// IP address. An IPv4 address that was written as IPv6 is stored as IPv4.
     Address(IpAddr),
 }
 
-/// Why a text is no target.
+/// Reason for which a text is not a target.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TargetError {
-    /// There is no host.
+    /// The text has no host.
     #[error("there is no host")]
     Empty,
-    /// It names a user.
+    /// The text names a user.
     #[error("`{}` names a user, which is no part of a host", .0.escape_debug())]
     User(String),
-    /// It has colons that separate no port.
+    /// The text has more than one colon outside brackets.
     #[error("`{}` has more than one colon: an IPv6 address stands in brackets", .0.escape_debug())]
     Colons(String),
-    /// The port is no port.
+    /// The port is not a number from 1 to 65535.
     #[error("`{}` has port `{}`: a port is a number from 1 to 65535", .text.escape_debug(), .port.escape_debug())]
     Port {
-        /// The whole text.
+        /// Whole text that was read.
         text: String,
-        /// What stands where the port does.
+        /// Text in the place of the port.
         port: String,
     },
-    /// There is no port, and none that goes without saying.
+    /// The text has no port, and the caller gave no default.
     #[error("`{}` has no port", .0.escape_debug())]
     NoPort(String),
-    /// An address of one machine's own links.
+    /// The address names an interface of one machine.
     #[error("`{}` names an interface of a machine, which means nothing outside it", .0.escape_debug())]
     Zone(String),
-    /// It looks like an address, and nobody would read it as one.
+    /// The text looks like an IP address, and no resolver reads it as one.
     #[error("`{}` is no IP address", .0.escape_debug())]
     Address(String),
-    /// The name is none.
+    /// The host name is not valid.
     #[error(transparent)]
     Name(HostNameError),
 }
 
 impl Target {
-    /// Reads the authority of a URI, of a `CONNECT`, or of a `Host` header; a port must be there unless one goes without
-    /// saying.
+    /// Reads the authority of a URI, of a `CONNECT`, or of a `Host` header. The text must have a
+    /// port unless `default_port` is given.
     pub fn from_authority(text: &str, default_port: Option<u16>) -> Result<Target, TargetError> {
-        // Everything before the last `@` is a user, also what looks like a host.
+        // Text before the last `@` is a user, even if that text looks like a host.
         if text.contains('@') {
             return Err(TargetError::User(text.to_owned()));
         }
@@ -92,13 +92,14 @@ impl Target {
         Target::of(host, port)
     }
 
-    /// Reads a host that came apart from its port, as in SOCKS and in TLS; an IPv6 address has no brackets there.
+    /// Reads a host that was given separately from its port, as in SOCKS and in TLS. An IPv6
+    /// address has no brackets there.
     pub fn from_parts(host: &str, port: u16) -> Result<Target, TargetError> {
         let host = if host.contains(':') { TargetHost::Address(ipv6(host)?) } else { name_or_ipv4(host)? };
         Target::of(host, port)
     }
 
-    /// The target at an address.
+    /// Returns the target at an IP address.
     pub fn from_address(address: IpAddr, port: u16) -> Result<Target, TargetError> {
         Target::of(TargetHost::Address(address.to_canonical()), port)
     }
@@ -110,7 +111,7 @@ impl Target {
         Ok(Target { host, port })
     }
 
-    /// The narrowest rule that names this target.
+    /// Returns the narrowest rule that covers this target.
     pub fn rule(&self) -> HostRule {
         let host = match &self.host {
             TargetHost::Name(name) => Host::Name(name.clone()),
@@ -148,8 +149,9 @@ fn name_or_ipv4(text: &str) -> Result<TargetHost, TargetError> {
     }
 }
 
-/// Reads an IPv4 address as `inet_aton` does, which every resolver asks before it asks a server: one to four numbers,
-/// decimal, octal (`0…`) or hexadecimal (`0x…`), the last of which fills what the others leave.
+/// Reads an IPv4 address as `inet_aton` does, which every resolver calls before it asks a server.
+/// The address has one to four numbers, each decimal, octal (`0…`) or hexadecimal (`0x…`). The last
+/// number fills the bytes that the others leave.
 fn ipv4(text: &str) -> Option<Ipv4Addr> {
     let numbers: Vec<u32> = text.split('.').map(number).collect::<Option<_>>()?;
     let (last, front) = numbers.split_last()?;
@@ -170,7 +172,7 @@ fn number(text: &str) -> Option<u32> {
         None if text.len() > 1 && text.starts_with('0') => (&text[1..], 8),
         None => (text, 10),
     };
-    // `from_str_radix` takes a sign.
+    // `from_str_radix` accepts a sign, and an address has none.
     let is_number = digits.chars().all(|digit| digit.is_digit(radix));
     u32::from_str_radix(digits, radix).ok().filter(|_| is_number)
 }

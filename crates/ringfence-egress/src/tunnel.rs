@@ -1,28 +1,35 @@
-//! Tunnels: the opening is judged, the rest is carried as it is.
+//! Tunnels: the proxy judges the opening and carries the rest unchanged.
 //!
-//! Only what the client says is held back, and only until its protocol is known; `opening` says how that is told. The
-//! server may speak first: its words go to the client at once.
+//! Only the client's bytes are held back, and only until the protocol is known. The module
+//! `opening` finds the protocol. The server may speak first, and its bytes go to the client at
+//! once.
 //!
-//! - TLS to a host that a credential is for ends here, and is carried on request by request; see `credential`.
-//! - TLS must name the host that was asked for, in one hello that has one reading. A client that names none is refused for
-//!   a name and is fine for an address; a hello older than TLS 1.2 cannot be read, and is refused for both. So is anything
-//!   else that begins like TLS or SSL. Where the real name is encrypted (ECH), the outer one counts: it is what the
-//!   connection is routed by. Whether there is an inner one cannot be seen, for clients that have none pretend to (GREASE).
-//! - A hello to a name must not be a request of HTTP at the same time, is refused on port 80, and is answered in TLS or
-//!   not at all.
-//! - A server may ask for another hello (HelloRetryRequest). What the client says meanwhile is held back until the server
-//!   has answered, and the second hello must name the same host as the first.
-//! - To an address, all that is said passes, unless the policy denies names. Then a tunnel to an address is read like one
-//!   to a name, and no name in it may be denied.
-//! - Plain HTTP to a name goes through the proxy's own HTTP code, which looks at every request.
-//! - A protocol that becomes TLS (STARTTLS) is judged by each hello in it, at whatever byte the
-//!   hello begins; see `watch`.
-//! - Anything else passes, except on port 80, where it is HTTP or nothing, except where the server
-//!   answers in TLS or HTTP: then it understood something else than we did, and except where its
-//!   first line becomes a request, or a later line names a host before the server has answered; see
-//!   `watch`. The connection to the server is then reset, because the end of a stream ends a line.
+//! - The proxy terminates TLS to a host that has a credential, and carries each request separately;
+//!   see `credential`.
+//! - TLS must name the host that the client asked for, in one hello that has one reading. A hello
+//!   without a name is refused in a tunnel to a host name, and allowed in a tunnel to an address. A
+//!   hello older than TLS 1.2 cannot be read and is refused in both. Other bytes that begin like
+//!   TLS or SSL are refused in both, too. If the real name is encrypted (ECH), the outer name
+//!   counts, because the connection is routed by the outer name. The proxy cannot see whether there
+//!   is an inner name, because clients without an inner name pretend to have one (GREASE).
+//! - A hello to a host name must not be an HTTP request at the same time, is refused on port 80,
+//!   and must be answered in TLS.
+//! - A server may ask for a second hello (HelloRetryRequest). Bytes that the client sends after its
+//!   first hello are held back until the server has answered, and the second hello must name the
+//!   same host as the first.
+//! - In a tunnel to an address, every byte passes, unless the policy denies names. If the policy
+//!   does, the tunnel is read like a tunnel to a name, and must not contain a denied name.
+//! - Plain HTTP to a host name goes through the proxy's own HTTP code, which judges every request.
+//! - In a protocol that changes to TLS (STARTTLS), each hello is judged, at whatever byte the hello
+//!   begins; see `watch`.
+//! - Any other protocol passes, with three exceptions. On port 80, only HTTP passes. If the server
+//!   answers in TLS or HTTP, the tunnel is cut, because the server has then read the opening
+//!   differently than the proxy. If the first line becomes a request, or a later line names a host
+//!   before the server has answered, the tunnel is cut, too; see `watch`. The connection to the
+//!   server is then reset, because some servers take the end of a stream for the end of a line.
 //!
-//! Most tunnels wait most of the time, by the thousand: what only some of them need is boxed.
+//! Thousands of tunnels may be open, and most of them wait most of the time. For this reason, state
+//! that only some tunnels need is boxed.
 
 use std::future::poll_fn;
 use std::io;
@@ -46,14 +53,14 @@ use crate::stream::{Rewound, Stream, linger};
 use crate::watch::Finding;
 use crate::{Denial, Event, Passage, Reason, Refusal, Target, TargetHost, Verdict, Via, http};
 
-/// Silence after which a client is taken to wait for an answer.
+/// Silence after which the proxy assumes that a client waits for an answer.
 const PAUSE: Duration = Duration::from_millis(250);
-/// Most bytes of a client that are held back while its server has not answered a hello.
+/// Most bytes of a client that are held back until the server has answered a hello.
 const LONGEST_AHEAD: usize = 80 * 1024;
-/// A fatal `access_denied` in an alert record, RFC 8446, 6.
+/// Alert record with a fatal `access_denied`, RFC 8446, 6.
 const ALERT: [u8; 7] = [21, 3, 1, 0, 2, 2, 49];
 
-/// Carries a tunnel to `target` until it ends, or is no longer allowed.
+/// Carries a tunnel to `target` until the tunnel ends or the rules no longer allow it.
 pub(crate) async fn run<S: Stream>(proxy: &Proxy, mut client: Rewound<S>, connection: Connection, target: &Target) {
     let pass = connection.pass(target);
     let mut server = connection.stream;
@@ -71,35 +78,36 @@ pub(crate) async fn run<S: Stream>(proxy: &Proxy, mut client: Rewound<S>, connec
                 linger(client).await;
             }
         }
-        // Requests are judged one by one, and a client whose next one is denied is told so.
+        // Requests are judged one by one, and a client is told when its next request is denied.
         Turn::Requests => Box::pin(http::serve_within(proxy, client, server, pass)).await,
         Turn::SecuredRequests => Box::pin(http::serve_secured(proxy, client, server, pass)).await,
     }
 }
 
-/// What becomes of a tunnel.
+/// Next step for a tunnel.
 enum Turn {
-    /// It is over.
+    /// The tunnel has ended.
     Ended,
-    /// It was ended while a server could take the end for the end of a line.
+    /// The proxy ended the tunnel at a point where a server could take the end of the stream for
+    /// the end of a line, so the connection to the server must be reset.
     Cut,
-    /// What is said inside it is not let through, and the owner was told; the client is told in these bytes.
+    /// The content of the tunnel was denied, and the owner was told. These bytes tell the client.
     Refused(Vec<u8>),
-    /// It carries requests that are looked into.
+    /// The tunnel carries plain HTTP requests, which the proxy judges one by one.
     Requests,
-    /// The same in TLS, to a host that is shown credentials.
+    /// The tunnel carries HTTP requests in TLS, to a host that is sent credentials.
     SecuredRequests,
 }
 
-/// Carries what a tunnel has, unless it is requests that are looked into.
+/// Carries the bytes of a tunnel, unless the tunnel carries requests that the proxy judges.
 async fn carry<S: Stream>(proxy: &Proxy, client: &mut Rewound<S>, server: &mut TcpStream, target: &Target) -> Turn {
     let other_names = OtherNames::for_tunnel(proxy, target);
     let mut opening = Opening::new(other_names);
     let mut back = Direction::default();
 
-    // A silent client has all the time it wants: it may wait for the server.
+    // Set no time limit for a silent client, because the client may wait for the server.
     let spoken = poll_fn(|cx| {
-        let _ = back.poll(cx, server, client)?; // its end is remembered
+        let _ = back.poll(cx, server, client)?; // `back` remembers the end of the server's stream
         poll_more(cx, client, &mut opening.bytes)
     });
     if spoken.await.is_err() {
@@ -108,7 +116,8 @@ async fn carry<S: Stream>(proxy: &Proxy, client: &mut Rewound<S>, server: &mut T
     let looked = async {
         loop {
             let looked = poll_fn(|cx| {
-                let _ = back.poll(cx, server, client)?; // its end is remembered
+                // `back` remembers the end of the server's stream.
+                let _ = back.poll(cx, server, client)?;
                 poll_kind(cx, client, &mut opening)
             });
             match timeout(PAUSE, looked).await {
@@ -156,7 +165,7 @@ async fn carry<S: Stream>(proxy: &Proxy, client: &mut Rewound<S>, server: &mut T
             client.put_back(opening.bytes.into());
             return Turn::Requests;
         }
-        // A server that speaks first, or has ended, answers no opening.
+        // A server that speaks first, or has ended its stream, does not answer an opening.
         _ if is_judged && !back.has_spoken() => back.read_answer(AnswerReader::to_other()),
         _ => {}
     }
@@ -181,11 +190,11 @@ async fn carry<S: Stream>(proxy: &Proxy, client: &mut Rewound<S>, server: &mut T
             None => Direction::after(opening.bytes),
         };
         loop {
-            // An error of either side ends the tunnel, unless the watch raised it.
+            // An error of either side ends the tunnel, unless the watch raised the error.
             let copied = copy::both(client, server, &mut forth, &mut back).await;
             let findings = forth.take_findings();
             if findings.is_empty() {
-                // A client that breaks off must not end half a line.
+                // A client that breaks its connection off must not complete half a line.
                 break if copied.is_err() && forth.has_open_line() { Err(Turn::Cut) } else { Ok(()) };
             }
             for finding in findings {
@@ -210,16 +219,18 @@ async fn carry<S: Stream>(proxy: &Proxy, client: &mut Rewound<S>, server: &mut T
 }
 
 impl From<Refusal> for Turn {
-    /// A tunnel that is cut while it is open: its client sees the end, for words of ours would be taken for the host's.
+    /// Cuts an open tunnel. The client sees only the end of the stream, because it would take bytes
+    /// of the proxy for bytes of the host.
     fn from(_: Refusal) -> Turn {
         Turn::Cut
     }
 }
 
-/// Ends the connection to a server so that the server discards it. Some servers take an ordinary end
-/// of the stream for the end of a request, and act on half of it.
+/// Resets the connection to a server so that the server discards its input. Some servers take an
+/// ordinary end of the stream for the end of a request, and act on half a request.
 fn reset(server: TcpStream) {
-    let _ = set_socket_linger(&server, Some(Duration::ZERO)); // an ordinary end, then
+    // On failure, the stream ends in the ordinary way.
+    let _ = set_socket_linger(&server, Some(Duration::ZERO));
 }
 
 impl OtherNames {
@@ -236,8 +247,9 @@ fn refuse_tls(proxy: &Proxy, target: &Target, reason: Reason) -> Turn {
     Turn::Refused(ALERT.to_vec())
 }
 
-/// Judges what the watch found in a tunnel that has been another protocol until now. A hello
-/// without a name is fine here: it leads to nobody else, and clients of old protocols have none.
+/// Judges a finding of the watch in a tunnel that has used another protocol until now. A hello
+/// without a name is allowed here, because it leads to no other host and clients of old protocols
+/// send no name.
 fn judge_finding(proxy: &Proxy, target: &Target, finding: Finding) -> Result<(), Turn> {
     let reason = match finding {
         Finding::Hello(Hello::Unnamed) => return Ok(()),
@@ -257,8 +269,10 @@ fn judge_finding(proxy: &Proxy, target: &Target, finding: Finding) -> Result<(),
     Err(refuse_tls(proxy, target, reason))
 }
 
-/// Carries a hello and the server's answer to it, and, if that asks for one, the second hello. `said` begins with the
-/// hello, of so many bytes. The direction from client to server then has all that it may say; the other goes on.
+/// Carries a hello, the server's answer to it, and the second hello if the answer asks for one.
+///
+/// `said` begins with the first hello, of `length` bytes. The returned direction, from client to
+/// server, holds all bytes that may pass next. `back` continues in the caller.
 async fn carry_hellos<S: Stream>(
     proxy: &Proxy,
     client: &mut Rewound<S>,
@@ -268,22 +282,23 @@ async fn carry_hellos<S: Stream>(
     first: Hello,
     back: &mut Direction,
 ) -> Result<Direction, Turn> {
-    // Early data, or a second hello that did not wait to be asked for.
+    // These bytes are early data, or a second hello that the client sent before the server asked.
     let mut ahead = said.split_off(length);
     let mut forth = Direction::after(said);
     let mut has_ended = false;
     let other_names = OtherNames::for_tunnel(proxy, target);
     back.read_answer(AnswerReader::to_hello(other_names));
     let answered = poll_fn(|cx| {
-        let _ = forth.write_held(cx, server)?; // the rest when there is room
-        let _ = back.poll(cx, server, client)?; // its end is an answer
+        let _ = forth.write_held(cx, server)?; // the rest follows when the server has room
+        // The end of the server's stream counts as an answer.
+        let _ = back.poll(cx, server, client)?;
         while back.answer().is_none() && !has_ended && ahead.len() < LONGEST_AHEAD {
             match poll_more(cx, client, &mut ahead)? {
                 Poll::Ready(read) => has_ended = read == 0,
                 Poll::Pending => break,
             }
         }
-        // A client that has ended and said no more has no second hello.
+        // A client that has ended its stream after the first hello sends no second hello.
         let is_answered = back.answer().is_some() || has_ended && ahead.is_empty();
         if is_answered { Poll::Ready(io::Result::Ok(())) } else { Poll::Pending }
     });
@@ -293,8 +308,9 @@ async fn carry_hellos<S: Stream>(
     if back.answer() == Some(Answer::Retry) {
         let mut reader = HelloReader::new(HelloPosition::AfterRetry);
         let read = poll_fn(|cx| {
-            let _ = forth.write_held(cx, server)?; // the rest when there is room
-            let _ = back.poll(cx, server, client)?; // its end is remembered
+            let _ = forth.write_held(cx, server)?; // the rest follows when the server has room
+            // `back` remembers the end of the server's stream.
+            let _ = back.poll(cx, server, client)?;
             loop {
                 if let Some(hello) = reader.read(&ahead) {
                     return Poll::Ready(Ok(hello));
@@ -310,7 +326,7 @@ async fn carry_hellos<S: Stream>(
         });
         let second = match timeout(proxy.settings().limits.greeting, read).await {
             Ok(Ok(second)) => second,
-            // Without a second hello there is no connection that anything could be said on.
+            // Without a second hello there is no TLS connection on which data could pass.
             Ok(Err(_)) | Err(_) => return Err(Turn::Ended),
         };
         let reason = match second {
@@ -323,7 +339,7 @@ async fn carry_hellos<S: Stream>(
             return Err(refuse_tls(proxy, target, reason));
         }
     }
-    // A host that has not agreed on TLS may do so later, to another hello.
+    // A server that has not agreed to TLS may do so later, in answer to another hello.
     if other_names == OtherNames::Judged && back.answer() == Some(Answer::Other) {
         forth.watch(ahead, LineRule::None);
     } else {
@@ -332,7 +348,7 @@ async fn carry_hellos<S: Stream>(
     Ok(forth)
 }
 
-/// Reads once, behind what `bytes` has.
+/// Reads once and appends the bytes to `bytes`. Returns the number of bytes.
 fn poll_more<S: AsyncRead + Unpin>(
     cx: &mut Context<'_>,
     client: &mut S,
@@ -345,7 +361,7 @@ fn poll_more<S: AsyncRead + Unpin>(
     Poll::Ready(Ok(into.filled().len()))
 }
 
-/// Reads until it is known what the client speaks.
+/// Reads until the protocol of the client is known.
 fn poll_kind<S: AsyncRead + Unpin>(
     cx: &mut Context<'_>,
     client: &mut S,
@@ -361,13 +377,13 @@ fn poll_kind<S: AsyncRead + Unpin>(
     }
 }
 
-/// The host that a TLS client wants, on the port of its tunnel.
+/// Returns the host that a TLS client names, on the port of its tunnel.
 fn name_inside(hello: &Hello, target: &Target) -> Option<Target> {
     let Hello::Named(name) = hello else { return None };
     Target::from_parts(name, target.port).ok()
 }
 
-/// Whether what a TLS client says is what its tunnel was asked for.
+/// Checks that the hello of a TLS client agrees with the target of its tunnel.
 fn agree(proxy: &Proxy, target: &Target, hello: Hello) -> Result<(), Reason> {
     let observes = proxy.settings().mode == Mode::Observe;
     let name = match (hello, &target.host) {
@@ -382,7 +398,7 @@ fn agree(proxy: &Proxy, target: &Target, hello: Hello) -> Result<(), Reason> {
     }
     match proxy.rules().judge(&named) {
         Verdict::Denied(reason @ Reason::Listed { .. }) => Err(reason),
-        // Whoever allows an address allows what is served there, under whatever name.
+        // A rule that allows an address allows every name at that address.
         _ if matches!(target.host, TargetHost::Address(_)) => Ok(()),
         verdict if observes => {
             let listed = verdict == Verdict::Allowed;

@@ -1,8 +1,9 @@
-//! The proxy that this host itself must go through.
+//! Upstream proxy, which this host itself must use to reach the outside.
 //!
-//! Where there is one, it resolves names: networks that have such a proxy often resolve no outside name themselves. So
-//! a name is judged as ever, it is refused if it resolves here and only to addresses that are refused, and otherwise
-//! goes to the upstream as a name. Which address the upstream then connects to is the upstream's to answer for.
+//! The upstream proxy resolves names, because networks with such a proxy often cannot resolve
+//! outside names themselves. Each name is judged as usual. A name that resolves on this host only
+//! to addresses that are refused is refused. Every other name goes to the upstream as a name, and
+//! the upstream is responsible for the address that it connects to.
 
 use std::io;
 
@@ -15,66 +16,66 @@ use tokio::net::TcpStream;
 use crate::Target;
 use crate::connect::prepare;
 
-/// The longest head of an upstream's answer.
+/// Longest head of an upstream's answer, in bytes.
 const LONGEST_ANSWER: usize = 16 * 1024;
 
-/// Which targets are reached through which proxy.
+/// Upstream proxies of this host, and the targets that each of them is for.
 #[derive(Debug)]
 pub struct Upstream {
     matcher: Matcher,
 }
 
-/// What a connection is for; hosts may name a proxy for each.
+/// Purpose of a connection. A host may name one proxy for each purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// Requests that the upstream reads.
+    /// HTTP requests that the upstream reads.
     Http,
-    /// Bytes that it does not.
+    /// Bytes that the upstream does not read.
     Tunnel,
 }
 
-/// One upstream proxy.
+/// One upstream proxy, with its password.
 #[derive(Debug, Clone)]
 pub(crate) struct Hop {
     address: Target,
     authorization: Option<HeaderValue>,
 }
 
-/// Why an upstream cannot be used.
+/// Reason for which an upstream proxy cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UpstreamError {
-    /// The variable's value is no proxy.
+    /// The value of the variable does not name a proxy.
     #[error("`{variable}` does not name a proxy: write `http://host:port`, with `user:password@` in front if it asks")]
     Unreadable {
-        /// Which variable; its value may hold a password.
+        /// Name of the variable. Its value is left out because it may hold a password.
         variable: &'static str,
     },
-    /// It is reached in a way that is not spoken here.
+    /// The proxy uses a protocol that is not supported.
     #[error("`{variable}` names a proxy that is reached by {scheme}: only `http://` is supported")]
     Scheme {
-        /// Which variable.
+        /// Name of the variable.
         variable: &'static str,
-        /// The way.
+        /// Scheme of the proxy's URL.
         scheme: String,
     },
-    /// It could not be reached.
+    /// The proxy could not be reached.
     #[error("cannot reach the upstream proxy")]
     Unreachable(#[source] io::Error),
-    /// It said no.
+    /// The proxy refused the request with this status.
     #[error("the upstream proxy answered `{0}`")]
     Refused(String),
-    /// It said something else.
+    /// The proxy did not answer in HTTP.
     #[error("the upstream proxy did not answer in HTTP")]
     Garbled,
 }
 
 impl Upstream {
-    /// The variables that are read, each also in lower case.
+    /// Names of the variables that are read. Each name is also read in lower case.
     pub const VARIABLES: [&str; 4] = ["ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
 
-    /// Reads `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY` in either case, as curl does; nothing is said by
-    /// most hosts.
+    /// Reads `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY` in either case, as curl does.
+    /// Returns `None` if no variable names a proxy, as on most hosts.
     pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Upstream>, UpstreamError> {
         let said = |name: &str| {
             let text = variable(&name.to_ascii_lowercase()).or_else(|| variable(name)).unwrap_or_default();
@@ -91,7 +92,7 @@ impl Upstream {
         Ok(Some(Upstream { matcher }))
     }
 
-    /// The proxy that `target` is reached through, if it is through one.
+    /// Returns the upstream proxy for `target`, or `None` if `target` is reached directly.
     pub(crate) fn hop(&self, target: &Target, purpose: Purpose) -> Option<Hop> {
         let scheme = match purpose {
             Purpose::Http => "http",
@@ -102,7 +103,7 @@ impl Upstream {
     }
 }
 
-/// Refuses what the matcher would silently take for no proxy at all.
+/// Returns an error for a value that the matcher would silently take for no proxy.
 fn check(variable: &'static str, text: &str) -> Result<(), UpstreamError> {
     if text.is_empty() {
         return Ok(());
@@ -122,12 +123,13 @@ impl Hop {
         Some(Hop { address, authorization: intercept.basic_auth().cloned() })
     }
 
-    /// What the upstream wants to be told, if it wants a password.
+    /// Returns the value of `Proxy-Authorization`, if the upstream needs a password.
     pub(crate) fn authorization(&self) -> Option<&HeaderValue> {
         self.authorization.as_ref()
     }
 
-    /// Connects to the upstream itself. The host chose it, so its address is not judged.
+    /// Connects to the upstream itself. The upstream's address is not judged, because the host
+    /// chose it.
     pub(crate) async fn dial(&self) -> Result<TcpStream, UpstreamError> {
         let stream = TcpStream::connect(self.address.to_string()).await.map_err(UpstreamError::Unreachable)?;
         prepare(&stream);
@@ -146,7 +148,7 @@ impl Hop {
         request.extend_from_slice(b"\r\n");
         stream.write_all(&request).await.map_err(UpstreamError::Unreachable)?;
 
-        // One byte at a time: what follows the head is the target's own.
+        // Read one byte at a time, because the bytes after the head belong to the target.
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
             if head.len() >= LONGEST_ANSWER {

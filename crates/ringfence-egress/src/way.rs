@@ -1,4 +1,4 @@
-//! The way to a host: as it is, or in TLS.
+//! Connection to a host, in plain text or in TLS.
 
 use std::io;
 use std::pin::Pin;
@@ -8,12 +8,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-/// A connection that requests are sent on.
+/// Connection on which the proxy sends requests.
 #[derive(Debug)]
 pub(crate) enum Way {
-    /// In the clear.
+    /// Connection without encryption.
     Clear(TcpStream),
-    /// In TLS.
+    /// Connection encrypted with TLS.
     Tls(Box<TlsStream<TcpStream>>),
 }
 

@@ -1,9 +1,9 @@
 //! Lines that a lenient server may read as lines of an HTTP request.
 //!
 //! RFC 9112, 3 lets servers separate words by any blank, and old servers take any third word for a
-//! version. Some take any first word for a method, whatever its bytes are.
+//! version. Some servers take any first word for a method, whatever bytes the word has.
 
-/// Methods that servers know: IANA's registry, and what else is in use.
+/// Methods that servers know: the registry of IANA, and other methods that are in use.
 const METHODS: &[&str] = &[
     "ACL",
     "BASELINE-CONTROL",
@@ -55,38 +55,40 @@ const METHODS: &[&str] = &[
     "VERSION-CONTROL",
 ];
 
-/// Beginning of a version.
+/// First bytes of the version in a request line.
 const VERSION: &[u8] = b"HTTP/";
 /// Name of the header that names a host.
 const HOST: &[u8] = b"Host";
-/// Beginnings of URLs that servers of HTTP take.
+/// First bytes of the URLs that HTTP servers accept.
 const SCHEMES: [&[u8]; 2] = [b"http://", b"https://"];
-/// Bytes that separate words: for a lenient server, for one that does not know the separators of
-/// ASCII, and for one that knows the space alone.
+/// Tests for the bytes that separate words: of a lenient server, of a server that does not know the
+/// separators of ASCII (0x1c to 0x1f), and of a server that knows the space alone.
 const SEPARATORS: [fn(u8) -> bool; 3] = [is_blank, is_space, |byte| byte == b' '];
-/// The same for a first line, in which a line feed may stand: some servers take it for a blank.
+/// Tests of [`SEPARATORS`] for a first line, and a fourth test that also accepts the line feed,
+/// because some servers take a line feed in the first line for a blank.
 const FIRST_LINE_SEPARATORS: [fn(u8) -> bool; 4] =
     [is_blank, is_space, |byte| byte == b' ', |byte| is_blank(byte) || byte == b'\n'];
 
-/// Reading of a line, without its line feed, that begins like a request.
+/// Classification of a line, without its line feed, by the request that the line may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RequestLine {
-    /// The line has a version, names a host, or is one of the PROXY protocol.
+    /// The line has a version, names a host, or belongs to the PROXY protocol.
     Whole,
-    /// The line is one of HTTP/0.9, or a command of another protocol. The next line tells.
+    /// The line is an HTTP/0.9 request or a command of another protocol. The next line shows which
+    /// of the two.
     Versionless,
     /// The line is a command of another protocol, unless a later line names a host.
     Command,
-    /// The line is a request of SIP, which has headers as well, but none that names a host.
+    /// The line is a request of SIP, which has headers as HTTP does, but none that names a host.
     Sip,
-    /// The line has two words or more. Some servers take any words for a request, and the header
-    /// that names a host follows.
+    /// The line has two words or more. Some servers take any words for a request, and then the
+    /// header that names a host follows.
     Words,
-    /// The line is no request.
+    /// The line is not a request.
     None,
 }
 
-/// Reads a line whose bytes are those of a text.
+/// Classifies a line that consists of text.
 pub(crate) fn read_line(line: &[u8]) -> RequestLine {
     if has_version_word(line) {
         return RequestLine::Whole;
@@ -94,11 +96,12 @@ pub(crate) fn read_line(line: &[u8]) -> RequestLine {
     let readings = SEPARATORS.map(|separates| {
         let mut words = split_words(line, separates);
         let (Some(first), Some(second)) = (words.next(), words.next()) else { return RequestLine::None };
-        // NATS connects with an object of JSON, in which a URL may stand.
+        // The CONNECT command of NATS has a JSON object as its argument, and the object may hold a
+        // URL.
         let is_nats = first.eq_ignore_ascii_case(b"CONNECT") && second[0] == b'{';
         let is_known = is_method(first) && !is_nats;
         let begins_request = is_known || second[0] == b'/' || second == b"*";
-        // beanstalkd's `put` has numbers alone, and a job in the next line.
+        // The `put` command of beanstalkd has only numbers, and the job follows in the next line.
         let is_number = |word: &[u8]| word.iter().all(u8::is_ascii_digit);
         let are_numbers = words.clone().count() == 3 && split_words(line, separates).skip(1).all(is_number);
         if first == b"PROXY" || has_scheme(second) && !is_nats || begins_request && has_version(line) {
@@ -119,9 +122,9 @@ pub(crate) fn read_line(line: &[u8]) -> RequestLine {
     readings.into_iter().find(|reading| *reading != RequestLine::None).unwrap_or(RequestLine::None)
 }
 
-/// Reads a first line of any bytes. Some servers take any first word for a method, also an empty
-/// one. The line has line feeds where it is one of a server that ends lines at a carriage return and
-/// a line feed alone.
+/// Classifies a first line of any bytes. Some servers take any first word for a method, even an
+/// empty word. `line` may contain line feeds, because some servers end a line only at a carriage
+/// return with a line feed.
 pub(crate) fn read_first_line(line: &[u8]) -> RequestLine {
     let line = &line[line.iter().take_while(|byte| is_lead(**byte)).count()..];
     if has_version_word(line) || has_url_target(line) {
@@ -148,9 +151,10 @@ pub(crate) fn read_first_line(line: &[u8]) -> RequestLine {
     [RequestLine::Whole, RequestLine::Command].into_iter().find(is_any).unwrap_or(otherwise)
 }
 
-/// Reads the beginning of a first line that is too long to be kept, and of which the rest has a
-/// blank or not. Servers that read such lines want a path or a URL as the target, in which no
-/// control character stands, unless they know the method.
+/// Classifies a first line that is too long to be kept. `beginning` is the part that was kept, and
+/// `has_blank_in_rest` says whether the remaining part has a blank. Servers that read such long
+/// lines require a path or a URL without control characters as the target, unless they know the
+/// method.
 pub(crate) fn read_long_first_line(beginning: &[u8], has_blank_in_rest: bool) -> RequestLine {
     let may_be_request = FIRST_LINE_SEPARATORS.into_iter().any(|separates| {
         let mut words = split_words(beginning, separates);
@@ -167,19 +171,19 @@ pub(crate) fn read_long_first_line(beginning: &[u8], has_blank_in_rest: bool) ->
     }
 }
 
-/// Tells whether a line of any bytes is a request with a version, which is its third or last word.
-/// Elsewhere `HTTP/` is text, as in a line of a log.
+/// Returns whether a line of any bytes is a request with a version, which is the third or the last
+/// word. In other places `HTTP/` is ordinary text, as in a line of a log.
 pub(crate) fn has_version_word(line: &[u8]) -> bool {
     SEPARATORS.into_iter().any(|separates| {
         let words = || split_words(line, separates);
         let versions = [words().nth(2), words().skip(2).last()];
-        // A server that takes a control character for a blank sees one word more.
+        // A server that takes a control character for a blank sees one more word than we do.
         let last = words().skip(1).last().and_then(|word| word.get(..VERSION.len()));
         versions.into_iter().chain([last]).flatten().any(has_version)
     })
 }
 
-/// Tells whether a line, of which more may come, names a host: in a header or in the target of a
+/// Returns whether a line, which may be incomplete, names a host in a header or in the target of a
 /// request.
 pub(crate) fn names_host(line: &[u8]) -> bool {
     has_host_header(line)
@@ -188,23 +192,24 @@ pub(crate) fn names_host(line: &[u8]) -> bool {
             && split_words(line, is_blank).nth(1).is_some_and(has_scheme)
 }
 
-/// Tells whether the second word of a line, of which more may come, is a URL, behind any first word.
+/// Returns whether the second word of a line, which may be incomplete, is a URL. The first word may
+/// be any word.
 pub(crate) fn has_url_target(line: &[u8]) -> bool {
     let begins_url = |word: &[u8]| scheme_of(word).is_some_and(|scheme| word[scheme.len()..].starts_with(b"://"));
     FIRST_LINE_SEPARATORS.into_iter().any(|separates| split_words(line, separates).nth(1).is_some_and(begins_url))
 }
 
-/// Scheme of a word that is a URL with a path: the bytes before its first `:/`.
+/// Returns the scheme of a word that is a URL with a path: the bytes before the first `:/`.
 fn scheme_of(word: &[u8]) -> Option<&[u8]> {
     let scheme = &word[..word.windows(2).position(|part| part == b":/")?];
     let is_scheme_byte = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
     (!scheme.is_empty() && scheme.iter().all(is_scheme_byte)).then_some(scheme)
 }
 
-/// Tells whether a hello of TLS has a line that a server may read as one of a request: with a
-/// version or a URL as a word of its own, or with the header that names a host. ALPN's `http/1.1` is
-/// none of them, since its length stands right before it. Only whole lines count, because no server
-/// acts on half a line.
+/// Returns whether a TLS hello has a line that a server may read as a line of a request. Such a
+/// line has `HTTP/` in capitals, a word after the first that begins with a version or a URL, or the
+/// header that names a host. The `http/1.1` of ALPN is not such a word, because its length stands
+/// directly before it. Only complete lines count, because no server acts on half a line.
 pub(crate) fn hides_request(hello: &[u8]) -> bool {
     let mut lines: Vec<&[u8]> = hello.split(|byte| *byte == b'\n').collect();
     lines.pop();
@@ -219,18 +224,20 @@ pub(crate) fn hides_request(hello: &[u8]) -> bool {
     })
 }
 
-/// Tells whether a line, or what some server takes for one, is the header that names a host.
+/// Returns whether a line, or a part that some server takes for a line, is the header that names a
+/// host.
 pub(crate) fn has_host_header(line: &[u8]) -> bool {
     line.split(|byte| ends_header(*byte)).any(is_host_header)
 }
 
-/// Tells whether a byte ends a header for some server: Python's readers of headers end a line at
+/// Returns whether a byte ends a header for some server. The header parsers of Python end a line at
 /// control characters, too.
 pub(crate) fn ends_header(byte: u8) -> bool {
     byte.is_ascii_control() && byte != b'\t' || byte == 0x85
 }
 
-/// Tells whether bytes, of which more may come, may begin the header that names a host.
+/// Returns whether bytes, which may be incomplete, can be the start of the header that names a
+/// host.
 pub(crate) fn may_begin_host_header(bytes: &[u8]) -> bool {
     let start = bytes.iter().position(|byte| !is_blank(*byte)).unwrap_or(bytes.len());
     let (name, rest) = bytes[start..].split_at((bytes.len() - start).min(HOST.len()));
@@ -244,8 +251,8 @@ fn is_host_header(line: &[u8]) -> bool {
     name.eq_ignore_ascii_case(HOST) && colon == Some(&b':')
 }
 
-/// Tells whether bytes behind a line begin a header or an empty line, which end no other protocol's
-/// command; nothing while that is open.
+/// Returns whether the bytes after a line begin a header or an empty line, which no other protocol
+/// sends after a command. Returns `None` until enough bytes are there to decide.
 pub(crate) fn begins_header(bytes: &[u8]) -> Option<bool> {
     match bytes {
         [] | b"\r" => return None,
@@ -257,8 +264,8 @@ pub(crate) fn begins_header(bytes: &[u8]) -> Option<bool> {
     rest.iter().find(|byte| !is_blank(**byte)).map(|byte| *byte == b':')
 }
 
-/// Tells whether a line has two words for some server, also for one that takes control characters
-/// for blanks.
+/// Returns whether a line has two words for some server, including servers that take control
+/// characters for blanks.
 fn has_two_words(line: &[u8]) -> bool {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let has_second = |separates| split_words(line, separates).nth(1).is_some();
@@ -285,7 +292,8 @@ pub(crate) fn is_method(word: &[u8]) -> bool {
     METHODS.iter().any(|method| method.as_bytes().eq_ignore_ascii_case(word))
 }
 
-/// Tells whether a word, of which more may come, is like a method: known, or in capitals.
+/// Returns whether a word, which may be incomplete, looks like a method: a known method, or capital
+/// letters.
 pub(crate) fn may_begin_method(word: &[u8]) -> bool {
     let begins = |method: &&str| {
         let own = method.as_bytes().get(..word.len());
@@ -295,18 +303,19 @@ pub(crate) fn may_begin_method(word: &[u8]) -> bool {
     word.iter().all(is_capital) || METHODS.iter().any(begins)
 }
 
-/// Tells whether a byte separates words for some server: RFC 9112, 3, and the blanks of Unicode's
-/// first 256 characters.
+/// Returns whether a byte separates words for some server: the separators of RFC 9112, 3, and the
+/// blanks among the first 256 characters of Unicode.
 pub(crate) fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\r' | 0x0b | 0x0c | 0x1c..=0x1f | 0x85 | 0xa0)
 }
 
-/// Tells whether a byte is one of those that a lenient server skips before a request.
+/// Returns whether a lenient server skips this byte before a request.
 pub(crate) fn is_lead(byte: u8) -> bool {
     is_blank(byte) || byte.is_ascii_control()
 }
 
-/// Tells whether a byte separates words for a server that does not know the separators of ASCII.
+/// Returns whether a byte separates words for a server that does not know the separators of ASCII
+/// (0x1c to 0x1f).
 fn is_space(byte: u8) -> bool {
     is_blank(byte) && !matches!(byte, 0x1c..=0x1f)
 }

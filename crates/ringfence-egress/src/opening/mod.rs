@@ -1,15 +1,20 @@
-//! Opening of a tunnel: the client's first bytes, and the protocol that they begin.
+//! Opening of a tunnel: the first bytes of the client, and the protocol that they begin.
 //!
-//! To a host that is named by name the classification denies by default. Bytes that begin like TLS, SSL or HTTP in any
-//! server's reading are of that kind, also where we cannot read the rest of them; bytes of which that is open are held back;
-//! and an opening that stays open to the end, or grows too long, is refused. Everything else
-//! passes, under a watch with the rule of [`Opening::line_rule`].
+//! For a tunnel to a host name, the classification denies by default:
 //!
-//! Lenient servers decide what is like HTTP: `line` reads lines as they do, and some skip blanks
-//! and control characters before the method.
+//! - Bytes that some server would read as the start of TLS, SSL or HTTP count as that protocol,
+//!   even if we cannot read the bytes that follow.
+//! - Bytes that do not yet show their protocol are held back.
+//! - An opening that may begin TLS or a request when the stream ends, or that stays undecided for
+//!   too long or over too many bytes, is refused.
+//! - Everything else passes, under a watch with the rule of [`Opening::line_rule`].
 //!
-//! A server does nothing before the line feed of a request's first line. So bytes that begin no
-//! text pass at once, and the watch ends the tunnel if their line becomes a request.
+//! Lenient servers define what counts as HTTP. The module `line` reads lines as they do. Some of
+//! them also skip blanks and control characters before the method.
+//!
+//! A server does nothing before the line feed of a request's first line. For this reason, bytes
+//! that do not begin a text pass at once, and the watch ends the tunnel if their line becomes a
+//! request.
 
 use crate::hello::{self, Hello, HelloReader};
 
@@ -21,79 +26,88 @@ pub(crate) use line::{
 };
 use line::{begins_header, hides_request, is_method, may_begin_method, read_line};
 
-/// Longest opening of TLS: a hello has at most 64 KiB, and its records have headers.
+/// Longest opening of TLS, in bytes: a hello has at most 64 KiB, and its records have headers.
 const LONGEST_HELLO_RECORDS: usize = 80 * 1024;
-/// Longest first line that is held back.
+/// Longest first line, in bytes, that is held back.
 pub(crate) const LONGEST_LINE: usize = 64 * 1024;
-/// Longest word behind a control character that may be a method.
+/// Longest word after a control character that may be a method, in bytes.
 const LONGEST_METHOD: usize = 64;
-/// Shortest word that is like a method.
+/// Shortest word that may be a method, in bytes.
 const SHORTEST_METHOD: usize = 3;
-/// Control characters alone that are held back, in case that a request follows.
+/// Number of control characters without other bytes that are held back in case a request follows.
 const LONGEST_CONTROL_LEAD: usize = 3;
-/// Beginning of the PROXY protocol's second version, which names a client for whatever follows.
+/// First bytes of version 2 of the PROXY protocol, which states a client address for the bytes that
+/// follow.
 pub(crate) const PROXY_SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
-/// Mark of UTF-8 at the beginning of a text.
+/// Byte order mark of UTF-8, which may stand at the start of a text.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// Protocol of an opening.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum OpeningKind {
-    /// TLS, or something that begins like it.
+    /// TLS, or bytes that begin like TLS or SSL.
     Tls(Hello),
-    /// HTTP, or something that a lenient server may read as HTTP.
+    /// HTTP, or bytes that a lenient server may read as HTTP.
     Http,
-    /// Neither of the two can begin so.
+    /// A protocol that is neither TLS nor HTTP.
     Other,
-    /// The protocol was open until the opening ended or grew too long, for this reason.
+    /// Unknown protocol: the opening ended, grew too long or took too long before its protocol was
+    /// clear. The text states the reason.
     Undecided(&'static str),
 }
 
-/// Treatment of names that a client says in a tunnel, other than the one that it asked for.
+/// Treatment of host names that a client uses inside a tunnel and that differ from the target of
+/// the tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OtherNames {
-    /// The client asked for a name, which other names must not pass as, or the policy denies names.
+    /// Other names are checked, because the client asked for a host name, which other names must
+    /// not replace, or because the policy denies names.
     Judged,
-    /// The client asked for an address, and no name is denied: whatever is served there may be
-    /// spoken to, in any protocol.
+    /// Other names are not checked, because the client asked for an address and the policy denies
+    /// no name. The client may use every service at that address, in any protocol.
     Ignored,
 }
 
-/// Lines of a client that must not be requests, in a tunnel whose opening was of another protocol.
+/// Lines of a client that must not be requests, in a tunnel whose opening was neither TLS nor HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LineRule {
-    /// The first line must not be a request. A server that speaks has read it as something else.
+    /// The first line must not be a request. The rule ends when the server speaks, because the
+    /// server has then read the line as another protocol.
     First,
-    /// The first line may have been one of a request: no line may be one, or name a host. A server
-    /// that speaks has read it as something else.
+    /// The first line may have begun a request, so no line may be a request or name a host. The
+    /// rule ends when the server speaks, because the server has then read the line as another
+    /// protocol.
     UntilAnswered,
-    /// The first line has words that some servers take for a request: no line may name a host. A
-    /// server that speaks has read it as something else.
+    /// The first line has words that some servers take for a request, so no line may name a host.
+    /// The rule ends when the server speaks, because the server has then read the line as another
+    /// protocol.
     NoHostUntilAnswered,
-    /// The first line was a request of a protocol that servers of HTTP may speak as well: no line
-    /// may name a host.
+    /// The first line was a request of a protocol that HTTP servers may speak as well, so no line
+    /// may be a request or name a host, even after the server has spoken.
     Every,
-    /// The protocol has no lines, or the server has spoken in it.
+    /// No line is checked, because the first line begins no request, the protocol has no lines, or
+    /// the server has spoken.
     None,
 }
 
-/// Reads an opening as it comes in.
+/// Incremental reader of an opening.
 #[derive(Debug)]
 pub(crate) struct Opening {
     other_names: OtherNames,
     pub(crate) bytes: Vec<u8>,
-    /// There as soon as the opening turns out to be TLS.
+    /// Reader of the hello, present as soon as the opening is known to begin like TLS.
     hello: Option<Box<HelloReader>>,
-    /// Blanks and control characters before the first word.
+    /// Number of bytes before the first word: blanks, control characters and byte order marks.
     lead: usize,
-    /// Whether one of them is no blank.
+    /// True if a byte before the first word is a control character that is neither a blank nor a
+    /// line feed.
     has_control_lead: bool,
-    /// Bytes in which neither a line feed nor, at first, the end of the first word was found.
+    /// Number of bytes already searched for a line feed and for the end of the first word.
     searched: usize,
-    /// Whether the first word has ended.
+    /// True if the end of the first word was found.
     is_past_word: bool,
-    /// End of a first line that may be a request of HTTP without its version.
+    /// Position of the line feed of a first line that may be an HTTP request without a version.
     versionless_end: Option<usize>,
-    /// Reading of that line.
+    /// Classification of the line that ends at `versionless_end`.
     versionless_line: RequestLine,
 }
 
@@ -112,12 +126,13 @@ impl Opening {
         }
     }
 
-    /// Bytes of the hello's own records, once a hello was read.
+    /// Returns the number of bytes of the records that hold the hello, or 0 before a hello was
+    /// read.
     pub(crate) fn hello_length(&self) -> usize {
         self.hello.as_ref().map_or(0, |hello| hello.length())
     }
 
-    /// Kind of the opening; nothing while it is open.
+    /// Returns the kind of the opening, or `None` while the kind is not clear.
     pub(crate) fn kind(&mut self) -> Option<OpeningKind> {
         if self.bytes.is_empty() {
             return None;
@@ -145,7 +160,7 @@ impl Opening {
         }
     }
 
-    /// Kind of an opening that was open when the client ended.
+    /// Returns the kind of an opening that was not clear when the client ended its stream.
     pub(crate) fn kind_at_end(&mut self) -> OpeningKind {
         if let Some(kind) = self.kind() {
             return kind;
@@ -161,12 +176,14 @@ impl Opening {
         }
     }
 
-    /// Kind of an opening after which the client waits; nothing if the opening is held back still.
+    /// Returns the kind of an opening after which the client waits, or `None` if the opening stays
+    /// held back.
     ///
-    /// A command such as `get /key` passes, and so do one byte, control characters or line ends alone,
-    /// and a word that begins no method: if they begin a request or TLS after all, the watch on the
-    /// tunnel ends it. Bytes that may begin a hello of SSL 2, as telnet's `IAC DO ECHO` do, pass as
-    /// well: such a hello names no host, and an answer in TLS is cut.
+    /// The following openings pass: a command such as `get /key`, a single byte, control characters
+    /// alone, line ends alone, and a word that begins no method. If such an opening begins a
+    /// request or TLS after all, the watch ends the tunnel. Bytes that may begin a hello of SSL 2,
+    /// such as `IAC DO ECHO` of telnet, pass as well, because such a hello names no host and an
+    /// answer in TLS is cut.
     pub(crate) fn kind_after_pause(&self) -> Option<OpeningKind> {
         let is_line_end = self.bytes.ends_with(b"\n") && self.bytes.iter().all(|byte| matches!(byte, b'\r' | b'\n'));
         let begins_text =
@@ -185,7 +202,7 @@ impl Opening {
         is_released.then_some(OpeningKind::Other)
     }
 
-    /// Rule for the lines of a tunnel whose opening is of another protocol.
+    /// Returns the rule for the lines of a tunnel whose opening is neither TLS nor HTTP.
     pub(crate) fn line_rule(&self) -> LineRule {
         match self.versionless_line {
             RequestLine::None => LineRule::First,
@@ -194,10 +211,10 @@ impl Opening {
         }
     }
 
-    /// Tells HTTP from protocols that are not TLS, by the first line.
+    /// Distinguishes HTTP from other protocols that are not TLS, by the first line.
     ///
-    /// Protocols that begin with words differ early: `SSH-2.0-…`, `EHLO host`, `PING`, `*1`. Binary ones have a byte that no
-    /// first word has.
+    /// Protocols that begin with words differ early: `SSH-2.0-…`, `EHLO host`, `PING`, `*1`. Binary
+    /// protocols have a byte that no first word has.
     fn text_kind(&mut self) -> Option<OpeningKind> {
         if self.bytes.starts_with(PROXY_SIGNATURE) {
             return Some(OpeningKind::Http);
@@ -210,7 +227,7 @@ impl Opening {
             return self.kind_by_next_line(end);
         }
         if !self.skip_lead() {
-            // A binary protocol may wait for an answer here.
+            // Stop holding back, because a binary protocol may wait for an answer here.
             if self.has_control_lead && self.lead >= LONGEST_CONTROL_LEAD {
                 return Some(OpeningKind::Other);
             }
@@ -221,7 +238,8 @@ impl Opening {
         let is_text = self.is_text(fresh, feed.unwrap_or(self.bytes.len()));
         let Some(end) = feed else {
             self.searched = self.bytes.len();
-            // Requests are read where their heads are, and refused there for their length.
+            // Classify a long line as HTTP, because the code that reads request heads refuses the
+            // request for its length.
             return if is_text { is_too_long.then_some(OpeningKind::Http) } else { Some(OpeningKind::Other) };
         };
         let line = &self.bytes[self.lead..end];
@@ -238,8 +256,8 @@ impl Opening {
         if reading == RequestLine::Versionless { self.kind_by_next_line(end) } else { Some(OpeningKind::Other) }
     }
 
-    /// Tells a request of HTTP/0.9 from a command by the line behind it. HTTP/0.9 has no headers,
-    /// but servers read them.
+    /// Distinguishes an HTTP/0.9 request from a command by the line after it. HTTP/0.9 has no
+    /// headers, but servers read them.
     fn kind_by_next_line(&self, end: usize) -> Option<OpeningKind> {
         match begins_header(&self.bytes[end + 1..]) {
             Some(false) => Some(OpeningKind::Other),
@@ -248,8 +266,8 @@ impl Opening {
         }
     }
 
-    /// Tells whether the first line, from `fresh` up to `end`, has only bytes of a text behind what
-    /// may be a method.
+    /// Returns whether the first line is text up to `end` and its first word may be a method. Bytes
+    /// before `fresh` were checked by earlier calls.
     fn is_text(&mut self, fresh: usize, end: usize) -> bool {
         let rest = &self.bytes[self.lead..end];
         if !rest.first().is_some_and(|first| is_token_byte(*first)) {
@@ -258,7 +276,7 @@ impl Opening {
         if !self.is_past_word {
             let word_end = self.bytes[fresh..end].iter().position(|byte| !byte.is_ascii_graphic());
             let word = &rest[..word_end.map_or(rest.len(), |end| fresh + end - self.lead)];
-            // What stands behind a control character is text by chance, unless it is like a method.
+            // Bytes after a control character are text by chance, unless they look like a method.
             if self.has_control_lead && (word.len() > LONGEST_METHOD || !may_begin_method(word)) {
                 return false;
             }
@@ -272,8 +290,9 @@ impl Opening {
         !self.has_control_in_line(fresh)
     }
 
-    /// Whether the first line has a control character, from `fresh` on, behind a word that is no method: servers that take
-    /// such characters in a target know their methods.
+    /// Returns whether the first line has a control character at or after `fresh` and its first
+    /// word is not a method. Servers that accept control characters in a target accept only methods
+    /// that they know.
     fn has_control_in_line(&self, fresh: usize) -> bool {
         let is_name_byte = |byte: &u8| byte.is_ascii_alphabetic() || matches!(byte, b'-' | b'_');
         let rest = &self.bytes[self.lead..];
@@ -285,7 +304,8 @@ impl Opening {
         !is_method && line.into_iter().any(|byte| byte.is_ascii_control() && !is_blank(*byte))
     }
 
-    /// Skips what a lenient server skips before a request; whether the first word is reached.
+    /// Skips the bytes that a lenient server skips before a request. Returns whether the first word
+    /// is reached.
     fn skip_lead(&mut self) -> bool {
         while let Some(byte) = self.bytes.get(self.lead) {
             let rest = &self.bytes[self.lead..];
@@ -302,10 +322,11 @@ impl Opening {
     }
 }
 
-/// Tells whether bytes begin like a TLS record or a hello of SSL; nothing while that is open.
+/// Returns whether bytes begin like a TLS record or a hello of SSL, or `None` until enough bytes
+/// are there to decide.
 ///
-/// Servers ignore the minor version of a first record. Some skip a record of a type that they do not know, so that to a
-/// name each type counts.
+/// Servers ignore the minor version of a first record. Some servers skip a record of a type that
+/// they do not know. For this reason, every type counts as TLS in a tunnel to a host name.
 fn begins_like_tls(bytes: &[u8], other_names: OtherNames) -> Option<bool> {
     let first = *bytes.first()?;
     let is_assigned = (20..=hello::LAST_CONTENT_TYPE).contains(&first);
@@ -315,8 +336,9 @@ fn begins_like_tls(bytes: &[u8], other_names: OtherNames) -> Option<bool> {
     if other_names == OtherNames::Ignored && !is_assigned {
         return Some(false);
     }
-    // One printable character may be all that a client says before it waits. If a server skipped it as the type of a
-    // record, its answer in TLS would be cut.
+    // Release a single printable character, because a client may send no more before it waits. If a
+    // server skipped the character as the type of a record, the server's answer in TLS would be
+    // cut.
     if bytes.len() == 1 && matches!(first, b' '..=b'~') {
         return Some(false);
     }
@@ -326,7 +348,8 @@ fn begins_like_tls(bytes: &[u8], other_names: OtherNames) -> Option<bool> {
     if other_names == OtherNames::Judged { is_ssl2(bytes) } else { Some(false) }
 }
 
-/// Tells whether bytes begin like a hello in the form of SSL 2, which servers of TLS 1.2 still read, RFC 5246, E.2.
+/// Returns whether bytes begin like a hello in the format of SSL 2, which servers of TLS 1.2 still
+/// read (RFC 5246, E.2). Returns `None` until enough bytes are there to decide.
 fn is_ssl2(bytes: &[u8]) -> Option<bool> {
     if *bytes.first()? & 0x80 == 0 || *bytes.get(2).unwrap_or(&1) != 1 {
         return Some(false);
@@ -339,7 +362,8 @@ fn is_ssl2(bytes: &[u8]) -> Option<bool> {
     }
 }
 
-/// Tells whether a byte is one of a token, which methods and names of headers are, RFC 9110, 5.6.2.
+/// Returns whether a byte may stand in a token (RFC 9110, 5.6.2). Methods and header names are
+/// tokens.
 pub(crate) fn is_token_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }

@@ -12,7 +12,7 @@ fn kind(bytes: &[u8]) -> Option<OpeningKind> {
         piecewise = piecewise.or_else(|| opening.kind());
     }
     let is_same = match (&kind, &piecewise) {
-        (Some(OpeningKind::Tls(_)), Some(OpeningKind::Tls(_))) => true, // the fault may be another
+        (Some(OpeningKind::Tls(_)), Some(OpeningKind::Tls(_))) => true, // the fault text may differ
         (kind, piecewise) => kind == piecewise,
     };
     assert!(is_same, "{}: {kind:?} at once, {piecewise:?} in pieces", bytes.escape_ascii());
@@ -257,7 +257,8 @@ fn whatever_begins_like_tls_or_ssl_and_is_no_hello_is_unreadable() {
     }
 }
 
-/// A hello with this random and this extension of an unknown kind, before one that names a server.
+/// Returns a hello with this random value and an extension of an unknown type before the server
+/// name.
 fn hello_with(random: [u8; 32], extension: &[u8]) -> Vec<u8> {
     let number = |length: usize| u16::try_from(length).unwrap().to_be_bytes();
     let unknown = [&[0x7a, 0x7a], &number(extension.len())[..], extension].concat();
@@ -306,7 +307,8 @@ fn ordinary_hellos_are_no_requests() {
         state ^= state << 17;
         state.to_le_bytes()[3]
     };
-    // ALPN between line feeds and blanks, which are kinds of extensions and of groups.
+    // ALPN between line feeds and blanks. The same bytes occur in ordinary hellos as numbers of
+    // extensions and groups.
     let protocols = b" \n\0\x10\0\x0e\0\x0c\x02h2\x08http/1.1\n\n\0\x0b\0\x02\x01\0\0\n\r\n";
     for _ in 0..20_000 {
         let bytes = std::array::from_fn(|_| random());

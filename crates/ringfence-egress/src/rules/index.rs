@@ -1,29 +1,29 @@
-//! A list of rules that is never searched from end to end.
+//! Index of a list of rules, so that a lookup never searches the whole list.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 
 use ringfence_core::policy::{Host, HostName, HostRule};
 
-/// A list of rules, by what they name.
+/// Rules of one list, indexed by the host that they name.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Index {
     names: HashMap<HostName, Ports>,
     parents: HashMap<HostName, Ports>,
     /// Ports of all rules in `names` and `parents`.
     name_ports: Ports,
-    /// How many labels the longest of `parents` has.
+    /// Number of labels in the longest name of `parents`.
     deepest: usize,
     ipv4: Networks,
     ipv6: Networks,
 }
 
-/// The ports of all rules for one host.
+/// Ports of all rules for one host.
 #[derive(Debug, Clone, Default)]
 struct Ports {
-    /// A rule names no port.
+    /// True if a rule names no port. Such a rule covers the ports of the web.
     web: bool,
-    /// Those of the other rules, in order.
+    /// Ports that the other rules name, in ascending order.
     single: Vec<u16>,
 }
 
@@ -39,13 +39,14 @@ impl Ports {
         }
     }
 
-    /// All of them.
+    /// Returns all ports, including those of the web.
     fn iter(&self) -> impl Iterator<Item = u16> {
         let web = if self.web { &HostRule::WEB[..] } else { &[] };
         web.iter().chain(&self.single).copied()
     }
 
-    /// The port of the rule that names `port`, if one does: `Some(None)` is the rule without a port.
+    /// Returns the port field of the rule that covers `port`, if a rule does. `Some(None)` stands
+    /// for the rule without a port.
     fn rule(&self, port: u16) -> Option<Option<u16>> {
         if self.web && HostRule::WEB.contains(&port) {
             return Some(None);
@@ -82,7 +83,7 @@ impl Index {
         index
     }
 
-    /// The rule that names `name` on `port`.
+    /// Returns the rule that covers `name` on `port`.
     pub(super) fn name(&self, name: &HostName, port: u16) -> Option<HostRule> {
         if let Some(port) = self.exact(name, port) {
             return Some(HostRule { host: Host::Name(name.clone()), port });
@@ -91,12 +92,12 @@ impl Index {
         Some(HostRule { host: Host::Beneath(parent.clone()), port })
     }
 
-    /// Whether a rule names `name` on `port`.
+    /// Returns whether a rule covers `name` on `port`.
     pub(super) fn has_name(&self, name: &HostName, port: u16) -> bool {
         self.exact(name, port).is_some() || self.beneath(name, port).is_some()
     }
 
-    /// Whether a rule names any name on `port`.
+    /// Returns whether a rule covers any name on `port`.
     pub(super) fn has_names(&self, port: u16) -> bool {
         self.name_ports.rule(port).is_some()
     }
@@ -112,13 +113,13 @@ impl Index {
         })
     }
 
-    /// The ports of every rule that names `name`.
+    /// Returns the ports of every rule that covers `name`.
     pub(super) fn ports(&self, name: &HostName) -> impl Iterator<Item = u16> {
         let above = name.parents().take(self.deepest).filter_map(|parent| self.parents.get(parent));
         self.names.get(name).into_iter().chain(above).flat_map(Ports::iter)
     }
 
-    /// The rule that names `address` on `port`.
+    /// Returns the rule that covers `address` on `port`.
     pub(super) fn network(&self, address: IpAddr, port: u16) -> Option<HostRule> {
         let (network, port) = self.networks(address, port)?;
         let address = match address {
@@ -128,7 +129,7 @@ impl Index {
         Some(HostRule { host: Host::Network { address, prefix: network.prefix }, port })
     }
 
-    /// Whether a rule names `address` on `port`.
+    /// Returns whether a rule covers `address` on `port`.
     pub(super) fn has_network(&self, address: IpAddr, port: u16) -> bool {
         self.networks(address, port).is_some()
     }
@@ -141,10 +142,12 @@ impl Index {
     }
 }
 
-/// Networks in the order of their first addresses, a wider one before those within it.
+/// Networks in the order of their first addresses. A wider network stands before the networks
+/// within it.
 ///
-/// Two networks are apart, or one lies in the other. So whatever contains an address is, or is around, the last network
-/// that starts at or before it: one binary search, and a walk outwards.
+/// Two networks are either disjoint, or one lies in the other. For this reason, every network that
+/// contains an address is the last network that starts at or before the address, or encloses that
+/// network. A lookup needs one binary search, and then follows `around` outwards.
 #[derive(Debug, Clone, Default)]
 struct Networks(Vec<Network>);
 
@@ -153,7 +156,7 @@ struct Network {
     first: u128,
     last: u128,
     prefix: u8,
-    /// The place of the narrowest network around this one.
+    /// Index of the narrowest network that encloses this network.
     around: Option<usize>,
     ports: Ports,
 }
@@ -176,7 +179,8 @@ impl Networks {
         Networks(networks)
     }
 
-    /// The narrowest network with `address` in it that a rule names on `port`, and that rule's port.
+    /// Returns the narrowest network that contains `address` and has a rule for `port`, with the
+    /// port field of that rule.
     fn find(&self, address: u128, port: u16) -> Option<(&Network, Option<u16>)> {
         let mut place = self.0.partition_point(|network| network.first <= address).checked_sub(1);
         while let Some(network) = place.map(|place| &self.0[place]) {

@@ -110,7 +110,8 @@ fn a_reason_survives_json() {
     }
 }
 
-/// The rules as they are meant: both lists, from end to end. Only which of several rules denies is left open.
+/// Judges a target by searching both lists from end to end, as a reference for the index. If
+/// several rules deny the target, the reference may return another one of them.
 fn judge_slowly(allow: &[HostRule], deny: &[HostRule], target: &Target) -> Verdict {
     let names = |rule: &&HostRule| match &target.host {
         TargetHost::Name(name) => rule.names(name, target.port),
@@ -136,7 +137,7 @@ fn judge_slowly(allow: &[HostRule], deny: &[HostRule], target: &Target) -> Verdi
     }
 }
 
-/// Few labels, bits and ports, so that rules and targets meet.
+/// Generates names from few labels, so that rules and targets often match.
 fn name() -> impl Strategy<Value = String> {
     proptest::collection::vec(select(vec!["a", "b", "c"]), 1..5).prop_map(|labels| labels.join(".") + ".example")
 }

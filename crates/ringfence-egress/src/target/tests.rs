@@ -60,7 +60,7 @@ fn an_address_is_what_a_resolver_makes_of_it() {
     check("4294967295", "255.255.255.255:80");
     check("1.16777215", "1.255.255.255:80");
     check("[2001:DB8:0::1]:443", "[2001:db8::1]:443");
-    // Packets to it may go to 127.0.0.1, but it is no other way to write that address.
+    // Packets to this address may go to 127.0.0.1, but it is not another way to write 127.0.0.1.
     check("[::127.0.0.1]", "[::7f00:1]:80");
 }
 

@@ -1,4 +1,4 @@
-//! One connection of the tunnel, as a stream.
+//! One TCP connection of the tunnel, as a stream.
 
 use std::future::poll_fn;
 use std::io;
@@ -14,10 +14,10 @@ use tokio::sync::Notify;
 use super::packet::Flow;
 use super::stack::Stack;
 
-/// The stack, for whoever carries one of its connections.
+/// Network stack of a tunnel, shared by the tasks that carry its connections.
 pub(super) struct Shared {
     stack: Mutex<Stack>,
-    /// There may be something to send.
+    /// Notification that the stack may have packets to send.
     pub(super) moved: Notify,
 }
 
@@ -31,12 +31,12 @@ impl Shared {
     }
 }
 
-/// One connection. Dropped before its end was said, it is broken off.
+/// One TCP connection. A connection that is dropped before its end was sent is aborted.
 pub(super) struct Conversation {
     shared: Arc<Shared>,
     flow: Flow,
     handle: SocketHandle,
-    /// Whether our end was said.
+    /// True if the end of our stream was sent.
     ended: bool,
 }
 
@@ -48,7 +48,7 @@ impl Conversation {
         Some(Conversation { shared: Arc::clone(shared), flow, handle, ended: false })
     }
 
-    /// Waits until the other end has agreed to it.
+    /// Waits until the program inside has completed the handshake.
     pub(super) async fn established(&mut self) -> io::Result<()> {
         poll_fn(|cx| {
             let mut stack = self.shared.stack();
@@ -80,7 +80,7 @@ impl AsyncRead for Conversation {
             Err(RecvError::InvalidState) => return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
         }
         drop(stack);
-        self.shared.moved.notify_one(); // there is room again
+        self.shared.moved.notify_one(); // the receive buffer has room again
         Poll::Ready(Ok(()))
     }
 }

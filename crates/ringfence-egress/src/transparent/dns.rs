@@ -1,7 +1,8 @@
-//! Answers for names, from the rules alone: no question leaves the host.
+//! DNS answers, made from the rules alone: no question leaves the host.
 //!
-//! Whether a name exists is found out when it is connected to. Asked here, whatever the sandbox writes in front of an
-//! allowed `*.example.org` would reach the servers of `example.org` without a connection ever being made.
+//! The proxy looks a name up only when a program connects to it. If questions were forwarded, every
+//! label that the sandbox writes before an allowed `*.example.org` would reach the servers of
+//! `example.org` without any connection.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -17,21 +18,23 @@ use super::conversation::Conversation;
 use crate::proxy::Mode;
 use crate::{Denial, Reason, Verdict, Via};
 
-/// How long an answer may be remembered: it never changes.
+/// Time for which a client may cache an answer, in seconds. An answer never changes.
 const LIFETIME: u32 = 3600;
-/// The longest question: one name, and what clients add to it.
+/// Longest question, in bytes: one name, and the options that clients add.
 const LONGEST_QUESTION: usize = 4096;
-/// How long an answer may be, for those who ask that; ours never are.
+/// Size of a UDP answer that is announced to clients that use EDNS, in bytes. The answers
+/// themselves are always shorter.
 const LONGEST_ANSWER: u16 = 1232;
 
-/// What is known of a name.
+/// Information about a name.
 enum Known {
     Address(Option<Ipv4Addr>),
     Pointer(HostName),
 }
 
 impl Carrier {
-    /// The answer to a question; none to what is not a question.
+    /// Returns the answer to a question, or `None` if the message is not a question. A message that
+    /// cannot be read is answered with an error, if it has an identifier.
     pub(super) fn answer(&self, message: &[u8]) -> Option<Vec<u8>> {
         let Ok(question) = Message::from_vec(message) else {
             let id = u16::from_be_bytes([*message.first()?, *message.get(1)?]);
@@ -84,7 +87,8 @@ impl Carrier {
     }
 
     fn know(&self, query: &Query) -> Result<Known, ResponseCode> {
-        // Who asks for the name of an address has the address already; that is no attempt to get anywhere.
+        // A client that asks for the name of an address already has the address, so the question is
+        // not an attempt to reach a host.
         if query.query_type() == RecordType::PTR {
             let address = query.name().parse_arpa_name().map_err(|_| ResponseCode::NXDomain)?.addr();
             let IpAddr::V4(address) = address else { return Err(ResponseCode::NXDomain) };
@@ -109,7 +113,8 @@ impl Carrier {
         }
     }
 
-    /// Answers questions that come over TCP, each behind its length (RFC 1035, 4.2.2), until there are no more.
+    /// Answers questions over TCP, each preceded by its length (RFC 1035, 4.2.2), until the client
+    /// sends no more.
     pub(super) async fn answer_all(&self, mut client: Conversation) {
         let mut message = Vec::new();
         loop {
@@ -127,6 +132,6 @@ impl Carrier {
                 break;
             }
         }
-        let _ = client.shutdown().await; // gone is well
+        let _ = client.shutdown().await; // the client may be gone
     }
 }

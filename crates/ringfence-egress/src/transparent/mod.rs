@@ -1,8 +1,10 @@
-//! Programs that know no proxy: their packets, taken from a tunnel.
+//! Connections of programs that do not know the proxy, taken as packets from a tunnel.
 //!
-//! A name is answered with an address that stands for it; a connection to that address is one to the name, and is
-//! judged, made and looked into as one through the proxy is. It is answered only once the target has: a program inside
-//! sees a connection that is refused, not one that opens and breaks. Nothing but TCP goes through.
+//! A DNS question for a name is answered with an address that stands for the name. A connection to
+//! that address is a connection to the name, and is judged, made and inspected like a connection
+//! through the proxy. The proxy accepts the connection only after the target has accepted its own,
+//! so that a program inside sees a refused connection instead of one that opens and breaks. Only
+//! TCP passes.
 
 mod conversation;
 mod dns;
@@ -32,27 +34,30 @@ use self::stack::Stack;
 use crate::stream::Rewound;
 use crate::{Denial, Event, Proxy, Target, TargetError, Via, tunnel};
 
-/// How many connections a tunnel carries at once: each may fill two buffers, which are memory of the host's.
+/// Most connections that a tunnel carries at once. Each connection may fill two buffers in the
+/// memory of the host.
 const MOST_CONNECTIONS: usize = 1024;
-/// How many packets are taken before everybody else has a turn.
+/// Number of packets that are read before other tasks run.
 const BATCH: usize = 64;
-/// The shortest pause: a clock that is always late must not keep a processor busy.
+/// Shortest pause between two runs of the stack, so that a timer that is always overdue does not
+/// keep a processor busy.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 
-/// A tunnel, whose other end is a sandbox's only interface.
+/// Tunnel whose other end is the only network interface of a sandbox.
 #[derive(Debug)]
 pub struct Tunnel {
-    /// Each read takes one packet of IP, each write hands one over; it does not block.
+    /// Descriptor of the tunnel, in non-blocking mode. Each read takes one IP packet, and each
+    /// write delivers one.
     pub device: OwnedFd,
-    /// Where the sandbox asks for names.
+    /// Address at which the sandbox sends its DNS questions.
     pub resolver: Ipv4Addr,
-    /// The largest packet, in bytes.
+    /// Size of the largest packet, in bytes.
     pub packet: u16,
 }
 
 impl Proxy {
-    /// Carries what comes through a tunnel, until the future is dropped, or the proxy drains and
-    /// nothing is left: every connection ends with it.
+    /// Carries the packets of a tunnel until the future is dropped, or until the proxy drains and
+    /// no connection is left. Every connection ends with the future.
     pub async fn carry_packets(&self, tunnel: Tunnel) -> io::Result<()> {
         let Tunnel { device, resolver, packet: longest } = tunnel;
         let device = Arc::new(watch(device)?);
@@ -104,12 +109,13 @@ fn watch(device: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(device, Interest::READABLE)
 }
 
-/// Whether there is no device any more: its network has gone, and the sandbox with it.
+/// Returns whether the device no longer exists, because its network is gone together with the
+/// sandbox.
 fn is_gone(error: &io::Error) -> bool {
     [Errno::BADFD, Errno::IO, Errno::NODEV].into_iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
-/// What every connection of one tunnel knows.
+/// State that all connections of one tunnel share.
 struct Carrier {
     proxy: Proxy,
     shared: Arc<Shared>,
@@ -118,7 +124,8 @@ struct Carrier {
     told: Mutex<ToldDenials>,
 }
 
-/// Denials that the owner was told of a short time ago. A flood of names leaves room for packets.
+/// Denials that were reported a short time ago. Names and packets are counted separately, so that a
+/// flood of names leaves room for reports of packets.
 #[derive(Debug, Default)]
 struct ToldDenials {
     names: RecentDenials,
@@ -130,7 +137,7 @@ impl Carrier {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes one packet of the sandbox's.
+    /// Handles one packet from the sandbox.
     fn take(self: &Arc<Self>, bytes: &[u8], connections: &mut JoinSet<()>) {
         match packet::read(bytes, self.resolver) {
             Packet::Segment(flow) => self.shared.stack().segment(flow, bytes),
@@ -181,7 +188,7 @@ impl Carrier {
         matches!(agreed, Ok(Ok(()))).then_some(client)
     }
 
-    /// Where a connection to `to` is to go.
+    /// Returns the target of a connection to the address `to`.
     fn target(&self, to: SocketAddrV4) -> Result<Target, TargetError> {
         match self.names().name(*to.ip()) {
             Some(name) => Target::from_parts(name.as_str(), to.port()),
@@ -189,7 +196,7 @@ impl Carrier {
         }
     }
 
-    /// Tells the owner of a denial, unless it was told of it a moment ago.
+    /// Reports a denial to the owner, unless the same denial was reported a moment ago.
     fn deny_seldom(&self, denial: Denial) {
         let telling = {
             let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,20 +1,22 @@
-//! Addresses that stand for names.
+//! Addresses that stand for host names.
 //!
-//! A program that knows no proxy connects to an address. So that the rules can be asked about a name, each name has an
-//! address of its own, which means something in one sandbox only, and there for as long as it lives.
+//! A program that does not know the proxy connects to an address. Each name gets an address of its
+//! own, so that the rules can judge the name. Such an address has a meaning only in one sandbox,
+//! and for as long as that sandbox lives.
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 
 use ringfence_core::policy::HostName;
 
-/// The first of the addresses. They lie in a range that is set aside for tests of devices (RFC 2544); the 256 before
-/// this one are the tunnel's own.
+/// First address that stands for a name. The addresses are in a range that is reserved for tests of
+/// network devices (RFC 2544). The 256 addresses before this one belong to the tunnel itself.
 const FIRST: Ipv4Addr = Ipv4Addr::new(198, 18, 1, 0);
-/// How many names may have an address: far more than anything honest asks for, far less than the range has.
+/// Most names that may have an address: far more than an honest program asks for, and far fewer
+/// than the range has addresses.
 const MOST: usize = 8192;
 
-/// The names that have an address.
+/// Host names that have an address.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     places: HashMap<HostName, usize>,
@@ -22,7 +24,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// The address that stands for `name`; none when there are too many.
+    /// Returns the address that stands for `name`, or `None` if too many names have an address.
     pub(super) fn address(&mut self, name: &HostName) -> Option<Ipv4Addr> {
         let place = match self.places.get(name) {
             Some(place) => *place,
@@ -37,7 +39,7 @@ impl Names {
         Some(Ipv4Addr::from_bits(FIRST.to_bits() + place))
     }
 
-    /// The name that `address` stands for.
+    /// Returns the name that `address` stands for.
     pub(super) fn name(&self, address: Ipv4Addr) -> Option<&HostName> {
         let place = address.to_bits().checked_sub(FIRST.to_bits())?;
         self.names.get(usize::try_from(place).ok()?)

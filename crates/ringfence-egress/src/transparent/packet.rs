@@ -1,4 +1,4 @@
-//! What a packet of the tunnel is, and the packets that are answered without a connection.
+//! Classification of the tunnel's packets, and packets that answer without a connection.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -8,50 +8,53 @@ use smoltcp::wire::{
     Ipv4Repr, TcpPacket, UDP_HEADER_LEN, UdpPacket, UdpRepr,
 };
 
-/// The port that names are asked for on.
+/// Port of DNS questions.
 pub(super) const DNS: u16 = 53;
 
-/// How many hops an answer may make; it makes none.
+/// Hop limit of an answer. The answer makes no hop.
 const HOPS: u8 = 64;
-/// How much of a packet its refusal repeats, after the header: what tells its sender which one it was (RFC 792).
+/// Number of payload bytes that a refusal repeats after the header, so that the sender can identify
+/// the refused packet (RFC 792).
 const REPEATED: usize = 64;
-/// The longest first packet of a connection: headers with all their options, and no data.
+/// Longest first packet of a connection, in bytes: headers with all their options, and no data.
 const LONGEST_OPENING: usize = 120;
 
-/// The two ends of a connection, as the sandbox sees them.
+/// Both ends of a connection, as the sandbox sees them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Flow {
-    /// Inside.
+    /// Address and port inside the sandbox.
     pub(super) from: SocketAddrV4,
-    /// Where it wants to go.
+    /// Address and port that the sandbox connects to.
     pub(super) to: SocketAddrV4,
 }
 
-/// What a packet is.
+/// Kind of a packet.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Packet<'a> {
-    /// The first of a connection.
+    /// First packet of a connection.
     Opening(Flow),
-    /// Another one of a connection.
+    /// Later packet of a connection.
     Segment(Flow),
-    /// Asks the resolver for a name.
+    /// DNS question to the resolver.
     Question { from: SocketAddrV4, to: SocketAddrV4, message: &'a [u8] },
-    /// Something that is never let through.
+    /// Packet of a protocol that never passes.
     Unwanted { protocol: &'static str, to: Ipv4Addr, port: Option<u16> },
-    /// Nothing that anybody waits for an answer to: chatter of the kernel's, and what cannot be read.
+    /// Packet that needs no answer: background traffic of the kernel, and packets that cannot be
+    /// read.
     Noise,
 }
 
-/// Says what a packet is, as far as it can be read.
+/// Classifies a packet, as far as it can be read.
 pub(super) fn read(packet: &[u8], resolver: Ipv4Addr) -> Packet<'_> {
     recognise(packet, resolver).unwrap_or(Packet::Noise)
 }
 
 fn recognise(bytes: &[u8], resolver: Ipv4Addr) -> Option<Packet<'_>> {
-    // There is no way for IPv6: its packets are those by which a kernel looks for its neighbours.
+    // There is no route for IPv6. Packets of IPv6 come from the kernel, which looks for its
+    // neighbours.
     let packet = Ipv4Packet::new_checked(bytes).ok().filter(|packet| packet.version() == 4)?;
     let (from, to) = (packet.src_addr(), packet.dst_addr());
-    // A packet in fragments is told of by its first one, which has the ports.
+    // A packet in fragments is reported once, by its first fragment, which has the ports.
     if packet.frag_offset() != 0 {
         return None;
     }
@@ -85,7 +88,7 @@ fn recognise(bytes: &[u8], resolver: Ipv4Addr) -> Option<Packet<'_>> {
         }
         IpProtocol::Icmp => {
             let message = Icmpv4Packet::new_checked(packet.payload()).ok()?;
-            // An error is never answered with an error, RFC 1122, 3.2.2.
+            // An ICMP error is never answered with an error, RFC 1122, 3.2.2.
             if message.msg_type() != Icmpv4Message::EchoRequest {
                 return None;
             }
@@ -95,8 +98,8 @@ fn recognise(bytes: &[u8], resolver: Ipv4Addr) -> Option<Packet<'_>> {
     })
 }
 
-/// Says what a packet is that no socket takes: a first fragment, or one from or to many hosts. The
-/// kernel itself sends packets of other protocols to groups (IGMP).
+/// Classifies a packet that no socket accepts: a first fragment, or a packet from or to many hosts.
+/// Other protocols are ignored, because the kernel itself sends such packets to groups (IGMP).
 fn undeliverable<'a>(packet: &Ipv4Packet<&[u8]>) -> Option<Packet<'a>> {
     let (protocol, port) = match packet.next_header() {
         IpProtocol::Udp => ("UDP", Some(u16::from_be_bytes(*packet.payload().get(2..)?.first_chunk()?))),
@@ -110,7 +113,7 @@ fn is_one_host(address: Ipv4Addr) -> bool {
     !(address.is_unspecified() || address.is_broadcast() || address.is_multicast())
 }
 
-/// The datagram that carries `message`.
+/// Returns a UDP packet that carries `message`.
 pub(super) fn datagram(from: SocketAddrV4, to: SocketAddrV4, message: &[u8]) -> Vec<u8> {
     let datagram = UdpRepr { src_port: from.port(), dst_port: to.port() };
     let (source, destination) = (IpAddress::Ipv4(*from.ip()), IpAddress::Ipv4(*to.ip()));
@@ -122,8 +125,9 @@ pub(super) fn datagram(from: SocketAddrV4, to: SocketAddrV4, message: &[u8]) -> 
     })
 }
 
-/// Tells the sender of a packet that a rule forbids it, RFC 1812, 5.2.7.1: at once, where silence would have it wait.
-/// A packet from or to many hosts is not answered, RFC 1122, 3.2.2, and neither is a fragment.
+/// Returns the ICMP message that tells the sender of a packet that a rule forbids the packet (RFC
+/// 1812, 5.2.7.1). With this message the sender fails at once instead of waiting. Returns `None`
+/// for a packet from or to many hosts (RFC 1122, 3.2.2), and for a fragment.
 pub(super) fn forbidden(bytes: &[u8]) -> Option<Vec<u8>> {
     let sums = ChecksumCapabilities::ignored();
     let packet = Ipv4Packet::new_checked(bytes).ok()?;

@@ -1,29 +1,29 @@
-//! Denials that are repeated for every packet or question, and are told once.
+//! Denials that repeat for every packet or question, and are reported once.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-/// Time for which a denial is told only once.
+/// Time during which the same denial is reported only once.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
-/// Most denials that are told in that time.
+/// Most denials that are reported individually in that time.
 const MOST_TOLD: usize = 256;
 
-/// Denials of one kind that the owner was told of a short time ago.
+/// Denials of one kind that were reported a short time ago.
 #[derive(Debug)]
 pub(super) struct RecentDenials {
     since: Instant,
     targets: HashSet<String>,
-    /// Denials that were neither told nor counted to the owner.
+    /// Number of denials that were neither reported nor counted in a report.
     omitted: u64,
-    /// Number of such denials at which the owner is told of them.
+    /// Value of `omitted` at which the owner gets a report of that number.
     told_at: u64,
 }
 
-/// Message to the owner of a tunnel.
+/// Report to the owner of a tunnel.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Telling {
     Denial,
-    /// So many denials are told of by their number alone.
+    /// Report of the number of denials that have no report of their own.
     Omitted(u64),
     Nothing,
 }
@@ -35,8 +35,8 @@ impl Default for RecentDenials {
 }
 
 impl RecentDenials {
-    /// Adds the denial of a target. Messages about denials that are not told are ever farther apart,
-    /// so that a flood makes few of them.
+    /// Adds the denial of a target, and returns the report to make. The interval between two
+    /// reports of omitted denials doubles each time, so that a flood causes few reports.
     pub(super) fn add(&mut self, target: &str) -> Telling {
         if self.since.elapsed() > REPEAT_INTERVAL {
             self.since = Instant::now();
@@ -57,7 +57,7 @@ impl RecentDenials {
         Telling::Omitted(self.take_omitted())
     }
 
-    /// Takes the number of denials that the owner was not told of.
+    /// Takes the number of denials that the owner has not been told about.
     pub(super) fn take_omitted(&mut self) -> u64 {
         std::mem::take(&mut self.omitted)
     }

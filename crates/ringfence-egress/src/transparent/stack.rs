@@ -1,4 +1,4 @@
-//! TCP as the sandbox's kernel speaks it, ended here.
+//! TCP stack of the proxy, the peer of the TCP stack in the sandbox's kernel.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,34 +16,35 @@ use tokio::io::unix::AsyncFd;
 
 use super::packet::Flow;
 
-/// How much of a connection is kept, each way. A sender inside that is ahead of us by more waits.
+/// Size of each of the two buffers of a connection, in bytes. A sender inside waits when the buffer
+/// is full.
 const BUFFER: usize = 128 * 1024;
-/// How long an end that was said may stay unanswered.
+/// Time for which the end of a stream may stay unacknowledged.
 const LINGER: Duration = Duration::from_secs(30);
 
-/// Every connection of a tunnel.
+/// All connections of a tunnel.
 pub(super) struct Stack {
     interface: Interface,
     sockets: SocketSet<'static>,
     wire: Wire,
     flows: HashMap<Flow, Place>,
-    /// How many connections there may be.
+    /// Most connections that may exist at once.
     most: usize,
-    /// Connections that nobody carries any more, and until when they may take to end.
+    /// Connections that no task carries any more, each with the time by which it must end.
     left: Vec<(Flow, SocketHandle, Instant)>,
     began: Instant,
 }
 
-/// How far a connection is.
+/// State of a connection.
 #[derive(Debug, Clone, Copy)]
 enum Place {
-    /// The rules, and the target, are being asked.
+    /// The rules are being checked, and the target is being connected to.
     Asked,
     Open(SocketHandle),
 }
 
 impl Stack {
-    /// The far end of the tunnel that `device` leads to, with packets of up to `longest` bytes.
+    /// Returns the far end of the tunnel `device`, with packets of up to `longest` bytes.
     pub(super) fn new(
         device: Arc<AsyncFd<OwnedFd>>,
         address: Ipv4Addr,
@@ -65,10 +66,11 @@ impl Stack {
         Ok(Stack { interface, sockets, wire, flows: HashMap::new(), most, left: Vec::new(), began })
     }
 
-    /// Whether the first packet of `flow` asks for something new. Otherwise it was dealt with.
+    /// Returns whether the first packet of `flow` asks for a new connection. If not, the packet is
+    /// already handled.
     pub(super) fn is_new(&mut self, flow: Flow, opening: &[u8]) -> bool {
         match self.flows.get(&flow) {
-            Some(Place::Asked) => return false, // said again while it waits
+            Some(Place::Asked) => return false, // repeated while the first one waits
             Some(Place::Open(_)) => self.segment(flow, opening),
             None if self.flows.len() >= self.most => self.take_in(opening),
             None => {
@@ -97,25 +99,27 @@ impl Stack {
         Some(handle)
     }
 
-    /// Refuses the connection that `opening` asked for: what no socket takes is answered with a reset.
+    /// Refuses the connection that `opening` asked for. The stack answers a packet that no socket
+    /// accepts with a reset.
     pub(super) fn refuse(&mut self, flow: Flow, opening: &[u8]) {
         self.flows.remove(&flow);
         self.take_in(opening);
     }
 
-    /// Takes in a packet of a connection.
+    /// Handles a packet of a connection.
     pub(super) fn segment(&mut self, flow: Flow, packet: &[u8]) {
         self.take_in(packet);
         if let Some(Place::Open(handle)) = self.flows.get(&flow).copied() {
             let socket = self.socket(handle);
             if socket.is_listening() {
-                // A client that breaks off its own opening makes smoltcp listen again, for whoever comes next.
+                // If a client resets its own opening, smoltcp listens again and would accept any
+                // next client.
                 socket.close();
             }
         }
     }
 
-    /// Sends a packet of no connection.
+    /// Sends a packet that belongs to no connection.
     pub(super) fn send(&mut self, packet: &[u8]) {
         self.wire.send(packet);
     }
@@ -124,7 +128,8 @@ impl Stack {
         self.sockets.get_mut(handle)
     }
 
-    /// Leaves a connection to itself: it ends in good order if its end was said, and is broken off if not.
+    /// Releases a connection that no task carries any more. The connection ends in order if its end
+    /// was sent, and is aborted if not.
     pub(super) fn leave(&mut self, flow: Flow, handle: SocketHandle, ended: bool) {
         if !ended {
             self.socket(handle).abort();
@@ -132,20 +137,21 @@ impl Stack {
         self.left.push((flow, handle, Instant::now() + LINGER));
     }
 
-    /// Sends what there is to send; the answer is when to do so again if nothing happens before.
+    /// Sends all packets that are due. Returns the time after which the next call is due if nothing
+    /// else happens.
     pub(super) fn pump(&mut self) -> Option<Duration> {
         let now = self.now();
         let mut passing = Passing { arrived: None, wire: &mut self.wire };
         while self.interface.poll_egress(now, &mut passing, &mut self.sockets) == PollResult::SocketStateChanged {}
         self.sweep();
         let delay = self.interface.poll_delay(now, &self.sockets).map(Duration::from);
-        // Whoever was left must be looked at again even when nothing comes any more.
+        // Released connections must be checked again even if no packet arrives any more.
         let swept = self.left.iter().map(|(_, _, until)| until.saturating_duration_since(Instant::now())).min();
         delay.into_iter().chain(swept).min()
     }
 
-    /// Forgets the connections that were left and have ended. One that has only to wait in case its last word was lost
-    /// need not: nothing is lost on the way to a kernel that the packet is handed to.
+    /// Removes the released connections that have ended. A connection in TIME-WAIT is removed at
+    /// once, because a packet that is handed to a local kernel cannot be lost.
     fn sweep(&mut self) {
         let now = Instant::now();
         for (flow, handle, until) in std::mem::take(&mut self.left) {
@@ -155,7 +161,7 @@ impl Stack {
                 continue;
             }
             if until <= now {
-                socket.abort(); // told by the next pump, forgotten after it
+                socket.abort(); // the next `pump` sends the reset and removes the socket
             }
             self.left.push((flow, handle, until));
         }
@@ -178,7 +184,7 @@ impl Stack {
     }
 }
 
-/// The way of packets to the sandbox.
+/// Path of packets to the sandbox.
 struct Wire {
     device: Arc<AsyncFd<OwnedFd>>,
     longest: usize,
@@ -187,12 +193,12 @@ struct Wire {
 
 impl Wire {
     fn send(&mut self, packet: &[u8]) {
-        // A packet that the kernel has no room for is lost, as packets are.
+        // A packet for which the kernel has no room is lost, as on any network.
         let _ = rustix::io::write(self.device.get_ref(), packet);
     }
 }
 
-/// A wire, and the packet that just came from it.
+/// A [`Wire`], and the packet that just arrived from it.
 struct Passing<'a> {
     arrived: Option<&'a [u8]>,
     wire: &'a mut Wire,
@@ -224,7 +230,8 @@ impl Device for Passing<'_> {
         let mut capabilities = DeviceCapabilities::default();
         capabilities.medium = Medium::Ip;
         capabilities.max_transmission_unit = self.wire.longest;
-        // The kernel wrote the sums of what comes. Whoever gets round it to write wrong ones harms its own connection.
+        // Do not verify the checksums of incoming packets, because the kernel wrote them. A program
+        // that writes packets with wrong checksums harms only its own connection.
         capabilities.checksum.ipv4 = Checksum::Tx;
         capabilities.checksum.tcp = Checksum::Tx;
         capabilities

@@ -1,5 +1,5 @@
-//! The far end of a tunnel, met with packets by hand. Whole connections are made by a real kernel, in the tests of
-//! `ringfence run --transparent`.
+//! Tests of the far end of a tunnel with handmade packets. The tests of `ringfence run
+//! --transparent` make whole connections with a real kernel.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -21,7 +21,7 @@ const RESOLVER: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
 const INSIDE: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// A sandbox's end of a tunnel.
+/// Sandbox end of a tunnel.
 struct Sandbox {
     device: AsyncFd<OwnedFd>,
     proxy: Proxy,
@@ -63,19 +63,20 @@ impl Sandbox {
         }
     }
 
-    /// The next packet that comes of a protocol, to a port inside. Others may be sent again meanwhile: nobody confirms them.
+    /// Returns the next packet of a protocol to a port inside. Other packets may arrive meanwhile,
+    /// because the test does not acknowledge them and they are sent again.
     async fn receive_for(&self, protocol: IpProtocol, port: u16) -> Vec<u8> {
         loop {
             let bytes = self.receive().await;
             let packet = Ipv4Packet::new_checked(&bytes[..]).unwrap();
-            // Both begin with the source's port and the destination's.
+            // UDP and TCP headers both begin with the source port and the destination port.
             if packet.next_header() == protocol && packet.payload()[2..4] == port.to_be_bytes() {
                 return bytes;
             }
         }
     }
 
-    /// The next packet that comes.
+    /// Returns the next packet.
     async fn receive(&self) -> Vec<u8> {
         let mut space = vec![0; 64 * 1024];
         let wait = async {
@@ -93,7 +94,7 @@ impl Sandbox {
         space
     }
 
-    /// Asks for a name, and returns what came back.
+    /// Asks for a name, and returns the response code and the records of the answer.
     async fn ask(&self, name: &str, kind: RecordType) -> (ResponseCode, Vec<RData>) {
         let mut question = Message::new(7, MessageType::Query, OpCode::Query);
         question.add_query(Query::query(Name::from_ascii(name).unwrap(), kind));
@@ -108,13 +109,13 @@ impl Sandbox {
         (answer.metadata.response_code, answer.answers.into_iter().map(|record| record.data).collect())
     }
 
-    /// Asks for a connection, and returns the segment that came back: whether it agrees, and its number.
+    /// Asks for a connection, and returns the control flag and the sequence number of the answer.
     async fn knock(&self, from: u16, to: SocketAddrV4) -> (TcpControl, TcpSeqNumber) {
         self.send(&segment(from, to, TcpControl::Syn, None)).await;
         self.hear(from, to).await
     }
 
-    /// The next segment that comes, of the connection from one to the other.
+    /// Returns the next segment of the connection from `from` to `to`.
     async fn hear(&self, from: u16, to: SocketAddrV4) -> (TcpControl, TcpSeqNumber) {
         let bytes = self.receive_for(IpProtocol::Tcp, from).await;
         let bytes = Ipv4Packet::new_checked(&bytes[..]).unwrap();
@@ -126,7 +127,7 @@ impl Sandbox {
         (answer.control, answer.seq_number)
     }
 
-    /// What the owner was told was denied: where to, and for which reason.
+    /// Returns the target, the reason and the origin of each denial that the owner was told about.
     fn denied(&self) -> Vec<(String, &'static str, Via)> {
         let events = self.events.lock().unwrap();
         let denials = events.iter().filter_map(|event| match event {
@@ -213,7 +214,7 @@ async fn a_connection_that_no_rule_allows_is_reset_and_one_that_a_rule_allows_is
     assert_eq!(control, TcpControl::Syn);
     assert_eq!(allowed.denied(), []);
     let (server, _) = timeout(DEADLINE, listener.accept()).await.unwrap().unwrap();
-    // A client that breaks off takes its connection outside with it.
+    // If the client resets its connection, the connection outside ends as well.
     allowed.send(&segment(40000, address, TcpControl::None, Some(number + 1))).await;
     allowed.send(&segment(40000, address, TcpControl::Rst, Some(number + 1))).await;
     let gone = async {
@@ -241,7 +242,8 @@ async fn names_and_connections_go_by_the_rules_that_hold_now_and_what_is_open_is
     assert_eq!(server.try_read(&mut [0]).unwrap_err().kind(), io::ErrorKind::ConnectionReset);
     assert_eq!(sandbox.ask("a.org.", RecordType::A).await.0, ResponseCode::NXDomain);
     assert_eq!(sandbox.ask("b.org.", RecordType::A).await.0, ResponseCode::NoError);
-    // An address that was told before still stands for its name, and leads nowhere.
+    // An address that was given out before still stands for its name, and connections to it are
+    // reset.
     assert_eq!(sandbox.knock(40001, SocketAddrV4::new(name.0, 443)).await.0, TcpControl::Rst);
     assert_eq!(sandbox.knock(40002, address).await.0, TcpControl::Rst);
     let denied = sandbox.denied();
@@ -294,11 +296,11 @@ async fn fragments_and_datagrams_to_groups_are_told_of() {
     }
     sandbox.send(&datagram([239, 1, 2, 3], 1900)).await;
     sandbox.send(&datagram([255, 255, 255, 255], 67)).await;
-    // The kernel's own reports to groups are no denials.
+    // Reports of the kernel itself to groups (IGMP) are not denials.
     let mut report = datagram([224, 0, 0, 22], 1);
     Ipv4Packet::new_unchecked(&mut report[..]).set_next_header(IpProtocol::Igmp);
     sandbox.send(&report).await;
-    // Neither is answered: the only answer is to this one.
+    // No earlier packet is answered, so the only answer belongs to this packet.
     sandbox.send(&datagram([9, 9, 9, 9], 9)).await;
     let answer = sandbox.receive().await;
     assert_eq!(Ipv4Packet::new_checked(&answer[..]).unwrap().src_addr(), Ipv4Addr::new(9, 9, 9, 9));
@@ -349,7 +351,7 @@ async fn no_packet_breaks_the_tunnel() {
         .flat_map(|control| [None, Some(TcpSeqNumber(1))].map(|number| segment(40000, address, *control, number)))
         .chain([question, vec![0x60; 60], vec![0x45; 40], Vec::from([0x45])])
         .collect();
-    // xorshift64: the same packets each time.
+    // xorshift64 generates the same packets in each run.
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = |below: usize| {
         state ^= state << 13;
@@ -368,7 +370,7 @@ async fn no_packet_breaks_the_tunnel() {
         }
         sandbox.send(&packet).await;
         if round % 64 == 0 {
-            // What comes back is not looked at, but must not fill the way.
+            // Drain the answers unread, so that they do not fill the socket.
             while rustix::io::read(sandbox.device.get_ref(), &mut [0; 1024][..]).is_ok() {}
             yield_now().await;
         }

@@ -1,45 +1,46 @@
-//! Hellos of TLS at any byte of a client's stream.
+//! TLS hellos at any byte of a client's stream.
 //!
-//! Each byte at which a record with a hello may begin opens a candidate, so that no bytes in front
-//! of a hello hide it. A candidate follows the records as the most lenient server would: in any
+//! Each byte at which a record with a hello may begin opens a candidate, so that no bytes before a
+//! hello can hide it. A candidate follows the records as the most lenient server would: in any
 //! version, in any number of pieces, with other records between them. No server acts on a hello
-//! before its last byte, so bytes pass while a candidate is open, and the piece that completes a
-//! hello does not.
+//! before its last byte. For this reason, bytes pass while a candidate is open, and only the piece
+//! that completes a hello is held back.
 //!
-//! A candidate is dropped where no server reads a hello that names a server: lists of any length
-//! and extensions that do not fill their list are read by some. A candidate that is hardly there by
-//! chance is held back from its first byte on.
+//! A candidate is dropped when no server would read it as a hello that names a server. Some servers
+//! read lists of any length, and extensions that do not fill their list. A candidate that is very
+//! unlikely to occur by chance is held back from its first byte.
 
 use memchr::memchr_iter;
 
 use super::Finding;
 use crate::hello::{self, CLIENT_HELLO, HANDSHAKE, Hello, LONGEST_RECORD, MESSAGE_HEADER, RECORD_HEADER, SERVER_NAME};
 
-/// Bytes that encryption adds to a record at most, RFC 5246, 6.2.3.
+/// Most bytes that encryption adds to a record, RFC 5246, 6.2.3.
 const LONGEST_RECORD_EXPANSION: usize = 2048;
-/// Highest major version that some server takes in the first record: Go's limit.
+/// Highest major version that some server accepts in the first record: the limit of Go.
 const LAST_MAJOR_VERSION: u8 = 0x0f;
-/// Longest hello that some server reads: OpenSSL's limit.
+/// Longest hello that some server reads, in bytes: the limit of OpenSSL.
 const LONGEST_MESSAGE: usize = 131_396;
-/// Version and random, which precede the lists of a hello.
+/// Number of bytes before the lists of a hello: message header, version and random.
 const FIXED_FIELDS: usize = MESSAGE_HEADER + 2 + 32;
-/// Bytes before the first name in an extension: length of the list, type and length of the name.
+/// Number of bytes before the first name in an extension: length of the list, type and length of
+/// the name.
 const SERVER_NAME_HEADER: usize = 5;
-/// Candidates that may be open at once, and bytes that they may keep. By chance there is hardly
-/// one.
+/// Most candidates that may be open at once. [`MOST_KEPT`] limits the bytes that they keep. In
+/// ordinary data, hardly one candidate is open by chance.
 const MOST_CANDIDATES: usize = 32;
 const MOST_KEPT: usize = 256 * 1024;
 
-/// Looks for hellos in a client's stream.
+/// Scanner that finds hellos in a client's stream.
 #[derive(Debug, Default)]
 pub(crate) struct HelloScanner {
-    /// Bytes of the stream so far.
+    /// Number of bytes of the stream that were read.
     offset: u64,
     candidates: Vec<Candidate>,
 }
 
 impl HelloScanner {
-    /// Reads on, and adds what is found to `findings`.
+    /// Reads the next bytes of the stream, and adds each result to `findings`.
     pub(crate) fn read(&mut self, bytes: &[u8], findings: &mut Vec<Finding>) {
         self.candidates.retain_mut(|candidate| candidate.goes_on(bytes, findings));
         for at in memchr_iter(HANDSHAKE, bytes) {
@@ -59,15 +60,15 @@ impl HelloScanner {
         self.offset += bytes.len() as u64;
     }
 
-    /// Position in the stream from which on bytes are held back, if some are.
+    /// Returns the position in the stream from which bytes are held back, if any are.
     pub(crate) fn held_from(&self) -> Option<u64> {
         let held = self.candidates.iter().filter(|candidate| candidate.is_likely());
         held.map(|candidate| candidate.start).min()
     }
 }
 
-/// Tells whether bytes, as far as they have come, are a record's header and the type of a hello. An
-/// empty record is none: the next one opens a candidate of its own.
+/// Returns whether bytes, which may be incomplete, are the header of a record and the type of a
+/// hello. An empty record does not count, because the next record opens a candidate of its own.
 fn may_begin_hello(bytes: &[u8]) -> bool {
     let has = |at: usize, test: fn(u8) -> bool| bytes.get(at).is_none_or(|byte| test(*byte));
     has(1, |major| major <= LAST_MAJOR_VERSION)
@@ -75,30 +76,30 @@ fn may_begin_hello(bytes: &[u8]) -> bool {
         && bytes.get(3..RECORD_HEADER) != Some(&[0, 0])
 }
 
-/// Tells whether a list of names has a part that a server could compare with a name of its own. A
-/// hello in small records has bytes in it that begin another message by chance, with other bytes
-/// where a name would be.
+/// Returns whether a list of names has a part that a server could compare with its own name. In a
+/// hello in small records, some bytes begin another message by chance, and other bytes stand in the
+/// place of a name.
 fn may_be_name(names: &[u8]) -> bool {
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':');
     names.windows(3).any(|part| part.iter().all(is_part))
 }
 
-/// Hello that may begin at some byte of a stream.
+/// Possible hello that begins at some byte of a stream.
 #[derive(Debug)]
 struct Candidate {
     start: u64,
-    /// Header of the current record, as far as it has come.
+    /// Header of the current record, as far as it has arrived.
     header: Vec<u8>,
-    /// Bytes of the current record that are still to come.
+    /// Number of bytes of the current record that have not arrived.
     rest: usize,
     /// Length of the first record.
     first_length: Option<usize>,
     message: Vec<u8>,
-    /// Position in the message of the next extension that is to be read, once it is known.
+    /// Position in the message of the next extension to read, once the position is known.
     extension: Option<usize>,
-    /// Whether an extension names a server, and not all of the name has come.
+    /// True if an extension names a server and its list of names is incomplete.
     begins_name: bool,
-    /// Whether an extension names a server.
+    /// True if an extension names a server and its list of names is complete.
     has_name: bool,
 }
 
@@ -116,7 +117,7 @@ impl Candidate {
         }
     }
 
-    /// Reads on, and tells whether a hello is still to come.
+    /// Reads the next bytes, and returns whether the candidate stays open.
     fn goes_on(&mut self, mut bytes: &[u8], findings: &mut Vec<Finding>) -> bool {
         while !bytes.is_empty() {
             if self.rest == 0 {
@@ -149,10 +150,10 @@ impl Candidate {
         true
     }
 
-    /// Tells whether the header, as far as it has come, may be that of a record; a whole one is
-    /// begun.
+    /// Returns whether the header, which may be incomplete, may belong to a record. A complete
+    /// header begins the record.
     fn is_record(&mut self) -> bool {
-        // Servers ignore the version of all records but the first.
+        // Servers ignore the version of every record but the first.
         if self.first_length.is_none() && !may_begin_hello(&self.header) {
             return false;
         }
@@ -167,7 +168,8 @@ impl Candidate {
         true
     }
 
-    /// The hello, once all of it is there; nothing in place of it if it names no server.
+    /// Returns `None` until the hello is complete. Returns `Some(None)` for a complete hello that
+    /// names no server and is there by chance.
     fn whole_hello(&self) -> Option<Option<Hello>> {
         let total = self.total().filter(|total| *total <= self.message.len())?;
         if !self.is_likely() {
@@ -179,24 +181,23 @@ impl Candidate {
         Some(Some(hello))
     }
 
-    /// Length of the whole message, by its header.
+    /// Returns the length of the whole message, as its header states it.
     fn total(&self) -> Option<usize> {
         hello::message_length(&self.message).map(|length| MESSAGE_HEADER + length)
     }
 
-    /// Tells whether the candidate is there by chance in less than one of ten million million
-    /// bytes.
+    /// Returns whether the candidate is unlikely to occur by chance: less than once in 10^13 bytes.
     fn is_likely(&self) -> bool {
         self.is_one_record() || self.begins_name || self.has_name
     }
 
-    /// Tells whether the message has the length of the first record.
+    /// Returns whether the message has the length of the first record.
     fn is_one_record(&self) -> bool {
         self.total().is_some_and(|total| self.first_length == Some(total))
     }
 
-    /// Reads the lists of the hello, as far as they have come, up to the extension that names a
-    /// server. Tells whether there may be one.
+    /// Reads the lists of the hello, as far as they have arrived, up to the extension that names a
+    /// server. Returns whether there may be such an extension.
     fn read_lists(&mut self) -> bool {
         if self.message.first().is_some_and(|kind| *kind != CLIENT_HELLO) {
             return false;
@@ -207,15 +208,15 @@ impl Candidate {
         }
         if self.extension.is_none() {
             let mut at = FIXED_FIELDS;
-            // Session, ciphers and compression, each behind its length.
+            // Session, ciphers and compression, each preceded by its length.
             for width in [1, 2, 1] {
                 let Some(length) = self.number(at, width) else { return at + width <= total };
                 at += width + length;
             }
             self.extension = Some(at + 2);
         }
-        // Some servers ignore the length of the list of extensions, and stop at one that is cut
-        // off.
+        // Read on without the length of the extension list, because some servers ignore that length
+        // and stop at an extension that is cut off.
         while let Some(at) = self.extension.filter(|_| !self.has_name) {
             let (Some(kind), Some(length)) = (self.number(at, 2), self.number(at + 2, 2)) else {
                 return at + 4 <= total;
@@ -241,7 +242,8 @@ impl Candidate {
         true
     }
 
-    /// The number of `width` bytes at a position of the message, if all of it is there.
+    /// Returns the number of `width` bytes at a position of the message, or `None` if the bytes
+    /// have not arrived.
     fn number(&self, at: usize, width: usize) -> Option<usize> {
         let bytes = self.message.get(at..at + width)?;
         Some(bytes.iter().fold(0, |number, byte| number << 8 | usize::from(*byte)))

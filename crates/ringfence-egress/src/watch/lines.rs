@@ -1,8 +1,9 @@
-//! Lines of a client's stream that may be those of an HTTP request.
+//! Lines of a client's stream that may belong to an HTTP request.
 //!
-//! Bytes pass as they come. The line feed of a request does not, because a server does nothing
-//! before it, and neither do the colon of a header that names a host and a URL, because the name
-//! stands behind them. The end of the stream ends a line, too: some servers act on half a line then.
+//! Bytes pass as they arrive, with these exceptions. The line feed of a request is held back,
+//! because a server does nothing before it. The colon of a header that names a host, and the `://`
+//! of a URL, are held back, because the name follows them. The end of the stream ends a line, too,
+//! because some servers then act on half a line.
 
 use memchr::memchr;
 
@@ -11,25 +12,25 @@ use crate::opening::{
     has_version_word, is_blank, is_lead, may_begin_host_header, names_host, read_first_line, read_long_first_line,
 };
 
-/// Longest unfinished line that is read again with each piece of it. A longer one is read when it
-/// ends or outgrows [`LONGEST_LINE`].
+/// Longest unfinished line, in bytes, that is read again with each new piece. A longer line is read
+/// when it ends or grows longer than [`LONGEST_LINE`].
 const LONGEST_UNFINISHED_LINE: usize = 1024;
 
-/// Looks for requests in a client's stream.
+/// Scanner that finds requests in a client's stream.
 #[derive(Debug)]
 pub(crate) struct LineScanner {
     rule: LineRule,
-    /// Current line, as far as it has come. The first line goes on to a carriage return and a line
-    /// feed, because some servers end no line before both, and has at most one byte more than
-    /// [`LONGEST_LINE`]. Of a longer later line, `line` is the end.
+    /// Current line, as far as it has arrived. The first line continues up to a carriage return
+    /// with a line feed, because some servers end a line only at both, and keeps at most one byte
+    /// more than [`LONGEST_LINE`]. Of a later line that is too long, `line` keeps the end.
     line: Vec<u8>,
-    /// Whether a line feed alone was in the first line.
+    /// True if the first line contains a line feed without a carriage return.
     has_feed: bool,
-    /// Bytes before the first line, or one more than the PROXY protocol's signature has.
+    /// Bytes before the first line, at most one byte more than [`PROXY_SIGNATURE`] has.
     lead: Vec<u8>,
-    /// Whether the line is longer than `line`.
+    /// True if the current line is longer than the bytes in `line`.
     is_long: bool,
-    /// Whether a blank was in the part of a long first line that is not kept.
+    /// True if a blank is in the part of a long first line that is not kept.
     has_blank_in_rest: bool,
 }
 
@@ -45,14 +46,15 @@ impl LineScanner {
         }
     }
 
-    /// Ends the search where a server that speaks has taken the first line for something else.
+    /// Ends the search, unless the rule is [`LineRule::Every`]. A server that speaks has read the
+    /// first line as another protocol.
     pub(crate) fn hear_server(&mut self) {
         if self.rule != LineRule::Every {
             *self = LineScanner::new(LineRule::None);
         }
     }
 
-    /// Reads on, and tells whether a line is a request that is not let through.
+    /// Reads the next bytes, and returns whether a line is a request that must not pass.
     pub(crate) fn finds_request(&mut self, mut bytes: &[u8]) -> bool {
         while self.rule != LineRule::None {
             let feed = memchr(b'\n', bytes);
@@ -73,8 +75,8 @@ impl LineScanner {
         false
     }
 
-    /// Reads the end of the stream, and tells whether the line that it ends is a request that is not
-    /// let through.
+    /// Reads the end of the stream, and returns whether the line that it ends is a request that
+    /// must not pass.
     pub(crate) fn finds_request_at_end(&mut self) -> bool {
         match self.rule {
             LineRule::None => false,
@@ -83,12 +85,12 @@ impl LineScanner {
         }
     }
 
-    /// Tells whether a line has begun that was not judged.
+    /// Returns whether a line has begun and is not judged yet.
     pub(crate) fn has_open_line(&self) -> bool {
         self.rule != LineRule::None && !self.line.is_empty()
     }
 
-    /// Judges a line at its line feed, and tells whether it is a request.
+    /// Judges a line at its line feed, and returns whether the line is a request.
     fn ends_line(&mut self) -> bool {
         let is_request = match self.rule {
             LineRule::None => false,
@@ -102,14 +104,14 @@ impl LineScanner {
         is_request
     }
 
-    /// Judges the first line at a line feed, and tells whether it is a request.
+    /// Judges the first line at a line feed, and returns whether the line is a request.
     fn ends_first_line(&mut self) -> bool {
         if self.line.is_empty() {
             self.extend_lead(b"\n");
             return false;
         }
         let ends_for_all = self.line.last() == Some(&b'\r') || self.is_long;
-        // A server that ends lines here has read the first one at an earlier line feed.
+        // A server that ends lines at every line feed has read its first line at an earlier one.
         if self.has_feed && !ends_for_all {
             self.line.push(b'\n');
             return false;
@@ -138,7 +140,7 @@ impl LineScanner {
         }
     }
 
-    /// Tells whether a line that has not ended names a host already.
+    /// Returns whether an unfinished line already names a host.
     fn names_host_so_far(&self) -> bool {
         let is_read = !self.is_long && self.line.len() <= LONGEST_UNFINISHED_LINE;
         is_read
@@ -149,7 +151,7 @@ impl LineScanner {
             }
     }
 
-    /// Adds to the first line, without the bytes that servers skip before a request.
+    /// Adds bytes to the first line, without the bytes that servers skip before a request.
     fn extend_first_line(&mut self, mut bytes: &[u8]) {
         if self.line.is_empty() {
             let (lead, rest) = bytes.split_at(bytes.iter().take_while(|byte| is_lead(**byte)).count());
@@ -170,8 +172,8 @@ impl LineScanner {
         self.lead.extend_from_slice(&bytes[..bytes.len().min(room)]);
     }
 
-    /// Adds to a later line, and tells whether a line that is too long to be kept names a host, or
-    /// may do so.
+    /// Adds bytes to a later line. Returns whether a line that is too long to be kept names a host,
+    /// or may do so.
     fn extend_line(&mut self, mut bytes: &[u8]) -> bool {
         while self.line.len() + bytes.len() > LONGEST_LINE {
             let (part, rest) = bytes.split_at(LONGEST_LINE - self.line.len());
@@ -183,7 +185,7 @@ impl LineScanner {
             if names_host || is_header_long && may_begin_host_header(&self.line[start..]) {
                 return true;
             }
-            // What follows is read as the rest of the last header, which may have just begun.
+            // Read the following bytes as the rest of the last header, which may have just begun.
             self.line = if is_header_long { b"-".to_vec() } else { self.line.split_off(start) };
             self.is_long = true;
         }
@@ -199,7 +201,7 @@ mod tests {
     #[track_caller]
     fn check(rule: LineRule, bytes: &[u8], expected: bool) {
         let shown = bytes[..bytes.len().min(200)].escape_ascii();
-        // Long streams in small pieces would only take long.
+        // Skip small pieces for long streams, because they would take too long.
         for size in [1, 5, 4096, bytes.len()].into_iter().filter(|size| bytes.len() / size < 10_000) {
             let mut scanner = LineScanner::new(rule);
             let found = bytes.chunks(size).any(|piece| scanner.finds_request(piece));
@@ -288,14 +290,14 @@ mod tests {
                 check(LineRule::First, &after(b"Host: front.test\r\n"), true);
                 check(LineRule::First, &after(b"A: b\r\n\r\nbody\r\nhost\t:"), true);
                 check(LineRule::First, &after(b"\r\nFETCH http://front.test/ x\r\n"), true);
-                // Lines of a log may have a version, and other headers may follow.
+                // Lines of a log may contain a version, and other headers may follow.
                 check(LineRule::First, &after(b"A: b\n{\"message\":\"GET / HTTP/1.1\"}\nhostname: a\n"), false);
             }
         }
         for line in [&b"\"POST foo:///up x\r\n"[..], b"{\"a\":1} ftp://z/up x\r\n", b"FETCH svn+ssh://a/"] {
             check(LineRule::First, line, true);
         }
-        // STOMP names a host behind one word.
+        // STOMP sends a host header after a first line of one word.
         check(LineRule::First, b"CONNECT\naccept-version:1.2\nhost:a.test\n\n\0", false);
         check(LineRule::First, b"STOMP\r\naccept-version:1.2\r\nhost:a.test\r\n\r\n\0", false);
     }
@@ -335,7 +337,7 @@ mod tests {
         first(&[b"\"POST", &long(b' '), b"/up x\r\n"], true);
         first(&[b"\x01get ", &long(1), b" x\r\n"], true);
         first(&[&long(0), b"@GET / HTTP/1.1\r\n"], true);
-        // One word, no target, and bytes that no target has.
+        // A single word, no target, and bytes that no target has.
         first(&[b"{\"a\":\"", &long(b'a'), b"\"}\r\n"], false);
         first(&[b"{\"a\": \"", &long(b'a'), b"\"}\n"], false);
         first(&[b"\x01\x02 /\0\x07", &long(200), b"\n"], false);

@@ -1,7 +1,8 @@
-//! Watch on what a client says in a tunnel of another protocol than TLS and HTTP.
+//! Watch on the client's bytes in a tunnel whose protocol is neither TLS nor HTTP.
 //!
-//! Such a protocol may become TLS (STARTTLS), at a byte that only its server knows. And bytes that
-//! passed as its first may be the beginning of a line that a server reads as a request.
+//! Such a protocol may change to TLS (STARTTLS), at a byte that only its server knows. In addition,
+//! the bytes of the opening, which have already passed, may begin a line that a server reads as a
+//! request.
 
 use crate::hello::Hello;
 use crate::opening::LineRule;
@@ -12,25 +13,25 @@ mod lines;
 use hellos::HelloScanner;
 use lines::LineScanner;
 
-/// Event in a client's stream that is to be judged before the stream goes on.
+/// Event in a client's stream that must be judged before the stream continues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Finding {
-    /// A hello of TLS ends here.
+    /// A TLS hello ends here.
     Hello(Hello),
-    /// More hellos than can be followed have begun.
+    /// More hellos have begun than can be followed.
     TooManyHellos,
     /// A line ends here that a server may read as a request.
     Request,
 }
 
-/// Watch on one client's stream.
+/// Watch on the stream of one client.
 #[derive(Debug)]
 pub(crate) struct StreamWatch {
     hellos: HelloScanner,
     lines: LineScanner,
     /// Bytes that were read and not passed on.
     withheld: Vec<u8>,
-    /// Bytes of the stream before those.
+    /// Number of bytes of the stream before `withheld`.
     passed: u64,
     findings: Vec<Finding>,
 }
@@ -38,11 +39,11 @@ pub(crate) struct StreamWatch {
 /// Bytes that may be passed on.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
-    /// All bytes that were read, and no others.
+    /// Exactly the bytes that were read now.
     All,
     /// These bytes, which were read now or before.
     Part(Vec<u8>),
-    /// None, until the findings are judged.
+    /// No bytes, until the findings are judged.
     None,
 }
 
@@ -57,12 +58,12 @@ impl StreamWatch {
         }
     }
 
-    /// Takes notice of a server that has spoken.
+    /// Records that the server has spoken.
     pub(crate) fn hear_server(&mut self) {
         self.lines.hear_server();
     }
 
-    /// Reads on.
+    /// Reads the next bytes of the stream, and returns the bytes that may be passed on.
     pub(crate) fn read(&mut self, bytes: &[u8]) -> Admission {
         if self.lines.finds_request(bytes) {
             self.findings.push(Finding::Request);
@@ -77,8 +78,8 @@ impl StreamWatch {
         if self.findings.is_empty() { Admission::Part(self.release()) } else { Admission::None }
     }
 
-    /// Takes the findings. If none of them ends the stream, [`StreamWatch::release`] goes on with
-    /// it.
+    /// Takes the findings. If none of the findings ends the stream, the caller continues with
+    /// [`StreamWatch::release`].
     pub(crate) fn take_findings(&mut self) -> Vec<Finding> {
         std::mem::take(&mut self.findings)
     }
@@ -92,8 +93,8 @@ impl StreamWatch {
         std::mem::replace(&mut self.withheld, kept)
     }
 
-    /// Reads the end of the stream, which ends a line as a line feed does for some servers. Tells
-    /// whether the end may be passed on; if not, there is a finding.
+    /// Reads the end of the stream, which ends a line as a line feed does for some servers. Returns
+    /// whether the end may be passed on. If not, there is a finding.
     pub(crate) fn admits_end(&mut self) -> bool {
         if self.lines.finds_request_at_end() {
             self.findings.push(Finding::Request);
@@ -101,13 +102,13 @@ impl StreamWatch {
         self.findings.is_empty()
     }
 
-    /// Tells whether a server that takes the end of the stream for the end of a line would read a
-    /// line that was not judged.
+    /// Returns whether a line that was not judged is open. A server that takes the end of the
+    /// stream for the end of a line would read such a line.
     pub(crate) fn has_open_line(&self) -> bool {
         self.lines.has_open_line()
     }
 
-    /// Takes all bytes at the end of the stream: half a hello is none.
+    /// Takes all bytes at the end of the stream, because half a hello is not a hello.
     pub(crate) fn take_rest(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.withheld)
     }

@@ -2,23 +2,23 @@ use super::super::{Admission, StreamWatch};
 use super::*;
 use crate::opening::LineRule;
 
-/// A hello for a server of this name, as one message.
+/// Returns a hello for a server of this name, as one message.
 fn hello(name: &[u8]) -> Vec<u8> {
     hello_with(name, &[], &[])
 }
 
-/// The same with a session of these bytes, and with bytes behind the extensions.
+/// Returns a hello with this session, and with the bytes `behind` after the extensions.
 fn hello_with(name: &[u8], session: &[u8], behind: &[u8]) -> Vec<u8> {
     let length = u16::try_from(name.len()).unwrap().to_be_bytes();
     hello_of_names(&[&[0], &length[..], name].concat(), session, behind)
 }
 
-/// The same with these entries in the list of names.
+/// Returns a hello with `entry` as the content of the list of names.
 fn hello_of_names(entry: &[u8], session: &[u8], behind: &[u8]) -> Vec<u8> {
     let number = |length: usize| u16::try_from(length).unwrap().to_be_bytes();
     let list = [&number(entry.len())[..], entry].concat();
     let names = [&[0, 0], &number(list.len())[..], &list].concat();
-    // Groups, signature schemes and a share of a key, without which rustls reads no hello.
+    // Groups, signature schemes and a key share, without which rustls reads no hello.
     let rest = [0, 10, 0, 4, 0, 2, 0, 29, 0, 13, 0, 4, 0, 2, 8, 4, 0, 43, 0, 3, 2, 3, 4];
     let share = [&[0, 51, 0, 38, 0, 36, 0, 29, 0, 32][..], &[9; 32]].concat();
     let extensions = [&names[..], &rest, &share].concat();
@@ -36,7 +36,8 @@ fn in_records(message: &[u8], size: usize, minor: u8) -> Vec<u8> {
     message.chunks(size).flat_map(record).collect()
 }
 
-/// Findings in a stream that comes in pieces of `size`, and the bytes that passed before the first.
+/// Returns the findings in a stream that arrives in pieces of `size`, and the bytes that passed
+/// before the first finding.
 fn findings(bytes: &[u8], size: usize) -> (Vec<Finding>, Vec<u8>) {
     let (mut watch, mut passed) = (StreamWatch::new(LineRule::None), Vec::new());
     for piece in bytes.chunks(size) {
@@ -219,7 +220,7 @@ fn other_bytes_pass_as_they_are() {
         [22, 3].repeat(9000),
         [22, 3, 1, 0, 9].repeat(9000),
         [22, 3, 1, 0, 90, 2].repeat(9000),
-        // A packet of MySQL, of 790 bytes.
+        // A packet of MySQL with 790 bytes.
         [&[22, 3, 0, 3][..], &[b'a'; 790]].concat(),
         vec![22; 100],
         [22, 0, 0, 0].repeat(9000),
@@ -232,7 +233,7 @@ fn other_bytes_pass_as_they_are() {
         assert_eq!(found, []);
         assert!(passed == bytes);
     }
-    // Nothing is held back for what is hardly a hello yet.
+    // Nothing is held back for bytes that are only the start of a possible hello.
     for bytes in [&[22][..], &[22, 3], &[22, 3, 1, 0, 9], &[22, 3, 1, 1, 0, 1, 0]] {
         let mut watch = StreamWatch::new(LineRule::None);
         assert_eq!(watch.read(bytes), Admission::All, "{bytes:?}");
